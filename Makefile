@@ -1,0 +1,73 @@
+# The interface of this repository. `make` alone lists what there is.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(or $(shell uv --version > /dev/null 2>&1 && command -v uv),$(BIN)/uv)
+CODE := $(wildcard src tests tools bench)
+COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format bench peers services services-stop lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed ## make .venv with all that developing needs
+
+run: setup ## run the demo application on an embedded store
+	$(BIN)/mainspring up mainspring.demo:app
+
+test: check ## everything that must hold on each change, real servers included (PYTEST_ARGS)
+	@# Without a server a laptop skips tests and CI fails. Not inside pytest: installing can take longer than a test may.
+	@$(BIN)/python -m tools.services start || [ "$$CI" != true ]
+	$(BIN)/python -m pytest --numprocesses=logical --dist=loadgroup $(PYTEST_ARGS)
+
+check: setup ## format, lint, types, layers
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy $(CODE)
+	$(BIN)/lint-imports
+
+format: setup ## format the code and fix what can be fixed
+	$(BIN)/ruff check --fix-only --quiet $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: setup ## measure (BENCH_ARGS)
+	$(BIN)/mainspring bench $(BENCH_ARGS)
+
+peers: $(VENV)/.peers ## install the schedulers that the benchmark compares with
+
+services: setup ## start the local servers that the tests use
+	$(BIN)/python -m tools.services start
+
+services-stop: setup ## stop them
+	$(BIN)/python -m tools.services stop
+
+lock: setup ## pin the newest allowed versions in requirements/
+	$(UV) $(COMPILE) --upgrade --all-extras --group dev pyproject.toml --output-file requirements/dev.txt
+	$(UV) $(COMPILE) --upgrade --group peers --constraint requirements/dev.txt --output-file requirements/peers.txt
+
+clean: ## remove .venv, the local servers with their data, and caches
+	-$(PYTHON) -m tools.services remove
+	rm -rf $(VENV) .services .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
+	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Mainspring needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(BIN)/uv: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+
+$(VENV)/.installed: pyproject.toml requirements/dev.txt | $(BIN)/python $(UV)
+	$(UV) pip install --quiet --python $(BIN)/python --requirement requirements/dev.txt --editable .
+	@touch $@
+
+$(VENV)/.peers: requirements/peers.txt $(VENV)/.installed
+	$(UV) pip install --quiet --python $(BIN)/python --requirement requirements/peers.txt
+	@touch $@

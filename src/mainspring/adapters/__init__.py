@@ -1,0 +1,1 @@
+"""Who does it: one package a port, one module an engine."""

@@ -1,0 +1,1 @@
+"""The only place that reads the machine's clocks."""

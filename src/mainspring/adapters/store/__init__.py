@@ -1,0 +1,1 @@
+"""The store: memory (the reference), SQLite, PostgreSQL."""

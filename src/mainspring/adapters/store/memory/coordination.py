@@ -1,0 +1,70 @@
+"""Who owns which shard, by sessions of schedulers in the same tables."""
+
+from collections.abc import Collection
+
+from mainspring.adapters.store.memory.rows import SessionRow
+from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.errors import Fenced
+from mainspring.domain.ids import SessionId
+from mainspring.domain.instant import Micros
+from mainspring.ports.coordination import Membership
+
+
+class MemoryCoordination:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def join(self, name: str, ttl: Micros) -> SessionId:
+        with self._tables.transaction() as now:
+            member = SessionId(len(self._tables.sessions) + 1)
+            self._tables.sessions[member] = SessionRow(id=member, name=name, kind="scheduler", lease_until=now + ttl)
+            return member
+
+    async def renew(self, member: SessionId, ttl: Micros) -> Membership:
+        tables = self._tables
+        with tables.transaction() as now:
+            row = tables.sessions.get(member)
+            if row is None or row.dead or row.kind != "scheduler":
+                raise Fenced(f"member {member} is not one any more")
+            row.lease_until = now + ttl
+            members = [row for row in tables.sessions.values() if row.kind == "scheduler"]
+            for row in members:
+                row.dead |= row.expired(now)
+            return Membership(
+                now=now,
+                members=tuple(row.id for row in members if not row.dead),
+                owned={shard: row.epoch for shard, row in enumerate(tables.owners) if row.owner == member},
+            )
+
+    async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
+        tables = self._tables
+        with tables.transaction():
+            taken: dict[int, int] = {}
+            if tables.live_session(member) is None:
+                return taken
+            for shard in sorted(set(shards)):
+                if not 0 <= shard < tables.shards:
+                    continue
+                row = tables.owners[shard]
+                if row.owner is None or tables.live_session(row.owner) is None:
+                    row.owner = member
+                    row.epoch += 1
+                    taken[shard] = row.epoch
+            return taken
+
+    async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
+        with self._tables.transaction():
+            self._free(member, shards)
+
+    async def leave(self, member: SessionId) -> None:
+        tables = self._tables
+        with tables.transaction():
+            self._free(member, range(tables.shards))
+            row = tables.sessions.get(member)
+            if row is not None:
+                row.dead = True
+
+    def _free(self, member: SessionId, shards: Collection[int]) -> None:
+        for shard in shards:
+            if 0 <= shard < self._tables.shards and self._tables.owners[shard].owner == member:
+                self._tables.owners[shard].owner = None

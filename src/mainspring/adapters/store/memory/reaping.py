@@ -1,0 +1,90 @@
+"""What is taken away from those who do not answer, and what is forgotten."""
+
+from itertools import chain, islice
+
+from mainspring.adapters.store.memory.rows import RunRow
+from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import Micros
+from mainspring.domain.run import HeldRun, RunState
+from mainspring.ports.store import Retention
+
+
+class MemoryReaping:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def lost_runs(self, limit: int) -> list[HeldRun]:
+        tables = self._tables
+        with tables.transaction() as now:
+            for session in tables.sessions.values():
+                session.dead |= session.expired(now)
+            dead = (tables.runs[run] for row in tables.sessions.values() if row.dead for run in tables.held[row.id])
+            return [run.held() for run in islice(dead, limit)]
+
+    async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
+        tables = self._tables
+        with tables.transaction() as now:
+            running = (
+                tables.runs[run] for row in tables.sessions.values() if not row.dead for run in tables.held[row.id]
+            )
+            overdue = (run for run in running if run.attempt_until + grace < now)
+            return [run.held() for run in islice(overdue, limit)]
+
+    async def expire(self, limit: int) -> int:
+        tables = self._tables
+        with tables.transaction() as now:
+            passed = chain(tables.start_bys.until(now), tables.deadlines.until(now))
+            rows = (tables.runs[RunId(row)] for _, row in passed)
+            late = (run for run in rows if run.state is not RunState.RUNNING)
+            missed = (run for run in late if run.start_missed(now) or run.deadline_missed(now))
+            # A run can have missed both.
+            expired = {run.id: run for run in islice(missed, limit)}
+            for run in expired.values():
+                if run.start_missed(now):
+                    tables.end(run, RunState.SKIPPED, "expired")
+                else:
+                    tables.end(run, RunState.FAILED, "deadline")
+            return len(expired)
+
+    async def sweep(self, limit: int) -> int:
+        tables = self._tables
+        with tables.transaction() as now:
+            found = 0
+            for key, gate in list(tables.gates.items()):
+                if found >= limit:
+                    return found
+                if gate.holder is None or not _holds(tables.runs.get(gate.holder)):
+                    gate.holder = None
+                    found += tables.promote(key)
+            for job in tables.jobs.values():
+                if found >= limit:
+                    return found
+                delay = job.spec.fixed_delay
+                waits = delay is not None and job.ticking and job.next_fire is None
+                if waits and job.awaits not in tables.active[job.id]:
+                    assert delay is not None
+                    tables.move_schedule(job, now + delay)
+                    found += 1
+            return found
+
+    async def prune(self, retention: Retention, limit: int) -> int:
+        tables = self._tables
+        with tables.transaction() as now:
+            gone = 0
+            for ended, kept in ((tables.succeeded, retention.succeeded), (tables.unsuccessful, retention.unsuccessful)):
+                while ended and gone < limit:
+                    finished_at = tables.runs[ended[0]].finished_at
+                    assert finished_at is not None
+                    if finished_at >= now - kept:
+                        break
+                    tables.forget_run(ended.popleft())
+                    gone += 1
+            for ledger in tables.ledgers.values():
+                gone += ledger.forget(now - retention.ledger - 1, limit - gone)
+            return gone
+
+
+def _holds(run: RunRow | None) -> bool:
+    """A gate is held from when a run is queued until it has ended."""
+    return run is not None and run.state in (RunState.QUEUED, RunState.RUNNING, RunState.SCHEDULED)

@@ -1,0 +1,239 @@
+"""What the tables hold, and the one index they all use."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from mainspring.domain.ids import JobId, RunId, SessionId, shard_of
+from mainspring.domain.instant import Instant
+from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry
+from mainspring.domain.run import HeldRun, RunPolicy, RunState, RunView
+
+
+class Index:
+    """Rows in the order of a number, then of their id.
+
+    A plain sorted list: an insertion moves what stands behind it, which stays cheap up to some hundred thousand rows,
+    and nothing is ever stale in it.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, str]] = []
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def add(self, number: int, row: str) -> None:
+        insort(self.entries, (number, row))
+
+    def remove(self, number: int, row: str) -> None:
+        at = bisect_left(self.entries, (number, row))
+        if at < len(self.entries) and self.entries[at] == (number, row):
+            del self.entries[at]
+
+    def until(self, number: int) -> Iterator[tuple[int, str]]:
+        """Entries up to and including a number. The index must not change meanwhile."""
+        for entry in self.entries:
+            if entry[0] > number:
+                return
+            yield entry
+
+
+class RunRow(msgspec.Struct, kw_only=True):
+    """A run, wherever it is on its way. While it runs ``state`` is ``running``, asked to stop or not."""
+
+    id: RunId
+    task: str
+    payload: bytes
+    policy: RunPolicy
+    queue: str
+    tenant: str
+    priority: int
+    state: RunState
+    due: Instant
+    created_at: Instant
+    #: Its place among the queued; meaningless elsewhere.
+    rank: int = 0
+    attempt: int = 0
+    lost: int = 0
+    #: The newest fence it was ever claimed under; nothing lowers it.
+    fence: int = 0
+    #: The fence under which it ended, if an attempt ended it.
+    ended_by: int | None = None
+    session: SessionId | None = None
+    claim: int = 0
+    started_at: Instant | None = None
+    attempt_until: Instant = 0
+    start_by: Instant | None = None
+    deadline: Instant | None = None
+    cancel_at: Instant | None = None
+    #: The gate it must hold from when it is queued until it has ended.
+    gate: int | None = None
+    job_id: JobId | None = None
+    scheduled_at: Instant | None = None
+    #: Ends a fixed-delay job's wait.
+    paces_job: bool = False
+    #: Caught up on: queues behind live work of its priority.
+    late: bool = False
+    replay_of: RunId | None = None
+    reason: str = ""
+    finished_at: Instant | None = None
+    result: bytes | None = None
+    error: str | None = None
+
+    @property
+    def shard(self) -> int:
+        return shard_of(self.id)
+
+    def start_missed(self, now: Instant) -> bool:
+        """It has not started and is not allowed to any more. An attempt that was not charged is no start."""
+        return self.attempt == 0 and self.start_by is not None and self.start_by < now
+
+    def deadline_missed(self, now: Instant) -> bool:
+        return self.deadline is not None and self.deadline <= now
+
+    def held(self) -> HeldRun:
+        assert self.started_at is not None
+        return HeldRun(
+            id=self.id,
+            fence=self.fence,
+            task=self.task,
+            payload=self.payload,
+            policy=self.policy,
+            queue=self.queue,
+            tenant=self.tenant,
+            priority=self.priority,
+            attempt=self.attempt,
+            lost=self.lost,
+            due=self.due,
+            started_at=self.started_at,
+            attempt_until=self.attempt_until,
+            deadline=self.deadline,
+            job_id=self.job_id,
+            scheduled_at=self.scheduled_at,
+            lets_go=self.gate is not None or self.paces_job,
+            cancel_requested=self.cancel_at is not None,
+        )
+
+    def shown_state(self) -> RunState:
+        if self.state is RunState.RUNNING and self.cancel_at is not None:
+            return RunState.CANCELLING
+        return self.state
+
+    def view(self) -> RunView:
+        return RunView(
+            id=self.id,
+            state=self.shown_state(),
+            task=self.task,
+            queue=self.queue,
+            tenant=self.tenant,
+            priority=self.priority,
+            attempt=self.attempt,
+            due=self.due,
+            created_at=self.created_at,
+            lost=self.lost,
+            fence=self.fence,
+            reason=self.reason,
+            job_id=self.job_id,
+            scheduled_at=self.scheduled_at,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            cancel_requested=self.cancel_at is not None,
+            result=self.result,
+            error=self.error,
+        )
+
+
+class JobRow(msgspec.Struct, kw_only=True):
+    """A recurring job with its newest version."""
+
+    id: JobId
+    tenant: str
+    spec: JobSpec
+    payload: bytes
+    state: JobState
+    version: int = 1
+    rev: int = 0
+    next_fire: Instant | None = None
+    #: The run whose end sets the next tick of a fixed delay.
+    awaits: RunId | None = None
+
+    @property
+    def shard(self) -> int:
+        return shard_of(self.id)
+
+    @property
+    def ticking(self) -> bool:
+        return self.state in (JobState.SCHEDULED, JobState.PAUSED)
+
+    def job(self, *, with_payload: bool) -> Job:
+        return Job(
+            id=self.id,
+            tenant=self.tenant,
+            spec=self.spec,
+            version=self.version,
+            state=self.state,
+            next_fire=self.next_fire,
+            rev=self.rev,
+            payload=self.payload if with_payload else b"null",
+        )
+
+
+class SessionRow(msgspec.Struct, kw_only=True):
+    """A process. Buried or closed it stays dead: a process that comes back gets a new one."""
+
+    id: SessionId
+    name: str
+    kind: Literal["worker", "scheduler"]
+    lease_until: Instant
+    dead: bool = False
+
+    def expired(self, now: Instant) -> bool:
+        return self.lease_until < now
+
+    def alive(self, now: Instant) -> bool:
+        return not self.dead and not self.expired(now)
+
+
+class ShardRow(msgspec.Struct):
+    owner: SessionId | None = None
+    #: Grows with every change of owner.
+    epoch: int = 0
+
+
+class Gate:
+    """One run of a key at a time. The holder is queued, running or between two attempts; the line is in due order."""
+
+    def __init__(self) -> None:
+        self.holder: RunId | None = None
+        self.line = Index()
+
+
+class Ledger:
+    """The ticks of one job, in order, each once."""
+
+    def __init__(self) -> None:
+        self.times: list[Instant] = []
+        self.entries: dict[Instant, LedgerEntry] = {}
+
+    def __contains__(self, scheduled_at: Instant) -> bool:
+        return scheduled_at in self.entries
+
+    def add(self, entry: LedgerEntry) -> None:
+        self.entries[entry.scheduled_at] = entry
+        insort(self.times, entry.scheduled_at)
+
+    def between(self, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
+        first = bisect_left(self.times, since)
+        last = min(bisect_left(self.times, until), first + limit)
+        return [self.entries[at] for at in self.times[first:last]]
+
+    def forget(self, until: Instant, limit: int) -> int:
+        """Forget at most ``limit`` ticks up to and including ``until``; how many went."""
+        gone = self.times[: min(bisect_right(self.times, until), limit)]
+        del self.times[: len(gone)]
+        for at in gone:
+            del self.entries[at]
+        return len(gone)

@@ -1,0 +1,35 @@
+"""The store in memory, put together."""
+
+from mainspring.adapters.store.memory.coordination import MemoryCoordination
+from mainspring.adapters.store.memory.reading import MemoryOutbox, MemoryReading
+from mainspring.adapters.store.memory.reaping import MemoryReaping
+from mainspring.adapters.store.memory.staging import MemoryStaging
+from mainspring.adapters.store.memory.submissions import MemorySubmissions
+from mainspring.adapters.store.memory.tables import Tables
+from mainspring.adapters.store.memory.workforce import MemoryWorkforce
+from mainspring.ports.clock import Clock
+
+
+class MemoryStore(
+    MemorySubmissions,
+    MemoryWorkforce,
+    MemoryStaging,
+    MemoryReaping,
+    MemoryReading,
+    MemoryOutbox,
+    MemoryCoordination,
+):
+    """Store and coordinator of one process, by the given clock.
+
+    No method waits for anything once it has begun, so each is a transaction by itself on the loop that calls it.
+    """
+
+    def __init__(self, clock: Clock, shards: int = 100) -> None:
+        super().__init__(Tables(clock, shards))
+        self.shards = shards
+
+    async def open(self) -> None:
+        """There is nothing to connect to."""
+
+    async def close(self) -> None:
+        """What it holds goes with the object."""

@@ -1,0 +1,300 @@
+"""The rows of the store and the moves between their places. Every move here is part of somebody's transaction."""
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from mainspring.adapters.store.memory.rows import Gate, Index, JobRow, Ledger, RunRow, SessionRow, ShardRow
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import JobId, RunId, SessionId, shard_of, stable_hash
+from mainspring.domain.instant import Instant
+from mainspring.domain.job import JobSpec, Overlap
+from mainspring.domain.rank import rank_of
+from mainspring.domain.run import AttemptView, RunPolicy, RunState
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import EventBatch
+
+#: A fence is the store's epoch in the high bits and a sequence below: a restored store raises the epoch.
+SEQUENCE_BITS = 40
+
+
+class Tables:
+    """All rows. A row stands in exactly the indexes of its state; ``_leave`` and the moves keep it so."""
+
+    def __init__(self, clock: Clock, shards: int) -> None:
+        self._clock = clock
+        self.shards = shards
+        #: The time of the current transaction.
+        self.now: Instant = 0
+        self.store_epoch = 1
+        self._fences = 0
+
+        self.runs: dict[RunId, RunRow] = {}
+        self.attempts: defaultdict[RunId, list[AttemptView]] = defaultdict(list)
+        #: Queued, by queue and rank.
+        self.ready: defaultdict[str, Index] = defaultdict(Index)
+        #: Scheduled, by shard and due time.
+        self.scheduled = [Index() for _ in range(shards)]
+        #: Running, by session.
+        self.held: defaultdict[SessionId, dict[RunId, None]] = defaultdict(dict)
+        #: Not ended, by job.
+        self.active: defaultdict[JobId, dict[RunId, None]] = defaultdict(dict)
+        #: Not ended, by the time they must have started or ended.
+        self.start_bys = Index()
+        self.deadlines = Index()
+        #: Ended, by class of retention, in the order they ended.
+        self.succeeded: deque[RunId] = deque()
+        self.unsuccessful: deque[RunId] = deque()
+        self.gates: dict[int, Gate] = {}
+
+        self.jobs: dict[JobId, JobRow] = {}
+        self.job_names: dict[tuple[str, str], JobId] = {}
+        #: Jobs with a next tick, by shard and that tick.
+        self.due_jobs = [Index() for _ in range(shards)]
+        self.ledgers: defaultdict[JobId, Ledger] = defaultdict(Ledger)
+
+        self.sessions: dict[SessionId, SessionRow] = {}
+        self.owners = [ShardRow() for _ in range(shards)]
+
+        #: What each reader has done with.
+        self.readers: dict[str, int] = {}
+        self.outbox: deque[EventBatch] = deque()
+        self._position = 0
+        self._happened: dict[str, list[RunId]] = {}
+
+    @contextmanager
+    def transaction(self) -> Iterator[Instant]:
+        """One point in time. Nothing in it waits, so nothing can come between; its events are written at its end."""
+        # The store's time never goes back, whatever its clock does.
+        self.now = max(self.now, self._clock.now())
+        self._happened.clear()
+        yield self.now
+        if self.readers:
+            for kind, runs in self._happened.items():
+                self._position += 1
+                self.outbox.append(EventBatch(position=self._position, at=self.now, kind=kind, runs=tuple(runs)))
+
+    @property
+    def position(self) -> int:
+        """The newest event's."""
+        return self._position
+
+    def note(self, kind: str, run: RunRow) -> None:
+        self._happened.setdefault(kind, []).append(run.id)
+
+    def next_fence(self) -> int:
+        self._fences += 1
+        return self.store_epoch << SEQUENCE_BITS | self._fences
+
+    # Runs on their way
+
+    def enter(self, run: RunRow) -> None:
+        """A new run: it is due and queued or blocked, or its time is ahead and it is scheduled."""
+        self.runs[run.id] = run
+        if run.start_by is not None:
+            self.start_bys.add(run.start_by, run.id)
+        if run.deadline is not None:
+            self.deadlines.add(run.deadline, run.id)
+        if run.job_id is not None:
+            self.active[run.job_id][run.id] = None
+        self.note("run.submitted", run)
+        if run.due <= self.now:
+            self._admit(run)
+        else:
+            self._schedule(run, run.due)
+
+    def stage(self, run: RunRow) -> bool:
+        """A scheduled run has come due; whether it is queued now."""
+        self._leave(run)
+        queued = self._admit(run)
+        if queued:
+            self.note("run.queued", run)
+        return queued
+
+    def start(self, run: RunRow, session: SessionId, claim: int, fence: int) -> None:
+        self._leave(run)
+        run.state = RunState.RUNNING
+        run.attempt += 1
+        run.fence = fence
+        run.session = session
+        run.claim = claim
+        run.started_at = self.now
+        run.attempt_until = self.now + run.policy.timeout
+        if run.deadline is not None:
+            run.attempt_until = min(run.attempt_until, run.deadline)
+        self.held[session][run.id] = None
+        self.note("run.started", run)
+
+    def start_later(self, run: RunRow, due: Instant, kind: str) -> None:
+        """An attempt has ended and another follows when its pause is over. It keeps its gate."""
+        self._leave(run)
+        self._schedule(run, due)
+        self.note(kind, run)
+
+    def start_again(self, run: RunRow, rank: int, kind: str) -> None:
+        """An attempt has ended and another may start at once. It keeps its gate."""
+        self._leave(run)
+        self._queue(run, rank)
+        self.note(kind, run)
+
+    def end(
+        self,
+        run: RunRow,
+        state: RunState,
+        reason: str,
+        *,
+        ended_by: int | None = None,
+        result: bytes | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Into history; whoever waited for this goes."""
+        self._leave(run)
+        run.state = state
+        run.reason = reason
+        run.ended_by = ended_by
+        run.result = result
+        run.error = error
+        run.finished_at = self.now
+        if run.start_by is not None:
+            self.start_bys.remove(run.start_by, run.id)
+        if run.deadline is not None:
+            self.deadlines.remove(run.deadline, run.id)
+        (self.succeeded if state is RunState.SUCCEEDED else self.unsuccessful).append(run.id)
+        self.note(f"run.{state.value}", run)
+        if run.job_id is not None:
+            self.active[run.job_id].pop(run.id, None)
+            self._pace(self.jobs[run.job_id], run)
+        if run.gate is not None:
+            gate = self.gates.get(run.gate)
+            if gate is not None and gate.holder == run.id:
+                gate.holder = None
+                self.promote(run.gate)
+
+    def ask_to_stop(self, runs: Collection[RunRow]) -> None:
+        """What runs is asked to, whatever has not started is cancelled at once."""
+        # The blocked first: otherwise the end of one would queue the next, only to cancel it.
+        for run in sorted(runs, key=lambda run: run.state is not RunState.BLOCKED):
+            if run.state.ended:
+                continue
+            requested_before = run.cancel_at is not None
+            if not requested_before:
+                run.cancel_at = self.now
+            if run.state is not RunState.RUNNING:
+                self.end(run, RunState.CANCELLED, "cancelled")
+            elif not requested_before:
+                self.note("run.cancel_requested", run)
+
+    def promote(self, key: int) -> bool:
+        """Give a free gate to the first in its line; whether there was one."""
+        gate = self.gates[key]
+        if gate.holder is not None:
+            return False
+        if not gate.line.entries:
+            del self.gates[key]
+            return False
+        run = self.runs[RunId(gate.line.entries[0][1])]
+        self._leave(run)
+        gate.holder = run.id
+        self._queue(run, self.rank_now(run))
+        self.note("run.queued", run)
+        return True
+
+    def rank_now(self, run: RunRow) -> int:
+        """The rank of what becomes eligible in this transaction."""
+        return rank_of(self.now, run.priority, late=run.late or run.attempt > 0)
+
+    def _admit(self, run: RunRow) -> bool:
+        """It is due: queue it, or let it wait for its gate. Whether it is queued."""
+        if run.gate is not None:
+            gate = self.gates.setdefault(run.gate, Gate())
+            if gate.holder is None and not gate.line.entries:
+                gate.holder = run.id
+            elif gate.holder != run.id:
+                run.state = RunState.BLOCKED
+                gate.line.add(run.due, run.id)
+                return False
+        self._queue(run, self.rank_now(run))
+        return True
+
+    def _schedule(self, run: RunRow, due: Instant) -> None:
+        run.state = RunState.SCHEDULED
+        run.due = due
+        self.scheduled[run.shard].add(due, run.id)
+
+    def _queue(self, run: RunRow, rank: int) -> None:
+        run.state = RunState.QUEUED
+        run.rank = rank
+        self.ready[run.queue].add(rank, run.id)
+
+    def _leave(self, run: RunRow) -> None:
+        """Out of the index of its state."""
+        match run.state:
+            case RunState.SCHEDULED:
+                self.scheduled[run.shard].remove(run.due, run.id)
+            case RunState.BLOCKED:
+                assert run.gate is not None
+                self.gates[run.gate].line.remove(run.due, run.id)
+            case RunState.QUEUED:
+                self.ready[run.queue].remove(run.rank, run.id)
+            case RunState.RUNNING:
+                assert run.session is not None
+                self.held[run.session].pop(run.id, None)
+                run.session = None
+            case _:
+                raise AssertionError(f"{run.id} has ended")
+
+    def forget_run(self, run: RunId) -> None:
+        del self.runs[run]
+        self.attempts.pop(run, None)
+
+    # Schedules
+
+    def move_schedule(self, job: JobRow, next_fire: Instant | None) -> None:
+        """Every change of a schedule's row grows its rev: whoever planned with the old one must look again."""
+        if job.next_fire is not None:
+            self.due_jobs[job.shard].remove(job.next_fire, job.id)
+        job.next_fire = next_fire
+        if next_fire is not None:
+            self.due_jobs[job.shard].add(next_fire, job.id)
+        job.awaits = None
+        job.rev += 1
+
+    def runs_of(self, job: JobId) -> list[RunRow]:
+        """The runs of a job that are on their way."""
+        return [self.runs[run] for run in self.active.get(job, ())]
+
+    def _pace(self, job: JobRow, run: RunRow) -> None:
+        """The end of a fixed-delay job's run sets its next tick."""
+        delay = job.spec.fixed_delay
+        if delay is not None and job.ticking and job.next_fire is None and job.awaits == run.id:
+            self.move_schedule(job, self.now + delay)
+
+    # Processes
+
+    def live_session(self, session: SessionId) -> SessionRow | None:
+        """The session if its lease holds right now."""
+        row = self.sessions.get(session)
+        return row if row is not None and row.alive(self.now) else None
+
+    def owned_by(self, owner: SessionId, shards: Collection[int]) -> list[int]:
+        """Those of ``shards`` that ``owner`` may act on."""
+        if self.live_session(owner) is None:
+            return []
+        return [shard for shard in set(shards) if 0 <= shard < self.shards and self.owners[shard].owner == owner]
+
+    def check_shard(self, identifier: str) -> None:
+        # Nobody would ever look at a shard that the store does not have.
+        if shard_of(identifier) >= self.shards:
+            raise Invalid("id", f"{identifier} carries shard {shard_of(identifier)}", f"0 to {self.shards - 1}")
+
+
+def gate_of_run(tenant: str, policy: RunPolicy) -> int | None:
+    """The gate of a one-off run: its ordering key's, if it has one."""
+    return stable_hash(f"order:{tenant}:{policy.ordering_key}") if policy.ordering_key else None
+
+
+def gate_of_tick(job: JobId, tenant: str, spec: JobSpec) -> int | None:
+    """The gate of a tick's run: its ordering key's, or its job's if one run of it waits for another."""
+    if spec.policy.ordering_key:
+        return gate_of_run(tenant, spec.policy)
+    return stable_hash(f"overlap:{job}") if spec.overlap in (Overlap.QUEUE, Overlap.CANCEL) else None

@@ -1,0 +1,146 @@
+"""What workers ask for: a session, runs to start, and an end to what they started."""
+
+from collections.abc import Collection, Sequence
+from itertools import islice
+from typing import assert_never
+
+from mainspring.adapters.store.memory.rows import RunRow, SessionRow
+from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import Instant, Micros
+from mainspring.domain.run import AttemptView, HeldRun, Outcome, RunState, Settlement, Verdict
+from mainspring.ports.store import Beat, NewSession, Want
+
+
+class MemoryWorkforce:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def open_session(self, session: NewSession) -> SessionId:
+        with self._tables.transaction() as now:
+            row = SessionRow(
+                id=SessionId(len(self._tables.sessions) + 1),
+                name=session.name,
+                kind=session.kind,
+                lease_until=now + session.ttl,
+            )
+            self._tables.sessions[row.id] = row
+            return row.id
+
+    async def beat(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
+    ) -> Beat:
+        tables = self._tables
+        with tables.transaction() as now:
+            row = tables.sessions.get(session)
+            if row is None or row.dead:
+                return Beat(now=now, alive=False)
+            row.lease_until = now + ttl
+            known, unanswered = set(held), set(pending)
+            running = [tables.runs[run] for run in tables.held[session]]
+            unknown = [
+                run
+                for run in running
+                if run.id not in known and run.claim not in unanswered and run.claim <= last_claim
+            ]
+            for run in unknown:
+                # The worker never saw this attempt, so there was none.
+                run.attempt -= 1
+                self._go_on(run, RunState.QUEUED, run.rank, Outcome.RELEASED)
+            cancels = tuple(run.id for run in running if run.id in known and run.cancel_at is not None)
+            return Beat(now=now, alive=True, cancels=cancels, returned=len(unknown))
+
+    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        tables = self._tables
+        with tables.transaction() as now:
+            if tables.live_session(session) is None:
+                return []
+            chosen: list[RunRow] = []
+            for want in wants:
+                best = (tables.runs[RunId(run)] for _, run in tables.ready[want.queue].entries)
+                startable = (run for run in best if not run.start_missed(now) and not run.deadline_missed(now))
+                found = list(islice(startable, max(want.limit, 0)))
+                if found:
+                    fence = chosen[0].fence if chosen else tables.next_fence()
+                    for run in found:
+                        tables.start(run, session, number, fence)
+                    chosen += found
+            return [run.held() for run in chosen]
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        with self._tables.transaction() as now:
+            return [self._settle(settlement, now) for settlement in settlements]
+
+    def _settle(self, settlement: Settlement, now: Instant) -> Verdict:
+        tables = self._tables
+        run = tables.runs.get(settlement.run)
+        if run is None:
+            return Verdict.FENCED
+        if run.state is not RunState.RUNNING or run.fence != settlement.fence:
+            recorded = any(attempt.fence == settlement.fence for attempt in tables.attempts.get(run.id, ()))
+            return Verdict.ALREADY if recorded or run.ended_by == settlement.fence else Verdict.FENCED
+        if settlement.outcome is not Outcome.SUCCESS:
+            tables.attempts[run.id].append(_attempt(run, settlement, now))
+        if settlement.outcome is Outcome.RELEASED:
+            run.attempt -= 1
+        elif settlement.outcome is Outcome.LOST:
+            run.lost += 1
+        match settlement.state:
+            case RunState.SCHEDULED:
+                self._go_on(run, settlement.state, now + settlement.delay, settlement.outcome)
+            case RunState.QUEUED:
+                released = settlement.outcome is Outcome.RELEASED
+                self._go_on(run, settlement.state, run.rank if released else tables.rank_now(run), settlement.outcome)
+            case RunState.SUCCEEDED | RunState.FAILED | RunState.CANCELLED:
+                tables.end(
+                    run,
+                    settlement.state,
+                    settlement.reason,
+                    ended_by=settlement.fence,
+                    result=settlement.result,
+                    error=settlement.error,
+                )
+            case _:
+                raise AssertionError(f"an attempt cannot end in {settlement.state}")
+        return Verdict.APPLIED
+
+    def _go_on(self, run: RunRow, state: RunState, place: int, outcome: Outcome) -> None:
+        """Another attempt follows, at a due time or a rank; but what was asked to stop has now stopped."""
+        if run.cancel_at is not None:
+            self._tables.end(run, RunState.CANCELLED, "cancelled")
+        elif state is RunState.SCHEDULED:
+            self._tables.start_later(run, place, _event_of(outcome))
+        else:
+            self._tables.start_again(run, place, _event_of(outcome))
+
+    async def close_session(self, session: SessionId) -> None:
+        with self._tables.transaction():
+            row = self._tables.sessions.get(session)
+            if row is not None:
+                row.dead = True
+
+
+def _attempt(run: RunRow, settlement: Settlement, now: Instant) -> AttemptView:
+    assert run.started_at is not None
+    return AttemptView(
+        run_id=run.id,
+        fence=run.fence,
+        number=run.attempt,
+        outcome=settlement.outcome,
+        reason=settlement.reason,
+        error=settlement.error,
+        started_at=run.started_at,
+        ended_at=now,
+    )
+
+
+def _event_of(outcome: Outcome) -> str:
+    match outcome:
+        case Outcome.RELEASED:
+            return "run.released"
+        case Outcome.LOST:
+            return "run.lost"
+        case Outcome.ERROR | Outcome.TIMEOUT | Outcome.SUCCESS | Outcome.CANCELLED:
+            return "run.retried"
+        case _:
+            assert_never(outcome)

@@ -1,0 +1,49 @@
+"""Tenants, tasks and queues by number: live rows carry integers, and each process remembers the names."""
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+from mainspring.adapters.store.postgres.database import Database
+
+
+class Kind(IntEnum):
+    TENANT = 1
+    TASK = 2
+    QUEUE = 3
+
+
+class Names:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._numbers: dict[tuple[int, str], int] = {}
+        self._names: dict[int, str] = {}
+
+    async def number_all(self, wanted: Iterable[tuple[Kind, str]]) -> None:
+        """Make sure that each of these names has a number that ``number`` knows."""
+        missing = {pair for pair in wanted if pair not in self._numbers}
+        if not missing:
+            return
+        for kind in Kind:
+            names = sorted(name for of, name in missing if of is kind)
+            if names:
+                await self._database.execute("intern", int(kind), names)
+        await self._load()
+
+    def number(self, kind: Kind, name: str) -> int:
+        return self._numbers[kind, name]
+
+    def known_number(self, kind: Kind, name: str) -> int | None:
+        return self._numbers.get((kind, name))
+
+    async def name_all(self, numbers: Iterable[int]) -> None:
+        """Make sure that ``name`` knows each of these."""
+        if not self._names.keys() >= set(numbers):
+            await self._load()
+
+    def name(self, number: int) -> str:
+        return self._names[number]
+
+    async def _load(self) -> None:
+        for row in await self._database.fetch("names"):
+            self._numbers[Kind(row["kind"]), row["name"]] = row["id"]
+            self._names[row["id"]] = row["name"]

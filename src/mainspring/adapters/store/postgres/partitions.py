@@ -1,0 +1,111 @@
+"""Partitions by day: made ahead, dropped when their day is past keeping."""
+
+import re
+
+import asyncpg
+
+from mainspring.adapters.store.postgres.database import Connection, Database
+from mainspring.adapters.store.postgres.rows import DAYS_AHEAD
+from mainspring.domain.instant import DAY, Instant
+
+#: Parent → the size of a day in its key.
+FAMILIES: dict[str, int] = {
+    "body": 1,
+    "history_succeeded": DAY,
+    "history_unsuccessful": DAY,
+    "attempt": DAY,
+    "ledger": DAY,
+}
+_PARTITION = re.compile(r"(\w+)_d(\d+)")
+
+
+class Partitions:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._ledger_days: set[int] = set()
+
+    async def make_ledger(self, days: set[int]) -> None:
+        """Ticks can be older than the store: their days are made when they are needed."""
+        if not days <= self._ledger_days:
+            await self.make({"ledger": days})
+            self._ledger_days |= days
+
+    async def make_ahead(self, today: int) -> None:
+        """The day before (clocks differ), this one and the coming ones."""
+        await self.make({family: set(range(today - 1, today + DAYS_AHEAD)) for family in FAMILIES})
+
+    async def make(self, wanted: dict[str, set[int]]) -> None:
+        existing = await self.days()
+        missing = [
+            (family, day) for family, days in wanted.items() for day in sorted(days - existing.get(family, set()))
+        ]
+        if not missing:
+            return
+
+        async def create(connection: Connection) -> None:
+            schema = self._db.schema
+            await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"{schema}.partitions")
+            for family, day in missing:
+                name, size = f"{family}_d{day}", FAMILIES[family]
+                if await connection.fetchval("SELECT to_regclass($1)", f"{schema}.{name}") is not None:
+                    continue
+                # LIKE and ATTACH take a weaker lock on the parent than CREATE … PARTITION OF: live work goes on.
+                await connection.execute(
+                    f"CREATE TABLE {schema}.{name} (LIKE {schema}.{family} INCLUDING ALL);"
+                    f"ALTER TABLE {schema}.{family} ATTACH PARTITION {schema}.{name} "
+                    f"FOR VALUES FROM ({day * size}) TO ({(day + 1) * size})"
+                )
+
+        await self._db.transaction(create)
+
+    async def days(self) -> dict[str, set[int]]:
+        """The days that each family has."""
+        found: dict[str, set[int]] = {}
+        for name in await self._tables("c.relispartition"):
+            family, day = _split(name)
+            found.setdefault(family, set()).add(day)
+        return found
+
+    async def _tables(self, condition: str) -> list[str]:
+        async def work(connection: Connection) -> list[asyncpg.Record]:
+            return await connection.fetch(
+                "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+                f"WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ '_d[0-9]+$' AND {condition}",
+                self._db.schema,
+            )
+
+        names = [row["relname"] for row in await self._db.run(work)]
+        return [name for name in names if _PARTITION.fullmatch(name) and _split(name)[0] in FAMILIES]
+
+    async def drop(self, family: str, day: int) -> None:
+        """Detach without stopping anybody, then drop. What a crash left half done is finished first."""
+        self._ledger_days.clear()
+        schema, name = self._db.schema, f"{family}_d{day}"
+
+        async def work(connection: Connection) -> None:
+            pending = await connection.fetchval(
+                "SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = to_regclass($1)", f"{schema}.{name}"
+            )
+            if pending is not None:
+                how = "FINALIZE" if pending else "CONCURRENTLY"
+                await connection.execute(f"ALTER TABLE {schema}.{family} DETACH PARTITION {schema}.{name} {how}")
+            await connection.execute(f"DROP TABLE IF EXISTS {schema}.{name}")
+
+        await self._db.run(work)
+
+    async def drop_orphans(self) -> int:
+        """Tables that were detached but not dropped."""
+        names = await self._tables("NOT c.relispartition")
+        for name in names:
+            await self.drop(*_split(name))
+        return len(names)
+
+
+def _split(name: str) -> tuple[str, int]:
+    match = _PARTITION.fullmatch(name)
+    assert match is not None
+    return match.group(1), int(match.group(2))
+
+
+def day_of(instant: Instant) -> int:
+    return instant // DAY

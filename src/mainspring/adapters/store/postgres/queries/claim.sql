@@ -1,0 +1,69 @@
+-- name: claim
+-- Start the best runs of some queues: the attempt is counted and the batch gets one fence, in one statement.
+-- `= ANY (ARRAY(…))` pins the plan: the array is built from the ready index, then the primary key is probed.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), alive AS MATERIALIZED (
+    SELECT s.id FROM mainspring.session s, clock WHERE s.id = $1 AND s.live AND s.lease_until > clock.now FOR SHARE OF s
+), batch AS MATERIALIZED (
+    SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
+), taken AS (
+    UPDATE mainspring.run
+    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = batch.fence, claim = $2, session = $1,
+        started_at = clock.now, attempt_until = least(clock.now + run.timeout, run.deadline)
+    FROM clock, batch
+    WHERE run.id = ANY (ARRAY(
+        SELECT best.id
+        FROM alive, unnest($3::int[], $4::int[]) AS w(queue, most), LATERAL (
+            SELECT r.id FROM mainspring.run r
+            WHERE r.queue = w.queue AND r.lane = 0 AND r.state = 3
+              AND (r.start_by IS NULL OR r.start_by >= (SELECT now FROM clock))
+              AND (r.deadline IS NULL OR r.deadline > (SELECT now FROM clock))
+            ORDER BY r.rank, r.id LIMIT w.most FOR UPDATE SKIP LOCKED
+        ) AS best
+    ))
+    RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
+              run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
+              run.rank, run.cancel_at
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, runs)
+    SELECT clock.now, 'run.started', (SELECT array_agg(id) FROM taken) FROM clock
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM taken)
+)
+SELECT t.*, b.task, b.policy, b.payload
+FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
+ORDER BY t.rank, t.id
+
+-- name: open_session
+INSERT INTO mainspring.session (kind, name, datacenter, version, started_at, lease_until)
+SELECT $1, $2, $3, $4, now, now + $5::bigint FROM (SELECT mainspring.now_us() AS now) AS clock
+RETURNING id
+
+-- name: beat
+-- Extend the lease, queue again what the worker does not know of, and tell it what should stop.
+-- The row lock on the session serialises a beat with its burial: one of them sees the other.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), kept AS (
+    UPDATE mainspring.session s SET lease_until = clock.now + $2::bigint
+    FROM clock WHERE s.id = $1 AND s.live AND s.lease_until > clock.now
+    RETURNING s.id
+), returned AS (
+    UPDATE mainspring.run r
+    SET state = 3, attempt = r.attempt - 1, rev = r.rev + 1, claim = NULL, session = NULL, started_at = NULL,
+        attempt_until = NULL
+    FROM kept
+    WHERE r.session = kept.id AND r.state = 4 AND r.claim <= $5 AND r.claim <> ALL ($4::int[]) AND r.id <> ALL ($3::uuid[])
+    RETURNING r.id
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, runs)
+    SELECT clock.now, 'run.released', (SELECT array_agg(id) FROM returned) FROM clock
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM returned)
+)
+SELECT clock.now, EXISTS (SELECT FROM kept) AS alive, (SELECT count(*) FROM returned) AS returned,
+       ARRAY(SELECT r.id FROM mainspring.run r WHERE r.session = $1 AND r.state = 4 AND r.cancel_at IS NOT NULL
+             AND r.id = ANY ($3::uuid[])) AS cancels
+FROM clock
+
+-- name: close_session
+UPDATE mainspring.session SET live = false, ended_at = mainspring.now_us() WHERE id = $1 AND live

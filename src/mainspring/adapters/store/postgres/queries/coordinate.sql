@@ -1,0 +1,32 @@
+-- name: renew
+-- Extend the lease; then, with the expired buried by the statement before, who is left and what is mine.
+UPDATE mainspring.session s SET lease_until = clock.now + $2::bigint
+FROM (SELECT mainspring.now_us() AS now) AS clock
+WHERE s.id = $1 AND s.live AND s.lease_until > clock.now
+RETURNING clock.now
+
+-- name: members
+SELECT id FROM mainspring.session WHERE kind = 2 AND live ORDER BY id
+
+-- name: owned
+SELECT id, epoch FROM mainspring.shard WHERE owner = $1
+
+-- name: take
+-- The expired were buried by the statement before, so `live` is the truth about an owner.
+UPDATE mainspring.shard h SET owner = $1, epoch = h.epoch + 1
+WHERE h.id = ANY (ARRAY(
+    SELECT f.id FROM mainspring.shard f
+    WHERE f.id = ANY ($2::smallint[]) AND (f.owner IS NULL OR NOT EXISTS (
+        SELECT FROM mainspring.session s WHERE s.id = f.owner AND s.live))
+    ORDER BY f.id FOR UPDATE SKIP LOCKED))
+  AND EXISTS (SELECT FROM mainspring.session s WHERE s.id = $1 AND s.live AND s.lease_until > mainspring.now_us())
+RETURNING h.id, h.epoch
+
+-- name: give_up
+UPDATE mainspring.shard SET owner = NULL WHERE owner = $1 AND id = ANY ($2::smallint[])
+
+-- name: leave
+WITH left_behind AS (
+    UPDATE mainspring.shard SET owner = NULL WHERE owner = $1
+)
+UPDATE mainspring.session SET live = false, ended_at = mainspring.now_us() WHERE id = $1 AND live

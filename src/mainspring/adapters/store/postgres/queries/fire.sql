@@ -1,0 +1,123 @@
+-- name: fire
+-- Move schedules on, write their ticks and make their runs: one statement for many jobs without keys.
+-- A schedule moves only under the rev it was planned with; a tick that is recorded already makes no second run.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), moved AS (
+    UPDATE mainspring.schedule s
+    SET rev = s.rev + 1, next_fire = f.next_fire, active = NOT f.finished, tick_no = s.tick_no + f.ticks
+    FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::boolean[], $6::int[], $7::boolean[])
+             AS f(job_id, rev, next_fire, finished, ticks, exclusive),
+         mainspring.shard h, mainspring.session owner, clock
+    WHERE s.job_id = f.job_id AND s.rev = f.rev AND s.active AND h.id = s.shard AND h.owner = $1
+      AND owner.id = $1 AND owner.live AND owner.lease_until > clock.now
+    RETURNING s.job_id, s.shard, h.epoch, f.finished, f.exclusive AND (
+        EXISTS (SELECT FROM mainspring.run r WHERE r.job_id = s.job_id) OR
+        EXISTS (SELECT FROM mainspring.waiting w WHERE w.job_id = s.job_id)) AS busy
+), ended AS (
+    UPDATE mainspring.job SET state = 3, updated_at = clock.now FROM moved m, clock
+    WHERE job.id = m.job_id AND m.finished AND job.state IN (1, 2)
+), ticks AS MATERIALIZED (
+    SELECT t.*, m.shard, m.epoch, m.busy
+    FROM unnest($8::uuid[], $9::bigint[], $10::smallint[], $11::text[], $12::uuid[], $13::bigint[], $14::boolean[], $15::int[],
+                $16::bigint[], $17::int[], $18::int[], $19::int[], $20::smallint[], $21::bigint[], $22::bigint[], $23::bigint[],
+                $24::uuid[], $25::smallint[])
+             AS t(job_id, scheduled_at, decision, reason, run_id, due, late, ticks, last_at, version, tenant, queue, priority,
+                  timeout, start_by, deadline, body_id, origin)
+    JOIN moved m ON m.job_id = t.job_id
+), recorded AS (
+    INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at)
+    SELECT t.job_id, t.scheduled_at, CASE WHEN t.busy THEN 2 ELSE t.decision END, t.version, t.epoch,
+           CASE WHEN NOT t.busy THEN t.run_id END,
+           CASE WHEN t.busy AND t.decision = 1 THEN 'overlap' ELSE t.reason END, t.ticks, t.last_at
+    FROM ticks t ON CONFLICT DO NOTHING
+    RETURNING job_id, scheduled_at, decision
+), made AS MATERIALIZED (
+    SELECT t.* FROM ticks t JOIN recorded r ON r.job_id = t.job_id AND r.scheduled_at = t.scheduled_at WHERE r.decision = 1
+), queued AS (
+    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due, created_at,
+                                timeout, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin)
+    SELECT m.run_id, m.shard, 3, m.priority, 0, 0, m.tenant, m.queue, 0,
+           clock.now + m.priority * 1000000000::bigint + CASE WHEN m.late THEN 60000000 ELSE 0 END, m.due, clock.now, m.timeout,
+           m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin
+    FROM made m, clock WHERE m.due <= clock.now
+), later AS (
+    INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at,
+                                    timeout, late, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin)
+    SELECT m.run_id, m.shard, 1, m.priority, 0, 0, m.tenant, m.queue, 0, m.due, clock.now, m.timeout, m.late, m.start_by,
+           m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin
+    FROM made m, clock WHERE m.due > clock.now
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, runs)
+    SELECT clock.now, e.kind, e.runs
+    FROM clock, (SELECT 'run.submitted', array_agg(run_id) FROM made
+                 UNION ALL SELECT 'run.queued', array_agg(run_id) FROM made, clock WHERE due <= clock.now) AS e(kind, runs)
+    WHERE e.runs IS NOT NULL AND EXISTS (SELECT FROM mainspring.outbox_cursor)
+)
+SELECT m.job_id, (SELECT count(*) FROM made WHERE made.job_id = m.job_id) AS runs FROM moved m
+
+-- name: move_schedule
+-- The first step of a fire whose runs have a key: the schedule's row is locked by this.
+UPDATE mainspring.schedule s
+SET rev = s.rev + 1, next_fire = $4, active = NOT $5::boolean, tick_no = s.tick_no + $6::int
+FROM mainspring.shard h, mainspring.session owner
+WHERE s.job_id = $2 AND s.rev = $3 AND s.active AND h.id = s.shard AND h.owner = $1
+  AND owner.id = $1 AND owner.live AND owner.lease_until > mainspring.now_us()
+RETURNING s.shard, h.epoch, mainspring.now_us() AS now
+
+-- name: finish_job
+UPDATE mainspring.job SET state = 3, updated_at = mainspring.now_us() WHERE id = $1 AND state IN (1, 2)
+
+-- name: record_tick
+INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING
+RETURNING job_id
+
+-- name: active_of_job
+SELECT id, state FROM mainspring.waiting WHERE job_id = $1
+UNION ALL SELECT id, state FROM mainspring.run WHERE job_id = $1
+
+-- name: put_job
+-- Declare a job. The row lock serialises declarations of one name.
+INSERT INTO mainspring.job AS j (id, tenant, name, version, state, created_at, updated_at)
+SELECT $1, $2, $3, 0, 1, now, now FROM (SELECT mainspring.now_us() AS now) AS clock
+ON CONFLICT (tenant, name) DO UPDATE SET updated_at = j.updated_at
+RETURNING id, version, state, mainspring.now_us() AS now
+
+-- name: job_version
+SELECT v.spec, b.payload FROM mainspring.job_version v
+LEFT JOIN mainspring.body b ON b.bucket = 0 AND b.id = $3
+WHERE v.job_id = $1 AND v.version = $2
+
+-- name: add_version
+WITH written AS (
+    INSERT INTO mainspring.job_version (job_id, version, spec, made_at) VALUES ($1, $2, $3, mainspring.now_us())
+)
+INSERT INTO mainspring.body (bucket, id, task, policy, payload) VALUES (0, $4, $5, $6, $7)
+
+-- name: update_job
+UPDATE mainspring.job SET version = $2, state = $3, updated_at = mainspring.now_us() WHERE id = $1
+
+-- name: set_job_state
+UPDATE mainspring.job SET state = $2, updated_at = mainspring.now_us() WHERE id = $1
+
+-- name: put_schedule
+INSERT INTO mainspring.schedule AS s (job_id, shard, next_fire, delay, active) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (job_id) DO UPDATE SET next_fire = excluded.next_fire, delay = excluded.delay, active = excluded.active, rev = s.rev + 1
+RETURNING rev
+
+-- name: touch_schedule
+UPDATE mainspring.schedule SET rev = rev + 1, active = coalesce($2, active) WHERE job_id = $1
+
+-- name: lock_jobs
+SELECT id, state FROM mainspring.job WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE
+
+-- name: jobs
+SELECT j.id, j.tenant, j.version, j.state, s.next_fire, s.rev, v.spec
+FROM mainspring.job j
+JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
+JOIN mainspring.schedule s ON s.job_id = j.id
+WHERE j.id = ANY ($1::uuid[])
+
+-- name: bodies
+SELECT id, payload FROM mainspring.body WHERE bucket = 0 AND id = ANY ($1::uuid[])

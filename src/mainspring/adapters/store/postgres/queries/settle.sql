@@ -1,0 +1,169 @@
+-- name: settle_succeeded
+-- Move succeeded runs to history. `claim IS NOT NULL` says running without naming a partial index's predicate:
+-- `state = 4` here would let the planner drive from run_held.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), gone AS (
+    DELETE FROM mainspring.run
+    USING unnest($1::uuid[], $2::bigint[], $3::bytea[]) AS i(id, fence, result)
+    WHERE run.id = i.id AND run.fence = i.fence AND run.claim IS NOT NULL
+    RETURNING run.*, i.result
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, runs)
+    SELECT clock.now, 'run.succeeded', (SELECT array_agg(id) FROM gone) FROM clock
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM gone)
+), kept AS (
+    INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
+                                    finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
+                                    target, job_id, body_id, replay_of, result)
+    SELECT g.id, 1, 5, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
+           g.created_at, g.fence, g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id,
+           g.replay_of, g.result
+    FROM gone g, clock
+)
+SELECT id, fence, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job FROM gone
+
+-- name: settle_other
+-- Every other end of an attempt. What was asked to stop does not go on: cancel_at is read from the row that is moved.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), gone AS (
+    DELETE FROM mainspring.run
+    USING unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::smallint[], $5::text[], $6::bigint[], $7::text[], $8::bytea[])
+        AS i(id, fence, outcome, state, reason, delay, error, result)
+    WHERE run.id = i.id AND run.fence = i.fence AND run.claim IS NOT NULL
+    RETURNING run.*, i.outcome, i.delay, i.error, i.result,
+        CASE WHEN i.state IN (1, 3) AND run.cancel_at IS NOT NULL THEN 7::smallint ELSE i.state END AS final,
+        CASE WHEN i.state IN (1, 3) AND run.cancel_at IS NOT NULL THEN 'cancelled' ELSE i.reason END AS why
+), again AS (
+    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
+                                created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
+                                body_id, replay_of, target, origin)
+    SELECT g.id, g.shard, 3, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
+           g.lane, g.body_bucket,
+           CASE WHEN g.outcome = 6 THEN g.rank ELSE clock.now + g.priority * 1000000000::bigint END, g.due, g.created_at,
+           g.timeout, g.rev + 1, g.fence, g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id,
+           g.replay_of, g.target, g.origin
+    FROM gone g, clock WHERE g.final = 3
+), later AS (
+    INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due,
+                                    created_at, timeout, rev, fence, late, holds, start_by, deadline, gate, scheduled_at,
+                                    job_id, job_version, body_id, replay_of, target, origin, reason)
+    SELECT g.id, g.shard, 1, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
+           g.lane, g.body_bucket, clock.now + g.delay, g.created_at, g.timeout, g.rev + 1, g.fence, true, g.gate IS NOT NULL,
+           NULL, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id, g.replay_of, g.target, g.origin,
+           g.why
+    FROM gone g, clock WHERE g.final = 1
+), ended AS (
+    INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
+                                    finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
+                                    target, job_id, body_id, replay_of, result, reason, error)
+    SELECT g.id, CASE WHEN g.final = 5 THEN 1 ELSE 2 END, g.final, g.priority, g.attempt, g.lost + (g.outcome = 4)::int,
+           g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at, g.fence, g.started_at, g.session,
+           g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, g.result, g.why, g.error
+    FROM gone g, clock WHERE g.final >= 5
+), tried AS (
+    INSERT INTO mainspring.attempt (run_id, fence, number, outcome, session, started_at, ended_at, reason, error)
+    SELECT g.id, g.fence, g.attempt, g.outcome, g.session, g.started_at, clock.now, g.why, g.error
+    FROM gone g, clock WHERE g.outcome <> 1
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, runs)
+    SELECT clock.now, e.kind, e.runs
+    FROM clock, (
+        SELECT CASE WHEN g.final = 5 THEN 'run.succeeded' WHEN g.final = 6 THEN 'run.failed'
+                    WHEN g.final = 7 THEN 'run.cancelled' WHEN g.outcome = 4 THEN 'run.lost'
+                    WHEN g.outcome = 6 THEN 'run.released' ELSE 'run.retried' END AS kind, array_agg(g.id) AS runs
+        FROM gone g GROUP BY 1
+    ) AS e
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+)
+SELECT g.id, g.fence, CASE WHEN g.final >= 5 THEN g.gate END AS gate,
+       CASE WHEN g.final >= 5 AND g.origin = 3 THEN g.job_id END AS delayed_job
+FROM gone g
+
+-- name: settled_before
+-- For settlements that met no running row: was it this very fence that ended the attempt?
+SELECT i.id, i.fence
+FROM unnest($1::uuid[], $2::bigint[]) AS i(id, fence)
+WHERE EXISTS (SELECT FROM mainspring.attempt a WHERE a.run_id = i.id AND a.fence = i.fence)
+   OR EXISTS (SELECT FROM mainspring.history h WHERE h.id = i.id AND h.fence = i.fence)
+
+-- name: lock_held_gates
+SELECT key FROM mainspring.gate WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UPDATE
+
+-- name: let_go
+-- The gates are locked and their holders gone: the first in line of each is queued and holds it now.
+-- A waiter that somebody is just cancelling is passed over.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), free AS MATERIALIZED (
+    SELECT g.key FROM mainspring.gate g
+    WHERE g.key = ANY ($1::bigint[]) AND (g.holder IS NULL OR (
+        NOT EXISTS (SELECT FROM mainspring.run r WHERE r.id = g.holder) AND
+        NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.id = g.holder AND w.holds)))
+), next AS (
+    DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(
+        SELECT first.id FROM free, LATERAL (
+            SELECT w.id FROM mainspring.waiting w WHERE w.gate = free.key AND w.state = 2
+            ORDER BY w.due, w.id LIMIT 1 FOR UPDATE SKIP LOCKED
+        ) AS first
+    )) RETURNING *
+), queued AS (
+    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
+                                created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
+                                body_id, replay_of, target, origin)
+    SELECT n.id, n.shard, 3, n.priority, n.attempt, n.lost, n.tenant, n.queue, n.lane, n.body_bucket,
+           clock.now + n.priority * 1000000000::bigint + CASE WHEN n.late THEN 60000000 ELSE 0 END, n.due, n.created_at,
+           n.timeout, n.rev + 1, n.fence, n.start_by, n.deadline, n.gate, n.scheduled_at, n.job_id, n.job_version, n.body_id,
+           n.replay_of, n.target, n.origin
+    FROM next n, clock
+), held AS (
+    UPDATE mainspring.gate SET holder = (SELECT n.id FROM next n WHERE n.gate = gate.key)
+    FROM free WHERE gate.key = free.key
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, runs)
+    SELECT clock.now, 'run.queued', (SELECT array_agg(id) FROM next) FROM clock
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM next)
+)
+SELECT n.id, n.queue FROM next n
+
+-- name: end_delay
+-- The run of a fixed-delay job has ended: its next tick is a delay from now.
+UPDATE mainspring.schedule SET next_fire = mainspring.now_us() + delay, rev = rev + 1
+WHERE job_id = ANY ($1::uuid[]) AND active AND next_fire IS NULL AND delay IS NOT NULL
+
+-- name: cancel_waiting
+-- What has not started ends here; what runs is asked to stop. Whatever moved meanwhile is found by asking again.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), waited AS (
+    DELETE FROM mainspring.waiting WHERE id = ANY ($1::uuid[])
+    RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
+              job_version, body_id, replay_of, target, origin, gate
+), queued AS (
+    DELETE FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND claim IS NULL
+    RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
+              job_version, body_id, replay_of, target, origin, gate
+), gone AS (
+    SELECT * FROM waited UNION ALL SELECT * FROM queued
+), ended AS (
+    INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
+                                    finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
+                                    replay_of, reason)
+    SELECT g.id, 2, 7, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
+           g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, 'cancelled'
+    FROM gone g, clock
+), asked AS (
+    UPDATE mainspring.run SET cancel_at = coalesce(cancel_at, clock.now), rev = rev + 1
+    FROM clock WHERE id = ANY ($1::uuid[]) AND claim IS NOT NULL
+    RETURNING id
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, runs)
+    SELECT clock.now, e.kind, e.runs
+    FROM clock, (SELECT 'run.cancelled', array_agg(id) FROM gone
+                 UNION ALL SELECT 'run.cancel_requested', array_agg(id) FROM asked) AS e(kind, runs)
+    WHERE e.runs IS NOT NULL AND EXISTS (SELECT FROM mainspring.outbox_cursor)
+)
+SELECT id, 7::smallint AS state, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job FROM gone
+UNION ALL SELECT id, 0::smallint, NULL, NULL FROM asked
+UNION ALL SELECT h.id, h.state, NULL, NULL FROM mainspring.history h WHERE h.id = ANY ($1::uuid[])

@@ -1,0 +1,89 @@
+-- name: stage
+-- Queue what is due in the shards that the caller owns. The rows decide, not the caller: a stale owner finds no shard,
+-- and two owners skip each other's rows. Runs with a key that they do not hold take another way (gated_due).
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), mine AS MATERIALIZED (
+    SELECT h.id FROM mainspring.shard h, mainspring.session s, clock
+    WHERE h.id = ANY ($2::smallint[]) AND h.owner = $1 AND s.id = $1 AND s.live AND s.lease_until > clock.now
+), due AS (
+    DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(
+        SELECT d.id FROM mine, LATERAL (
+            SELECT w.id FROM mainspring.waiting w
+            WHERE w.shard = mine.id AND w.state = 1 AND w.due <= (SELECT now FROM clock) AND (w.gate IS NULL OR w.holds)
+            ORDER BY w.due LIMIT $3 FOR UPDATE SKIP LOCKED
+        ) AS d LIMIT $3
+    )) RETURNING *
+), queued AS (
+    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
+                                created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
+                                body_id, replay_of, target, origin)
+    SELECT d.id, d.shard, 3, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
+           clock.now + d.priority * 1000000000::bigint + CASE WHEN d.late THEN 60000000 ELSE 0 END, d.due, d.created_at,
+           d.timeout, d.rev + 1, d.fence, d.start_by, d.deadline, d.gate, d.scheduled_at, d.job_id, d.job_version, d.body_id,
+           d.replay_of, d.target, d.origin
+    FROM due d, clock
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, runs)
+    SELECT clock.now, 'run.queued', (SELECT array_agg(id) FROM due) FROM clock
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM due)
+)
+SELECT clock.now, (SELECT count(*) FROM due) AS runs, ARRAY(SELECT DISTINCT queue FROM due) AS queues,
+       EXISTS (SELECT FROM mine, LATERAL (
+           SELECT FROM mainspring.schedule s WHERE s.shard = mine.id AND s.active AND s.next_fire <= (SELECT now FROM clock)
+           LIMIT 1) AS x) AS schedules_due,
+       EXISTS (SELECT FROM mine, LATERAL (
+           SELECT FROM mainspring.waiting w
+           WHERE w.shard = mine.id AND w.state = 1 AND w.due <= (SELECT now FROM clock) AND w.gate IS NOT NULL AND NOT w.holds
+           LIMIT 1) AS y) AS gated
+FROM clock
+
+-- name: gated_due
+-- Runs that are due and must take their key: locked here, moved after their gates are locked.
+SELECT w.id, w.gate, w.queue, mainspring.now_us() AS now
+FROM mainspring.shard h, mainspring.session s, LATERAL (
+    SELECT id, gate, queue, due FROM mainspring.waiting w
+    WHERE w.shard = h.id AND w.state = 1 AND w.due <= mainspring.now_us() AND w.gate IS NOT NULL AND NOT w.holds
+    ORDER BY w.due, w.id LIMIT $3 FOR UPDATE SKIP LOCKED
+) AS w
+WHERE h.id = ANY ($2::smallint[]) AND h.owner = $1 AND s.id = $1 AND s.live AND s.lease_until > mainspring.now_us()
+ORDER BY w.due, w.id LIMIT $3
+
+-- name: block
+UPDATE mainspring.waiting SET state = 2, rev = rev + 1 WHERE id = ANY ($1::uuid[])
+
+-- name: queue_waiting
+-- Queue rows of waiting that the caller has locked.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), due AS (
+    DELETE FROM mainspring.waiting WHERE id = ANY ($1::uuid[]) RETURNING *
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, runs)
+    SELECT clock.now, 'run.queued', $1::uuid[] FROM clock WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+)
+INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due, created_at,
+                            timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version, body_id,
+                            replay_of, target, origin)
+SELECT d.id, d.shard, 3, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
+       clock.now + d.priority * 1000000000::bigint + CASE WHEN d.late THEN 60000000 ELSE 0 END, d.due, d.created_at, d.timeout,
+       d.rev + 1, d.fence, d.start_by, d.deadline, d.gate, d.scheduled_at, d.job_id, d.job_version, d.body_id, d.replay_of,
+       d.target, d.origin
+FROM due d, clock
+
+-- name: upcoming
+-- (shard, due) marks for the wheel, to the millisecond, rounded up so that a look is never in vain.
+SELECT m.shard, m.due FROM unnest($1::smallint[]) AS s(id), LATERAL (
+    SELECT DISTINCT w.shard, (w.due + 999) / 1000 * 1000 AS due FROM mainspring.waiting w
+    WHERE w.shard = s.id AND w.state = 1 AND w.due <= $2 ORDER BY due LIMIT $3
+) AS m ORDER BY m.due LIMIT $3
+
+-- name: due_jobs
+SELECT j.id, j.tenant, j.version, j.state, s.next_fire, s.rev, v.spec
+FROM unnest($1::smallint[]) AS h(id), LATERAL (
+    SELECT * FROM mainspring.schedule s
+    WHERE s.shard = h.id AND s.active AND s.next_fire <= $2 ORDER BY s.next_fire LIMIT $3
+) AS s
+JOIN mainspring.job j ON j.id = s.job_id
+JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
+ORDER BY s.next_fire LIMIT $3

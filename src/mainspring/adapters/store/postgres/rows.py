@@ -1,0 +1,177 @@
+"""Rows of PostgreSQL as values of the domain, and back."""
+
+from collections.abc import Sequence
+
+import asyncpg
+import msgspec
+
+from mainspring.adapters.store.postgres.names import Names
+from mainspring.domain.ids import JobId, RunId, made_at, stable_hash
+from mainspring.domain.instant import DAY
+from mainspring.domain.job import Job, JobSpec, JobState, Overlap
+from mainspring.domain.run import DEFAULT_POLICY, HeldRun, NewRun, Outcome, RunPolicy, RunState, RunView
+
+STATE_CODES: dict[RunState, int] = {
+    RunState.SCHEDULED: 1,
+    RunState.BLOCKED: 2,
+    RunState.QUEUED: 3,
+    RunState.RUNNING: 4,
+    RunState.SUCCEEDED: 5,
+    RunState.FAILED: 6,
+    RunState.CANCELLED: 7,
+    RunState.SKIPPED: 8,
+}
+STATES = {code: state for state, code in STATE_CODES.items()}
+OUTCOME_CODES: dict[Outcome, int] = {
+    Outcome.SUCCESS: 1,
+    Outcome.ERROR: 2,
+    Outcome.TIMEOUT: 3,
+    Outcome.LOST: 4,
+    Outcome.CANCELLED: 5,
+    Outcome.RELEASED: 6,
+}
+OUTCOMES = {code: outcome for outcome, code in OUTCOME_CODES.items()}
+JOB_STATE_CODES: dict[JobState, int] = {
+    JobState.SCHEDULED: 1,
+    JobState.PAUSED: 2,
+    JobState.FINISHED: 3,
+    JobState.CANCELLED: 4,
+}
+JOB_STATES = {code: state for state, code in JOB_STATE_CODES.items()}
+
+SUBMITTED, TICK, TICK_OF_DELAY = 1, 2, 3
+
+#: Bodies of runs that outlive their day, and of job versions.
+KEPT_BUCKET, FOREVER_BUCKET = -1, 0
+#: How many days of partitions are made ahead.
+DAYS_AHEAD = 8
+
+_encode = msgspec.json.Encoder().encode
+_decode_policy = msgspec.json.Decoder(RunPolicy).decode
+_decode_spec = msgspec.json.Decoder(JobSpec).decode
+
+
+class Policies:
+    """Encodes and decodes policies; the same few come by the million."""
+
+    def __init__(self) -> None:
+        self._by_bytes: dict[bytes, RunPolicy] = {}
+        self._by_policy: dict[RunPolicy, bytes | None] = {DEFAULT_POLICY: None}
+
+    def encode(self, policy: RunPolicy) -> bytes | None:
+        if policy is DEFAULT_POLICY:
+            return None
+        known = self._by_policy.get(policy, b"")
+        if known == b"":
+            known = _encode(policy)
+            if len(self._by_policy) < 10_000:
+                self._by_policy[policy] = known
+        return known
+
+    def decode(self, encoded: bytes | None) -> RunPolicy:
+        if encoded is None:
+            return DEFAULT_POLICY
+        policy = self._by_bytes.get(encoded)
+        if policy is None:
+            policy = _decode_policy(encoded)
+            if len(self._by_bytes) < 10_000:
+                self._by_bytes[encoded] = policy
+        return policy
+
+
+def order_gate(tenant: str, ordering_key: str) -> int:
+    return stable_hash(f"order:{tenant}:{ordering_key}")
+
+
+def gate_of(run: NewRun) -> int | None:
+    return order_gate(run.tenant, run.policy.ordering_key) if run.policy.ordering_key else None
+
+
+def gate_of_job(job: Job) -> int | None:
+    """The key that serialises a job's runs: its ordering key, or itself when its ticks queue or cancel."""
+    if job.spec.policy.ordering_key:
+        return order_gate(job.tenant, job.spec.policy.ordering_key)
+    if job.spec.overlap in (Overlap.QUEUE, Overlap.CANCEL):
+        return stable_hash(f"overlap:{job.id}")
+    return None
+
+
+def bucket_of(run: NewRun, today: int) -> int:
+    """The day whose partition holds the body: made of the run alone, so that a second submit finds the first."""
+    made = made_at(run.id)
+    day = max(made, run.at if run.at is not None else made + run.delay) // DAY
+    return day if day < today + DAYS_AHEAD - 1 else KEPT_BUCKET
+
+
+def held_runs(rows: Sequence[asyncpg.Record], names: Names, policies: Policies) -> list[HeldRun]:
+    return [
+        HeldRun(
+            id=RunId(row["id"]),
+            fence=row["fence"],
+            task=names.name(row["task"]),
+            payload=row["payload"],
+            policy=policies.decode(row["policy"]),
+            queue=names.name(row["queue"]),
+            tenant=names.name(row["tenant"]),
+            priority=row["priority"],
+            attempt=row["attempt"],
+            lost=row["lost"],
+            due=row["due"],
+            started_at=row["started_at"],
+            attempt_until=row["attempt_until"],
+            deadline=row["deadline"],
+            job_id=row["job_id"],
+            scheduled_at=row["scheduled_at"],
+            lets_go=row["gate"] is not None or row["origin"] == TICK_OF_DELAY,
+            cancel_requested=row["cancel_at"] is not None,
+        )
+        for row in rows
+    ]
+
+
+def run_view(row: asyncpg.Record, names: Names) -> RunView:
+    state = STATES[row["state"]]
+    if state is RunState.RUNNING and row["cancel_at"] is not None:
+        state = RunState.CANCELLING
+    return RunView(
+        id=RunId(row["id"]),
+        state=state,
+        task="" if row["task"] is None else names.name(row["task"]),
+        queue=names.name(row["queue"]),
+        tenant=names.name(row["tenant"]),
+        priority=row["priority"],
+        attempt=row["attempt"],
+        due=row["due"],
+        created_at=row["created_at"],
+        lost=row["lost"],
+        fence=row["fence"],
+        reason=row["reason"] or "",
+        job_id=row["job_id"],
+        scheduled_at=row["scheduled_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        cancel_requested=row["cancel_at"] is not None,
+        result=row["result"],
+        error=row["error"],
+    )
+
+
+def job_of(row: asyncpg.Record, names: Names, payload: bytes = b"null") -> Job:
+    return Job(
+        id=JobId(row["id"]),
+        tenant=names.name(row["tenant"]),
+        spec=_decode_spec(row["spec"]),
+        version=row["version"],
+        state=JOB_STATES[row["state"]],
+        next_fire=row["next_fire"],
+        rev=row["rev"],
+        payload=payload,
+    )
+
+
+def encode_spec(spec: JobSpec) -> bytes:
+    return _encode(spec)
+
+
+def decode_spec(encoded: bytes) -> JobSpec:
+    return _decode_spec(encoded)

@@ -1,0 +1,233 @@
+"""What a scheduler does: stage what is due, fire ticks."""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+
+from mainspring.adapters.store.postgres.database import Connection
+from mainspring.adapters.store.postgres.names import Kind
+from mainspring.adapters.store.postgres.partitions import Partitions
+from mainspring.adapters.store.postgres.rows import (
+    FOREVER_BUCKET,
+    STATE_CODES,
+    TICK,
+    TICK_OF_DELAY,
+    gate_of_job,
+    job_of,
+)
+from mainspring.adapters.store.postgres.submissions import Submissions
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import DAY, Instant
+from mainspring.domain.job import Fire, Job, Overlap, Tick, version_body_id
+from mainspring.domain.rank import rank_of
+from mainspring.domain.run import RunState
+from mainspring.ports.store import Fired, Staged
+
+_NOT_APPLIED = Fired(applied=False)
+
+
+class Staging(Submissions):
+    _partitions: Partitions
+
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+        row = (await self._db.fetch("stage", owner, list(shards), limit))[0]
+        queues = set(row["queues"])
+        runs = row["runs"]
+        if row["gated"]:
+            more = await self._db.transaction(lambda connection: self._stage_gated(connection, owner, shards, limit))
+            queues |= set(more)
+            runs += len(more)
+        await self._names.name_all(queues)
+        return Staged(
+            now=row["now"],
+            runs=runs,
+            queues=tuple(sorted(self._names.name(queue) for queue in queues)),
+            more=row["runs"] >= limit or row["gated"],
+            schedules_due=row["schedules_due"],
+        )
+
+    async def _stage_gated(
+        self, connection: Connection, owner: SessionId, shards: Sequence[int], limit: int
+    ) -> list[int]:
+        """Due runs that must take their key first. Returns the queues of those that got it."""
+        rows = await connection.fetch(self._db.sql["gated_due"], owner, list(shards), limit)
+        taken = await self._lock_gates(connection, [row["gate"] for row in rows])
+        queued = []
+        for row in rows:
+            if taken[row["gate"]] is None:
+                taken[row["gate"]] = row["id"]
+                queued.append(row)
+        going = {row["id"] for row in queued}
+        blocked = [row["id"] for row in rows if row["id"] not in going]
+        if blocked:
+            await connection.execute(self._db.sql["block"], blocked)
+        if queued:
+            await connection.execute(self._db.sql["queue_waiting"], [row["id"] for row in queued])
+            await connection.execute(
+                self._db.sql["hold_gates"], [row["gate"] for row in queued], [row["id"] for row in queued]
+            )
+        return [row["queue"] for row in queued]
+
+    async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
+        rows = await self._db.fetch("upcoming", list(shards), until, limit)
+        return [(row["shard"], row["due"]) for row in rows]
+
+    async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
+        rows = await self._db.fetch("due_jobs", list(shards), until, limit)
+        await self._names.name_all({row["tenant"] for row in rows})
+        return [job_of(row, self._names) for row in rows]
+
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
+        if not fires:
+            return []
+        await self._names.number_all((Kind.QUEUE, fire.job.spec.queue) for fire in fires)
+        await self._partitions.make_ledger({tick.scheduled_at // DAY for fire in fires for tick in fire.ticks})
+        free = [fire for fire in fires if gate_of_job(fire.job) is None]
+        answers: dict[str, Fired] = {}
+        if free:
+            rows = await self._db.fetch("fire", owner, *self._fire_arguments(free))
+            made = {row["job_id"]: row["runs"] for row in rows}
+            for fire in free:
+                if fire.job.id in made:
+                    runs = made[fire.job.id]
+                    queues = (fire.job.spec.queue,) if runs else ()
+                    answers[fire.job.id] = Fired(applied=True, runs=runs, queues=queues)
+        for fire in fires:
+            gate = gate_of_job(fire.job)
+            if gate is not None:
+                work = partial(self._fire_gated, owner=owner, fire=fire, gate=gate)
+                answers[fire.job.id] = await self._db.transaction(work)
+        return [answers.get(fire.job.id, _NOT_APPLIED) for fire in fires]
+
+    def _fire_arguments(self, fires: list[Fire]) -> list[object]:
+        jobs: list[object] = [
+            [fire.job.id for fire in fires],
+            [fire.job.rev for fire in fires],
+            [fire.next_fire for fire in fires],
+            [fire.finished for fire in fires],
+            [len(fire.ticks) for fire in fires],
+            [fire.job.spec.overlap is Overlap.SKIP for fire in fires],
+        ]
+        rows = list(chain.from_iterable(self._tick_rows(fire) for fire in fires))
+        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(18)]
+        return [*jobs, *columns]
+
+    def _tick_rows(self, fire: Fire) -> list[tuple[object, ...]]:
+        job = fire.job
+        spec = job.spec
+        tenant = self._names.number(Kind.TENANT, job.tenant)
+        queue = self._names.number(Kind.QUEUE, spec.queue)
+        body = version_body_id(job.id, job.version)
+        origin = TICK if spec.fixed_delay is None else TICK_OF_DELAY
+        return [
+            (
+                job.id,
+                tick.scheduled_at,
+                1 if tick.decision == "run" else 2,
+                tick.reason,
+                tick.run_id,
+                tick.due,
+                tick.late,
+                tick.ticks,
+                tick.last_at,
+                job.version,
+                tenant,
+                queue,
+                spec.priority,
+                spec.policy.timeout,
+                None if spec.start_within is None else tick.due + spec.start_within,
+                None if spec.deadline is None else tick.due + spec.deadline,
+                body,
+                origin,
+            )
+            for tick in fire.ticks
+        ]
+
+    async def _fire_gated(self, connection: Connection, owner: SessionId, fire: Fire, gate: int) -> Fired:
+        """One job whose runs have a key: its schedule moves, then its ticks take the key, queue behind it, or not."""
+        job = fire.job
+        moved = await connection.fetchrow(
+            self._db.sql["move_schedule"], owner, job.id, job.rev, fire.next_fire, fire.finished, len(fire.ticks)
+        )
+        if moved is None:
+            return _NOT_APPLIED
+        if fire.finished:
+            await connection.execute(self._db.sql["finish_job"], job.id)
+        active = await connection.fetch(self._db.sql["active_of_job"], job.id)
+        if job.spec.overlap is Overlap.CANCEL and active and any(tick.decision == "run" for tick in fire.ticks):
+            await self._cancel(connection, [row["id"] for row in active])
+        holder = (await self._lock_gates(connection, [gate]))[gate]
+        # A slot behind the active one: none is left when somebody waits there already.
+        ahead = [row for row in active if row["state"] != STATE_CODES[RunState.BLOCKED]]
+        room = 0 if len(ahead) < len(active) else (1 if ahead else 2)
+        made: list[tuple[Tick, RunState]] = []
+        for tick in fire.ticks:
+            decision, reason = tick.decision, tick.reason
+            if decision == "run" and job.spec.overlap is Overlap.SKIP and active:
+                decision, reason = "skipped", "overlap"
+            if decision == "run" and job.spec.overlap is Overlap.QUEUE:
+                if room <= 0:
+                    decision, reason = "skipped", "overlap"
+                room -= 1
+            recorded = await connection.fetchrow(
+                self._db.sql["record_tick"],
+                job.id,
+                tick.scheduled_at,
+                1 if decision == "run" else 2,
+                job.version,
+                moved["epoch"],
+                tick.run_id if decision == "run" else None,
+                reason,
+                tick.ticks,
+                tick.last_at,
+            )
+            if recorded is None or decision != "run":
+                continue
+            if tick.due > moved["now"]:
+                made.append((tick, RunState.SCHEDULED))
+            elif holder is None:
+                holder = tick.run_id
+                made.append((tick, RunState.QUEUED))
+                await connection.execute(self._db.sql["hold_gates"], [gate], [tick.run_id])
+            else:
+                made.append((tick, RunState.BLOCKED))
+        await self._insert_ticks(connection, fire, made, gate, moved["now"])
+        return Fired(applied=True, runs=len(made), queues=(job.spec.queue,) if made else ())
+
+    async def _insert_ticks(
+        self, connection: Connection, fire: Fire, made: list[tuple[Tick, RunState]], gate: int, now: Instant
+    ) -> None:
+        job = fire.job
+        for tick, state in made:
+            row = next(row for row in self._tick_rows(fire) if row[1] == tick.scheduled_at)
+            common = (
+                tick.run_id,
+                job.shard,
+                job.spec.priority,
+                row[10],
+                row[11],
+                FOREVER_BUCKET,
+                tick.due,
+                now,
+                job.spec.policy.timeout,
+                row[14],
+                row[15],
+                gate,
+                tick.scheduled_at,
+                job.id,
+                job.version,
+                row[16],
+                None,
+                row[17],
+            )
+            if state is RunState.QUEUED:
+                queued = (*common, rank_of(now, job.spec.priority, late=tick.late))
+                await connection.execute(self._db.sql["insert_queued"], *([value] for value in queued))
+            else:
+                waiting = (*common, STATE_CODES[state], tick.late)
+                await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
+        runs = [RunId(str(tick.run_id)) for tick, _ in made]
+        await self._tell(connection, "run.submitted", runs)
+        await self._tell(
+            connection, "run.queued", [RunId(str(tick.run_id)) for tick, state in made if state is RunState.QUEUED]
+        )

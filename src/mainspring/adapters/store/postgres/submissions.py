@@ -1,0 +1,197 @@
+"""Submitting and cancelling."""
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from itertools import groupby
+
+import asyncpg
+
+from mainspring.adapters.store.postgres.database import Connection
+from mainspring.adapters.store.postgres.names import Kind
+from mainspring.adapters.store.postgres.part import Part
+from mainspring.adapters.store.postgres.rows import (
+    STATE_CODES,
+    STATES,
+    SUBMITTED,
+    bucket_of,
+    gate_of,
+)
+from mainspring.domain.ids import RunId, made_at, shard_of
+from mainspring.domain.instant import DAY, Instant
+from mainspring.domain.rank import rank_of
+from mainspring.domain.run import NewRun, RunState
+from mainspring.ports.store import Accepted
+
+_CANCEL_ROUNDS = 10
+
+
+class Submissions(Part):
+    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        if not runs:
+            return []
+        await self._names.number_all(_names_of(runs))
+        if not any(run.policy.ordering_key for run in runs):
+            try:
+                return await self._submit_free(runs)
+            except asyncpg.UniqueViolationError:
+                # Some of these ids are known: a retry of a submit whose answer was lost.
+                pass
+        answers = await self._db.transaction(lambda connection: self._submit_checked(connection, runs))
+        known = await self._states([answer.id for answer in answers if not answer.new])
+        return [
+            answer if answer.new else Accepted(answer.id, known.get(answer.id, answer.state), False)
+            for answer in answers
+        ]
+
+    async def _submit_free(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        """Nothing to look at: no keys, and no id is known yet."""
+        arguments = self._arguments(runs)
+        if all(run.at is None and not run.delay for run in runs):
+            await self._db.execute("submit_now", *arguments)
+            return [Accepted(run.id, RunState.QUEUED, True) for run in runs]
+        rows = await self._db.fetch("submit_any", *arguments, [run.at for run in runs], [run.delay for run in runs])
+        queued = {row["id"] for row in rows}
+        return [Accepted(run.id, RunState.QUEUED if run.id in queued else RunState.SCHEDULED, True) for run in runs]
+
+    def _arguments(self, runs: Sequence[NewRun]) -> list[object]:
+        number = self._names.number
+        encode = self._policies.encode
+        today = self._today(runs)
+        return [
+            [run.id for run in runs],
+            [bucket_of(run, today) for run in runs],
+            [number(Kind.TASK, run.task) for run in runs],
+            [encode(run.policy) for run in runs],
+            [run.payload for run in runs],
+            [shard_of(run.id) for run in runs],
+            [run.priority for run in runs],
+            [number(Kind.TENANT, run.tenant) for run in runs],
+            [number(Kind.QUEUE, run.queue) for run in runs],
+            [run.policy.timeout for run in runs],
+            [run.start_by for run in runs],
+            [run.deadline for run in runs],
+            [run.replay_of for run in runs],
+        ]
+
+    def _today(self, runs: Sequence[NewRun]) -> int:
+        return max(made_at(run.id) for run in runs) // DAY
+
+    async def _submit_checked(self, connection: Connection, runs: Sequence[NewRun]) -> list[Accepted]:
+        """Look before inserting: which ids are new, and who gets its key."""
+        arguments = self._arguments(runs)
+        made = await connection.fetch(self._db.sql["submit_bodies"], *arguments[:5])
+        new = {row["id"] for row in made}
+        if not new:
+            return [Accepted(run.id, RunState.QUEUED, False) for run in runs]
+        now: Instant = made[0]["now"]
+        gates = {run.id: gate for run in runs if run.id in new and (gate := gate_of(run)) is not None}
+        taken = await self._lock_gates(connection, gates.values())
+        placed: list[tuple[NewRun, RunState, Instant]] = []
+        answers: list[Accepted] = []
+        seen: set[RunId] = set()
+        for run in runs:
+            if run.id not in new or run.id in seen:
+                answers.append(Accepted(run.id, RunState.QUEUED, False))
+                continue
+            seen.add(run.id)
+            due = run.at if run.at is not None else now + run.delay
+            gate = gates.get(run.id)
+            if due > now:
+                state = RunState.SCHEDULED
+            elif gate is None or taken[gate] is None:
+                state = RunState.QUEUED
+                if gate is not None:
+                    taken[gate] = run.id
+            else:
+                state = RunState.BLOCKED
+            placed.append((run, state, min(due, now) if run.at is None else due))
+            answers.append(Accepted(run.id, state, True))
+        await self._insert(connection, placed, gates, now)
+        held = {gate: run for run, gate in gates.items() if taken[gate] == run}
+        if held:
+            await connection.execute(self._db.sql["hold_gates"], list(held), list(held.values()))
+        await self._tell(connection, "run.submitted", [run.id for run, _, _ in placed])
+        await self._tell(connection, "run.queued", [run.id for run, state, _ in placed if state is RunState.QUEUED])
+        return answers
+
+    async def _lock_gates(self, connection: Connection, gates: Iterable[int]) -> dict[int, str | None]:
+        keys = sorted(set(gates))
+        if not keys:
+            return {}
+        rows = await connection.fetch(self._db.sql["lock_gates"], keys)
+        return {row["key"]: row["holder"] for row in rows}
+
+    async def _insert(
+        self,
+        connection: Connection,
+        placed: list[tuple[NewRun, RunState, Instant]],
+        gates: dict[RunId, int],
+        now: Instant,
+    ) -> None:
+        number = self._names.number
+        today = self._today([run for run, _, _ in placed])
+        rows = [
+            (
+                run.id,
+                shard_of(run.id),
+                run.priority,
+                number(Kind.TENANT, run.tenant),
+                number(Kind.QUEUE, run.queue),
+                bucket_of(run, today),
+                due,
+                now,
+                run.policy.timeout,
+                run.start_by,
+                run.deadline,
+                gates.get(run.id),
+                None,
+                None,
+                None,
+                None,
+                run.replay_of,
+                SUBMITTED,
+                state,
+            )
+            for run, state, due in placed
+        ]
+        queued = [(*row[:-1], rank_of(now, row[2])) for row in rows if row[-1] is RunState.QUEUED]
+        waiting = [(*row[:-1], STATE_CODES[row[-1]], False) for row in rows if row[-1] is not RunState.QUEUED]
+        if queued:
+            await connection.execute(self._db.sql["insert_queued"], *zip(*queued, strict=True))
+        if waiting:
+            await connection.execute(self._db.sql["insert_waiting"], *zip(*waiting, strict=True))
+
+    async def _tell(self, connection: Connection, kind: str, runs: list[RunId]) -> None:
+        if runs:
+            await connection.execute(self._db.sql["tell"], kind, runs)
+
+    async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
+        found: dict[RunId, RunState] = {}
+        for _ in range(_CANCEL_ROUNDS):
+            missing = [run for run in runs if run not in found]
+            if not missing:
+                break
+            before = len(found)
+            found |= await self._db.transaction(partial(self._cancel, runs=missing))
+            if len(found) == before and not await self._states(missing):
+                # Nothing found twice, in two snapshots: these do not exist.
+                break
+        return found
+
+    async def _cancel(self, connection: Connection, runs: Sequence[RunId | str]) -> dict[RunId, RunState]:
+        rows = await connection.fetch(self._db.sql["cancel_waiting"], sorted(set(runs)))
+        await self._let_go(connection, rows)
+        return {RunId(row["id"]): RunState.CANCELLING if row["state"] == 0 else STATES[row["state"]] for row in rows}
+
+    async def _states(self, runs: Sequence[RunId]) -> dict[RunId, RunState]:
+        if not runs:
+            return {}
+        rows = await self._db.fetch("runs", list(runs))
+        return {RunId(row["id"]): STATES[row["state"]] for row in rows}
+
+
+def _names_of(runs: Sequence[NewRun]) -> set[tuple[Kind, str]]:
+    wanted: set[tuple[Kind, str]] = set()
+    for (task, queue, tenant), _ in groupby(runs, key=lambda run: (run.task, run.queue, run.tenant)):
+        wanted |= {(Kind.TASK, task), (Kind.QUEUE, queue), (Kind.TENANT, tenant)}
+    return wanted

@@ -1,0 +1,1 @@
+"""Hints inside a process and between processes."""

@@ -1,0 +1,63 @@
+"""Wake-ups inside one process: events on its loop."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection
+
+from mainspring.domain.instant import SECOND, Micros
+
+
+class LocalBell:
+    """A bell that remembers that it was rung until somebody waits for it."""
+
+    def __init__(self, wakeups: "LocalWakeups", topics: Collection[str]) -> None:
+        self._wakeups = wakeups
+        self._topics = tuple(topics)
+        self._rung = asyncio.Event()
+
+    async def wait(self, timeout: Micros) -> bool:
+        if not self._rung.is_set():
+            try:
+                async with asyncio.timeout(timeout / SECOND):
+                    await self._rung.wait()
+            except TimeoutError:
+                return False
+        self._rung.clear()
+        return True
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    def close(self) -> None:
+        self._wakeups.forget(self, self._topics)
+
+
+class LocalWakeups:
+    """The inert twin of every other kind: it reaches whoever shares the process."""
+
+    def __init__(self) -> None:
+        self._bells: defaultdict[str, set[LocalBell]] = defaultdict(set)
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None:
+        self._bells.clear()
+
+    def ring(self, topics: Collection[str]) -> None:
+        for topic in topics:
+            for bell in self._bells.get(topic, ()):
+                bell.ring()
+
+    def ring_all(self) -> None:
+        """Something may have happened to anything."""
+        self.ring(list(self._bells))
+
+    def listen(self, topics: Collection[str]) -> LocalBell:
+        bell = LocalBell(self, topics)
+        for topic in topics:
+            self._bells[topic].add(bell)
+        return bell
+
+    def forget(self, bell: LocalBell, topics: Collection[str]) -> None:
+        for topic in topics:
+            self._bells[topic].discard(bell)

@@ -1,0 +1,106 @@
+"""Wake-ups by LISTEN and NOTIFY: one notifier a process, coalesced, never inside anybody's transaction."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Collection
+
+import asyncpg
+import structlog
+
+from mainspring.adapters.wakeups.local import LocalBell, LocalWakeups
+from mainspring.domain.instant import SECOND
+from mainspring.ports.clock import Clock
+
+_log = structlog.get_logger("mainspring.wakeups")
+
+#: NOTIFY takes a lock over the whole database at commit: this is the most often that one process does it.
+_PAUSE = SECOND // 100
+#: What several topics are joined with in one message, and how long a message may be.
+_SEPARATOR, _LONGEST = "\n", 7_000
+
+
+class PostgresWakeups:
+    """Reaches every process on the same store. Behind a transaction pooler nothing arrives: it says so, once."""
+
+    def __init__(self, dsn: str, clock: Clock, schema: str = "mainspring") -> None:
+        self._dsn = dsn
+        self._clock = clock
+        self._channel = f"{schema}_wakeups"
+        self._local = LocalWakeups()
+        self._waiting: set[str] = set()
+        self._more = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._me = f"{random.getrandbits(48):012x}"
+        self._heard_myself = asyncio.Event()
+
+    async def open(self) -> None:
+        self._tasks = [asyncio.create_task(self._keep(self._listen), name="wakeups-listen")]
+        self._tasks.append(asyncio.create_task(self._keep(self._notify), name="wakeups-notify"))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._local.close()
+
+    def ring(self, topics: Collection[str]) -> None:
+        self._local.ring(topics)
+        self._waiting.update(topics)
+        self._more.set()
+
+    def listen(self, topics: Collection[str]) -> LocalBell:
+        return self._local.listen(topics)
+
+    async def _keep(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something for ever, over connections that come and go."""
+        while True:
+            try:
+                await work()
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                _log.debug("wake-ups interrupted", error=str(error))
+                await self._clock.sleep(SECOND // 2)
+
+    async def _listen(self) -> None:
+        connection = await asyncpg.connect(
+            self._dsn, timeout=5, server_settings={"application_name": "mainspring wakeups"}
+        )
+        gone = asyncio.Event()
+        connection.add_termination_listener(lambda _: gone.set())
+        try:
+            await connection.add_listener(self._channel, self._heard)
+            # Whatever rang while nobody listened: look once.
+            self._local.ring_all()
+            self._heard_myself.clear()
+            await connection.execute("SELECT pg_notify($1, $2)", self._channel, f"probe {self._me}")
+            try:
+                async with asyncio.timeout(5):
+                    await self._heard_myself.wait()
+            except TimeoutError:
+                _log.warning("no notification arrives (a transaction pooler in between?): polling alone from here on")
+            await gone.wait()
+        finally:
+            connection.terminate()
+
+    def _heard(self, _connection: object, _pid: object, _channel: object, message: object) -> None:
+        sender, _, topics = str(message).partition(" ")
+        if sender == "probe":
+            if topics == self._me:
+                self._heard_myself.set()
+        elif sender != self._me:
+            self._local.ring(topics.split(_SEPARATOR))
+
+    async def _notify(self) -> None:
+        connection = await asyncpg.connect(
+            self._dsn, timeout=5, server_settings={"application_name": "mainspring wakeups"}
+        )
+        try:
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                topics, self._waiting = self._waiting, set()
+                message = _SEPARATOR.join(sorted(topics))[:_LONGEST]
+                await connection.execute("SELECT pg_notify($1, $2)", self._channel, f"{self._me} {message}")
+                await self._clock.sleep(_PAUSE)
+        finally:
+            connection.terminate()

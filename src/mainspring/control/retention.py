@@ -1,0 +1,34 @@
+"""Retention: forgets what ended longer ago than it is kept, in small steps beside the live work."""
+
+from random import Random
+
+from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import Reaping, Retention
+from mainspring.ports.wakeups import Wakeups
+from mainspring.runtime.service import TickingService
+
+_EVERY: Micros = 60 * SECOND
+_BETWEEN_STEPS: Micros = 100 * MILLISECOND
+_LIMIT = 5_000
+
+
+class RetentionKeeper(TickingService):
+    """Prunes at its start, which also makes room for the coming days, and then every minute."""
+
+    def __init__(self, store: Reaping, wakeups: Wakeups, clock: Clock, random: Random, retention: Retention) -> None:
+        super().__init__("retention", clock, wakeups.listen([]))
+        self._store = store
+        self._random = random
+        self._retention = retention
+        self._gone = 0
+
+    async def tick(self) -> Micros:
+        gone = await self._store.prune(self._retention, _LIMIT)
+        self._gone += gone
+        if gone:
+            return _BETWEEN_STEPS
+        if self._gone:
+            self.log.info("pruned", gone=self._gone)
+            self._gone = 0
+        return round(_EVERY * (0.75 + self._random.random() / 2))

@@ -1,0 +1,70 @@
+"""What happens to ticks that were missed while nothing could fire them."""
+
+from typing import Literal
+
+import msgspec
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import DAY, SECOND, Instant, Micros
+
+
+class CatchUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """none: a late tick is skipped. latest: only the newest runs. all: every one, within cap and age, at a pace."""
+
+    mode: Literal["none", "latest", "all"] = "latest"
+    #: A tick fired this late is not late: it must exceed the worst delay of a healthy scheduler.
+    grace: Micros = 60 * SECOND
+    #: At most this many missed ticks run (mode all); the newest are kept.
+    cap: int = 100
+    #: Missed ticks older than this are skipped (mode all).
+    max_age: Micros = DAY
+    #: Caught-up runs start at least this far apart (mode all).
+    pace: Micros = 0
+
+    def check(self) -> None:
+        if not 0 <= self.cap <= 10_000:
+            raise Invalid("catchUp.cap", f"{self.cap} is out of range", "0 to 10000")
+        if min(self.grace, self.max_age, self.pace) < 0:
+            raise Invalid("catchUp", "a duration is negative")
+
+
+class CaughtUp(msgspec.Struct, frozen=True):
+    """The decision on one tick: when it may start, or why it does not run."""
+
+    tick: Instant
+    not_before: Instant | None
+    reason: str = ""
+
+
+def decide(policy: CatchUp, ticks: list[Instant], now: Instant) -> list[CaughtUp]:
+    """Decide on ticks that are due, oldest first. Ticks within the grace are on time and always run."""
+    late = [tick for tick in ticks if now - tick > policy.grace]
+    on_time = [CaughtUp(tick, tick) for tick in ticks if now - tick <= policy.grace]
+    match policy.mode:
+        case "none":
+            decided = [CaughtUp(tick, None, "missed") for tick in late]
+        case "latest":
+            # Something on time makes every late tick superseded; otherwise the newest late one stands for all.
+            keep = late[-1:] if not on_time else []
+            decided = [
+                CaughtUp(tick, now) if tick in keep else CaughtUp(tick, None, "superseded by a later tick")
+                for tick in late
+            ]
+        case "all":
+            decided = _decide_all(policy, late, now)
+    return decided + on_time
+
+
+def _decide_all(policy: CatchUp, late: list[Instant], now: Instant) -> list[CaughtUp]:
+    young = [tick for tick in late if now - tick <= policy.max_age]
+    kept = set(young[len(young) - policy.cap :] if policy.cap < len(young) else young)
+    decided = []
+    place = 0
+    for tick in late:
+        if tick in kept:
+            decided.append(CaughtUp(tick, now + place * policy.pace))
+            place += 1
+        else:
+            reason = "too old" if now - tick > policy.max_age else f"over the cap of {policy.cap}"
+            decided.append(CaughtUp(tick, None, reason))
+    return decided

@@ -1,0 +1,124 @@
+"""Instants and durations: whole microseconds, as plain integers.
+
+An instant is microseconds since 1970-01-01 in UTC. Integers compare and subtract the same in every zone, in both
+databases and in the wheel, which aware datetimes do not (PEP 495). Datetimes appear in cron arithmetic and at the edges.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+from mainspring.domain.errors import Invalid
+
+Instant: TypeAlias = int
+Micros: TypeAlias = int
+
+MILLISECOND: Micros = 1_000
+SECOND: Micros = 1_000_000
+MINUTE: Micros = 60 * SECOND
+HOUR: Micros = 60 * MINUTE
+DAY: Micros = 24 * HOUR
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The last instant that a datetime can hold, to the second.
+LATEST: Instant = int((datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - EPOCH).total_seconds()) * SECOND
+
+_UNITS: dict[str, Micros] = {
+    "us": 1,
+    "ms": MILLISECOND,
+    "s": SECOND,
+    "sec": SECOND,
+    "second": SECOND,
+    "seconds": SECOND,
+    "m": MINUTE,
+    "min": MINUTE,
+    "minute": MINUTE,
+    "minutes": MINUTE,
+    "h": HOUR,
+    "hour": HOUR,
+    "hours": HOUR,
+    "d": DAY,
+    "day": DAY,
+    "days": DAY,
+    "w": 7 * DAY,
+    "week": 7 * DAY,
+    "weeks": 7 * DAY,
+}
+_PART = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([a-z]{1,7})\s*")
+
+#: What may stand for a duration at the edges: seconds as a number, ``"1h30m"``, or a timedelta.
+Duration: TypeAlias = int | float | str | timedelta
+
+
+def from_datetime(moment: datetime) -> Instant:
+    """The instant of an aware datetime."""
+    if moment.tzinfo is None:
+        raise Invalid("time", "has no time zone", "use an aware datetime, for example datetime.now(UTC)")
+    delta = moment.astimezone(UTC) - EPOCH
+    return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
+
+
+def to_datetime(instant: Instant) -> datetime:
+    """The same instant as a UTC datetime."""
+    return EPOCH + timedelta(microseconds=instant)
+
+
+def isoformat(instant: Instant) -> str:
+    """RFC 3339 in UTC, with a Z, to the microsecond where there are any."""
+    return to_datetime(instant).isoformat().replace("+00:00", "Z")
+
+
+def parse_instant(text: str, field: str = "time") -> Instant:
+    """Read RFC 3339. A zone is required: a time without one means something else on every machine."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Invalid(field, f"{text!r} is not a time", "for example 2026-12-31T23:59:59Z") from None
+    if moment.tzinfo is None:
+        raise Invalid(field, f"{text!r} has no time zone", "end it with Z or an offset such as +01:00")
+    return from_datetime(moment)
+
+
+def parse_duration(value: Duration, field: str = "duration") -> Micros:
+    """Read a duration: a number of seconds, ``"250ms"``, ``"1h30m"``, ``"2 days"`` or a timedelta; never negative."""
+    if isinstance(value, bool):
+        raise Invalid(field, "is not a duration", 'for example "30s"')
+    if isinstance(value, timedelta):
+        micros = (value.days * 86_400 + value.seconds) * SECOND + value.microseconds
+    elif isinstance(value, int | float):
+        if not -1e12 < value < 1e12:
+            raise Invalid(field, f"{value} seconds is out of range")
+        micros = round(value * SECOND)
+    else:
+        micros = _parse_words(value, field)
+    if micros < 0:
+        raise Invalid(field, "is negative")
+    return micros
+
+
+def _parse_words(text: str, field: str) -> Micros:
+    lowered = text.strip().lower()
+    if not lowered or len(lowered) > 100:
+        raise Invalid(field, f"{text[:100]!r} is not a duration", 'for example "30s", "10m" or "1h30m"')
+    micros = 0
+    at = 0
+    while at < len(lowered):
+        part = _PART.match(lowered, at)
+        unit = _UNITS.get(part.group(2)) if part else None
+        if part is None or unit is None:
+            raise Invalid(field, f"{text!r} is not a duration", 'for example "30s", "10m" or "1h30m"')
+        micros += round(float(part.group(1)) * unit)
+        at = part.end()
+    return micros
+
+
+def format_duration(micros: Micros) -> str:
+    """The shortest words that ``parse_duration`` reads back to the same."""
+    if micros == 0:
+        return "0s"
+    words = []
+    for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", MILLISECOND), ("us", 1)):
+        count, micros = divmod(micros, size)
+        if count:
+            words.append(f"{count}{unit}")
+    return "".join(words)

@@ -1,0 +1,151 @@
+"""A recurring job: what to run, when, and by which policies; and its ticks."""
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from mainspring.domain import schedule as schedules
+from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import JobId, RunId, derived_id, shard_of
+from mainspring.domain.instant import Instant, Micros
+from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
+from mainspring.domain.run import DEFAULT_POLICY, MAX_PAYLOAD, RunPolicy, check_name
+
+
+class JobState(StrEnum):
+    SCHEDULED = "scheduled"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+class Overlap(StrEnum):
+    """What a tick does while an earlier run of its job is still on its way."""
+
+    ALLOW = "allow"
+    SKIP = "skip"
+    #: At most one waits behind the one that is active.
+    QUEUE = "queue"
+    #: The active one is asked to stop; the new one starts when it has.
+    CANCEL = "cancel"
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a version of a job says. Immutable: a change makes a new version."""
+
+    name: str
+    task: str
+    schedule: schedules.Interval | schedules.CronSchedule
+    queue: str = "default"
+    priority: int = DEFAULT_PRIORITY
+    policy: RunPolicy = DEFAULT_POLICY
+    overlap: Overlap = Overlap.ALLOW
+    catch_up: CatchUp = CatchUp()
+    #: A tick's run that has not started this long after it was due is skipped (expired).
+    start_within: Micros | None = None
+    #: A tick's run that has not ended this long after it was due fails (deadline).
+    deadline: Micros | None = None
+
+    def check(self) -> None:
+        check_name("name", self.name)
+        check_name("task", self.task)
+        check_name("queue", self.queue)
+        check_priority(self.priority)
+        self.policy.check()
+        self.catch_up.check()
+        schedules.validate(self.schedule, self.name)
+        for field, limit in (("startWithin", self.start_within), ("deadline", self.deadline)):
+            if limit is not None and limit <= 0:
+                raise Invalid(field, "must be more than 0")
+
+    @property
+    def fixed_delay(self) -> Micros | None:
+        """The pause between the end of one run and the next tick, if that is how the job ticks."""
+        schedule = self.schedule
+        if isinstance(schedule, schedules.Interval) and schedule.mode == "fixed_delay":
+            return schedule.every
+        return None
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as it is declared. The same tenant and name is the same job: a different spec makes a new version."""
+
+    id: JobId
+    spec: JobSpec
+    payload: bytes = b"null"
+    tenant: str = "default"
+
+    def check(self) -> None:
+        self.spec.check()
+        check_name("tenant", self.tenant)
+        if len(self.payload) > MAX_PAYLOAD:
+            raise Invalid("payload", f"is {len(self.payload)} bytes", f"at most {MAX_PAYLOAD}")
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as the store holds it, with where its schedule stands."""
+
+    id: JobId
+    tenant: str
+    spec: JobSpec
+    version: int
+    state: JobState
+    #: The next tick; none while a fixed delay waits for its run, and when nothing is left to fire.
+    next_fire: Instant | None
+    #: Grows with every change of the schedule's row: whoever fires a tick must have seen the newest.
+    rev: int
+    payload: bytes = b"null"
+
+    @property
+    def shard(self) -> int:
+        return shard_of(self.id)
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the ledger: a tick of a job and what was decided about it."""
+
+    scheduled_at: Instant
+    decision: Literal["run", "skipped"]
+    reason: str = ""
+    run_id: RunId | None = None
+    #: When its run may start: the tick, its jitter, or its place in a paced catch-up.
+    due: Instant = 0
+    late: bool = False
+    #: More than one: a span of skipped ticks too many to list, up to ``last_at``. 0: too many to count.
+    ticks: int = 1
+    last_at: Instant | None = None
+
+
+class Fire(msgspec.Struct, frozen=True, kw_only=True):
+    """Ticks of one job to be recorded, and its schedule moved on, if nobody has changed it since ``job.rev``."""
+
+    job: Job
+    ticks: tuple[Tick, ...]
+    next_fire: Instant | None
+    finished: bool = False
+
+
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A tick as the ledger keeps it."""
+
+    job_id: JobId
+    scheduled_at: Instant
+    decision: Literal["run", "skipped"]
+    reason: str
+    run_id: RunId | None
+    job_version: int
+    epoch: int
+    ticks: int = 1
+    last_at: Instant | None = None
+
+
+def tick_run_id(job: JobId, scheduled_at: Instant, target: str = "") -> RunId:
+    """The run of a tick has the same id on whichever node it is made."""
+    return RunId(derived_id(scheduled_at, shard_of(job), job, scheduled_at, target))
+
+
+def version_body_id(job: JobId, version: int) -> str:
+    """Where the payload of a job's version is kept: once, however many ticks it has."""
+    return derived_id(0, shard_of(job), job, "version", version)

@@ -1,0 +1,47 @@
+"""When a failed run is tried again."""
+
+from random import Random
+from typing import Literal
+
+import msgspec
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import HOUR, SECOND, Micros
+
+MAX_RETRIES = 1_000
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How often and after which pause. Attempts are ``max_retries`` + 1."""
+
+    max_retries: int = 3
+    backoff: Literal["exponential", "fixed", "list"] = "exponential"
+    #: The first pause (exponential), or every pause (fixed).
+    first_delay: Micros = SECOND
+    max_delay: Micros = HOUR
+    #: The pauses one by one (list); the last one repeats.
+    delays: tuple[Micros, ...] = ()
+
+    def check(self) -> None:
+        if not 0 <= self.max_retries <= MAX_RETRIES:
+            raise Invalid("maxRetries", f"{self.max_retries} is out of range", f"0 to {MAX_RETRIES}")
+        if self.first_delay < 0 or self.max_delay < 0 or any(delay < 0 for delay in self.delays):
+            raise Invalid("retry", "a delay is negative")
+        if self.backoff == "list" and not self.delays:
+            raise Invalid("retry", "a list of delays is empty")
+
+    def allows(self, failures: int) -> bool:
+        """Whether a run that has failed this many times is tried again."""
+        return failures <= self.max_retries
+
+    def delay_after(self, failures: int, jitter: Random) -> Micros:
+        """The pause after the n-th failure."""
+        match self.backoff:
+            case "fixed":
+                return self.first_delay
+            case "list":
+                return self.delays[min(failures, len(self.delays)) - 1]
+            case "exponential":
+                # Full jitter spreads the herd that one outage makes. The exponent is capped before the product is.
+                ceiling = min(self.first_delay << min(failures - 1, 40), self.max_delay)
+                return round(ceiling * jitter.random())

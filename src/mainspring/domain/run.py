@@ -1,0 +1,308 @@
+"""A run: its states, the only legal moves between them, and what an attempt's outcome does to it.
+
+    submit ─▶ scheduled ─▶ queued ─▶ running ─▶ succeeded
+                 ▲  │         ▲         │ │
+                 │  ▼         │         │ ├──▶ failed      (error, timeout, deadline, poison, lost: the dead letters)
+                 │ blocked ───┘         │ ├──▶ cancelled
+                 │                      │ └──▶ queued      (released, lost: again at once)
+                 └──────────────────────┘                  (a retry waits for its back-off)
+
+A run that is running and was asked to stop shows as ``cancelling``. Whatever has not started can become ``cancelled``,
+``skipped`` (expired) or ``failed`` (deadline).
+"""
+
+from enum import StrEnum
+from random import Random
+from typing import Literal
+
+import msgspec
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import DAY, HOUR, SECOND, Instant, Micros
+from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
+from mainspring.domain.retry import RetryPolicy
+
+MAX_PAYLOAD = 256 * 1024
+MAX_RESULT = 64 * 1024
+MAX_ERROR = 16 * 1024
+MAX_NAME = 200
+
+#: A run is parked when the loss of this many processes can be laid at its door …
+POISON_AFTER = 3
+#: … or when it was there at this many losses, whoever was to blame.
+LOST_AFTER = 6
+#: From this many losses on it runs alone in a child process, so that the next loss has one suspect.
+ALONE_AFTER = 2
+
+
+class RunState(StrEnum):
+    SCHEDULED = "scheduled"
+    BLOCKED = "blocked"
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+    @property
+    def ended(self) -> bool:
+        return self in ENDED
+
+
+ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED})
+
+_NOT_STARTED = frozenset({RunState.QUEUED, RunState.CANCELLED, RunState.SKIPPED, RunState.FAILED})
+MOVES: dict[RunState, frozenset[RunState]] = {
+    RunState.SCHEDULED: _NOT_STARTED | {RunState.BLOCKED},
+    RunState.BLOCKED: _NOT_STARTED,
+    RunState.QUEUED: frozenset({RunState.RUNNING, RunState.CANCELLED, RunState.SKIPPED, RunState.FAILED}),
+    RunState.RUNNING: frozenset({RunState.CANCELLING, RunState.SCHEDULED, RunState.QUEUED})
+    | (ENDED - {RunState.SKIPPED}),
+    RunState.CANCELLING: ENDED - {RunState.SKIPPED},
+    RunState.SUCCEEDED: frozenset(),
+    RunState.FAILED: frozenset(),
+    RunState.CANCELLED: frozenset(),
+    RunState.SKIPPED: frozenset(),
+}
+
+
+def may_move(before: RunState, after: RunState) -> bool:
+    return after in MOVES[before]
+
+
+class Outcome(StrEnum):
+    """How one attempt ended."""
+
+    SUCCESS = "success"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+
+
+class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What governs the attempts of a run. Written once, beside its payload."""
+
+    retry: RetryPolicy = RetryPolicy()
+    #: How long one attempt may take; never unlimited, so that a hung handler is always found.
+    timeout: Micros = HOUR
+    guarantee: Literal["at-least-once", "at-most-once"] = "at-least-once"
+    #: Runs of one key happen one at a time, in the order they came due.
+    ordering_key: str = ""
+
+    def check(self) -> None:
+        self.retry.check()
+        if not 0 < self.timeout <= 30 * DAY:
+            raise Invalid("timeout", "is out of range", "more than 0 and at most 30 days")
+        if len(self.ordering_key) > MAX_NAME:
+            raise Invalid("orderingKey", f"is longer than {MAX_NAME} characters")
+
+
+DEFAULT_POLICY = RunPolicy()
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A one-off run as it is submitted. It is due at ``at``, or ``delay`` after the store has it."""
+
+    id: RunId
+    task: str
+    payload: bytes = b"null"
+    queue: str = "default"
+    tenant: str = "default"
+    priority: int = DEFAULT_PRIORITY
+    policy: RunPolicy = DEFAULT_POLICY
+    at: Instant | None = None
+    delay: Micros = 0
+    #: Not started by then: ``skipped`` (expired).
+    start_by: Instant | None = None
+    #: Not ended by then: stopped, ``failed`` (deadline).
+    deadline: Instant | None = None
+    replay_of: RunId | None = None
+
+    def check(self) -> None:
+        check_name("task", self.task)
+        check_name("queue", self.queue)
+        check_name("tenant", self.tenant)
+        check_priority(self.priority)
+        self.policy.check()
+        if len(self.payload) > MAX_PAYLOAD:
+            raise Invalid("payload", f"is {len(self.payload)} bytes", f"at most {MAX_PAYLOAD}")
+        if not 0 <= self.delay <= 100 * 366 * DAY:
+            raise Invalid("delay", "is out of range", "0 to 100 years")
+
+
+class HeldRun(msgspec.Struct, kw_only=True):
+    """A run as its worker holds it: one attempt under one fence."""
+
+    id: RunId
+    fence: int
+    task: str
+    payload: bytes
+    policy: RunPolicy
+    queue: str
+    tenant: str
+    priority: int
+    #: The number of this attempt, from 1. Losses count here too.
+    attempt: int
+    #: How many attempts before this one were lost with their worker.
+    lost: int
+    due: Instant
+    started_at: Instant
+    #: When this attempt is stopped: its timeout or the run's deadline, whichever is sooner.
+    attempt_until: Instant
+    deadline: Instant | None = None
+    job_id: JobId | None = None
+    scheduled_at: Instant | None = None
+    #: Ending this run lets another one go (an ordering key, an overlap rule, a fixed delay).
+    lets_go: bool = False
+    cancel_requested: bool = False
+
+    @property
+    def alone(self) -> bool:
+        return self.lost >= ALONE_AFTER
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt's end does to its run. The store applies it only under the same fence.
+
+    A run that was asked to stop and would go on (``scheduled`` or ``queued``) becomes ``cancelled`` instead: the store
+    looks at the request in the very statement that moves the run.
+    """
+
+    run: RunId
+    fence: int
+    outcome: Outcome
+    state: RunState
+    reason: str = ""
+    #: The pause before the next attempt, from the moment the store has this.
+    delay: Micros = 0
+    result: bytes | None = None
+    error: str | None = None
+    lets_go: bool = False
+
+
+class Verdict(StrEnum):
+    """What the store says to a settlement."""
+
+    APPLIED = "applied"
+    ALREADY = "already applied"
+    FENCED = "fenced"
+
+
+def settle_success(held: HeldRun, result: bytes | None) -> Settlement:
+    return Settlement(
+        run=held.id,
+        fence=held.fence,
+        outcome=Outcome.SUCCESS,
+        state=RunState.SUCCEEDED,
+        result=result,
+        lets_go=held.lets_go,
+    )
+
+
+def settle_failure(held: HeldRun, error: str, jitter: Random, *, now: Instant, timed_out: bool = False) -> Settlement:
+    """The handler raised, or had to be stopped. Losses do not count against the retries."""
+    outcome = Outcome.TIMEOUT if timed_out else Outcome.ERROR
+    failures = held.attempt - held.lost
+    if held.deadline is not None and now >= held.deadline:
+        return _settle(held, outcome, RunState.FAILED, "deadline", error)
+    if held.policy.guarantee == "at-most-once" or not held.policy.retry.allows(failures):
+        return _settle(held, outcome, RunState.FAILED, outcome.value, error)
+    delay = held.policy.retry.delay_after(failures, jitter)
+    return _settle(held, outcome, RunState.SCHEDULED, outcome.value, error, delay)
+
+
+def settle_loss(held: HeldRun, *, blamed: bool) -> Settlement:
+    """The process that ran it is gone. ``blamed``: it ran alone there, so nobody else can have killed it."""
+    losses = held.lost + 1
+    if held.cancel_requested:
+        return _settle(held, Outcome.LOST, RunState.CANCELLED, "cancelled", "its worker died while it was cancelled")
+    if held.policy.guarantee == "at-most-once":
+        return _settle(held, Outcome.LOST, RunState.FAILED, "lost", "its worker died; at-most-once is never repeated")
+    if (blamed and losses >= POISON_AFTER) or losses >= LOST_AFTER:
+        return _settle(held, Outcome.LOST, RunState.FAILED, "poison", f"{losses} workers died while they ran it")
+    return _settle(held, Outcome.LOST, RunState.QUEUED, "lost", "its worker died")
+
+
+def settle_release(held: HeldRun, reason: str = "released", delay: Micros = 0) -> Settlement:
+    """The worker gives it back unharmed; the attempt is not charged. With a delay it is left alone for that long."""
+    state = RunState.SCHEDULED if delay else RunState.QUEUED
+    return _settle(held, Outcome.RELEASED, state, reason, None, delay)
+
+
+def settle_cancel(held: HeldRun) -> Settlement:
+    """It was asked to stop and has stopped."""
+    return _settle(held, Outcome.CANCELLED, RunState.CANCELLED, "cancelled", None)
+
+
+def _settle(
+    held: HeldRun, outcome: Outcome, state: RunState, reason: str, error: str | None, delay: Micros = 0
+) -> Settlement:
+    return Settlement(
+        run=held.id,
+        fence=held.fence,
+        outcome=outcome,
+        state=state,
+        reason=reason,
+        delay=delay,
+        error=None if error is None else clean_error(error),
+        lets_go=held.lets_go,
+    )
+
+
+def clean_error(error: str) -> str:
+    """Keep the end of a long error, where the cause stands, and nothing a database refuses."""
+    cleaned = error.encode("utf-8", "replace").decode("utf-8").replace("\x00", "�")
+    return cleaned if len(cleaned) <= MAX_ERROR else "… " + cleaned[-MAX_ERROR:]
+
+
+def check_name(field: str, name: str) -> str:
+    """A name is 1 to 200 printable characters without spaces at its ends."""
+    if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip():
+        raise Invalid(field, f"{name[:40]!r} is not a name", f"1 to {MAX_NAME} printable characters")
+    return name
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What can be told of a run, wherever it is on its way."""
+
+    id: RunId
+    state: RunState
+    task: str
+    queue: str
+    tenant: str
+    priority: int
+    attempt: int
+    due: Instant
+    created_at: Instant
+    lost: int = 0
+    fence: int = 0
+    reason: str = ""
+    job_id: JobId | None = None
+    scheduled_at: Instant | None = None
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
+    cancel_requested: bool = False
+    result: bytes | None = None
+    error: str | None = None
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt that did not succeed."""
+
+    run_id: RunId
+    fence: int
+    number: int
+    outcome: Outcome
+    reason: str
+    error: str | None
+    started_at: Instant
+    ended_at: Instant
+
+
+#: How long a worker is given to kill a hung attempt itself before the reaper takes the run away.
+OVERDUE_GRACE: Micros = 30 * SECOND

@@ -1,0 +1,1 @@
+"""What we need: Protocols whose docstrings are the contracts, held by the suites under tests/contracts."""

@@ -1,0 +1,322 @@
+"""The source of truth. Batches only: one call is one round trip and one transaction.
+
+What holds for every method
+- It is atomic: all of it happens or none, also when the caller is cancelled or the connection breaks.
+- ``StoreUnavailable`` means the outcome is unknown. Every method may be called again with the same arguments: what was
+  applied is recognised and not applied twice.
+- Time is the store's own (``now``). A run never becomes ``queued`` before its due time by that clock.
+- A run is in one place: waiting (scheduled, blocked), live (queued, running) or history (ended).
+- Every change of a run is written to the outbox in the same transaction while an event reader is attached.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import DAY, Instant, Micros
+from mainspring.domain.job import Fire, Job, JobState, LedgerEntry, NewJob
+from mainspring.domain.run import AttemptView, HeldRun, NewRun, RunState, RunView, Settlement, Verdict
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A submitted run and where it stands."""
+
+    id: RunId
+    #: ``queued``, ``scheduled`` or ``blocked`` for a new one.
+    state: RunState
+    #: False: this id was submitted before, and nothing was done.
+    new: bool
+
+
+class NewSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that introduces itself. The name is a label; the id it gets is fresh with every start."""
+
+    name: str
+    kind: Literal["worker", "scheduler"]
+    ttl: Micros
+    version: str = ""
+    datacenter: str = ""
+
+
+class Want(msgspec.Struct, frozen=True):
+    """How many runs of a queue a worker could start right now."""
+
+    queue: str
+    limit: int
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a heartbeat."""
+
+    now: Instant
+    #: False: the session was buried. The worker must stop what it runs; none of it will be accepted.
+    alive: bool
+    #: Held runs that were asked to stop.
+    cancels: tuple[RunId, ...] = ()
+    #: Runs that stood under this session but that the worker does not know: they were queued again, uncharged.
+    returned: int = 0
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look at the owned shards did."""
+
+    now: Instant
+    #: How many were queued; those that joined the line of their ordering key are not among them.
+    runs: int
+    #: The queues that got work.
+    queues: tuple[str, ...] = ()
+    #: There was more than the limit: look again at once.
+    more: bool = False
+    #: A recurring job of these shards is due.
+    schedules_due: bool = False
+
+
+class Fired(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one ``Fire``."""
+
+    #: False: somebody changed the schedule first, or the shard is not ours any more; nothing was done.
+    applied: bool
+    #: Ticks that became runs, after the overlap rule had its say.
+    runs: int = 0
+    queues: tuple[str, ...] = ()
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long what has ended is kept."""
+
+    succeeded: Micros = 7 * DAY
+    #: Failed, cancelled and skipped.
+    unsuccessful: Micros = 30 * DAY
+    ledger: Micros = 90 * DAY
+
+
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a queue is where."""
+
+    queue: str
+    queued: int
+    running: int
+    #: The due time of the oldest queued run.
+    oldest_due: Instant | None = None
+
+
+class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of one kind that happened in one transaction.
+
+    One event a change, named for its cause: a new run is ``submitted`` whatever state it is born in; ``queued`` are
+    those that waited before (scheduled or blocked); an attempt that another follows is ``retried``, ``released`` or
+    ``lost`` wherever the run goes; ``cancel_requested`` are the running ones. Becoming blocked is no event.
+    """
+
+    position: int
+    at: Instant
+    #: run.submitted, run.queued, run.started, run.succeeded, run.failed, run.cancelled, run.skipped, run.retried,
+    #: run.released, run.lost, run.cancel_requested
+    kind: str
+    runs: tuple[RunId, ...]
+
+
+class Submissions(Protocol):
+    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        """Make runs durable; answers in the same order. The ids are the caller's, and a known id is not made twice.
+
+        Immediate ones are born ``queued``. One with an ordering key is ``blocked`` while another run of its key is
+        queued, running or between two attempts; it keeps its place by (due, id), also among those of one batch. A
+        delayed one joins the line when it comes due. An ordering key belongs to a tenant.
+        """
+        ...
+
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Job]:
+        """Declare recurring jobs; answers in the same order. The pair (tenant, name) is the job.
+
+        A new one starts at the first tick after now; if there is none it is finished. A known one keeps its id; with
+        the same spec and payload it is left alone (a cancelled or finished one comes back, at the first tick after
+        now); with a different one it gets a new version, and if its schedule changed, its next tick is computed anew
+        from now. A paused one stays paused.
+        """
+        ...
+
+    async def set_jobs_state(self, jobs: Collection[JobId], state: JobState) -> dict[JobId, JobState]:
+        """Pause, resume (``scheduled``) or cancel jobs; what they are now. Unknown ids are missing in the answer.
+
+        Pausing does not stop the schedule: its ticks are recorded as skipped. Cancelling ends it, and asks its runs
+        to stop. A finished or cancelled job stays what it is. A change grows ``rev``.
+        """
+        ...
+
+    async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
+        """Ask runs to stop; what they are now. Unknown ids are missing in the answer.
+
+        What has not started is ``cancelled`` at once. What is running becomes ``cancelling`` and its worker is told
+        with the next beat. What has ended stays what it is.
+        """
+        ...
+
+
+class Workforce(Protocol):
+    async def open_session(self, session: NewSession) -> SessionId:
+        """Register a process under a fresh, growing id, alive for its ttl."""
+        ...
+
+    async def beat(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
+    ) -> Beat:
+        """Extend a worker's lease, and compare notes.
+
+        ``held``: the runs it knows. ``pending``: its claims without an answer yet. ``last_claim``: the number of its
+        newest claim when it looked. A running row of this session that is not held, whose claim is not pending and
+        not newer, is queued again with its attempt uncharged and its rank kept (or cancelled, if it was asked to
+        stop): its claim's answer was lost. A lease that has run out is extended as long as nobody buried the session.
+        """
+        ...
+
+    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        """Start the best runs by rank, at most each want's limit. Counts the attempt and gives one fence to the batch.
+
+        Skips what others are just claiming. Nothing for a session that is not alive (closed, buried, or past its
+        lease), nothing whose ``deadline`` has passed, or whose ``start_by`` has while it never started (attempt 0),
+        nothing that was asked to stop. ``number`` grows with each claim of the session. The fence is greater than any
+        given before. A claim without an answer is not repeated but followed by the next: the beat returns its runs.
+        """
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        """End attempts; a verdict for each, in order. Applied only to a run that is running under the same fence.
+
+        ``scheduled`` waits its delay, ``queued`` goes back at once; both keep their ordering key, and become
+        ``cancelled`` instead if the run was asked to stop. An attempt that was released is not charged and, if queued,
+        keeps its rank; one that was lost counts as lost and queues behind what is eligible now. The ended go to
+        history, and whoever waited for their key is queued. The end of a fixed-delay tick's run, however it comes
+        about, sets its job's next tick to one delay from now. A fence that has settled this run before is
+        ``already applied``; any other that is not the running one is ``fenced``.
+        """
+        ...
+
+    async def close_session(self, session: SessionId) -> None:
+        """The process leaves. Whatever still runs under it is lost. Idempotent."""
+        ...
+
+
+class Staging(Protocol):
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+        """Queue scheduled runs of these shards that are due, oldest first, at most ``limit``.
+
+        One with an ordering key that another run holds becomes ``blocked``; a retry holds its key already. The rank is
+        that of the time of staging; retries and caught-up ticks stand behind live work of their priority.
+
+        Shards that ``owner`` does not own, or all if its lease has run out, are passed over.
+        """
+        ...
+
+    async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
+        """(shard, due) of scheduled runs due by ``until``, earliest first, each pair once.
+
+        The due time is rounded up to the millisecond.
+        """
+        ...
+
+    async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
+        """Recurring jobs, paused ones too, whose next tick is at or before ``until``; earliest first, no payloads."""
+        ...
+
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
+        """Record ticks, make their runs and move the schedules on; an answer for each, in order.
+
+        Each fire is applied whole or not at all: only if the job's ``rev`` is still the one planned with, and ``owner``
+        owns its shard by a live lease. A tick is recorded once, whoever comes second. A run whose due time is ahead is
+        ``scheduled``.
+
+        The job's overlap rule is applied here, tick by tick, against what is on its way (waiting or live) in the same
+        transaction. skip: while anything is, the tick is skipped (overlap). queue: the tick's run waits for the one
+        before it; while one is blocked, or two are on their way, the tick is skipped (overlap). cancel: what is on its
+        way is asked to stop, and the tick's run is blocked until it has. A fixed-delay job whose tick left no run
+        ticks again one delay from now.
+        """
+        ...
+
+
+class Reaping(Protocol):
+    async def lost_runs(self, limit: int) -> list[HeldRun]:
+        """Bury sessions whose lease has run out, then tell the running runs of buried and closed sessions. By state,
+        not by event: a run is told until it has been settled. Needs no leader; several may ask at once."""
+        ...
+
+    async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
+        """Running runs of sessions not buried whose attempt should have ended more than ``grace`` ago."""
+        ...
+
+    async def expire(self, limit: int) -> int:
+        """End what waits or is queued past its ``start_by`` (skipped: expired) or ``deadline`` (failed: deadline).
+
+        A run that has started once, and was not released, has kept its ``start_by``. Past both it is expired.
+        """
+        ...
+
+    async def sweep(self, limit: int) -> int:
+        """Let go what is blocked by nothing, found from first principles; also fixed-delay jobs whose run is gone.
+
+        Finds nothing as long as every other method keeps its word.
+        """
+        ...
+
+    async def prune(self, retention: Retention, limit: int) -> int:
+        """Forget what ended longer ago than it is kept. Never blocks live work; returns how much went (rows or
+        partitions); call again while it is more than 0. Also prepares room for the coming days."""
+        ...
+
+
+class Reading(Protocol):
+    async def now(self) -> Instant: ...
+
+    async def runs(self, ids: Sequence[RunId]) -> list[RunView | None]:
+        """Runs by id, wherever they are; in order."""
+        ...
+
+    async def attempts(self, run: RunId) -> list[AttemptView]:
+        """Attempts that did not succeed, in order."""
+        ...
+
+    async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
+        """Jobs by id, with payloads; in order."""
+        ...
+
+    async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
+        """Ticks of a job with ``since <= scheduled_at < until``, in order."""
+        ...
+
+    async def depths(self) -> list[Depth]:
+        """Every queue with work in it, by name."""
+        ...
+
+
+class Outbox(Protocol):
+    async def attach_reader(self, name: str) -> None:
+        """From now on changes are written down, and this reader has seen none of them. Idempotent."""
+        ...
+
+    async def detach_reader(self, name: str) -> None:
+        """Forget a reader. Without readers nothing is written. Idempotent."""
+        ...
+
+    async def events(self, name: str, limit: int) -> list[EventBatch]:
+        """The oldest unacknowledged batches, in order; none that a transaction still under way could precede."""
+        ...
+
+    async def acknowledge(self, name: str, position: int) -> None:
+        """This reader has done with everything up to and including ``position``."""
+        ...
+
+
+class Store(Submissions, Workforce, Staging, Reaping, Reading, Outbox, Protocol):
+    """All of it. Services ask for the narrow part they use."""
+
+    #: Fixed when the store is made.
+    shards: int
+
+    async def open(self) -> None:
+        """Connect and bring the schema up to date, under a lock. Refuses a schema that is newer than this program."""
+        ...
+
+    async def close(self) -> None: ...

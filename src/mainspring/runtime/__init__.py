@@ -1,0 +1,1 @@
+"""How things run: services that start and stop, loops that tick, batches that gather."""

@@ -1,0 +1,104 @@
+"""Stops attempts that are out of time, were asked to stop or lost their lease, and insists until they have ended."""
+
+from collections.abc import Callable
+
+from mainspring.domain.instant import MILLISECOND, Micros
+from mainspring.ports.clock import Clock
+from mainspring.ports.wakeups import Bell
+from mainspring.runtime.service import TickingService
+from mainspring.worker.attempt import NEVER, Attempt, Stop
+
+_SWEEP: Micros = 50 * MILLISECOND
+_LONGEST_WAIT: Micros = 500 * MILLISECOND
+
+
+class Cancellation(TickingService):
+    """One sweep for all attempts instead of a timer for each: at 20,000 runs a second a timer costs as much as the run.
+
+    An attempt's time is counted from when it really begins here, not from when its claim was sent: a slow claim or a
+    starting child must not eat a short timeout. That is later than the store counts by at most the claim timeout, the
+    start timeout and the patience for a thread, which together are less than the grace the reaper gives
+    (``OVERDUE_GRACE``), so the store does not take a run away that is still within its time here.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        bell: Bell,
+        kill_grace: Micros,
+        running: set[Attempt],
+        also: Callable[[Micros], Micros],
+    ) -> None:
+        super().__init__("cancellation", clock, bell)
+        self._kill_grace = kill_grace
+        self._running = running
+        #: What else has to be looked at now and then; returns how long that can wait.
+        self._also = also
+        self._stopping_attempts: set[Attempt] = set()
+        #: No attempt is out of time before this.
+        self._earliest = NEVER
+        self._next_sweep = NEVER
+
+    def watch(self, until: Micros) -> None:
+        """An attempt has begun whose time ends then."""
+        if until < self._earliest:
+            self._earliest = until
+            if until < self._next_sweep:
+                self._next_sweep = until
+                self.bell.ring()
+
+    def request(self, attempt: Attempt, reason: Stop) -> None:
+        """Ask an attempt to stop. The first reason stays; asking again changes nothing."""
+        if attempt.stop is not None or attempt.executor is None:
+            return
+        attempt.stop = reason
+        if reason is Stop.CANCEL:
+            # Code that looks at its context sees it, and a process that dies of it was cancelled all the same.
+            attempt.held.cancel_requested = True
+        attempt.kill_at = self.clock.monotonic() + self._kill_grace
+        self._stopping_attempts.add(attempt)
+        attempt.executor.stop(attempt)
+        self.bell.ring()
+
+    def force(self, attempt: Attempt, reason: Stop) -> None:
+        """Stop an attempt with all means, now."""
+        self.request(attempt, reason)
+        if attempt in self._running and attempt.executor is not None:
+            attempt.kill_at = self.clock.monotonic() + self._kill_grace
+            attempt.executor.kill(attempt)
+
+    async def tick(self) -> Micros:
+        now = self.clock.monotonic()
+        if now >= self._earliest:
+            self._stop_overdue(now)
+        self._insist(now)
+        wait = min(self._also(now), _LONGEST_WAIT, self._earliest - now)
+        for attempt in self._stopping_attempts:
+            wait = min(wait, attempt.kill_at - now)
+        wait = max(wait, _SWEEP)
+        self._next_sweep = now + wait
+        return wait
+
+    def _stop_overdue(self, now: Micros) -> None:
+        earliest = NEVER
+        for attempt in list(self._running):
+            if attempt.stop is None:
+                if attempt.until <= now:
+                    self.request(attempt, Stop.TIMEOUT)
+                elif attempt.until < earliest:
+                    earliest = attempt.until
+        self._earliest = earliest
+
+    def _insist(self, now: Micros) -> None:
+        for attempt in list(self._stopping_attempts):
+            if attempt not in self._running:
+                self._stopping_attempts.discard(attempt)
+            elif attempt.kill_at <= now and attempt.executor is not None:
+                self.log.warning(
+                    "an attempt does not stop",
+                    run=attempt.held.id,
+                    task=attempt.held.task,
+                    why=attempt.stop.value if attempt.stop is not None else "",
+                )
+                attempt.kill_at = now + self._kill_grace
+                attempt.executor.kill(attempt)

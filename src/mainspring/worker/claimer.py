@@ -1,0 +1,101 @@
+"""Claims runs as slots get free."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.instant import SECOND, Micros
+from mainspring.domain.run import HeldRun
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import Want, Workforce
+from mainspring.ports.wakeups import Bell
+from mainspring.runtime.service import TickingService
+from mainspring.worker.attempt import Holding
+from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.slots import Slots
+
+
+class Claimer(TickingService):
+    """One claim at a time, for all queues, and never for more than can be started at once.
+
+    While an answer is as large as the want, the next claim is sent before what has come has run: the database works on
+    one batch while this process runs the other.
+    """
+
+    def __init__(
+        self,
+        store: Workforce,
+        clock: Clock,
+        bell: Bell,
+        jitter: Random,
+        settings: WorkerSettings,
+        slots: Slots,
+        accept: Callable[[Holding, list[HeldRun]], None],
+        overloaded: Callable[[], bool],
+    ) -> None:
+        super().__init__("claimer", clock, bell)
+        #: The session to claim for; None while there is none.
+        self.holding: Holding | None = None
+        #: A claim is under way.
+        self.claiming = False
+        #: Set for good when the worker leaves.
+        self.halted = False
+        self._store = store
+        self._jitter = jitter
+        self._slots = slots
+        self._accept = accept
+        self._overloaded = overloaded
+        self._timeout = settings.claim_timeout
+        self._poll_interval = settings.poll_interval
+        self._largest = settings.largest_claim
+
+    async def tick(self) -> Micros:
+        """Claim until there is no more work or no more room."""
+        self._slots.look_again()
+        while True:
+            holding = self.holding
+            if holding is None or self.halted or self._overloaded():
+                return self._idle_wait()
+            pause = self._slots.pause()
+            if pause is None:
+                return self._idle_wait()
+            if pause > 0:
+                # Whoever waits for slots needs no other hint: look again as if a slot had rung.
+                self._slots.rang = True
+                return pause
+            wants = self._slots.wants(self._largest)
+            if not wants:
+                self._slots.ring_when_one_is_free()
+                return self._idle_wait()
+            await self._claim(holding, wants)
+
+    async def abort(self) -> None:
+        """Do not wait for an answer any more; the last beat returns what it may have brought."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _claim(self, holding: Holding, wants: list[Want]) -> None:
+        number = holding.next_claim()
+        sent = self.clock.monotonic()
+        self.claiming = True
+        try:
+            async with asyncio.timeout(self._timeout / SECOND):
+                runs = await self._store.claim(holding.session, number, wants)
+            if self.clock.monotonic() - sent > self._timeout or holding.lost:
+                self.log.warning("a claim was answered too late", number=number, runs=len(runs))
+                return
+            self._accept(holding, runs)
+            self._slots.answered(wants, runs)
+        except TimeoutError:
+            raise StoreUnavailable(f"claim {number} was not answered in {self._timeout / SECOND:g} s") from None
+        finally:
+            # Only now, when its runs are held: a beat must find each of them in one place or the other. If there was no
+            # answer, nothing is held, and the next beat returns whatever the claim may have started.
+            holding.pending.discard(number)
+            self.claiming = False
+
+    def _idle_wait(self) -> Micros:
+        return round(self._poll_interval * (0.75 + self._jitter.random() / 2))

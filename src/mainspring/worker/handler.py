@@ -1,0 +1,36 @@
+"""What a worker knows of a task: its name, where it runs, and how to call it."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from mainspring.domain.run import HeldRun
+
+#: async: on the worker's loop. child: in a child process that hosts threads and can be killed. process: alone in a
+#: child process of its own for CPU-bound work. thread: a bare thread of the worker, for code that stops when asked to.
+Mode: TypeAlias = Literal["async", "child", "process", "thread"]
+
+
+class AsyncHandler(msgspec.Struct, frozen=True):
+    """Runs on the loop. ``invoke`` reads the payload, calls the function and returns its result as JSON."""
+
+    task: str
+    invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]
+
+
+class SyncHandler(msgspec.Struct, frozen=True):
+    """Blocks while it runs, so it runs elsewhere."""
+
+    task: str
+    invoke: Callable[[HeldRun], bytes | None]
+    mode: Literal["child", "process", "thread"] = "child"
+
+
+Handler: TypeAlias = AsyncHandler | SyncHandler
+
+
+class HandlerSource(Protocol):
+    """Where handlers come from. Child processes import the same object by its path and ask it again."""
+
+    def handlers(self) -> Mapping[str, Handler]: ...

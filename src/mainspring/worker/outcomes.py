@@ -1,0 +1,116 @@
+"""What the end of an attempt means, and what is told of it."""
+
+from collections.abc import Callable
+from random import Random
+from typing import assert_never
+
+import msgspec
+
+from mainspring.domain.instant import Instant, Micros, format_duration
+from mainspring.domain.run import (
+    MAX_RESULT,
+    Settlement,
+    settle_cancel,
+    settle_failure,
+    settle_loss,
+    settle_release,
+    settle_success,
+)
+from mainspring.ports.clock import Clock
+from mainspring.worker.attempt import Attempt, Stop
+from mainspring.worker.settler import Settler
+from mainspring.worker.slots import Slots
+
+_json = msgspec.json.Decoder(msgspec.Raw)
+
+
+class Outcomes:
+    """Executors report here when user code has really ended: the slot is free, and the settlement goes its way."""
+
+    def __init__(
+        self, clock: Clock, jitter: Random, slots: Slots, settler: Settler, none_left: Callable[[], None]
+    ) -> None:
+        #: Attempts that occupy a slot.
+        self.running: set[Attempt] = set()
+        self._clock = clock
+        self._jitter = jitter
+        self._slots = slots
+        self._settler = settler
+        self._none_left = none_left
+
+    def succeeded(self, attempt: Attempt, result: bytes | None) -> None:
+        """It returned. That counts even if it had been told to stop: the work is done."""
+        if result is not None and (problem := result_problem(result)) is not None:
+            attempt.stop = None
+            self.failed(attempt, problem)
+        else:
+            self._end(attempt, settle_success(attempt.held, result))
+
+    def failed(self, attempt: Attempt, error: str) -> None:
+        """It raised, or it was told to stop and did."""
+        match attempt.stop:
+            case None:
+                settlement = settle_failure(attempt.held, error, self._jitter, now=self._store_time(attempt))
+            case Stop.TIMEOUT:
+                reason = f"TimeoutError: it may take {format_duration(attempt.duration)} and took longer"
+                settlement = settle_failure(
+                    attempt.held, f"{error}\n{reason}", self._jitter, now=self._store_time(attempt), timed_out=True
+                )
+            case Stop.CANCEL:
+                settlement = settle_cancel(attempt.held)
+            case Stop.RELEASE | Stop.FENCED:
+                settlement = self._give_back(attempt, "the worker left")
+            case _:
+                assert_never(attempt.stop)
+        self._end(attempt, settlement)
+
+    def lost(self, attempt: Attempt, *, blamed: bool) -> None:
+        """The process it ran in died by itself."""
+        self._end(attempt, settle_loss(attempt.held, blamed=blamed))
+
+    def released(self, attempt: Attempt, reason: str, delay: Micros = 0) -> None:
+        """It stopped, or never began, through no fault of its own."""
+        self._end(attempt, self._give_back(attempt, reason, delay))
+
+    def drop(self, attempt: Attempt) -> None:
+        """Tell nothing of it, however it ends; its slot stays taken until it does."""
+        attempt.dropped = True
+
+    def abandon(self, attempt: Attempt) -> None:
+        """It would not stop, and the process is leaving: give it back all the same. The fence keeps its end out."""
+        if not attempt.dropped:
+            self._settler.add(attempt, self._give_back(attempt, "the worker left"))
+            attempt.dropped = True
+
+    def _end(self, attempt: Attempt, settlement: Settlement) -> None:
+        running = self.running
+        running.discard(attempt)
+        attempt.task = None
+        self._slots.give(attempt.lane)
+        if not attempt.dropped:
+            self._settler.add(attempt, settlement)
+        if not running:
+            self._none_left()
+
+    def _give_back(self, attempt: Attempt, reason: str, delay: Micros = 0) -> Settlement:
+        held = attempt.held
+        if attempt.begun and held.policy.guarantee == "at-most-once":
+            error = f"stopped before it ended ({reason}); at-most-once is never repeated"
+            return settle_failure(held, error, self._jitter, now=self._store_time(attempt))
+        return settle_release(held, reason, delay)
+
+    def _store_time(self, attempt: Attempt) -> Instant:
+        """The store's clock, as far as this worker can know it: deadlines are told by that one."""
+        return attempt.held.started_at + self._clock.monotonic() - attempt.came_at
+
+
+def result_problem(result: bytes) -> str | None:
+    """Why a result cannot be kept."""
+    if len(result) > MAX_RESULT:
+        return f"ResultTooLarge: the result has {len(result)} bytes, and at most {MAX_RESULT} are kept"
+    try:
+        _json.decode(result)
+        result.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return f"ResultNotJSON: {error}"
+    return None

@@ -1,0 +1,77 @@
+"""What can be set about a worker."""
+
+import msgspec
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.domain.run import OVERDUE_GRACE, check_name
+
+
+class ChildSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes that sync tasks run in."""
+
+    #: Children that host the threads of ordinary sync tasks. They start when they are needed.
+    children: int = 2
+    threads_per_child: int = 8
+    #: Children of one thread each, for tasks in mode "process". 0: as many as there are processors.
+    processes: int = 0
+    #: How long a child may take to start and to import the application.
+    start_timeout: Micros = 15 * SECOND
+    #: A run for which no thread is free for this long goes back to the queue, uncharged: another worker may have one.
+    patience: Micros = SECOND
+    recycle_after_runs: int | None = None
+    recycle_memory_bytes: int | None = None
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker works. Durations are microseconds."""
+
+    #: A label. Two workers may share it: what tells them apart is the session each of them gets.
+    name: str = "worker"
+    #: The queues it serves, with how many runs of each it runs at once.
+    queues: dict[str, int] = msgspec.field(default_factory=lambda: {"default": 100})
+    #: Without a beat for this long the worker counts as dead, and its runs start elsewhere.
+    lease: Micros = 10 * SECOND
+    beat_interval: Micros = 3 * SECOND
+    #: A lease that could not be renewed is given up this long before it ends, so that everything has stopped by then.
+    lease_margin: Micros = 2 * SECOND
+    #: An answer to a claim that takes longer is thrown away; the next beat returns its runs.
+    claim_timeout: Micros = 5 * SECOND
+    #: An idle worker that nobody wakes looks this often.
+    poll_interval: Micros = SECOND
+    #: A busy worker waits this long for more free slots before it claims for a few.
+    gather: Micros = 2 * MILLISECOND
+    largest_claim: int = 500
+    largest_settle: int = 1_000
+    settles_in_flight: int = 2
+    #: How long runs may go on when the worker is asked to leave. What is not done by then is given back.
+    grace: Micros = 25 * SECOND
+    #: What a stopped attempt gets for cleaning up before it is stopped harder.
+    kill_grace: Micros = 2 * SECOND
+    #: After this many runs the worker leaves and says that it ``wants_recycling``.
+    recycle_after_runs: int | None = None
+    #: The same when its own process, without children, uses this much memory.
+    recycle_memory_bytes: int | None = None
+    children: ChildSettings = ChildSettings()
+    version: str = ""
+    datacenter: str = ""
+
+    def check(self) -> None:
+        check_name("name", self.name)
+        if not self.queues:
+            raise Invalid("queues", "is empty", 'for example {"default": 100}')
+        for queue, slots in self.queues.items():
+            check_name("queues", queue)
+            if slots < 1:
+                raise Invalid("queues", f"{queue!r} has {slots} slots", "at least 1")
+        if self.beat_interval < 1 or 2 * self.beat_interval + self.lease_margin > self.lease:
+            # One beat may fail without the worker giving up everything it holds.
+            raise Invalid("beatInterval", "is too long for the lease", "two of them and the margin must fit in")
+        late = self.claim_timeout + self.children.start_timeout + self.children.patience + self.kill_grace
+        if late >= OVERDUE_GRACE:
+            # An attempt's time is counted from its real start; the store must not lose patience before the worker.
+            raise Invalid("claimTimeout", "with start timeout, patience and kill grace is too long", "less than 30s")
+        if min(self.largest_claim, self.largest_settle, self.settles_in_flight) < 1:
+            raise Invalid("largestClaim", "batches must hold at least one run")
+        if min(self.children.children, self.children.threads_per_child) < 1 or self.children.processes < 0:
+            raise Invalid("children", "there must be at least one child with one thread")

@@ -1,0 +1,176 @@
+"""Reports how attempts ended, in batches, until the store has heard it."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+import structlog
+
+from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
+from mainspring.domain.run import RunState, Settlement, Verdict, settle_failure
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import Workforce
+from mainspring.ports.wakeups import SCHEDULES, Wakeups, queue_topic
+from mainspring.worker.attempt import Attempt
+from mainspring.worker.settings import WorkerSettings
+
+_FIRST_BACK_OFF: Micros = 50 * MILLISECOND
+_LONGEST_BACK_OFF: Micros = 2 * SECOND
+
+_log = structlog.get_logger("mainspring.settler")
+
+
+class Settler:
+    """Flushes at once when idle, and gathers while a flush is under way.
+
+    A settlement is idempotent by its fence, so one whose answer was lost is simply sent again, for as long as it takes.
+    What is refused as invalid is halved until the culprit stands alone: neighbours do not fail together.
+    """
+
+    def __init__(
+        self,
+        store: Workforce,
+        clock: Clock,
+        wakeups: Wakeups,
+        jitter: Random,
+        settings: WorkerSettings,
+        progress: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._wakeups = wakeups
+        self._jitter = jitter
+        self._timeout = settings.lease / SECOND
+        self._largest = settings.largest_settle
+        self._most_in_flight = settings.settles_in_flight
+        self._progress = progress
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[Attempt, Settlement]] = []
+        self._idle = True
+        self._sending: set[asyncio.Task[None]] = set()
+        self._in_flight = 0
+        #: Since when each batch that fails has been failing.
+        self._failing: dict[int, Micros] = {}
+
+    @property
+    def unflushed(self) -> int:
+        return len(self._waiting) + self._in_flight
+
+    @property
+    def failing_since(self) -> Micros | None:
+        """Since when something could not be flushed. Read by the heartbeat's thread."""
+        return min(list(self._failing.values()), default=None)
+
+    def add(self, attempt: Attempt, settlement: Settlement) -> None:
+        self._waiting.append((attempt, settlement))
+        if self._idle:
+            # On the next turn of the loop: whatever else ends on this one goes along.
+            self._idle = False
+            self._loop.call_soon(self._pump)
+
+    async def close(self) -> None:
+        """Stop trying; what was not heard by now is found by the reaper."""
+        self.drop()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+
+    def drop(self) -> None:
+        """Forget everything that was not flushed."""
+        if self.unflushed:
+            _log.warning("unflushed outcomes dropped", runs=self.unflushed)
+        self._waiting.clear()
+        self._failing.clear()
+        for task in self._sending:
+            task.cancel()
+
+    def start_counting_anew(self) -> None:
+        """A new lease was granted: failures before it are no reason to give it up."""
+        now = self._clock.monotonic()
+        self._failing = dict.fromkeys(self._failing, now)
+
+    def _pump(self) -> None:
+        while self._waiting:
+            sending = len(self._sending)
+            if sending >= self._most_in_flight or (sending and len(self._waiting) < self._largest):
+                break
+            batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
+            self._in_flight += len(batch)
+            task = self._loop.create_task(self._send(batch), name="settle")
+            self._sending.add(task)
+            task.add_done_callback(self._sent)
+        self._idle = not self._sending and not self._waiting
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a flush failed for good", exc_info=error)
+        self._pump()
+        self._progress()
+
+    async def _send(self, batch: list[tuple[Attempt, Settlement]]) -> None:
+        try:
+            await self._deliver(batch)
+        finally:
+            self._in_flight -= len(batch)
+
+    async def _deliver(self, batch: list[tuple[Attempt, Settlement]], blamed: bool = False) -> None:
+        try:
+            await self._try_until_heard(batch, blamed)
+        finally:
+            self._failing.pop(id(batch), None)
+
+    async def _try_until_heard(self, batch: list[tuple[Attempt, Settlement]], blamed: bool) -> None:
+        back_off = _FIRST_BACK_OFF
+        while True:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    verdicts = await self._store.settle([settlement for _, settlement in batch])
+            except Invalid as error:
+                if len(batch) > 1:
+                    middle = len(batch) // 2
+                    await self._deliver(batch[:middle])
+                    await self._deliver(batch[middle:])
+                    return
+                if not blamed:
+                    _log.warning("an outcome was refused", run=batch[0][1].run, error=str(error))
+                    await self._deliver([(batch[0][0], self._refused(batch[0][0], error))], blamed=True)
+                    return
+                _log.error("an outcome was refused twice", run=batch[0][1].run, error=str(error))
+            except (StoreUnavailable, TimeoutError) as error:
+                _log.warning(
+                    "cannot report outcomes", runs=len(batch), error=str(error), again_in_ms=back_off // MILLISECOND
+                )
+            except Exception:
+                _log.exception("cannot report outcomes", runs=len(batch), again_in_ms=back_off // MILLISECOND)
+            else:
+                self._heard(batch, verdicts)
+                return
+            self._failing.setdefault(id(batch), self._clock.monotonic())
+            await self._clock.sleep(round(back_off * (0.5 + self._jitter.random() / 2)))
+            back_off = min(back_off * 2, _LONGEST_BACK_OFF)
+
+    def _heard(self, batch: list[tuple[Attempt, Settlement]], verdicts: list[Verdict]) -> None:
+        topics: set[str] = set()
+        for (attempt, settlement), verdict in zip(batch, verdicts, strict=True):
+            if verdict is Verdict.FENCED:
+                _log.warning(
+                    "an outcome came too late: the run is somebody else's",
+                    run=settlement.run,
+                    task=attempt.held.task,
+                    fence=settlement.fence,
+                    outcome=settlement.outcome,
+                )
+            held = attempt.holding.held
+            # The same run may be here again under a newer fence; that one is still held.
+            if held.get(settlement.run) is attempt:
+                del held[settlement.run]
+            if settlement.state is RunState.SCHEDULED:
+                topics.add(SCHEDULES)
+            elif settlement.lets_go or settlement.state is RunState.QUEUED:
+                topics.add(queue_topic(attempt.held.queue))
+        if topics:
+            self._wakeups.ring(topics)
+
+    def _refused(self, attempt: Attempt, error: Invalid) -> Settlement:
+        now: Instant = attempt.held.started_at + self._clock.monotonic() - attempt.came_at
+        return settle_failure(attempt.held, f"its outcome could not be stored: {error}", self._jitter, now=now)

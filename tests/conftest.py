@@ -1,0 +1,81 @@
+"""Fixtures for every test: a real PostgreSQL server, and a fresh database in it."""
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import hypothesis
+import pytest
+
+from tools.services import ServiceUnavailable, ensure
+
+IN_CI = os.environ.get("CI") == "true"
+
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("laptop", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("ci" if IN_CI else "laptop")
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn() -> str:
+    """A running server, shared by all tests; an ordinary role that may create databases."""
+    try:
+        return ensure("postgres")
+    except ServiceUnavailable as error:
+        reason = f"PostgreSQL is not available: {error}"
+        if IN_CI:
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def postgres_template() -> str | None:
+    """The database that ``postgres_database`` copies; override it with what ``make_template`` returns."""
+    return None
+
+
+@pytest.fixture
+async def postgres_database(postgres_dsn: str, postgres_template: str | None) -> AsyncIterator[str]:
+    """The DSN of a database that only this test sees."""
+    name = f"test_{uuid.uuid4().hex}"
+    await create_database(postgres_dsn, name, postgres_template)
+    yield with_database(postgres_dsn, name)
+    connection = await asyncpg.connect(postgres_dsn)
+    try:
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    finally:
+        await connection.close()
+
+
+async def create_database(dsn: str, name: str, template: str | None = None) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
+    finally:
+        await connection.close()
+
+
+async def make_template(dsn: str, name: str, prepare: Callable[[str], Awaitable[None]]) -> str:
+    """Make and prepare the template database once, whoever asks first; return its name.
+
+    The server outlives the test run, so the name must change when ``prepare`` does: put a hash of the migrations in.
+    ``prepare`` gets the DSN of the new database and must close its connections: one in use cannot be copied.
+    """
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute("SELECT pg_advisory_lock(hashtext('mainspring test template'))")
+        if await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name) is None:
+            unfinished = f"{name}_unfinished"
+            await connection.execute(f"DROP DATABASE IF EXISTS {unfinished} WITH (FORCE)")
+            await connection.execute(f"CREATE DATABASE {unfinished}")
+            await prepare(with_database(dsn, unfinished))
+            await connection.execute(f"ALTER DATABASE {unfinished} RENAME TO {name}")
+    finally:
+        await connection.close()
+    return name
+
+
+def with_database(dsn: str, name: str) -> str:
+    return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))

@@ -1,0 +1,352 @@
+"""Settling: an attempt ends once, under its own fence."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.run import (
+    HeldRun,
+    Outcome,
+    RunState,
+    Settlement,
+    Verdict,
+    settle_cancel,
+    settle_loss,
+    settle_release,
+    settle_success,
+)
+from tests.support.builders import a_run, an_id, some_runs
+from tests.support.store_harness import Harness, ids
+
+
+def succeeded(held: HeldRun) -> Settlement:
+    return settle_success(held, b"1")
+
+
+def failed(held: HeldRun) -> Settlement:
+    return Settlement(
+        run=held.id, fence=held.fence, outcome=Outcome.ERROR, state=RunState.FAILED, reason="error", error="boom"
+    )
+
+
+def retried(held: HeldRun, outcome: Outcome = Outcome.ERROR) -> Settlement:
+    return Settlement(
+        run=held.id,
+        fence=held.fence,
+        outcome=outcome,
+        state=RunState.SCHEDULED,
+        reason=outcome.value,
+        delay=5 * MINUTE,
+        error="boom",
+    )
+
+
+def released(held: HeldRun) -> Settlement:
+    return settle_release(held)
+
+
+def released_for_a_while(held: HeldRun) -> Settlement:
+    return settle_release(held, "unknown task", 5 * MINUTE)
+
+
+def lost(held: HeldRun) -> Settlement:
+    return settle_loss(held, blamed=False)
+
+
+EVERY_END: list[Callable[[HeldRun], Settlement]] = [
+    succeeded,
+    failed,
+    retried,
+    released,
+    released_for_a_while,
+    lost,
+    settle_cancel,
+]
+
+
+async def test_a_success_ends_the_run(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    before = await harness.now()
+    assert await harness.settle(settle_success(held, b'{"size":3}')) == [Verdict.APPLIED]
+    view = await harness.view(held.id)
+    assert view.state is RunState.SUCCEEDED
+    assert view.result == b'{"size":3}'
+    assert view.error is None
+    assert view.attempt == 1
+    assert view.finished_at is not None
+    assert before <= view.finished_at <= await harness.now()
+    assert await harness.claim(await harness.worker()) == []
+
+
+@pytest.mark.parametrize(
+    "result", [b'{"a":"\\u0000\xc3\xa9\xf0\x9f\x98\x80"}', b"", None, bytes(range(256)), b'"' + b"x" * 60_000 + b'"']
+)
+async def test_a_result_comes_back_byte_for_byte(harness: Harness, result: bytes | None) -> None:
+    [held] = await harness.start(a_run())
+    await harness.settle(settle_success(held, result))
+    assert (await harness.view(held.id)).result == result
+
+
+async def test_a_failure_keeps_its_reason_and_error(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    error = "ValueError: größer als 1 🕰\n  at 'line' 3;"
+    settlement = msgspec.structs.replace(failed(held), reason="timeout", outcome=Outcome.TIMEOUT, error=error)
+    assert await harness.settle(settlement) == [Verdict.APPLIED]
+    view = await harness.view(held.id)
+    assert (view.state, view.reason, view.error) == (RunState.FAILED, "timeout", error)
+
+
+async def test_a_retry_waits_its_delay_from_now(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    await harness.advance(MINUTE)
+    before = await harness.now()
+    assert await harness.settle(retried(held)) == [Verdict.APPLIED]
+    view = await harness.view(held.id)
+    assert view.state is RunState.SCHEDULED
+    assert before + 5 * MINUTE <= view.due <= await harness.now() + 5 * MINUTE
+    await harness.advance(4 * MINUTE)
+    assert (await harness.stage()).runs == 0
+    await harness.advance(2 * MINUTE)
+    assert (await harness.stage()).runs == 1
+    [again] = await harness.claim(await harness.worker())
+    assert (again.id, again.attempt, again.lost) == (held.id, 2, 0)
+
+
+async def test_a_release_is_not_charged(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    assert await harness.settle(released(held)) == [Verdict.APPLIED]
+    assert (await harness.view(held.id)).state is RunState.QUEUED
+    assert (await harness.view(held.id)).attempt == 0
+    [again] = await harness.claim(await harness.worker())
+    assert (again.attempt, again.lost) == (1, 0)
+    assert again.fence > held.fence
+
+
+async def test_a_release_keeps_its_place_in_the_queue(harness: Harness) -> None:
+    first, second = await harness.start(*some_runs(2))
+    await harness.advance(MINUTE)
+    later = a_run()
+    await harness.submit(later)
+    await harness.settle(released(second))
+    await harness.settle(released(first))
+    assert ids(await harness.claim(await harness.worker())) == [first.id, second.id, later.id]
+
+
+async def test_a_release_with_a_delay_is_left_alone_for_that_long(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    await harness.settle(released_for_a_while(held))
+    assert await harness.state(held.id) is RunState.SCHEDULED
+    await harness.advance(4 * MINUTE)
+    assert (await harness.stage()).runs == 0
+    await harness.advance(2 * MINUTE)
+    await harness.stage()
+    [again] = await harness.claim(await harness.worker())
+    assert again.attempt == 1
+
+
+async def test_a_loss_counts_as_lost_and_is_charged(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    for losses in (1, 2, 3):
+        assert await harness.settle(lost(held)) == [Verdict.APPLIED]
+        assert await harness.state(held.id) is RunState.QUEUED
+        [held] = await harness.claim(await harness.worker())
+        assert (held.attempt, held.lost) == (losses + 1, losses)
+
+
+async def test_a_loss_queues_behind_what_is_eligible_now(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    others = some_runs(2)
+    await harness.submit(*others)
+    await harness.settle(lost(held))
+    assert ids(await harness.claim(await harness.worker())) == [*ids(others), held.id]
+
+
+async def test_a_cancelled_attempt_ends_the_run(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    assert await harness.settle(settle_cancel(held)) == [Verdict.APPLIED]
+    view = await harness.view(held.id)
+    assert (view.state, view.reason) == (RunState.CANCELLED, "cancelled")
+
+
+@pytest.mark.parametrize("end", EVERY_END)
+async def test_a_settlement_repeated_is_recognised(harness: Harness, end: Callable[[HeldRun], Settlement]) -> None:
+    [held] = await harness.start(a_run())
+    assert await harness.settle(end(held)) == [Verdict.APPLIED]
+    after = await harness.view(held.id)
+    attempts = await harness.store.attempts(held.id)
+    assert await harness.settle(end(held)) == [Verdict.ALREADY]
+    assert await harness.view(held.id) == after
+    assert await harness.store.attempts(held.id) == attempts
+
+
+@pytest.mark.parametrize("end", [retried, released, released_for_a_while, lost])
+async def test_a_settlement_repeated_while_the_next_attempt_runs_does_not_touch_it(
+    harness: Harness, end: Callable[[HeldRun], Settlement]
+) -> None:
+    [held] = await harness.start(a_run())
+    await harness.settle(end(held))
+    await harness.advance(6 * MINUTE)
+    await harness.stage()
+    [again] = await harness.claim(await harness.worker())
+    assert await harness.settle(end(held)) == [Verdict.ALREADY]
+    assert await harness.state(held.id) is RunState.RUNNING
+    assert await harness.settle(succeeded(again)) == [Verdict.APPLIED]
+
+
+@pytest.mark.parametrize("end", EVERY_END)
+async def test_an_old_fence_is_refused(harness: Harness, end: Callable[[HeldRun], Settlement]) -> None:
+    """The first worker's lease ran out, its beat never said so, and the run has started elsewhere."""
+    session = await harness.worker()
+    await harness.submit(a_run())
+    [old] = await harness.claim(session)
+    # The answer to the claim came too late for the worker: the beat returned the run, nobody settled that fence.
+    await harness.store.beat(session, MINUTE, [], [], harness.last_claim(session))
+    [new] = await harness.claim(await harness.worker())
+    assert await harness.settle(end(old)) == [Verdict.FENCED]
+    assert (await harness.view(new.id)).fence == new.fence
+    assert await harness.state(new.id) is RunState.RUNNING
+    assert await harness.settle(succeeded(new)) == [Verdict.APPLIED]
+    assert await harness.settle(end(old)) == [Verdict.FENCED]
+
+
+async def test_a_fence_from_the_future_is_refused(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    assert await harness.settle(msgspec.structs.replace(succeeded(held), fence=held.fence + 1)) == [Verdict.FENCED]
+    assert await harness.state(held.id) is RunState.RUNNING
+
+
+async def test_a_run_that_is_not_there_is_fenced(harness: Harness) -> None:
+    ghost = Settlement(run=an_id(), fence=1, outcome=Outcome.SUCCESS, state=RunState.SUCCEEDED)
+    assert await harness.settle(ghost) == [Verdict.FENCED]
+
+
+async def test_a_run_that_never_started_is_fenced(harness: Harness) -> None:
+    queued, waiting = a_run(), a_run(delay=MINUTE)
+    await harness.submit(queued, waiting)
+    settlements = [
+        Settlement(run=run.id, fence=1, outcome=Outcome.SUCCESS, state=RunState.SUCCEEDED) for run in (queued, waiting)
+    ]
+    assert await harness.settle(*settlements) == [Verdict.FENCED, Verdict.FENCED]
+    assert await harness.states([queued, waiting]) == [RunState.QUEUED, RunState.SCHEDULED]
+
+
+async def test_each_settlement_gets_its_own_verdict_in_order(harness: Harness) -> None:
+    one, two, three, four = await harness.start(*some_runs(4))
+    await harness.settle(succeeded(two))
+    verdicts = await harness.settle(
+        failed(four),
+        msgspec.structs.replace(succeeded(three), fence=three.fence - 1),
+        succeeded(two),
+        retried(one),
+    )
+    assert verdicts == [Verdict.APPLIED, Verdict.FENCED, Verdict.ALREADY, Verdict.APPLIED]
+    assert await harness.states([one, two, three, four]) == [
+        RunState.SCHEDULED,
+        RunState.SUCCEEDED,
+        RunState.RUNNING,
+        RunState.FAILED,
+    ]
+
+
+async def test_a_batch_may_end_in_every_way_at_once(harness: Harness) -> None:
+    held = await harness.start(*some_runs(len(EVERY_END)))
+    settlements = [end(run) for end, run in zip(EVERY_END, held, strict=True)]
+    assert await harness.settle(*settlements) == [Verdict.APPLIED] * len(held)
+    assert await harness.states(held) == [settlement.state for settlement in settlements]
+
+
+async def test_nothing_is_settled_by_an_empty_batch(harness: Harness) -> None:
+    assert await harness.settle() == []
+
+
+async def test_a_large_batch_is_settled_at_once(harness: Harness) -> None:
+    held = await harness.start(*some_runs(500))
+    assert set(await harness.settle(*map(succeeded, held))) == {Verdict.APPLIED}
+    assert set(await harness.states(held)) == {RunState.SUCCEEDED}
+
+
+@pytest.mark.parametrize("end", [retried, released, released_for_a_while, lost])
+async def test_what_was_asked_to_stop_does_not_go_on(harness: Harness, end: Callable[[HeldRun], Settlement]) -> None:
+    [held] = await harness.start(a_run())
+    await harness.store.cancel([held.id])
+    assert await harness.settle(end(held)) == [Verdict.APPLIED]
+    view = await harness.view(held.id)
+    assert (view.state, view.reason) == (RunState.CANCELLED, "cancelled")
+    assert view.finished_at is not None
+    assert await harness.settle(end(held)) == [Verdict.ALREADY]
+    await harness.advance(10 * MINUTE)
+    assert (await harness.stage()).runs == 0
+    assert await harness.claim(await harness.worker()) == []
+
+
+@pytest.mark.parametrize("end", [succeeded, failed])
+async def test_what_was_asked_to_stop_but_ended_first_has_ended_so(
+    harness: Harness, end: Callable[[HeldRun], Settlement]
+) -> None:
+    [held] = await harness.start(a_run())
+    await harness.store.cancel([held.id])
+    assert await harness.settle(end(held)) == [Verdict.APPLIED]
+    assert await harness.state(held.id) is end(held).state
+
+
+async def test_attempts_that_did_not_succeed_are_told_in_order(harness: Harness) -> None:
+    [first] = await harness.start(a_run())
+    await harness.settle(retried(first))
+    await harness.advance(6 * MINUTE)
+    await harness.stage()
+    [second] = await harness.claim(await harness.worker())
+    await harness.settle(released(second))
+    [third] = await harness.claim(await harness.worker())
+    await harness.settle(lost(third))
+    [fourth] = await harness.claim(await harness.worker())
+    await harness.settle(retried(fourth, Outcome.TIMEOUT))
+    await harness.advance(6 * MINUTE)
+    await harness.stage()
+    [fifth] = await harness.claim(await harness.worker())
+    await harness.settle(succeeded(fifth))
+
+    attempts = await harness.store.attempts(first.id)
+    assert [attempt.outcome for attempt in attempts] == [
+        Outcome.ERROR,
+        Outcome.RELEASED,
+        Outcome.LOST,
+        Outcome.TIMEOUT,
+    ]
+    assert [attempt.number for attempt in attempts] == [1, 2, 2, 3]
+    assert [attempt.fence for attempt in attempts] == [first.fence, second.fence, third.fence, fourth.fence]
+    assert [attempt.reason for attempt in attempts] == ["error", "released", "lost", "timeout"]
+    assert [attempt.error for attempt in attempts] == ["boom", None, "its worker died", "boom"]
+    assert [attempt.started_at for attempt in attempts] == [held.started_at for held in (first, second, third, fourth)]
+    assert all(attempt.run_id == first.id for attempt in attempts)
+    assert all(attempt.ended_at >= attempt.started_at for attempt in attempts)
+
+
+async def test_a_success_is_no_attempt_to_tell_of(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    await harness.succeed(held)
+    assert await harness.store.attempts(held.id) == []
+    assert await harness.store.attempts(an_id()) == []
+
+
+@pytest.mark.parametrize(("end", "outcome"), [(failed, Outcome.ERROR), (settle_cancel, Outcome.CANCELLED)])
+async def test_the_last_attempt_is_told_too(
+    harness: Harness, end: Callable[[HeldRun], Settlement], outcome: Outcome
+) -> None:
+    [held] = await harness.start(a_run())
+    await harness.settle(end(held))
+    [attempt] = await harness.store.attempts(held.id)
+    assert (attempt.outcome, attempt.number, attempt.fence) == (outcome, 1, held.fence)
+
+
+async def test_a_run_settled_in_another_session_is_settled_all_the_same(harness: Harness) -> None:
+    """The reaper settles what others started: the fence counts, not who asks."""
+    session = await harness.worker(SECOND)
+    await harness.submit(a_run())
+    [held] = await harness.claim(session)
+    await harness.advance(MINUTE)
+    [found] = await harness.store.lost_runs(10)
+    assert await harness.settle(lost(found)) == [Verdict.APPLIED]
+    assert await harness.settle(succeeded(held)) != [Verdict.APPLIED]
+    assert await harness.state(held.id) is RunState.QUEUED

@@ -1,0 +1,180 @@
+"""Submitting runs: durable, once, and born in the right state."""
+
+import pytest
+
+from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.domain.retry import RetryPolicy
+from mainspring.domain.run import RunPolicy, RunState
+from tests.support.builders import a_run, an_id, some_runs
+from tests.support.store_harness import Harness, ids
+
+
+async def test_the_answers_come_in_the_order_of_the_runs(harness: Harness) -> None:
+    runs = some_runs(5)
+    shuffled = [runs[index] for index in (3, 0, 4, 1, 2)]
+    accepted = await harness.submit(*shuffled)
+    assert [answer.id for answer in accepted] == ids(shuffled)
+    assert all(answer.new for answer in accepted)
+
+
+async def test_an_immediate_run_is_born_queued(harness: Harness) -> None:
+    run = a_run()
+    before = await harness.now()
+    [accepted] = await harness.submit(run)
+    assert accepted.state is RunState.QUEUED
+    view = await harness.view(run.id)
+    assert view.state is RunState.QUEUED
+    assert before <= view.due <= await harness.now()
+    assert view.created_at == view.due
+    assert view.attempt == 0
+
+
+async def test_a_run_whose_time_has_passed_is_born_queued(harness: Harness) -> None:
+    run = a_run(at=await harness.now() - HOUR)
+    [accepted] = await harness.submit(run)
+    assert accepted.state is RunState.QUEUED
+    assert (await harness.view(run.id)).due == run.at
+
+
+async def test_a_delayed_run_waits_from_the_moment_the_store_has_it(harness: Harness) -> None:
+    run = a_run(delay=5 * MINUTE)
+    before = await harness.now()
+    [accepted] = await harness.submit(run)
+    assert accepted.state is RunState.SCHEDULED
+    view = await harness.view(run.id)
+    assert view.state is RunState.SCHEDULED
+    assert before + 5 * MINUTE <= view.due <= await harness.now() + 5 * MINUTE
+
+
+async def test_a_run_for_an_instant_is_due_exactly_then(harness: Harness) -> None:
+    run = a_run(at=await harness.now() + HOUR + 1)
+    [accepted] = await harness.submit(run)
+    assert accepted.state is RunState.SCHEDULED
+    assert (await harness.view(run.id)).due == run.at
+
+
+async def test_a_scheduled_run_is_not_claimed(harness: Harness) -> None:
+    await harness.submit(a_run(delay=5 * MINUTE))
+    assert await harness.claim(await harness.worker()) == []
+
+
+async def test_a_known_id_is_not_made_twice(harness: Harness) -> None:
+    run, later = a_run(), a_run(delay=HOUR)
+    await harness.submit(run, later)
+    again = await harness.submit(later, run)
+    assert [(answer.id, answer.state, answer.new) for answer in again] == [
+        (later.id, RunState.SCHEDULED, False),
+        (run.id, RunState.QUEUED, False),
+    ]
+    assert ids(await harness.claim(await harness.worker())) == [run.id]
+
+
+async def test_what_was_submitted_first_stands(harness: Harness) -> None:
+    run = a_run(payload=b"1")
+    await harness.submit(run)
+    await harness.submit(a_run(id=run.id, payload=b"2", queue="other"))
+    [held] = await harness.claim(await harness.worker())
+    assert held.payload == b"1"
+
+
+async def test_an_id_twice_in_one_batch_is_one_run(harness: Harness) -> None:
+    run = a_run()
+    accepted = await harness.submit(run, a_run(), run)
+    assert [answer.new for answer in accepted] == [True, True, False]
+    assert [answer.state for answer in accepted] == [RunState.QUEUED] * 3
+    assert len(await harness.claim(await harness.worker())) == 2
+
+
+async def test_a_batch_of_known_and_new_makes_only_the_new(harness: Harness) -> None:
+    known = some_runs(3)
+    await harness.submit(*known)
+    new = some_runs(3)
+    accepted = await harness.submit(known[0], new[0], known[1], new[1], known[2], new[2])
+    assert [answer.new for answer in accepted] == [False, True] * 3
+
+
+async def test_a_running_and_an_ended_run_are_known_too(harness: Harness) -> None:
+    running, ended = a_run(), a_run()
+    _, held = await harness.start(running, ended)
+    await harness.succeed(held)
+    again = await harness.submit(running, ended)
+    assert [(answer.state, answer.new) for answer in again] == [(RunState.RUNNING, False), (RunState.SUCCEEDED, False)]
+
+
+async def test_nothing_is_submitted_by_an_empty_batch(harness: Harness) -> None:
+    assert await harness.submit() == []
+
+
+async def test_a_large_batch_is_one_batch(harness: Harness) -> None:
+    runs = some_runs(1_000)
+    accepted = await harness.submit(*runs)
+    assert [answer.id for answer in accepted] == ids(runs)
+    assert sorted(ids(await harness.claim(await harness.worker()))) == sorted(ids(runs))
+
+
+async def test_a_run_reaches_its_worker_as_it_was_submitted(harness: Harness) -> None:
+    policy = RunPolicy(
+        retry=RetryPolicy(max_retries=7, backoff="list", delays=(SECOND, MINUTE)),
+        timeout=17 * MINUTE,
+        guarantee="at-most-once",
+        ordering_key="video-42",
+    )
+    run = a_run(
+        shard=3,
+        task="resize",
+        payload=b'{"width":640}',
+        queue="images",
+        tenant="acme",
+        priority=2,
+        policy=policy,
+        deadline=await harness.now() + HOUR,
+    )
+    [held] = await harness.start(run)
+    assert (held.id, held.task, held.payload, held.queue, held.tenant) == (
+        run.id,
+        "resize",
+        b'{"width":640}',
+        "images",
+        "acme",
+    )
+    assert held.policy == policy
+    assert held.priority == 2
+    assert held.deadline == run.deadline
+    assert held.job_id is None
+    assert held.scheduled_at is None
+    assert not held.cancel_requested
+
+
+async def test_a_view_shows_what_was_submitted(harness: Harness) -> None:
+    run = a_run(task="resize", queue="images", tenant="acme", priority=9, delay=HOUR)
+    await harness.submit(run)
+    view = await harness.view(run.id)
+    assert (view.task, view.queue, view.tenant, view.priority) == ("resize", "images", "acme", 9)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"a":"\\u0000\xc3\xa9\xf0\x9f\x98\x80"}',
+        '"Grüße, 世界 🕰 \u2028\'; DROP TABLE run; --"'.encode(),
+        b'"\\ud800"',
+        b"{}",
+        b"",
+        bytes(range(256)),
+        b"[" + b"1," * 60_000 + b"1]",
+    ],
+    ids=["an escaped NUL", "unicode", "a lone surrogate", "empty object", "nothing", "all bytes", "large"],
+)
+async def test_a_payload_comes_back_byte_for_byte(harness: Harness, payload: bytes) -> None:
+    [held] = await harness.start(a_run(payload=payload))
+    assert held.payload == payload
+
+
+async def test_names_may_be_any_printable_text(harness: Harness) -> None:
+    run = a_run(task="größe/→'\"%s", queue="очередь", tenant="客户")
+    [held] = await harness.start(run)
+    assert (held.task, held.queue, held.tenant) == (run.task, run.queue, run.tenant)
+
+
+async def test_an_unknown_run_is_not_there(harness: Harness) -> None:
+    assert await harness.store.runs([an_id()]) == [None]

@@ -1,0 +1,202 @@
+"""Small makers of values: a test names what it is about, the rest is ordinary."""
+
+import time
+from itertools import count
+from random import Random
+
+from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.ids import IdMaker, JobId, RunId
+from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
+from mainspring.domain.job import Fire, Job, JobSpec, JobState, NewJob, Overlap, Tick, tick_run_id
+from mainspring.domain.rank import DEFAULT_PRIORITY
+from mainspring.domain.retry import RetryPolicy
+from mainspring.domain.run import DEFAULT_POLICY, HeldRun, NewRun, RunPolicy
+from mainspring.domain.schedule import CronSchedule, Interval
+from mainspring.ports.store import NewSession
+
+_ids = IdMaker(Random())
+_names = count(1)
+
+
+def an_id(shard: int = 0) -> RunId:
+    """Ids grow in the order they are asked for, and carry the machine's time, as a client's would."""
+    return _ids.run(time.time_ns() // 1_000, shard)
+
+
+def a_job_id(shard: int = 0) -> JobId:
+    return JobId(an_id(shard))
+
+
+def a_policy(
+    *, key: str = "", retries: int = 3, timeout: Micros = 60 * MINUTE, at_most_once: bool = False
+) -> RunPolicy:
+    return RunPolicy(
+        retry=RetryPolicy(max_retries=retries, backoff="fixed", first_delay=10 * SECOND),
+        timeout=timeout,
+        guarantee="at-most-once" if at_most_once else "at-least-once",
+        ordering_key=key,
+    )
+
+
+def a_run(
+    *,
+    id: RunId | None = None,  # noqa: A002
+    shard: int = 0,
+    key: str = "",
+    task: str = "greet",
+    payload: bytes = b'{"name":"Ada"}',
+    queue: str = "default",
+    tenant: str = "default",
+    priority: int = DEFAULT_PRIORITY,
+    policy: RunPolicy | None = None,
+    at: Instant | None = None,
+    delay: Micros = 0,
+    start_by: Instant | None = None,
+    deadline: Instant | None = None,
+) -> NewRun:
+    if policy is None:
+        policy = a_policy(key=key) if key else DEFAULT_POLICY
+    return NewRun(
+        id=an_id(shard) if id is None else id,
+        task=task,
+        payload=payload,
+        queue=queue,
+        tenant=tenant,
+        priority=priority,
+        policy=policy,
+        at=at,
+        delay=delay,
+        start_by=start_by,
+        deadline=deadline,
+    )
+
+
+def some_runs(number: int, *, key: str = "", queue: str = "default", delay: Micros = 0, shard: int = 0) -> list[NewRun]:
+    return [a_run(key=key, queue=queue, delay=delay, shard=shard) for _ in range(number)]
+
+
+def every(
+    interval: Micros, *, start: Instant | None = None, end: Instant | None = None, jitter: Micros = 0
+) -> Interval:
+    return Interval(every=interval, start=start, end=end, jitter=jitter)
+
+
+def after_each(delay: Micros, *, start: Instant | None = None, end: Instant | None = None) -> Interval:
+    """A fixed delay."""
+    return Interval(every=delay, mode="fixed_delay", start=start, end=end)
+
+
+def a_spec(
+    *,
+    name: str | None = None,
+    task: str = "report",
+    schedule: Interval | CronSchedule | None = None,
+    queue: str = "default",
+    priority: int = DEFAULT_PRIORITY,
+    policy: RunPolicy = DEFAULT_POLICY,
+    overlap: Overlap = Overlap.ALLOW,
+    catch_up: CatchUp | None = None,
+    start_within: Micros | None = None,
+    deadline: Micros | None = None,
+) -> JobSpec:
+    return JobSpec(
+        name=f"job-{next(_names)}" if name is None else name,
+        task=task,
+        schedule=every(MINUTE) if schedule is None else schedule,
+        queue=queue,
+        priority=priority,
+        policy=policy,
+        overlap=overlap,
+        catch_up=CatchUp() if catch_up is None else catch_up,
+        start_within=start_within,
+        deadline=deadline,
+    )
+
+
+def a_job(
+    spec: JobSpec | None = None,
+    *,
+    id: JobId | None = None,  # noqa: A002
+    shard: int = 0,
+    tenant: str = "default",
+    payload: bytes = b'{"page":1}',
+) -> NewJob:
+    """A job as it is declared."""
+    return NewJob(
+        id=a_job_id(shard) if id is None else id,
+        spec=a_spec() if spec is None else spec,
+        tenant=tenant,
+        payload=payload,
+    )
+
+
+def a_stored_job(
+    spec: JobSpec | None = None,
+    *,
+    next_fire: Instant | None,
+    id: JobId | None = None,  # noqa: A002
+    state: JobState = JobState.SCHEDULED,
+) -> Job:
+    """A job as the store would tell it."""
+    return Job(
+        id=a_job_id() if id is None else id,
+        tenant="default",
+        spec=a_spec() if spec is None else spec,
+        version=1,
+        state=state,
+        next_fire=next_fire,
+        rev=1,
+    )
+
+
+def a_tick(job: Job, scheduled_at: Instant, *, due: Instant | None = None, late: bool = False) -> Tick:
+    """A tick that becomes a run."""
+    return Tick(
+        scheduled_at=scheduled_at,
+        decision="run",
+        run_id=tick_run_id(job.id, scheduled_at),
+        due=scheduled_at if due is None else due,
+        late=late,
+    )
+
+
+def a_skipped_tick(scheduled_at: Instant, reason: str = "missed") -> Tick:
+    return Tick(scheduled_at=scheduled_at, decision="skipped", reason=reason)
+
+
+def a_fire(job: Job, *ticks: Tick, next_fire: Instant | None, finished: bool = False) -> Fire:
+    return Fire(job=job, ticks=ticks, next_fire=next_fire, finished=finished)
+
+
+def a_worker(*, name: str = "worker", ttl: Micros = 10 * SECOND) -> NewSession:
+    return NewSession(name=name, kind="worker", ttl=ttl)
+
+
+def a_held_run(
+    *,
+    attempt: int = 1,
+    lost: int = 0,
+    policy: RunPolicy = DEFAULT_POLICY,
+    deadline: Instant | None = None,
+    lets_go: bool = False,
+    cancel_requested: bool = False,
+) -> HeldRun:
+    """A run as a worker holds it, for what needs no store."""
+    return HeldRun(
+        id=an_id(),
+        fence=1 << 40 | 7,
+        task="greet",
+        payload=b"null",
+        policy=policy,
+        queue="default",
+        tenant="default",
+        priority=DEFAULT_PRIORITY,
+        attempt=attempt,
+        lost=lost,
+        due=0,
+        started_at=SECOND,
+        attempt_until=SECOND + policy.timeout,
+        deadline=deadline,
+        lets_go=lets_go,
+        cancel_requested=cancel_requested,
+    )

@@ -1,0 +1,46 @@
+"""A clock that stands still until a test moves it."""
+
+import asyncio
+from heapq import heappop, heappush
+from itertools import count
+
+from mainspring.domain.instant import Instant, Micros, parse_instant
+
+START: Instant = parse_instant("2026-03-01T00:00:00Z")
+
+
+class ManualClock:
+    """Both clocks move together, by ``advance`` alone; whoever sleeps wakes in the order of time."""
+
+    def __init__(self, start: Instant = START) -> None:
+        self._now = start
+        self._monotonic: Micros = 0
+        self._order = count()
+        self._sleepers: list[tuple[Micros, int, asyncio.Future[None]]] = []
+
+    def now(self) -> Instant:
+        return self._now
+
+    def monotonic(self) -> Micros:
+        return self._monotonic
+
+    async def sleep(self, duration: Micros) -> None:
+        if duration <= 0:
+            await asyncio.sleep(0)
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heappush(self._sleepers, (self._monotonic + duration, next(self._order), future))
+        await future
+
+    def advance(self, duration: Micros) -> None:
+        """Let time pass. Those who wake run when the caller next awaits."""
+        self._now += duration
+        self._monotonic += duration
+        while self._sleepers and self._sleepers[0][0] <= self._monotonic:
+            _, _, future = heappop(self._sleepers)
+            if not future.done():
+                future.set_result(None)
+
+    def jump(self, duration: Micros) -> None:
+        """Set the wall clock forward or back, as an administrator would. No time passes."""
+        self._now += duration

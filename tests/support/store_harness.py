@@ -1,0 +1,278 @@
+"""A store under test, whichever it is, with its time in the test's hands."""
+
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+import asyncpg
+
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import DAY, HOUR, SECOND, Instant, Micros
+from mainspring.domain.job import Job, LedgerEntry, NewJob
+from mainspring.domain.plan import plan
+from mainspring.domain.run import (
+    HeldRun,
+    NewRun,
+    RunState,
+    RunView,
+    Settlement,
+    Verdict,
+    settle_failure,
+    settle_success,
+)
+from mainspring.ports.coordination import Coordinator
+from mainspring.ports.store import Accepted, EventBatch, Fired, Retention, Staged, Store, Want
+from tests.support.builders import a_worker
+from tests.support.clock import ManualClock
+
+#: Few enough that a test can own them all.
+SHARDS = 8
+
+
+class CoordinatedStore(Store, Coordinator, Protocol):
+    """What every adapter of the store also is."""
+
+
+class Harness(ABC):
+    """The store, its clock, and what tests do again and again.
+
+    The clock of a real server moves on its own between two calls: compare times with ``now()`` taken before and after,
+    and let what must not have happened yet be minutes away.
+    """
+
+    store: CoordinatedStore
+    all_shards = tuple(range(SHARDS))
+
+    def __init__(self) -> None:
+        self._claims: defaultdict[SessionId, int] = defaultdict(int)
+        self._owner: SessionId | None = None
+        self._random = Random(0)
+
+    @abstractmethod
+    async def open(self) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    @abstractmethod
+    async def move_clock(self, duration: Micros) -> None: ...
+
+    @abstractmethod
+    async def let_transactions_end(self) -> None:
+        """Wait until no transaction under way, of whomever, can hold events back."""
+
+    async def advance(self, duration: Micros) -> None:
+        """Let time pass for the store."""
+        await self.move_clock(duration)
+        if duration >= DAY:
+            # As the retention service does every hour: a store may need room made for the days to come.
+            await self.store.prune(Retention(succeeded=10_000 * DAY, unsuccessful=10_000 * DAY, ledger=10_000 * DAY), 1)
+
+    async def now(self) -> Instant:
+        return await self.store.now()
+
+    async def submit(self, *runs: NewRun) -> list[Accepted]:
+        return await self.store.submit(runs)
+
+    async def worker(self, ttl: Micros = 365 * DAY) -> SessionId:
+        """A worker that lives as long as the test, unless told otherwise."""
+        return await self.store.open_session(a_worker(ttl=ttl))
+
+    def last_claim(self, session: SessionId) -> int:
+        """The number of the session's newest claim."""
+        return self._claims[session]
+
+    async def claim(self, session: SessionId, limit: int = 1_000, queue: str = "default") -> list[HeldRun]:
+        return await self.claim_from(session, Want(queue, limit))
+
+    async def claim_from(self, session: SessionId, *wants: Want) -> list[HeldRun]:
+        self._claims[session] += 1
+        return await self.store.claim(session, self._claims[session], wants)
+
+    async def start(self, *runs: NewRun) -> list[HeldRun]:
+        """Submit runs and have a new worker start them; they are returned in the order given."""
+        await self.submit(*runs)
+        queues = dict.fromkeys(run.queue for run in runs)
+        held = await self.claim_from(await self.worker(), *(Want(queue, len(runs)) for queue in queues))
+        by_id = {run.id: run for run in held}
+        return [by_id[run.id] for run in runs]
+
+    async def settle(self, *settlements: Settlement) -> list[Verdict]:
+        return await self.store.settle(settlements)
+
+    async def succeed(self, *held: HeldRun) -> None:
+        verdicts = await self.settle(*(settle_success(run, None) for run in held))
+        assert set(verdicts) <= {Verdict.APPLIED}
+
+    async def fail(self, *held: HeldRun, error: str = "boom") -> None:
+        """The attempts fail; another follows as their policy has it."""
+        now = await self.now()
+        verdicts = await self.settle(*(settle_failure(run, error, self._random, now=now) for run in held))
+        assert set(verdicts) <= {Verdict.APPLIED}
+
+    async def view(self, run: RunId) -> RunView:
+        [view] = await self.store.runs([run])
+        assert view is not None
+        return view
+
+    async def state(self, run: RunId) -> RunState:
+        return (await self.view(run)).state
+
+    async def states(self, runs: Iterable[NewRun | HeldRun]) -> list[RunState]:
+        views = await self.store.runs([run.id for run in runs])
+        return [view.state for view in views if view is not None]
+
+    async def owner(self) -> SessionId:
+        """A scheduler that owns every shard and lives as long as the test."""
+        if self._owner is None:
+            self._owner = await self.store.join("scheduler", 365 * DAY)
+            await self.store.take(self._owner, self.all_shards)
+        return self._owner
+
+    async def stage(self, limit: int = 1_000) -> Staged:
+        return await self.store.stage(await self.owner(), self.all_shards, limit)
+
+    async def put(self, job: NewJob) -> Job:
+        [stored] = await self.store.put_jobs([job])
+        return stored
+
+    async def job(self, job: JobId) -> Job:
+        [stored] = await self.store.jobs([job])
+        assert stored is not None
+        return stored
+
+    async def fire_due(self) -> list[Fired]:
+        """What the scheduler does: fire every tick that is due."""
+        jobs = await self.store.due_jobs(self.all_shards, await self.now(), 1_000)
+        return await self.store.fire(await self.owner(), plan(jobs, await self.now()))
+
+    async def ticks(self, job: JobId) -> list[LedgerEntry]:
+        now = await self.now()
+        return await self.store.ledger(job, now - 50 * DAY, now + 50 * DAY, 10_000)
+
+    async def events(self, reader: str, limit: int = 1_000) -> list[EventBatch]:
+        await self.let_transactions_end()
+        return await self.store.events(reader, limit)
+
+    async def told(self, reader: str) -> list[tuple[str, tuple[RunId, ...]]]:
+        """(kind, runs) of all that the reader has not acknowledged."""
+        return [(batch.kind, batch.runs) for batch in await self.events(reader)]
+
+
+class ClockedHarness(Harness):
+    """A store that asks the clock it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Like that of the servers: ids carry the time, and the builders take the machine's.
+        self.clock = ManualClock(time.time_ns() // 1_000)
+
+    async def move_clock(self, duration: Micros) -> None:
+        self.clock.advance(duration)
+
+    async def let_transactions_end(self) -> None:
+        """There are none of others."""
+
+    async def open(self) -> None:
+        await self.store.open()
+
+    async def close(self) -> None:
+        await self.store.close()
+
+
+class MemoryHarness(ClockedHarness):
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = MemoryStore(self.clock, shards=SHARDS)
+
+
+class SqliteHarness(ClockedHarness):
+    def __init__(self, path: Path) -> None:
+        from mainspring.adapters.store.sqlite import SqliteStore
+
+        super().__init__()
+        self.store = SqliteStore(path, self.clock, shards=SHARDS)
+
+
+class PostgresHarness(Harness):
+    """One database for many tests, emptied before each. Its clock is the server's, moved by a table."""
+
+    def __init__(self, dsn: str, schema: str = "mainspring") -> None:
+        from mainspring.adapters.store.postgres import PostgresStore
+
+        super().__init__()
+        self._dsn = dsn
+        self._schema = schema
+        self.store = PostgresStore(dsn, schema=schema, shards=SHARDS)
+
+    @classmethod
+    async def prepare(cls, dsn: str) -> None:
+        """Make the schema, and put its clock into the tests' hands."""
+        harness = cls(dsn)
+        await harness.store.open()
+        await harness.store.close()
+        connection = await asyncpg.connect(dsn)
+        try:
+            await connection.execute(f"""
+                SET search_path TO {harness._schema};
+                CREATE TABLE test_clock (offset_us bigint NOT NULL);
+                INSERT INTO test_clock VALUES (0);
+                CREATE OR REPLACE FUNCTION now_us() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS $$
+                    SELECT (extract(epoch FROM now()) * 1000000)::bigint
+                           + (SELECT offset_us FROM {harness._schema}.test_clock)
+                $$;
+            """)
+        finally:
+            await connection.close()
+
+    async def open(self) -> None:
+        self._connection = await asyncpg.connect(self._dsn, server_settings={"search_path": self._schema})
+        await self.wipe()
+        await self.store.open()
+
+    async def close(self) -> None:
+        try:
+            await self.store.close()
+        finally:
+            await self._connection.close()
+
+    async def wipe(self) -> None:
+        """Empty every table but those that say what the store is. Deleting a few rows is quicker than truncating."""
+        kept = ("meta", "shard", "name", "test_clock")
+        tables = await self._connection.fetch(
+            """
+            SELECT relname FROM pg_class
+            WHERE relnamespace = $1::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+              AND relname <> ALL ($2::text[]) AND relname NOT LIKE '%migration%'
+            """,
+            self._schema,
+            kept,
+        )
+        deletes = [f'DELETE FROM "{table["relname"]}"' for table in tables]
+        reset = ["UPDATE shard SET owner = NULL, epoch = 0", "UPDATE test_clock SET offset_us = 0"]
+        await self._connection.execute("; ".join(deletes + reset))
+
+    async def move_clock(self, duration: Micros) -> None:
+        await self._connection.execute("UPDATE test_clock SET offset_us = offset_us + $1", duration)
+
+    async def let_transactions_end(self) -> None:
+        newest = await self._connection.fetchval("SELECT pg_current_xact_id()::text::bigint")
+        while not await self._connection.fetchval(
+            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint > $1", newest
+        ):
+            # Other tests use the same server. Each look is a round trip, so this does not spin.
+            continue
+
+
+def ids(runs: Iterable[NewRun | HeldRun]) -> list[RunId]:
+    return [run.id for run in runs]
+
+
+#: Longer than any lease in these tests that is meant to run out, shorter than the others.
+A_WHILE: Micros = HOUR
+SHORT_LEASE: Micros = 10 * SECOND

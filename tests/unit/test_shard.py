@@ -1,0 +1,58 @@
+"""Shards are spread evenly over members, and move only when they must."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.ids import SessionId
+from mainspring.domain.shard import owner_of, shards_of
+
+SHARDS = 100
+
+members = st.sets(st.integers(1, 10_000), min_size=1, max_size=8).map(lambda ids: sorted(map(SessionId, ids)))
+
+
+@given(members)
+def test_every_shard_has_exactly_one_owner(members: list[SessionId]) -> None:
+    owned = [shard for member in members for shard in shards_of(member, SHARDS, members)]
+    assert sorted(owned) == list(range(SHARDS))
+
+
+@given(members)
+def test_the_order_in_which_members_are_listed_does_not_matter(members: list[SessionId]) -> None:
+    assert all(owner_of(shard, members) == owner_of(shard, members[::-1]) for shard in range(SHARDS))
+
+
+@given(members.filter(lambda members: len(members) > 1), st.data())
+def test_a_death_moves_only_the_shards_of_the_dead(members: list[SessionId], data: st.DataObject) -> None:
+    dead = data.draw(st.sampled_from(members))
+    left = [member for member in members if member != dead]
+    for shard in range(SHARDS):
+        before = owner_of(shard, members)
+        assert before == dead or owner_of(shard, left) == before
+
+
+@given(members, st.integers(10_001, 20_000).map(SessionId))
+def test_a_newcomer_takes_shards_and_moves_no_others(members: list[SessionId], newcomer: SessionId) -> None:
+    for shard in range(SHARDS):
+        after = owner_of(shard, [*members, newcomer])
+        assert after == newcomer or after == owner_of(shard, members)
+
+
+def test_shards_are_spread_evenly() -> None:
+    members = [SessionId(member) for member in range(1, 5)]
+    share = Counter(owner_of(shard, members) for shard in range(10_000))
+    assert all(2_300 < share[member] < 2_700 for member in members)
+
+
+def test_every_one_of_a_few_members_gets_a_fair_part_of_a_hundred_shards() -> None:
+    for first in range(1, 200):
+        members = [SessionId(first + step) for step in range(3)]
+        share = Counter(owner_of(shard, members) for shard in range(SHARDS))
+        assert all(15 <= share[member] <= 55 for member in members)
+
+
+def test_owners_are_the_same_on_every_machine() -> None:
+    members = [SessionId(1), SessionId(2), SessionId(3)]
+    assert "".join(str(owner_of(shard, members)) for shard in range(10)) == "2233133211"

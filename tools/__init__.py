@@ -1,0 +1,1 @@
+"""What developing needs and the product does not."""
