@@ -217,9 +217,12 @@ async def test_claiming_from_many_tasks_never_gives_a_run_twice(harness: Harness
 async def test_claims_and_submits_at_the_same_time_lose_nothing(harness: Harness) -> None:
     worker = await harness.worker()
     batches = [some_runs(20) for _ in range(10)]
-    claims = [harness.claim(worker, 15) for _ in range(10)]
-    answers = await asyncio.gather(*(harness.submit(*batch) for batch in batches), *claims)
-    claimed = [answer.id for part in answers[10:] for answer in part]
+    claimed: list[str] = []
+
+    async def claim() -> None:
+        claimed.extend(ids(await harness.claim(worker, 15)))
+
+    await asyncio.gather(*(harness.submit(*batch) for batch in batches), *(claim() for _ in range(10)))
     claimed += ids(await harness.claim(worker))
     assert sorted(claimed) == sorted(run for batch in batches for run in ids(batch))
 

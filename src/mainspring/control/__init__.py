@@ -1,1 +1,1 @@
-"""The control plane: submit, own shards, stage what is due, reap what was lost, prune what is old. One file, one service."""
+"""The control plane: submit, own shards, stage what is due, reap what was lost, prune what is old."""

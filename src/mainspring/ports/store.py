@@ -80,6 +80,7 @@ class Fired(msgspec.Struct, frozen=True, kw_only=True):
     applied: bool
     #: Ticks that became runs, after the overlap rule had its say.
     runs: int = 0
+    #: The queues that got work, or may have.
     queues: tuple[str, ...] = ()
 
 
@@ -228,11 +229,11 @@ class Staging(Protocol):
         owns its shard by a live lease. A tick is recorded once, whoever comes second. A run whose due time is ahead is
         ``scheduled``.
 
-        The job's overlap rule is applied here, tick by tick, against what is on its way (waiting or live) in the same
-        transaction. skip: while anything is, the tick is skipped (overlap). queue: the tick's run waits for the one
-        before it; while one is blocked, or two are on their way, the tick is skipped (overlap). cancel: what is on its
-        way is asked to stop, and the tick's run is blocked until it has. A fixed-delay job whose tick left no run
-        ticks again one delay from now.
+        The job's overlap rule is applied here, against what is on its way (waiting or live) in the same transaction;
+        between ticks that fire together the plan has decided already. skip: while anything is on its way, the tick is
+        skipped (overlap). queue: the tick's run waits for the one before it; while one is blocked, or two are on their
+        way, the tick is skipped (overlap). cancel: what is on its way is asked to stop, and the tick's run is blocked
+        until it has. A fixed-delay job whose tick left no run ticks again one delay from now.
         """
         ...
 

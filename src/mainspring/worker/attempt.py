@@ -55,8 +55,8 @@ class Attempt(msgspec.Struct, eq=False):
 class Holding:
     """What one session of the worker holds, as every beat tells the store.
 
-    A run is in ``held`` from its claim's answer until the verdict on its settlement. A fresh session starts with a fresh
-    holding, so nothing of the old one can be mistaken for its own.
+    A run is in ``held`` from its claim's answer until the verdict on its settlement. A fresh session starts with a
+    fresh holding, so nothing of the old one can be mistaken for its own.
     """
 
     __slots__ = ("held", "last_claim", "lost", "pending", "renewed_at", "session")

@@ -36,13 +36,13 @@ class Cancellation(TickingService):
         self._also = also
         self._stopping_attempts: set[Attempt] = set()
         #: No attempt is out of time before this.
-        self._earliest = NEVER
+        self.earliest = NEVER
         self._next_sweep = NEVER
 
     def watch(self, until: Micros) -> None:
         """An attempt has begun whose time ends then."""
-        if until < self._earliest:
-            self._earliest = until
+        if until < self.earliest:
+            self.earliest = until
             if until < self._next_sweep:
                 self._next_sweep = until
                 self.bell.ring()
@@ -69,10 +69,10 @@ class Cancellation(TickingService):
 
     async def tick(self) -> Micros:
         now = self.clock.monotonic()
-        if now >= self._earliest:
+        if now >= self.earliest:
             self._stop_overdue(now)
         self._insist(now)
-        wait = min(self._also(now), _LONGEST_WAIT, self._earliest - now)
+        wait = min(self._also(now), _LONGEST_WAIT, self.earliest - now)
         for attempt in self._stopping_attempts:
             wait = min(wait, attempt.kill_at - now)
         wait = max(wait, _SWEEP)
@@ -87,7 +87,7 @@ class Cancellation(TickingService):
                     self.request(attempt, Stop.TIMEOUT)
                 elif attempt.until < earliest:
                     earliest = attempt.until
-        self._earliest = earliest
+        self.earliest = earliest
 
     def _insist(self, now: Micros) -> None:
         for attempt in list(self._stopping_attempts):

@@ -4,11 +4,8 @@ from collections.abc import Callable
 from random import Random
 from typing import assert_never
 
-import msgspec
-
 from mainspring.domain.instant import Instant, Micros, format_duration
 from mainspring.domain.run import (
-    MAX_RESULT,
     Settlement,
     settle_cancel,
     settle_failure,
@@ -18,10 +15,9 @@ from mainspring.domain.run import (
 )
 from mainspring.ports.clock import Clock
 from mainspring.worker.attempt import Attempt, Stop
+from mainspring.worker.results import result_problem
 from mainspring.worker.settler import Settler
 from mainspring.worker.slots import Slots
-
-_json = msgspec.json.Decoder(msgspec.Raw)
 
 
 class Outcomes:
@@ -102,15 +98,3 @@ class Outcomes:
     def _store_time(self, attempt: Attempt) -> Instant:
         """The store's clock, as far as this worker can know it: deadlines are told by that one."""
         return attempt.held.started_at + self._clock.monotonic() - attempt.came_at
-
-
-def result_problem(result: bytes) -> str | None:
-    """Why a result cannot be kept."""
-    if len(result) > MAX_RESULT:
-        return f"ResultTooLarge: the result has {len(result)} bytes, and at most {MAX_RESULT} are kept"
-    try:
-        _json.decode(result)
-        result.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return f"ResultNotJSON: {error}"
-    return None

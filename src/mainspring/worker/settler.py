@@ -45,7 +45,6 @@ class Settler:
         self._largest = settings.largest_settle
         self._most_in_flight = settings.settles_in_flight
         self._progress = progress
-        self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[Attempt, Settlement]] = []
         self._idle = True
         self._sending: set[asyncio.Task[None]] = set()
@@ -67,7 +66,7 @@ class Settler:
         if self._idle:
             # On the next turn of the loop: whatever else ends on this one goes along.
             self._idle = False
-            self._loop.call_soon(self._pump)
+            asyncio.get_running_loop().call_soon(self._pump)
 
     async def close(self) -> None:
         """Stop trying; what was not heard by now is found by the reaper."""
@@ -95,7 +94,7 @@ class Settler:
                 break
             batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
             self._in_flight += len(batch)
-            task = self._loop.create_task(self._send(batch), name="settle")
+            task = asyncio.create_task(self._send(batch), name="settle")
             self._sending.add(task)
             task.add_done_callback(self._sent)
         self._idle = not self._sending and not self._waiting

@@ -36,7 +36,8 @@ class LocalWakeups:
     """The inert twin of every other kind: it reaches whoever shares the process."""
 
     def __init__(self) -> None:
-        self._bells: defaultdict[str, set[LocalBell]] = defaultdict(set)
+        # Dictionaries, not sets: bells ring in the order they were hung, so that a simulation repeats itself.
+        self._bells: defaultdict[str, dict[LocalBell, None]] = defaultdict(dict)
 
     async def open(self) -> None: ...
 
@@ -45,7 +46,7 @@ class LocalWakeups:
 
     def ring(self, topics: Collection[str]) -> None:
         for topic in topics:
-            for bell in self._bells.get(topic, ()):
+            for bell in list(self._bells.get(topic, ())):
                 bell.ring()
 
     def ring_all(self) -> None:
@@ -55,9 +56,9 @@ class LocalWakeups:
     def listen(self, topics: Collection[str]) -> LocalBell:
         bell = LocalBell(self, topics)
         for topic in topics:
-            self._bells[topic].add(bell)
+            self._bells[topic][bell] = None
         return bell
 
     def forget(self, bell: LocalBell, topics: Collection[str]) -> None:
         for topic in topics:
-            self._bells[topic].discard(bell)
+            self._bells[topic].pop(bell, None)

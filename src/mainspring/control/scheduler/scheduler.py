@@ -170,7 +170,7 @@ class Scheduler(TickingService):
         self._ring(dict.fromkeys(queue for fired in answers for queue in fired.queues))
         applied = [fire for fire, fired in zip(fires, answers, strict=True) if fired.applied]
         if len(applied) < len(fires):
-            self.log.info("fires were refused: jobs changed, or shards", jobs=len(fires) - len(applied))
+            self.log.debug("fires were refused: jobs changed, or shards", jobs=len(fires) - len(applied))
         if self._loader is not None:
             self._foresee(applied)
         return len(applied)

@@ -19,6 +19,17 @@ _FILES = ("submit", "claim", "settle", "stage", "fire", "reap", "read", "coordin
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TRIES = 6
 
+#: Set on every connection.
+SESSION = {
+    "application_name": "mainspring",
+    "statement_timeout": "10s",
+    "lock_timeout": "3s",
+    "idle_in_transaction_session_timeout": "2s",
+    "jit": "off",
+    # A plan that was cached while a table was empty must still be good when it has a million rows.
+    "enable_seqscan": "off",
+}
+
 #: The server chose another transaction, not this one: do it again.
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 #: The connection, the server or its disk is away. 25006: a demoted primary, which would refuse writes for ever.
@@ -69,13 +80,7 @@ class Database:
                 reset=_keep_as_it_is,
                 timeout=5,
                 command_timeout=15,
-                server_settings={
-                    "application_name": "mainspring",
-                    "statement_timeout": "10s",
-                    "lock_timeout": "3s",
-                    "idle_in_transaction_session_timeout": "2s",
-                    "jit": "off",
-                },
+                server_settings=SESSION,
             )
         except _AWAY as error:
             raise StoreUnavailable(f"PostgreSQL: {error or type(error).__name__}") from error

@@ -40,14 +40,6 @@ class PostgresStore(Jobs, Reaping, Coordination):
     async def close(self) -> None:
         await self._db.close()
 
-    async def migrate(self) -> int:
-        """Bring the schema up to date without starting anything; how many migrations were applied."""
-        await self._db.open()
-        try:
-            return await schemas.migrate(self._db, self.shards)
-        finally:
-            await self._db.close()
-
     async def _read_shards(self, connection: Connection) -> int:
         shards: int = await connection.fetchval(f"SELECT shards FROM {self._db.schema}.meta")
         return shards

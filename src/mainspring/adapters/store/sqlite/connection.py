@@ -1,0 +1,160 @@
+"""Connections to the file: where it may lie, how it is opened, what is in it, and what an error means."""
+
+import os
+import secrets
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+
+from mainspring.adapters.store import named_sql
+from mainspring.domain.errors import Invalid, MainspringError, StoreUnavailable
+from mainspring.domain.instant import SECOND, Micros
+
+PACKAGE = "mainspring.adapters.store.sqlite"
+MIGRATIONS = named_sql.migrations(PACKAGE)
+QUERIES = named_sql.load(PACKAGE, "queries.sql")
+
+#: How long to wait for another process that writes.
+BUSY_TIMEOUT: Micros = 5 * SECOND
+
+#: Locks and shared memory do not work there, or not between machines: a database would be destroyed silently.
+_NETWORK_FILE_SYSTEMS = frozenset(
+    ("9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs")
+)
+
+#: What was asked is at fault, not the database: the same request would fail again.
+_REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.SQLError, apsw.TooBigError)
+
+
+def refuse_network_file_system(path: Path) -> None:
+    kind = file_system_of(path)
+    if kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
+        raise Invalid(
+            "store",
+            f"{path} lies on a network file system ({kind}), where SQLite cannot lock",
+            "use a local disk, or PostgreSQL for several machines",
+        )
+
+
+def file_system_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The kind of file system a path lies on, such as ``ext4``; empty where it cannot be told."""
+    try:
+        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return ""
+    place = os.path.realpath(path)
+    deepest, kind = "", ""
+    for line in lines:
+        # … mount point … - type source options; spaces in names are written \040.
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        point = fields[4].replace("\\040", " ")
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        # A later mount on the same point hides the earlier one.
+        if inside and len(point) >= len(deepest):
+            deepest, kind = point, right.split(" ")[0]
+    return kind
+
+
+def open_for_writing(path: Path, shards: int) -> apsw.Connection:
+    """Open or make the file, bring its schema up to date under a lock, and teach the connection its procedures."""
+    refuse_network_file_system(path)
+    connection = _connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        # Checkpoints are done by the one who writes. Each rewrites the pages that are hot anyway: few and large is cheap.
+        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        migrate(connection, shards)
+        teach(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_for_reading(path: Path) -> apsw.Connection:
+    connection = _connect(path, apsw.SQLITE_OPEN_READWRITE)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _connect(path: Path, flags: int) -> apsw.Connection:
+    connection = apsw.Connection(str(path), flags=flags)
+    connection.set_busy_timeout(BUSY_TIMEOUT // 1_000)
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA cache_size = -65536")
+    connection.execute("PRAGMA mmap_size = 268435456")
+    return connection
+
+
+def migrate(connection: apsw.Connection, shards: int, newest: int | None = None) -> None:
+    """Apply the migrations that are missing, all or none; one process at a time. Refuses a schema from the future."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _migrate(connection, shards, MIGRATIONS[-1][0] if newest is None else newest)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _migrate(connection: apsw.Connection, shards: int, newest: int) -> None:
+    current = schema_version(connection)
+    if current > newest:
+        raise MainspringError(
+            f"the database has schema {current} and this program knows {newest}: it was used by a newer Mainspring"
+        )
+    for number, _, text in MIGRATIONS:
+        if not current < number <= newest:
+            continue
+        connection.execute(text)
+        if number == 1:
+            connection.execute(
+                "INSERT INTO meta (only_row, schema_version, store_id, shards) VALUES (1, 1, ?, ?)",
+                (secrets.token_hex(16), shards),
+            )
+            connection.executemany("INSERT INTO shard (id) VALUES (?)", [(shard,) for shard in range(shards)])
+        connection.execute("UPDATE meta SET schema_version = ?", (number,))
+
+
+def schema_version(connection: apsw.Connection) -> int:
+    """0: there is nothing in the file yet."""
+    if not _number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'meta'"):
+        if _number(connection, "SELECT count(*) FROM sqlite_master"):
+            raise MainspringError("the file is a database of something else: it has tables, but none of Mainspring's")
+        return 0
+    return _number(connection, "SELECT schema_version FROM meta")
+
+
+def shards_of(connection: apsw.Connection) -> int:
+    """How many shards the store was made with."""
+    return _number(connection, "SELECT shards FROM meta")
+
+
+def _number(connection: apsw.Connection, query: str) -> int:
+    value = connection.execute(query).get
+    assert isinstance(value, int)
+    return value
+
+
+def teach(connection: apsw.Connection) -> None:
+    """Make the procedures, which live as long as the connection."""
+    scripts = [entry for entry in files(PACKAGE).joinpath("procedures").iterdir() if entry.name.endswith(".sql")]
+    for script in sorted(scripts, key=lambda entry: entry.name):
+        connection.execute(script.read_text("utf-8"))
+
+
+def meaning(error: apsw.Error) -> MainspringError:
+    """What an error of the engine means to whoever asked."""
+    if isinstance(error, _REFUSED):
+        return Invalid("batch", f"SQLite refused it: {error}")
+    return StoreUnavailable(f"SQLite: {type(error).__name__}: {error}")
+
+
+def blames_request(error: apsw.Error) -> bool:
+    return isinstance(error, _REFUSED)

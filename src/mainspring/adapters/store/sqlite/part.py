@@ -1,0 +1,19 @@
+"""What the parts of the store share."""
+
+from mainspring.adapters.store.sqlite.threads import Reader, Writer
+from mainspring.adapters.store.sqlite.times import StoreTime
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import shard_of
+
+
+class Part:
+    shards: int
+    _writer: Writer
+    _reader: Reader
+    _time: StoreTime
+
+    def _check_shard(self, identifier: str) -> None:
+        # Nobody would ever look at a shard that the store does not have.
+        shard = shard_of(identifier)
+        if shard >= self.shards:
+            raise Invalid("id", f"{identifier} carries shard {shard}", f"0 to {self.shards - 1}")

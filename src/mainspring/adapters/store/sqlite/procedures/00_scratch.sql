@@ -1,0 +1,52 @@
+-- Where procedures keep what they are working on, and how they are called. All of it lives in memory, per connection.
+--
+-- A procedure is a trigger on a view: INSERT INTO call is one statement, so all that a request does is one step of the
+-- database engine, atomic by itself, and the interpreter is asked for once and not once a row. Several requests are
+-- several rows of the same INSERT, and share a commit.
+
+-- number: where the answer goes. who: the session that asks. size: a limit, or how many items there are in the batch.
+CREATE TEMP VIEW call (number, kind, now, who, size, batch) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL;
+CREATE TEMP TABLE reply (number INTEGER PRIMARY KEY, body TEXT);
+
+-- Parts that procedures share; see moves.sql.
+CREATE TEMP VIEW enter_fresh (now) AS SELECT NULL;
+CREATE TEMP VIEW free_gate (key, holder, now) AS SELECT NULL, NULL, NULL;
+CREATE TEMP VIEW end_run (id, state, reason, now) AS SELECT NULL, NULL, NULL, NULL;
+CREATE TEMP VIEW stop_run (id, now) AS SELECT NULL, NULL;
+CREATE TEMP VIEW tell (now) AS SELECT NULL;
+
+-- What happened to runs in this request, for the outbox; empty while nobody reads it.
+CREATE TEMP TABLE happened (n INTEGER PRIMARY KEY, kind TEXT, run TEXT);
+
+-- Runs about to enter, in the order they were given.
+CREATE TEMP TABLE fresh (
+    id TEXT PRIMARY KEY, n INTEGER, shard INTEGER, tenant TEXT, queue TEXT, priority INTEGER, task TEXT, policy TEXT,
+    payload TEXT, body INTEGER, timeout INTEGER, due INTEGER, start_by INTEGER, deadline INTEGER, gate INTEGER,
+    late INTEGER DEFAULT 0, job_id TEXT, job_version INTEGER, scheduled_at INTEGER, origin TEXT, replay_of TEXT
+) WITHOUT ROWID;
+
+-- Runs chosen, best first.
+CREATE TEMP TABLE picked (n INTEGER PRIMARY KEY, id TEXT);
+CREATE TEMP VIEW want (queue, most, now) AS SELECT NULL, NULL, NULL;
+
+-- Attempts that end, with what becomes of their runs.
+CREATE TEMP TABLE settling (
+    id TEXT PRIMARY KEY, n INTEGER, fence INTEGER, outcome TEXT, state TEXT, reason TEXT, delay INTEGER, result TEXT,
+    error TEXT, gate INTEGER, origin TEXT, by_attempt INTEGER
+) WITHOUT ROWID;
+
+-- Fires and their ticks, one at a time.
+CREATE TEMP VIEW fire_job (
+    n, job_id, rev, next_fire, finished, delay, overlap, queue, priority, timeout, gate, start_within, deadline, ticks,
+    now, who
+) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
+CREATE TEMP VIEW fire_tick (
+    n, job_id, overlap, queue, priority, timeout, gate, start_within, deadline, origin, scheduled_at, decision, reason,
+    run_id, due, late, ticks, last_at, now
+) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+            NULL;
+CREATE TEMP TABLE fired (n INTEGER PRIMARY KEY);
+CREATE TEMP TABLE made (place INTEGER PRIMARY KEY, n INTEGER, id TEXT, queue TEXT);
+
+-- Jobs whose state is changed, one at a time.
+CREATE TEMP VIEW set_job (id, state, now) AS SELECT NULL, NULL, NULL;

@@ -1,0 +1,38 @@
+-- Who owns which shard. A member is a session of a scheduler.
+
+-- Size: ttl. Answer: members, (shard, epoch) of the owned; null for somebody who was buried.
+CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.kind = 'renew' BEGIN
+    UPDATE session SET lease_until = NEW.now + NEW.size WHERE id = NEW.who AND dead = 0 AND kind = 'scheduler';
+    UPDATE session SET dead = 1 WHERE dead = 0 AND kind = 'scheduler' AND lease_until < NEW.now;
+    INSERT OR REPLACE INTO reply (number, body)
+    SELECT NEW.number, CASE WHEN EXISTS (
+        SELECT 1 FROM session s WHERE s.id = NEW.who AND s.dead = 0 AND s.kind = 'scheduler'
+    ) THEN json_array(
+        json((SELECT json_group_array(s.id ORDER BY s.id) FROM session s WHERE s.dead = 0 AND s.kind = 'scheduler')),
+        json((SELECT json_group_array(json_array(h.id, h.epoch)) FROM shard h WHERE h.owner = NEW.who))
+    ) ELSE 'null' END;
+END;
+
+-- Batch: shards. Answer: (shard, epoch) of what was newly taken.
+CREATE TEMP TRIGGER take INSTEAD OF INSERT ON call WHEN NEW.kind = 'take' BEGIN
+    DELETE FROM picked;
+    INSERT INTO picked (n)
+    SELECT h.id FROM shard h
+    WHERE h.id IN (SELECT value FROM json_each(NEW.batch))
+      AND EXISTS (SELECT 1 FROM session s WHERE s.id = NEW.who AND s.dead = 0 AND s.lease_until >= NEW.now)
+      AND NOT EXISTS (SELECT 1 FROM session s WHERE s.id = h.owner AND s.dead = 0 AND s.lease_until >= NEW.now);
+    UPDATE shard SET owner = NEW.who, epoch = epoch + 1 WHERE id IN (SELECT p.n FROM picked p);
+    INSERT OR REPLACE INTO reply (number, body)
+    SELECT NEW.number, json_group_array(json_array(h.id, h.epoch)) FROM picked p CROSS JOIN shard h ON h.id = p.n;
+END;
+
+CREATE TEMP TRIGGER give_up INSTEAD OF INSERT ON call WHEN NEW.kind = 'give_up' BEGIN
+    UPDATE shard SET owner = NULL WHERE id IN (SELECT value FROM json_each(NEW.batch)) AND owner = NEW.who;
+    INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
+END;
+
+CREATE TEMP TRIGGER leave INSTEAD OF INSERT ON call WHEN NEW.kind = 'leave' BEGIN
+    UPDATE shard SET owner = NULL WHERE owner = NEW.who;
+    UPDATE session SET dead = 1 WHERE id = NEW.who AND dead = 0;
+    INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
+END;

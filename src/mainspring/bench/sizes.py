@@ -1,0 +1,85 @@
+"""How much is measured: everything, or enough for a first impression."""
+
+import msgspec
+
+#: What one no-op carries in every measurement: 167 bytes of JSON, as the arguments of an ordinary call would be.
+PAYLOAD = b'{"user_id":123456,"email":"someone@example.com","note":"' + b"x" * 110 + b'"}'
+QUEUE = "bench"
+TASK = "nothing"
+STAMP = "stamp"
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of jobs, and durations in seconds."""
+
+    quick: bool = False
+    rounds: int = 3
+    #: The steady window of the full cycle, what goes before it, and how long the ceiling is measured beside it.
+    seconds: float = 60
+    warm_up: float = 8
+    ceiling_seconds: float = 20
+    #: Runs that are submitted ahead of the workers in the full cycle.
+    backlog: int = 20_000
+    drain: int = 200_000
+    submit_seconds: float = 5
+    submit_tasks: int = 64
+    submit_batch: int = 1_000
+    idle_samples: int = 400
+    herd: int = 5_000
+    steady_rate: int = 1_000
+    steady_seconds: float = 15
+    crons: int = 10_000
+    #: Claims are timed beside none and beside each of these numbers of future runs.
+    future: tuple[int, ...] = (1_000_000, 10_000_000)
+    claims: int = 60
+    claim_batch: int = 500
+    #: Scheduled runs of 500 bytes, for what one takes on disk.
+    stored: int = 1_000_000
+    wheel: int = 1_000_000
+    soak_seconds: float = 1_800
+    #: Processes, where the store allows more than one.
+    workers: int = 1
+
+
+QUICK = Sizes(
+    quick=True,
+    rounds=1,
+    seconds=10,
+    warm_up=2,
+    ceiling_seconds=3,
+    drain=30_000,
+    submit_seconds=1,
+    idle_samples=80,
+    steady_seconds=4,
+    future=(1_000_000,),
+    claims=30,
+    stored=100_000,
+)
+
+
+def scaled(sizes: Sizes, factor: float) -> Sizes:
+    """The same in small, for trying out the benchmark itself: what it measures then means nothing."""
+    if factor == 1:
+        return sizes
+
+    def less(number: int, least: int = 1) -> int:
+        return max(least, round(number * factor))
+
+    return msgspec.structs.replace(
+        sizes,
+        seconds=max(0.5, sizes.seconds * factor),
+        warm_up=max(0.3, sizes.warm_up * factor),
+        ceiling_seconds=max(0.3, sizes.ceiling_seconds * factor),
+        backlog=less(sizes.backlog, 1_000),
+        drain=less(sizes.drain, 500),
+        submit_seconds=max(0.2, sizes.submit_seconds * factor),
+        idle_samples=less(sizes.idle_samples, 10),
+        herd=less(sizes.herd, 50),
+        steady_seconds=max(1.0, sizes.steady_seconds * factor),
+        crons=less(sizes.crons, 50),
+        future=tuple(less(number, 1_000) for number in sizes.future),
+        claims=less(sizes.claims, 5),
+        stored=less(sizes.stored, 1_000),
+        wheel=less(sizes.wheel, 1_000),
+        soak_seconds=max(2.0, sizes.soak_seconds * factor),
+    )

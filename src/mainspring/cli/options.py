@@ -1,0 +1,63 @@
+"""Options that several commands share, and what they turn into."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from mainspring.domain.errors import Invalid
+from mainspring.sdk.app import Mainspring
+from mainspring.settings import Settings, load, parse_queues
+
+Store: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--store", help="A path for SQLite, or postgresql://…", envvar=None, show_default=False),
+]
+Config: TypeAlias = Annotated[
+    Path | None, typer.Option("--config", help="A settings file instead of ./mainspring.toml.", show_default=False)
+]
+Host: TypeAlias = Annotated[str | None, typer.Option("--host", help="Listen on this address.", show_default=False)]
+Port: TypeAlias = Annotated[int | None, typer.Option("--port", help="Listen on this port.", show_default=False)]
+Queues: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--queue", "-q", help="A queue with its slots, such as mail:20; can be repeated.", show_default=False),
+]
+Name: TypeAlias = Annotated[str | None, typer.Option("--name", help="A label for this process.", show_default=False)]
+LogLevel: TypeAlias = Annotated[
+    str | None, typer.Option("--log-level", help="debug, info, warning or error.", show_default=False)
+]
+Application: TypeAlias = Annotated[str, typer.Argument(help="The application, as in module:app.", metavar="MODULE:APP")]
+
+
+def load_application(path: str) -> Mainspring:
+    """Import ``module:app`` from here or from the installed packages."""
+    module_name, separator, attribute = path.partition(":")
+    if not separator or not module_name or not attribute:
+        raise Invalid("application", f"{path!r} is not of the form module:app", "for example tasks:app")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise Invalid("application", f"there is no module {error.name!r} here") from None
+        raise Invalid("application", f"{module_name} cannot be imported: {error}") from error
+    except Exception as error:
+        raise Invalid("application", f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Mainspring):
+        raise Invalid("application", f"{module_name} has no Mainspring called {attribute!r}")
+    return found
+
+
+def settings_of(application: Mainspring | None, config: Path | None, **flags: object) -> Settings:
+    """Flags over code over the environment over the file."""
+    given = {name.replace("__", "."): value for name, value in flags.items()}
+    queues = given.pop("worker.queues", None)
+    if queues:
+        given["worker.queues"] = parse_queues(queues, "--queue")
+    if application is not None and config is None:
+        return application.settings(given)
+    return load(given, file=config)

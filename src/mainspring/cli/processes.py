@@ -1,0 +1,155 @@
+"""The processes: everything in one, or a scheduler and a worker each for itself."""
+
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+import watchfiles
+
+from mainspring.bootstrap import Node, Role
+from mainspring.cli import logs
+from mainspring.cli.options import (
+    Application,
+    Config,
+    Host,
+    LogLevel,
+    Name,
+    Port,
+    Queues,
+    Store,
+    load_application,
+    settings_of,
+)
+from mainspring.domain.instant import isoformat
+from mainspring.runtime.signals import StopSignals
+from mainspring.sdk.app import Mainspring
+from mainspring.settings import Settings
+
+
+def register(application: typer.Typer) -> None:
+    application.command("up")(up)
+    application.command("scheduler")(scheduler)
+    application.command("worker")(worker)
+
+
+def up(
+    app: Annotated[
+        str | None, typer.Argument(help="The application, as in module:app.", metavar="[MODULE:APP]")
+    ] = None,
+    store: Store = None,
+    host: Host = None,
+    port: Port = None,
+    queue: Queues = None,
+    config: Config = None,
+    log_level: LogLevel = None,
+    reload: Annotated[bool, typer.Option("--reload", help="Start anew whenever a Python file changes.")] = False,
+) -> None:
+    """Run everything in one process: scheduler, worker and /healthz.
+
+    Example: mainspring up tasks:app --queue mail:20 --queue default:100
+    """
+    if reload:
+        _reload()
+        return
+    loaded = load_application(app) if app else None
+    settings = settings_of(
+        loaded,
+        config,
+        store=store,
+        host=host,
+        port=port,
+        worker__queues=queue,
+        log__level=log_level,
+    )
+    roles = {Role.SCHEDULER, Role.HTTP} | ({Role.WORKER} if loaded else set())
+    _run(settings, roles, loaded, app)
+
+
+def scheduler(store: Store = None, name: Name = None, config: Config = None, log_level: LogLevel = None) -> None:
+    """Run a scheduler: stages what is due, fires crons, returns the runs of dead workers. Start as many as you like."""
+    settings = settings_of(None, config, store=store, scheduler__name=name, log__level=log_level)
+    _run(settings, {Role.SCHEDULER}, None, None)
+
+
+def worker(
+    app: Application,
+    store: Store = None,
+    queue: Queues = None,
+    name: Name = None,
+    config: Config = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Run a worker: claims runs, executes them, reports. Start as many as you like.
+
+    SIGTERM lets running work finish within the grace period; a second one gives it back at once.
+
+    Example: mainspring worker tasks:app --queue mail:20
+    """
+    loaded = load_application(app)
+    settings = settings_of(loaded, config, store=store, worker__queues=queue, worker__name=name, log__level=log_level)
+    _run(settings, {Role.WORKER}, loaded, app)
+
+
+def _run(settings: Settings, roles: set[Role], app: Mainspring | None, path: str | None) -> None:
+    logs.configure(settings.log)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        recycled = runner.run(_serve(settings, roles, app, path))
+    if recycled:
+        # Same command, same arguments, a fresh process: memory that was lost is back.
+        os.execv(sys.executable, [sys.executable, "-m", "mainspring", *sys.argv[1:]])  # noqa: S606
+
+
+async def _serve(settings: Settings, roles: set[Role], app: Mainspring | None, path: str | None) -> bool:
+    async with StopSignals() as stop:
+        node = Node(settings, roles, app, path)
+        if app is not None:
+            app.use(node.engine)
+        await node.engine.open()
+        try:
+            await node.start()
+            if app is not None:
+                for job in await app.declare():
+                    following = isoformat(job.next_fire) if job.next_fire is not None else "when its run has ended"
+                    typer.echo(f"  schedule {job.spec.name}: next {following}", err=True)
+            typer.echo(node.banner(), err=True)
+            leaving = await _first(stop.asked.wait(), node.wants_recycling())
+            insisting = asyncio.create_task(_when(stop.insisted.wait(), node.stop_now))
+            await node.stop()
+            insisting.cancel()
+            return leaving == 1
+        finally:
+            await node.engine.close()
+
+
+async def _first(*waits: Coroutine[None, None, object]) -> int:
+    """Which of these is done first."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return min(tasks.index(task) for task in done)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _when(event: Awaitable[object], action: Callable[[], None]) -> None:
+    await event
+    action()
+
+
+def _reload() -> None:
+    command = [sys.executable, "-m", "mainspring", *(word for word in sys.argv[1:] if word != "--reload")]
+    typer.echo("watching *.py under this directory", err=True)
+    watchfiles.run_process(
+        Path.cwd(),
+        target=shlex.join(command),
+        target_type="command",
+        watch_filter=watchfiles.PythonFilter(),
+        sigint_timeout=30,
+    )

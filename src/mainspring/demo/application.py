@@ -1,0 +1,56 @@
+"""A few crons, a stream of jobs, some that fail and are tried again, one that is slow and one that is busy."""
+
+import random
+
+from mainspring import Context, Mainspring, RetryPolicy
+from mainspring.domain.instant import MILLISECOND, SECOND
+
+app = Mainspring()
+_random = random.Random()
+
+
+@app.task(
+    queue="mail", retries=5, retry=RetryPolicy(max_retries=5, first_delay=500 * MILLISECOND, max_delay=5 * SECOND)
+)
+async def send_welcome(context: Context, user_id: int) -> str:
+    """Fails now and then, as mail servers do."""
+    if _random.random() < 0.2:
+        raise ConnectionError(f"the mail server hung up (attempt {context.attempt})")
+    return f"welcome, user {user_id}"
+
+
+@app.task(queue="reports", timeout="5s")
+def crunch(numbers: int) -> int:
+    """A sync function: it runs in a child process that can be killed."""
+    return sum(number * number for number in range(numbers))
+
+
+@app.task(queue="reports", retries=0)
+async def hopeless() -> None:
+    """Ends as a dead letter."""
+    raise ValueError("this one never works")
+
+
+@app.every("1s")
+async def sign_ups() -> None:
+    """A stream of users, each with a mail now and one in a little while."""
+    for _ in range(_random.randint(3, 12)):
+        user = _random.randint(1, 1_000_000)
+        await send_welcome.submit(user)
+        await send_welcome.options(delay="3s", priority=7).submit(user)
+
+
+@app.cron("*/5 * * * * *")
+async def five_seconds() -> None:
+    """A cron with seconds."""
+    await crunch.submit(_random.randint(10_000, 200_000))
+
+
+@app.cron("*/20 * * * * *", timezone="Europe/Paris")
+async def now_and_then() -> None:
+    await hopeless.submit()
+
+
+@app.cron("H * * * *")
+async def hourly_report() -> None:
+    """H: a minute of its own, so that not everything happens at :00."""

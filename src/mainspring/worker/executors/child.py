@@ -1,0 +1,149 @@
+"""A child process: loads the application and runs sync handlers on its threads, as the worker tells it.
+
+Started by the worker as ``python -m mainspring.worker.executors.child module:attribute …``; never forked, because a
+fork copies locks and database connections in whatever state they are.
+"""
+
+import asyncio
+import importlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from functools import partial
+from queue import SimpleQueue
+from typing import cast
+
+from mainspring.domain.run import HeldRun
+from mainspring.worker.executors.frames import (
+    Begin,
+    Ended,
+    Finish,
+    Frames,
+    FromChild,
+    Interrupt,
+    Ready,
+    Refused,
+    Start,
+    decode_to_child,
+    encode,
+)
+from mainspring.worker.executors.interruption import Call
+from mainspring.worker.executors.lifeline import end_when_still, end_with_worker, leave_nobody_behind
+from mainspring.worker.handler import AsyncHandler, Handler, HandlerSource
+from mainspring.worker.memory import resident_bytes
+from mainspring.worker.results import result_problem
+from mainspring.worker.trace import describe
+
+_CHUNK = 256 * 1024
+
+
+class Child:
+    """Reads frames on the main thread, and calls handlers on as many threads as there are calls at once."""
+
+    def __init__(self, line: socket.socket, source: str) -> None:
+        self._line = line
+        self._source = source
+        self._sending = threading.Lock()
+        self._waiting: SimpleQueue[tuple[Start, Call]] = SimpleQueue()
+        self._calls: dict[int, tuple[Start, Call]] = {}
+        self._threads = 0
+        self._handlers: Mapping[str, Handler] = {}
+        self._measures_memory = False
+
+    def serve(self) -> None:
+        """Until the worker says that it is enough, or hangs up."""
+        frames = Frames()
+        while data := self._line.recv(_CHUNK):
+            for frame in frames.feed(data):
+                match decode_to_child(frame):
+                    case Begin() as begin:
+                        if not self._begin(begin):
+                            return
+                    case Start() as start:
+                        self._start(start)
+                    case Interrupt(key=key, cancelled=cancelled):
+                        if (entry := self._calls.get(key)) is not None:
+                            entry[0].held.cancel_requested |= cancelled
+                            entry[1].interrupt()
+                    case Finish():
+                        return
+        leave_nobody_behind()
+
+    def _begin(self, begin: Begin) -> bool:
+        self._measures_memory = begin.measures_memory
+        sys.path[:] = begin.path
+        try:
+            self._handlers = load(self._source).handlers()
+        except BaseException as error:
+            self._send(Refused(f"{self._source} could not be loaded in a child process:\n{describe(error)}"))
+            return False
+        end_when_still(begin.lifeline, begin.silence)
+        self._send(Ready())
+        return True
+
+    def _start(self, start: Start) -> None:
+        call = Call()
+        self._calls[start.key] = (start, call)
+        # The worker never sends more than it has threads for, so a thread is free or may be added.
+        if len(self._calls) > self._threads:
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"mainspring {self._threads}", daemon=True).start()
+        self._waiting.put((start, call))
+
+    def _work(self) -> None:
+        while True:
+            start, call = self._waiting.get()
+            result, error = call.run(partial(self._invoke, start.held))
+            if result is not None and (problem := result_problem(result)) is not None:
+                # Told here, so that a result of a gigabyte does not travel first.
+                result, error = None, problem
+            memory = resident_bytes() if self._measures_memory else 0
+            del self._calls[start.key]
+            self._send(Ended(start.key, result, error, memory))
+
+    def _invoke(self, held: HeldRun) -> bytes | None:
+        handler = self._handlers.get(held.task)
+        if handler is None:
+            raise LookupError(f"{self._source} has no handler for task {held.task!r} in a child process")
+        if isinstance(handler, AsyncHandler):
+            # On the loop in general, but this one runs alone because workers died of it.
+            return asyncio.run(handler.invoke(held))
+        return handler.invoke(held)
+
+    def _send(self, message: FromChild) -> None:
+        frame = encode(message)
+        try:
+            with self._sending:
+                self._line.sendall(frame)
+        except OSError:
+            leave_nobody_behind()
+
+
+def load(source: str) -> HandlerSource:
+    """Import ``module:attribute``, which must have ``handlers()``."""
+    module, _, path = source.partition(":")
+    found: object = importlib.import_module(module)
+    for name in filter(None, path.split(".")):
+        found = getattr(found, name)
+    if not callable(getattr(found, "handlers", None)):
+        raise TypeError(f"{source} is a {type(found).__name__} and has no handlers()")
+    return cast(HandlerSource, found)
+
+
+def main() -> None:
+    source, line, read_end, worker = sys.argv[1:]
+    end_with_worker(int(worker), int(read_end))
+    os.set_inheritable(int(line), False)
+    os.set_inheritable(int(read_end), False)
+    # What handlers print is for the log of the worker, not for whoever reads its output.
+    os.dup2(2, 1)
+    connection = socket.socket(fileno=int(line))
+    Child(connection, source).serve()
+    # Open until the process is gone: the worker takes a closed line for death, and exit handlers may still have to run.
+    connection.detach()
+
+
+if __name__ == "__main__":
+    main()

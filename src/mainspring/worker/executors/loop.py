@@ -1,0 +1,43 @@
+"""Runs async handlers on the worker's own loop, one task each."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from mainspring.domain.run import HeldRun
+from mainspring.worker.attempt import Attempt
+from mainspring.worker.outcomes import Outcomes
+from mainspring.worker.trace import describe
+
+
+class LoopExecutor:
+    """A task gives every attempt its own context variables and a handle to cancel it by; there is nothing else."""
+
+    def __init__(self, outcomes: Outcomes) -> None:
+        self._outcomes = outcomes
+
+    def start(self, attempt: Attempt, invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]) -> None:
+        attempt.executor = self
+        # The name is what a blocked loop is reported with.
+        attempt.task = asyncio.get_running_loop().create_task(self._attend(attempt, invoke), name=attempt.held.task)
+
+    def stop(self, attempt: Attempt) -> None:
+        """Cancel its task: the handler may catch that and clean up."""
+        # A task that has not begun would end without ever coming by here; it looks at ``stop`` itself when it begins.
+        if attempt.begun and attempt.task is not None:
+            attempt.task.cancel()
+
+    def kill(self, attempt: Attempt) -> None:
+        """There is nothing harder than to cancel it again."""
+        self.stop(attempt)
+
+    async def _attend(self, attempt: Attempt, invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]) -> None:
+        if attempt.stop is not None:
+            self._outcomes.failed(attempt, "stopped before it began")
+            return
+        attempt.begun = True
+        try:
+            result = await invoke(attempt.held)
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            self._outcomes.failed(attempt, describe(error))
+        else:
+            self._outcomes.succeeded(attempt, result)

@@ -1,0 +1,193 @@
+"""One child process, seen from the worker."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import Protocol
+
+from mainspring.domain.instant import Micros
+from mainspring.ports.clock import Clock
+from mainspring.worker.attempt import Attempt
+from mainspring.worker.executors.channel import Channel
+from mainspring.worker.executors.frames import Begin, Ended, Finish, FromChild, Interrupt, Ready, Refused, Start
+from mainspring.worker.executors.lifeline import Lifeline
+
+_PROGRAM = "mainspring.worker.executors.child"
+
+
+class Owner(Protocol):
+    """Who is told what happens in a child."""
+
+    def begin(self, attempt: Attempt) -> None: ...
+
+    def ended(self, child: "ChildProcess", attempt: Attempt, result: bytes | None, error: str | None) -> None: ...
+
+    def exited(self, child: "ChildProcess", code: int) -> None: ...
+
+
+class ChildProcess:
+    """Starts when it is made. Takes attempts at once, and begins them when it has loaded the application."""
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        lifeline: Lifeline,
+        silence: int,
+        measures_memory: bool,
+        clock: Clock,
+        owner: Owner,
+    ) -> None:
+        self._owner = owner
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self.started_at = clock.monotonic()
+        #: It has loaded the application.
+        self.ready = False
+        #: It gets no new work, and leaves when it has done what it has.
+        self.retiring = False
+        #: We ended it by force.
+        self.condemned = False
+        #: Why it cannot run anything.
+        self.refusal: str | None = None
+        self.finishing_since: Micros | None = None
+        #: How many it was given in all, and the memory it used last.
+        self.given = 0
+        self.memory = 0
+        self._last_key = 0
+        self._keys: dict[Attempt, int] = {}
+        self._running: dict[int, Attempt] = {}
+        self._backlog: dict[Attempt, None] = {}
+        self._interrupted: set[Attempt] = set()
+        self._reaping = threading.Lock()
+        self._dead = False
+
+        ours, theirs = socket.socketpair()
+        read_end, self._write_end = os.pipe()
+        passed = (theirs.fileno(), read_end, lifeline.fileno())
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _PROGRAM, source, str(passed[0]), str(passed[1]), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=passed,
+                # A group of its own: what handlers start is killed with it, and a Ctrl-C is for the worker alone.
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            os.close(self._write_end)
+            raise
+        finally:
+            theirs.close()
+            os.close(read_end)
+        self.pid = self._process.pid
+        self._channel = Channel(ours, self._heard, self._hung_up)
+        self._channel.send(Begin(list(sys.path), measures_memory, lifeline.fileno(), silence))
+        threading.Thread(target=self._await_exit, name=f"mainspring child {self.pid}", daemon=True).start()
+
+    @property
+    def accepts(self) -> bool:
+        """It takes new work. Not while it interrupts an attempt: it may have to be killed in a moment."""
+        return not (self.retiring or self.condemned or self.refusal is not None or self._interrupted)
+
+    @property
+    def load(self) -> int:
+        return len(self._running) + len(self._backlog)
+
+    @property
+    def hosted(self) -> list[Attempt]:
+        """Attempts that have begun here."""
+        return list(self._running.values())
+
+    @property
+    def backlog(self) -> list[Attempt]:
+        """Attempts that wait until it is ready."""
+        return list(self._backlog)
+
+    def give(self, attempt: Attempt) -> None:
+        self.given += 1
+        if self.ready:
+            self._begin(attempt)
+        else:
+            self._backlog[attempt] = None
+
+    def forget(self, attempt: Attempt) -> None:
+        """One that has not begun is not wanted any more."""
+        del self._backlog[attempt]
+
+    def interrupt(self, attempt: Attempt, *, cancelled: bool) -> None:
+        self._interrupted.add(attempt)
+        self._channel.send(Interrupt(self._keys[attempt], cancelled))
+
+    def finish(self) -> None:
+        """Let it exit by itself."""
+        self.retiring = True
+        if self.finishing_since is None:
+            self.finishing_since = self._clock.monotonic()
+            self._channel.send(Finish())
+
+    def refuse(self, error: str) -> None:
+        """It will never be ready."""
+        self.refusal = error
+
+    def condemn(self) -> None:
+        """Kill it with everything it has started. What becomes of its attempts is decided when it is really dead."""
+        self.condemned = True
+        self._kill()
+
+    def _begin(self, attempt: Attempt) -> None:
+        key = self._last_key = self._last_key + 1
+        self._keys[attempt] = key
+        self._running[key] = attempt
+        self._owner.begin(attempt)
+        self._channel.send(Start(key, attempt.held))
+
+    def _heard(self, message: FromChild) -> None:
+        match message:
+            case Ready():
+                self.ready = True
+                backlog, self._backlog = self._backlog, {}
+                for attempt in backlog:
+                    self._begin(attempt)
+            case Refused(error=error):
+                self.refuse(error)
+            case Ended(key=key, result=result, error=error, memory=memory):
+                attempt = self._running.pop(key)
+                del self._keys[attempt]
+                self._interrupted.discard(attempt)
+                self.memory = memory
+                self._owner.ended(self, attempt, result, error)
+
+    def _hung_up(self) -> None:
+        # Dead, or about to be: a child that closed its line is of no use.
+        self.retiring = True
+        self._kill()
+
+    def _kill(self) -> None:
+        # While the leader is not reaped, the group's number cannot belong to anybody else.
+        with self._reaping, suppress(ProcessLookupError, PermissionError):
+            if not self._dead:
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _await_exit(self) -> None:
+        """On a thread of its own, the same on every system and under every event loop."""
+        if hasattr(os, "waitid"):
+            # Dead but not reaped: now its group can be emptied without hitting a stranger.
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            self._kill()
+            with self._reaping:
+                self._dead = True
+        code = self._process.wait()
+        self._dead = True
+        with suppress(RuntimeError):  # The loop is closed: nobody is left to tell.
+            self._loop.call_soon_threadsafe(self._exited, code)
+
+    def _exited(self, code: int) -> None:
+        self._channel.read_the_rest()
+        os.close(self._write_end)
+        self._owner.exited(self, code)

@@ -1,0 +1,309 @@
+"""What only PostgreSQL can get wrong: plans, partitions, migrations, connections that go away, real concurrency."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.postgres.database import SESSION
+from mainspring.bench.local_postgres import throwaway_postgres
+from mainspring.domain.errors import Conflict, StoreUnavailable
+from mainspring.domain.instant import DAY, HOUR, SECOND
+from mainspring.domain.run import RunState, Verdict, settle_failure, settle_success
+from mainspring.ports.store import NewSession, Retention, Want
+from tests.support.builders import a_policy, a_run
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+async def store(postgres_database: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(postgres_database, shards=4)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def connection(postgres_database: str, store: PostgresStore) -> AsyncIterator["asyncpg.Connection"]:
+    connection = await asyncpg.connect(postgres_database, server_settings={"search_path": "mainspring"})
+    yield connection
+    await connection.close()
+
+
+async def a_worker(store: PostgresStore) -> int:
+    return await store.open_session(NewSession(name="w", kind="worker", ttl=HOUR))
+
+
+# Migrations
+
+
+async def test_a_schema_newer_than_the_program_is_refused(
+    postgres_database: str, store: PostgresStore, connection: asyncpg.Connection
+) -> None:
+    await connection.execute("INSERT INTO migration (version, name) VALUES (9999, 'from the future')")
+    with pytest.raises(Conflict, match=r"schema version 9999.*upgrade the program"):
+        await PostgresStore(postgres_database).open()
+
+
+async def test_two_processes_that_start_together_migrate_once(postgres_database: str) -> None:
+    stores = [PostgresStore(postgres_database, shards=4) for _ in range(4)]
+    await asyncio.gather(*(store.open() for store in stores))
+    try:
+        assert {store.shards for store in stores} == {4}
+    finally:
+        await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_the_number_of_shards_is_fixed_when_the_store_is_made(
+    postgres_database: str, store: PostgresStore
+) -> None:
+    other = PostgresStore(postgres_database, shards=64)
+    await other.open()
+    try:
+        assert other.shards == 4
+    finally:
+        await other.close()
+
+
+# Plans
+
+_HOT = {
+    "claim": ("run_ready", "bigint, int, int[], int[]", "1, 1, '{1}', '{500}'"),
+    "settle_succeeded": ("run_pkey", "uuid[], bigint[], bytea[]", "'{}', '{}', '{}'"),
+    "stage": ("waiting_due", "bigint, smallint[], int", "1, '{0,1,2,3}', 1000"),
+    "due_jobs": ("schedule_due", "smallint[], bigint, int", "'{0,1,2,3}', 1, 500"),
+    "upcoming": ("waiting_due", "smallint[], bigint, int", "'{0,1,2,3}', 1, 500"),
+    "beat": ("run_held", "bigint, bigint, uuid[], int[], int", "1, 1, '{}', '{}', 1"),
+}
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["empty", "full"])
+@pytest.mark.parametrize("name", sorted(_HOT))
+async def test_a_hot_statement_uses_its_index_whatever_the_statistics(
+    store: PostgresStore, connection: asyncpg.Connection, name: str, full: bool
+) -> None:
+    if full:
+        await connection.execute("""
+            INSERT INTO run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due, created_at,
+                             timeout, fence, claim, session, attempt_until)
+            SELECT gen_random_uuid(), i % 4, CASE WHEN i % 10 = 0 THEN 4 ELSE 3 END, 5, 0, 0, 1, 1 + i % 3, 0, i, 0, 0, 1, 1,
+                   CASE WHEN i % 10 = 0 THEN 1 END, CASE WHEN i % 10 = 0 THEN 1 END, 1 FROM generate_series(1, 20000) i;
+            INSERT INTO waiting (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, timeout)
+            SELECT gen_random_uuid(), i % 4, 1, 5, 0, 0, 1, 1, 0, i * 1000000::bigint, 0, 1 FROM generate_series(1, 20000) i;
+            INSERT INTO schedule (job_id, shard, next_fire) SELECT gen_random_uuid(), i % 4, i * 1000000::bigint
+            FROM generate_series(1, 20000) i;
+            ANALYZE;
+        """)
+    index, types, values = _HOT[name]
+    for setting, value in SESSION.items():
+        await connection.execute(f"SET {setting} = '{value}'")
+    await connection.execute("SET plan_cache_mode = force_generic_plan")
+    await connection.execute(f"PREPARE hot ({types}) AS {store._db.sql[name]}")
+    plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE hot({values})"))
+    assert index in plan, plan
+    for table in ("run", "waiting", "history_succeeded"):
+        assert f"Seq Scan on {table} " not in plan, plan
+    if name.startswith("settle"):
+        assert "run_held" not in plan, plan
+
+
+# Partitions and retention
+
+
+async def test_what_has_ended_is_dropped_by_the_day_and_live_bodies_are_kept(
+    store: PostgresStore, connection: asyncpg.Connection
+) -> None:
+    worker = await a_worker(store)
+    done, failed, live = a_run(), a_run(policy=a_policy(retries=0)), a_run(policy=a_policy(retries=5))
+    await store.submit([done, failed, live])
+    held = {run.id: run for run in await store.claim(worker, 1, [Want("default", 10)])}
+    rng = random.Random(1)
+    now = await store.now()
+    verdicts = await store.settle(
+        [
+            settle_success(held[done.id], b'"ok"'),
+            settle_failure(held[failed.id], "boom", rng, now=now),
+            settle_failure(held[live.id], "boom", rng, now=now),
+        ]
+    )
+    assert verdicts == [Verdict.APPLIED] * 3
+    await _travel(connection, 8 * DAY)
+    while await store.prune(Retention(), 1_000):
+        pass
+    views = await store.runs([done.id, failed.id, live.id])
+    assert views[0] is None
+    assert views[1] is not None
+    assert (views[1].state, views[1].task) == (RunState.FAILED, "greet")
+    assert views[2] is not None
+    assert (views[2].state, views[2].task) == (RunState.SCHEDULED, "greet")
+    await _travel(connection, 23 * DAY)
+    while await store.prune(Retention(), 1_000):
+        pass
+    views = await store.runs([failed.id, live.id])
+    assert views[0] is None
+    assert views[1] is not None
+    kept = await connection.fetch("SELECT id::text FROM body WHERE bucket = -1")
+    assert [row[0].replace("-", "") for row in kept] == [live.id]
+
+
+async def test_a_store_that_slept_for_weeks_makes_its_partitions_and_goes_on(
+    store: PostgresStore, connection: asyncpg.Connection
+) -> None:
+    worker = await a_worker(store)
+    await store.submit([a_run()])
+    await connection.execute("UPDATE session SET lease_until = lease_until + $1", 100 * DAY)
+    await _travel(connection, 40 * DAY)
+    held = await store.claim(worker, 1, [Want("default", 10)])
+    assert await store.settle([settle_success(held[0], None)]) == [Verdict.APPLIED]
+
+
+async def test_a_partition_that_was_detached_but_not_dropped_is_finished_off(
+    store: PostgresStore, connection: asyncpg.Connection
+) -> None:
+    day = (await store.now()) // DAY
+    await connection.execute(f"ALTER TABLE attempt DETACH PARTITION attempt_d{day + 3}")
+    await store.prune(Retention(), 1_000)
+    await store.prune(Retention(), 1_000)
+    found = await connection.fetchval(
+        "SELECT relispartition FROM pg_class WHERE oid = to_regclass($1)", f"attempt_d{day + 3}"
+    )
+    assert found is True
+
+
+async def _travel(connection: asyncpg.Connection, duration: int) -> None:
+    """Move the store's clock for good."""
+    await connection.execute(f"""
+        CREATE TABLE IF NOT EXISTS test_clock (offset_us bigint);
+        INSERT INTO test_clock SELECT 0 WHERE NOT EXISTS (SELECT FROM test_clock);
+        UPDATE test_clock SET offset_us = offset_us + {duration};
+        CREATE OR REPLACE FUNCTION now_us() RETURNS bigint LANGUAGE sql STABLE AS $$
+            SELECT (extract(epoch FROM now()) * 1000000)::bigint + (SELECT offset_us FROM mainspring.test_clock) $$;
+    """)
+
+
+# Concurrency
+
+
+async def test_many_claimers_share_the_work_without_sharing_a_run(store: PostgresStore) -> None:
+    runs = [a_run() for _ in range(2_000)]
+    for start in range(0, 2_000, 500):
+        await store.submit(runs[start : start + 500])
+    workers = [await a_worker(store) for _ in range(6)]
+
+    async def drain(worker: int) -> list[tuple[str, int]]:
+        taken: list[tuple[str, int]] = []
+        number = 0
+        while True:
+            number += 1
+            held = await store.claim(worker, number, [Want("default", 37)])
+            if not held:
+                return taken
+            taken += [(run.id, run.fence) for run in held]
+            await store.settle([settle_success(run, None) for run in held])
+
+    taken = [pair for pairs in await asyncio.gather(*map(drain, workers)) for pair in pairs]
+    assert sorted(run for run, _ in taken) == sorted(run.id for run in runs)
+
+
+async def test_submits_and_ends_of_one_key_never_leave_anybody_waiting(store: PostgresStore) -> None:
+    """Hole 10: waiter and releaser meet on the gate's row. Real transactions, many rounds, one key a round."""
+    worker = await a_worker(store)
+    claims = iter(range(1, 100_000))
+    for round_ in range(40):
+        key = f"key-{round_}"
+        first, rest = a_run(key=key), [a_run(key=key) for _ in range(6)]
+        await store.submit([first])
+        (held,) = await store.claim(worker, next(claims), [Want("default", 10)])
+        await asyncio.gather(
+            store.settle([settle_success(held, None)]), *(store.submit([run]) for run in rest), return_exceptions=False
+        )
+        done = 0
+        while done < len(rest):
+            held_now = await store.claim(worker, next(claims), [Want("default", 10)])
+            assert len(held_now) == 1, f"round {round_}: {len(held_now)} of one key at once, {done} done"
+            await store.settle([settle_success(held_now[0], None)])
+            done += 1
+    assert await store.sweep(100) == 0
+
+
+async def test_batches_with_the_same_keys_in_another_order_do_not_fail(store: PostgresStore) -> None:
+    async def submit(seed: int) -> None:
+        keys = [f"k{number}" for number in range(20)]
+        random.Random(seed).shuffle(keys)
+        for _ in range(5):
+            await store.submit([a_run(key=key) for key in keys])
+
+    await asyncio.gather(*(submit(seed) for seed in range(6)))
+
+
+async def test_cancelling_what_is_just_being_claimed_finds_it_in_every_case(store: PostgresStore) -> None:
+    worker = await a_worker(store)
+    for number in range(1, 60):
+        run = a_run()
+        await store.submit([run])
+        cancelled, held = await asyncio.gather(
+            store.cancel([run.id]), store.claim(worker, number, [Want("default", 1)])
+        )
+        if held:
+            assert cancelled[run.id] is RunState.CANCELLING
+            await store.settle([settle_success(held[0], None)])
+        else:
+            assert cancelled[run.id] is RunState.CANCELLED
+
+
+# Connections
+
+
+async def test_after_a_restart_of_the_server_the_store_goes_on_by_itself() -> None:
+    context = throwaway_postgres()
+    server = await asyncio.to_thread(context.__enter__)
+    try:
+        store = PostgresStore(server.dsn, shards=4)
+        await store.open()
+        await store.submit([a_run()])
+        await asyncio.to_thread(server.restart)
+        for _ in range(10):
+            # Connections of before the restart fail once each; nothing has to be opened anew.
+            try:
+                accepted = await store.submit([a_run()])
+                break
+            except StoreUnavailable:
+                continue
+        assert accepted[0].new
+        worker = await a_worker(store)
+        assert len(await store.claim(worker, 1, [Want("default", 10)])) == 2
+        await store.close()
+    finally:
+        await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+async def test_a_connection_that_turned_read_only_is_dropped(
+    postgres_database: str, store: PostgresStore, connection: asyncpg.Connection
+) -> None:
+    async def demote(link: asyncpg.Connection) -> None:
+        await link.execute("SET default_transaction_read_only = on")
+
+    await store._db.run(demote)
+    with pytest.raises(StoreUnavailable):
+        await store.submit([a_run()])
+    accepted = await store.submit([a_run()])
+    assert accepted[0].new
+
+
+async def test_a_second_submit_of_the_same_ids_is_recognised_also_after_they_ended(store: PostgresStore) -> None:
+    worker = await a_worker(store)
+    runs = [a_run() for _ in range(3)]
+    await store.submit(runs)
+    held = await store.claim(worker, 1, [Want("default", 2)])
+    await store.settle([settle_success(run, None) for run in held])
+    again = await store.submit([*runs, a_run(delay=SECOND)])
+    assert [(item.new, item.state) for item in again] == [
+        (False, RunState.SUCCEEDED),
+        (False, RunState.SUCCEEDED),
+        (False, RunState.QUEUED),
+        (True, RunState.SCHEDULED),
+    ]

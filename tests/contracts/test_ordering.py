@@ -1,0 +1,312 @@
+"""Ordering keys: one run of a key at a time, in the order they came due."""
+
+import asyncio
+
+import pytest
+
+from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.domain.run import RunState, settle_cancel, settle_loss, settle_release, settle_success
+from tests.support.builders import a_policy, a_run, some_runs
+from tests.support.store_harness import Harness, ids
+
+KEY = "video-1"
+
+
+async def test_the_second_of_a_key_is_blocked_while_the_first_is_queued(harness: Harness) -> None:
+    first, second = some_runs(2, key=KEY)
+    [accepted] = await harness.submit(first)
+    assert accepted.state is RunState.QUEUED
+    [accepted] = await harness.submit(second)
+    assert accepted.state is RunState.BLOCKED
+    assert ids(await harness.claim(await harness.worker())) == [first.id]
+
+
+async def test_it_stays_blocked_while_the_first_is_running(harness: Harness) -> None:
+    [held] = await harness.start(a_run(key=KEY))
+    [accepted] = await harness.submit(a_run(key=KEY))
+    assert accepted.state is RunState.BLOCKED
+    assert await harness.claim(await harness.worker()) == []
+    assert await harness.state(held.id) is RunState.RUNNING
+
+
+async def test_it_stays_blocked_while_the_first_waits_between_two_attempts(harness: Harness) -> None:
+    [held] = await harness.start(a_run(key=KEY))
+    blocked = a_run(key=KEY)
+    await harness.submit(blocked)
+    await harness.fail(held)
+    later = a_run(key=KEY)
+    [accepted] = await harness.submit(later)
+    assert accepted.state is RunState.BLOCKED
+    assert await harness.states([held, blocked]) == [RunState.SCHEDULED, RunState.BLOCKED]
+    await harness.advance(MINUTE)
+    await harness.stage()
+    assert ids(await harness.claim(await harness.worker())) == [held.id]
+    assert await harness.states([blocked, later]) == [RunState.BLOCKED, RunState.BLOCKED]
+
+
+async def test_a_retry_stays_ahead_of_a_delayed_run_that_comes_due_before_it(harness: Harness) -> None:
+    [held] = await harness.start(a_run(key=KEY))
+    delayed = a_run(key=KEY, delay=SECOND)
+    await harness.submit(delayed)
+    await harness.fail(held)
+    await harness.advance(3 * SECOND)
+    await harness.stage()
+    assert await harness.states([held, delayed]) == [RunState.SCHEDULED, RunState.BLOCKED]
+    await harness.advance(MINUTE)
+    await harness.stage()
+    assert await harness.states([held, delayed]) == [RunState.QUEUED, RunState.BLOCKED]
+
+
+async def test_a_release_keeps_the_key(harness: Harness) -> None:
+    [held] = await harness.start(a_run(key=KEY))
+    blocked = a_run(key=KEY)
+    await harness.submit(blocked)
+    await harness.settle(settle_release(held))
+    assert await harness.states([held, blocked]) == [RunState.QUEUED, RunState.BLOCKED]
+
+
+async def test_a_release_with_a_delay_keeps_the_key(harness: Harness) -> None:
+    [held] = await harness.start(a_run(key=KEY))
+    blocked = a_run(key=KEY)
+    await harness.submit(blocked)
+    await harness.settle(settle_release(held, "unknown task", 10 * SECOND))
+    assert await harness.states([held, blocked]) == [RunState.SCHEDULED, RunState.BLOCKED]
+    await harness.advance(MINUTE)
+    await harness.stage()
+    assert await harness.states([held, blocked]) == [RunState.QUEUED, RunState.BLOCKED]
+
+
+async def test_a_loss_keeps_the_key(harness: Harness) -> None:
+    [held] = await harness.start(a_run(key=KEY))
+    blocked = a_run(key=KEY)
+    await harness.submit(blocked)
+    await harness.settle(settle_loss(held, blamed=False))
+    assert await harness.states([held, blocked]) == [RunState.QUEUED, RunState.BLOCKED]
+
+
+@pytest.mark.parametrize("how", ["success", "failure", "cancel"])
+async def test_the_end_of_one_queues_the_next(harness: Harness, how: str) -> None:
+    [held] = await harness.start(a_run(policy=a_policy(key=KEY, retries=0)))
+    second, third = some_runs(2, key=KEY)
+    await harness.submit(second, third)
+    match how:
+        case "success":
+            await harness.succeed(held)
+        case "failure":
+            await harness.fail(held)
+        case _:
+            await harness.settle(settle_cancel(held))
+    assert await harness.states([second, third]) == [RunState.QUEUED, RunState.BLOCKED]
+    assert ids(await harness.claim(await harness.worker())) == [second.id]
+
+
+async def test_the_line_is_in_the_order_of_due_and_id(harness: Harness) -> None:
+    [held] = await harness.start(a_run(key=KEY))
+    one, two, three, four = some_runs(4, key=KEY)
+    now = await harness.now()
+    early = a_run(key=KEY, at=now - HOUR)
+    await harness.submit(two, one)
+    await harness.advance(SECOND)
+    await harness.submit(three)
+    await harness.submit(early)
+    await harness.advance(SECOND)
+    await harness.submit(four)
+    order = []
+    worker = await harness.worker()
+    await harness.succeed(held)
+    while held_next := await harness.claim(worker):
+        order += ids(held_next)
+        await harness.succeed(*held_next)
+    assert order == ids([early, one, two, three, four])
+
+
+async def test_a_batch_of_one_key_goes_in_the_order_of_its_ids(harness: Harness) -> None:
+    runs = some_runs(4, key=KEY)
+    await harness.submit(*reversed(runs))
+    assert await harness.states(runs) == [RunState.QUEUED] + [RunState.BLOCKED] * 3
+
+
+async def test_priority_does_not_reorder_inside_a_key(harness: Harness) -> None:
+    idle, urgent = a_run(key=KEY, priority=10), a_run(key=KEY, priority=1)
+    await harness.submit(idle)
+    await harness.submit(urgent)
+    assert ids(await harness.claim(await harness.worker())) == [idle.id]
+
+
+async def test_keys_do_not_wait_for_one_another(harness: Harness) -> None:
+    runs = [a_run(key="a"), a_run(key="b"), a_run(key="a", tenant="acme"), a_run()]
+    accepted = await harness.submit(*runs)
+    assert [answer.state for answer in accepted] == [RunState.QUEUED] * 4
+
+
+async def test_a_key_spans_queues(harness: Harness) -> None:
+    accepted = await harness.submit(a_run(key=KEY, queue="a"))
+    accepted += await harness.submit(a_run(key=KEY, queue="b", task="other"))
+    assert [answer.state for answer in accepted] == [RunState.QUEUED, RunState.BLOCKED]
+
+
+async def test_a_key_spans_shards(harness: Harness) -> None:
+    first, second = a_run(key=KEY, shard=1), a_run(key=KEY, shard=2)
+    [held] = await harness.start(first)
+    await harness.submit(second)
+    assert await harness.state(second.id) is RunState.BLOCKED
+    await harness.succeed(held)
+    assert await harness.state(second.id) is RunState.QUEUED
+
+
+async def test_a_delayed_run_joins_the_line_when_it_comes_due(harness: Harness) -> None:
+    delayed = a_run(key=KEY, delay=5 * MINUTE)
+    await harness.submit(delayed)
+    prompt = a_run(key=KEY)
+    [accepted] = await harness.submit(prompt)
+    assert accepted.state is RunState.QUEUED, "what waits for its time holds nothing"
+    await harness.advance(6 * MINUTE)
+    staged = await harness.stage()
+    assert (staged.runs, staged.queues) == (0, ())
+    assert await harness.states([delayed, prompt]) == [RunState.BLOCKED, RunState.QUEUED]
+    [held] = await harness.claim(await harness.worker())
+    await harness.succeed(held)
+    assert await harness.state(delayed.id) is RunState.QUEUED
+
+
+async def test_a_delayed_run_takes_its_key_when_it_is_free(harness: Harness) -> None:
+    first, second = a_run(key=KEY, delay=5 * MINUTE), a_run(key=KEY, delay=5 * MINUTE)
+    await harness.submit(first, second)
+    await harness.advance(6 * MINUTE)
+    assert (await harness.stage()).runs == 1
+    assert await harness.states([first, second]) == [RunState.QUEUED, RunState.BLOCKED]
+    assert (await harness.stage()).runs == 0
+
+
+async def test_cancelling_the_holder_lets_the_next_go(harness: Harness) -> None:
+    first, second = some_runs(2, key=KEY)
+    await harness.submit(first, second)
+    await harness.store.cancel([first.id])
+    assert await harness.states([first, second]) == [RunState.CANCELLED, RunState.QUEUED]
+
+
+async def test_cancelling_the_holder_between_two_attempts_lets_the_next_go(harness: Harness) -> None:
+    [held] = await harness.start(a_run(key=KEY))
+    second = a_run(key=KEY)
+    await harness.submit(second)
+    await harness.fail(held)
+    await harness.store.cancel([held.id])
+    assert await harness.states([held, second]) == [RunState.CANCELLED, RunState.QUEUED]
+
+
+async def test_asking_the_running_holder_to_stop_lets_nobody_go_before_it_has(harness: Harness) -> None:
+    [held] = await harness.start(a_run(key=KEY))
+    second = a_run(key=KEY)
+    await harness.submit(second)
+    await harness.store.cancel([held.id])
+    assert await harness.states([held, second]) == [RunState.CANCELLING, RunState.BLOCKED]
+    await harness.settle(settle_cancel(held))
+    assert await harness.states([held, second]) == [RunState.CANCELLED, RunState.QUEUED]
+
+
+async def test_cancelling_one_in_the_line_closes_the_gap(harness: Harness) -> None:
+    first, second, third = some_runs(3, key=KEY)
+    [held] = await harness.start(first)
+    await harness.submit(second, third)
+    await harness.store.cancel([second.id])
+    assert await harness.states([second, third]) == [RunState.CANCELLED, RunState.BLOCKED]
+    await harness.succeed(held)
+    assert await harness.state(third.id) is RunState.QUEUED
+
+
+async def test_cancelling_holder_and_line_together_leaves_nothing(harness: Harness) -> None:
+    runs = some_runs(4, key=KEY)
+    await harness.submit(*runs)
+    answer = await harness.store.cancel(ids(runs))
+    assert answer == dict.fromkeys(ids(runs), RunState.CANCELLED)
+    [accepted] = await harness.submit(a_run(key=KEY))
+    assert accepted.state is RunState.QUEUED
+
+
+async def test_the_expiry_of_the_holder_lets_the_next_go(harness: Harness) -> None:
+    first = a_run(key=KEY, start_by=await harness.now() + MINUTE)
+    second = a_run(key=KEY)
+    await harness.submit(first)
+    await harness.submit(second)
+    await harness.advance(2 * MINUTE)
+    assert await harness.store.expire(10) == 1
+    assert await harness.states([first, second]) == [RunState.SKIPPED, RunState.QUEUED]
+
+
+async def test_the_deadline_of_the_holder_between_two_attempts_lets_the_next_go(harness: Harness) -> None:
+    [held] = await harness.start(a_run(policy=a_policy(key=KEY), deadline=await harness.now() + 5 * SECOND))
+    second = a_run(key=KEY)
+    await harness.submit(second)
+    await harness.fail(held)
+    await harness.advance(MINUTE)
+    assert await harness.store.expire(10) == 1
+    assert await harness.states([held, second]) == [RunState.FAILED, RunState.QUEUED]
+
+
+async def test_one_in_the_line_may_expire(harness: Harness) -> None:
+    first = a_run(key=KEY)
+    second = a_run(key=KEY, start_by=await harness.now() + MINUTE)
+    third = a_run(key=KEY)
+    [held] = await harness.start(first)
+    await harness.submit(second)
+    await harness.submit(third)
+    await harness.advance(2 * MINUTE)
+    assert await harness.store.expire(10) == 1
+    assert await harness.states([second, third]) == [RunState.SKIPPED, RunState.BLOCKED]
+    await harness.succeed(held)
+    assert await harness.state(third.id) is RunState.QUEUED
+
+
+async def test_ends_of_many_keys_in_one_batch_each_let_their_next_go(harness: Harness) -> None:
+    firsts = [a_run(key=f"video-{number}") for number in range(20)]
+    seconds = [a_run(key=f"video-{number}") for number in range(20)]
+    held = await harness.start(*firsts)
+    await harness.submit(*seconds)
+    await harness.succeed(*reversed(held))
+    assert set(await harness.states(seconds)) == {RunState.QUEUED}
+
+
+async def test_a_run_let_go_is_ranked_by_when_it_was_let_go(harness: Harness) -> None:
+    [held] = await harness.start(a_run(key=KEY))
+    second = a_run(key=KEY)
+    await harness.submit(second)
+    await harness.advance(MINUTE)
+    plain = a_run()
+    await harness.submit(plain)
+    await harness.advance(MINUTE)
+    await harness.succeed(held)
+    assert ids(await harness.claim(await harness.worker())) == [plain.id, second.id]
+
+
+async def test_submitting_and_settling_one_key_at_the_same_time_never_loses_the_wake_up(harness: Harness) -> None:
+    """Submit sees the key held and blocks; a finish sees no waiter; both commit: nobody would ever wake it."""
+    worker = await harness.worker()
+    await harness.submit(a_run(key=KEY))
+    for _ in range(100):
+        [held] = await harness.claim(worker)
+        following = a_run(key=KEY)
+        await asyncio.gather(harness.submit(following), harness.settle(settle_success(held, None)))
+        assert await harness.state(following.id) is RunState.QUEUED
+
+
+async def test_many_keys_from_many_tasks_run_one_at_a_time_in_order(harness: Harness) -> None:
+    keys = [f"video-{number}" for number in range(5)]
+    submitted: dict[str, list[str]] = {key: [] for key in keys}
+    finished: dict[str, list[str]] = {key: [] for key in keys}
+
+    async def submit(key: str) -> None:
+        for _ in range(12):
+            run = a_run(key=key)
+            submitted[key].append(run.id)
+            await harness.submit(run)
+
+    async def work() -> None:
+        worker = await harness.worker()
+        while sum(map(len, finished.values())) < 60:
+            for held in await harness.claim(worker, 3):
+                finished[held.policy.ordering_key].append(held.id)
+                await harness.succeed(held)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*map(submit, keys), *(work() for _ in range(3)))
+    assert finished == submitted

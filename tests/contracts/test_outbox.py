@@ -1,0 +1,256 @@
+"""The outbox: every change of a run, in the transaction of the change, while somebody reads."""
+
+import asyncio
+from collections.abc import Sequence
+
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.domain.run import HeldRun, NewRun, settle_cancel, settle_loss, settle_release
+from tests.support.builders import a_job, a_policy, a_run, a_spec, some_runs
+from tests.support.store_harness import SHORT_LEASE, Harness, ids
+
+READER = "dashboard"
+
+
+class Stream:
+    """A reader that tells what is new since it was last asked, each kind with its runs in any order."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+
+    async def new(self) -> dict[str, set[RunId]]:
+        told: dict[str, set[RunId]] = {}
+        for batch in await self._harness.events(READER):
+            told.setdefault(batch.kind, set()).update(batch.runs)
+            await self._harness.store.acknowledge(READER, batch.position)
+        return told
+
+
+async def a_stream(harness: Harness) -> Stream:
+    await harness.store.attach_reader(READER)
+    return Stream(harness)
+
+
+def of(*runs: NewRun | HeldRun) -> set[RunId]:
+    return set(ids(runs))
+
+
+async def test_without_readers_nothing_is_written(harness: Harness) -> None:
+    await harness.submit(a_run())
+    await harness.store.attach_reader(READER)
+    assert await harness.events(READER) == []
+    await harness.store.detach_reader(READER)
+    await harness.submit(a_run())
+    await harness.store.attach_reader(READER)
+    assert await harness.events(READER) == []
+
+
+async def test_one_batch_tells_all_of_a_kind_that_happened_together(harness: Harness) -> None:
+    await harness.store.attach_reader(READER)
+    runs = some_runs(5) + some_runs(2, delay=HOUR)
+    before = await harness.now()
+    await harness.submit(*runs)
+    [batch] = await harness.events(READER)
+    assert batch.kind == "run.submitted"
+    assert sorted(batch.runs) == sorted(ids(runs))
+    assert before <= batch.at <= await harness.now()
+
+
+async def test_a_new_run_is_submitted_whatever_state_it_is_born_in(harness: Harness) -> None:
+    stream = await a_stream(harness)
+    queued, waiting, holder, blocked = a_run(), a_run(delay=HOUR), a_run(key="a"), a_run(key="a")
+    await harness.submit(queued, waiting, holder, blocked)
+    assert await stream.new() == {"run.submitted": of(queued, waiting, holder, blocked)}
+    await harness.submit(queued)
+    assert await stream.new() == {}
+
+
+async def test_the_life_of_a_run_is_told_in_order(harness: Harness) -> None:
+    stream = await a_stream(harness)
+    run = a_run(delay=MINUTE)
+    await harness.submit(run)
+    await harness.advance(2 * MINUTE)
+    await harness.stage()
+    [held] = await harness.claim(await harness.worker())
+    await harness.succeed(held)
+    batches = await harness.events(READER)
+    assert [(batch.kind, batch.runs) for batch in batches] == [
+        ("run.submitted", (run.id,)),
+        ("run.queued", (run.id,)),
+        ("run.started", (run.id,)),
+        ("run.succeeded", (run.id,)),
+    ]
+    positions = [batch.position for batch in batches]
+    assert positions == sorted(set(positions))
+    assert [batch.at for batch in batches] == sorted(batch.at for batch in batches)
+    await stream.new()
+
+
+async def test_an_attempt_that_another_follows_is_told_by_its_cause(harness: Harness) -> None:
+    retried, released, put_off, lost = await harness.start(*some_runs(4))
+    stream = await a_stream(harness)
+    await harness.fail(retried)
+    await harness.settle(settle_release(released), settle_release(put_off, delay=MINUTE))
+    await harness.settle(settle_loss(lost, blamed=False))
+    assert await stream.new() == {
+        "run.retried": of(retried),
+        "run.released": of(released, put_off),
+        "run.lost": of(lost),
+    }
+
+
+async def test_a_run_returned_by_a_beat_is_released(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.submit(a_run())
+    held = await harness.claim(worker)
+    stream = await a_stream(harness)
+    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    assert await stream.new() == {"run.released": of(*held)}
+
+
+async def test_every_end_is_told(harness: Harness) -> None:
+    succeeded, failed, cancelled = await harness.start(a_run(), a_run(policy=a_policy(retries=0)), a_run())
+    expired = a_run(start_by=await harness.now() + MINUTE)
+    too_late = a_run(deadline=await harness.now() + MINUTE)
+    dropped = a_run(delay=HOUR)
+    await harness.submit(expired, too_late, dropped)
+    stream = await a_stream(harness)
+    await harness.succeed(succeeded)
+    await harness.fail(failed)
+    await harness.settle(settle_cancel(cancelled))
+    await harness.store.cancel([dropped.id])
+    await harness.advance(2 * MINUTE)
+    await harness.store.expire(10)
+    assert await stream.new() == {
+        "run.succeeded": of(succeeded),
+        "run.failed": of(failed, too_late),
+        "run.cancelled": of(cancelled, dropped),
+        "run.skipped": of(expired),
+    }
+
+
+async def test_a_request_to_stop_is_told_once(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    stream = await a_stream(harness)
+    await harness.store.cancel([held.id])
+    await harness.store.cancel([held.id])
+    assert await stream.new() == {"run.cancel_requested": of(held)}
+    await harness.settle(settle_release(held))
+    assert await stream.new() == {"run.cancelled": of(held)}
+
+
+async def test_one_let_go_by_the_end_of_another_is_queued_in_the_same_transaction(harness: Harness) -> None:
+    [held] = await harness.start(a_run(key="a"))
+    blocked = a_run(key="a")
+    await harness.submit(blocked)
+    await harness.store.attach_reader(READER)
+    await harness.succeed(held)
+    batches = await harness.events(READER)
+    assert {batch.kind: batch.runs for batch in batches} == {
+        "run.succeeded": (held.id,),
+        "run.queued": (blocked.id,),
+    }
+    assert len({batch.at for batch in batches}) == 1
+
+
+async def test_becoming_blocked_is_no_event(harness: Harness) -> None:
+    await harness.submit(a_run(key="a"))
+    await harness.submit(a_run(key="a", delay=MINUTE))
+    await harness.advance(2 * MINUTE)
+    stream = await a_stream(harness)
+    await harness.stage()
+    assert await stream.new() == {}
+
+
+async def test_the_run_of_a_tick_is_submitted(harness: Harness) -> None:
+    job = await harness.put(a_job(a_spec()))
+    await harness.advance(MINUTE + SECOND)
+    stream = await a_stream(harness)
+    await harness.fire_due()
+    [entry] = await harness.ticks(job.id)
+    assert await stream.new() == {"run.submitted": {entry.run_id}}
+
+
+async def test_a_settlement_that_is_refused_or_repeated_is_no_event(harness: Harness) -> None:
+    dying = await harness.worker(SHORT_LEASE)
+    await harness.submit(a_run())
+    [held] = await harness.claim(dying)
+    await harness.settle(settle_release(held))
+    stream = await a_stream(harness)
+    await harness.settle(settle_release(held))
+    assert await stream.new() == {}
+
+
+async def test_events_are_told_until_they_are_acknowledged(harness: Harness) -> None:
+    await harness.store.attach_reader(READER)
+    for _ in range(4):
+        await harness.submit(a_run())
+    batches = await harness.events(READER)
+    assert len(batches) == 4
+    assert await harness.events(READER) == batches
+    assert await harness.events(READER, 2) == batches[:2]
+    await harness.store.acknowledge(READER, batches[1].position)
+    assert await harness.events(READER) == batches[2:]
+    await harness.store.acknowledge(READER, batches[0].position)
+    assert await harness.events(READER) == batches[2:], "an old acknowledgement arrived late"
+    await harness.store.acknowledge(READER, batches[3].position)
+    assert await harness.events(READER) == []
+
+
+async def test_each_reader_reads_for_itself(harness: Harness) -> None:
+    await harness.store.attach_reader("early")
+    await harness.submit(a_run())
+    await harness.store.attach_reader("late")
+    await harness.submit(a_run())
+    early, late = await harness.events("early"), await harness.events("late")
+    assert len(early) == 2
+    assert late == early[1:]
+    await harness.store.acknowledge("early", early[1].position)
+    assert await harness.events("early") == []
+    assert await harness.events("late") == late
+    await harness.store.detach_reader("early")
+    assert await harness.events("late") == late
+
+
+async def test_attaching_again_forgets_nothing(harness: Harness) -> None:
+    await harness.store.attach_reader(READER)
+    await harness.submit(a_run())
+    batches = await harness.events(READER)
+    await harness.store.attach_reader(READER)
+    assert await harness.events(READER) == batches
+    await harness.store.detach_reader(READER)
+    await harness.store.detach_reader(READER)
+    await harness.store.detach_reader("nobody")
+    assert await harness.events(READER) == []
+
+
+async def test_a_reader_that_reads_while_others_write_misses_nothing(harness: Harness) -> None:
+    await harness.store.attach_reader(READER)
+    told: list[RunId] = []
+    writing = True
+
+    async def read() -> None:
+        while True:
+            done = not writing
+            if done:
+                await harness.let_transactions_end()
+            batches = await harness.store.events(READER, 7)
+            for batch in batches:
+                told.extend(batch.runs)
+            if batches:
+                await harness.store.acknowledge(READER, batches[-1].position)
+            elif done:
+                return
+            await asyncio.sleep(0)
+
+    async def write(runs: Sequence[NewRun]) -> None:
+        for run in runs:
+            await harness.submit(run)
+
+    reader = asyncio.create_task(read())
+    batches = [some_runs(20) for _ in range(4)]
+    await asyncio.gather(*map(write, batches))
+    writing = False
+    await reader
+    assert len(told) == len(set(told))
+    assert sorted(told) == sorted(run for runs in batches for run in ids(runs))

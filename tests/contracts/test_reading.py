@@ -1,0 +1,80 @@
+"""Reading: what can be told of runs and queues."""
+
+from mainspring.domain.instant import HOUR, MINUTE
+from mainspring.domain.run import RunState, settle_success
+from mainspring.ports.store import Depth
+from tests.support.builders import a_run, an_id, some_runs
+from tests.support.store_harness import Harness
+
+
+async def test_the_stores_time_goes_on(harness: Harness) -> None:
+    before = await harness.now()
+    await harness.advance(HOUR)
+    after = await harness.now()
+    assert before + HOUR <= after < before + HOUR + 10 * MINUTE
+    assert await harness.now() >= after
+
+
+async def test_runs_are_found_wherever_they_are_and_told_in_order(harness: Harness) -> None:
+    ended, running, queued, waiting, blocked = a_run(), a_run(key="a"), a_run(), a_run(delay=HOUR), a_run(key="a")
+    held, _ = await harness.start(ended, running)
+    await harness.succeed(held)
+    await harness.submit(queued, waiting, blocked)
+    asked = [blocked.id, ended.id, an_id(), waiting.id, running.id, queued.id]
+    views = await harness.store.runs(asked)
+    assert [view and view.id for view in views] == [
+        blocked.id,
+        ended.id,
+        None,
+        waiting.id,
+        running.id,
+        queued.id,
+    ]
+    assert [view and view.state for view in views] == [
+        RunState.BLOCKED,
+        RunState.SUCCEEDED,
+        None,
+        RunState.SCHEDULED,
+        RunState.RUNNING,
+        RunState.QUEUED,
+    ]
+    assert await harness.store.runs([]) == []
+
+
+async def test_a_run_asked_for_twice_is_told_twice(harness: Harness) -> None:
+    run = a_run()
+    await harness.submit(run)
+    one, two = await harness.store.runs([run.id, run.id])
+    assert one == two
+    assert one is not None
+
+
+async def test_an_ended_run_still_shows_where_it_came_from(harness: Harness) -> None:
+    run = a_run(task="resize", queue="images", tenant="acme", priority=2)
+    [held] = await harness.start(run)
+    running = await harness.view(run.id)
+    await harness.settle(settle_success(held, b"1"))
+    view = await harness.view(run.id)
+    assert (view.task, view.queue, view.tenant, view.priority) == ("resize", "images", "acme", 2)
+    assert (view.due, view.created_at, view.started_at) == (running.due, running.created_at, running.started_at)
+    assert (view.fence, view.attempt, view.lost, view.reason) == (held.fence, 1, 0, "")
+
+
+async def test_depths_tell_every_queue_with_work_by_name(harness: Harness) -> None:
+    assert await harness.store.depths() == []
+    now = await harness.now()
+    old = a_run(queue="b", at=now - HOUR, priority=9)
+    await harness.submit(*some_runs(3, queue="a"), *some_runs(2, queue="b"), old, *some_runs(4, queue="c", delay=HOUR))
+    await harness.claim(await harness.worker(), 10, queue="a")
+    await harness.claim(await harness.worker(), 1, queue="b")
+    assert await harness.store.depths() == [
+        Depth(queue="a", queued=0, running=3, oldest_due=None),
+        Depth(queue="b", queued=2, running=1, oldest_due=old.at),
+    ]
+
+
+async def test_a_queue_whose_work_is_done_is_not_told(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    assert len(await harness.store.depths()) == 1
+    await harness.succeed(held)
+    assert await harness.store.depths() == []

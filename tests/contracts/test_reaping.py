@@ -1,0 +1,209 @@
+"""Reaping: what is taken from those who do not answer, and what has waited too long."""
+
+import asyncio
+
+from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.domain.run import RunState, Verdict, settle_loss, settle_release, settle_success
+from tests.support.builders import a_policy, a_run, some_runs
+from tests.support.store_harness import SHORT_LEASE, Harness, ids
+
+
+async def test_the_runs_of_a_session_past_its_lease_are_lost(harness: Harness) -> None:
+    dying, healthy = await harness.worker(SHORT_LEASE), await harness.worker()
+    await harness.submit(a_run())
+    [lost] = await harness.claim(dying)
+    await harness.submit(a_run())
+    [kept] = await harness.claim(healthy)
+    assert await harness.store.lost_runs(10) == []
+    await harness.advance(SHORT_LEASE + SECOND)
+    assert await harness.store.lost_runs(10) == [lost]
+    assert await harness.states([lost, kept]) == [RunState.RUNNING, RunState.RUNNING]
+
+
+async def test_a_lost_run_is_told_as_its_worker_held_it(harness: Harness) -> None:
+    dying = await harness.worker(SHORT_LEASE)
+    run = a_run(policy=a_policy(key="video-1", timeout=HOUR), payload=b'"\\u0000"', deadline=await harness.now() + HOUR)
+    await harness.submit(run)
+    [held] = await harness.claim(dying)
+    await harness.store.cancel([held.id])
+    await harness.advance(SHORT_LEASE + SECOND)
+    [lost] = await harness.store.lost_runs(10)
+    assert lost.cancel_requested
+    lost.cancel_requested = False
+    assert lost == held
+
+
+async def test_a_lost_run_is_told_until_it_has_been_settled(harness: Harness) -> None:
+    dying = await harness.worker(SHORT_LEASE)
+    await harness.submit(*some_runs(3))
+    held = await harness.claim(dying)
+    await harness.advance(SHORT_LEASE + SECOND)
+    for _ in range(3):
+        assert sorted(ids(await harness.store.lost_runs(10))) == sorted(ids(held))
+    assert len(await harness.store.lost_runs(2)) == 2
+    await harness.settle(settle_loss(held[0], blamed=False))
+    assert sorted(ids(await harness.store.lost_runs(10))) == sorted(ids(held[1:]))
+
+
+async def test_several_reapers_at_once_settle_a_loss_once(harness: Harness) -> None:
+    dying = await harness.worker(SHORT_LEASE)
+    await harness.submit(*some_runs(10))
+    await harness.claim(dying)
+    await harness.advance(SHORT_LEASE + SECOND)
+
+    async def reap() -> list[Verdict]:
+        lost = await harness.store.lost_runs(100)
+        return await harness.settle(*(settle_loss(run, blamed=False) for run in lost))
+
+    verdicts = [verdict for part in await asyncio.gather(*(reap() for _ in range(4))) for verdict in part]
+    assert verdicts.count(Verdict.APPLIED) == 10
+    assert Verdict.FENCED not in verdicts
+    again = await harness.claim(await harness.worker())
+    assert [(run.attempt, run.lost) for run in again] == [(2, 1)] * 10
+
+
+async def test_a_beat_and_a_burial_at_once_agree(harness: Harness) -> None:
+    """Either the beat came first and nothing is lost, or the burial did and the worker is told to stop."""
+    for _ in range(20):
+        worker = await harness.worker(SHORT_LEASE)
+        await harness.submit(a_run())
+        [held] = await harness.claim(worker)
+        await harness.advance(SHORT_LEASE + SECOND)
+        number = harness.last_claim(worker)
+        beat, lost = await asyncio.gather(
+            harness.store.beat(worker, MINUTE, [held.id], [], number), harness.store.lost_runs(10)
+        )
+        assert beat.alive == (ids(lost) == [])
+        await harness.succeed(held)
+
+
+async def test_a_buried_workers_success_counts_until_somebody_takes_the_run(harness: Harness) -> None:
+    """Nobody has started it again, so the first to settle under the fence has the say."""
+    dying = await harness.worker(SHORT_LEASE)
+    await harness.submit(a_run())
+    [held] = await harness.claim(dying)
+    await harness.advance(SHORT_LEASE + SECOND)
+    [lost] = await harness.store.lost_runs(10)
+    assert await harness.settle(settle_success(held, b"1")) == [Verdict.APPLIED]
+    assert await harness.settle(settle_loss(lost, blamed=False)) == [Verdict.ALREADY]
+    assert await harness.state(held.id) is RunState.SUCCEEDED
+
+
+async def test_a_loss_then_a_late_success_runs_again(harness: Harness) -> None:
+    dying = await harness.worker(SHORT_LEASE)
+    await harness.submit(a_run())
+    [held] = await harness.claim(dying)
+    await harness.advance(SHORT_LEASE + SECOND)
+    [lost] = await harness.store.lost_runs(10)
+    await harness.settle(settle_loss(lost, blamed=False))
+    [again] = await harness.claim(await harness.worker())
+    assert await harness.settle(settle_success(held, b"old")) != [Verdict.APPLIED]
+    assert await harness.settle(settle_success(again, b"new")) == [Verdict.APPLIED]
+    assert (await harness.view(held.id)).result == b"new"
+
+
+async def test_an_attempt_past_its_time_is_overdue_after_the_grace(harness: Harness) -> None:
+    [held] = await harness.start(a_run(policy=a_policy(timeout=10 * MINUTE)))
+    await harness.advance(9 * MINUTE)
+    assert await harness.store.overdue_runs(0, 10) == []
+    await harness.advance(2 * MINUTE)
+    assert await harness.store.overdue_runs(5 * MINUTE, 10) == []
+    assert await harness.store.overdue_runs(30 * SECOND, 10) == [held]
+    await harness.advance(5 * MINUTE)
+    assert await harness.store.overdue_runs(5 * MINUTE, 10) == [held]
+
+
+async def test_overdue_runs_are_told_up_to_the_limit_until_they_are_settled(harness: Harness) -> None:
+    held = await harness.start(*(a_run(policy=a_policy(timeout=MINUTE)) for _ in range(3)))
+    await harness.advance(HOUR)
+    assert len(await harness.store.overdue_runs(0, 2)) == 2
+    await harness.fail(*held[:2])
+    assert ids(await harness.store.overdue_runs(0, 10)) == ids(held[2:])
+
+
+async def test_the_runs_of_buried_sessions_are_lost_not_overdue(harness: Harness) -> None:
+    dying = await harness.worker(SHORT_LEASE)
+    await harness.submit(a_run(policy=a_policy(timeout=MINUTE)))
+    [held] = await harness.claim(dying)
+    await harness.advance(HOUR)
+    assert ids(await harness.store.lost_runs(10)) == [held.id]
+    assert await harness.store.overdue_runs(0, 10) == []
+
+
+async def test_what_has_not_started_in_time_is_skipped(harness: Harness) -> None:
+    start_by = await harness.now() + 10 * MINUTE
+    queued = a_run(start_by=start_by)
+    waiting = a_run(start_by=start_by, delay=HOUR)
+    patient = a_run(start_by=start_by + HOUR)
+    await harness.submit(queued, waiting, patient, a_run())
+    assert await harness.store.expire(10) == 0
+    await harness.advance(11 * MINUTE)
+    assert await harness.store.expire(10) == 2
+    views = [await harness.view(run.id) for run in (queued, waiting)]
+    assert [(view.state, view.reason) for view in views] == [(RunState.SKIPPED, "expired")] * 2
+    assert all(view.finished_at is not None for view in views)
+    assert await harness.state(patient.id) is RunState.QUEUED
+    assert await harness.store.expire(10) == 0
+
+
+async def test_what_has_not_ended_in_time_has_failed(harness: Harness) -> None:
+    deadline = await harness.now() + 10 * MINUTE
+    queued = a_run(deadline=deadline)
+    waiting = a_run(deadline=deadline, delay=HOUR)
+    await harness.submit(queued, waiting)
+    await harness.advance(11 * MINUTE)
+    assert await harness.store.expire(10) == 2
+    views = [await harness.view(run.id) for run in (queued, waiting)]
+    assert [(view.state, view.reason) for view in views] == [(RunState.FAILED, "deadline")] * 2
+
+
+async def test_what_has_missed_both_is_expired(harness: Harness) -> None:
+    soon = await harness.now() + MINUTE
+    run = a_run(start_by=soon + MINUTE, deadline=soon)
+    await harness.submit(run)
+    await harness.advance(10 * MINUTE)
+    assert await harness.store.expire(10) == 1
+    assert await harness.state(run.id) is RunState.SKIPPED
+
+
+async def test_what_runs_is_not_expired(harness: Harness) -> None:
+    soon = await harness.now() + MINUTE
+    [held] = await harness.start(a_run(start_by=soon, deadline=soon))
+    await harness.advance(10 * MINUTE)
+    assert await harness.store.expire(10) == 0
+    assert await harness.state(held.id) is RunState.RUNNING
+
+
+async def test_what_has_started_once_has_kept_its_start_by_but_not_its_deadline(harness: Harness) -> None:
+    soon = await harness.now() + MINUTE
+    in_time, late = await harness.start(a_run(start_by=soon), a_run(deadline=soon))
+    await harness.fail(in_time, late)
+    await harness.advance(10 * MINUTE)
+    assert await harness.store.expire(10) == 1
+    assert await harness.states([in_time, late]) == [RunState.SCHEDULED, RunState.FAILED]
+
+
+async def test_what_was_released_has_not_started(harness: Harness) -> None:
+    [held] = await harness.start(a_run(start_by=await harness.now() + MINUTE))
+    await harness.settle(settle_release(held))
+    await harness.advance(10 * MINUTE)
+    assert await harness.claim(await harness.worker()) == []
+    assert await harness.store.expire(10) == 1
+    assert await harness.state(held.id) is RunState.SKIPPED
+
+
+async def test_expiry_stops_at_its_limit(harness: Harness) -> None:
+    start_by = await harness.now() + MINUTE
+    await harness.submit(*(a_run(start_by=start_by) for _ in range(5)))
+    await harness.advance(2 * MINUTE)
+    assert [await harness.store.expire(2) for _ in range(4)] == [2, 2, 1, 0]
+
+
+async def test_the_sweeper_finds_nothing_as_long_as_all_keep_their_word(harness: Harness) -> None:
+    first, second, third = some_runs(3, key="video-1")
+    await harness.submit(first, second, third)
+    assert await harness.store.sweep(10) == 0
+    [held] = await harness.claim(await harness.worker())
+    await harness.fail(held)
+    assert await harness.store.sweep(10) == 0
+    assert await harness.states([first, second, third]) == [RunState.SCHEDULED, RunState.BLOCKED, RunState.BLOCKED]

@@ -1,0 +1,113 @@
+"""Retention: what has ended is forgotten in time, and nothing else is."""
+
+from mainspring.domain.instant import DAY, HOUR
+from mainspring.domain.run import RunState
+from mainspring.ports.store import Retention
+from tests.support.builders import a_job, a_policy, a_run, a_spec, every
+from tests.support.store_harness import Harness
+
+KEPT = Retention(succeeded=7 * DAY, unsuccessful=30 * DAY, ledger=20 * DAY)
+
+
+async def prune_all(harness: Harness) -> int:
+    gone = 0
+    while more := await harness.store.prune(KEPT, 100):
+        gone += more
+    return gone
+
+
+async def test_nothing_young_is_forgotten(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    await harness.succeed(held)
+    await harness.advance(5 * DAY)
+    await prune_all(harness)
+    assert await harness.state(held.id) is RunState.SUCCEEDED
+
+
+async def test_each_class_is_kept_for_its_own_time(harness: Harness) -> None:
+    succeeded, failed = await harness.start(a_run(), a_run(policy=a_policy(retries=0)))
+    cancelled, skipped = a_run(delay=HOUR), a_run(start_by=await harness.now() + HOUR)
+    await harness.succeed(succeeded)
+    await harness.fail(failed)
+    await harness.submit(cancelled, skipped)
+    await harness.store.cancel([cancelled.id])
+    await harness.advance(2 * HOUR)
+    await harness.store.expire(10)
+    runs = [succeeded.id, failed.id, cancelled.id, skipped.id]
+
+    await harness.advance(9 * DAY)
+    assert await prune_all(harness) > 0
+    views = await harness.store.runs(runs)
+    assert [view and view.state for view in views] == [None, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED]
+    assert len(await harness.store.attempts(failed.id)) == 1
+
+    await harness.advance(23 * DAY)
+    assert await prune_all(harness) > 0
+    assert await harness.store.runs(runs) == [None] * 4
+    assert await harness.store.attempts(failed.id) == []
+
+
+async def test_what_has_not_ended_is_never_forgotten(harness: Harness) -> None:
+    [running] = await harness.start(a_run(key="a"))
+    retried, queued, blocked = a_run(), a_run(), a_run(key="a")
+    far = a_run(delay=200 * DAY, payload=b'"far"')
+    await harness.submit(retried, blocked, far)
+    [held] = await harness.claim(await harness.worker())
+    await harness.fail(held)
+    await harness.submit(queued)
+    for _ in range(10):
+        await harness.advance(10 * DAY)
+        await prune_all(harness)
+    assert await harness.states([running, retried, queued, blocked, far]) == [
+        RunState.RUNNING,
+        RunState.SCHEDULED,
+        RunState.QUEUED,
+        RunState.BLOCKED,
+        RunState.SCHEDULED,
+    ]
+
+
+async def test_a_far_off_run_has_its_payload_when_it_comes_due(harness: Harness) -> None:
+    far = a_run(delay=100 * DAY, payload=b'"far"', policy=a_policy(retries=9))
+    await harness.submit(far)
+    for _ in range(11):
+        await harness.advance(10 * DAY)
+        await prune_all(harness)
+    await harness.stage()
+    [held] = await harness.claim(await harness.worker())
+    assert (held.id, held.payload, held.policy) == (far.id, b'"far"', far.policy)
+
+
+async def test_a_run_that_waited_long_has_its_payload_still(harness: Harness) -> None:
+    run = a_run(payload=b'"patient"')
+    await harness.submit(run)
+    for _ in range(5):
+        await harness.advance(10 * DAY)
+        await prune_all(harness)
+    [held] = await harness.claim(await harness.worker())
+    assert held.payload == b'"patient"'
+
+
+async def test_the_ledger_is_forgotten_in_time_and_the_job_goes_on(harness: Harness) -> None:
+    job = await harness.put(a_job(a_spec(schedule=every(DAY)), payload=b'"kept"'))
+    await harness.advance(DAY + HOUR)
+    await harness.fire_due()
+    assert len(await harness.ticks(job.id)) == 1
+    await harness.advance(15 * DAY)
+    await prune_all(harness)
+    assert len(await harness.ticks(job.id)) == 1
+    await harness.advance(8 * DAY)
+    assert await prune_all(harness) > 0
+    assert await harness.ticks(job.id) == []
+    assert (await harness.job(job.id)).payload == b'"kept"'
+
+
+async def test_pruning_goes_on_until_nothing_is_left_to_forget(harness: Harness) -> None:
+    held = await harness.start(*(a_run() for _ in range(25)))
+    await harness.succeed(*held)
+    await harness.advance(10 * DAY)
+    rounds = 0
+    while await harness.store.prune(KEPT, 10):
+        rounds += 1
+        assert rounds < 100
+    assert await harness.store.runs([run.id for run in held]) == [None] * 25

@@ -1,0 +1,234 @@
+"""Sessions: proof of life, and the comparing of notes that finds claims whose answer was lost."""
+
+from mainspring.domain.ids import SessionId
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.run import RunState, Verdict, settle_success
+from mainspring.ports.store import NewSession, Want
+from tests.support.builders import a_run, a_worker, some_runs
+from tests.support.store_harness import SHORT_LEASE, Harness, ids
+
+
+async def test_every_start_of_a_process_gets_a_fresh_growing_id(harness: Harness) -> None:
+    sessions = [await harness.store.open_session(a_worker(name="same")) for _ in range(3)]
+    assert sessions == sorted(set(sessions))
+    assert min(sessions) > 0
+
+
+async def test_a_session_may_say_more_about_itself(harness: Harness) -> None:
+    new = NewSession(name="größe 🕰", kind="worker", ttl=MINUTE, version="1.2", datacenter="eu-1")
+    session = await harness.store.open_session(new)
+    assert (await harness.store.beat(session, MINUTE, [], [], 0)).alive
+
+
+async def test_a_process_that_restarts_under_its_old_name_does_not_own_what_the_old_one_ran(harness: Harness) -> None:
+    old = await harness.store.open_session(a_worker(name="same", ttl=SHORT_LEASE))
+    await harness.submit(a_run())
+    [held] = await harness.claim(old)
+    new = await harness.store.open_session(a_worker(name="same"))
+    assert (await harness.store.beat(new, MINUTE, [], [], 100)).returned == 0
+    assert await harness.state(held.id) is RunState.RUNNING
+    await harness.advance(SHORT_LEASE + SECOND)
+    await harness.store.beat(new, MINUTE, [], [], 100)
+    assert ids(await harness.store.lost_runs(10)) == [held.id]
+
+
+async def test_a_beat_extends_the_lease(harness: Harness) -> None:
+    worker = await harness.worker(SHORT_LEASE)
+    await harness.submit(a_run())
+    for _ in range(5):
+        await harness.advance(SHORT_LEASE - 2 * SECOND)
+        assert await harness.store.lost_runs(10) == []
+        assert (await harness.store.beat(worker, SHORT_LEASE, [], [], 0)).alive
+    assert len(await harness.claim(worker)) == 1
+
+
+async def test_a_beat_tells_the_stores_time(harness: Harness) -> None:
+    worker = await harness.worker()
+    before = await harness.now()
+    beat = await harness.store.beat(worker, MINUTE, [], [], 0)
+    assert before <= beat.now <= await harness.now()
+
+
+async def test_a_lease_that_ran_out_unnoticed_is_extended(harness: Harness) -> None:
+    worker = await harness.worker(SHORT_LEASE)
+    await harness.submit(a_run())
+    [held] = await harness.claim(worker)
+    await harness.advance(SHORT_LEASE + SECOND)
+    assert (await harness.store.beat(worker, MINUTE, [held.id], [], harness.last_claim(worker))).alive
+    assert await harness.store.lost_runs(10) == []
+    assert await harness.settle(settle_success(held, None)) == [Verdict.APPLIED]
+
+
+async def test_a_buried_session_is_told_so_for_ever(harness: Harness) -> None:
+    worker = await harness.worker(SHORT_LEASE)
+    await harness.advance(SHORT_LEASE + SECOND)
+    await harness.store.lost_runs(10)
+    for _ in range(2):
+        assert not (await harness.store.beat(worker, MINUTE, [], [], 0)).alive
+
+
+async def test_a_buried_sessions_beat_returns_nothing_to_the_queue(harness: Harness) -> None:
+    worker = await harness.worker(SHORT_LEASE)
+    await harness.submit(a_run())
+    [held] = await harness.claim(worker)
+    await harness.advance(SHORT_LEASE + SECOND)
+    await harness.store.lost_runs(10)
+    beat = await harness.store.beat(worker, MINUTE, [], [], 100)
+    assert (beat.alive, beat.returned) == (False, 0)
+    assert ids(await harness.store.lost_runs(10)) == [held.id]
+
+
+async def test_a_session_that_nobody_opened_is_not_alive(harness: Harness) -> None:
+    assert not (await harness.store.beat(SessionId(987_654_321), MINUTE, [], [], 0)).alive
+
+
+async def test_what_a_beat_knows_stays_with_its_worker(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.submit(*some_runs(3))
+    held = await harness.claim(worker)
+    beat = await harness.store.beat(worker, MINUTE, ids(held), [], harness.last_claim(worker))
+    assert (beat.alive, beat.returned, beat.cancels) == (True, 0, ())
+    assert set(await harness.states(held)) == {RunState.RUNNING}
+
+
+async def test_a_beat_that_does_not_know_a_claimed_run_returns_it_uncharged(harness: Harness) -> None:
+    worker = await harness.worker()
+    known, lost = some_runs(2)
+    await harness.submit(known)
+    held = await harness.claim(worker)
+    await harness.submit(lost)
+    await harness.claim(worker)
+    beat = await harness.store.beat(worker, MINUTE, ids(held), [], harness.last_claim(worker))
+    assert beat.returned == 1
+    assert await harness.states([known, lost]) == [RunState.RUNNING, RunState.QUEUED]
+    assert (await harness.view(lost.id)).attempt == 0
+    [again] = await harness.claim(worker)
+    assert (again.id, again.attempt, again.lost) == (lost.id, 1, 0)
+
+
+async def test_a_returned_run_keeps_its_place_in_the_queue(harness: Harness) -> None:
+    worker = await harness.worker()
+    early = a_run()
+    await harness.submit(early)
+    await harness.claim(worker)
+    await harness.advance(MINUTE)
+    late = a_run()
+    await harness.submit(late)
+    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    assert ids(await harness.claim(worker)) == [early.id, late.id]
+
+
+async def test_a_returned_run_is_fenced_from_the_answer_that_came_too_late(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.submit(a_run())
+    [late] = await harness.claim(worker)
+    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    assert await harness.settle(settle_success(late, None)) == [Verdict.FENCED]
+    assert await harness.state(late.id) is RunState.QUEUED
+
+
+async def test_a_claim_without_an_answer_yet_is_left_alone(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.submit(a_run())
+    [held] = await harness.claim(worker)
+    number = harness.last_claim(worker)
+    assert (await harness.store.beat(worker, MINUTE, [], [number], number)).returned == 0
+    assert await harness.state(held.id) is RunState.RUNNING
+    # Its answer never came: the worker gave it up.
+    assert (await harness.store.beat(worker, MINUTE, [], [], number)).returned == 1
+
+
+async def test_a_claim_newer_than_the_beat_is_left_alone(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.claim(worker)
+    number_when_it_looked = harness.last_claim(worker)
+    await harness.submit(a_run())
+    [held] = await harness.claim(worker)
+    assert (await harness.store.beat(worker, MINUTE, [], [], number_when_it_looked)).returned == 0
+    assert await harness.state(held.id) is RunState.RUNNING
+
+
+async def test_a_claim_that_is_applied_after_it_was_given_up_is_returned_by_a_later_beat(harness: Harness) -> None:
+    """The connection broke, and the old backend committed after the worker had asked again."""
+    worker = await harness.worker()
+    given_up, newest = 1, 2
+    await harness.submit(a_run())
+    assert (await harness.store.beat(worker, MINUTE, [], [], newest)).returned == 0
+    [late] = await harness.store.claim(worker, given_up, [Want("default", 1)])
+    assert (await harness.store.beat(worker, MINUTE, [], [], newest)).returned == 1
+    assert await harness.state(late.id) is RunState.QUEUED
+
+
+async def test_one_worker_cannot_return_what_another_runs(harness: Harness) -> None:
+    one, other = await harness.worker(), await harness.worker()
+    await harness.submit(a_run())
+    [held] = await harness.claim(one)
+    assert (await harness.store.beat(other, MINUTE, [], [], 100)).returned == 0
+    assert await harness.state(held.id) is RunState.RUNNING
+
+
+async def test_a_beat_that_holds_what_it_does_not_own_changes_nothing(harness: Harness) -> None:
+    worker = await harness.worker()
+    queued = a_run()
+    [strangers] = await harness.start(a_run())
+    await harness.submit(queued)
+    await harness.store.cancel([strangers.id])
+    beat = await harness.store.beat(worker, MINUTE, [queued.id, strangers.id], [], 0)
+    assert (beat.returned, beat.cancels) == (0, ())
+    assert await harness.states([queued, strangers]) == [RunState.QUEUED, RunState.CANCELLING]
+
+
+async def test_a_beat_tells_which_held_runs_were_asked_to_stop(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.submit(*some_runs(3))
+    held = await harness.claim(worker)
+    await harness.store.cancel([held[1].id])
+    for _ in range(2):
+        beat = await harness.store.beat(worker, MINUTE, ids(held), [], harness.last_claim(worker))
+        assert beat.cancels == (held[1].id,)
+
+
+async def test_an_unknown_run_that_was_asked_to_stop_is_cancelled_not_returned_to_the_queue(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.submit(a_run())
+    [held] = await harness.claim(worker)
+    await harness.store.cancel([held.id])
+    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    assert await harness.state(held.id) is RunState.CANCELLED
+    assert await harness.claim(worker) == []
+
+
+async def test_an_unknown_run_keeps_its_ordering_key(harness: Harness) -> None:
+    worker = await harness.worker()
+    first, second = some_runs(2, key="video-1")
+    await harness.submit(first, second)
+    await harness.claim(worker)
+    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    assert await harness.states([first, second]) == [RunState.QUEUED, RunState.BLOCKED]
+    assert ids(await harness.claim(worker)) == [first.id]
+
+
+async def test_an_unknown_run_that_was_asked_to_stop_lets_the_next_of_its_key_go(harness: Harness) -> None:
+    worker = await harness.worker()
+    first, second = some_runs(2, key="video-1")
+    await harness.submit(first, second)
+    await harness.claim(worker)
+    await harness.store.cancel([first.id])
+    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    assert await harness.states([first, second]) == [RunState.CANCELLED, RunState.QUEUED]
+
+
+async def test_what_runs_under_a_closed_session_is_lost(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.submit(a_run())
+    [held] = await harness.claim(worker)
+    await harness.store.close_session(worker)
+    assert ids(await harness.store.lost_runs(10)) == [held.id]
+
+
+async def test_a_session_may_be_closed_again_and_stays_closed(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.store.close_session(worker)
+    await harness.store.close_session(worker)
+    await harness.store.close_session(SessionId(987_654_321))
+    assert not (await harness.store.beat(worker, MINUTE, [], [], 0)).alive

@@ -1,0 +1,126 @@
+"""A scheduler process in virtual time, and a store in memory that it reaches over a network."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.control.scheduler.scheduler import Scheduler
+from mainspring.control.shards import ShardKeeper
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.ids import JobId, SessionId
+from mainspring.domain.instant import MILLISECOND, Instant, Micros
+from mainspring.domain.job import Fire, Job, LedgerEntry
+from mainspring.domain.schedule import CronSchedule
+from mainspring.ports.coordination import Membership
+from mainspring.ports.store import Fired, Staged
+from tests.support.virtual_time import START, VirtualClock
+
+SHARDS = 8
+#: What the agenda foresaw is late by the journey to the store and no more than one look that is under way.
+PROMPT: Micros = 6 * MILLISECOND
+
+
+class RemoteStore(MemoryStore):
+    """The store in memory behind a network: a request and an answer take 1 ms each. Counts what is asked of it."""
+
+    def __init__(self, clock: VirtualClock, latency: Micros = MILLISECOND) -> None:
+        super().__init__(clock, SHARDS)
+        self.clock = clock
+        self.latency = latency
+        self.away = False
+        self.calls: Counter[str] = Counter()
+
+    async def travel(self, call: str) -> None:
+        self.calls[call] += 1
+        await self.clock.sleep(self.latency)
+        if self.away:
+            raise StoreUnavailable("the network is down")
+
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+        await self.travel("stage")
+        staged = await super().stage(owner, shards, limit)
+        await self.clock.sleep(self.latency)
+        return staged
+
+    async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
+        await self.travel("upcoming")
+        upcoming = await super().upcoming(shards, until, limit)
+        await self.clock.sleep(self.latency)
+        return upcoming
+
+    async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
+        await self.travel("due_jobs")
+        jobs = await super().due_jobs(shards, until, limit)
+        await self.clock.sleep(self.latency)
+        return jobs
+
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
+        await self.travel("fire")
+        fired = await super().fire(owner, fires)
+        # Some ten microseconds a fire, as in a database.
+        await self.clock.sleep(self.latency + 40 * len(fires))
+        return fired
+
+    async def renew(self, member: SessionId, ttl: Micros) -> Membership:
+        await self.travel("renew")
+        membership = await super().renew(member, ttl)
+        await self.clock.sleep(self.latency)
+        return membership
+
+    async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
+        await self.travel("take")
+        return await super().take(member, shards)
+
+
+class Node:
+    """One scheduler process."""
+
+    def __init__(
+        self, store: RemoteStore, wakeups: LocalWakeups | None = None, *, use_wheel: bool = True, skew: Micros = 0
+    ) -> None:
+        self.clock = VirtualClock(skew=skew)
+        self.wakeups = LocalWakeups() if wakeups is None else wakeups
+        self.keeper = ShardKeeper(store, store.shards, self.wakeups, self.clock)
+        self.scheduler = Scheduler(store, self.keeper, self.wakeups, self.clock, use_wheel=use_wheel)
+
+    async def __aenter__(self) -> "Node":
+        self._others = asyncio.all_tasks()
+        await self.keeper.start()
+        await self.scheduler.start()
+        self._tasks = asyncio.all_tasks() - self._others
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._tasks:
+            await self.scheduler.stop()
+            await self.keeper.stop()
+
+    def kill(self) -> None:
+        """As by kill -9: it says nothing to anybody."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = set()
+
+
+async def queued_at(store: MemoryStore) -> list[Instant]:
+    """When delayed runs were queued, one entry a run, since this was asked the last time."""
+    batches = await store.events("test", 1_000_000)
+    if batches:
+        await store.acknowledge("test", batches[-1].position)
+    return [batch.at for batch in batches if batch.kind == "run.queued" for _ in batch.runs]
+
+
+async def ledger_of(store: MemoryStore, job: JobId) -> list[LedgerEntry]:
+    return await store.ledger(job, 0, 2 * START, 1_000_000)
+
+
+async def lateness_of_ticks(store: MemoryStore, job: JobId) -> list[Micros]:
+    entries = [entry for entry in await ledger_of(store, job) if entry.run_id is not None]
+    runs = await store.runs([entry.run_id for entry in entries if entry.run_id is not None])
+    return [run.created_at - entry.scheduled_at for run, entry in zip(runs, entries, strict=True) if run is not None]
+
+
+def every_second() -> CronSchedule:
+    return CronSchedule(expression="* * * * * *")

@@ -1,0 +1,101 @@
+"""What happened in a world, in the order it happened: written by the harness, read by the checker."""
+
+import hashlib
+from typing import Any, Literal
+
+import msgspec
+
+from mainspring.adapters.store.memory.rows import JobRow, RunRow
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import Instant, Micros
+from mainspring.domain.job import LedgerEntry
+from mainspring.domain.run import Settlement, Verdict
+
+
+class RunChange(msgspec.Struct):
+    """One move of a run. ``before`` is none when it came into being."""
+
+    before: RunRow | None
+    after: RunRow
+
+
+class JobChange(msgspec.Struct):
+    before: JobRow | None
+    after: JobRow
+
+
+class Step(msgspec.Struct, kw_only=True):
+    """One operation that the store applied, with everything that it changed."""
+
+    order: int
+    #: The store's clock.
+    at: Instant
+    process: str
+    operation: str
+    #: When the request left its process, by the store's clock.
+    sent: Instant
+    runs: list[RunChange] = []
+    jobs: list[JobChange] = []
+    ticks: list[LedgerEntry] = []
+    #: Of a settle: what was asked and what was said to it.
+    settlements: list[tuple[Settlement, Verdict]] = []
+    #: Of a sweep: how much it found.
+    found: int = 0
+
+
+class HandlerCall(msgspec.Struct, kw_only=True):
+    """A handler, from its first line to its last."""
+
+    run: RunId
+    fence: int
+    attempt: int
+    process: str
+    queue: str
+    started: Instant
+    #: Its place among steps and other calls.
+    order: int
+    ended: Instant | None = None
+    ended_order: int | None = None
+    how: Literal["", "returned", "raised", "stopped", "died"] = ""
+
+
+class Truth(msgspec.Struct, kw_only=True):
+    """What the makers of the world know, and the checker needs."""
+
+    slots: dict[str, int] = {}
+    #: Runs that a client was told are accepted.
+    accepted: list[RunId] = []
+    #: Jobs that a client was told are there.
+    declared: list[JobId] = []
+    #: Tasks whose handlers kill the process that runs them.
+    killers: tuple[str, ...] = ("kill",)
+    #: Stretches of time without faults, by the store's clock.
+    calm: list[tuple[Instant, Instant]] = []
+    #: In a calm stretch nothing is staged later than this.
+    punctual: Micros = 0
+    #: What is in the store at the end.
+    runs: dict[RunId, RunRow] = {}
+    jobs: dict[JobId, JobRow] = {}
+    ledgers: dict[JobId, list[LedgerEntry]] = {}
+    ended_at: Instant = 0
+
+
+class History(msgspec.Struct, kw_only=True):
+    steps: list[Step] = []
+    calls: list[HandlerCall] = []
+    #: Errors that services logged: there should be none that a store's absence does not explain.
+    errors: list[str] = []
+    #: What chaos did, for people to read.
+    chaos: list[tuple[Instant, str]] = []
+    truth: Truth = msgspec.field(default_factory=Truth)
+
+    def fingerprint(self) -> str:
+        """The same for the same trace, on every machine and in every process."""
+        digest = hashlib.blake2b(digest_size=16)
+        for part in (self.steps, self.calls, self.errors, self.chaos, self.truth):
+            digest.update(msgspec.json.encode(part, enc_hook=_plain))
+        return digest.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    raise TypeError(f"{type(value).__name__} has no place in a history")

@@ -1,0 +1,185 @@
+"""The virtual loop of a world of processes: each can be frozen or killed while the others go on.
+
+A process is a context variable. Whatever its code schedules (tasks, timers, callbacks) carries the context, and with it
+the process; the loop asks the process before it runs any of it. So a process is frozen as SIGSTOP does it: in the
+middle of whatever it does, without its code taking part.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from heapq import heappush
+from itertools import count
+from random import Random
+from typing import Any, TypeVar
+
+from mainspring.domain.instant import SECOND, Instant, Micros
+from tests.support.simulation.history import HandlerCall
+from tests.support.virtual_time import VirtualLoop
+
+T = TypeVar("T")
+
+#: Nothing in a world takes longer than this.
+_LONGEST: Micros = 3_600 * SECOND
+
+
+class Process:
+    """An operating system's process, as far as a loop can play one. ``None`` in the context is the world itself."""
+
+    def __init__(self, name: str, loop: "WorldLoop") -> None:
+        self.name = name
+        self.loop = loop
+        self.frozen = False
+        #: What it still tries to do has no effect on anybody else.
+        self.dead = False
+        #: Not even its clean-up runs any more.
+        self.gone = False
+        #: What would have run while it was frozen, in order.
+        self.held: list[asyncio.Handle] = []
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.when_it_dies: list[Callable[[], None]] = []
+        self.context = Context()
+        self.context.run(current_process.set, self)
+        #: The process that started it and takes it along when it dies.
+        self.parent: Process | None = None
+        #: Where its handlers act, and what they did.
+        self.stage: Any = None
+        self.calls: list[HandlerCall] = []
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
+        """Run a coroutine as part of this process."""
+        return self.loop.create_task(coroutine, name=name, context=self.context.copy())
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        self.frozen = False
+        held, self.held = self.held, []
+        for handle in held:
+            self.loop.run_soon(handle)
+
+    def kill(self) -> None:
+        """As by kill -9: from now on nothing it does reaches anybody. Its tasks are unwound, for tidiness alone."""
+        if self.dead:
+            return
+        self.dead = True
+        for told in self.when_it_dies:
+            told()
+        self.thaw()
+        for task in list(self.tasks):
+            task.cancel()
+        self.loop.call_later(0, self._bury, 5, context=Context())
+
+    def _bury(self, patience: int) -> None:
+        for task in list(self.tasks):
+            task.cancel()
+        if self.tasks and patience:
+            self.loop.call_later(0, self._bury, patience - 1, context=Context())
+            return
+        self.gone = True
+        assert not self.tasks, f"{self.name} does not die: {list(self.tasks)}"
+
+    @property
+    def alive(self) -> bool:
+        return not self.dead
+
+
+current_process: ContextVar[Process | None] = ContextVar("current_process", default=None)
+
+
+class _Handle(asyncio.Handle):
+    """A callback of a process: runs unless the process is frozen or gone."""
+
+    __slots__ = ("process",)
+    process: Process
+
+    def _run(self) -> None:
+        _run_or_hold(self, self.process)
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    __slots__ = ("process",)
+    process: Process
+
+    def _run(self) -> None:
+        _run_or_hold(self, self.process)
+
+
+def _run_or_hold(handle: asyncio.Handle, process: Process) -> None:
+    if process.frozen:
+        process.held.append(handle)
+    elif not process.gone:
+        _really_run(handle)
+
+
+_really_run: Callable[[asyncio.Handle], None] = asyncio.Handle._run  # type: ignore[attr-defined]
+
+
+class WorldLoop(VirtualLoop):
+    """Where all processes of a world run."""
+
+    def __init__(self, *, start: Instant, seed: int) -> None:
+        super().__init__(start=start, seed=seed, longest=_LONGEST)
+        self.chance = Random(f"world {seed}")
+        self._numbers = count(1)
+
+    def next_number(self) -> int:
+        """A number that nobody else in this world has."""
+        return next(self._numbers)
+
+    def true_now(self) -> Instant:
+        """The time by nobody's clock."""
+        return self.start + self.elapsed
+
+    def run_soon(self, handle: asyncio.Handle) -> None:
+        if not handle.cancelled():
+            self._ready.append(handle)  # type: ignore[attr-defined]
+
+    def _call_soon(self, callback: Any, args: Any, context: Context | None) -> asyncio.Handle:
+        if context is None:
+            context = copy_context()
+        process = context.get(current_process)
+        if process is None:
+            handle = asyncio.Handle(callback, args, self, context)
+        else:
+            handle = _Handle(callback, args, self, context)
+            handle.process = process
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+        return self._call_soon(callback, args, context)
+
+    def call_later(
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+        if context is None:
+            context = copy_context()
+        process = context.get(current_process)
+        if process is None:
+            timer = asyncio.TimerHandle(when, callback, args, self, context)
+        else:
+            timer = _TimerHandle(when, callback, args, self, context)
+            timer.process = process
+        heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
+        process = (context or copy_context()).get(current_process)
+        if process is not None:
+            process.tasks[task] = None
+            task.add_done_callback(process.tasks.pop, context=context)
+        return task
+
+
+def run_world(main: Callable[[WorldLoop], Coroutine[Any, Any, T]], *, start: Instant, seed: int) -> T:
+    """Run a world to its end. The same seed gives the same world."""
+    loop = WorldLoop(start=start, seed=seed)
+    with asyncio.Runner(loop_factory=lambda: loop, debug=False) as runner:
+        return runner.run(main(loop))

@@ -1,0 +1,121 @@
+"""What a seed decides before a world begins: who is there, how they are set up, and what will go wrong how often."""
+
+from random import Random
+
+import msgspec
+
+from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros, parse_instant
+from mainspring.worker.settings import ChildSettings, WorkerSettings
+from tests.support.simulation.faults import CALM, Rates
+
+_SOME_DAY: Instant = parse_instant("2026-05-12T10:00:00Z")
+
+
+class Chaos(msgspec.Struct, frozen=True, kw_only=True):
+    """How often each thing happens to somebody, as weights; 0 is never."""
+
+    #: The mean time between two of them.
+    every: Micros = 1_500 * MILLISECOND
+    freeze: float = 0.0
+    kill: float = 0.0
+    #: Asked to leave, as on a deployment, and started anew.
+    restart: float = 0.0
+    cut_off: float = 0.0
+    store_away: float = 0.0
+    #: The wall clock of a node is set.
+    step_clock: float = 0.0
+    #: The store's own clock is set, as when another server takes over.
+    step_store_clock: float = 0.0
+
+    def weights(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "every"}
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    seed: int
+    start: Instant = _SOME_DAY
+    shards: int = 4
+    schedulers: int = 2
+    #: The slots of each worker.
+    workers: tuple[dict[str, int], ...] = ({"default": 4}, {"default": 4})
+    shard_lease: Micros = 1_500 * MILLISECOND
+    worker: WorkerSettings = WorkerSettings()
+    rates: Rates = CALM
+    chaos: Chaos = Chaos()
+    #: How long a client waits for an answer of the store.
+    patience: Micros = 2 * SECOND
+    skew: Micros = 0
+    #: For so long things go wrong; then they settle; then there is a calm stretch in which everything is punctual.
+    troubled: Micros = 18 * SECOND
+    settling: Micros = 8 * SECOND
+    calm: Micros = 5 * SECOND
+    runs: int = 40
+    jobs: int = 4
+    #: Clients cancel, pause and change things.
+    meddling: float = 0.5
+    killers: int = 0
+
+
+def a_worker(lease: Micros, *, slow_children: bool = False) -> WorkerSettings:
+    return WorkerSettings(
+        lease=lease,
+        beat_interval=lease // 4,
+        lease_margin=lease // 5,
+        claim_timeout=1_500 * MILLISECOND,
+        poll_interval=500 * MILLISECOND,
+        grace=2 * SECOND,
+        kill_grace=500 * MILLISECOND,
+        children=ChildSettings(children=1, threads_per_child=2, start_timeout=3 * SECOND, patience=SECOND),
+    )
+
+
+def draw(seed: int) -> Scenario:
+    """The scenario of a seed. Every seed leaves some kinds of trouble out, so that the others are seen clearly."""
+    chance = Random(f"scenario {seed}")
+
+    def sometimes(probability: float, most: float) -> float:
+        return most * chance.random() if chance.random() < probability else 0.0
+
+    queues = [{"default": chance.randint(1, 6)} for _ in range(chance.randint(2, 5))]
+    for slots in queues:
+        if chance.random() < 0.5:
+            slots["other"] = chance.randint(1, 3)
+    # Every queue is served by somebody.
+    queues[0]["other"] = 2
+    bad_line = chance.random() < 0.8
+    rates = Rates(
+        latency=chance.choice([200, 1_000, 5_000]),
+        slow=sometimes(0.5, 0.03) if bad_line else 0.0,
+        refused=sometimes(0.5, 0.08) if bad_line else 0.0,
+        reply_lost=sometimes(0.6, 0.10) if bad_line else 0.0,
+        late=sometimes(0.5, 0.05) if bad_line else 0.0,
+        ring_lost=chance.choice([0.0, 0.3, 1.0]),
+    )
+    chaos = Chaos(
+        every=chance.choice([800, 1_500, 3_000]) * MILLISECOND,
+        freeze=sometimes(0.7, 3),
+        kill=sometimes(0.7, 3),
+        restart=sometimes(0.5, 2),
+        cut_off=sometimes(0.5, 2),
+        store_away=sometimes(0.4, 1),
+        step_clock=sometimes(0.4, 1),
+        step_store_clock=sometimes(0.15, 0.5),
+    )
+    patience = chance.choice([500, 1_000, 2_000]) * MILLISECOND
+    return Scenario(
+        seed=seed,
+        # Somewhere before the turn of a minute.
+        start=_SOME_DAY + chance.randrange(600) * MINUTE + chance.randrange(45, 60) * SECOND,
+        schedulers=chance.choice([2, 2, 3, 4]),
+        workers=tuple(queues),
+        worker=a_worker(chance.choice([3, 4, 10]) * SECOND),
+        rates=rates,
+        chaos=chaos,
+        patience=patience,
+        skew=chance.choice([0, 2 * SECOND, 60 * MINUTE]),
+        settling=3 * patience + 3 * SECOND,
+        runs=chance.choice([20, 40, 60]),
+        jobs=chance.randint(2, 6),
+        meddling=chance.choice([0.0, 0.5, 1.0]),
+        killers=chance.choice([0, 0, 0, 1, 2]),
+    )

@@ -1,0 +1,304 @@
+"""The store of a world: one truth in memory that writes its history, and every process's own bad line to it."""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import Context
+from copy import copy
+from typing import Any, TypeVar
+
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.store.memory.rows import JobRow, RunRow
+from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.errors import MainspringError, StoreUnavailable
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.domain.job import Fire, Job, JobState, LedgerEntry, NewJob, Tick
+from mainspring.domain.run import AttemptView, HeldRun, NewRun, RunState, RunView, Settlement, Verdict
+from mainspring.ports.coordination import Membership
+from mainspring.ports.store import Accepted, Beat, Depth, EventBatch, Fired, NewSession, Retention, Staged, Want
+from tests.support.simulation.clock import StoreClock
+from tests.support.simulation.faults import Fate, Faults
+from tests.support.simulation.history import History, JobChange, RunChange, Step
+from tests.support.simulation.loop import Process
+
+T = TypeVar("T")
+
+
+class RecordingTables(Tables):
+    """Writes every move down as it is made."""
+
+    def __init__(self, clock: StoreClock, shards: int) -> None:
+        super().__init__(clock, shards)
+        self.step: Step | None = None
+        self._seen_runs: dict[RunId, RunRow] = {}
+        self._seen_jobs: dict[JobId, JobRow] = {}
+
+    @contextmanager
+    def transaction(self) -> Iterator[Instant]:
+        with super().transaction() as now:
+            if self.step is not None:
+                self.step.at = now
+            yield now
+        for job in self.jobs.values():
+            before = self._seen_jobs.get(job.id)
+            if before is None or before != job:
+                after = self._seen_jobs[job.id] = copy(job)
+                if self.step is not None:
+                    self.step.jobs.append(JobChange(before, after))
+
+    def note(self, kind: str, run: RunRow) -> None:
+        super().note(kind, run)
+        if kind != "run.submitted":
+            self.moved(run)
+
+    def enter(self, run: RunRow) -> None:
+        super().enter(run)
+        # Where it stands is known only now.
+        self.moved(run)
+
+    def stage(self, run: RunRow) -> bool:
+        queued = super().stage(run)
+        if not queued:
+            self.moved(run)
+        return queued
+
+    def moved(self, run: RunRow) -> None:
+        before = self._seen_runs.get(run.id)
+        after = self._seen_runs[run.id] = copy(run)
+        if self.step is not None:
+            self.step.runs.append(RunChange(before, after))
+
+
+class RecordedStore(MemoryStore):
+    """The truth. Nothing about it is made for tests but that it is watched."""
+
+    def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
+        super().__init__(clock, shards)
+        self.clock = clock
+        self.history = history
+        self.tables = self._tables = RecordingTables(clock, shards)
+        self._order = 0
+
+    def next_order(self) -> int:
+        self._order += 1
+        return self._order
+
+    def apply(self, process: str, sent: Instant, operation: str, arguments: tuple[Any, ...]) -> Any:
+        """One operation, now. Kept in the history if it did anything."""
+        now = max(self.tables.now, self.clock.now())
+        step = Step(order=self.next_order(), at=now, process=process, operation=operation, sent=sent)
+        self.tables.step = step
+        try:
+            answer = _finish(getattr(self, operation)(*arguments))
+        finally:
+            self.tables.step = None
+            if step.runs or step.jobs or step.ticks:
+                self.history.steps.append(step)
+        if operation == "settle":
+            step.settlements = list(zip(arguments[0], answer, strict=True))
+        elif operation == "sweep":
+            step.found = answer
+        if (step.settlements or step.found) and not (step.runs or step.jobs or step.ticks):
+            self.history.steps.append(step)
+        return answer
+
+    def _record(self, job: JobRow, tick: Tick) -> RunRow | None:
+        before = self.tables.ledgers[job.id].entries.get(tick.scheduled_at)
+        run = super()._record(job, tick)
+        after: LedgerEntry = self.tables.ledgers[job.id].entries[tick.scheduled_at]
+        if after is not before and self.tables.step is not None:
+            self.tables.step.ticks.append(after)
+        return run
+
+
+class FaultyStore:
+    """Store and coordinator as one process sees them: through a network that loses, delays and refuses."""
+
+    def __init__(self, truth: RecordedStore, process: Process, faults: Faults) -> None:
+        self.shards = truth.shards
+        self.truth = truth
+        self.process = process
+        self.faults = faults
+
+    async def ask(self, operation: str, *arguments: Any) -> Any:
+        """Send a request and wait for its answer. Once sent it is out of this process's hands."""
+        if self.process.dead:
+            raise asyncio.CancelledError
+        fate, request, reply = self.faults.fate()
+        loop = self.process.loop
+        answer: asyncio.Future[Any] = loop.create_future()
+        sent = loop.elapsed
+        if request + reply > self.faults.patience:
+            _later(self.process, self.faults.patience, lambda: _fail(answer, "no answer in time"))
+        _later(self.process, request, lambda: self._arrive(answer, sent, fate, reply, operation, arguments))
+        return await answer
+
+    def _arrive(
+        self,
+        answer: "asyncio.Future[Any]",
+        sent: Micros,
+        fate: Fate,
+        reply: Micros,
+        operation: str,
+        arguments: tuple[Any, ...],
+    ) -> None:
+        """The request has reached the store, whatever has become of its sender."""
+        faults = self.faults
+        elapsed = self.process.loop.elapsed - sent
+        if not faults.reaches(self.process.name):
+            silent = faults.silent or self.process.name in faults.cut_off
+            wait = max(faults.patience - elapsed, 0) if silent else reply
+            _later(self.process, wait, lambda: _fail(answer, "the store cannot be reached"))
+            return
+        if fate is Fate.REFUSED:
+            _later(self.process, reply, lambda: _fail(answer, "the connection was refused"))
+            return
+        error: MainspringError | None = None
+        result: Any = None
+        now = max(self.truth.tables.now, self.truth.clock.now())
+        try:
+            result = self.truth.apply(self.process.name, now - elapsed, operation, arguments)
+        except MainspringError as raised:
+            error = raised
+        if fate is Fate.REPLY_LOST:
+            _later(self.process, reply, lambda: _fail(answer, "the connection was lost"))
+        elif error is not None:
+            _later(self.process, reply, lambda: _raise(answer, error))
+        else:
+            _later(self.process, reply, lambda: _answer(answer, result))
+
+    # Everything that is handed over is copied: what the sender does to it afterwards does not travel.
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        return await self.ask("submit", list(runs))
+
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Job]:
+        return await self.ask("put_jobs", list(jobs))
+
+    async def set_jobs_state(self, jobs: Collection[JobId], state: JobState) -> dict[JobId, JobState]:
+        return await self.ask("set_jobs_state", list(jobs), state)
+
+    async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
+        return await self.ask("cancel", list(runs))
+
+    async def open_session(self, session: NewSession) -> SessionId:
+        return await self.ask("open_session", session)
+
+    async def beat(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
+    ) -> Beat:
+        return await self.ask("beat", session, ttl, list(held), list(pending), last_claim)
+
+    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        return await self.ask("claim", session, number, list(wants))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        return await self.ask("settle", list(settlements))
+
+    async def close_session(self, session: SessionId) -> None:
+        await self.ask("close_session", session)
+
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+        return await self.ask("stage", owner, list(shards), limit)
+
+    async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
+        return await self.ask("upcoming", list(shards), until, limit)
+
+    async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
+        return await self.ask("due_jobs", list(shards), until, limit)
+
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
+        return await self.ask("fire", owner, list(fires))
+
+    async def lost_runs(self, limit: int) -> list[HeldRun]:
+        return await self.ask("lost_runs", limit)
+
+    async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
+        return await self.ask("overdue_runs", grace, limit)
+
+    async def expire(self, limit: int) -> int:
+        return await self.ask("expire", limit)
+
+    async def sweep(self, limit: int) -> int:
+        return await self.ask("sweep", limit)
+
+    async def prune(self, retention: Retention, limit: int) -> int:
+        return await self.ask("prune", retention, limit)
+
+    async def now(self) -> Instant:
+        return await self.ask("now")
+
+    async def runs(self, ids: Sequence[RunId]) -> list[RunView | None]:
+        return await self.ask("runs", list(ids))
+
+    async def attempts(self, run: RunId) -> list[AttemptView]:
+        return await self.ask("attempts", run)
+
+    async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
+        return await self.ask("jobs", list(ids))
+
+    async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
+        return await self.ask("ledger", job, since, until, limit)
+
+    async def depths(self) -> list[Depth]:
+        return await self.ask("depths")
+
+    async def attach_reader(self, name: str) -> None:
+        await self.ask("attach_reader", name)
+
+    async def detach_reader(self, name: str) -> None:
+        await self.ask("detach_reader", name)
+
+    async def events(self, name: str, limit: int) -> list[EventBatch]:
+        return await self.ask("events", name, limit)
+
+    async def acknowledge(self, name: str, position: int) -> None:
+        await self.ask("acknowledge", name, position)
+
+    async def join(self, name: str, ttl: Micros) -> SessionId:
+        return await self.ask("join", name, ttl)
+
+    async def renew(self, member: SessionId, ttl: Micros) -> Membership:
+        return await self.ask("renew", member, ttl)
+
+    async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
+        return await self.ask("take", member, list(shards))
+
+    async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
+        await self.ask("give_up", member, list(shards))
+
+    async def leave(self, member: SessionId) -> None:
+        await self.ask("leave", member)
+
+
+def _later(process: Process, delay: Micros, what: Callable[[], None]) -> None:
+    """In the world, not in the process: a message goes on when its sender does not."""
+    process.loop.call_later(delay / SECOND, what, context=Context())
+
+
+def _answer(answer: "asyncio.Future[Any]", result: Any) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _raise(answer: "asyncio.Future[Any]", error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def _fail(answer: "asyncio.Future[Any]", why: str) -> None:
+    _raise(answer, StoreUnavailable(why))
+
+
+def _finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError("a store in memory waited")

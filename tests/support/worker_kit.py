@@ -1,0 +1,176 @@
+"""A worker on a memory store, tasks made of small functions, and a store that fails when it is told to."""
+
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+
+from mainspring.adapters.store.memory.store import MemoryStore
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.domain.run import HeldRun, NewRun, RunState, RunView, Settlement, Verdict
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import Beat, NewSession, Want, Workforce
+from mainspring.ports.wakeups import queue_topic
+from mainspring.worker.handler import AsyncHandler, Handler
+from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.worker import Worker
+
+Task = Callable[[HeldRun], Coroutine[None, None, bytes | None]]
+
+
+class Tasks:
+    """Handlers by name."""
+
+    def __init__(self, handlers: Mapping[str, Handler] | None = None, **tasks: Task) -> None:
+        self._handlers = dict(handlers or {}) | {name: AsyncHandler(name, task) for name, task in tasks.items()}
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return self._handlers
+
+
+class FaultyStore:
+    """Passes everything on, and remembers it. ``before`` and ``after`` may be set to fail an operation, by its name:
+    not applied, or applied and its answer lost. Either may also wait."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.inner = store
+        self._one_at_a_time = threading.Lock()
+        self.before: dict[str, Callable[[], Awaitable[None]]] = {}
+        self.after: dict[str, Callable[[], Awaitable[None]]] = {}
+        self.beats: list[Beat] = []
+        self.claims: list[tuple[list[Want], int]] = []
+        self.settled: list[list[Settlement]] = []
+        self.sessions: list[SessionId] = []
+        self.check_settlements: Callable[[Sequence[Settlement]], None] = lambda settlements: None
+        self.settles_in_flight = 0
+        self.most_settles_in_flight = 0
+
+    def fail(self, operation: str, *, applied: bool = False, times: int = 1 << 30) -> None:
+        left = times
+
+        async def fail() -> None:
+            nonlocal left
+            if left > 0:
+                left -= 1
+                raise StoreUnavailable(f"{operation} failed for the test")
+
+        (self.after if applied else self.before)[operation] = fail
+
+    def heal(self) -> None:
+        self.before.clear()
+        self.after.clear()
+
+    @asynccontextmanager
+    async def _operation(self, name: str) -> AsyncIterator[None]:
+        if name in self.before:
+            await self.before[name]()
+        # The heartbeat may come from a thread of its own; what the memory store does in between never waits.
+        with self._one_at_a_time:
+            yield
+        if name in self.after:
+            await self.after[name]()
+
+    async def open_session(self, session: NewSession) -> SessionId:
+        async with self._operation("open_session"):
+            answer = await self.inner.open_session(session)
+            self.sessions.append(answer)
+        return answer
+
+    async def beat(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
+    ) -> Beat:
+        async with self._operation("beat"):
+            answer = await self.inner.beat(session, ttl, held, pending, last_claim)
+            self.beats.append(answer)
+        return answer
+
+    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        async with self._operation("claim"):
+            answer = await self.inner.claim(session, number, wants)
+            self.claims.append((list(wants), len(answer)))
+        return answer
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        self.settles_in_flight += 1
+        self.most_settles_in_flight = max(self.most_settles_in_flight, self.settles_in_flight)
+        try:
+            async with self._operation("settle"):
+                self.check_settlements(settlements)
+                answer = await self.inner.settle(settlements)
+                self.settled.append(list(settlements))
+            return answer
+        finally:
+            self.settles_in_flight -= 1
+
+    async def close_session(self, session: SessionId) -> None:
+        async with self._operation("close_session"):
+            await self.inner.close_session(session)
+
+
+class Bench:
+    """A worker at its bench: the store, the bells, the clock, and what a test wants to do with them."""
+
+    def __init__(self, clock: Clock, tasks: Tasks, settings: WorkerSettings, source: str | None = None) -> None:
+        self.clock = clock
+        self.memory = MemoryStore(clock)
+        self.store = FaultyStore(self.memory)
+        self.wakeups = LocalWakeups()
+        self.worker = self.another(tasks, settings, source)
+
+    def another(
+        self,
+        tasks: Tasks,
+        settings: WorkerSettings,
+        source: str | None = None,
+        open_workforce: Callable[[], "WorkforceContext"] | None = None,
+    ) -> Worker:
+        return Worker(
+            self.store,
+            self.wakeups,
+            self.clock,
+            tasks,
+            settings,
+            source=source,
+            open_workforce=open_workforce,
+            jitter=Random(1),
+        )
+
+    async def submit(self, *runs: NewRun, ring: bool = True) -> list[RunId]:
+        await self.memory.submit(runs)
+        if ring:
+            self.wakeups.ring({queue_topic(run.queue) for run in runs})
+        return [run.id for run in runs]
+
+    async def run(self, run: RunId) -> RunView:
+        (view,) = await self.memory.runs([run])
+        assert view is not None
+        return view
+
+    async def state(self, run: RunId) -> RunState:
+        return (await self.run(run)).state
+
+    async def until(self, run: RunId, *states: RunState, within: Micros = 60 * SECOND) -> RunView:
+        """Wait until a run is in one of the states, or has ended if none is named."""
+        give_up = self.clock.monotonic() + within
+        while True:
+            view = await self.run(run)
+            if view.state in states or (not states and view.state.ended):
+                return view
+            assert self.clock.monotonic() < give_up, f"still {view.state} ({view.reason}) after {within / SECOND:g} s"
+            await self.clock.sleep(5 * MILLISECOND)
+
+
+class WorkforceContext:
+    """What ``open_workforce`` returns, for a store that needs no opening."""
+
+    def __init__(self, store: Workforce) -> None:
+        self._store = store
+
+    async def __aenter__(self) -> Workforce:
+        return self._store
+
+    async def __aexit__(self, *_: object) -> None:
+        return None

@@ -1,0 +1,66 @@
+"""The agenda holds everything once, and nothing that is out of date."""
+
+import msgspec
+
+from mainspring.control.scheduler.agenda import Agenda
+from mainspring.domain.instant import MILLISECOND, SECOND, Instant
+from mainspring.domain.job import Fire
+from tests.support.builders import a_fire, a_stored_job
+from tests.support.clock import START
+
+
+def a_planned_fire(at: Instant) -> Fire:
+    return a_fire(a_stored_job(next_fire=at), next_fire=at + SECOND)
+
+
+def of_rev(fire: Fire, rev: int, at: Instant) -> Fire:
+    return msgspec.structs.replace(fire, job=msgspec.structs.replace(fire.job, rev=rev, next_fire=at))
+
+
+def test_a_mark_that_is_loaded_again_is_held_once() -> None:
+    agenda = Agenda()
+    for _ in range(3):
+        agenda.mark(START + SECOND, START)
+        agenda.mark(START + SECOND - 1, START)
+    assert len(agenda) == 1
+    assert agenda.take_due(START + SECOND) == ([START + SECOND], [])
+    agenda.mark(START + SECOND, START + SECOND)
+    assert agenda.take_due(START + SECOND) == ([START + SECOND], [])
+
+
+def test_a_fire_that_is_planned_again_comes_once() -> None:
+    agenda = Agenda()
+    fire = a_planned_fire(START + SECOND)
+    agenda.plan(fire, START)
+    agenda.plan(fire, START)
+    assert agenda.knows(fire.job.id, fire.job.rev)
+    assert agenda.take_due(START + 2 * SECOND) == ([], [fire])
+    assert not agenda.knows(fire.job.id, fire.job.rev)
+
+
+def test_a_newer_revision_makes_the_older_one_void() -> None:
+    agenda = Agenda()
+    fire = a_planned_fire(START + SECOND)
+    newer = of_rev(fire, fire.job.rev + 1, START + 500 * MILLISECOND)
+    agenda.plan(fire, START)
+    agenda.plan(newer, START)
+    agenda.plan(fire, START)
+    assert agenda.take_due(START + 2 * SECOND) == ([], [newer])
+
+
+def test_a_job_that_somebody_else_takes_care_of_is_forgotten() -> None:
+    agenda = Agenda()
+    fire = a_planned_fire(START + SECOND)
+    agenda.plan(fire, START)
+    agenda.forget(fire.job.id)
+    assert agenda.take_due(START + 2 * SECOND) == ([], [])
+
+
+def test_it_tells_when_something_is_next_and_can_be_cleared() -> None:
+    agenda = Agenda()
+    assert agenda.next_due() is None
+    agenda.mark(START + 100 * MILLISECOND, START)
+    assert agenda.next_due() == START + 100 * MILLISECOND
+    agenda.clear()
+    assert agenda.next_due() is None
+    assert agenda.take_due(START + SECOND) == ([], [])
