@@ -28,10 +28,15 @@ def a_job_id(shard: int = 0) -> JobId:
 
 
 def a_policy(
-    *, key: str = "", retries: int = 3, timeout: Micros = 60 * MINUTE, at_most_once: bool = False
+    *,
+    key: str = "",
+    retries: int = 3,
+    pause: Micros = 10 * SECOND,
+    timeout: Micros = 60 * MINUTE,
+    at_most_once: bool = False,
 ) -> RunPolicy:
     return RunPolicy(
-        retry=RetryPolicy(max_retries=retries, backoff="fixed", first_delay=10 * SECOND),
+        retry=RetryPolicy(max_retries=retries, backoff="fixed", first_delay=pause),
         timeout=timeout,
         guarantee="at-most-once" if at_most_once else "at-least-once",
         ordering_key=key,

@@ -64,9 +64,8 @@ class Child:
         """Ask it to leave; after a while, make it. Idempotent."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
-        give_up_at = time.monotonic() + STOP_SECONDS
-        while self.process.poll() is None and time.monotonic() < give_up_at:
-            await asyncio.sleep(0.01)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self.process.wait, STOP_SECONDS)
         self.kill()
 
     def kill(self) -> None:
@@ -80,7 +79,7 @@ class Child:
 
 
 class Children:
-    """``async with Children(directory) as children``: whatever was started inside has ended after, whatever happened."""
+    """``async with Children(directory) as children``: what was started inside has ended after, whatever happened."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

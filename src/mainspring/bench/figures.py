@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-Value: TypeAlias = "float | int | str | bool | None | Mapping[str, Value] | Sequence[Value]"
+Value: TypeAlias = "float | int | str | bool | Mapping[str, Value] | Sequence[Value] | None"
 Figures: TypeAlias = dict[str, Value]
 
 

@@ -47,7 +47,9 @@ class Stamps:
         sizes = ((path.name, path.stat().st_size) for path in self.directory.glob("*.stamps"))
         return sum((size - self._seen.get(name, 0)) // RECORD.size for name, size in sizes)
 
-    async def wait_for(self, count: int, timeout: float, *, progress: Callable[[int], None] | None = None) -> list[Stamp]:
+    async def wait_for(
+        self, count: int, timeout: float, *, progress: Callable[[int], None] | None = None
+    ) -> list[Stamp]:
         """Return when there are this many, or after ``timeout`` seconds with what there is."""
         give_up_at = time.monotonic() + timeout
         while (found := self.count()) < count and time.monotonic() < give_up_at:

@@ -12,7 +12,7 @@ import msgspec
 from mainspring.bench import load as load_process
 from mainspring.bench.children import Child, ChildFailed, Children
 from mainspring.bench.figures import Figures
-from mainspring.bench.load import Answer, Call, Load
+from mainspring.bench.load import Answer, Call
 from mainspring.bench.machine import family_processor_seconds, scratch_parent
 from mainspring.bench.site import Site
 from mainspring.bench.sizes import QUEUE

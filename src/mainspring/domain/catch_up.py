@@ -7,6 +7,8 @@ import msgspec
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import DAY, SECOND, Instant, Micros
 
+LONGEST: Micros = 366 * DAY
+
 
 class CatchUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """none: a late tick is skipped. latest: only the newest runs. all: every one, within cap and age, at a pace."""
@@ -24,8 +26,8 @@ class CatchUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def check(self) -> None:
         if not 0 <= self.cap <= 10_000:
             raise Invalid("catchUp.cap", f"{self.cap} is out of range", "0 to 10000")
-        if min(self.grace, self.max_age, self.pace) < 0:
-            raise Invalid("catchUp", "a duration is negative")
+        if any(not 0 <= duration <= LONGEST for duration in (self.grace, self.max_age, self.pace)):
+            raise Invalid("catchUp", "a duration is out of range", "0 to 366 days")
 
 
 class CaughtUp(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
 """Instants and durations: whole microseconds, as plain integers.
 
 An instant is microseconds since 1970-01-01 in UTC. Integers compare and subtract the same in every zone, in both
-databases and in the wheel, which aware datetimes do not (PEP 495). Datetimes appear in cron arithmetic and at the edges.
+databases and in the wheel, which aware datetimes do not (PEP 495). Datetimes appear in cron arithmetic and at the
+edges.
 """
 
 import re
@@ -54,7 +55,8 @@ def from_datetime(moment: datetime) -> Instant:
     """The instant of an aware datetime."""
     if moment.tzinfo is None:
         raise Invalid("time", "has no time zone", "use an aware datetime, for example datetime.now(UTC)")
-    delta = moment.astimezone(UTC) - EPOCH
+    # Not by way of astimezone, which overflows at both ends of the calendar.
+    delta = moment - EPOCH
     return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
 
 
@@ -76,7 +78,14 @@ def parse_instant(text: str, field: str = "time") -> Instant:
         raise Invalid(field, f"{text!r} is not a time", "for example 2026-12-31T23:59:59Z") from None
     if moment.tzinfo is None:
         raise Invalid(field, f"{text!r} has no time zone", "end it with Z or an offset such as +01:00")
-    return from_datetime(moment)
+    return check_instant(from_datetime(moment), field)
+
+
+def check_instant(instant: Instant, field: str) -> Instant:
+    """Refuse what a datetime or a database could not hold."""
+    if not 0 <= instant <= LATEST:
+        raise Invalid(field, "is out of range", "from 1970 to 9999")
+    return instant
 
 
 def parse_duration(value: Duration, field: str = "duration") -> Micros:

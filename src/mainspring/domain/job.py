@@ -9,7 +9,7 @@ from mainspring.domain import schedule as schedules
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId, derived_id, shard_of
-from mainspring.domain.instant import Instant, Micros
+from mainspring.domain.instant import DAY, Instant, Micros
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.run import DEFAULT_POLICY, MAX_PAYLOAD, RunPolicy, check_name
 
@@ -57,8 +57,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         self.catch_up.check()
         schedules.validate(self.schedule, self.name)
         for field, limit in (("startWithin", self.start_within), ("deadline", self.deadline)):
-            if limit is not None and limit <= 0:
-                raise Invalid(field, "must be more than 0")
+            if limit is not None and not 0 < limit <= 100 * 366 * DAY:
+                raise Invalid(field, "is out of range", "more than 0 and at most 100 years")
 
     @property
     def fixed_delay(self) -> Micros | None:

@@ -1,7 +1,8 @@
 """The order in which queued runs start: priority with ageing, fixed when a run is staged.
 
-``rank = time made eligible + priority × head start``. A run of priority p is overtaken only by runs that became eligible
-within (p − 1) head starts after it: with ten priorities and 1,000 s a step, within 9,000 s (2.5 h). No run starves.
+``rank = time made eligible + priority × head start``. A run of priority p is overtaken only by runs that became
+eligible within (p − 1) head starts after it: with ten priorities and 1,000 s a step, within 9,000 s (2.5 h). No run
+starves.
 """
 
 from mainspring.domain.errors import Invalid

@@ -6,9 +6,10 @@ from typing import Literal
 import msgspec
 
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import HOUR, SECOND, Micros
+from mainspring.domain.instant import DAY, HOUR, SECOND, Micros
 
 MAX_RETRIES = 1_000
+LONGEST_DELAY: Micros = 366 * DAY
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -25,8 +26,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def check(self) -> None:
         if not 0 <= self.max_retries <= MAX_RETRIES:
             raise Invalid("maxRetries", f"{self.max_retries} is out of range", f"0 to {MAX_RETRIES}")
-        if self.first_delay < 0 or self.max_delay < 0 or any(delay < 0 for delay in self.delays):
-            raise Invalid("retry", "a delay is negative")
+        if any(not 0 <= delay <= LONGEST_DELAY for delay in (self.first_delay, self.max_delay, *self.delays)):
+            raise Invalid("retry", "a delay is out of range", "0 to 366 days")
         if self.backoff == "list" and not self.delays:
             raise Invalid("retry", "a list of delays is empty")
 

@@ -19,7 +19,7 @@ import msgspec
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import DAY, HOUR, SECOND, Instant, Micros
+from mainspring.domain.instant import DAY, HOUR, SECOND, Instant, Micros, check_instant
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.retry import RetryPolicy
 
@@ -98,8 +98,10 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         self.retry.check()
         if not 0 < self.timeout <= 30 * DAY:
             raise Invalid("timeout", "is out of range", "more than 0 and at most 30 days")
-        if len(self.ordering_key) > MAX_NAME:
-            raise Invalid("orderingKey", f"is longer than {MAX_NAME} characters")
+        if len(self.ordering_key) > MAX_NAME or not self.ordering_key.isprintable():
+            raise Invalid(
+                "orderingKey", f"{self.ordering_key[:40]!r} is not a key", f"at most {MAX_NAME} printable characters"
+            )
 
 
 DEFAULT_POLICY = RunPolicy()
@@ -133,6 +135,9 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
             raise Invalid("payload", f"is {len(self.payload)} bytes", f"at most {MAX_PAYLOAD}")
         if not 0 <= self.delay <= 100 * 366 * DAY:
             raise Invalid("delay", "is out of range", "0 to 100 years")
+        for field, instant in (("at", self.at), ("startBy", self.start_by), ("deadline", self.deadline)):
+            if instant is not None:
+                check_instant(instant, field)
 
 
 class HeldRun(msgspec.Struct, kw_only=True):

@@ -35,12 +35,12 @@ class Cancellation(TickingService):
         #: What else has to be looked at now and then; returns how long that can wait.
         self._also = also
         self._stopping_attempts: set[Attempt] = set()
-        #: No attempt is out of time before this.
+        #: Nothing has to be done before this.
         self.earliest = NEVER
         self._next_sweep = NEVER
 
     def watch(self, until: Micros) -> None:
-        """An attempt has begun whose time ends then."""
+        """Sweep then: an attempt's time ends, or something else has to be looked at."""
         if until < self.earliest:
             self.earliest = until
             if until < self._next_sweep:

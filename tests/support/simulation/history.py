@@ -9,7 +9,7 @@ from mainspring.adapters.store.memory.rows import JobRow, RunRow
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import LedgerEntry
-from mainspring.domain.run import Settlement, Verdict
+from mainspring.domain.run import NewRun, Settlement, Verdict
 
 
 class RunChange(msgspec.Struct):
@@ -63,12 +63,12 @@ class Truth(msgspec.Struct, kw_only=True):
     """What the makers of the world know, and the checker needs."""
 
     slots: dict[str, int] = {}
+    #: Everything a client has asked for, whether or not it was heard.
+    submitted: dict[RunId, NewRun] = {}
     #: Runs that a client was told are accepted.
     accepted: list[RunId] = []
     #: Jobs that a client was told are there.
     declared: list[JobId] = []
-    #: Tasks whose handlers kill the process that runs them.
-    killers: tuple[str, ...] = ("kill",)
     #: Stretches of time without faults, by the store's clock.
     calm: list[tuple[Instant, Instant]] = []
     #: In a calm stretch nothing is staged later than this.

@@ -42,7 +42,8 @@ class RecordingTables(Tables):
             yield now
         for job in self.jobs.values():
             before = self._seen_jobs.get(job.id)
-            if before is None or before != job:
+            # Every change of a schedule's row grows its rev.
+            if before is None or before.rev != job.rev or before.state is not job.state:
                 after = self._seen_jobs[job.id] = copy(job)
                 if self.step is not None:
                     self.step.jobs.append(JobChange(before, after))
@@ -161,6 +162,9 @@ class FaultyStore:
             result = self.truth.apply(self.process.name, now - elapsed, operation, arguments)
         except MainspringError as raised:
             error = raised
+        except Exception as raised:
+            self.truth.history.errors.append(f"{operation}: {raised!r}")
+            error = StoreUnavailable(f"the store is broken: {raised!r}")
         if fate is Fate.REPLY_LOST:
             _later(self.process, reply, lambda: _fail(answer, "the connection was lost"))
         elif error is not None:

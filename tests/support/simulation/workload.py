@@ -93,7 +93,6 @@ class Workload:
         else:
             every = chance.choice([1_000, 2_500]) * MILLISECOND
             schedule = Interval(every=every, mode="fixed_delay", end=end, start=begins)
-        act = Act("work", round(chance.choices([0.05, 0.8, 3], [4, 2, 1])[0] * SECOND * chance.random()))
         return JobSpec(
             name=name,
             task=CHILD if chance.random() < 0.15 else LOOP,
@@ -105,7 +104,13 @@ class Workload:
             catch_up=self._catch_up(),
             start_within=round(chance.uniform(0.3, 3) * SECOND) if chance.random() < 0.15 else None,
             deadline=round(chance.uniform(0.5, 5) * SECOND) if chance.random() < 0.15 else None,
-        ), act
+        )
+
+    def job_payload(self) -> bytes:
+        """What each run of a job does: most are done before the next tick."""
+        chance = self._chance
+        takes = round(chance.choices([0.05, 0.8, 3], [4, 2, 1])[0] * SECOND * chance.random())
+        return Act("work" if chance.random() < 0.8 else "flaky", takes, 1).payload()
 
     def _catch_up(self) -> CatchUp:
         chance = self._chance

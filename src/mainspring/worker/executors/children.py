@@ -39,7 +39,7 @@ class ChildPool:
         outcomes: Outcomes,
         lifeline: Lifeline,
         silence: int,
-        began: Callable[[Micros], None],
+        watch: Callable[[Micros], None],
         check_lease: Callable[[], None],
         start_timeout: Micros,
         patience: Micros,
@@ -54,7 +54,7 @@ class ChildPool:
         self._outcomes = outcomes
         self._lifeline = lifeline
         self._silence = silence
-        self._began = began
+        self._watch = watch
         self._check_lease = check_lease
         self._start_timeout = start_timeout
         self._patience = patience
@@ -85,6 +85,7 @@ class ChildPool:
         if not self._place(attempt):
             now = self._clock.monotonic()
             self._waiting.append((attempt, now))
+            self._watch(now + self._patience)
             attempt.lane.narrow = self
             attempt.lane.narrow_until = now + _NARROW
 
@@ -167,13 +168,14 @@ class ChildPool:
         )
         self._children.add(child)
         self._all_gone.clear()
+        self._watch(child.started_at + self._start_timeout)
         return child
 
     def begin(self, attempt: Attempt) -> None:
         """A child is about to call its handler."""
         attempt.begun = True
         attempt.until = self._clock.monotonic() + attempt.duration
-        self._began(attempt.until)
+        self._watch(attempt.until)
 
     def ended(self, child: ChildProcess, attempt: Attempt, result: bytes | None, error: str | None) -> None:
         """User code has returned or raised."""
@@ -186,6 +188,7 @@ class ChildPool:
             child.retiring = True
         if child.retiring and not child.load:
             child.finish()
+            self._watch(self._clock.monotonic() + self._kill_grace)
         self._fill()
 
     def exited(self, child: ChildProcess, code: int) -> None:

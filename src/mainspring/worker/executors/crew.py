@@ -26,7 +26,7 @@ class Crew:
         clock: Clock,
         settings: WorkerSettings,
         outcomes: Outcomes,
-        began: Callable[[Micros], None],
+        watch: Callable[[Micros], None],
         check_lease: Callable[[], None],
         source: str | None,
     ) -> None:
@@ -34,7 +34,7 @@ class Crew:
         self._clock = clock
         self._settings = settings
         self._outcomes = outcomes
-        self._began = began
+        self._watch = watch
         self._check_lease = check_lease
         self._threads = ThreadExecutor(outcomes)
         self._lifeline: Lifeline | None = None
@@ -53,7 +53,7 @@ class Crew:
         if handler.mode != "thread" and not self._warned:
             self._warned = True
             _log.warning("sync tasks run on bare threads: the worker was not told where children find them")
-        self._began(attempt.until)
+        self._watch(attempt.until)
         self._threads.start(attempt, handler)
 
     def start_alone(self, attempt: Attempt) -> None:
@@ -103,7 +103,7 @@ class Crew:
             outcomes=self._outcomes,
             lifeline=self._lifeline,
             silence=max((self._settings.lease - self._settings.lease_margin) // SECOND, 1),
-            began=self._began,
+            watch=self._watch,
             check_lease=self._check_lease,
             start_timeout=children.start_timeout,
             patience=children.patience,

@@ -49,7 +49,10 @@ def end_with_worker(worker: int, read_end: int) -> None:
         fcntl.fcntl(read_end, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(read_end, fcntl.F_SETFL, fcntl.fcntl(read_end, fcntl.F_GETFL) | os.O_ASYNC)
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # Should a process that the worker forked keep the pipe open. Not KILL, or we might die of it before the kernel
+        # comes to the pipe, and then nobody would end our own children.
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: leave_nobody_behind())
     if os.getppid() != worker:
         # It was gone before we could ask to be told.
         leave_nobody_behind()
@@ -64,9 +67,7 @@ def _watch(descriptor: int, silence: int) -> None:
     seen = b""
     still = 0
     second = threading.Event()
-    while still < silence:
-        number = os.pread(descriptor, _NUMBER, 0)
-        still = still + 1 if number == seen else 0
+    while (still := still + 1 if (number := os.pread(descriptor, _NUMBER, 0)) == seen else 0) < silence:
         seen = number
         second.wait(1)
     leave_nobody_behind()

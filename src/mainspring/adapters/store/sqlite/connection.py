@@ -20,7 +20,22 @@ BUSY_TIMEOUT: Micros = 5 * SECOND
 
 #: Locks and shared memory do not work there, or not between machines: a database would be destroyed silently.
 _NETWORK_FILE_SYSTEMS = frozenset(
-    ("9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs")
+    (
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "smb3",
+        "smbfs",
+    )
 )
 
 #: What was asked is at fault, not the database: the same request would fail again.
@@ -66,7 +81,7 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        # Checkpoints are done by the one who writes. Each rewrites the pages that are hot anyway: few and large is cheap.
+        # Checkpoints are done by the one who writes, and each rewrites the same hot pages: few and large ones cost less.
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         migrate(connection, shards)

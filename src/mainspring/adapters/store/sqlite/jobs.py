@@ -5,18 +5,13 @@ from collections.abc import Collection, Sequence
 import apsw
 
 from mainspring.adapters.store.sqlite import rows
+from mainspring.adapters.store.sqlite.connection import QUERIES
 from mainspring.adapters.store.sqlite.part import Part
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, shard_of
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Job, JobState, NewJob
 from mainspring.domain.schedule import next_after
-
-_KNOWN = """
-SELECT j.id, j.version, j.state, v.spec, b.payload FROM job j
-JOIN job_version v ON v.job_id = j.id AND v.version = j.version JOIN body b ON b.id = v.body
-WHERE j.tenant = ? AND j.name = ?
-"""
 
 
 class SqliteJobs(Part):
@@ -25,19 +20,84 @@ class SqliteJobs(Part):
             return []
         for job in jobs:
             self._check_shard(job.id)
-        payloads = [rows.text_of(job.payload, "payload") for job in jobs]
+        payloads = [rows.text_of(job.payload) for job in jobs]
+        stored: list[Job] = []
 
         def work(connection: apsw.Connection, now: Instant) -> str:
-            # Declared seldom, and the next tick is the interpreter's business: a row at a time.
-            ids = [_put(connection, job, payload, now) for job, payload in zip(jobs, payloads, strict=True)]
-            return _read(connection, ids)
+            # Jobs are declared seldom, and their next tick is the interpreter's business: one at a time.
+            stored.extend(_put(connection, job, payload, now) for job, payload in zip(jobs, payloads, strict=True))
+            return ""
 
-        by_id = {job.id: job for job in rows.jobs(await self._writer.ask(work))}
-        by_name = {(job.tenant, job.spec.name): job for job in by_id.values()}
-        return [by_name[job.tenant, job.spec.name] for job in jobs]
+        await self._writer.ask(work)
+        return stored
 
     async def set_jobs_state(self, jobs: Collection[JobId], state: JobState) -> dict[JobId, JobState]:
         if state is JobState.FINISHED:
             raise Invalid("state", "a job finishes by itself", "scheduled, paused or cancelled")
         answer = await self._writer.call("set_jobs", rows.encode((state, list(dict.fromkeys(jobs)))))
         return dict(rows.job_states.decode(answer))
+
+
+def _put(connection: apsw.Connection, new: NewJob, payload: str, now: Instant) -> Job:
+    known = connection.execute(QUERIES["job_named"], (new.tenant, new.spec.name)).get
+    if known is None:
+        _make(connection, new, payload, now)
+        _start_schedule(connection, new.id, new, now)
+        return _job(connection, new.id)
+    assert isinstance(known, str)
+    job = _job(connection, JobId(known))
+    if job.spec != new.spec or job.payload != new.payload:
+        _add_version(connection, job.id, job.version + 1, new, payload, now)
+        connection.execute("UPDATE job SET version = version + 1, updated_at = ? WHERE id = ?", (now, job.id))
+        connection.execute(
+            "UPDATE schedule SET rev = rev + 1, delay = ? WHERE job_id = ?", (new.spec.fixed_delay, job.id)
+        )
+    if job.state not in (JobState.SCHEDULED, JobState.PAUSED):
+        connection.execute("UPDATE job SET state = 'scheduled', updated_at = ? WHERE id = ?", (now, job.id))
+        _start_schedule(connection, job.id, new, now)
+    elif job.spec.schedule != new.spec.schedule:
+        _start_schedule(connection, job.id, new, now)
+    return _job(connection, job.id)
+
+
+def _make(connection: apsw.Connection, new: NewJob, payload: str, now: Instant) -> None:
+    connection.execute(
+        "INSERT INTO job (id, tenant, name, version, state, created_at, updated_at) VALUES (?, ?, ?, 1, ?, ?, ?)",
+        (new.id, new.tenant, new.spec.name, JobState.SCHEDULED.value, now, now),
+    )
+    _add_version(connection, new.id, 1, new, payload, now)
+    connection.execute(
+        "INSERT INTO schedule (job_id, shard, rev, delay) VALUES (?, ?, 0, ?)",
+        (new.id, shard_of(new.id), new.spec.fixed_delay),
+    )
+
+
+def _add_version(
+    connection: apsw.Connection, job: JobId, version: int, new: NewJob, payload: str, now: Instant
+) -> None:
+    connection.execute(
+        "INSERT INTO body (task, policy, payload) VALUES (?, ?, ?)",
+        (new.spec.task, rows.policy_text(new.spec.policy), payload),
+    )
+    connection.execute(
+        "INSERT INTO job_version (job_id, version, spec, body, made_at) VALUES (?, ?, ?, ?, ?)",
+        (job, version, rows.encode(new.spec), connection.last_insert_rowid(), now),
+    )
+
+
+def _start_schedule(connection: apsw.Connection, job: JobId, new: NewJob, now: Instant) -> None:
+    """From the first tick after now; a schedule that has none left is finished."""
+    first = next_after(new.spec.schedule, now, job)
+    connection.execute(
+        "UPDATE schedule SET next_fire = ?1, active = ?1 IS NOT NULL, awaits = NULL, rev = rev + 1 WHERE job_id = ?2",
+        (first, job),
+    )
+    if first is None:
+        connection.execute("UPDATE job SET state = 'finished', updated_at = ? WHERE id = ?", (now, job))
+
+
+def _job(connection: apsw.Connection, job: JobId) -> Job:
+    text = connection.execute(QUERIES["jobs"], {"ids": rows.encode([job])}).get
+    assert isinstance(text, str)
+    [found] = rows.jobs(text)
+    return found

@@ -115,3 +115,9 @@ SELECT json_array(
           AND NOT EXISTS (SELECT 1 FROM run r WHERE r.id = s.awaits)
           AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = s.awaits)
         LIMIT :limit))))
+
+-- name: job_named
+SELECT id FROM job WHERE tenant = ? AND name = ?
+
+-- name: shards
+SELECT json(shards) FROM meta

@@ -1,7 +1,7 @@
 """Values of the domain as the JSON that procedures take and give, and back.
 
-Items are arrays, in the order that the procedures name. Payloads and results travel as strings inside it and lie as text
-in the database, byte for byte.
+Items are arrays, in the order that the procedures name. Payloads and results are JSON themselves: they travel as strings
+inside it and lie as text in the database, byte for byte.
 """
 
 from functools import lru_cache
@@ -9,8 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import JobId, RunId, shard_of, stable_hash
+from mainspring.domain.ids import JobId, RunId, SessionId, shard_of, stable_hash
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Fire, Job, JobSpec, JobState, LedgerEntry, Overlap, tick_run_id
 from mainspring.domain.run import (
@@ -27,6 +26,9 @@ from mainspring.domain.run import (
 )
 from mainspring.ports.store import Depth, EventBatch
 
+#: No JSON begins with this.
+_MARK = "\x01"
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -34,15 +36,18 @@ def encode(value: object) -> str:
     return _encoder.encode(value).decode()
 
 
-def text_of(content: bytes, field: str) -> str:
-    """JSON bytes as text. What could not come back byte for byte is refused: no JSON has such bytes."""
+def text_of(content: bytes) -> str:
+    """Bytes as text: JSON as it is, anything else marked and in hexadecimal digits."""
     try:
         text = content.decode()
-    except UnicodeDecodeError as error:
-        raise Invalid(field, f"is not UTF-8 at byte {error.start}") from None
-    if "\x00" in text:
-        raise Invalid(field, "has a zero byte", "in JSON it is written \\u0000")
-    return text
+    except UnicodeDecodeError:
+        return _MARK + content.hex()
+    # SQLite's text functions end at a zero.
+    return _MARK + content.hex() if "\x00" in text or text[:1] == _MARK else text
+
+
+def bytes_of(text: str) -> bytes:
+    return bytes.fromhex(text[1:]) if text[:1] == _MARK else text.encode()
 
 
 @lru_cache(maxsize=10_000)
@@ -84,7 +89,7 @@ def submit_item(run: NewRun) -> tuple[object, ...]:
         run.priority,
         run.task,
         None if default else policy_text(policy),
-        text_of(run.payload, "payload"),
+        text_of(run.payload),
         run.at,
         run.delay,
         run.start_by,
@@ -104,7 +109,7 @@ def settle_item(settlement: Settlement) -> tuple[object, ...]:
         settlement.state,
         settlement.reason,
         settlement.delay,
-        None if result is None else text_of(result, "result"),
+        None if result is None else text_of(result),
         settlement.error,
     )
 
@@ -200,11 +205,7 @@ _views = msgspec.json.Decoder(list[_View])
 _jobs = msgspec.json.Decoder(list[_Job])
 _attempts = msgspec.json.Decoder(list[tuple[RunId, int, int, Outcome, str, str | None, Instant, Instant]])
 _ledger = msgspec.json.Decoder(
-    list[
-        tuple[
-            JobId, Instant, Literal["run", "skipped"], str, RunId | None, int, int, int, Instant | None
-        ]
-    ]
+    list[tuple[JobId, Instant, Literal["run", "skipped"], str, RunId | None, int, int, int, Instant | None]]
 )
 _depths = msgspec.json.Decoder(list[tuple[str, int, int, Instant | None]])
 _events = msgspec.json.Decoder(list[tuple[int, Instant, str, tuple[RunId, ...]]])
@@ -213,11 +214,11 @@ accepted = msgspec.json.Decoder(list[tuple[int, RunState, int]])
 verdicts = msgspec.json.Decoder(list[tuple[int, Verdict]])
 run_states = msgspec.json.Decoder(list[tuple[RunId, RunState]])
 job_states = msgspec.json.Decoder(list[tuple[JobId, JobState]])
-beat = msgspec.json.Decoder(tuple[int, tuple[RunId, ...], int])
-staged = msgspec.json.Decoder(tuple[int, list[str], int, int])
+beat = msgspec.json.Decoder(tuple[Instant, int, tuple[RunId, ...], int])
+staged = msgspec.json.Decoder(tuple[Instant, int, list[str], int, int])
 fired = msgspec.json.Decoder(list[tuple[int, int, list[str]]])
 pairs = msgspec.json.Decoder(list[tuple[int, int]])
-membership = msgspec.json.Decoder(tuple[tuple[int, ...], list[tuple[int, int]]] | None)
+membership = msgspec.json.Decoder(tuple[Instant, tuple[SessionId, ...], list[tuple[int, int]]] | None)
 candidates = msgspec.json.Decoder(tuple[list[int], list[str]])
 
 
@@ -227,7 +228,7 @@ def held_runs(text: str) -> list[HeldRun]:
             id=row.id,
             fence=row.fence,
             task=row.task,
-            payload=row.payload.encode(),
+            payload=bytes_of(row.payload),
             policy=DEFAULT_POLICY if row.policy is None else policy_of(row.policy),
             queue=row.queue,
             tenant=row.tenant,
@@ -267,7 +268,7 @@ def run_views(text: str) -> dict[RunId, RunView]:
             started_at=row.started_at,
             finished_at=row.finished_at,
             cancel_requested=row.cancel_requested != 0,
-            result=None if row.result is None else row.result.encode(),
+            result=None if row.result is None else bytes_of(row.result),
             error=row.error,
         )
         for row in _views.decode(text)
@@ -284,7 +285,7 @@ def jobs(text: str) -> list[Job]:
             state=row.state,
             next_fire=row.next_fire,
             rev=row.rev,
-            payload=row.payload.encode(),
+            payload=bytes_of(row.payload),
         )
         for row in _jobs.decode(text)
     ]
@@ -331,4 +332,6 @@ def depths(text: str) -> list[Depth]:
 
 
 def event_batches(text: str) -> list[EventBatch]:
-    return [EventBatch(position=position, at=at, kind=kind, runs=runs) for position, at, kind, runs in _events.decode(text)]
+    return [
+        EventBatch(position=position, at=at, kind=kind, runs=runs) for position, at, kind, runs in _events.decode(text)
+    ]

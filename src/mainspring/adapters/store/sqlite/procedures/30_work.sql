@@ -13,7 +13,7 @@ CREATE TEMP TRIGGER close_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'clo
 END;
 
 -- The lease is extended, and what the worker does not know of is queued again as if it had never been claimed.
--- Batch: ttl, held ids, pending claims. Size: the newest claim. Answer: alive, cancels, how many were returned.
+-- Batch: ttl, held ids, pending claims. Size: the newest claim. Answer: now, alive, cancels, how many were returned.
 CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
     UPDATE session SET lease_until = NEW.now + (NEW.batch ->> 0) WHERE id = NEW.who AND dead = 0;
 
@@ -39,6 +39,7 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_array(
+        NEW.now,
         (SELECT count(*) FROM session s WHERE s.id = NEW.who AND s.dead = 0),
         json((SELECT json_group_array(r.id) FROM run r INDEXED BY run_held
               WHERE r.state = 'running' AND r.session = NEW.who AND r.cancel_at IS NOT NULL

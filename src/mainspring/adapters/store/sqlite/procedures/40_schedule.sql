@@ -1,7 +1,7 @@
 -- What schedulers do.
 
 -- Scheduled runs of owned shards that are due are queued, or join the line of their gate, oldest first.
--- Who: the owner. Size: the limit. Batch: shards. Answer: how many, their queues, more, whether schedules are due.
+-- Who: the owner. Size: the limit. Batch: shards. Answer: now, how many, their queues, more, whether schedules are due.
 CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGIN
     DELETE FROM picked;
     -- A merge of the shards' lines: whoever is taken from the front is replaced by the one behind. It looks at no more
@@ -57,6 +57,7 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
     WHERE EXISTS (SELECT 1 FROM outbox_cursor) AND EXISTS (SELECT 1 FROM picked);
 
     UPDATE reply SET body = json_array(
+        NEW.now,
         (SELECT count(*) FROM picked),
         json((SELECT json_group_array(DISTINCT r.queue) FROM picked p CROSS JOIN run r ON r.id = p.id)),
         body + 0,

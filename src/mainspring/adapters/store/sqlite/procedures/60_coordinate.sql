@@ -1,6 +1,6 @@
 -- Who owns which shard. A member is a session of a scheduler.
 
--- Size: ttl. Answer: members, (shard, epoch) of the owned; null for somebody who was buried.
+-- Size: ttl. Answer: now, members, (shard, epoch) of the owned; null for somebody who was buried.
 CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.kind = 'renew' BEGIN
     UPDATE session SET lease_until = NEW.now + NEW.size WHERE id = NEW.who AND dead = 0 AND kind = 'scheduler';
     UPDATE session SET dead = 1 WHERE dead = 0 AND kind = 'scheduler' AND lease_until < NEW.now;
@@ -8,6 +8,7 @@ CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.kind = 'renew' BEGI
     SELECT NEW.number, CASE WHEN EXISTS (
         SELECT 1 FROM session s WHERE s.id = NEW.who AND s.dead = 0 AND s.kind = 'scheduler'
     ) THEN json_array(
+        NEW.now,
         json((SELECT json_group_array(s.id ORDER BY s.id) FROM session s WHERE s.dead = 0 AND s.kind = 'scheduler')),
         json((SELECT json_group_array(json_array(h.id, h.epoch)) FROM shard h WHERE h.owner = NEW.who))
     ) ELSE 'null' END;

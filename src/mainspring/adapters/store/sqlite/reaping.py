@@ -1,0 +1,30 @@
+"""What is taken away from those who do not answer, and what is forgotten."""
+
+from mainspring.adapters.store.sqlite import rows
+from mainspring.adapters.store.sqlite.part import Part
+from mainspring.domain.instant import Micros
+from mainspring.domain.run import HeldRun
+from mainspring.ports.store import Retention
+
+
+class SqliteReaping(Part):
+    async def lost_runs(self, limit: int) -> list[HeldRun]:
+        return rows.held_runs(await self._writer.call("bury", size=limit))
+
+    async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
+        before = self._time.now() - grace
+        return rows.held_runs(await self._reader.read("overdue_runs", before=before, limit=limit))
+
+    async def expire(self, limit: int) -> int:
+        return int(await self._writer.call("expire", size=limit))
+
+    async def sweep(self, limit: int) -> int:
+        # Looking costs as much as there are keys, so it is done beside the writing; what it finds is looked at again.
+        found = await self._reader.read("sweep", limit=limit)
+        if rows.candidates.decode(found) == ([], []):
+            return 0
+        return int(await self._writer.call("sweep", found))
+
+    async def prune(self, retention: Retention, limit: int) -> int:
+        batch = rows.encode((retention.succeeded, retention.unsuccessful, retention.ledger))
+        return int(await self._writer.call("prune", batch, size=limit))

@@ -1,0 +1,54 @@
+"""The store in one SQLite file: for a laptop, a small service, or a few processes of one machine."""
+
+from pathlib import Path
+
+from mainspring.adapters.store.sqlite.coordination import SqliteCoordination
+from mainspring.adapters.store.sqlite.jobs import SqliteJobs
+from mainspring.adapters.store.sqlite.reading import SqliteOutbox, SqliteReading
+from mainspring.adapters.store.sqlite.reaping import SqliteReaping
+from mainspring.adapters.store.sqlite.staging import SqliteStaging
+from mainspring.adapters.store.sqlite.submissions import SqliteSubmissions
+from mainspring.adapters.store.sqlite.threads import Reader, Writer
+from mainspring.adapters.store.sqlite.times import StoreTime
+from mainspring.adapters.store.sqlite.workforce import SqliteWorkforce
+from mainspring.domain.ids import MAX_SHARDS
+from mainspring.ports.clock import Clock
+
+
+class SqliteStore(
+    SqliteSubmissions,
+    SqliteJobs,
+    SqliteWorkforce,
+    SqliteStaging,
+    SqliteReaping,
+    SqliteReading,
+    SqliteOutbox,
+    SqliteCoordination,
+):
+    """Store and coordinator. Several processes may open the same file; several loops may use the same object.
+
+    A handler must not open the file with the standard library's ``sqlite3``: two copies of SQLite in one process undo
+    each other's locks. A forked child must not use it either.
+    """
+
+    def __init__(self, path: Path, clock: Clock, shards: int = 100) -> None:
+        assert 0 < shards <= MAX_SHARDS
+        self.path = path
+        self.shards = shards
+        self._time = StoreTime(clock)
+        self._writer = Writer(path, self._time, shards)
+        self._reader = Reader(path)
+
+    async def open(self) -> None:
+        await self._writer.start()
+        try:
+            await self._reader.start()
+            # The file knows better: it was fixed when the store was made.
+            self.shards = int(await self._reader.read("shards"))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        await self._reader.stop()
+        await self._writer.stop()

@@ -1,0 +1,45 @@
+"""What workers ask for: a session, runs to start, and an end to what they started."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from mainspring.adapters.store.sqlite import rows
+from mainspring.adapters.store.sqlite.part import Part
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import Micros
+from mainspring.domain.run import HeldRun, Settlement, Verdict
+from mainspring.ports.store import Beat, NewSession, Want
+
+
+class SqliteWorkforce(Part):
+    async def open_session(self, session: NewSession) -> SessionId:
+        batch = rows.encode((session.name, session.kind, session.ttl, session.version, session.datacenter))
+        return SessionId(int(await self._writer.call("open_session", batch)))
+
+    async def beat(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
+    ) -> Beat:
+        batch = rows.encode((ttl, list(held), list(pending)))
+        answer = await self._writer.call("beat", batch, who=session, size=last_claim)
+        now, alive, cancels, returned = rows.beat.decode(answer)
+        return Beat(now=now, alive=alive != 0, cancels=cancels, returned=returned)
+
+    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        limits: Counter[str] = Counter()
+        for want in wants:
+            limits[want.queue] += max(want.limit, 0)
+        batch = rows.encode(list(limits.items()))
+        return rows.held_runs(await self._writer.call("claim", batch, who=session, size=number))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        if not settlements:
+            return []
+        batch = rows.encode([rows.settle_item(settlement) for settlement in settlements])
+        answer = await self._writer.call("settle", batch, size=len(settlements))
+        verdicts = [Verdict.APPLIED] * len(settlements)
+        for place, verdict in rows.verdicts.decode(answer):
+            verdicts[place] = verdict
+        return verdicts
+
+    async def close_session(self, session: SessionId) -> None:
+        await self._writer.call("close_session", who=session)

@@ -1,0 +1,53 @@
+"""Drain: how fast a queue that is full already is worked off, and what the processes weigh after it."""
+
+import asyncio
+import time
+
+from mainspring.bench.bench import Bench
+from mainspring.bench.figures import Figures
+from mainspring.bench.full_cycle import LostOrDoubled
+from mainspring.bench.load import Load
+from mainspring.bench.sizes import Sizes
+
+_BATCH = 1_000
+_SLOWEST = 500
+
+
+async def measure(bench: Bench) -> Figures:
+    count = bench.sizes.drain
+    async with bench.system("drain") as system:
+        bench.say(f"drain: queueing {count:,} runs")
+        await system.call(fill, count=count)
+        bench.say(f"drain: working off {count:,} runs")
+        used = system.processor_seconds()
+        await system.start_services(workers=bench.sizes.workers)
+        give_up_at = time.monotonic() + count / _SLOWEST + 30
+        while await system.site.live() and time.monotonic() < give_up_at:
+            system.children.check()
+            await asyncio.sleep(0.25)
+        used = {kind: seconds - used.get(kind, 0) for kind, seconds in system.processor_seconds().items()}
+        memory = system.memory()
+        span = await system.site.span()
+        unfinished, doubles = await system.site.unfinished(), await system.site.doubles()
+    if span.runs != count or unfinished or doubles:
+        raise LostOrDoubled(f"{count} queued, {span.runs} ended, {unfinished} unfinished, {doubles} recorded twice")
+    return {
+        # From the first claim to the last recorded end: starting the processes does not count.
+        "drain_jobs_per_s": round(count / span.seconds),
+        "drain_processor_us_per_job": {kind: round(seconds * 1e6 / count, 1) for kind, seconds in used.items()},
+        "memory_mb": memory,
+    }
+
+
+async def fill(load: Load, count: int) -> None:
+    """Queue runs, as fast as it goes."""
+    engine = await load.engine()
+    left = count
+    while left:
+        size = min(left, _BATCH)
+        await engine.jobs.submit_many(await load.new_runs(size))
+        left -= size
+
+
+def estimate(sizes: Sizes) -> float:
+    return sizes.drain / 35_000 + sizes.drain / 14_000 + 4

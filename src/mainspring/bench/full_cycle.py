@@ -1,0 +1,74 @@
+"""Full cycle: submitted in batches, claimed, run, recorded; over a steady window, beside the ceiling of the same minute."""
+
+import asyncio
+import time
+
+from mainspring.bench import backlog, ceiling
+from mainspring.bench.bench import Bench
+from mainspring.bench.figures import Figures, minutes
+from mainspring.bench.sizes import Sizes
+from mainspring.bench.system import System
+
+_DRAIN_SECONDS = 60
+
+
+class LostOrDoubled(Exception):
+    """The figures are worth nothing: runs are missing or were recorded twice."""
+
+
+async def measure(bench: Bench) -> Figures:
+    """One round: the cycle, then the same statements without anything around them."""
+    figures = await cycle(bench)
+    figures |= await ceiling.measure(bench)
+    full, bare = figures["full_cycle_jobs_per_s"], figures["bare_sql_jobs_per_s"]
+    assert isinstance(full, int | float)
+    assert isinstance(bare, int | float)
+    figures["full_cycle_of_ceiling"] = round(full / bare, 3)
+    return figures
+
+
+async def cycle(bench: Bench) -> Figures:
+    sizes = bench.sizes
+    async with bench.system("full") as system:
+        await system.start_services(workers=sizes.workers)
+        await system.call(backlog.keep_ahead, backlog=sizes.backlog, batch=1_000)
+        bench.say(f"full cycle: warming up for {minutes(sizes.warm_up)}")
+        await asyncio.sleep(sizes.warm_up)
+        bench.say(f"full cycle: {minutes(sizes.seconds)}")
+        used, since = system.processor_seconds(), _now()
+        await asyncio.sleep(sizes.seconds)
+        until = _now()
+        used = {kind: seconds - used.get(kind, 0) for kind, seconds in system.processor_seconds().items()}
+        memory = system.memory()
+        kept = await system.call(backlog.stop_keeping_ahead)
+        bench.say("full cycle: counting what was recorded")
+        await verify(system, kept["submitted"])
+        ended = await system.site.ended(since, until)
+    return {
+        "full_cycle_jobs_per_s": round(ended / ((until - since) / 1e6)),
+        "full_cycle_processor_us_per_job": {
+            kind: round(seconds * 1e6 / max(ended, 1), 1) for kind, seconds in used.items()
+        },
+        "full_cycle_fewest_queued": kept["fewest"],
+        "memory_mb_full_cycle": memory,
+    }
+
+
+async def verify(system: System, submitted: int) -> None:
+    """Everything that was submitted has ended, once."""
+    give_up_at = time.monotonic() + _DRAIN_SECONDS
+    while await system.site.live() and time.monotonic() < give_up_at:
+        system.children.check()
+        await asyncio.sleep(0.1)
+    ended = (await system.site.span()).runs
+    unfinished, doubles = await system.site.unfinished(), await system.site.doubles()
+    if ended != submitted or unfinished or doubles:
+        raise LostOrDoubled(f"{submitted} submitted, {ended} ended, {unfinished} unfinished, {doubles} recorded twice")
+
+
+def estimate(sizes: Sizes) -> float:
+    return sizes.warm_up + sizes.seconds + sizes.ceiling_seconds + 8
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000

@@ -1,0 +1,6 @@
+"""``mainspring bench``."""
+
+import typer
+
+
+def register(application: typer.Typer) -> None: ...

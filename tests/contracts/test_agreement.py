@@ -1,0 +1,344 @@
+"""Every store does what the memory store does, whatever is done to both in whatever order."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from random import Random
+
+import msgspec
+import pytest
+
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import DAY, MILLISECOND, MINUTE, SECOND
+from mainspring.domain.job import JobState, Overlap
+from mainspring.domain.run import (
+    HeldRun,
+    NewRun,
+    RunState,
+    Settlement,
+    Verdict,
+    settle_cancel,
+    settle_failure,
+    settle_loss,
+    settle_release,
+    settle_success,
+)
+from mainspring.ports.store import Want
+from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, after_each, every
+from tests.support.store_harness import Harness, MemoryHarness, ids
+
+READER = "walk"
+
+
+class Side:
+    """One of the two stores, and what its workers hold."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.workers: list[SessionId] = []
+        self.held: dict[RunId, HeldRun] = {}
+        #: Which worker was last given a run.
+        self.given_to: dict[RunId, int] = {}
+
+    async def open(self, workers: int) -> None:
+        self.workers = [await self.harness.worker() for _ in range(workers)]
+        await self.harness.owner()
+        await self.harness.store.attach_reader(READER)
+
+    async def claim(self, worker: int, wants: list[Want]) -> list[RunId]:
+        claimed = await self.harness.claim_from(self.workers[worker], *wants)
+        self.held.update({run.id: run for run in claimed})
+        self.given_to.update(dict.fromkeys(ids(claimed), worker))
+        return ids(claimed)
+
+    async def seen(self, runs: list[RunId], jobs: list[JobId]) -> object:
+        """All that must be the same on both sides. Times differ: a server's clock moves on its own."""
+        store = self.harness.store
+        views = []
+        for view in await store.runs(runs):
+            assert view is not None
+            ended = view.state.ended
+            views.append(
+                (
+                    view.id,
+                    view.state,
+                    view.attempt,
+                    view.lost,
+                    view.reason if ended else "",
+                    view.error,
+                    view.result,
+                    view.started_at is not None if view.state is RunState.RUNNING else None,
+                    view.finished_at is not None,
+                )
+            )
+        depths = [(depth.queue, depth.queued, depth.running) for depth in await store.depths()]
+        stored = [job and (job.state, job.version, job.next_fire is None) for job in await store.jobs(jobs)]
+        return views, depths, stored
+
+    async def told(self) -> list[tuple[str, list[RunId]]]:
+        """The events since the last time, by kind: the order of kinds inside a transaction is nobody's business."""
+        batches = await self.harness.events(READER)
+        if batches:
+            await self.harness.store.acknowledge(READER, batches[-1].position)
+        return sorted((batch.kind, sorted(batch.runs)) for batch in batches)
+
+
+class Walk:
+    """A random walk over both sides at once; after each step both must show the same.
+
+    Whatever depends on time is minutes apart: a real server may take some seconds for the whole walk.
+    """
+
+    def __init__(self, seed: int, reference: Harness, subject: Harness) -> None:
+        self.random = Random(seed)
+        self.sides = [Side(reference), Side(subject)]
+        self.runs: list[RunId] = []
+        self.jobs: list[JobId] = []
+        self.ticks = 0
+        self.first_tick = 0
+
+    async def both(self, what: str, act: Callable[[Side], Awaitable[object]]) -> object:
+        expected, answered = [await act(side) for side in self.sides]
+        assert answered == expected, what
+        return expected
+
+    async def open(self) -> None:
+        for side in self.sides:
+            await side.open(workers=3)
+        self.first_tick = await self.sides[0].harness.now()
+        overlaps = [Overlap.ALLOW, Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL]
+        specs = [
+            a_spec(overlap=overlap, schedule=every(DAY), policy=a_policy(retries=1, pause=MINUTE))
+            for overlap in overlaps
+        ]
+        specs.append(
+            a_spec(overlap=Overlap.QUEUE, schedule=every(DAY), policy=a_policy(key="a", retries=1, pause=MINUTE))
+        )
+        specs.append(a_spec(overlap=Overlap.ALLOW, schedule=after_each(DAY)))
+        specs.append(a_spec(overlap=Overlap.SKIP, schedule=after_each(DAY), start_within=2 * MINUTE))
+        jobs = [a_job(spec, shard=number) for number, spec in enumerate(specs)]
+        self.jobs = [job.id for job in jobs]
+        for side in self.sides:
+            await side.harness.store.put_jobs(jobs)
+
+    async def step(self) -> None:
+        steps: list[tuple[int, Callable[[], Awaitable[str]]]] = [
+            (5, self.submit),
+            (5, self.claim),
+            (8, self.settle),
+            (1, self.settle_again),
+            (2, self.cancel),
+            (3, self.pass_time),
+            (3, self.stage),
+            (1, self.expire),
+            (1, self.lose_an_answer),
+            (1, self.lose_a_worker),
+            (3, self.fire),
+            (1, self.change_a_job),
+        ]
+        [step] = self.random.choices([step for _, step in steps], [weight for weight, _ in steps])
+        what = await step()
+        for side in self.sides:
+            # So that what happens later is later, also by a clock that stands still.
+            await side.harness.advance(MILLISECOND)
+        await self.both(f"what is seen after: {what}", lambda side: side.seen(self.runs, self.jobs))
+        await self.both(f"events of: {what}", lambda side: side.told())
+
+    async def submit(self) -> str:
+        new = []
+        for _ in range(self.random.randint(1, 4)):
+            run = a_run(
+                policy=a_policy(
+                    key=self.random.choice(["", "", "a", "b"]), retries=self.random.randint(0, 2), pause=MINUTE
+                ),
+                queue=self.random.choice(["default", "other"]),
+                shard=self.random.randrange(8),
+                priority=self.random.choice([5, 5, 1, 10]),
+                delay=self.random.choice([0, 0, MINUTE, 3 * MINUTE]),
+            )
+            start_within = self.random.choice([None, None, None, 90 * SECOND])
+            end_within = self.random.choice([None, None, None, 150 * SECOND])
+            new.append((run, start_within, end_within))
+        known = [run for run in self.runs if self.random.random() < 0.02]
+        self.runs += [run.id for run, _, _ in new]
+
+        async def act(side: Side) -> object:
+            now = await side.harness.now()
+            runs: list[NewRun] = [
+                msgspec.structs.replace(
+                    run,
+                    start_by=None if start_within is None else now + start_within,
+                    deadline=None if end_within is None else now + end_within,
+                )
+                for run, start_within, end_within in new
+            ]
+            return await side.harness.submit(*runs, *(a_run(id=run) for run in known))
+
+        await self.both("submit", act)
+        return f"submit {[run.id[-4:] for run, _, _ in new]}"
+
+    async def claim(self) -> str:
+        worker, limit = self.random.randrange(3), self.random.randint(1, 4)
+        wants = [Want("default", limit), Want("other", limit)]
+        claimed = await self.both("claim", lambda side: side.claim(worker, wants))
+        return f"claim {claimed}"
+
+    async def settle(self) -> str:
+        chosen = [run for run in self.sides[0].held if self.random.random() < 0.4]
+        ends = {run: self.random.randrange(8) for run in chosen}
+
+        async def act(side: Side) -> list[Verdict]:
+            now = await side.harness.now()
+            verdicts = await side.harness.settle(*(_end(side.held[run], end, now) for run, end in ends.items()))
+            for run in ends:
+                del side.held[run]
+            return verdicts
+
+        await self.both("verdicts", act)
+        return f"settle {ends}"
+
+    async def settle_again(self) -> str:
+        """A worker did not get its answer, and sends the same once more."""
+        if not self.sides[0].held:
+            return "settle nothing twice"
+        run, end = self.random.choice(list(self.sides[0].held)), self.random.randrange(8)
+
+        async def act(side: Side) -> list[Verdict]:
+            settlement = _end(side.held.pop(run), end, await side.harness.now())
+            return await side.harness.settle(settlement) + await side.harness.settle(settlement)
+
+        assert (await self.both("verdicts", act)) == [Verdict.APPLIED, Verdict.ALREADY]
+        return f"settle {run} by {end} twice"
+
+    async def cancel(self) -> str:
+        chosen = [run for run in self.runs if self.random.random() < 0.1]
+        await self.both("cancel", lambda side: side.harness.store.cancel(chosen))
+        return f"cancel {chosen}"
+
+    async def pass_time(self) -> str:
+        minutes = self.random.randint(1, 3)
+        for side in self.sides:
+            await side.harness.advance(minutes * MINUTE)
+        return f"advance {minutes}"
+
+    async def stage(self) -> str:
+        limit = self.random.choice([1, 2, 100])
+
+        async def act(side: Side) -> object:
+            staged = await side.harness.stage(limit)
+            return staged.runs, sorted(staged.queues), staged.more
+
+        return f"stage {await self.both('stage', act)}"
+
+    async def expire(self) -> str:
+        return f"expire {await self.both('expire', lambda side: side.harness.store.expire(100))}"
+
+    async def lose_an_answer(self) -> str:
+        """A worker beats without knowing some of what it was given."""
+        worker = self.random.randrange(3)
+        mine = [run for run in self.sides[0].held if self.sides[0].given_to[run] == worker]
+        forgotten = {run for run in mine if self.random.random() < 0.3}
+
+        async def act(side: Side) -> object:
+            known = [run for run in mine if run not in forgotten]
+            session = side.workers[worker]
+            beat = await side.harness.store.beat(session, 365 * DAY, known, [], side.harness.last_claim(session))
+            for run in forgotten:
+                del side.held[run]
+            return beat.alive, sorted(beat.cancels), beat.returned
+
+        return f"beat without {forgotten}: {await self.both('beat', act)}"
+
+    async def lose_a_worker(self) -> str:
+        worker = self.random.randrange(3)
+
+        async def act(side: Side) -> object:
+            await side.harness.store.close_session(side.workers[worker])
+            side.workers[worker] = await side.harness.worker()
+            lost = sorted(await side.harness.store.lost_runs(1_000), key=lambda run: run.id)
+            for run in lost:
+                del side.held[run.id]
+            verdicts = await side.harness.settle(*(settle_loss(run, blamed=False) for run in lost))
+            return [(run.id, run.attempt, run.lost, run.cancel_requested) for run in lost], verdicts
+
+        return f"lose worker {worker}: {await self.both('losses', act)}"
+
+    async def fire(self) -> str:
+        job_id = self.random.choice(self.jobs)
+        self.ticks += 1
+        at = self.first_tick + self.ticks
+        ahead = self.random.choice([0, 0, 0, MINUTE])
+
+        async def act(side: Side) -> object:
+            job = await side.harness.job(job_id)
+            now = await side.harness.now()
+            # A fixed delay that waits for its run has no tick to fire.
+            if job.next_fire is None:
+                return None
+            delayed = job.spec.fixed_delay is not None
+            tick = a_tick(job, at, due=now + ahead)
+            fire = a_fire(job, tick, next_fire=None if delayed else job.next_fire)
+            [fired] = await side.harness.store.fire(await side.harness.owner(), [fire])
+            [entry] = [entry for entry in await side.harness.ticks(job_id) if entry.scheduled_at == at]
+            return fired.applied, fired.runs, entry.decision, entry.reason, entry.run_id
+
+        fired = await self.both("fire", act)
+        if isinstance(fired, tuple) and fired[4] is not None:
+            self.runs.append(fired[4])
+        return f"fire {self.jobs.index(job_id)}: {fired}"
+
+    async def change_a_job(self) -> str:
+        job = self.random.choice(self.jobs)
+        state = self.random.choice([JobState.PAUSED, JobState.SCHEDULED])
+        await self.both("job state", lambda side: side.harness.store.set_jobs_state([job], state))
+        return f"job {self.jobs.index(job)} {state}"
+
+    async def finish(self) -> None:
+        """Whatever was accepted comes to an end."""
+        for _ in range(200):
+            for side in self.sides:
+                await side.harness.advance(5 * MINUTE)
+                await side.harness.store.expire(1_000)
+                await side.harness.stage()
+            await self.both("claim", lambda side: side.claim(0, [Want("default", 100), Want("other", 100)]))
+            for side in self.sides:
+                await side.harness.succeed(*side.held.values())
+                side.held.clear()
+            views = await self.sides[0].harness.store.runs(self.runs)
+            if all(view is not None and view.state.ended for view in views):
+                break
+        await self.both("the end", lambda side: side.seen(self.runs, self.jobs))
+        ended = {view.state for view in await self.sides[1].harness.store.runs(self.runs) if view is not None}
+        assert all(state.ended for state in ended), ended
+
+
+def _end(held: HeldRun, way: int, now: int) -> Settlement:
+    match way:
+        case 0 | 1:
+            return settle_success(held, b'{"ok":true}')
+        case 2 | 3:
+            return settle_failure(held, "boom", Random(0), now=now)
+        case 4:
+            return settle_failure(held, "slow", Random(0), now=now, timed_out=True)
+        case 5:
+            return settle_release(held)
+        case 6:
+            return settle_release(held, "unknown task", 2 * MINUTE)
+        case _:
+            return settle_cancel(held)
+
+
+@pytest.fixture
+async def reference() -> AsyncIterator[Harness]:
+    harness = MemoryHarness()
+    await harness.open()
+    yield harness
+    assert await harness.store.sweep(1_000) == 0
+    await harness.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_random_walk_ends_the_same(harness: Harness, reference: Harness, seed: int) -> None:
+    walk = Walk(seed, reference, harness)
+    await walk.open()
+    for _ in range(120):
+        await walk.step()
+    await walk.finish()

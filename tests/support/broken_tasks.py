@@ -1,0 +1,17 @@
+"""An application that a child process cannot load: it refuses to be imported there."""
+
+import sys
+from collections.abc import Mapping
+
+from mainspring.worker.handler import Handler
+
+if "pytest" not in sys.modules:
+    raise ImportError("no database driver here")
+
+
+class Application:
+    def handlers(self) -> Mapping[str, Handler]:
+        return {}
+
+
+app = Application()

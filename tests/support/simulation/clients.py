@@ -1,0 +1,138 @@
+"""Clients: they submit, declare, cancel, pause and change their minds, and try again when the store does not answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+import msgspec
+
+from mainspring.control.jobs import Jobs
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import MILLISECOND, SECOND, Instant
+from mainspring.domain.job import JobSpec, NewJob
+from mainspring.domain.run import NewRun
+from tests.support.simulation.history import History
+from tests.support.simulation.loop import Process
+from tests.support.simulation.nodes import Machine
+from tests.support.simulation.scenario import Scenario
+from tests.support.simulation.store import FaultyStore
+from tests.support.simulation.wakeups import LossyWakeups
+from tests.support.simulation.workload import Workload
+
+T = TypeVar("T")
+
+
+class Client:
+    """One process that uses the engine as an application would: by ``Jobs``."""
+
+    def __init__(self, machine: Machine, history: History) -> None:
+        self.machine = machine
+        self.done = False
+        self._history = history
+        self._runs: list[RunId] = []
+        self._jobs: dict[JobId, JobSpec] = {}
+
+    def begin(self, scenario: Scenario, until: Instant) -> None:
+        machine = self.machine
+        process = machine.process = Process(machine.name, machine.loop)
+        store = FaultyStore(machine.truth, process, machine.faults)
+        wakeups = LossyWakeups(machine.exchange, process, machine.faults)
+        self._chance = Random(f"{scenario.seed} {machine.name}")
+        self._workload = Workload(self._chance)
+        self._ids = Jobs(store, wakeups, machine.clock, self._chance, shards=scenario.shards)
+        process.spawn(self._live(scenario, until), machine.name)
+
+    async def _live(self, scenario: Scenario, until: Instant) -> None:
+        length = scenario.troubled + scenario.settling + scenario.calm
+        async with asyncio.TaskGroup() as group:
+            for number in range(scenario.jobs // 2):
+                group.create_task(self._declare(f"{self.machine.name} job {number}", until))
+            for _ in range(scenario.runs // 2):
+                group.create_task(self._submit_at(self._chance.random() * length, scenario))
+            for _ in range(scenario.killers):
+                group.create_task(self._submit_killer(self._chance.random() * scenario.troubled / 2))
+            for _ in range(round(scenario.meddling * 16)):
+                group.create_task(self._meddle_at(self._chance.random() * length, until))
+        self.done = True
+
+    async def _submit_at(self, after: float, scenario: Scenario) -> None:
+        await asyncio.sleep(after / SECOND)
+        keyed = self._chance.random() < 0.25
+        policies = [self._workload.policy(keyed=keyed) for _ in range(self._chance.choice([1, 1, 1, 4]))]
+        keys = [policy.ordering_key for policy in policies]
+        ids = self._ids.new_run_ids(keys)
+        # Due times and limits are of no use if they come from a clock that is an hour off.
+        now = self.machine.loop.true_now()
+        runs = [
+            self._workload.run(run, key, policy, now) for run, key, policy in zip(ids, keys, policies, strict=True)
+        ]
+        await self._submit(runs)
+
+    async def _submit_killer(self, after: float) -> None:
+        await asyncio.sleep(after / SECOND)
+        await self._submit([self._workload.killer(self._ids.new_run_id())])
+
+    async def _submit(self, runs: list[NewRun]) -> None:
+        for run in runs:
+            self._history.truth.submitted[run.id] = run
+            self._runs.append(run.id)
+        if len(runs) == 1:
+            accepted = await self._insist(lambda: self._ids.submit(runs[0]))
+            answers = [] if accepted is None else [accepted]
+        else:
+            answers = await self._insist(lambda: self._ids.submit_many(runs)) or []
+        self._history.truth.accepted += [answer.id for answer in answers]
+
+    async def _declare(self, name: str, until: Instant) -> None:
+        await asyncio.sleep(self._chance.random() * 3)
+        await self._put(self._workload.spec(name, self.machine.loop.true_now(), until))
+
+    async def _put(self, spec: JobSpec) -> None:
+        job = NewJob(
+            id=self._ids.new_job_id("default", spec.name), spec=spec, payload=self._workload.job_payload()
+        )
+        put = await self._insist(lambda: self._ids.put_jobs([job]))
+        for stored in put or ():
+            self._history.truth.declared.append(stored.id)
+            self._jobs[stored.id] = spec
+
+    async def _meddle_at(self, after: float, until: Instant) -> None:
+        await asyncio.sleep(after / SECOND)
+        chance = self._chance
+        what = chance.choices(["cancel", "pause", "resume", "change", "cancel job"], [8, 1, 2, 2, 1])[0]
+        if what == "cancel":
+            if self._runs:
+                chosen = chance.sample(self._runs, min(len(self._runs), chance.randint(1, 3)))
+                await self._insist(lambda: self._ids.cancel_runs(chosen))
+            return
+        if not self._jobs:
+            return
+        job = chance.choice(list(self._jobs))
+        match what:
+            case "pause":
+                await self._insist(lambda: self._ids.pause([job]))
+            case "resume":
+                await self._insist(lambda: self._ids.resume([job]))
+            case "cancel job":
+                await self._insist(lambda: self._ids.cancel_jobs([job]))
+            case "change":
+                await self._put(self._changed(self._jobs[job], until))
+
+    def _changed(self, spec: JobSpec, until: Instant) -> JobSpec:
+        """The same job with another schedule, or with other policies."""
+        fresh = self._workload.spec(spec.name, self.machine.loop.true_now(), until)
+        if self._chance.random() < 0.5:
+            return msgspec.structs.replace(spec, schedule=fresh.schedule)
+        return msgspec.structs.replace(spec, catch_up=fresh.catch_up, policy=fresh.policy, priority=fresh.priority)
+
+    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """Ask again, with the same ids, after the engine's own patience is at its end; some give up."""
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable:
+                if self._chance.random() < 0.2:
+                    return None
+            await asyncio.sleep(self._chance.random() * 400 * MILLISECOND / SECOND)

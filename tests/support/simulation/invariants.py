@@ -1,0 +1,332 @@
+"""What must hold of every history, whatever went wrong in it. Knows the promises, and nothing of how they are kept.
+
+Each check takes the evidence and yields sentences; no sentence means that it holds. The ledger has a file of its own.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mainspring.adapters.store.memory.rows import RunRow
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import MILLISECOND
+from mainspring.domain.run import Outcome, RunState, Settlement, Verdict
+from tests.support.simulation import ledger_invariants
+from tests.support.simulation.acts import act_of
+from tests.support.simulation.history import HandlerCall, History, Step
+
+S, B, Q, R = RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED, RunState.RUNNING
+OVER = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED})
+NOT_STARTED_ENDS = OVER - {RunState.SUCCEEDED}
+#: The only moves there are. A running run that is asked to stop stays where it is.
+LEGAL: dict[RunState | None, frozenset[RunState]] = {
+    None: frozenset({S, B, Q}),
+    S: frozenset({B, Q}) | NOT_STARTED_ENDS,
+    B: frozenset({Q}) | NOT_STARTED_ENDS,
+    Q: frozenset({R}) | NOT_STARTED_ENDS,
+    R: frozenset({R, S, Q}) | (OVER - {RunState.SKIPPED}),
+}
+#: A run that killed this many processes alone is parked; so is one that was there at so many deaths.
+POISON = 3
+TOO_MANY_DEATHS = 6
+
+
+class Move(NamedTuple):
+    step: Step
+    before: RunRow | None
+    after: RunRow
+
+    @property
+    def from_state(self) -> RunState | None:
+        return None if self.before is None else self.before.state
+
+    @property
+    def starts(self) -> bool:
+        return self.from_state is Q and self.after.state is R
+
+    @property
+    def leaves_running(self) -> bool:
+        return self.from_state is R and self.after.state is not R
+
+
+class Evidence:
+    """A history, sorted by what is asked of it."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.truth = history.truth
+        self.moves: dict[RunId, list[Move]] = defaultdict(list)
+        self.calls: dict[RunId, list[HandlerCall]] = defaultdict(list)
+        #: Settlements that had effect, by run and fence.
+        self.settled: dict[RunId, list[tuple[Step, Settlement]]] = defaultdict(list)
+        for step in history.steps:
+            for change in step.runs:
+                self.moves[change.after.id].append(Move(step, change.before, change.after))
+            for settlement, verdict in step.settlements:
+                if verdict is Verdict.APPLIED:
+                    self.settled[settlement.run].append((step, settlement))
+        for call in history.calls:
+            self.calls[call.run].append(call)
+
+    def last(self, run: RunId) -> RunRow:
+        return self.moves[run][-1].after
+
+
+def violations(history: History) -> list[str]:
+    """Everything that is wrong with a history; nothing, if the engine keeps its word."""
+    evidence = Evidence(history)
+    found = [f"{check.__name__}: {sentence}" for check in CHECKS for sentence in check(evidence)]
+    return found + [f"ledger: {sentence}" for sentence in ledger_invariants.violations(history)]
+
+
+def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
+    for run in dict.fromkeys(evidence.truth.accepted):
+        if run not in evidence.moves:
+            yield f"{run} was accepted and is not there"
+    for run, moves in evidence.moves.items():
+        last = moves[-1].after
+        if last.state not in OVER:
+            yield f"{run} is stuck: {last.state} since {moves[-1].step.at}, attempt {last.attempt}"
+        elif last.state is RunState.SUCCEEDED:
+            returned = {call.fence for call in evidence.calls[run] if call.how == "returned"}
+            if last.ended_by not in returned:
+                yield f"{run} succeeded under fence {last.ended_by}, but no such handler returned"
+        elif not last.reason:
+            yield f"{run} ended as {last.state} without a reason"
+        stored = evidence.truth.runs.get(run)
+        if stored is None or stored != last:
+            yield f"{run} was changed without anybody noticing: {last} became {stored}"
+    for run in evidence.truth.runs:
+        if run not in evidence.moves:
+            yield f"{run} came from nowhere"
+
+
+def nothing_was_logged_as_an_error(evidence: Evidence) -> Iterator[str]:
+    yield from evidence.history.errors
+
+
+def only_legal_moves(evidence: Evidence) -> Iterator[str]:
+    for run, moves in evidence.moves.items():
+        ends = [move for move in moves if move.after.state in OVER]
+        if len(ends) > 1:
+            yield f"{run} ended {len(ends)} times: {[move.after.state for move in ends]}"
+        for earlier, later in zip([None, *moves], moves, strict=False):
+            known = None if earlier is None else earlier.after
+            if known != later.before:
+                yield f"{run} changed between two of its moves"
+            if later.after.state not in LEGAL.get(later.from_state, frozenset()):
+                yield f"{run} went from {later.from_state} to {later.after.state} by {later.step.operation}"
+
+
+def fences_hold(evidence: Evidence) -> Iterator[str]:
+    holders: dict[int, tuple[object, int]] = {}
+    for run, moves in evidence.moves.items():
+        fence = 0
+        for move in moves:
+            if move.starts:
+                if move.after.fence <= fence:
+                    yield f"{run}: fence {move.after.fence} came after {fence}"
+                fence = move.after.fence
+                claim = (move.after.session, move.after.claim)
+                if holders.setdefault(fence, claim) != claim:
+                    yield f"{run}: fence {fence} was given to {holders[fence]} and to {claim}"
+            elif move.after.fence != fence:
+                yield f"{run}: its fence changed to {move.after.fence} without a claim"
+    for run, settled in evidence.settled.items():
+        fences = [settlement.fence for _, settlement in settled]
+        if len(set(fences)) < len(fences):
+            yield f"{run}: a fence had effect twice, among {fences}"
+        for step, settlement in settled:
+            left = [move for move in evidence.moves[run] if move.step is step and move.leaves_running]
+            if [move.after.fence for move in left] != [settlement.fence]:
+                yield f"{run}: a settlement under fence {settlement.fence} had effect on {left}"
+    for run, calls in evidence.calls.items():
+        given = {move.after.fence for move in evidence.moves[run] if move.starts}
+        places: dict[int, str] = {}
+        for call in calls:
+            if call.fence not in given:
+                yield f"{run}: {call.process} ran it under fence {call.fence}, which nobody gave"
+            if places.setdefault(call.fence, call.process) != call.process:
+                yield f"{run}: {places[call.fence]} and {call.process} ran it under fence {call.fence}"
+        starts = Counter(call.fence for call in calls)
+        for fence, times in starts.items():
+            if times > 1:
+                yield f"{run}: fence {fence} started {times} handlers"
+    # What the store moves out of running by a settlement was asked for under the fence it had.
+    for run, moves in evidence.moves.items():
+        applied = {(id(step), settlement.fence) for step, settlement in evidence.settled[run]}
+        for move in moves:
+            if move.leaves_running and move.step.operation == "settle":
+                assert move.before is not None
+                if (id(move.step), move.before.fence) not in applied:
+                    yield f"{run} was settled by {move.step.process} under another fence than {move.before.fence}"
+
+
+def nothing_is_early(evidence: Evidence) -> Iterator[str]:
+    for run, moves in evidence.moves.items():
+        first = moves[0].after
+        wanted = evidence.truth.submitted.get(run)
+        if wanted is not None:
+            due = wanted.at if wanted.at is not None else first.created_at + wanted.delay
+            if first.due != due:
+                yield f"{run} was to be due at {due}, and is at {first.due}"
+        elif first.scheduled_at is None or first.due < first.scheduled_at:
+            yield f"{run} is due at {first.due}, before its tick at {first.scheduled_at}"
+        for move in moves:
+            ready = move.after.state in (Q, B, R) and move.from_state in (None, S, B, Q)
+            if ready and move.step.at < move.after.due:
+                yield f"{run} was {move.after.state} {move.after.due - move.step.at} µs early"
+        for call in evidence.calls[run]:
+            if call.started < first.due:
+                yield f"{run}: its handler started {first.due - call.started} µs early"
+
+
+def attempts_add_up(evidence: Evidence) -> Iterator[str]:
+    for run, moves in evidence.moves.items():
+        outcomes = Counter(settlement.outcome for _, settlement in evidence.settled[run])
+        starts = sum(move.starts for move in moves)
+        returned = sum(move.leaves_running and move.step.operation == "beat" for move in moves)
+        last = moves[-1].after
+        charged = starts - returned - outcomes[Outcome.RELEASED]
+        if last.attempt != charged:
+            yield f"{run} has {last.attempt} attempts, but {charged} of {starts} claims are to be charged"
+        if last.lost != outcomes[Outcome.LOST]:
+            yield f"{run} was lost {outcomes[Outcome.LOST]} times, not {last.lost}"
+        failures = outcomes[Outcome.ERROR] + outcomes[Outcome.TIMEOUT]
+        allowed = 1 if last.policy.guarantee == "at-most-once" else last.policy.retry.max_retries + 1
+        if failures > allowed:
+            yield f"{run} failed {failures} times and may {allowed} times"
+        if last.state is RunState.FAILED and last.reason in ("error", "timeout") and failures != allowed:
+            yield f"{run} was given up after {failures} of {allowed} failures"
+        numbers = {move.after.fence: move.after.attempt for move in moves if move.starts}
+        for call in evidence.calls[run]:
+            if call.attempt != numbers.get(call.fence):
+                yield f"{run}: its handler was told attempt {call.attempt}, the store says {numbers.get(call.fence)}"
+
+
+def only_the_guilty_are_parked(evidence: Evidence) -> Iterator[str]:
+    for run, moves in evidence.moves.items():
+        last = moves[-1].after
+        if last.reason != "poison":
+            continue
+        guilty = act_of(last.payload).kind == "kill" and last.lost >= POISON
+        if not guilty and last.lost < TOO_MANY_DEATHS:
+            yield f"{run} was parked as poison after {last.lost} deaths, and is innocent"
+
+
+def at_most_once_is_kept(evidence: Evidence) -> Iterator[str]:
+    for run, calls in evidence.calls.items():
+        if len(calls) > 1 and evidence.last(run).policy.guarantee == "at-most-once":
+            yield f"{run} is at most once, and was started {len(calls)} times"
+
+
+def cancels_hold(evidence: Evidence) -> Iterator[str]:
+    for run, moves in evidence.moves.items():
+        asked = False
+        for move in moves:
+            if asked and move.after.state in (S, B, Q, R) and move.after.state is not move.from_state:
+                yield f"{run} went to {move.after.state} after it was cancelled"
+            if asked and move.after.cancel_at is None:
+                yield f"{run}: its cancel was forgotten"
+            asked = asked or move.after.cancel_at is not None
+            if move.after.state is RunState.CANCELLED and move.from_state is R:
+                yield from _has_stopped(evidence, move)
+        if moves[-1].after.state is RunState.CANCELLED and not asked:
+            yield f"{run} was cancelled, and nobody asked for it"
+
+
+def _has_stopped(evidence: Evidence, move: Move) -> Iterator[str]:
+    """``cancelled`` means that the work has ended, unless its worker is lost, or let it run over its time."""
+    run, fence = move.after.id, move.after.fence
+    taken_away = any(
+        settlement.fence == fence and (settlement.outcome is Outcome.LOST or "did not stop it" in (settlement.error or ""))
+        for _, settlement in evidence.settled[run]
+    )
+    for call in evidence.calls[run]:
+        if call.fence == fence and not taken_away and (call.ended_order is None or call.ended_order > move.step.order):
+            yield f"{run} was cancelled by {move.step.process} while {call.process} still ran it under fence {fence}"
+
+
+def keys_keep_order(evidence: Evidence) -> Iterator[str]:
+    holder: dict[tuple[str, str], RunId] = {}
+    lines: dict[tuple[str, str], dict[RunId, RunRow]] = defaultdict(dict)
+    for step in evidence.history.steps:
+        touched = set()
+        for change in step.runs:
+            run = change.after
+            if not run.policy.ordering_key:
+                continue
+            key = (run.tenant, run.policy.ordering_key)
+            touched.add(key)
+            lines[key].pop(run.id, None)
+            if run.state in OVER:
+                if holder.get(key) == run.id:
+                    del holder[key]
+            elif run.state is B:
+                lines[key][run.id] = run
+            elif run.state is Q and holder.get(key) != run.id:
+                if key in holder:
+                    yield f"{run.id} got key {key} while {holder[key]} held it"
+                ahead = [other.id for other in lines[key].values() if (other.due, other.id) < (run.due, run.id)]
+                if ahead:
+                    yield f"{run.id} went ahead of {ahead} in key {key}"
+                holder[key] = run.id
+            elif run.state is S and change.before is not None and holder.get(key) != run.id:
+                yield f"{run.id} lost its key {key} between two attempts"
+        for key in sorted(touched):
+            if lines[key] and key not in holder:
+                yield f"{sorted(lines[key])} wait for key {key}, which nobody holds"
+
+
+def the_sweeper_finds_nothing(evidence: Evidence) -> Iterator[str]:
+    for step in evidence.history.steps:
+        if step.found:
+            yield f"at {step.at} a sweep found {step.found}: {[change.after.id for change in step.runs]}"
+
+
+def calm_is_punctual(evidence: Evidence) -> Iterator[str]:
+    for begins, ends in evidence.truth.calm:
+        for run, moves in evidence.moves.items():
+            for move in moves:
+                if move.from_state is S and move.after.state in (Q, B) and begins <= move.after.due < ends:
+                    late = move.step.at - move.after.due
+                    if late > evidence.truth.punctual:
+                        yield f"{run} was staged {late / MILLISECOND:.1f} ms late in a calm stretch"
+        for step in evidence.history.steps:
+            for tick in step.ticks:
+                late = step.at - tick.scheduled_at
+                if begins <= tick.scheduled_at < ends and late > evidence.truth.punctual:
+                    yield f"{tick.job_id}: a tick was {late / MILLISECOND:.1f} ms late in a calm stretch"
+
+
+def slots_are_kept(evidence: Evidence) -> Iterator[str]:
+    changes: list[tuple[int, int, str]] = []
+    for call in evidence.history.calls:
+        lane = f"{call.process.partition('#')[0]}"
+        place = f"{call.process} {call.queue}"
+        most = evidence.truth.slots[f"{lane} {call.queue}"]
+        changes.append((call.order, +1, f"{place} {most}"))
+        if call.ended_order is not None:
+            changes.append((call.ended_order, -1, f"{place} {most}"))
+    running: Counter[str] = Counter()
+    for _, change, place in sorted(changes):
+        running[place] += change
+        if running[place] > int(place.rpartition(" ")[2]):
+            yield f"{place} is the limit, and {running[place]} ran"
+
+
+CHECKS = (
+    nothing_was_logged_as_an_error,
+    nothing_is_lost,
+    only_legal_moves,
+    fences_hold,
+    nothing_is_early,
+    attempts_add_up,
+    only_the_guilty_are_parked,
+    at_most_once_is_kept,
+    cancels_hold,
+    keys_keep_order,
+    the_sweeper_finds_nothing,
+    calm_is_punctual,
+    slots_are_kept,
+)

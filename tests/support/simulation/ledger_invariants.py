@@ -1,0 +1,219 @@
+"""What must hold of the ledger: every tick that should be there, once, with the decision its job's rules ask for."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import msgspec
+
+from mainspring.adapters.store.memory.rows import JobRow, RunRow
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.domain.job import JobState, LedgerEntry, Overlap
+from mainspring.domain.run import RunState
+from tests.support.simulation import reference
+from tests.support.simulation.history import History, JobChange, Step
+
+OVER = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED})
+TICKING = (JobState.SCHEDULED, JobState.PAUSED)
+#: A scheduler decides by an estimate of the store's time, which may be this far behind when its request is sent.
+ESTIMATE: Micros = 3 * SECOND
+
+
+class Stretch(msgspec.Struct):
+    """A time in which a job had one schedule: what was recorded, and how far the schedule had come at its end."""
+
+    opened: Instant
+    row: JobRow
+    entries: list[tuple[Step, LedgerEntry]] = []
+    #: The first tick that need not have happened any more; none: all of them had to.
+    open_tick: Instant | None = None
+    closed: Instant | None = None
+
+
+def violations(history: History) -> Iterator[str]:
+    stretches = _stretches(history)
+    finished_at = {
+        change.after.id: change.after.finished_at
+        for step in history.steps
+        for change in step.runs
+        if change.after.finished_at is not None
+    }
+    for job, parts in stretches.items():
+        yield from _each_once(history, job)
+        for stretch in parts:
+            if stretch.row.spec.fixed_delay is None:
+                yield from _all_ticks(job, stretch)
+            else:
+                yield from _a_chain(job, stretch, finished_at)
+    for job in history.truth.declared:
+        if job not in stretches:
+            yield f"{job} was accepted and is not there"
+    for job, row in history.truth.jobs.items():
+        if row.state in TICKING:
+            yield f"{job} is stuck: {row.state}, next {row.next_fire}, waits for {row.awaits}"
+    yield from _decisions(history)
+
+
+def _stretches(history: History) -> dict[JobId, list[Stretch]]:
+    stretches: dict[JobId, list[Stretch]] = defaultdict(list)
+    for step in history.steps:
+        for tick in step.ticks:
+            stretches[tick.job_id][-1].entries.append((step, tick))
+        for change in step.jobs:
+            parts, before, after = stretches[change.after.id], change.before, change.after
+            if before is not None and before.state in TICKING and _ends(step, before, after):
+                parts[-1].open_tick = before.next_fire
+                parts[-1].closed = step.at
+            if after.state in TICKING and (before is None or before.state not in TICKING or _ends(step, before, after)):
+                parts.append(Stretch(step.at, after))
+    return stretches
+
+
+def _ends(step: Step, before: JobRow, after: JobRow) -> bool:
+    """Whether a schedule is over before its ticks are. One that finishes by itself owes all of them."""
+    return after.state is JobState.CANCELLED or before.spec.schedule != after.spec.schedule
+
+
+def _each_once(history: History, job: JobId) -> Iterator[str]:
+    recorded = [tick.scheduled_at for step in history.steps for tick in step.ticks if tick.job_id == job]
+    if len(set(recorded)) < len(recorded):
+        twice = sorted({at for at in recorded if recorded.count(at) > 1})
+        yield f"{job}: recorded twice: {twice}"
+    stored = [entry.scheduled_at for entry in history.truth.ledgers.get(job, [])]
+    if stored != sorted(set(recorded)):
+        yield f"{job}: the ledger holds {len(stored)} ticks, and {len(recorded)} were recorded"
+
+
+def _all_ticks(job: JobId, stretch: Stretch) -> Iterator[str]:
+    schedule = stretch.row.spec.schedule
+    assert schedule.end is not None
+    expected = reference.ticks(schedule, stretch.opened, schedule.end)
+    if stretch.closed is not None:
+        if stretch.open_tick is not None and stretch.open_tick not in expected:
+            yield f"{job}: its next tick was {stretch.open_tick}, which is none"
+        until = stretch.open_tick if stretch.open_tick is not None else schedule.end + 1
+        expected = [tick for tick in expected if tick < until]
+    recorded = sorted(entry.scheduled_at for _, entry in stretch.entries)
+    missing = sorted(set(expected) - set(recorded))
+    surplus = sorted(set(recorded) - set(expected))
+    if missing:
+        yield f"{job}: {len(missing)} ticks are missing, the first at {missing[0]}"
+    if surplus:
+        yield f"{job}: {len(surplus)} ticks are none of its schedule's, the first at {surplus[0]}"
+
+
+def _a_chain(job: JobId, stretch: Stretch, finished_at: dict[RunId, Instant | None]) -> Iterator[str]:
+    """Each tick of a fixed delay follows from the end of the run before it, or from the tick if that had no run."""
+    schedule, every = stretch.row.spec.schedule, stretch.row.spec.fixed_delay
+    assert every is not None
+    assert schedule.end is not None
+    earliest = latest = stretch.opened + every
+    if schedule.start is not None and stretch.opened < schedule.start:
+        earliest = latest = schedule.start
+    over = False
+    for step, entry in stretch.entries:
+        tick = entry.scheduled_at
+        if over:
+            yield f"{job}: a tick at {tick}, though the run before it has not ended"
+        if not earliest <= tick <= latest:
+            yield f"{job}: a tick at {tick}, expected from {earliest} to {latest}"
+        if tick > schedule.end:
+            yield f"{job}: a tick at {tick}, after its end at {schedule.end}"
+        if entry.run_id is None:
+            earliest, latest = tick + every, step.at + every
+        else:
+            end = finished_at.get(entry.run_id)
+            over = end is None
+            earliest = latest = (end or 0) + every
+    if stretch.closed is None and not over and latest <= schedule.end:
+        yield f"{job}: no tick between {earliest} and {latest}"
+
+
+def _decisions(history: History) -> Iterator[str]:
+    """By the rules of the job as it was at that moment, and by what was on its way."""
+    active: dict[JobId, dict[RunId, RunRow]] = defaultdict(dict)
+    for step in history.steps:
+        fired = {change.after.id: change for change in step.jobs}
+        by_job: dict[JobId, list[LedgerEntry]] = defaultdict(list)
+        for tick in step.ticks:
+            by_job[tick.job_id].append(tick)
+        for job, entries in by_job.items():
+            change = fired.get(job)
+            if change is None or change.before is None:
+                yield f"{job}: ticks at {step.at} without its schedule moving on"
+                continue
+            yield from _decision(step, change, entries, active[job])
+        for moved in step.runs:
+            if moved.after.job_id is not None:
+                if moved.after.state in OVER:
+                    active[moved.after.job_id].pop(moved.after.id, None)
+                else:
+                    active[moved.after.job_id][moved.after.id] = moved.after
+        for job in by_job:
+            yield from _overlaps(step, fired[job], active[job])
+
+
+def _decision(
+    step: Step, change: JobChange, entries: list[LedgerEntry], active: dict[RunId, RunRow]
+) -> Iterator[str]:
+    row = change.before
+    assert row is not None
+    where = f"{row.id} at {step.at}"
+    if any(entry.job_version != row.version for entry in entries):
+        yield f"{where}: recorded for another version than {row.version}"
+    paused = [entry.reason == "paused" for entry in entries]
+    if row.state is JobState.PAUSED or any(paused):
+        if not all(paused) or row.state is not JobState.PAUSED:
+            yield f"{where}: {row.state}, but decided {[entry.reason for entry in entries]}"
+        return
+    decided = [(entry.scheduled_at, entry.decision == "run" or entry.reason == "overlap", entry) for entry in entries]
+    due = [at for at, _, _ in decided]
+    if not any(_same(row, decided, now) for now in _possible_nows(row, due, step)):
+        yield f"{where}: sent at {step.sent}, decided {[(e.scheduled_at, e.decision, e.reason) for e in entries]}"
+    overlapping = [entry for entry in entries if entry.reason == "overlap"]
+    running = [entry for entry in entries if entry.decision == "run"]
+    blocked = any(run.state is RunState.BLOCKED for run in active.values())
+    match row.spec.overlap:
+        case Overlap.ALLOW:
+            if overlapping:
+                yield f"{where}: skipped for overlap, which is allowed"
+        case Overlap.SKIP:
+            if running and (active or len(running) > 1):
+                yield f"{where}: started beside {list(active)}"
+            if overlapping and not active and not running:
+                yield f"{where}: skipped, and nothing was on its way"
+        case Overlap.QUEUE:
+            if running and (blocked or len(active) + len(running) > 2):
+                yield f"{where}: a third one beside {list(active)}"
+            if overlapping and not blocked and len(active) + len(running) < 2:
+                yield f"{where}: skipped, and nobody was waiting"
+        case Overlap.CANCEL:
+            newest = max(entry.scheduled_at for entry in [*running, *overlapping]) if running or overlapping else 0
+            if overlapping and (len(running) != 1 or running[0].scheduled_at != newest):
+                yield f"{where}: the newest is to run, but {running} did"
+
+
+def _possible_nows(row: JobRow, due: list[Instant], step: Step) -> list[Instant]:
+    """Every moment at which the decision may have been made, as far as it makes a difference."""
+    policy, first = row.spec.catch_up, step.sent - ESTIMATE
+    turns = [tick + limit + extra for tick in due for limit in (policy.grace, policy.max_age) for extra in (0, 1)]
+    return [step.sent, first, *(turn for turn in turns if first < turn < step.sent)]
+
+
+def _same(row: JobRow, decided: list[tuple[Instant, bool, LedgerEntry]], now: Instant) -> bool:
+    if any(at > now for at, _, _ in decided):
+        return False
+    expected = reference.fates(row.spec.catch_up, [at for at, _, _ in decided], now)
+    return all(
+        runs == wanted and (runs or entry.reason == reason)
+        for (_, runs, entry), (_, wanted, reason) in zip(decided, expected, strict=True)
+    )
+
+
+def _overlaps(step: Step, change: JobChange, active: dict[RunId, RunRow]) -> Iterator[str]:
+    """After the ticks: what the rule says of everything that is on its way."""
+    if change.before is None or change.before.spec.overlap is not Overlap.CANCEL:
+        return
+    going_on = [run.id for run in active.values() if run.cancel_at is None]
+    if len(going_on) > 1:
+        yield f"{change.after.id} at {step.at}: {going_on} go on beside each other"

@@ -1,0 +1,121 @@
+"""The processes of a world: schedulers and workers, made of the production code, on machines with clocks of their own."""
+
+import asyncio
+from collections.abc import Mapping
+from contextvars import Context
+from random import Random
+
+from mainspring.control.reaper import Reaper
+from mainspring.control.scheduler.scheduler import Scheduler
+from mainspring.control.shards import ShardKeeper
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.instant import Micros
+from mainspring.runtime.supervisor import Supervisor
+from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
+from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.worker import Worker
+from tests.support.simulation.acts import Stage
+from tests.support.simulation.clock import NodeClock
+from tests.support.simulation.faults import Faults
+from tests.support.simulation.loop import Process, WorldLoop
+from tests.support.simulation.store import FaultyStore, RecordedStore
+from tests.support.simulation.wakeups import Exchange, LossyWakeups
+from tests.support.simulation.workload import CHILD, LOOP
+
+
+class Machine:
+    """Where processes run, one after another: each start is a new process under the same name and the same clock."""
+
+    def __init__(
+        self,
+        name: str,
+        loop: WorldLoop,
+        truth: RecordedStore,
+        exchange: Exchange,
+        faults: Faults,
+        clock: NodeClock,
+        seed: int,
+    ) -> None:
+        self.name = name
+        self.loop = loop
+        self.truth = truth
+        self.exchange = exchange
+        self.faults = faults
+        self.clock = clock
+        self._seed = seed
+        self._starts = 0
+        self.process: Process | None = None
+        self._asked_to_leave = asyncio.Event()
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def boot(self) -> None:
+        assert not self.up
+        self._starts += 1
+        process = self.process = Process(f"{self.name}#{self._starts}", self.loop)
+        self._asked_to_leave = asyncio.Event()
+        self.store = FaultyStore(self.truth, process, self.faults)
+        self.wakeups = LossyWakeups(self.exchange, process, self.faults)
+        self.random = Random(f"{self._seed} {process.name}")
+        process.spawn(self._main(process), self.name)
+
+    def ask_to_leave(self) -> None:
+        """As by SIGTERM."""
+        self._asked_to_leave.set()
+
+    async def _main(self, process: Process) -> None:
+        try:
+            await self.serve(process, self._asked_to_leave)
+        except StoreUnavailable:
+            # It could not start. Whoever watches it starts it again.
+            pass
+        if process.alive:
+            process.loop.call_soon(process.kill, context=Context())
+
+    async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:
+        raise NotImplementedError
+
+
+class SchedulerMachine(Machine):
+    shard_lease: Micros
+
+    async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:
+        keeper = ShardKeeper(
+            self.store, self.store.shards, self.wakeups, self.clock, name=process.name, ttl=self.shard_lease
+        )
+        scheduler = Scheduler(self.store, keeper, self.wakeups, self.clock)
+        reaper = Reaper(self.store, self.wakeups, self.clock, self.random)
+        async with Supervisor(keeper, scheduler, reaper):
+            await asked_to_leave.wait()
+
+
+class WorkerMachine(Machine):
+    settings: WorkerSettings
+    stage: Stage
+
+    async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:
+        process.stage = self.stage
+        worker = Worker(
+            self.store,
+            self.wakeups,
+            self.clock,
+            self,
+            self.settings,
+            source="simulated",
+            jitter=self.random,
+        )
+        await worker.start()
+        await asked_to_leave.wait()
+        await worker.stop()
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            LOOP: AsyncHandler(LOOP, self.stage.perform),
+            CHILD: SyncHandler(CHILD, _never_called_here),
+        }
+
+
+def _never_called_here(_: object) -> bytes | None:
+    raise AssertionError("a simulated child acts by itself")

@@ -1,0 +1,57 @@
+"""Ticks and decisions computed the slow and obvious way, to compare the engine's with."""
+
+from datetime import UTC, datetime
+
+from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.instant import SECOND, Instant
+from mainspring.domain.schedule import CronSchedule, Interval
+
+#: A tick's fate: the tick, whether it runs, and the reason if it does not.
+Fate = tuple[Instant, bool, str]
+
+
+def ticks(schedule: CronSchedule | Interval, after: Instant, until: Instant) -> list[Instant]:
+    """Every tick after one instant and up to another, by looking at each second or each point of the grid."""
+    last = until if schedule.end is None else min(until, schedule.end)
+    first = after + 1 if schedule.start is None else max(after + 1, schedule.start)
+    if isinstance(schedule, CronSchedule):
+        seconds = range(-(-first // SECOND), last // SECOND + 1)
+        return [second * SECOND for second in seconds if _matches(schedule.expression, second)]
+    anchor = schedule.start or 0
+    begin = anchor + -(-(first - anchor) // schedule.every) * schedule.every
+    return list(range(begin, last + 1, schedule.every))
+
+
+def _matches(expression: str, second: int) -> bool:
+    fields = expression.split()
+    if len(fields) == 5:
+        fields = ["0", *fields]
+    moment = datetime.fromtimestamp(second, UTC)
+    values = (moment.second, moment.minute, moment.hour, moment.day, moment.month, moment.isoweekday() % 7)
+    return all(_field_matches(field, value) for field, value in zip(fields, values, strict=True))
+
+
+def _field_matches(field: str, value: int) -> bool:
+    for part in field.split(","):
+        if part == "*" or (part.startswith("*/") and value % int(part[2:]) == 0) or part == str(value):
+            return True
+    return False
+
+
+def fates(policy: CatchUp, due: list[Instant], now: Instant) -> list[Fate]:
+    """What a catch-up rule makes of ticks that are fired together at ``now``."""
+    late = [tick for tick in due if now - tick > policy.grace]
+    fresh = [tick for tick in due if now - tick <= policy.grace]
+    decided: list[Fate] = []
+    for place, tick in enumerate(late):
+        if policy.mode == "none":
+            decided.append((tick, False, "missed"))
+        elif policy.mode == "latest":
+            stands_for_all = not fresh and place == len(late) - 1
+            decided.append((tick, stands_for_all, "" if stands_for_all else "superseded by a later tick"))
+        elif now - tick > policy.max_age:
+            decided.append((tick, False, "too old"))
+        else:
+            kept = len(late) - place <= policy.cap
+            decided.append((tick, kept, "" if kept else f"over the cap of {policy.cap}"))
+    return decided + [(tick, True, "") for tick in fresh]

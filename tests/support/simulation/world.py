@@ -1,0 +1,199 @@
+"""A world: schedulers, workers and clients around one store, from its first moment until everything has ended."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import msgspec
+import structlog
+
+from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
+from mainspring.domain.job import JobState
+from tests.support.simulation.acts import Stage
+from tests.support.simulation.chaos import ChaosMonkey
+from tests.support.simulation.children import simulated_children
+from tests.support.simulation.clients import Client
+from tests.support.simulation.clock import NodeClock, StoreClock
+from tests.support.simulation.faults import Faults
+from tests.support.simulation.history import History
+from tests.support.simulation.loop import WorldLoop, run_world
+from tests.support.simulation.nodes import Machine, SchedulerMachine, WorkerMachine
+from tests.support.simulation.scenario import Scenario
+from tests.support.simulation.store import RecordedStore
+from tests.support.simulation.wakeups import Exchange
+
+#: After the last fault everything must have ended within this.
+PATIENCE: Micros = 240 * SECOND
+#: In a calm stretch nothing is staged later than this.
+PUNCTUAL: Micros = 100 * MILLISECOND
+
+
+class World:
+    def __init__(
+        self, loop: WorldLoop, scenario: Scenario, make_store: Callable[[StoreClock, int, History], RecordedStore]
+    ) -> None:
+        self.loop = loop
+        self.scenario = scenario
+        self.history = History()
+        self.faults = Faults(loop.chance, scenario.rates, scenario.patience)
+        self.exchange = Exchange()
+        self.store_clock = StoreClock(loop)
+        self.store = make_store(self.store_clock, scenario.shards, self.history)
+        self.stage = Stage(self.store, self.history)
+        self.schedulers = [self._a_scheduler(number + 1) for number in range(scenario.schedulers)]
+        self.workers = [self._a_worker(number + 1, slots) for number, slots in enumerate(scenario.workers)]
+        self.clients = [Client(self._a_machine(Machine, f"client-{number}"), self.history) for number in (1, 2)]
+        self.history.truth.punctual = PUNCTUAL
+        loop.set_exception_handler(self._caught)
+
+    @property
+    def machines(self) -> list[Machine]:
+        return [*self.schedulers, *self.workers]
+
+    def now(self) -> Instant:
+        return max(self.store.tables.now, self.store_clock.now())
+
+    async def live(self) -> None:
+        """The whole life: trouble, settling, a calm stretch, and the end of everything that was begun."""
+        scenario = self.scenario
+        for machine in self.machines:
+            machine.boot()
+        calm_ends = self.loop.true_now() + scenario.troubled + scenario.settling + scenario.calm
+        for client in self.clients:
+            client.begin(scenario, calm_ends)
+        chaos = asyncio.create_task(ChaosMonkey(self).torment(), name="chaos")
+        await asyncio.sleep(scenario.troubled / SECOND)
+        chaos.cancel()
+        await asyncio.gather(chaos, return_exceptions=True)
+        self.heal()
+        await asyncio.sleep(scenario.settling / SECOND)
+        calm_begins = self.now()
+        await asyncio.sleep(scenario.calm / SECOND)
+        self.history.truth.calm.append((calm_begins, self.now()))
+        await self.quiesce()
+        self.take_stock()
+
+    def heal(self) -> None:
+        """From now on nothing goes wrong, and everybody is there."""
+        self.note("all is well")
+        self.faults.stop()
+        for machine in self.machines:
+            if machine.process is not None:
+                machine.process.thaw()
+            if not machine.up:
+                machine.boot()
+        self._keep_up = asyncio.create_task(self._keep_everybody_up(), name="supervision")
+
+    async def _keep_everybody_up(self) -> None:
+        """Handlers may still kill their workers, and whoever was asked to leave may be on the way out."""
+        while True:
+            await asyncio.sleep(0.5)
+            for machine in self.machines:
+                if not machine.up:
+                    machine.boot()
+
+    async def quiesce(self) -> None:
+        give_up = self.loop.true_now() + PATIENCE
+        while not self._all_has_ended() and self.loop.true_now() < give_up:
+            await asyncio.sleep(0.25)
+        # Whatever is still on its way through the network, and a last look of every reaper.
+        await asyncio.sleep((2 * SECOND + 3 * self.scenario.patience) / SECOND)
+
+    def _all_has_ended(self) -> bool:
+        tables = self.store.tables
+        return (
+            all(client.done for client in self.clients)
+            and all(run.state.ended for run in tables.runs.values())
+            and all(job.state in (JobState.FINISHED, JobState.CANCELLED) for job in tables.jobs.values())
+        )
+
+    def take_stock(self) -> None:
+        truth, tables = self.history.truth, self.store.tables
+        truth.runs = dict(tables.runs)
+        truth.jobs = dict(tables.jobs)
+        truth.ledgers = {job: ledger.between(0, 1 << 62, 1 << 30) for job, ledger in tables.ledgers.items()}
+        truth.ended_at = self.now()
+
+    async def end(self) -> None:
+        """Everybody is killed, so that nothing is left behind on the loop."""
+        self._keep_up.cancel()
+        for machine in [*self.machines, *(client.machine for client in self.clients)]:
+            if machine.process is not None:
+                machine.process.kill()
+        await asyncio.sleep(0.01)
+
+    def note(self, what: str) -> None:
+        self.history.chaos.append((self.loop.elapsed, what))
+
+    def _a_machine(self, kind: type[Any], name: str) -> Any:
+        chance = self.loop.chance
+        skew = chance.randint(-self.scenario.skew, self.scenario.skew)
+        clock = NodeClock(self.loop, skew, chance.uniform(-1, 1) * 1e-4)
+        return kind(name, self.loop, self.store, self.exchange, self.faults, clock, self.scenario.seed)
+
+    def _a_scheduler(self, number: int) -> SchedulerMachine:
+        machine: SchedulerMachine = self._a_machine(SchedulerMachine, f"scheduler-{number}")
+        machine.shard_lease = self.scenario.shard_lease
+        return machine
+
+    def _a_worker(self, number: int, slots: dict[str, int]) -> WorkerMachine:
+        machine: WorkerMachine = self._a_machine(WorkerMachine, f"worker-{number}")
+        machine.settings = msgspec.structs.replace(self.scenario.worker, name=machine.name, queues=slots)
+        machine.stage = self.stage
+        for queue, most in slots.items():
+            self.history.truth.slots[f"{machine.name} {queue}"] = most
+        return machine
+
+    def _caught(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.history.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+
+def simulate(
+    scenario: Scenario,
+    make_store: Callable[[StoreClock, int, History], RecordedStore] = RecordedStore,
+    live: Callable[[World], Any] = World.live,
+) -> History:
+    """Run a world to its end, and tell what happened in it."""
+    histories: list[History] = []
+
+    async def main(loop: WorldLoop) -> History:
+        world = World(loop, scenario, make_store)
+        histories.append(world.history)
+        await live(world)
+        await world.end()
+        return world.history
+
+    with simulated_children(), _errors_told_to(histories):
+        return run_world(main, start=scenario.start, seed=scenario.seed)
+
+
+@contextmanager
+def _errors_told_to(histories: list[History]) -> Iterator[None]:
+    """A service survives its errors and logs them. Here an exception in the log is a find; the rest is dropped."""
+
+    def keep(_: object, __: str, event: dict[str, Any]) -> dict[str, Any]:
+        if event.get("exc_info") and histories:
+            error = event["exc_info"]
+            if error is True:
+                import sys
+
+                error = sys.exc_info()[1]
+            histories[-1].errors.append(f"{event.get('event')}: {error!r}")
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[keep],
+        wrapper_class=structlog.make_filtering_bound_logger(40),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def chance_of(seed: int, what: str) -> Random:
+    return Random(f"{seed} {what}")

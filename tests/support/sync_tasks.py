@@ -1,0 +1,138 @@
+"""Sync tasks that behave badly, for child processes to run. Their payload is a JSON object of arguments."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from mainspring.domain.run import HeldRun
+from mainspring.worker.executors.interruption import Interrupted
+from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
+
+Arguments = dict[str, str]
+
+
+def _note(arguments: Arguments, text: str) -> None:
+    """Tell the test something through a file."""
+    path = Path(arguments["note"])
+    unfinished = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+    unfinished.write_text(text)
+    unfinished.replace(path)
+
+
+def identify(arguments: Arguments) -> str:
+    return f"{os.getpid()}"
+
+
+def sleep(arguments: Arguments) -> str:
+    """Sleeps in small steps, so that an interruption is seen."""
+    if "note" in arguments:
+        _note(arguments, str(os.getpid()))
+    deadline = time.monotonic() + float(arguments.get("seconds", "1000"))
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+    return f"{os.getpid()}"
+
+
+def hang(arguments: Arguments) -> None:
+    """Waits inside C, where no interruption arrives."""
+    _note(arguments, str(os.getpid()))
+    time.sleep(1_000)
+
+
+def clean_up(arguments: Arguments) -> None:
+    _note(arguments, "began")
+    try:
+        while True:
+            time.sleep(0.01)
+    except Interrupted:
+        _note(arguments, "cleaned up")
+        raise
+
+
+def exit_at_once(arguments: Arguments) -> None:
+    os._exit(3)
+
+
+def crash(arguments: Arguments) -> None:
+    ctypes.string_at(0)
+
+
+def make_noise(arguments: Arguments) -> str:
+    print("noise on standard output" * 1_000)  # noqa: T201
+    os.write(1, b"more noise\n")
+    sys.stderr.write("and on standard error\n")
+    return "quiet"
+
+
+def big(arguments: Arguments) -> str:
+    return "x" * 10_000_000
+
+
+def fail(arguments: Arguments) -> None:
+    raise ValueError(f"bad input in {os.getpid()}")
+
+
+def leave_a_grandchild(arguments: Arguments) -> None:
+    grandchild = subprocess.Popen(["sleep", "1000"])
+    _note(arguments, f"{os.getpid()} {grandchild.pid}")
+    time.sleep(1_000)
+
+
+def spin(arguments: Arguments) -> None:
+    """Holds the interpreter for ever: no thread of the process ever runs again."""
+    grandchild = subprocess.Popen(["sleep", "1000"])
+    _note(arguments, f"{os.getpid()} {grandchild.pid}")
+    ctypes.PyDLL(None).sleep(1_000)
+
+
+async def async_identify(held: HeldRun) -> bytes | None:
+    return str(os.getpid()).encode()
+
+
+async def async_exit(held: HeldRun) -> bytes | None:
+    os._exit(3)
+
+
+def _handler(
+    function: Callable[[Arguments], str | None], mode: Literal["child", "process", "thread"] = "child"
+) -> Handler:
+    def invoke(held: HeldRun) -> bytes | None:
+        arguments = msgspec.json.decode(held.payload, type=Arguments | None)
+        result = function(arguments or {})
+        return None if result is None else msgspec.json.encode(result)
+
+    return SyncHandler(f"{function.__name__}", invoke, mode)
+
+
+class Application:
+    def handlers(self) -> Mapping[str, Handler]:
+        functions: list[Callable[[Arguments], str | None]] = [
+            identify,
+            sleep,
+            hang,
+            clean_up,
+            exit_at_once,
+            crash,
+            make_noise,
+            big,
+            fail,
+            leave_a_grandchild,
+            spin,
+        ]
+        handlers: dict[str, Handler] = {function.__name__: _handler(function) for function in functions}
+        handlers["process_sleep"] = _handler(sleep, "process")
+        handlers["thread_sleep"] = _handler(sleep, "thread")
+        handlers["async_identify"] = AsyncHandler("async_identify", async_identify)
+        handlers["async_exit"] = AsyncHandler("async_exit", async_exit)
+        return handlers
+
+
+app = Application()

@@ -1,0 +1,240 @@
+"""The scheduler's brain: every tick that is due is decided, once."""
+
+import time
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from mainspring.domain.job import Fire, Job, JobState, Overlap, tick_run_id
+from mainspring.domain.plan import LISTED, plan, plan_job
+from mainspring.domain.schedule import CronSchedule, Interval, due_of, next_after, ticks_between
+from tests.support.builders import a_spec, a_stored_job, after_each, every
+from tests.support.clock import START
+
+schedules = st.one_of(
+    st.builds(
+        every,
+        st.sampled_from([SECOND, 7 * SECOND, MINUTE, HOUR]),
+        start=st.none() | st.integers(START, START + DAY),
+        end=st.none() | st.integers(START + 2 * DAY, START + 4 * DAY),
+        jitter=st.integers(0, SECOND - 1),
+    ),
+    st.builds(
+        CronSchedule,
+        st.sampled_from(["* * * * *", "*/7 * * * * *", "30 2 * * *", "H H * * *", "0 0 1 * *"]),
+        timezone=st.sampled_from(["UTC", "Europe/Berlin", "America/New_York"]),
+        jitter=st.integers(0, MINUTE),
+    ),
+)
+catch_ups = st.builds(
+    CatchUp,
+    mode=st.sampled_from(["none", "latest", "all"]),
+    grace=st.integers(0, 2 * MINUTE),
+    cap=st.integers(0, 50),
+    max_age=st.integers(0, DAY),
+    pace=st.integers(0, MINUTE),
+)
+
+
+@st.composite
+def due_jobs(draw: st.DrawFn) -> tuple[Job, Instant]:
+    """A job with its next tick, and a time at which it is looked at: in time or much too late."""
+    schedule = draw(schedules)
+    spec = a_spec(schedule=schedule, catch_up=draw(catch_ups), overlap=draw(st.sampled_from(list(Overlap))))
+    state = draw(st.sampled_from([JobState.SCHEDULED, JobState.PAUSED]))
+    job = a_stored_job(spec, next_fire=None, state=state)
+    first = next_after(schedule, draw(st.integers(START, START + DAY)), job.id)
+    assert first is not None
+    late = draw(st.integers(0, 5 * SECOND) | st.integers(0, 40 * DAY))
+    return msgspec.structs.replace(job, next_fire=first), first + late
+
+
+@given(due_jobs())
+@settings(max_examples=150)
+def test_every_tick_in_the_window_is_decided_exactly_once(case: tuple[Job, Instant]) -> None:
+    job, now = case
+    assert job.next_fire is not None
+    fire = plan_job(job, now)
+    listed = [tick for tick in fire.ticks if tick.ticks == 1]
+    spans = [tick for tick in fire.ticks if tick.ticks != 1]
+    decided = [tick.scheduled_at for tick in fire.ticks]
+    assert decided == sorted(set(decided))
+    assert decided[0] == job.next_fire
+    assert decided[-1] <= now
+    # What is listed are all ticks since the first, or since the end of the span that stands for the older ones.
+    since = listed[0].scheduled_at
+    assert [tick.scheduled_at for tick in listed] == ticks_between(
+        job.spec.schedule, since - 1, now, job.id, len(listed) + 1
+    )
+    if spans:
+        [span] = spans
+        assert span.scheduled_at == job.next_fire
+        assert span.last_at is not None
+        assert ticks_between(job.spec.schedule, span.last_at, since - 1, job.id, 1) == []
+        assert len(listed) == LISTED
+    else:
+        assert since == job.next_fire
+    # The next tick is the first that was not decided here.
+    assert fire.next_fire == next_after(job.spec.schedule, now, job.id)
+    assert fire.finished == (fire.next_fire is None)
+
+
+@given(due_jobs())
+@settings(max_examples=150)
+def test_no_run_is_early_and_none_is_skipped_without_a_reason(case: tuple[Job, Instant]) -> None:
+    job, now = case
+    for tick in plan_job(job, now).ticks:
+        if tick.decision == "run":
+            assert tick.due >= due_of(job.spec.schedule, tick.scheduled_at, job.id) >= tick.scheduled_at
+            assert tick.run_id == tick_run_id(job.id, tick.scheduled_at)
+            assert tick.late == (now - tick.scheduled_at > job.spec.catch_up.grace)
+            assert tick.reason == ""
+        else:
+            assert tick.reason
+            assert tick.run_id is None
+
+
+@given(due_jobs())
+@settings(max_examples=150)
+def test_the_overlap_rule_limits_what_fires_together(case: tuple[Job, Instant]) -> None:
+    job, now = case
+    runs = [tick for tick in plan_job(job, now).ticks if tick.decision == "run"]
+    limits = {Overlap.SKIP: 1, Overlap.QUEUE: 2, Overlap.CANCEL: 1}
+    if job.spec.overlap in limits:
+        assert len(runs) <= limits[job.spec.overlap]
+    if job.state is JobState.PAUSED:
+        assert runs == []
+
+
+@given(due_jobs())
+@settings(max_examples=50)
+def test_the_same_job_at_the_same_time_is_planned_the_same_on_every_node(case: tuple[Job, Instant]) -> None:
+    job, now = case
+    assert plan_job(job, now) == plan_job(job, now)
+
+
+def test_only_what_is_due_is_planned() -> None:
+    due, later, waits = (a_stored_job(next_fire=at) for at in (START, START + 1, None))
+    fires = plan([later, due, waits], START)
+    assert [fire.job for fire in fires] == [due]
+
+
+def one_fire(schedule: Interval | CronSchedule, now: Instant, **changes: object) -> Fire:
+    spec = msgspec.structs.replace(a_spec(schedule=schedule), **changes)
+    return plan_job(a_stored_job(spec, next_fire=START), now)
+
+
+def test_a_tick_in_time_becomes_a_run_and_the_schedule_moves_on() -> None:
+    fire = one_fire(every(HOUR), START + 3)
+    [tick] = fire.ticks
+    assert (tick.scheduled_at, tick.decision, tick.due, tick.late) == (START, "run", START, False)
+    assert (fire.next_fire, fire.finished) == (START + HOUR, False)
+
+
+def test_jitter_moves_the_due_time_and_never_the_tick() -> None:
+    fire = one_fire(every(HOUR, jitter=30 * MINUTE), START + 3)
+    [tick] = fire.ticks
+    assert tick.scheduled_at == START
+    assert START < tick.due < START + 30 * MINUTE
+    assert tick.run_id == tick_run_id(fire.job.id, START)
+
+
+def test_a_paced_catch_up_spreads_what_was_missed() -> None:
+    policy = CatchUp(mode="all", pace=10 * SECOND)
+    now = START + 3 * HOUR + 2 * MINUTE
+    fire = one_fire(every(HOUR), now, catch_up=policy)
+    assert [tick.due - now for tick in fire.ticks] == [0, 10 * SECOND, 20 * SECOND, 30 * SECOND]
+    assert all(tick.late for tick in fire.ticks)
+
+
+def test_the_ticks_of_a_paused_job_are_skipped_and_its_schedule_moves_on() -> None:
+    job = a_stored_job(a_spec(schedule=every(HOUR)), next_fire=START, state=JobState.PAUSED)
+    fire = plan_job(job, START + 2 * HOUR)
+    assert [(tick.decision, tick.reason) for tick in fire.ticks] == [("skipped", "paused")] * 3
+    assert fire.next_fire == START + 3 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("overlap", "kept"),
+    [
+        (Overlap.ALLOW, [0, 1, 2, 3]),
+        (Overlap.SKIP, [0]),
+        (Overlap.QUEUE, [0, 1]),
+        (Overlap.CANCEL, [3]),
+    ],
+)
+def test_ticks_that_fire_together_overlap_with_one_another(overlap: Overlap, kept: list[int]) -> None:
+    fire = one_fire(every(HOUR), START + 3 * HOUR, catch_up=CatchUp(mode="all"), overlap=overlap)
+    assert [number for number, tick in enumerate(fire.ticks) if tick.decision == "run"] == kept
+    assert {tick.reason for tick in fire.ticks if tick.decision == "skipped"} <= {"overlap"}
+
+
+def test_the_last_tick_finishes_the_job() -> None:
+    fire = one_fire(every(HOUR, end=START + HOUR), START + 5 * HOUR)
+    assert [tick.scheduled_at for tick in fire.ticks] == [START, START + HOUR]
+    assert (fire.next_fire, fire.finished) == (None, True)
+
+
+def test_a_tick_that_the_schedule_does_not_know_any_more_still_happened() -> None:
+    """A zone changed its rules between two nodes, or two versions of its data."""
+    job = a_stored_job(a_spec(schedule=every(HOUR)), next_fire=START + 7)
+    fire = plan_job(job, START + HOUR)
+    assert [tick.scheduled_at for tick in fire.ticks] == [START + 7, START + HOUR]
+
+
+def test_a_huge_gap_is_one_row_and_the_newest_ticks_are_listed() -> None:
+    now = START + 30 * DAY
+    fire = one_fire(every(SECOND), now)
+    span, *listed = fire.ticks
+    assert (span.scheduled_at, span.decision, span.ticks) == (START, "skipped", 0)
+    assert span.last_at == now - LISTED * SECOND
+    assert [tick.scheduled_at for tick in listed] == list(range(now - (LISTED - 1) * SECOND, now + 1, SECOND))
+
+
+def test_more_ticks_are_listed_if_the_cap_asks_for_more() -> None:
+    policy = CatchUp(mode="all", cap=3 * LISTED)
+    fire = one_fire(every(SECOND), START + 30 * DAY, catch_up=policy)
+    runs = [tick for tick in fire.ticks if tick.late and tick.decision == "run"]
+    assert len(runs) == 3 * LISTED - 61, "the newest are on time"
+
+
+def test_a_per_second_cron_after_a_year_is_planned_quickly() -> None:
+    job = a_stored_job(a_spec(schedule=CronSchedule("* * * * * *", timezone="Europe/Berlin")), next_fire=START)
+    plan_job(job, START + DAY)
+    began = time.perf_counter()
+    fire = plan_job(job, START + 366 * DAY)
+    # Some milliseconds; a walk over 31 million ticks would take minutes.
+    assert time.perf_counter() - began < 1
+    assert len(fire.ticks) == LISTED + 1
+    assert fire.next_fire == START + 366 * DAY + SECOND
+
+
+def test_a_fixed_delay_waits_for_the_end_of_the_run_it_made() -> None:
+    fire = one_fire(after_each(5 * MINUTE), START + 3)
+    assert [(tick.scheduled_at, tick.decision) for tick in fire.ticks] == [(START, "run")]
+    assert (fire.next_fire, fire.finished) == (None, False)
+
+
+def test_a_fixed_delay_that_made_no_run_goes_on_by_itself() -> None:
+    fire = one_fire(after_each(5 * MINUTE), START + HOUR, catch_up=CatchUp(mode="none"))
+    assert [tick.decision for tick in fire.ticks] == ["skipped"]
+    assert (fire.next_fire, fire.finished) == (START + HOUR + 5 * MINUTE, False)
+    job = a_stored_job(a_spec(schedule=after_each(5 * MINUTE)), next_fire=START, state=JobState.PAUSED)
+    assert plan_job(job, START + 1).next_fire == START + 1 + 5 * MINUTE
+
+
+def test_a_fixed_delay_makes_up_for_one_tick_only_however_long_it_was_away() -> None:
+    fire = one_fire(after_each(5 * MINUTE), START + DAY, catch_up=CatchUp(mode="all"))
+    assert [tick.decision for tick in fire.ticks] == ["run"]
+
+
+def test_a_fixed_delay_whose_next_tick_would_be_past_its_end_is_finished() -> None:
+    last = one_fire(after_each(5 * MINUTE, end=START + MINUTE), START + 3)
+    assert [tick.decision for tick in last.ticks] == ["run"]
+    assert last.finished
+    over = one_fire(after_each(5 * MINUTE, end=START - MINUTE), START + 3)
+    assert (over.ticks, over.next_fire, over.finished) == ((), None, True)

@@ -1,0 +1,58 @@
+"""The rank: priority with ageing, and its published bound."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import DAY
+from mainspring.domain.rank import (
+    HEAD_START,
+    IDLE,
+    LATE_PENALTY,
+    MOST_URGENT,
+    OVERTAKING_BOUND,
+    check_priority,
+    rank_of,
+)
+
+times = st.integers(0, 100 * 366 * DAY)
+priorities = st.integers(MOST_URGENT, IDLE)
+
+
+@given(times, priorities, priorities)
+def test_of_two_eligible_together_the_more_urgent_goes_first(at: int, one: int, other: int) -> None:
+    assert (rank_of(at, one) < rank_of(at, other)) == (one < other)
+
+
+@given(times, times, priorities)
+def test_of_two_equally_urgent_the_older_goes_first(one: int, other: int, priority: int) -> None:
+    assert (rank_of(one, priority) < rank_of(other, priority)) == (one < other)
+
+
+@given(times, st.integers(1, 30 * DAY), priorities, priorities)
+def test_nothing_eligible_later_than_the_bound_goes_ahead(at: int, beyond: int, mine: int, other: int) -> None:
+    assert rank_of(at, mine) < rank_of(at + OVERTAKING_BOUND + beyond, other)
+
+
+@given(times, st.integers(MOST_URGENT, IDLE - 1))
+def test_a_step_of_priority_is_worth_exactly_one_head_start(at: int, priority: int) -> None:
+    assert rank_of(at + HEAD_START, priority) == rank_of(at, priority + 1)
+
+
+@given(times, priorities)
+def test_the_late_stand_behind_live_work_of_their_priority_but_not_of_the_next(at: int, priority: int) -> None:
+    assert rank_of(at, priority, late=True) == rank_of(at + LATE_PENALTY, priority)
+    assert rank_of(at, priority, late=True) < rank_of(at, priority + 1)
+
+
+@pytest.mark.parametrize("priority", [0, 11, -1])
+def test_a_priority_outside_the_scale_is_refused(priority: int) -> None:
+    with pytest.raises(Invalid) as refused:
+        check_priority(priority)
+    assert refused.value.field == "priority"
+
+
+@given(priorities)
+def test_every_priority_of_the_scale_is_taken(priority: int) -> None:
+    assert check_priority(priority) == priority

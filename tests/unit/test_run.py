@@ -1,0 +1,270 @@
+"""The states of a run, its legal moves, and what the end of an attempt does to it."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import DAY, LATEST, MINUTE
+from mainspring.domain.run import (
+    ALONE_AFTER,
+    ENDED,
+    LOST_AFTER,
+    MAX_ERROR,
+    MAX_NAME,
+    MAX_PAYLOAD,
+    MOVES,
+    POISON_AFTER,
+    HeldRun,
+    NewRun,
+    Outcome,
+    RunPolicy,
+    RunState,
+    Settlement,
+    check_name,
+    clean_error,
+    may_move,
+    settle_cancel,
+    settle_failure,
+    settle_loss,
+    settle_release,
+    settle_success,
+)
+from tests.support.builders import a_held_run, a_policy, a_run
+
+NOW = 100 * DAY
+
+
+# States and moves
+
+
+def test_every_state_has_its_moves() -> None:
+    assert set(MOVES) == set(RunState)
+
+
+def test_what_has_ended_moves_no_more() -> None:
+    for state in RunState:
+        assert state.ended == (not MOVES[state])
+        assert state.ended == (state in ENDED)
+
+
+def test_every_run_can_still_be_cancelled_until_it_has_ended() -> None:
+    for state in set(RunState) - ENDED:
+        assert may_move(state, RunState.CANCELLED)
+
+
+def test_a_run_that_runs_is_never_skipped() -> None:
+    assert not may_move(RunState.RUNNING, RunState.SKIPPED)
+    assert not may_move(RunState.CANCELLING, RunState.SKIPPED)
+
+
+def test_what_was_asked_to_stop_does_not_go_on() -> None:
+    assert MOVES[RunState.CANCELLING] <= ENDED
+
+
+def test_only_the_queued_start() -> None:
+    assert [state for state in RunState if may_move(state, RunState.RUNNING)] == [RunState.QUEUED]
+
+
+def test_no_state_is_out_of_reach_and_an_end_can_be_reached_from_every_state() -> None:
+    def reach(start: RunState) -> set[RunState]:
+        seen = {start}
+        while more := {after for state in seen for after in MOVES[state]} - seen:
+            seen |= more
+        return seen
+
+    assert reach(RunState.SCHEDULED) == set(RunState)
+    assert all(reach(state) & ENDED for state in RunState)
+
+
+# How an attempt ends
+
+
+held_runs = st.builds(
+    lambda lost, more, policy, deadline, lets_go, cancel: a_held_run(
+        attempt=lost + more,
+        lost=lost,
+        policy=policy,
+        deadline=deadline,
+        lets_go=lets_go,
+        cancel_requested=cancel,
+    ),
+    st.integers(0, 10),
+    st.integers(1, 10),
+    st.builds(a_policy, retries=st.integers(0, 10), at_most_once=st.booleans()),
+    st.none() | st.integers(0, 2 * NOW),
+    st.booleans(),
+    st.booleans(),
+)
+ways_to_end: list[Callable[[HeldRun], Settlement]] = [
+    lambda held: settle_success(held, b"1"),
+    lambda held: settle_failure(held, "boom", Random(0), now=NOW),
+    lambda held: settle_failure(held, "slow", Random(0), now=NOW, timed_out=True),
+    lambda held: settle_loss(held, blamed=False),
+    lambda held: settle_loss(held, blamed=True),
+    settle_release,
+    lambda held: settle_release(held, "unknown task", MINUTE),
+    settle_cancel,
+]
+
+
+@given(held_runs, st.sampled_from(ways_to_end))
+def test_every_settlement_is_a_legal_move_under_the_runs_own_fence(
+    held: HeldRun, end: Callable[[HeldRun], Settlement]
+) -> None:
+    settlement = end(held)
+    assert may_move(RunState.RUNNING, settlement.state)
+    assert (settlement.run, settlement.fence, settlement.lets_go) == (held.id, held.fence, held.lets_go)
+    assert settlement.delay == 0 or settlement.state is RunState.SCHEDULED
+    assert (settlement.outcome is Outcome.SUCCESS) == (settlement.state is RunState.SUCCEEDED)
+    assert settlement.state is RunState.SUCCEEDED or settlement.reason
+
+
+@given(held_runs, st.booleans())
+def test_an_at_most_once_run_that_may_have_started_is_never_repeated(held: HeldRun, blamed: bool) -> None:
+    held.policy = a_policy(at_most_once=True)
+    assert settle_loss(held, blamed=blamed).state.ended
+    assert settle_failure(held, "boom", Random(0), now=NOW).state is RunState.FAILED
+
+
+@given(held_runs, st.booleans())
+def test_a_lost_run_ends_or_goes_on_at_once(held: HeldRun, blamed: bool) -> None:
+    settlement = settle_loss(held, blamed=blamed)
+    assert settlement.outcome is Outcome.LOST
+    assert settlement.state.ended or settlement.state is RunState.QUEUED
+
+
+def test_a_run_fails_after_its_last_retry() -> None:
+    policy = a_policy(retries=2)
+    settlements = [
+        settle_failure(a_held_run(attempt=attempt, policy=policy), "boom", Random(0), now=NOW) for attempt in (1, 2, 3)
+    ]
+    assert [settlement.state for settlement in settlements] == [RunState.SCHEDULED, RunState.SCHEDULED, RunState.FAILED]
+    assert [settlement.delay for settlement in settlements] == [policy.retry.first_delay] * 2 + [0]
+    assert {settlement.reason for settlement in settlements} == {"error"}
+    assert {settlement.error for settlement in settlements} == {"boom"}
+
+
+def test_losses_do_not_count_against_the_retries() -> None:
+    policy = a_policy(retries=1)
+    held = a_held_run(attempt=4, lost=3, policy=policy)
+    assert settle_failure(held, "boom", Random(0), now=NOW).state is RunState.SCHEDULED
+    held = a_held_run(attempt=5, lost=3, policy=policy)
+    assert settle_failure(held, "boom", Random(0), now=NOW).state is RunState.FAILED
+
+
+def test_a_timeout_is_told_from_an_error() -> None:
+    settlement = settle_failure(a_held_run(), "stopped", Random(0), now=NOW, timed_out=True)
+    assert (settlement.outcome, settlement.reason) == (Outcome.TIMEOUT, "timeout")
+
+
+def test_a_failure_past_the_deadline_is_not_tried_again() -> None:
+    held = a_held_run(deadline=NOW)
+    settlement = settle_failure(held, "boom", Random(0), now=NOW)
+    assert (settlement.state, settlement.reason) == (RunState.FAILED, "deadline")
+    assert settle_failure(held, "boom", Random(0), now=NOW - 1).state is RunState.SCHEDULED
+
+
+@pytest.mark.parametrize(
+    ("lost", "blamed", "state"),
+    [
+        (POISON_AFTER - 2, True, RunState.QUEUED),
+        (POISON_AFTER - 1, True, RunState.FAILED),
+        (POISON_AFTER - 1, False, RunState.QUEUED),
+        (LOST_AFTER - 2, False, RunState.QUEUED),
+        (LOST_AFTER - 1, False, RunState.FAILED),
+    ],
+)
+def test_a_run_is_parked_for_losses_suffered_alone_or_for_too_many(lost: int, blamed: bool, state: RunState) -> None:
+    settlement = settle_loss(a_held_run(attempt=lost + 1, lost=lost), blamed=blamed)
+    assert settlement.state is state
+    assert settlement.reason == ("poison" if state is RunState.FAILED else "lost")
+
+
+def test_a_run_that_was_there_at_several_losses_runs_alone() -> None:
+    assert [a_held_run(lost=lost).alone for lost in range(ALONE_AFTER + 2)] == [False, False, True, True]
+
+
+def test_a_lost_run_that_was_asked_to_stop_has_stopped() -> None:
+    assert settle_loss(a_held_run(cancel_requested=True), blamed=False).state is RunState.CANCELLED
+
+
+def test_a_release_goes_back_at_once_or_after_a_while() -> None:
+    assert settle_release(a_held_run()).state is RunState.QUEUED
+    settlement = settle_release(a_held_run(), "unknown task", MINUTE)
+    assert (settlement.state, settlement.delay, settlement.reason) == (RunState.SCHEDULED, MINUTE, "unknown task")
+
+
+def test_a_success_carries_its_result() -> None:
+    assert settle_success(a_held_run(), b"1").result == b"1"
+    assert settle_success(a_held_run(), None).result is None
+
+
+# What may be asked for
+
+
+@given(st.text(max_size=MAX_ERROR * 2))
+def test_an_error_is_something_every_database_takes(error: str) -> None:
+    cleaned = clean_error(error)
+    assert "\x00" not in cleaned
+    assert cleaned.encode().decode() == cleaned
+    assert len(cleaned) <= MAX_ERROR + 2
+
+
+def test_a_long_error_keeps_its_end() -> None:
+    cleaned = clean_error("x" * MAX_ERROR * 2 + "the cause")
+    assert cleaned.startswith("… ")
+    assert cleaned.endswith("the cause")
+
+
+def test_an_ordinary_error_is_left_alone() -> None:
+    assert clean_error("größer 🕰\n  line 2") == "größer 🕰\n  line 2"
+
+
+@pytest.mark.parametrize("name", ["", " a", "a ", "a\n", "a\x00b", "\ud800", "x" * (MAX_NAME + 1)])
+def test_what_is_not_a_name_is_refused(name: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        check_name("task", name)
+    assert refused.value.field == "task"
+
+
+@pytest.mark.parametrize("name", ["a", "größe", "客户/1", "two words", "x" * MAX_NAME])
+def test_names_are_printable(name: str) -> None:
+    assert check_name("task", name) == name
+
+
+def test_an_ordinary_run_is_taken() -> None:
+    a_run(payload=b"x" * MAX_PAYLOAD, key="video 1", at=LATEST, start_by=0, deadline=LATEST).check()
+
+
+@pytest.mark.parametrize(
+    ("run", "field"),
+    [
+        (a_run(task=""), "task"),
+        (a_run(queue="a\n"), "queue"),
+        (a_run(tenant="\x00"), "tenant"),
+        (a_run(priority=11), "priority"),
+        (a_run(payload=b"x" * (MAX_PAYLOAD + 1)), "payload"),
+        (a_run(delay=-1), "delay"),
+        (a_run(delay=200 * 366 * DAY), "delay"),
+        (a_run(at=-1), "at"),
+        (a_run(start_by=LATEST + 1), "startBy"),
+        (a_run(deadline=1 << 63), "deadline"),
+        (a_run(key="x" * (MAX_NAME + 1)), "orderingKey"),
+        (a_run(key="\ud800"), "orderingKey"),
+        (a_run(policy=a_policy(timeout=0)), "timeout"),
+        (a_run(policy=a_policy(timeout=31 * DAY)), "timeout"),
+        (a_run(policy=a_policy(retries=-1)), "maxRetries"),
+    ],
+)
+def test_what_one_bad_run_would_do_to_a_batch_is_refused_at_the_edge(run: NewRun, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        run.check()
+    assert refused.value.field == field
+
+
+def test_a_policy_without_a_word_is_valid() -> None:
+    RunPolicy().check()
