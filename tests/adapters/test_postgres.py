@@ -8,9 +8,10 @@ import asyncpg
 import pytest
 
 from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.database import SESSION
+from mainspring.adapters.store.postgres.database import SESSION, Connection
 from mainspring.bench.local_postgres import throwaway_postgres
 from mainspring.domain.errors import Conflict, StoreUnavailable
+from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import DAY, HOUR, SECOND
 from mainspring.domain.run import RunState, Verdict, settle_failure, settle_success
 from mainspring.ports.store import NewSession, Retention, Want
@@ -34,7 +35,7 @@ async def connection(postgres_database: str, store: PostgresStore) -> AsyncItera
     await connection.close()
 
 
-async def a_worker(store: PostgresStore) -> int:
+async def a_worker(store: PostgresStore) -> SessionId:
     return await store.open_session(NewSession(name="w", kind="worker", ttl=HOUR))
 
 
@@ -88,14 +89,17 @@ async def test_a_hot_statement_uses_its_index_whatever_the_statistics(
 ) -> None:
     if full:
         await connection.execute("""
-            INSERT INTO run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due, created_at,
-                             timeout, fence, claim, session, attempt_until)
-            SELECT gen_random_uuid(), i % 4, CASE WHEN i % 10 = 0 THEN 4 ELSE 3 END, 5, 0, 0, 1, 1 + i % 3, 0, i, 0, 0, 1, 1,
-                   CASE WHEN i % 10 = 0 THEN 1 END, CASE WHEN i % 10 = 0 THEN 1 END, 1 FROM generate_series(1, 20000) i;
-            INSERT INTO waiting (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, timeout)
-            SELECT gen_random_uuid(), i % 4, 1, 5, 0, 0, 1, 1, 0, i * 1000000::bigint, 0, 1 FROM generate_series(1, 20000) i;
-            INSERT INTO schedule (job_id, shard, next_fire) SELECT gen_random_uuid(), i % 4, i * 1000000::bigint
+            INSERT INTO run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due,
+                             created_at, timeout, fence, claim, session, attempt_until)
+            SELECT gen_random_uuid(), i % 4, CASE WHEN i % 10 = 0 THEN 4 ELSE 3 END, 5, 0, 0, 1, 1 + i % 3, 0, i, 0, 0,
+                   1, 1, CASE WHEN i % 10 = 0 THEN 1 END, CASE WHEN i % 10 = 0 THEN 1 END, 1
             FROM generate_series(1, 20000) i;
+            INSERT INTO waiting (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due,
+                                 created_at, timeout)
+            SELECT gen_random_uuid(), i % 4, 1, 5, 0, 0, 1, 1, 0, i * 1000000::bigint, 0, 1
+            FROM generate_series(1, 20000) i;
+            INSERT INTO schedule (job_id, shard, next_fire)
+            SELECT gen_random_uuid(), i % 4, i * 1000000::bigint FROM generate_series(1, 20000) i;
             ANALYZE;
         """)
     index, types, values = _HOT[name]
@@ -194,7 +198,7 @@ async def test_many_claimers_share_the_work_without_sharing_a_run(store: Postgre
         await store.submit(runs[start : start + 500])
     workers = [await a_worker(store) for _ in range(6)]
 
-    async def drain(worker: int) -> list[tuple[str, int]]:
+    async def drain(worker: SessionId) -> list[tuple[str, int]]:
         taken: list[tuple[str, int]] = []
         number = 0
         while True:
@@ -284,7 +288,7 @@ async def test_after_a_restart_of_the_server_the_store_goes_on_by_itself() -> No
 async def test_a_connection_that_turned_read_only_is_dropped(
     postgres_database: str, store: PostgresStore, connection: asyncpg.Connection
 ) -> None:
-    async def demote(link: asyncpg.Connection) -> None:
+    async def demote(link: Connection) -> None:
         await link.execute("SET default_transaction_read_only = on")
 
     await store._db.run(demote)

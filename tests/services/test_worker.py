@@ -591,6 +591,25 @@ def test_a_refused_outcome_fails_alone_and_its_neighbours_are_heard() -> None:
     run_virtual(scenario())
 
 
+def test_a_batch_that_keeps_failing_does_not_hold_back_the_others() -> None:
+    async def scenario() -> None:
+        async with a_worker() as bench:
+            culprit = a_run()
+
+            def check(settlements: Sequence[Settlement]) -> None:
+                if any(item.run == culprit.id for item in settlements):
+                    raise RuntimeError("something nobody thought of")
+
+            bench.store.check_settlements = check
+            await bench.submit(culprit)
+            await bench.clock.sleep(SECOND)
+            for run in await bench.submit(*some_runs(10)):
+                await bench.until(run, within=100 * MILLISECOND)
+            assert await bench.state(culprit.id) is RunState.RUNNING
+
+    run_virtual(scenario())
+
+
 def test_outcomes_go_in_large_batches_and_at_most_two_at_once() -> None:
     async def scenario() -> None:
         settings = WorkerSettings(queues={"default": 3_000}, largest_settle=1_000)

@@ -10,7 +10,6 @@ import msgspec
 
 from mainspring.bench.load import Load
 from mainspring.bench.sizes import QUEUE
-from mainspring.settings import Settings
 
 _PAUSE = 0.005
 
@@ -48,17 +47,16 @@ class SqliteHead:
             pass
 
 
-async def open_head(settings: Settings) -> Head:
-    if settings.store.startswith(("postgresql://", "postgres://")):
+async def open_head(load: Load) -> Head:
+    if load.on_postgres:
         from mainspring.bench.postgres_head import PostgresHead
 
-        return await PostgresHead.open(settings.store, settings.schema)
-    return SqliteHead(settings.store)
+        return await PostgresHead.open(load.settings.store, load.settings.schema)
+    return SqliteHead(load.settings.store)
 
 
 async def keep_ahead(load: Load, backlog: int, batch: int) -> None:
     """Begin; ``stop_keeping_ahead`` ends it."""
-    # Runs ahead of which the queue is refilled, once it has been filled.
     load.background["backlog"] = asyncio.create_task(_keep_ahead(load, backlog, batch))
 
 
@@ -75,7 +73,7 @@ _stopping: set["asyncio.Task[Kept]"] = set()
 
 async def _keep_ahead(load: Load, backlog: int, batch: int) -> Kept:
     engine = await load.engine()
-    head = await open_head(load.settings)
+    head = await open_head(load)
     kept = Kept(fewest=backlog)
     firsts: list[str] = []
     ahead = 0

@@ -3,13 +3,11 @@
 import asyncpg
 
 from mainspring.adapters.store.postgres.database import Database
+from mainspring.bench.bare import CLAIM, SUBMIT
 from mainspring.bench.load import Load
 from mainspring.bench.sizes import PAYLOAD, QUEUE, TASK
 from mainspring.domain.ids import shard_of
 from mainspring.domain.instant import DAY, HOUR
-
-_SUBMIT = 1_000
-_CLAIM = 500
 
 
 class Statements:
@@ -25,9 +23,7 @@ class Statements:
 
     @classmethod
     async def open(cls, load: Load) -> "Statements":
-        connections = [
-            await asyncpg.connect(load.settings.store, server_settings={"jit": "off"}) for _ in range(3)
-        ]
+        connections = [await asyncpg.connect(load.settings.store, server_settings={"jit": "off"}) for _ in range(3)]
         for connection in connections:
             await connection.set_type_codec(
                 "uuid", schema="pg_catalog", encoder=bytes.fromhex, decoder=bytes.hex, format="binary"
@@ -45,29 +41,29 @@ class Statements:
         self._submit = await submitting.prepare(self._sql["submit_now"])
         self._claim = await claiming.prepare(self._sql["claim"])
         self._settle = await settling.prepare(self._sql["settle_succeeded"])
-        none = [None] * _SUBMIT
+        none = [None] * SUBMIT
         self._constant = (
-            [self._names[TASK]] * _SUBMIT,
+            [self._names[TASK]] * SUBMIT,
             none,
-            [PAYLOAD] * _SUBMIT,
-            [5] * _SUBMIT,
-            [self._names["default"]] * _SUBMIT,
-            [self._names[QUEUE]] * _SUBMIT,
-            [HOUR] * _SUBMIT,
+            [PAYLOAD] * SUBMIT,
+            [5] * SUBMIT,
+            [self._names["default"]] * SUBMIT,
+            [self._names[QUEUE]] * SUBMIT,
+            [HOUR] * SUBMIT,
         )
 
     async def submit(self) -> int:
         engine = await self._load.engine()
-        ids = engine.jobs.new_run_ids([""] * _SUBMIT)
+        ids = engine.jobs.new_run_ids([""] * SUBMIT)
         today = int(ids[0][:12], 16) * 1_000 // DAY
         tasks, none, payloads, priorities, tenants, queues, timeouts = self._constant
         await self._submit.fetch(
             ids,
-            [today] * _SUBMIT,
+            [today] * SUBMIT,
             tasks,
             none,
             payloads,
-            [shard_of(ids[0])] * _SUBMIT,
+            [shard_of(ids[0])] * SUBMIT,
             priorities,
             tenants,
             queues,
@@ -76,11 +72,11 @@ class Statements:
             none,
             none,
         )
-        return _SUBMIT
+        return SUBMIT
 
     async def claim(self) -> list[asyncpg.Record]:
         self._claims += 1
-        return await self._claim.fetch(self._session, self._claims, [self._names[QUEUE]], [_CLAIM])
+        return await self._claim.fetch(self._session, self._claims, [self._names[QUEUE]], [CLAIM])
 
     async def settle(self, held: list[asyncpg.Record]) -> None:
         await self._settle.fetch([row["id"] for row in held], [row["fence"] for row in held], [None] * len(held))

@@ -9,60 +9,30 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from mainspring.bench.bare import SUBMIT, open_bare
 from mainspring.bench.bench import Bench
 from mainspring.bench.figures import Figures, minutes
 from mainspring.bench.load import Load
-from mainspring.bench.sizes import QUEUE
-from mainspring.domain.instant import HOUR
-from mainspring.domain.run import HeldRun, settle_success
-from mainspring.ports.store import NewSession, Want
 
 Held = TypeVar("Held")
 
-_SUBMIT = 1_000
-_CLAIM = 500
 _BACKLOG = 20_000
 
 
 async def measure(bench: Bench) -> Figures:
     async with bench.system("bare") as system:
         bench.say(f"the ceiling, bare statements: {minutes(bench.sizes.ceiling_seconds)}")
-        run = run_store if bench.embedded else run_statements
         rate = await system.call(run, seconds=bench.sizes.ceiling_seconds)
     return {"bare_sql_jobs_per_s": rate}
 
 
-async def run_statements(load: Load, seconds: float) -> int:
-    """PostgreSQL: completed jobs a second."""
-    from mainspring.bench.bare_postgres import Statements
-
-    statements = await Statements.open(load)
+async def run(load: Load, seconds: float) -> int:
+    """Completed jobs a second."""
+    bare = await open_bare(load)
     try:
-        return await pipeline(statements.submit, statements.claim, statements.settle, seconds)
+        return await pipeline(bare.submit, bare.claim, bare.settle, seconds)
     finally:
-        await statements.close()
-
-
-async def run_store(load: Load, seconds: float) -> int:
-    """Any store, by its methods: completed jobs a second."""
-    engine = await load.engine()
-    store = engine.store
-    session = await store.open_session(NewSession(name="bare", kind="worker", ttl=HOUR))
-    claims = 0
-
-    async def submit() -> int:
-        await store.submit(await load.new_runs(_SUBMIT))
-        return _SUBMIT
-
-    async def claim() -> list[HeldRun]:
-        nonlocal claims
-        claims += 1
-        return await store.claim(session, claims, [Want(QUEUE, _CLAIM)])
-
-    async def settle(held: list[HeldRun]) -> None:
-        await store.settle([settle_success(run, None) for run in held])
-
-    return await pipeline(submit, claim, settle, seconds)
+        await bare.close()
 
 
 async def pipeline(
@@ -80,7 +50,7 @@ async def pipeline(
     async def submitting() -> None:
         nonlocal submitted
         while True:
-            if submitted - settled > _BACKLOG + 2 * _SUBMIT:
+            if submitted - settled > _BACKLOG + 2 * SUBMIT:
                 await asyncio.sleep(0.001)
             else:
                 submitted += await submit()

@@ -48,6 +48,12 @@ class Load:
         self._node: Node | None = None
         #: What goes on between two calls, by name.
         self.background: dict[str, asyncio.Task[Any]] = {}
+        #: What a measurement keeps from one call to the next.
+        self.kept: dict[str, Any] = {}
+
+    @property
+    def on_postgres(self) -> bool:
+        return self.settings.store.startswith(("postgresql://", "postgres://"))
 
     async def engine(self) -> Engine:
         if self._engine is None:

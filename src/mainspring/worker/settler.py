@@ -46,6 +46,7 @@ class Settler:
         self._most_in_flight = settings.settles_in_flight
         self._progress = progress
         self._waiting: list[tuple[Attempt, Settlement]] = []
+        #: The next one to come is to be flushed at once.
         self._idle = True
         self._sending: set[asyncio.Task[None]] = set()
         self._in_flight = 0
@@ -89,15 +90,17 @@ class Settler:
 
     def _pump(self) -> None:
         while self._waiting:
-            sending = len(self._sending)
-            if sending >= self._most_in_flight or (sending and len(self._waiting) < self._largest):
+            # A batch that fails is no reason to hold back the others.
+            healthy = len(self._sending) > len(self._failing)
+            if len(self._sending) >= self._most_in_flight or (healthy and len(self._waiting) < self._largest):
                 break
             batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
             self._in_flight += len(batch)
             task = asyncio.create_task(self._send(batch), name="settle")
             self._sending.add(task)
             task.add_done_callback(self._sent)
-        self._idle = not self._sending and not self._waiting
+        sending = len(self._sending)
+        self._idle = not self._waiting and sending <= len(self._failing) and sending < self._most_in_flight
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
@@ -144,7 +147,9 @@ class Settler:
             else:
                 self._heard(batch, verdicts)
                 return
-            self._failing.setdefault(id(batch), self._clock.monotonic())
+            if id(batch) not in self._failing:
+                self._failing[id(batch)] = self._clock.monotonic()
+                self._pump()
             await self._clock.sleep(round(back_off * (0.5 + self._jitter.random() / 2)))
             back_off = min(back_off * 2, _LONGEST_BACK_OFF)
 

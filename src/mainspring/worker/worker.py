@@ -210,17 +210,20 @@ class Worker:
     async def _open_session(self) -> None:
         settings = self.settings
         sent = self._clock.monotonic()
-        session = await self._store.open_session(
-            NewSession(
-                name=settings.name,
-                kind="worker",
-                ttl=settings.lease,
-                version=settings.version,
-                datacenter=settings.datacenter,
-            )
+        session = NewSession(
+            name=settings.name,
+            kind="worker",
+            ttl=settings.lease,
+            version=settings.version,
+            datacenter=settings.datacenter,
         )
-        self.holding = self._claimer.holding = Holding(session, sent)
-        self._log.info("session opened", session=session)
+        try:
+            async with asyncio.timeout(settings.claim_timeout / SECOND):
+                number = await self._store.open_session(session)
+        except TimeoutError:
+            raise StoreUnavailable("no session was opened in time") from None
+        self.holding = self._claimer.holding = Holding(number, sent)
+        self._log.info("session opened", session=number)
 
     @property
     def failing_since(self) -> Micros | None:
@@ -251,6 +254,7 @@ class Worker:
         for attempt in list(self._running):
             self._outcomes.drop(attempt)
             self._cancellation.force(attempt, Stop.FENCED)
+        self._crew.kill_all()
         if self._leaving is None:
             self._reopening = asyncio.create_task(self._reopen(), name="reopening")
 
@@ -267,8 +271,8 @@ class Worker:
         while self.holding is None:
             try:
                 await self._open_session()
-            except StoreUnavailable as error:
-                self._log.warning("no session", error=str(error), again_in_ms=back_off // MILLISECOND)
+            except Exception as error:
+                self._log.warning("no session", error=repr(error), again_in_ms=back_off // MILLISECOND)
                 await self._clock.sleep(round(back_off * (0.5 + self.jitter.random() / 2)))
                 back_off = min(back_off * 2, _LONGEST_BACK_OFF)
         self._settler.start_counting_anew()

@@ -107,6 +107,10 @@ class ChildPool:
             _log.warning("killing a child process", pid=child.pid, task=attempt.held.task, run=attempt.held.id)
             child.condemn()
 
+    def kill_all(self) -> None:
+        for child in self._children:
+            child.condemn()
+
     def sweep(self, now: Micros) -> None:
         """Give back what waits too long for a thread, and end children that do not start or do not leave."""
         while self._waiting and now - self._waiting[0][1] >= self._patience:

@@ -70,6 +70,11 @@ class Crew:
         if lifeline is not None:
             lifeline.pulse()
 
+    def kill_all(self) -> None:
+        """The lease is gone. Idle children go too: they would soon end by themselves, for want of a pulse."""
+        for pool in self._pools.values():
+            pool.kill_all()
+
     async def close(self) -> None:
         for pool in self._pools.values():
             await pool.close()

@@ -3,7 +3,7 @@
 from itertools import chain, islice
 
 from mainspring.adapters.store.memory.rows import RunRow
-from mainspring.adapters.store.memory.tables import Tables
+from mainspring.adapters.store.memory.tables import Tables, blocked_first
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Micros
 from mainspring.domain.run import HeldRun, RunState
@@ -40,7 +40,7 @@ class MemoryReaping:
             missed = (run for run in late if run.start_missed(now) or run.deadline_missed(now))
             # A run can have missed both.
             expired = {run.id: run for run in islice(missed, limit)}
-            for run in expired.values():
+            for run in blocked_first(expired.values()):
                 if run.start_missed(now):
                     tables.end(run, RunState.SKIPPED, "expired")
                 else:

@@ -1,7 +1,7 @@
 """The rows of the store and the moves between their places. Every move here is part of somebody's transaction."""
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from mainspring.adapters.store.memory.rows import Gate, Index, JobRow, Ledger, RunRow, SessionRow, ShardRow
@@ -172,8 +172,7 @@ class Tables:
 
     def ask_to_stop(self, runs: Collection[RunRow]) -> None:
         """What runs is asked to, whatever has not started is cancelled at once."""
-        # The blocked first: otherwise the end of one would queue the next, only to cancel it.
-        for run in sorted(runs, key=lambda run: run.state is not RunState.BLOCKED):
+        for run in blocked_first(runs):
             if run.state.ended:
                 continue
             requested_before = run.cancel_at is not None
@@ -286,6 +285,11 @@ class Tables:
         # Nobody would ever look at a shard that the store does not have.
         if shard_of(identifier) >= self.shards:
             raise Invalid("id", f"{identifier} carries shard {shard_of(identifier)}", f"0 to {self.shards - 1}")
+
+
+def blocked_first(runs: Iterable[RunRow]) -> list[RunRow]:
+    """The order in which to end many: otherwise the end of one would queue the next, only to end it too."""
+    return sorted(runs, key=lambda run: run.state is not RunState.BLOCKED)
 
 
 def gate_of_run(tenant: str, policy: RunPolicy) -> int | None:

@@ -1,0 +1,225 @@
+"""A task is still a function; submitting it stores JSON that the worker reads back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from mainspring import Conflict, Context, Invalid, Mainspring, NotFound, Overlap, RetryPolicy
+from mainspring.bootstrap import Node, Role
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.run import RunState
+from mainspring.domain.schedule import CronSchedule
+from mainspring.sdk.handle import RunHandle
+
+
+@dataclass
+class Address:
+    street: str
+    number: int
+
+
+@pytest.fixture(params=["memory:", "sqlite"])
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Mainspring:
+    return Mainspring(str(tmp_path / "app.db") if request.param == "sqlite" else request.param)
+
+
+@pytest.fixture
+async def running(app: Mainspring) -> AsyncIterator[Mainspring]:
+    """The application with a scheduler and a worker around it, started when a test has defined its tasks."""
+    yield app
+    await app.close()
+
+
+async def start(app: Mainspring) -> Node:
+    node = Node(app.settings(), {Role.SCHEDULER, Role.WORKER}, app, None)
+    await node.engine.open()
+    app.use(node.engine)
+    await node.start()
+    await app.declare()
+    return node
+
+
+async def test_a_decorated_function_can_still_be_called(app: Mainspring) -> None:
+    @app.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @app.task(name="plus")
+    def add(context: Context, left: int, right: int = 1) -> int:
+        return left + right + context.attempt
+
+    assert await double(4) == 8
+    assert add(1, right=2) == 4
+
+
+async def test_a_submitted_call_runs_with_its_arguments_and_keeps_its_result(running: Mainspring) -> None:
+    seen: list[Address] = []
+
+    @running.task(queue="mail", retries=0)
+    async def deliver(context: Context, address: Address, express: bool = False) -> dict[str, object]:
+        seen.append(address)
+        return {"to": address.street, "express": express, "attempt": context.attempt}
+
+    node = await start(running)
+    try:
+        handle = await deliver.submit(Address("Rue de la Paix", 5), express=True)
+        view = await handle.wait("10s")
+        assert view.state is RunState.SUCCEEDED
+        assert view.result == b'{"to":"Rue de la Paix","express":true,"attempt":1}'
+        assert seen == [Address("Rue de la Paix", 5)]
+    finally:
+        await node.stop()
+        await node.engine.close()
+
+
+async def test_a_failing_call_is_tried_again_and_a_sync_one_runs_off_the_loop(running: Mainspring) -> None:
+    tries: list[int] = []
+
+    @running.task(retry=RetryPolicy(max_retries=2, backoff="fixed", first_delay=20_000))
+    async def shaky(context: Context) -> str:
+        tries.append(context.attempt)
+        if context.attempt < 3:
+            raise ConnectionError("not yet")
+        return "at last"
+
+    @running.task(executor="thread")
+    def blocking(seconds: float) -> float:
+        return seconds
+
+    node = await start(running)
+    try:
+        first, second = await shaky.submit(), await blocking.submit(0.5)
+        assert (await first.wait("10s")).result == b'"at last"'
+        assert tries == [1, 2, 3]
+        assert (await second.wait("10s")).result == b"0.5"
+        errors = await node.engine.store.attempts(first.id)
+        assert [attempt.number for attempt in errors] == [1, 2]
+        assert all(attempt.error and "ConnectionError: not yet" in attempt.error for attempt in errors)
+    finally:
+        await node.stop()
+        await node.engine.close()
+
+
+async def test_options_say_when_and_how(app: Mainspring) -> None:
+    @app.task(timeout="30s", retries=7)
+    async def later() -> None: ...
+
+    handle = await later.options(delay="10m", priority=2, queue="slow", ordering_key="k").submit()
+    view = await handle.view()
+    assert (view.state, view.priority, view.queue) == (RunState.SCHEDULED, 2, "slow")
+    assert abs(view.due - view.created_at - 10 * MINUTE) < SECOND
+    moment = datetime.now(UTC) + timedelta(days=40)
+    assert (await later.options(at=moment).submit()).state is RunState.SCHEDULED
+    assert await handle.cancel() is RunState.CANCELLED
+    with pytest.raises(NotFound):
+        await RunHandle(app, RunId("f" * 12 + "7" + "f" * 19), RunState.QUEUED).view()
+    await app.close()
+
+
+async def test_wrong_arguments_are_refused_when_they_are_submitted(app: Mainspring) -> None:
+    @app.task
+    async def typed(number: int, word: str = "") -> None: ...
+
+    with pytest.raises(Invalid, match=r"arguments: Expected `int`, got `str` - at `\$.number`"):
+        await typed.submit("four")  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="missing a required argument: 'number'"):
+        await typed.submit()  # type: ignore[call-arg]
+    with pytest.raises(Invalid, match="unexpected keyword argument 'size'"):
+        await typed.submit(1, size=2)  # type: ignore[call-arg]
+    with pytest.raises(Invalid, match="payload: is"):
+        await typed.submit(1, "x" * 300_000)
+    with pytest.raises(Invalid, match="priority"):
+        await typed.options(priority=11).submit(1)
+    await app.close()
+
+
+def test_what_cannot_be_a_task_is_refused_at_once(app: Mainspring) -> None:
+    with pytest.raises(Invalid, match="has no name of its own"):
+
+        @app.task
+        async def greedy(*numbers: int) -> None: ...
+
+    with pytest.raises(Invalid, match="the context comes first"):
+
+        @app.task
+        async def misplaced(number: int, context: Context) -> None: ...
+
+    @app.task
+    async def twice() -> None: ...
+
+    with pytest.raises(Conflict, match="'twice' is defined twice"):
+        app.task(name="twice")(lambda: None)
+
+
+def test_a_schedule_that_can_never_fire_is_refused_where_it_is_written(app: Mainspring) -> None:
+    with pytest.raises(Invalid, match="expression"):
+
+        @app.cron("0 0 30 2 *")
+        async def never() -> None: ...
+
+    with pytest.raises(Invalid, match="timezone"):
+
+        @app.cron("0 0 1 1 *", timezone="Europe/Pariss")
+        async def nowhere() -> None: ...
+
+
+async def test_schedules_are_declared_once_and_changed_by_a_new_version(tmp_path: Path) -> None:
+    store = str(tmp_path / "app.db")
+
+    def an_app(expression: str) -> Mainspring:
+        app = Mainspring(store)
+
+        @app.cron(expression, timezone="Europe/Paris", overlap=Overlap.SKIP)
+        async def report() -> None: ...
+
+        return app
+
+    versions = []
+    for expression in ("0 30 9 * * MON", "0 30 9 * * MON", "0 0 10 * * MON"):
+        async with an_app(expression) as app:
+            (job,) = await app.declare()
+            assert isinstance(job.spec.schedule, CronSchedule)
+            versions.append((job.id, job.version))
+    assert len({job for job, _ in versions}) == 1
+    assert [version for _, version in versions] == [1, 1, 2]
+
+
+async def test_a_cron_runs_and_its_ticks_are_in_the_ledger(running: Mainspring) -> None:
+    ticked = asyncio.Event()
+
+    @running.cron("* * * * * *")
+    async def every_second(context: Context) -> None:
+        assert context.scheduled_at is not None
+        ticked.set()
+
+    node = await start(running)
+    try:
+        async with asyncio.timeout(10):
+            await ticked.wait()
+        (job,) = await running.declare()
+        entries = await node.engine.store.ledger(job.id, 0, 1 << 60, 100)
+        assert entries
+        assert all(entry.decision == "run" and entry.scheduled_at % SECOND == 0 for entry in entries)
+    finally:
+        await node.stop()
+        await node.engine.close()
+
+
+async def test_an_application_can_be_used_from_one_loop_after_another(tmp_path: Path) -> None:
+    app = Mainspring(str(tmp_path / "app.db"))
+
+    @app.task
+    async def noop() -> None: ...
+
+    async def once() -> RunId:
+        async with app:
+            return (await noop.submit()).id
+
+    first = await asyncio.to_thread(asyncio.run, once())
+    second = await asyncio.to_thread(asyncio.run, once())
+    assert first != second

@@ -1,0 +1,129 @@
+"""What only the memory store can be asked: its fences, its clock, and damage for the sweeper to find."""
+
+import asyncio
+
+import pytest
+
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.job import JobState
+from mainspring.domain.plan import plan
+from mainspring.domain.run import RunState
+from mainspring.ports.coordination import Coordinator
+from mainspring.ports.store import Store, Want
+from tests.support.builders import a_job, a_run, a_spec, a_worker, after_each, some_runs
+from tests.support.clock import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> MemoryStore:
+    return MemoryStore(clock, shards=4)
+
+
+def tables_of(store: MemoryStore) -> Tables:
+    return store._tables
+
+
+def test_it_is_a_store_and_a_coordinator(store: MemoryStore) -> None:
+    both: tuple[Store, Coordinator] = (store, store)
+    assert both[0].shards == 4
+
+
+async def test_the_sweeper_lets_go_what_is_blocked_by_nothing(store: MemoryStore) -> None:
+    first, second, third = some_runs(3, key="a")
+    await store.submit([first, second, third])
+    [gate] = tables_of(store).gates.values()
+    gate.holder = None
+    await store.cancel([first.id])
+    assert await store.sweep(10) == 1
+    views = await store.runs([second.id, third.id])
+    assert [view and view.state for view in views] == [RunState.QUEUED, RunState.BLOCKED]
+    assert await store.sweep(10) == 0
+
+
+async def test_the_sweeper_does_not_trust_a_holder_that_is_gone(store: MemoryStore) -> None:
+    first, second = some_runs(2, key="a")
+    await store.submit([first, second])
+    [gate] = tables_of(store).gates.values()
+    gate.holder = a_run().id
+    assert await store.sweep(10) == 1
+
+
+async def test_the_sweeper_stops_at_its_limit(store: MemoryStore) -> None:
+    for key in ("a", "b", "c"):
+        await store.submit(some_runs(2, key=key))
+    for gate in tables_of(store).gates.values():
+        gate.holder = a_run().id
+    assert [await store.sweep(2), await store.sweep(2), await store.sweep(2)] == [2, 1, 0]
+
+
+async def test_the_sweeper_starts_a_fixed_delay_whose_run_is_gone(store: MemoryStore, clock: ManualClock) -> None:
+    [job] = await store.put_jobs([a_job(a_spec(schedule=after_each(MINUTE)))])
+    owner = await store.join("one", 60 * MINUTE)
+    await store.take(owner, [0])
+    clock.advance(MINUTE)
+    await store.fire(owner, plan(await store.due_jobs([0], clock.now(), 10), clock.now()))
+    assert await store.sweep(10) == 0
+    tables_of(store).jobs[job.id].awaits = a_run().id
+    assert await store.sweep(10) == 1
+    [swept] = await store.jobs([job.id])
+    assert swept is not None
+    assert swept.next_fire == clock.now() + MINUTE
+
+
+async def test_a_higher_epoch_of_the_store_gives_greater_fences(store: MemoryStore) -> None:
+    await store.submit(some_runs(2))
+    worker = await store.open_session(a_worker())
+    [before] = await store.claim(worker, 1, [Want("default", 1)])
+    tables_of(store).store_epoch += 1
+    [after] = await store.claim(worker, 2, [Want("default", 1)])
+    assert after.fence >> 40 == (before.fence >> 40) + 1
+
+
+async def test_its_time_never_goes_back(store: MemoryStore, clock: ManualClock) -> None:
+    before = await store.now()
+    clock.jump(-MINUTE)
+    assert await store.now() == before
+    clock.jump(MINUTE + SECOND)
+    assert await store.now() == before + SECOND
+
+
+async def test_an_id_of_a_shard_that_there_is_not_is_refused_before_anything_is_done(store: MemoryStore) -> None:
+    good = a_run()
+    with pytest.raises(Invalid):
+        await store.submit([good, a_run(shard=4)])
+    assert await store.runs([good.id]) == [None]
+    with pytest.raises(Invalid):
+        await store.put_jobs([a_job(shard=4)])
+
+
+async def test_a_job_cannot_be_told_to_finish(store: MemoryStore) -> None:
+    [job] = await store.put_jobs([a_job()])
+    with pytest.raises(Invalid):
+        await store.set_jobs_state([job.id], JobState.FINISHED)
+
+
+async def test_a_manual_clock_wakes_sleepers_in_the_order_of_time(clock: ManualClock) -> None:
+    woken: list[int] = []
+
+    async def sleep(seconds: int) -> None:
+        await clock.sleep(seconds * SECOND)
+        woken.append(seconds)
+
+    async with asyncio.TaskGroup() as tasks:
+        for seconds in (3, 1, 2, 0):
+            tasks.create_task(sleep(seconds))
+        await clock.sleep(0)
+        clock.advance(2 * SECOND)
+        await clock.sleep(0)
+        await clock.sleep(0)
+        assert sorted(woken) == [0, 1, 2]
+        clock.advance(SECOND)
+    assert woken[-1] == 3
