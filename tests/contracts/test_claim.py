@@ -5,7 +5,7 @@ import asyncio
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import HOUR, MINUTE, SECOND
 from mainspring.domain.rank import HEAD_START, IDLE, MOST_URGENT, OVERTAKING_BOUND
-from mainspring.domain.run import RunState, settle_release
+from mainspring.domain.run import RunState, settle_loss, settle_release
 from mainspring.ports.store import Want
 from tests.support.builders import a_policy, a_run, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
@@ -178,6 +178,14 @@ async def test_a_run_that_started_in_time_is_started_again_later(harness: Harnes
     await harness.fail(held)
     await harness.advance(10 * MINUTE)
     await harness.stage()
+    assert ids(await harness.claim(await harness.worker())) == [held.id]
+
+
+async def test_a_run_that_started_in_time_and_was_lost_is_started_again_later(harness: Harness) -> None:
+    [held] = await harness.start(a_run(start_by=await harness.now() + MINUTE))
+    await harness.advance(10 * MINUTE)
+    await harness.settle(settle_loss(held, blamed=False))
+    assert await harness.store.expire(10) == 0
     assert ids(await harness.claim(await harness.worker())) == [held.id]
 
 

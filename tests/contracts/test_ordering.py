@@ -169,6 +169,23 @@ async def test_a_delayed_run_joins_the_line_when_it_comes_due(harness: Harness) 
     assert await harness.state(delayed.id) is RunState.QUEUED
 
 
+async def test_a_delayed_run_with_a_key_is_not_early(harness: Harness) -> None:
+    before = await harness.now()
+    delayed, prompt = a_run(key=KEY, delay=5 * MINUTE), a_run(key=KEY)
+    exact = a_run(key=KEY, at=before + 7 * MINUTE)
+    await harness.submit(delayed, prompt, exact)
+    view = await harness.view(delayed.id)
+    assert before + 5 * MINUTE <= view.due <= await harness.now() + 5 * MINUTE
+    assert (await harness.view(exact.id)).due == exact.at
+    await harness.advance(4 * MINUTE)
+    assert (await harness.stage()).runs == 0
+    assert await harness.states([delayed, prompt, exact]) == [
+        RunState.SCHEDULED,
+        RunState.QUEUED,
+        RunState.SCHEDULED,
+    ]
+
+
 async def test_a_delayed_run_takes_its_key_when_it_is_free(harness: Harness) -> None:
     first, second = a_run(key=KEY, delay=5 * MINUTE), a_run(key=KEY, delay=5 * MINUTE)
     await harness.submit(first, second)

@@ -243,6 +243,26 @@ async def test_a_bare_thread_is_interrupted_too() -> None:
         assert bench.worker.processes == []
 
 
+async def test_a_lost_lease_kills_every_child_and_tells_nothing(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    settings = WorkerSettings(lease=3 * SECOND, beat_interval=SECOND // 2, lease_margin=SECOND)
+    bench = Bench(SystemClock(), Tasks(Application().handlers()), settings, SOURCE)
+    await bench.worker.start()
+    (run,) = await bench.submit(call("hang", note=note))
+    pid = int(await written(note))
+    bench.store.fail("beat")
+    lost = time.monotonic()
+    assert await gone(pid)
+    assert time.monotonic() - lost < 3
+    bench.store.heal()
+    (healthy,) = await bench.submit(call("identify"))
+    assert (await bench.until(healthy)).state is RunState.SUCCEEDED
+    assert await bench.state(run) is RunState.RUNNING
+    assert len(bench.store.sessions) == 2
+    await bench.worker.stop()
+    assert [settlement.run for batch in bench.store.settled for settlement in batch] == [healthy]
+
+
 # Dying
 
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from mainspring.bench.bare import SUBMIT, open_bare
-from mainspring.bench.bench import Bench
 from mainspring.bench.figures import Figures, minutes
 from mainspring.bench.load import Load
+from mainspring.bench.measurement import Bench
 
 Held = TypeVar("Held")
 

@@ -1,6 +1,6 @@
 """Claim cost: a claim of 500 queued runs beside none, a million and ten million runs that wait for their time.
 
-The stores stand beside each other and are claimed from in turn, so that whatever else the machine does hits all of them.
+The stores stand beside each other and are claimed from in turn: whatever else the machine does hits all of them.
 """
 
 import random
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from mainspring.bench import future
 from mainspring.bench.bare import CLAIM, open_bare
-from mainspring.bench.bench import Bench
 from mainspring.bench.figures import Figures, percentile
 from mainspring.bench.load import Load
 from mainspring.bench.machine import free_bytes
+from mainspring.bench.measurement import Bench
 from mainspring.bench.sizes import Sizes
 from mainspring.bench.system import System
 

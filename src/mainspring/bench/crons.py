@@ -3,10 +3,10 @@
 import asyncio
 import time
 
-from mainspring.bench.bench import Bench
 from mainspring.bench.figures import Figures, spread
 from mainspring.bench.full_cycle import LostOrDoubled
 from mainspring.bench.load import Load
+from mainspring.bench.measurement import Bench
 from mainspring.bench.sizes import QUEUE, STAMP, Sizes
 from mainspring.domain.job import JobSpec, NewJob
 from mainspring.domain.schedule import CronSchedule

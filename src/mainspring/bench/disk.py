@@ -1,8 +1,8 @@
 """What a scheduled run with a payload of 500 bytes takes on disk: tables, indexes and all."""
 
-from mainspring.bench.bench import Bench
 from mainspring.bench.claim_cost import fill
 from mainspring.bench.figures import Figures
+from mainspring.bench.measurement import Bench
 from mainspring.bench.sizes import Sizes
 
 _PAYLOAD_BYTES = 500

@@ -3,10 +3,10 @@
 import asyncio
 import time
 
-from mainspring.bench.bench import Bench
 from mainspring.bench.figures import Figures
 from mainspring.bench.full_cycle import LostOrDoubled
 from mainspring.bench.load import Load
+from mainspring.bench.measurement import Bench
 from mainspring.bench.sizes import Sizes
 
 _BATCH = 1_000

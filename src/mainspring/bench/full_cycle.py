@@ -1,11 +1,11 @@
-"""Full cycle: submitted in batches, claimed, run, recorded; over a steady window, beside the ceiling of the same minute."""
+"""Full cycle: submitted, claimed, run, recorded; over a steady window, beside the ceiling of the same minute."""
 
 import asyncio
 import time
 
 from mainspring.bench import backlog, ceiling
-from mainspring.bench.bench import Bench
 from mainspring.bench.figures import Figures, minutes
+from mainspring.bench.measurement import Bench
 from mainspring.bench.sizes import Sizes
 from mainspring.bench.system import System
 

@@ -1,7 +1,7 @@
 """Fills a store with scheduled runs, faster than they could be submitted.
 
-One run is submitted; its rows are then multiplied by the database, with their own ids, shards and due times. The columns
-are read from the database, so this knows nothing else of the schema.
+One run is submitted; its rows are then multiplied by the database, with their own ids, shards and due times. The
+columns are read from the database, so this knows nothing else of the schema.
 """
 
 from contextlib import closing
@@ -55,9 +55,10 @@ def due_of(total: int) -> tuple[int, int]:
 
 def _multiply(load: Load, first: int, count: int, total: int, shards: int, now: Instant) -> None:
     step, apart = due_of(total)
+    shard = f"(n / {_BATCH} % {shards})"
     replaced = {
-        "id": f"printf('%012x7%03x%04x%012x', {now // 1_000} + (n >> 12), n & 4095, 32768 | (n / {_BATCH} % {shards}), n)",
-        "shard": f"n / {_BATCH} % {shards}",
+        "id": f"printf('%012x7%03x%04x%012x', {now // 1_000} + (n >> 12), n & 4095, 32768 | {shard}, n)",
+        "shard": shard,
         "due": f"{now + _FIRST} + (n * {step} % {total}) * {apart}",
         "body": "t.body + 1 + n",
     }

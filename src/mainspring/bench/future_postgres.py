@@ -36,7 +36,7 @@ async def multiply(load: Load, first: int, count: int, total: int, shards: int, 
             values = ", ".join(chosen.get(name, f"t.{name}") for name in columns)
             await connection.execute(
                 f"INSERT INTO {schema}.{table} ({', '.join(columns)}) "
-                f"SELECT {values} FROM {schema}.{table} t, generate_series($1::bigint, $2::bigint) AS n WHERE t.id = $3",
+                f"SELECT {values} FROM {schema}.{table} t, generate_series($1::bigint, $2::bigint) n WHERE t.id = $3",
                 first,
                 first + count - 1,
                 load.kept["template"],

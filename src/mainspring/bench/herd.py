@@ -2,10 +2,10 @@
 
 import time
 
-from mainspring.bench.bench import Bench
 from mainspring.bench.figures import Figures, spread
 from mainspring.bench.full_cycle import LostOrDoubled
 from mainspring.bench.load import Load
+from mainspring.bench.measurement import Bench
 from mainspring.bench.sizes import STAMP, Sizes
 
 _AHEAD_SECONDS = 3

@@ -3,9 +3,9 @@
 import asyncio
 import time
 
-from mainspring.bench.bench import Bench
 from mainspring.bench.figures import Figures, minutes
 from mainspring.bench.load import Load
+from mainspring.bench.measurement import Bench
 from mainspring.bench.sizes import Sizes
 
 

@@ -30,7 +30,7 @@ async def stamp(context: Context) -> None:
 
 
 @app.task(queue=QUEUE)
-async def nap(seconds: float, context: Context) -> None:
+async def nap(context: Context, seconds: float) -> None:
     """Tell when it was started, and take a while."""
     _write(time.time_ns() // 1_000, context)
     await asyncio.sleep(seconds)

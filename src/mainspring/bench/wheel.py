@@ -3,9 +3,9 @@
 import random
 import time
 
-from mainspring.bench.bench import Bench
 from mainspring.bench.figures import Figures
 from mainspring.bench.load import Load
+from mainspring.bench.measurement import Bench
 from mainspring.bench.sizes import Sizes
 from mainspring.control.scheduler.wheel import TimingWheel
 from mainspring.domain.instant import MILLISECOND, SECOND

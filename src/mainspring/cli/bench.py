@@ -1,6 +1,37 @@
-"""``mainspring bench``."""
+"""``mainspring bench``: how fast is it, here?"""
+
+from typing import Annotated
 
 import typer
 
 
-def register(application: typer.Typer) -> None: ...
+def register(application: typer.Typer) -> None:
+    application.command("bench")(bench)
+
+
+def bench(
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="sqlite, postgres (a server of our own), a path or a DSN; both without it."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller numbers, in about a minute a store.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else there.")] = False,
+    only: Annotated[str, typer.Option("--only", help="Some measurements, by name: full,drain,idle …")] = "",
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Take medians of so many rounds.")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="The window of the full cycle.")] = None,
+    soak: Annotated[str | None, typer.Option("--soak", help="Full load for so long, such as 30m, and no more.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Worker processes on PostgreSQL.")] = None,
+    scale: Annotated[float, typer.Option("--scale", min=0.0001, max=1, hidden=True)] = 1,
+) -> None:
+    """Measure throughput, latency, lateness and cost, with processes as in production.
+
+    Example: mainspring bench --store postgres --only full,drain
+    """
+    # Here and not above: a worker that starts has no use for any of it.
+    from mainspring.bench import command
+
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    if soak is not None:
+        names.append("soak")
+    sizes = command.sizes_of(quick=quick, rounds=rounds, seconds=seconds, soak=soak, workers=workers, scale=scale)
+    raise typer.Exit(command.run([store] if store else command.STORES, sizes, names, as_json=json))

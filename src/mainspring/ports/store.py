@@ -1,7 +1,7 @@
-"""The source of truth. Batches only: one call is one round trip and one transaction.
+"""The source of truth. Batches only: a call is one round trip and one transaction wherever that can be.
 
 What holds for every method
-- It is atomic: all of it happens or none, also when the caller is cancelled or the connection breaks.
+- It is atomic for each run or job of its batch, also when the caller is cancelled or the connection breaks.
 - ``StoreUnavailable`` means the outcome is unknown. Every method may be called again with the same arguments: what was
   applied is recognised and not applied twice.
 - Time is the store's own (``now``). A run never becomes ``queued`` before its due time by that clock.
@@ -67,7 +67,7 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     #: The queues that got work.
     queues: tuple[str, ...] = ()
-    #: There was more than the limit: look again at once.
+    #: There was, or may have been, more than the limit: look again at once.
     more: bool = False
     #: A recurring job of these shards is due.
     schedules_due: bool = False
@@ -202,7 +202,7 @@ class Workforce(Protocol):
 
 class Staging(Protocol):
     async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
-        """Queue scheduled runs of these shards that are due, oldest first, at most ``limit``.
+        """Queue scheduled runs of these shards that are due, at most ``limit``, each shard's oldest first.
 
         One with an ordering key that another run holds becomes ``blocked``; a retry holds its key already. The rank is
         that of the time of staging; retries and caught-up ticks stand behind live work of their priority.

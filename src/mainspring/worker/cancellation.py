@@ -26,7 +26,7 @@ class Cancellation(TickingService):
         clock: Clock,
         bell: Bell,
         kill_grace: Micros,
-        running: set[Attempt],
+        running: dict[Attempt, None],
         also: Callable[[Micros], Micros],
     ) -> None:
         super().__init__("cancellation", clock, bell)
@@ -34,7 +34,7 @@ class Cancellation(TickingService):
         self._running = running
         #: What else has to be looked at now and then; returns how long that can wait.
         self._also = also
-        self._stopping_attempts: set[Attempt] = set()
+        self._stopping_attempts: dict[Attempt, None] = {}
         #: Nothing has to be done before this.
         self.earliest = NEVER
         self._next_sweep = NEVER
@@ -56,7 +56,7 @@ class Cancellation(TickingService):
             # Code that looks at its context sees it, and a process that dies of it was cancelled all the same.
             attempt.held.cancel_requested = True
         attempt.kill_at = self.clock.monotonic() + self._kill_grace
-        self._stopping_attempts.add(attempt)
+        self._stopping_attempts[attempt] = None
         attempt.executor.stop(attempt)
         self.bell.ring()
 
@@ -92,7 +92,7 @@ class Cancellation(TickingService):
     def _insist(self, now: Micros) -> None:
         for attempt in list(self._stopping_attempts):
             if attempt not in self._running:
-                self._stopping_attempts.discard(attempt)
+                del self._stopping_attempts[attempt]
             elif attempt.kill_at <= now and attempt.executor is not None:
                 self.log.warning(
                     "an attempt does not stop",

@@ -26,8 +26,8 @@ class Outcomes:
     def __init__(
         self, clock: Clock, jitter: Random, slots: Slots, settler: Settler, none_left: Callable[[], None]
     ) -> None:
-        #: Attempts that occupy a slot.
-        self.running: set[Attempt] = set()
+        #: Attempts that occupy a slot, in the order they came: a simulation must find the same one on replay.
+        self.running: dict[Attempt, None] = {}
         self._clock = clock
         self._jitter = jitter
         self._slots = slots
@@ -80,7 +80,7 @@ class Outcomes:
 
     def _end(self, attempt: Attempt, settlement: Settlement) -> None:
         running = self.running
-        running.discard(attempt)
+        running.pop(attempt, None)
         attempt.task = None
         self._slots.give(attempt.lane)
         if not attempt.dropped:

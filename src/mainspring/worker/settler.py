@@ -48,7 +48,7 @@ class Settler:
         self._waiting: list[tuple[Attempt, Settlement]] = []
         #: The next one to come is to be flushed at once.
         self._idle = True
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: dict[asyncio.Task[None], None] = {}
         self._in_flight = 0
         #: Since when each batch that fails has been failing.
         self._failing: dict[int, Micros] = {}
@@ -97,13 +97,13 @@ class Settler:
             batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
             self._in_flight += len(batch)
             task = asyncio.create_task(self._send(batch), name="settle")
-            self._sending.add(task)
+            self._sending[task] = None
             task.add_done_callback(self._sent)
         sending = len(self._sending)
         self._idle = not self._waiting and sending <= len(self._failing) and sending < self._most_in_flight
 
     def _sent(self, task: asyncio.Task[None]) -> None:
-        self._sending.discard(task)
+        self._sending.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a flush failed for good", exc_info=error)
         self._pump()

@@ -293,7 +293,7 @@ class Worker:
             until = now + run.attempt_until - run.started_at
             attempt = Attempt(run, holding, lane, now, until)
             held[run.id] = attempt
-            running.add(attempt)
+            running[attempt] = None
             invoke = on_loop.get(run.task)
             if invoke is None or run.lost >= ALONE_AFTER or halted:
                 self._start_elsewhere(attempt)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tests.support.simulation.world import World
 
 _HOUR = 60 * MINUTE
+_BREAKABLE = ("settle", "claim", "beat", "stage", "fire", "renew", "take", "due_jobs", "upcoming", "lost_runs")
 
 
 class ChaosMonkey:
@@ -44,10 +45,13 @@ class ChaosMonkey:
         lease = self._scenario.worker.lease if machine.name.startswith("worker") else self._scenario.shard_lease
         duration = round(self._chance.uniform(0.1, 2.5) * lease)
         self._note(f"{machine.process.name} is frozen for {duration / SECOND:.2f} s")
-        process = machine.process
+        process, since = machine.process, self._world.now()
         process.freeze()
-        await self._sleep(duration)
-        process.thaw()
+        try:
+            await self._sleep(duration)
+        finally:
+            process.thaw()
+            self._world.history.truth.freezes.append((process.name, since, self._world.now()))
 
     async def _kill(self) -> None:
         machine = self._somebody()
@@ -81,6 +85,15 @@ class ChaosMonkey:
         await self._sleep(duration)
         faults.away = faults.silent = False
 
+    async def _break_operation(self) -> None:
+        """One statement fails for everybody, as when a table is locked, while all the others work."""
+        operation = self._chance.choice(_BREAKABLE)
+        duration = round(self._chance.uniform(0.5, 8) * SECOND)
+        self._note(f"{operation} fails for {duration / SECOND:.2f} s")
+        self._world.faults.broken.add(operation)
+        await self._sleep(duration)
+        self._world.faults.broken.discard(operation)
+
     async def _step_clock(self) -> None:
         machine = self._chance.choice(self._world.machines)
         machine.clock.skew = self._chance.randint(-_HOUR, _HOUR)
@@ -89,6 +102,7 @@ class ChaosMonkey:
     async def _step_store_clock(self) -> None:
         step = self._chance.randint(-3 * SECOND, 3 * SECOND)
         self._world.store_clock.offset += step
+        self._world.history.truth.clock_steps += abs(step)
         self._note(f"the store's clock is set by {step / SECOND:+.2f} s")
 
     async def _start_the_fallen(self) -> None:

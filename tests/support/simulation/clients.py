@@ -10,7 +10,7 @@ import msgspec
 from mainspring.control.jobs import Jobs
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import MILLISECOND, SECOND, Instant
+from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.domain.job import JobSpec, NewJob
 from mainspring.domain.run import NewRun
 from tests.support.simulation.history import History
@@ -52,7 +52,9 @@ class Client:
             for _ in range(scenario.runs // 2):
                 group.create_task(self._submit_at(self._chance.random() * length, scenario))
             for _ in range(scenario.killers):
-                group.create_task(self._submit_killer(self._chance.random() * scenario.troubled / 2))
+                group.create_task(self._submit_one(self._workload.killer, scenario.troubled // 2))
+            for _ in range(scenario.immortals):
+                group.create_task(self._submit_one(self._workload.immortal, scenario.troubled // 2))
             for _ in range(round(scenario.meddling * 16)):
                 group.create_task(self._meddle_at(self._chance.random() * length, until))
         self.done = True
@@ -70,9 +72,9 @@ class Client:
         ]
         await self._submit(runs)
 
-    async def _submit_killer(self, after: float) -> None:
-        await asyncio.sleep(after / SECOND)
-        await self._submit([self._workload.killer(self._ids.new_run_id())])
+    async def _submit_one(self, make: Callable[[RunId], NewRun], within: Micros) -> None:
+        await asyncio.sleep(self._chance.random() * within / SECOND)
+        await self._submit([make(self._ids.new_run_id())])
 
     async def _submit(self, runs: list[NewRun]) -> None:
         for run in runs:

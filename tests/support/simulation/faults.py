@@ -48,6 +48,8 @@ class Faults:
         self.silent = False
         #: Processes that cannot reach the store.
         self.cut_off: set[str] = set()
+        #: Operations that are refused, whoever asks.
+        self.broken: set[str] = set()
 
     def fate(self) -> tuple[Fate, Micros, Micros]:
         """What becomes of a request, and how long it and its reply take."""
@@ -84,6 +86,7 @@ class Faults:
         self.rates = CALM
         self.away = self.silent = False
         self.cut_off.clear()
+        self.broken.clear()
 
     def _latency(self) -> Micros:
         return round(self.rates.latency * (0.5 + 1.5 * self.chance.random()))

@@ -10,6 +10,7 @@ from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import LedgerEntry
 from mainspring.domain.run import NewRun, Settlement, Verdict
+from mainspring.ports.store import EventBatch
 
 
 class RunChange(msgspec.Struct):
@@ -73,10 +74,16 @@ class Truth(msgspec.Struct, kw_only=True):
     calm: list[tuple[Instant, Instant]] = []
     #: In a calm stretch nothing is staged later than this.
     punctual: Micros = 0
+    #: When processes were frozen: name, from, to.
+    freezes: list[tuple[str, Instant, Instant]] = []
+    #: By how much the store's clock was set, in all: whoever estimates it may be off by that.
+    clock_steps: Micros = 0
     #: What is in the store at the end.
     runs: dict[RunId, RunRow] = {}
     jobs: dict[JobId, JobRow] = {}
     ledgers: dict[JobId, list[LedgerEntry]] = {}
+    #: What the outbox told its reader.
+    events: list[EventBatch] = []
     ended_at: Instant = 0
 
 

@@ -299,6 +299,51 @@ def calm_is_punctual(evidence: Evidence) -> Iterator[str]:
                     yield f"{tick.job_id}: a tick was {late / MILLISECOND:.1f} ms late in a calm stretch"
 
 
+def nothing_runs_twice_at_once(evidence: Evidence) -> Iterator[str]:
+    """A worker stops what it runs before its lease ends. It cannot if it is frozen, or if the handler does not stop."""
+    if evidence.truth.clock_steps:
+        return
+    for run, calls in evidence.calls.items():
+        if act_of(evidence.last(run).payload).kind == "stubborn":
+            continue
+        for earlier, later in zip(calls, calls[1:], strict=False):
+            if earlier.ended_order is not None and earlier.ended_order < later.order:
+                continue
+            frozen = any(
+                process == earlier.process and since <= later.started and (earlier.ended is None or since <= earlier.ended)
+                for process, since, _ in evidence.truth.freezes
+            )
+            if not frozen:
+                yield f"{run}: {later.process} began while {earlier.process} still ran it"
+
+
+def every_change_is_told(evidence: Evidence) -> Iterator[str]:
+    told = Counter((run, batch.kind) for batch in evidence.truth.events for run in batch.runs)
+    happened: Counter[tuple[RunId, str]] = Counter()
+    for run, moves in evidence.moves.items():
+        outcomes = {(id(step), settlement.fence): settlement.outcome for step, settlement in evidence.settled[run]}
+        for move in moves:
+            event = _event(move, outcomes.get((id(move.step), move.after.fence), Outcome.RELEASED))
+            if event:
+                happened[run, event] += 1
+    for run, event in sorted(set(told) | set(happened)):
+        if told[run, event] != happened[run, event]:
+            yield f"{run}: {event} happened {happened[run, event]} times and was told {told[run, event]} times"
+
+
+def _event(move: Move, outcome: Outcome) -> str:
+    before, after = move.from_state, move.after.state
+    if before is None:
+        return "run.submitted"
+    if after in OVER:
+        return f"run.{after}"
+    if before is R and after is R:
+        return "run.cancel_requested"
+    if before is R:
+        return {Outcome.RELEASED: "run.released", Outcome.LOST: "run.lost"}.get(outcome, "run.retried")
+    return {Q: "run.queued", R: "run.started"}.get(after, "")
+
+
 def slots_are_kept(evidence: Evidence) -> Iterator[str]:
     changes: list[tuple[int, int, str]] = []
     for call in evidence.history.calls:
@@ -328,5 +373,7 @@ CHECKS = (
     keys_keep_order,
     the_sweeper_finds_nothing,
     calm_is_punctual,
+    nothing_runs_twice_at_once,
+    every_change_is_told,
     slots_are_kept,
 )

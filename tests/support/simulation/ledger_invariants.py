@@ -142,7 +142,7 @@ def _decisions(history: History) -> Iterator[str]:
             if change is None or change.before is None:
                 yield f"{job}: ticks at {step.at} without its schedule moving on"
                 continue
-            yield from _decision(step, change, entries, active[job])
+            yield from _decision(step, change, entries, active[job], history.truth.clock_steps)
         for moved in step.runs:
             if moved.after.job_id is not None:
                 if moved.after.state in OVER:
@@ -154,7 +154,7 @@ def _decisions(history: History) -> Iterator[str]:
 
 
 def _decision(
-    step: Step, change: JobChange, entries: list[LedgerEntry], active: dict[RunId, RunRow]
+    step: Step, change: JobChange, entries: list[LedgerEntry], active: dict[RunId, RunRow], clock_steps: Micros
 ) -> Iterator[str]:
     row = change.before
     assert row is not None
@@ -168,7 +168,7 @@ def _decision(
         return
     decided = [(entry.scheduled_at, entry.decision == "run" or entry.reason == "overlap", entry) for entry in entries]
     due = [at for at, _, _ in decided]
-    if not any(_same(row, decided, now) for now in _possible_nows(row, due, step)):
+    if not any(_same(row, decided, now) for now in _possible_nows(row, due, step, clock_steps)):
         yield f"{where}: sent at {step.sent}, decided {[(e.scheduled_at, e.decision, e.reason) for e in entries]}"
     overlapping = [entry for entry in entries if entry.reason == "overlap"]
     running = [entry for entry in entries if entry.decision == "run"]
@@ -185,7 +185,9 @@ def _decision(
         case Overlap.QUEUE:
             if running and (blocked or len(active) + len(running) > 2):
                 yield f"{where}: a third one beside {list(active)}"
-            if overlapping and not blocked and len(active) + len(running) < 2:
+            # The first of several can wait for its ordering key, which others hold.
+            waits = blocked or any(new.after.job_id == row.id and new.after.state is RunState.BLOCKED for new in step.runs)
+            if overlapping and not waits and len(active) + len(running) < 2:
                 yield f"{where}: skipped, and nobody was waiting"
         case Overlap.CANCEL:
             newest = max(entry.scheduled_at for entry in [*running, *overlapping]) if running or overlapping else 0
@@ -193,11 +195,15 @@ def _decision(
                 yield f"{where}: the newest is to run, but {running} did"
 
 
-def _possible_nows(row: JobRow, due: list[Instant], step: Step) -> list[Instant]:
-    """Every moment at which the decision may have been made, as far as it makes a difference."""
-    policy, first = row.spec.catch_up, step.sent - ESTIMATE
+def _possible_nows(row: JobRow, due: list[Instant], step: Step, clock_steps: Micros) -> list[Instant]:
+    """Every moment at which the decision may have been made, as far as it makes a difference.
+
+    A scheduler that has not noticed yet that the store's clock was set may be ahead of it. Then a tick is recorded
+    early; its run is not started early, because the store looks at its own clock again.
+    """
+    policy, first, last = row.spec.catch_up, step.sent - ESTIMATE - clock_steps, step.sent + clock_steps
     turns = [tick + limit + extra for tick in due for limit in (policy.grace, policy.max_age) for extra in (0, 1)]
-    return [step.sent, first, *(turn for turn in turns if first < turn < step.sent)]
+    return [last, first, *(turn for turn in turns if first < turn < last)]
 
 
 def _same(row: JobRow, decided: list[tuple[Instant, bool, LedgerEntry]], now: Instant) -> bool:

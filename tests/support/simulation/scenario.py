@@ -22,6 +22,7 @@ class Chaos(msgspec.Struct, frozen=True, kw_only=True):
     restart: float = 0.0
     cut_off: float = 0.0
     store_away: float = 0.0
+    break_operation: float = 0.0
     #: The wall clock of a node is set.
     step_clock: float = 0.0
     #: The store's own clock is set, as when another server takes over.
@@ -53,10 +54,13 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 4
     #: Clients cancel, pause and change things.
     meddling: float = 0.5
+    #: Runs that end every process they run in, for each client.
     killers: int = 0
+    #: Runs that cannot be stopped at all, for each client.
+    immortals: int = 0
 
 
-def a_worker(lease: Micros, *, slow_children: bool = False) -> WorkerSettings:
+def a_worker(lease: Micros) -> WorkerSettings:
     return WorkerSettings(
         lease=lease,
         beat_interval=lease // 4,
@@ -98,6 +102,7 @@ def draw(seed: int) -> Scenario:
         restart=sometimes(0.5, 2),
         cut_off=sometimes(0.5, 2),
         store_away=sometimes(0.4, 1),
+        break_operation=sometimes(0.4, 1),
         step_clock=sometimes(0.4, 1),
         step_store_clock=sometimes(0.15, 0.5),
     )
@@ -118,4 +123,5 @@ def draw(seed: int) -> Scenario:
         jobs=chance.randint(2, 6),
         meddling=chance.choice([0.0, 0.5, 1.0]),
         killers=chance.choice([0, 0, 0, 1, 2]),
+        immortals=1 if chance.random() < 0.05 else 0,
     )

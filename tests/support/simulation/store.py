@@ -152,7 +152,7 @@ class FaultyStore:
             wait = max(faults.patience - elapsed, 0) if silent else reply
             _later(self.process, wait, lambda: _fail(answer, "the store cannot be reached"))
             return
-        if fate is Fate.REFUSED:
+        if fate is Fate.REFUSED or operation in faults.broken:
             _later(self.process, reply, lambda: _fail(answer, "the connection was refused"))
             return
         error: MainspringError | None = None

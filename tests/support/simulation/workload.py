@@ -3,6 +3,7 @@
 from random import Random
 
 from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.domain.job import JobSpec, Overlap
 from mainspring.domain.retry import RetryPolicy
@@ -79,7 +80,26 @@ class Workload:
             delay=round(chance.random() * 3 * SECOND),
         )
 
+    def immortal(self, run: RunId) -> NewRun:
+        """A run that does not stop whatever anybody does, long after its time."""
+        return NewRun(
+            id=run,
+            task=LOOP,
+            payload=Act("stubborn", 50 * SECOND).payload(),
+            policy=RunPolicy(timeout=SECOND, retry=RetryPolicy(max_retries=self._chance.randint(0, 1), first_delay=0)),
+        )
+
     def spec(self, name: str, start: Instant, end: Instant) -> JobSpec:
+        """A job that ends at ``end``. One that would never fire is drawn again, since nobody would accept it."""
+        while True:
+            spec = self._any_spec(name, start, end)
+            try:
+                spec.check()
+            except Invalid:
+                continue
+            return spec
+
+    def _any_spec(self, name: str, start: Instant, end: Instant) -> JobSpec:
         chance = self._chance
         schedule: CronSchedule | Interval
         kind = chance.random()

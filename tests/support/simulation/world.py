@@ -1,9 +1,9 @@
 """A world: schedulers, workers and clients around one store, from its first moment until everything has ended."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from random import Random
 from typing import Any
 
 import msgspec
@@ -41,6 +41,7 @@ class World:
         self.exchange = Exchange()
         self.store_clock = StoreClock(loop)
         self.store = make_store(self.store_clock, scenario.shards, self.history)
+        self.store.tables.readers["checker"] = 0
         self.stage = Stage(self.store, self.history)
         self.schedulers = [self._a_scheduler(number + 1) for number in range(scenario.schedulers)]
         self.workers = [self._a_worker(number + 1, slots) for number, slots in enumerate(scenario.workers)]
@@ -114,6 +115,7 @@ class World:
         truth.runs = dict(tables.runs)
         truth.jobs = dict(tables.jobs)
         truth.ledgers = {job: ledger.between(0, 1 << 62, 1 << 30) for job, ledger in tables.ledgers.items()}
+        truth.events = list(tables.outbox)
         truth.ended_at = self.now()
 
     async def end(self) -> None:
@@ -175,11 +177,7 @@ def _errors_told_to(histories: list[History]) -> Iterator[None]:
 
     def keep(_: object, __: str, event: dict[str, Any]) -> dict[str, Any]:
         if event.get("exc_info") and histories:
-            error = event["exc_info"]
-            if error is True:
-                import sys
-
-                error = sys.exc_info()[1]
+            error = sys.exc_info()[1] if event["exc_info"] is True else event["exc_info"]
             histories[-1].errors.append(f"{event.get('event')}: {error!r}")
         raise structlog.DropEvent
 
@@ -193,7 +191,3 @@ def _errors_told_to(histories: list[History]) -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
-
-
-def chance_of(seed: int, what: str) -> Random:
-    return Random(f"{seed} {what}")

@@ -107,7 +107,8 @@ class Crew:
             clock=self._clock,
             outcomes=self._outcomes,
             lifeline=self._lifeline,
-            silence=max((self._settings.lease - self._settings.lease_margin) // SECOND, 1),
+            # Rounded up: when a child gives its worker up, the worker must have given up its lease.
+            silence=-(-(self._settings.lease - self._settings.lease_margin) // SECOND),
             watch=self._watch,
             check_lease=self._check_lease,
             start_timeout=children.start_timeout,

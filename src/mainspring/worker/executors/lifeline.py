@@ -70,6 +70,7 @@ def _watch(descriptor: int, silence: int) -> None:
     while (still := still + 1 if (number := os.pread(descriptor, _NUMBER, 0)) == seen else 0) < silence:
         seen = number
         second.wait(1)
+    sys.stderr.write(f"mainspring: child {os.getpid()} ends, because its worker shows no life\n")
     leave_nobody_behind()
 
 

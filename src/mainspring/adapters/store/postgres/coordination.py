@@ -18,10 +18,10 @@ class Coordination(Part):
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:
         # Statements of their own, none waiting for the client inside a transaction: a frozen member holds no lock.
         async def work(connection: Connection) -> Membership:
-            await connection.execute(self._db.sql["bury"])
             now = await connection.fetchval(self._db.sql["renew"], member, ttl)
             if now is None:
                 raise Fenced(f"member {member} was buried: its lease ran out")
+            await connection.execute(self._db.sql["bury"])
             members = await connection.fetch(self._db.sql["members"])
             owned = await connection.fetch(self._db.sql["owned"], member)
             return Membership(
@@ -33,12 +33,8 @@ class Coordination(Part):
         return await self._db.run(work)
 
     async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
-        async def work(connection: Connection) -> dict[int, int]:
-            await connection.execute(self._db.sql["bury"])
-            rows = await connection.fetch(self._db.sql["take"], member, sorted(shards))
-            return {row["id"]: row["epoch"] for row in rows}
-
-        return await self._db.run(work)
+        rows = await self._db.fetch("take", member, sorted(shards))
+        return {row["id"]: row["epoch"] for row in rows}
 
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
         await self._db.execute("give_up", member, sorted(shards))

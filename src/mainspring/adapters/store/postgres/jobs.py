@@ -67,7 +67,7 @@ class Jobs(Staging):
         await connection.execute(sql["update_job"], job_id, version, JOB_STATE_CODES[revived])
         unmoved = before is not None and decode_spec(before["spec"]).schedule == job.spec.schedule
         if unmoved and state not in _OVER:
-            await connection.execute(sql["touch_schedule"], job_id, None)
+            await connection.execute(sql["touch_schedule"], job_id, True)
         else:
             following = next_after(job.spec.schedule, now, job_id)
             await connection.fetchrow(
@@ -78,6 +78,8 @@ class Jobs(Staging):
                 job.spec.fixed_delay,
                 following is not None,
             )
+            if following is None:
+                await connection.execute(sql["finish_job"], job_id)
         return job_id
 
     async def set_jobs_state(self, jobs: Collection[JobId], state: JobState) -> dict[JobId, JobState]:
@@ -92,9 +94,7 @@ class Jobs(Staging):
                 answer[job_id] = state
                 await connection.execute(self._db.sql["set_job_state"], job_id, JOB_STATE_CODES[state])
                 # The schedule is closed first: no tick can slip in between it and the cancel of what is active.
-                await connection.execute(
-                    self._db.sql["touch_schedule"], job_id, False if state is JobState.CANCELLED else None
-                )
+                await connection.execute(self._db.sql["touch_schedule"], job_id, state is not JobState.CANCELLED)
                 if state is JobState.CANCELLED:
                     active = await connection.fetch(self._db.sql["active_of_job"], job_id)
                     await self._cancel(connection, [RunId(run["id"]) for run in active])

@@ -58,9 +58,7 @@ async def is_current(database: Database) -> bool:
 
     async def work(connection: Connection) -> bool:
         try:
-            return bool(
-                await connection.fetchval(f"SELECT max(version) = $1 FROM {database.schema}.migration", newest)
-            )
+            return bool(await connection.fetchval(f"SELECT max(version) = $1 FROM {database.schema}.migration", newest))
         except asyncpg.UndefinedTableError:
             return False
 

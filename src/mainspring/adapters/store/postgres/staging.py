@@ -33,23 +33,27 @@ class Staging(Submissions):
         row = (await self._db.fetch("stage", owner, list(shards), limit))[0]
         queues = set(row["queues"])
         runs = row["runs"]
-        if row["gated"]:
-            more = await self._db.transaction(lambda connection: self._stage_gated(connection, owner, shards, limit))
-            queues |= set(more)
-            runs += len(more)
+        more = runs >= limit
+        if row["gated"] and not more:
+            looked_at, taken = await self._db.transaction(
+                lambda connection: self._stage_gated(connection, owner, shards, limit - runs)
+            )
+            more = looked_at >= limit - runs
+            queues |= set(taken)
+            runs += len(taken)
         await self._names.name_all(queues)
         return Staged(
             now=row["now"],
             runs=runs,
             queues=tuple(sorted(self._names.name(queue) for queue in queues)),
-            more=row["runs"] >= limit or row["gated"],
+            more=more,
             schedules_due=row["schedules_due"],
         )
 
     async def _stage_gated(
         self, connection: Connection, owner: SessionId, shards: Sequence[int], limit: int
-    ) -> list[int]:
-        """Due runs that must take their key first. Returns the queues of those that got it."""
+    ) -> tuple[int, list[int]]:
+        """Due runs that must take their key first: how many there were, and the queues of those that got it."""
         rows = await connection.fetch(self._db.sql["gated_due"], owner, list(shards), limit)
         taken = await self._lock_gates(connection, [row["gate"] for row in rows])
         queued = []
@@ -66,7 +70,7 @@ class Staging(Submissions):
             await connection.execute(
                 self._db.sql["hold_gates"], [row["gate"] for row in queued], [row["id"] for row in queued]
             )
-        return [row["queue"] for row in queued]
+        return len(rows), [row["queue"] for row in queued]
 
     async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
         rows = await self._db.fetch("upcoming", list(shards), until, limit)
@@ -97,6 +101,17 @@ class Staging(Submissions):
             if gate is not None:
                 work = partial(self._fire_gated, owner=owner, fire=fire, gate=gate)
                 answers[fire.job.id] = await self._db.transaction(work)
+        stalled = [
+            fire.job.id
+            for fire in fires
+            if fire.next_fire is None
+            and not fire.finished
+            and (fired := answers.get(fire.job.id)) is not None
+            and not fired.runs
+        ]
+        if stalled:
+            # A fixed delay whose tick left no run: nothing will end that could start it again.
+            await self._db.execute("end_delay", sorted(stalled))
         return [answers.get(fire.job.id, _NOT_APPLIED) for fire in fires]
 
     def _fire_arguments(self, fires: list[Fire]) -> list[object]:
@@ -226,8 +241,4 @@ class Staging(Submissions):
             else:
                 waiting = (*common, STATE_CODES[state], tick.late)
                 await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
-        runs = [RunId(str(tick.run_id)) for tick, _ in made]
-        await self._tell(connection, "run.submitted", runs)
-        await self._tell(
-            connection, "run.queued", [RunId(str(tick.run_id)) for tick, state in made if state is RunState.QUEUED]
-        )
+        await self._tell(connection, "run.submitted", [RunId(str(tick.run_id)) for tick, _ in made])

@@ -87,15 +87,16 @@ class Submissions(Part):
         gates = {run.id: gate for run in runs if run.id in new and (gate := gate_of(run)) is not None}
         taken = await self._lock_gates(connection, gates.values())
         placed: list[tuple[NewRun, RunState, Instant]] = []
-        answers: list[Accepted] = []
-        seen: set[RunId] = set()
-        for run in runs:
-            if run.id not in new or run.id in seen:
-                answers.append(Accepted(run.id, RunState.QUEUED, False))
+        states: dict[RunId, RunState] = {}
+        # The line of a key goes by (due, id), also inside a batch.
+        lined_up = sorted(
+            ((run.at if run.at is not None else now + run.delay, run.id, run) for run in runs if run.id in new),
+            key=lambda entry: entry[:2],
+        )
+        for due, run_id, run in lined_up:
+            if run_id in states:
                 continue
-            seen.add(run.id)
-            due = run.at if run.at is not None else now + run.delay
-            gate = gates.get(run.id)
+            gate = gates.get(run_id)
             if due > now:
                 state = RunState.SCHEDULED
             elif gate is None or taken[gate] is None:
@@ -104,14 +105,18 @@ class Submissions(Part):
                     taken[gate] = run.id
             else:
                 state = RunState.BLOCKED
-            placed.append((run, state, min(due, now) if run.at is None else due))
-            answers.append(Accepted(run.id, state, True))
+            placed.append((run, state, due))
+            states[run_id] = state
         await self._insert(connection, placed, gates, now)
         held = {gate: run for run, gate in gates.items() if taken[gate] == run}
         if held:
             await connection.execute(self._db.sql["hold_gates"], list(held), list(held.values()))
         await self._tell(connection, "run.submitted", [run.id for run, _, _ in placed])
-        await self._tell(connection, "run.queued", [run.id for run, state, _ in placed if state is RunState.QUEUED])
+        told: set[RunId] = set()
+        answers = []
+        for run in runs:
+            answers.append(Accepted(run.id, states.get(run.id, RunState.QUEUED), run.id in new and run.id not in told))
+            told.add(run.id)
         return answers
 
     async def _lock_gates(self, connection: Connection, gates: Iterable[int]) -> dict[int, str | None]:

@@ -10,7 +10,7 @@ from mainspring.adapters.store.postgres.part import Part
 from mainspring.adapters.store.postgres.rows import OUTCOME_CODES, STATE_CODES, held_runs
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import Micros
-from mainspring.domain.run import HeldRun, Outcome, Settlement, Verdict
+from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement, Verdict
 from mainspring.ports.store import Beat, NewSession, Want
 
 _KINDS = {"worker": 1, "scheduler": 2}
@@ -30,7 +30,31 @@ class Workforce(Part):
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
     ) -> Beat:
         row = (await self._db.fetch("beat", session, ttl, list(held), list(pending), last_claim))[0]
-        return Beat(now=row["now"], alive=row["alive"], cancels=tuple(row["cancels"]), returned=row["returned"])
+        if row["cancelled_unknown"]:
+            # Asked to stop, and nobody runs them. What is missed here the next beat finds again.
+            await self._release_unknown(session, row["cancelled_unknown"])
+        return Beat(
+            now=row["now"],
+            alive=row["alive"],
+            cancels=tuple(row["cancels"]),
+            returned=row["returned"] + len(row["cancelled_unknown"]),
+        )
+
+    async def _release_unknown(self, session: SessionId, runs: list[RunId]) -> None:
+        rows = await self._db.fetch("fences", runs, session)
+        await self.settle(
+            [
+                Settlement(
+                    run=RunId(row["id"]),
+                    fence=row["fence"],
+                    outcome=Outcome.RELEASED,
+                    state=RunState.QUEUED,
+                    reason="released",
+                    lets_go=True,
+                )
+                for row in rows
+            ]
+        )
 
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
         queues: list[int] = []

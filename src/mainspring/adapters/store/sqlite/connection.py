@@ -81,7 +81,7 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        # Checkpoints are done by the one who writes, and each rewrites the same hot pages: few and large ones cost less.
+        # The one who writes does the checkpoints, and each rewrites the same hot pages: few and large ones cost less.
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         migrate(connection, shards)

@@ -19,7 +19,7 @@ class SqliteJobs(Part):
         if not jobs:
             return []
         for job in jobs:
-            self._check_shard(job.id)
+            self._shard_of(job.id)
         payloads = [rows.text_of(job.payload) for job in jobs]
         stored: list[Job] = []
 

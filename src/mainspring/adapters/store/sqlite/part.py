@@ -12,8 +12,9 @@ class Part:
     _reader: Reader
     _time: StoreTime
 
-    def _check_shard(self, identifier: str) -> None:
-        # Nobody would ever look at a shard that the store does not have.
+    def _shard_of(self, identifier: str) -> int:
+        """The shard that an id carries. Nobody would ever look at one that the store does not have."""
         shard = shard_of(identifier)
         if shard >= self.shards:
             raise Invalid("id", f"{identifier} carries shard {shard}", f"0 to {self.shards - 1}")
+        return shard

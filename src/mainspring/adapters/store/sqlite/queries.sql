@@ -2,12 +2,12 @@
 
 -- name: runs
 SELECT json_group_array(json_array(
-    v.id, v.state, b.task, v.queue, v.tenant, v.priority, v.attempt, v.due, v.created_at, v.lost, v.fence, v.reason, v.job_id,
-    v.scheduled_at, v.started_at, v.finished_at, v.cancel_at IS NOT NULL, v.result, v.error))
+    v.id, v.state, b.task, v.queue, v.tenant, v.priority, v.attempt, v.due, v.created_at, v.lost, v.fence, v.reason,
+    v.job_id, v.scheduled_at, v.started_at, v.finished_at, v.cancel_at IS NOT NULL, v.result, v.error))
 FROM (
     SELECT r.id AS id, iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state) AS state,
-           r.body AS body, r.queue AS queue, r.tenant AS tenant, r.priority AS priority, r.attempt AS attempt, r.due AS due,
-           r.created_at AS created_at, r.lost AS lost, r.fence AS fence, '' AS reason, r.job_id AS job_id,
+           r.body AS body, r.queue AS queue, r.tenant AS tenant, r.priority AS priority, r.attempt AS attempt,
+           r.due AS due, r.created_at AS created_at, r.lost AS lost, r.fence AS fence, '' AS reason, r.job_id AS job_id,
            r.scheduled_at AS scheduled_at, r.started_at AS started_at, NULL AS finished_at, r.cancel_at AS cancel_at,
            NULL AS result, NULL AS error
     FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value
@@ -16,8 +16,8 @@ FROM (
            w.job_id, w.scheduled_at, w.started_at, NULL, NULL, NULL, NULL
     FROM json_each(:ids) AS i CROSS JOIN waiting w ON w.id = i.value
     UNION ALL
-    SELECT h.id, h.state, h.body, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence, h.reason,
-           h.job_id, h.scheduled_at, h.started_at, h.finished_at, h.cancel_at, h.result, h.error
+    SELECT h.id, h.state, h.body, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence,
+           h.reason, h.job_id, h.scheduled_at, h.started_at, h.finished_at, h.cancel_at, h.result, h.error
     FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value
 ) AS v CROSS JOIN body b ON b.id = v.body
 
@@ -90,9 +90,9 @@ CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version
 
 -- name: overdue_runs
 SELECT json_group_array(json_array(
-    r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
-    r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate IS NOT NULL OR r.origin IS 'delay',
-    r.cancel_at IS NOT NULL))
+    r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
+    r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
+    r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
 FROM (
     SELECT r.* FROM session s CROSS JOIN run r INDEXED BY run_held ON r.session = s.id AND r.state = 'running'
     WHERE s.dead = 0 AND r.attempt_until < :before LIMIT :limit

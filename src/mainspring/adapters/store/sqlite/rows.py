@@ -1,7 +1,7 @@
 """Values of the domain as the JSON that procedures take and give, and back.
 
-Items are arrays, in the order that the procedures name. Payloads and results are JSON themselves: they travel as strings
-inside it and lie as text in the database, byte for byte.
+Items are arrays, in the order that the procedures name. Payloads and results are JSON themselves: they travel as
+strings inside it and lie as text in the database, byte for byte.
 """
 
 from functools import lru_cache
@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from mainspring.domain.ids import JobId, RunId, SessionId, shard_of, stable_hash
+from mainspring.domain.ids import JobId, RunId, SessionId, stable_hash
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Fire, Job, JobSpec, JobState, LedgerEntry, Overlap, tick_run_id
 from mainspring.domain.run import (
@@ -78,12 +78,12 @@ def gate_of_tick(job: JobId, tenant: str, spec: JobSpec) -> int | None:
     return stable_hash(f"overlap:{job}") if spec.overlap in (Overlap.QUEUE, Overlap.CANCEL) else None
 
 
-def submit_item(run: NewRun) -> tuple[object, ...]:
+def submit_item(run: NewRun, shard: int) -> tuple[object, ...]:
     policy = run.policy
     default = policy is DEFAULT_POLICY
     return (
         run.id,
-        shard_of(run.id),
+        shard,
         run.tenant,
         run.queue,
         run.priority,

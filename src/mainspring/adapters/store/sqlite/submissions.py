@@ -13,9 +13,7 @@ class SqliteSubmissions(Part):
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if not runs:
             return []
-        for run in runs:
-            self._check_shard(run.id)
-        batch = rows.encode([rows.submit_item(run) for run in runs])
+        batch = rows.encode([rows.submit_item(run, self._shard_of(run.id)) for run in runs])
         answer = await self._writer.call("submit", batch, size=len(runs))
         accepted = [Accepted(run.id, RunState.QUEUED, True) for run in runs]
         for place, state, new in rows.accepted.decode(answer):

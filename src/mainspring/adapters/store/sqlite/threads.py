@@ -125,15 +125,22 @@ class DatabaseThread(Generic[Ask]):
                             group.append(request)
                 except Empty:
                     pass
-                _hand_back(group, self._serve(connection, [request.ask for request in group]))
+                _hand_back(group, self._serve_all(connection, [request.ask for request in group]))
                 if last:
                     break
         finally:
             connection.close()
             self._refuse_the_rest()
 
+    def _serve_all(self, connection: apsw.Connection, asks: Sequence[Ask]) -> list[Answer]:
+        try:
+            return self._serve(connection, asks)
+        except Exception as error:
+            # A mistake of ours must not end the thread: everybody would wait for ever.
+            return [StoreUnavailable(f"SQLite: {type(error).__name__}: {error}") for _ in asks]
+
     def _serve(self, connection: apsw.Connection, asks: Sequence[Ask]) -> list[Answer]:
-        """An answer for each, in order. Must not raise."""
+        """An answer for each, in order."""
         raise NotImplementedError
 
     def _refuse_the_rest(self) -> None:
@@ -232,11 +239,13 @@ def call_procedures(connection: apsw.Connection, calls: Sequence[Call], now: Ins
     return tuple(str(reply) for reply in replies)
 
 
-_CALLS = [f"INSERT INTO call VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * size)}" for size in range(1, LARGEST_GROUP + 1)]
-_REPLIES = [
-    "SELECT " + ", ".join(f"(SELECT body FROM reply WHERE number = {number})" for number in range(size))
-    for size in range(1, LARGEST_GROUP + 1)
-]
+def _statements(first: str, each: str) -> list[str]:
+    """One statement for each size of group, smallest first."""
+    return [first + ", ".join(each.format(number) for number in range(size)) for size in range(1, LARGEST_GROUP + 1)]
+
+
+_CALLS = _statements("INSERT INTO call VALUES ", "(?, ?, ?, ?, ?, ?)")
+_REPLIES = _statements("SELECT ", "(SELECT body FROM reply WHERE number = {})")
 
 
 def _hand_back(requests: Sequence[_Request[Ask]], answers: Sequence[Answer]) -> None:

@@ -17,7 +17,7 @@ WITH clock AS MATERIALIZED (
         FROM alive, unnest($3::int[], $4::int[]) AS w(queue, most), LATERAL (
             SELECT r.id FROM mainspring.run r
             WHERE r.queue = w.queue AND r.lane = 0 AND r.state = 3
-              AND (r.start_by IS NULL OR r.start_by >= (SELECT now FROM clock))
+              AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= (SELECT now FROM clock))
               AND (r.deadline IS NULL OR r.deadline > (SELECT now FROM clock))
             ORDER BY r.rank, r.id LIMIT w.most FOR UPDATE SKIP LOCKED
         ) AS best
@@ -46,7 +46,7 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), kept AS (
     UPDATE mainspring.session s SET lease_until = clock.now + $2::bigint
-    FROM clock WHERE s.id = $1 AND s.live AND s.lease_until > clock.now
+    FROM clock WHERE s.id = $1 AND s.live
     RETURNING s.id
 ), returned AS (
     UPDATE mainspring.run r
@@ -54,6 +54,7 @@ WITH clock AS MATERIALIZED (
         attempt_until = NULL
     FROM kept
     WHERE r.session = kept.id AND r.state = 4 AND r.claim <= $5 AND r.claim <> ALL ($4::int[]) AND r.id <> ALL ($3::uuid[])
+      AND r.cancel_at IS NULL
     RETURNING r.id
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, runs)
@@ -61,9 +62,14 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM returned)
 )
 SELECT clock.now, EXISTS (SELECT FROM kept) AS alive, (SELECT count(*) FROM returned) AS returned,
+       ARRAY(SELECT r.id FROM mainspring.run r, kept WHERE r.session = kept.id AND r.state = 4 AND r.cancel_at IS NOT NULL
+             AND r.claim <= $5 AND r.claim <> ALL ($4::int[]) AND r.id <> ALL ($3::uuid[])) AS cancelled_unknown,
        ARRAY(SELECT r.id FROM mainspring.run r WHERE r.session = $1 AND r.state = 4 AND r.cancel_at IS NOT NULL
              AND r.id = ANY ($3::uuid[])) AS cancels
 FROM clock
+
+-- name: fences
+SELECT id, fence FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND session = $2 AND claim IS NOT NULL
 
 -- name: close_session
 UPDATE mainspring.session SET live = false, ended_at = mainspring.now_us() WHERE id = $1 AND live

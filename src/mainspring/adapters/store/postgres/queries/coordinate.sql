@@ -1,8 +1,8 @@
 -- name: renew
--- Extend the lease; then, with the expired buried by the statement before, who is left and what is mine.
+-- A lease that ran out unnoticed is extended; the expired are buried by the statement after.
 UPDATE mainspring.session s SET lease_until = clock.now + $2::bigint
 FROM (SELECT mainspring.now_us() AS now) AS clock
-WHERE s.id = $1 AND s.live AND s.lease_until > clock.now
+WHERE s.id = $1 AND s.live
 RETURNING clock.now
 
 -- name: members
@@ -12,12 +12,19 @@ SELECT id FROM mainspring.session WHERE kind = 2 AND live ORDER BY id
 SELECT id, epoch FROM mainspring.shard WHERE owner = $1
 
 -- name: take
--- The expired were buried by the statement before, so `live` is the truth about an owner.
+-- A lease that has run out is locked before its shards are taken, so that a renewal comes before this or after it.
+WITH expired AS MATERIALIZED (
+    SELECT s.id FROM mainspring.session s
+    WHERE s.live AND s.lease_until <= mainspring.now_us()
+      AND s.id = ANY (ARRAY(SELECT h.owner FROM mainspring.shard h WHERE h.id = ANY ($2::smallint[])))
+    FOR UPDATE
+)
 UPDATE mainspring.shard h SET owner = $1, epoch = h.epoch + 1
 WHERE h.id = ANY (ARRAY(
     SELECT f.id FROM mainspring.shard f
-    WHERE f.id = ANY ($2::smallint[]) AND (f.owner IS NULL OR NOT EXISTS (
-        SELECT FROM mainspring.session s WHERE s.id = f.owner AND s.live))
+    WHERE f.id = ANY ($2::smallint[]) AND (
+        f.owner IS NULL OR f.owner = ANY (ARRAY(SELECT id FROM expired)) OR
+        NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = f.owner AND s.live))
     ORDER BY f.id FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM mainspring.session s WHERE s.id = $1 AND s.live AND s.lease_until > mainspring.now_us())
 RETURNING h.id, h.epoch

@@ -49,10 +49,8 @@ WITH clock AS MATERIALIZED (
     FROM made m, clock WHERE m.due > clock.now
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, e.kind, e.runs
-    FROM clock, (SELECT 'run.submitted', array_agg(run_id) FROM made
-                 UNION ALL SELECT 'run.queued', array_agg(run_id) FROM made, clock WHERE due <= clock.now) AS e(kind, runs)
-    WHERE e.runs IS NOT NULL AND EXISTS (SELECT FROM mainspring.outbox_cursor)
+    SELECT clock.now, 'run.submitted', (SELECT array_agg(run_id) FROM made) FROM clock
+    WHERE EXISTS (SELECT FROM made) AND EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 SELECT m.job_id, (SELECT count(*) FROM made WHERE made.job_id = m.job_id) AS runs FROM moved m
 
@@ -107,7 +105,10 @@ ON CONFLICT (job_id) DO UPDATE SET next_fire = excluded.next_fire, delay = exclu
 RETURNING rev
 
 -- name: touch_schedule
-UPDATE mainspring.schedule SET rev = rev + 1, active = coalesce($2, active) WHERE job_id = $1
+-- Something about its job changed; false as well: no more ticks.
+UPDATE mainspring.schedule
+SET rev = rev + 1, active = active AND $2::boolean, next_fire = CASE WHEN active AND $2::boolean THEN next_fire END
+WHERE job_id = $1
 
 -- name: lock_jobs
 SELECT id, state FROM mainspring.job WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE

@@ -27,24 +27,26 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), waited AS (
     DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(
-        (SELECT id FROM mainspring.waiting w WHERE w.start_by < (SELECT now FROM clock) ORDER BY w.start_by LIMIT $1
+        (SELECT id FROM mainspring.waiting w WHERE w.start_by < (SELECT now FROM clock) AND w.attempt = 0 ORDER BY w.start_by LIMIT $1
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
         (SELECT id FROM mainspring.waiting w WHERE w.deadline < (SELECT now FROM clock) ORDER BY w.deadline LIMIT $1
          FOR UPDATE SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, deadline
+              job_version, body_id, replay_of, target, origin, gate, start_by
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY (ARRAY(
-        (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.start_by < (SELECT now FROM clock) ORDER BY r.start_by LIMIT $1
+        (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.start_by < (SELECT now FROM clock) AND r.attempt = 0
+         ORDER BY r.start_by LIMIT $1
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
         (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.deadline < (SELECT now FROM clock) ORDER BY r.deadline LIMIT $1
          FOR UPDATE SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, deadline
+              job_version, body_id, replay_of, target, origin, gate, start_by
 ), gone AS (
-    SELECT g.*, coalesce(g.deadline < clock.now, false) AS failed
+    -- What has missed both is expired.
+    SELECT g.*, g.attempt > 0 OR coalesce(g.start_by >= clock.now, true) AS failed
     FROM clock, (SELECT * FROM waited UNION ALL SELECT * FROM queued) AS g
 ), ended AS (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,

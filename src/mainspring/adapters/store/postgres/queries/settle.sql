@@ -51,7 +51,7 @@ WITH clock AS MATERIALIZED (
                                     job_id, job_version, body_id, replay_of, target, origin, reason)
     SELECT g.id, g.shard, 1, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
            g.lane, g.body_bucket, clock.now + g.delay, g.created_at, g.timeout, g.rev + 1, g.fence, true, g.gate IS NOT NULL,
-           NULL, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id, g.replay_of, g.target, g.origin,
+           g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id, g.replay_of, g.target, g.origin,
            g.why
     FROM gone g, clock WHERE g.final = 1
 ), ended AS (
@@ -154,8 +154,8 @@ WITH clock AS MATERIALIZED (
            g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, 'cancelled'
     FROM gone g, clock
 ), asked AS (
-    UPDATE mainspring.run SET cancel_at = coalesce(cancel_at, clock.now), rev = rev + 1
-    FROM clock WHERE id = ANY ($1::uuid[]) AND claim IS NOT NULL
+    UPDATE mainspring.run SET cancel_at = clock.now, rev = rev + 1
+    FROM clock WHERE id = ANY ($1::uuid[]) AND claim IS NOT NULL AND cancel_at IS NULL
     RETURNING id
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, runs)
@@ -166,4 +166,6 @@ WITH clock AS MATERIALIZED (
 )
 SELECT id, 7::smallint AS state, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job FROM gone
 UNION ALL SELECT id, 0::smallint, NULL, NULL FROM asked
+UNION ALL SELECT r.id, 0::smallint, NULL, NULL FROM mainspring.run r
+          WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL AND r.cancel_at IS NOT NULL
 UNION ALL SELECT h.id, h.state, NULL, NULL FROM mainspring.history h WHERE h.id = ANY ($1::uuid[])

@@ -15,9 +15,7 @@ WITH made AS (
              AS i(id, bucket, shard, priority, tenant, queue, timeout, start_by, deadline, replay_of)
 )
 INSERT INTO mainspring.outbox (at, kind, runs)
-SELECT mainspring.now_us(), kind, $1::uuid[]
-FROM unnest(ARRAY['run.submitted', 'run.queued']) AS kind
-WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+SELECT mainspring.now_us(), 'run.submitted', $1::uuid[] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 
 -- name: submit_any
 -- Some for later. Same arguments, then the time asked for and the delay.
@@ -47,9 +45,7 @@ WITH clock AS MATERIALIZED (
     FROM input WHERE due > now
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, e.kind, e.runs
-    FROM clock, (SELECT 'run.submitted', $1::uuid[] UNION ALL SELECT 'run.queued', array_agg(id) FROM queued) AS e(kind, runs)
-    WHERE e.runs IS NOT NULL AND EXISTS (SELECT FROM mainspring.outbox_cursor)
+    SELECT clock.now, 'run.submitted', $1::uuid[] FROM clock WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 SELECT id FROM queued
 

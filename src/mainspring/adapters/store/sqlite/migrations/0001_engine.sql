@@ -151,7 +151,7 @@ CREATE INDEX waiting_job ON waiting (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX waiting_start_by ON waiting (start_by) WHERE start_by IS NOT NULL;
 CREATE INDEX waiting_deadline ON waiting (deadline) WHERE deadline IS NOT NULL;
 
--- A key that lets one run through at a time. There is a row while somebody holds it: queued, running or between attempts.
+-- A key that lets one run through at a time. A row is there while somebody holds it: queued, running, between attempts.
 CREATE TABLE gate (
     key    INTEGER PRIMARY KEY,
     holder TEXT NOT NULL

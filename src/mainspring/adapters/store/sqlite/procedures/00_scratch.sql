@@ -47,6 +47,7 @@ CREATE TEMP VIEW fire_tick (
             NULL;
 CREATE TEMP TABLE fired (n INTEGER PRIMARY KEY);
 CREATE TEMP TABLE made (place INTEGER PRIMARY KEY, n INTEGER, id TEXT, queue TEXT);
+CREATE INDEX temp.made_by ON made (n);
 
 -- Jobs whose state is changed, one at a time.
 CREATE TEMP VIEW set_job (id, state, now) AS SELECT NULL, NULL, NULL;

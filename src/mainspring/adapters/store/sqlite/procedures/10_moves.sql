@@ -4,31 +4,30 @@
 -- Those of one gate stand in the order of (due, id), inside a batch too.
 CREATE TEMP TRIGGER enter_fresh_runs INSTEAD OF INSERT ON enter_fresh BEGIN
     INSERT INTO gate (key, holder)
-    SELECT f.gate, f.id FROM fresh f
-    WHERE f.gate IS NOT NULL AND f.due <= NEW.now AND NOT EXISTS (
-        SELECT 1 FROM waiting w INDEXED BY waiting_blocked WHERE w.state = 'blocked' AND w.gate = f.gate)
-    ORDER BY f.due, f.id
+    SELECT fresh.gate, fresh.id FROM fresh
+    WHERE fresh.gate IS NOT NULL AND fresh.due <= NEW.now AND NOT EXISTS (
+        SELECT 1 FROM waiting w INDEXED BY waiting_blocked WHERE w.state = 'blocked' AND w.gate = fresh.gate)
+    ORDER BY fresh.due, fresh.id
     ON CONFLICT DO NOTHING;
 
     INSERT INTO run (id, state, shard, tenant, queue, rank, priority, attempt, lost, late, fence, body, timeout, due,
                      created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, replay_of)
-    SELECT f.id, 'queued', f.shard, f.tenant, f.queue, NEW.now + f.priority * 1000000000 + f.late * 60000000, f.priority,
-           0, 0, f.late, 0, f.body, f.timeout, f.due, NEW.now, f.start_by, f.deadline, f.gate, f.job_id, f.job_version,
-           f.scheduled_at, f.origin, f.replay_of
-    FROM fresh f
-    WHERE f.due <= NEW.now AND (f.gate IS NULL OR f.id = (SELECT g.holder FROM gate g WHERE g.key = f.gate));
+    SELECT id, 'queued', shard, tenant, queue, NEW.now + priority * 1000000000 + late * 60000000, priority, 0, 0, late,
+           0, body, timeout, due, NEW.now, start_by, deadline, gate, job_id, job_version, scheduled_at, origin,
+           replay_of
+    FROM fresh
+    WHERE due <= NEW.now AND (gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));
 
     INSERT INTO waiting (id, state, shard, tenant, queue, priority, attempt, lost, late, fence, body, timeout, due,
                          created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, replay_of)
-    SELECT f.id, iif(f.due <= NEW.now, 'blocked', 'scheduled'), f.shard, f.tenant, f.queue, f.priority, 0, 0, f.late, 0,
-           f.body, f.timeout, f.due, NEW.now, f.start_by, f.deadline, f.gate, f.job_id, f.job_version, f.scheduled_at,
-           f.origin, f.replay_of
-    FROM fresh f
-    WHERE f.due > NEW.now
-       OR (f.gate IS NOT NULL AND f.id IS NOT (SELECT g.holder FROM gate g WHERE g.key = f.gate));
+    SELECT id, iif(due <= NEW.now, 'blocked', 'scheduled'), shard, tenant, queue, priority, 0, 0, late, 0, body,
+           timeout, due, NEW.now, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, replay_of
+    FROM fresh
+    WHERE due > NEW.now
+       OR (gate IS NOT NULL AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));
 
     INSERT INTO happened (kind, run)
-    SELECT 'run.submitted', f.id FROM fresh f WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY f.n;
+    SELECT 'run.submitted', id FROM fresh WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY n;
 END;
 
 -- A gate that a run held is free: the first in its line is queued and holds it now.
@@ -40,13 +39,13 @@ CREATE TEMP TRIGGER free_one_gate INSTEAD OF INSERT ON free_gate BEGIN
     WHERE w.state = 'blocked' AND w.gate = NEW.key AND NOT EXISTS (SELECT 1 FROM gate g WHERE g.key = NEW.key)
     ORDER BY w.due, w.id LIMIT 1;
 
-    INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body, timeout,
-                     due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin,
-                     target, replay_of)
+    INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body,
+                     timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
+                     origin, target, replay_of)
     SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
            NEW.now + w.priority * 1000000000 + (w.late OR w.attempt > 0) * 60000000, w.rev + 1, w.priority, w.attempt,
-           w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline, w.gate,
-           w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of
+           w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline,
+           w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of
     FROM gate g CROSS JOIN waiting w ON w.id = g.holder
     WHERE g.key = NEW.key AND w.state = 'blocked';
 
@@ -59,9 +58,9 @@ END;
 
 -- A run that is queued or waits ends without an attempt.
 CREATE TEMP TRIGGER end_one_run INSTEAD OF INSERT ON end_run BEGIN
-    INSERT INTO history (id, state, tenant, queue, rev, priority, attempt, lost, fence, by_attempt, body, due, created_at,
-                         started_at, finished_at, cancel_at, job_id, job_version, scheduled_at, origin, target, replay_of,
-                         reason)
+    INSERT INTO history (id, state, tenant, queue, rev, priority, attempt, lost, fence, by_attempt, body, due,
+                         created_at, started_at, finished_at, cancel_at, job_id, job_version, scheduled_at, origin,
+                         target, replay_of, reason)
     SELECT r.id, NEW.state, r.tenant, r.queue, r.rev + 1, r.priority, r.attempt, r.lost, r.fence, 0, r.body, r.due,
            r.created_at, r.started_at, NEW.now, iif(NEW.state = 'cancelled', coalesce(r.cancel_at, NEW.now), NULL),
            r.job_id, r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of, NEW.reason
@@ -81,8 +80,9 @@ CREATE TEMP TRIGGER end_one_run INSTEAD OF INSERT ON end_run BEGIN
     -- A blocked run holds nothing, so the line is not disturbed by its end.
     INSERT INTO free_gate (key, holder, now)
     SELECT g.key, g.holder, NEW.now
-    FROM (SELECT r.gate FROM run r WHERE r.id = NEW.id UNION ALL SELECT w.gate FROM waiting w WHERE w.id = NEW.id) AS had
-    CROSS JOIN gate g ON g.key = had.gate
+    FROM (SELECT r.gate FROM run r WHERE r.id = NEW.id
+          UNION ALL SELECT w.gate FROM waiting w WHERE w.id = NEW.id) AS its
+    CROSS JOIN gate g ON g.key = its.gate
     WHERE g.holder = NEW.id;
 
     DELETE FROM run WHERE id = NEW.id AND state = 'queued';
@@ -106,6 +106,6 @@ END;
 -- The end of a request: what happened is written down, one row a kind.
 CREATE TEMP TRIGGER tell_what_happened INSTEAD OF INSERT ON tell BEGIN
     INSERT INTO outbox (at, kind, runs)
-    SELECT NEW.now, h.kind, json_group_array(h.run ORDER BY h.n) FROM happened h GROUP BY h.kind ORDER BY min(h.n);
+    SELECT NEW.now, kind, json_group_array(run ORDER BY n) FROM happened GROUP BY kind ORDER BY min(n);
     DELETE FROM happened;
 END;

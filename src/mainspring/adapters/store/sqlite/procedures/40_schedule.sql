@@ -1,7 +1,8 @@
 -- What schedulers do.
 
 -- Scheduled runs of owned shards that are due are queued, or join the line of their gate, oldest first.
--- Who: the owner. Size: the limit. Batch: shards. Answer: now, how many, their queues, more, whether schedules are due.
+-- Who: the owner. Size: the limit. Batch: shards. Answer: now, how many, their queues, whether there are more, whether
+-- schedules are due.
 CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGIN
     DELETE FROM picked;
     -- A merge of the shards' lines: whoever is taken from the front is replaced by the one behind. It looks at no more
@@ -9,18 +10,19 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
     INSERT INTO picked (id)
     SELECT id FROM (
         WITH RECURSIVE mine (shard) AS MATERIALIZED (
-            SELECT h.id FROM shard h
-            WHERE h.id IN (SELECT value FROM json_each(NEW.batch)) AND h.owner = NEW.who AND EXISTS (
-                SELECT 1 FROM session s WHERE s.id = NEW.who AND s.dead = 0 AND s.lease_until >= NEW.now)
+            SELECT shard.id FROM shard
+            WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.who AND EXISTS (
+                SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until >= NEW.now)
         ), line (shard, due, id) AS (
-            SELECT w.shard, w.due, w.id FROM mine m CROSS JOIN waiting w ON w.id = (
+            SELECT w.shard, w.due, w.id FROM mine CROSS JOIN waiting w ON w.id = (
                 SELECT f.id FROM waiting f INDEXED BY waiting_due
-                WHERE f.state = 'scheduled' AND f.shard = m.shard AND f.due <= NEW.now
+                WHERE f.state = 'scheduled' AND f.shard = mine.shard AND f.due <= NEW.now
                 ORDER BY f.due, f.id LIMIT 1)
             UNION ALL
-            SELECT w.shard, w.due, w.id FROM line l CROSS JOIN waiting w ON w.id = (
+            SELECT w.shard, w.due, w.id FROM line CROSS JOIN waiting w ON w.id = (
                 SELECT f.id FROM waiting f INDEXED BY waiting_due
-                WHERE f.state = 'scheduled' AND f.shard = l.shard AND f.due <= NEW.now AND (f.due, f.id) > (l.due, l.id)
+                WHERE f.state = 'scheduled' AND f.shard = line.shard AND f.due <= NEW.now
+                  AND (f.due, f.id) > (line.due, line.id)
                 ORDER BY f.due, f.id LIMIT 1)
             ORDER BY 2, 3
             LIMIT NEW.size + 1
@@ -32,39 +34,39 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
     DELETE FROM picked WHERE n > NEW.size;
 
     INSERT INTO gate (key, holder)
-    SELECT w.gate, w.id FROM picked p CROSS JOIN waiting w ON w.id = p.id
+    SELECT w.gate, w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id
     WHERE w.gate IS NOT NULL AND NOT EXISTS (
         SELECT 1 FROM waiting b INDEXED BY waiting_blocked WHERE b.state = 'blocked' AND b.gate = w.gate)
-    ORDER BY p.n
+    ORDER BY picked.n
     ON CONFLICT DO NOTHING;
     UPDATE waiting SET state = 'blocked', rev = rev + 1
-    WHERE id IN (SELECT p.id FROM picked p) AND gate IS NOT NULL
+    WHERE id IN (SELECT id FROM picked) AND gate IS NOT NULL
       AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = waiting.gate);
     DELETE FROM picked WHERE (SELECT w.state FROM waiting w WHERE w.id = picked.id) = 'blocked';
 
-    INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body, timeout,
-                     due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin,
-                     target, replay_of)
+    INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body,
+                     timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
+                     origin, target, replay_of)
     SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
            NEW.now + w.priority * 1000000000 + (w.late OR w.attempt > 0) * 60000000, w.rev + 1, w.priority, w.attempt,
-           w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline, w.gate,
-           w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of
-    FROM picked p CROSS JOIN waiting w ON w.id = p.id;
-    DELETE FROM waiting WHERE id IN (SELECT p.id FROM picked p);
+           w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline,
+           w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of
+    FROM picked CROSS JOIN waiting w ON w.id = picked.id;
+    DELETE FROM waiting WHERE id IN (SELECT id FROM picked);
 
     INSERT INTO outbox (at, kind, runs)
-    SELECT NEW.now, 'run.queued', (SELECT json_group_array(p.id ORDER BY p.n) FROM picked p)
+    SELECT NEW.now, 'run.queued', (SELECT json_group_array(id ORDER BY n) FROM picked)
     WHERE EXISTS (SELECT 1 FROM outbox_cursor) AND EXISTS (SELECT 1 FROM picked);
 
     UPDATE reply SET body = json_array(
         NEW.now,
         (SELECT count(*) FROM picked),
-        json((SELECT json_group_array(DISTINCT r.queue) FROM picked p CROSS JOIN run r ON r.id = p.id)),
+        json((SELECT json_group_array(DISTINCT r.queue) FROM picked CROSS JOIN run r ON r.id = picked.id)),
         body + 0,
-        EXISTS (SELECT 1 FROM shard h CROSS JOIN schedule s INDEXED BY schedule_due ON s.shard = h.id
-                WHERE h.id IN (SELECT value FROM json_each(NEW.batch)) AND h.owner = NEW.who AND s.active = 1
+        EXISTS (SELECT 1 FROM shard CROSS JOIN schedule s INDEXED BY schedule_due ON s.shard = shard.id
+                WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.who AND s.active = 1
                   AND s.next_fire <= NEW.now
-                  AND EXISTS (SELECT 1 FROM session o WHERE o.id = NEW.who AND o.dead = 0 AND o.lease_until >= NEW.now)))
+                  AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until >= NEW.now)))
     WHERE number = NEW.number;
 END;
 
@@ -77,52 +79,55 @@ CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.kind = 'fire' BEGIN
     DELETE FROM made;
     INSERT INTO fire_job (n, job_id, rev, next_fire, finished, delay, overlap, queue, priority, timeout, gate,
                           start_within, deadline, ticks, now, who)
-    SELECT i.key, i.value ->> 0, i.value ->> 1, i.value ->> 2, i.value ->> 3, i.value ->> 4, i.value ->> 5, i.value ->> 6,
-           i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11, i.value -> 12, NEW.now, NEW.who
+    SELECT i.key, i.value ->> 0, i.value ->> 1, i.value ->> 2, i.value ->> 3, i.value ->> 4, i.value ->> 5,
+           i.value ->> 6, i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11,
+           i.value -> 12, NEW.now, NEW.who
     FROM json_each(NEW.batch) AS i;
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(
-        f.n, (SELECT count(*) FROM made m WHERE m.n = f.n),
-        json((SELECT json_group_array(DISTINCT m.queue) FROM made m CROSS JOIN run r ON r.id = m.id
-              WHERE m.n = f.n AND r.state = 'queued'))))
-    FROM fired f;
+        fired.n, (SELECT count(*) FROM made WHERE made.n = fired.n),
+        json((SELECT json_group_array(DISTINCT made.queue) FROM made CROSS JOIN run r ON r.id = made.id
+              WHERE made.n = fired.n AND r.state = 'queued'))))
+    FROM fired;
 END;
 
 -- Applied whole or not at all. The job's own row says whether somebody was here before.
 CREATE TEMP TRIGGER fire_one_job INSTEAD OF INSERT ON fire_job
 WHEN EXISTS (
-    SELECT 1 FROM schedule s CROSS JOIN shard h ON h.id = s.shard CROSS JOIN session o ON o.id = h.owner
-    WHERE s.job_id = NEW.job_id AND s.active = 1 AND s.rev = NEW.rev AND h.owner = NEW.who AND o.dead = 0
-      AND o.lease_until >= NEW.now
+    SELECT 1 FROM schedule s CROSS JOIN shard ON shard.id = s.shard CROSS JOIN session ON session.id = shard.owner
+    WHERE s.job_id = NEW.job_id AND s.active = 1 AND s.rev = NEW.rev AND shard.owner = NEW.who AND session.dead = 0
+      AND session.lease_until >= NEW.now
 ) BEGIN
     INSERT INTO fired (n) VALUES (NEW.n);
     INSERT INTO fire_tick (n, job_id, overlap, queue, priority, timeout, gate, start_within, deadline, origin,
                            scheduled_at, decision, reason, run_id, due, late, ticks, last_at, now)
-    SELECT NEW.n, NEW.job_id, NEW.overlap, NEW.queue, NEW.priority, NEW.timeout, NEW.gate, NEW.start_within, NEW.deadline,
-           iif(NEW.delay IS NULL, 'tick', 'delay'), t.value ->> 0, t.value ->> 1, t.value ->> 2, t.value ->> 3,
-           t.value ->> 4, t.value ->> 5, t.value ->> 6, t.value ->> 7, NEW.now
+    SELECT NEW.n, NEW.job_id, NEW.overlap, NEW.queue, NEW.priority, NEW.timeout, NEW.gate, NEW.start_within,
+           NEW.deadline, iif(NEW.delay IS NULL, 'tick', 'delay'), t.value ->> 0, t.value ->> 1, t.value ->> 2,
+           t.value ->> 3, t.value ->> 4, t.value ->> 5, t.value ->> 6, t.value ->> 7, NEW.now
     FROM json_each(NEW.ticks) AS t;
 
     -- A fixed delay waits for the end of its run; without one (the overlap rule) it counts from now.
     UPDATE schedule SET next_fire = NEW.next_fire, awaits = NULL, rev = rev + 1, active = NOT NEW.finished,
                         tick_no = tick_no + json_array_length(NEW.ticks)
     WHERE job_id = NEW.job_id;
-    UPDATE schedule SET awaits = (SELECT m.id FROM made m WHERE m.n = NEW.n ORDER BY m.place DESC LIMIT 1)
+    UPDATE schedule SET awaits = (SELECT made.id FROM made WHERE made.n = NEW.n ORDER BY made.place DESC LIMIT 1)
     WHERE job_id = NEW.job_id AND NEW.delay IS NOT NULL AND NEW.next_fire IS NULL AND active = 1;
     UPDATE schedule SET awaits = NULL, next_fire = NEW.now + NEW.delay
     WHERE job_id = NEW.job_id AND NEW.delay IS NOT NULL AND next_fire IS NULL AND active = 1
-      AND NOT EXISTS (SELECT 1 FROM run r WHERE r.id = awaits) AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = awaits);
+      AND NOT EXISTS (SELECT 1 FROM run r WHERE r.id = awaits)
+      AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = awaits);
     UPDATE job SET state = 'finished', updated_at = NEW.now WHERE id = NEW.job_id AND NEW.finished;
 END;
 
 CREATE TEMP TRIGGER fire_one_tick INSTEAD OF INSERT ON fire_tick
 WHEN NOT EXISTS (SELECT 1 FROM ledger l WHERE l.job_id = NEW.job_id AND l.scheduled_at = NEW.scheduled_at) BEGIN
     INSERT INTO ledger (job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at)
-    SELECT NEW.job_id, NEW.scheduled_at, iif(o.overlaps, 'skipped', NEW.decision), iif(o.overlaps, 'overlap', NEW.reason),
-           iif(o.overlaps, NULL, NEW.run_id), j.version, h.epoch, NEW.ticks, NEW.last_at
-    FROM job j CROSS JOIN schedule s ON s.job_id = j.id CROSS JOIN shard h ON h.id = s.shard CROSS JOIN (
+    SELECT NEW.job_id, NEW.scheduled_at, iif(o.overlaps, 'skipped', NEW.decision),
+           iif(o.overlaps, 'overlap', NEW.reason), iif(o.overlaps, NULL, NEW.run_id), j.version, shard.epoch,
+           NEW.ticks, NEW.last_at
+    FROM job j CROSS JOIN schedule s ON s.job_id = j.id CROSS JOIN shard ON shard.id = s.shard CROSS JOIN (
         SELECT NEW.decision = 'run' AND CASE NEW.overlap
             WHEN 'skip' THEN EXISTS (SELECT 1 FROM run r WHERE r.job_id = NEW.job_id)
                           OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id)
@@ -133,8 +138,8 @@ WHEN NOT EXISTS (SELECT 1 FROM ledger l WHERE l.job_id = NEW.job_id AND l.schedu
     WHERE j.id = NEW.job_id;
 
     DELETE FROM fresh;
-    INSERT INTO fresh (id, n, shard, tenant, queue, priority, body, timeout, due, start_by, deadline, gate, late, job_id,
-                       job_version, scheduled_at, origin)
+    INSERT INTO fresh (id, n, shard, tenant, queue, priority, body, timeout, due, start_by, deadline, gate, late,
+                       job_id, job_version, scheduled_at, origin)
     SELECT NEW.run_id, 0, s.shard, j.tenant, NEW.queue, NEW.priority, v.body, NEW.timeout, NEW.due,
            NEW.due + NEW.start_within, NEW.due + NEW.deadline, NEW.gate, NEW.late, j.id, j.version, NEW.scheduled_at,
            NEW.origin
@@ -154,7 +159,7 @@ WHEN NOT EXISTS (SELECT 1 FROM ledger l WHERE l.job_id = NEW.job_id AND l.schedu
     ORDER BY a.state <> 'blocked';
 
     INSERT INTO enter_fresh (now) VALUES (NEW.now);
-    INSERT INTO made (n, id, queue) SELECT NEW.n, f.id, f.queue FROM fresh f;
+    INSERT INTO made (n, id, queue) SELECT NEW.n, fresh.id, fresh.queue FROM fresh;
 END;
 
 -- Jobs are paused, resumed or cancelled. Batch: the state, ids. Answer: (id, state) of those there are.
@@ -169,7 +174,7 @@ CREATE TEMP TRIGGER set_jobs INSTEAD OF INSERT ON call WHEN NEW.kind = 'set_jobs
 END;
 
 CREATE TEMP TRIGGER set_one_job INSTEAD OF INSERT ON set_job
-WHEN EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.id AND j.state IN ('scheduled', 'paused') AND j.state <> NEW.state) BEGIN
+WHEN (SELECT j.state IN ('scheduled', 'paused') AND j.state <> NEW.state FROM job j WHERE j.id = NEW.id) BEGIN
     UPDATE job SET state = NEW.state, updated_at = NEW.now WHERE id = NEW.id;
     -- The schedule is closed first: nothing can be made behind the runs that are asked to stop.
     UPDATE schedule SET rev = rev + 1, active = NEW.state <> 'cancelled',

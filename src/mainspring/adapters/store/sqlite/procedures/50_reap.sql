@@ -6,15 +6,15 @@ CREATE TEMP TRIGGER bury INSTEAD OF INSERT ON call WHEN NEW.kind = 'bury' BEGIN
 
     DELETE FROM picked;
     INSERT INTO picked (id)
-    SELECT r.id FROM session s CROSS JOIN run r INDEXED BY run_held ON r.session = s.id AND r.state = 'running'
-    WHERE s.dead = 1 LIMIT NEW.size;
+    SELECT r.id FROM session CROSS JOIN run r INDEXED BY run_held ON r.session = session.id AND r.state = 'running'
+    WHERE session.dead = 1 LIMIT NEW.size;
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(
-        r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
-        r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate IS NOT NULL OR r.origin IS 'delay',
-        r.cancel_at IS NOT NULL))
-    FROM picked p CROSS JOIN run r ON r.id = p.id CROSS JOIN body b ON b.id = r.body;
+        r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
+        r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
+        r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
+    FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN body b ON b.id = r.body;
 END;
 
 -- What missed its start (skipped) or its deadline (failed) ends. Size: the limit. Answer: how many.
@@ -38,11 +38,12 @@ CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.kind = 'expire' BE
     INSERT INTO end_run (id, state, reason, now)
     SELECT a.id, iif(a.start_missed, 'skipped', 'failed'), iif(a.start_missed, 'expired', 'deadline'), NEW.now
     FROM (
-        SELECT p.n AS n, r.id AS id, r.state AS state, coalesce(r.attempt = 0 AND r.start_by < NEW.now, 0) AS start_missed
-        FROM picked p CROSS JOIN run r ON r.id = p.id
+        SELECT picked.n AS n, r.id AS id, r.state AS state,
+               coalesce(r.attempt = 0 AND r.start_by < NEW.now, 0) AS start_missed
+        FROM picked CROSS JOIN run r ON r.id = picked.id
         UNION ALL
-        SELECT p.n, w.id, w.state, coalesce(w.attempt = 0 AND w.start_by < NEW.now, 0)
-        FROM picked p CROSS JOIN waiting w ON w.id = p.id
+        SELECT picked.n, w.id, w.state, coalesce(w.attempt = 0 AND w.start_by < NEW.now, 0)
+        FROM picked CROSS JOIN waiting w ON w.id = picked.id
     ) AS a ORDER BY a.state <> 'blocked', a.n;
     INSERT INTO tell (now) VALUES (NEW.now);
 
@@ -68,7 +69,7 @@ CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.kind = 'sweep' BEGI
       AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = s.awaits);
 
     UPDATE schedule SET next_fire = NEW.now + delay, awaits = NULL, rev = rev + 1
-    WHERE job_id IN (SELECT p.id FROM picked p);
+    WHERE job_id IN (SELECT id FROM picked);
     -- Gates of holders that are gone are opened, whether somebody waits for them or not.
     INSERT INTO free_gate (key, holder, now)
     SELECT k.value, coalesce((SELECT g.holder FROM gate g WHERE g.key = k.value), ''), NEW.now
@@ -96,9 +97,9 @@ CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.kind = 'prune' BEGI
     ORDER BY h.finished_at LIMIT max(0, NEW.size - (SELECT count(*) FROM picked));
 
     DELETE FROM body WHERE id IN (
-        SELECT h.body FROM picked p CROSS JOIN history h ON h.seq = p.n WHERE h.job_id IS NULL);
-    DELETE FROM attempt WHERE run_id IN (SELECT p.id FROM picked p);
-    DELETE FROM history WHERE seq IN (SELECT p.n FROM picked p);
+        SELECT h.body FROM picked CROSS JOIN history h ON h.seq = picked.n WHERE h.job_id IS NULL);
+    DELETE FROM attempt WHERE run_id IN (SELECT id FROM picked);
+    DELETE FROM history WHERE seq IN (SELECT n FROM picked);
 
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
 

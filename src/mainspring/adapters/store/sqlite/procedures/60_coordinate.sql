@@ -6,11 +6,11 @@ CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.kind = 'renew' BEGI
     UPDATE session SET dead = 1 WHERE dead = 0 AND kind = 'scheduler' AND lease_until < NEW.now;
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, CASE WHEN EXISTS (
-        SELECT 1 FROM session s WHERE s.id = NEW.who AND s.dead = 0 AND s.kind = 'scheduler'
+        SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND kind = 'scheduler'
     ) THEN json_array(
         NEW.now,
-        json((SELECT json_group_array(s.id ORDER BY s.id) FROM session s WHERE s.dead = 0 AND s.kind = 'scheduler')),
-        json((SELECT json_group_array(json_array(h.id, h.epoch)) FROM shard h WHERE h.owner = NEW.who))
+        json((SELECT json_group_array(id ORDER BY id) FROM session WHERE dead = 0 AND kind = 'scheduler')),
+        json((SELECT json_group_array(json_array(id, epoch)) FROM shard WHERE owner = NEW.who))
     ) ELSE 'null' END;
 END;
 
@@ -18,13 +18,14 @@ END;
 CREATE TEMP TRIGGER take INSTEAD OF INSERT ON call WHEN NEW.kind = 'take' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (n)
-    SELECT h.id FROM shard h
-    WHERE h.id IN (SELECT value FROM json_each(NEW.batch))
-      AND EXISTS (SELECT 1 FROM session s WHERE s.id = NEW.who AND s.dead = 0 AND s.lease_until >= NEW.now)
-      AND NOT EXISTS (SELECT 1 FROM session s WHERE s.id = h.owner AND s.dead = 0 AND s.lease_until >= NEW.now);
-    UPDATE shard SET owner = NEW.who, epoch = epoch + 1 WHERE id IN (SELECT p.n FROM picked p);
+    SELECT shard.id FROM shard
+    WHERE shard.id IN (SELECT value FROM json_each(NEW.batch))
+      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until >= NEW.now)
+      AND NOT EXISTS (SELECT 1 FROM session WHERE id = shard.owner AND dead = 0 AND lease_until >= NEW.now);
+    UPDATE shard SET owner = NEW.who, epoch = epoch + 1 WHERE id IN (SELECT n FROM picked);
     INSERT OR REPLACE INTO reply (number, body)
-    SELECT NEW.number, json_group_array(json_array(h.id, h.epoch)) FROM picked p CROSS JOIN shard h ON h.id = p.n;
+    SELECT NEW.number, json_group_array(json_array(shard.id, shard.epoch))
+    FROM picked CROSS JOIN shard ON shard.id = picked.n;
 END;
 
 CREATE TEMP TRIGGER give_up INSTEAD OF INSERT ON call WHEN NEW.kind = 'give_up' BEGIN

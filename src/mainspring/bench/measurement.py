@@ -15,17 +15,22 @@ from mainspring.bench.system import System, system_on
 class Bench:
     """One store under measurement."""
 
-    def __init__(self, place: Place, sizes: Sizes, say: Callable[[str], None]) -> None:
+    def __init__(self, place: Place, sizes: Sizes, tell: Callable[[str], None]) -> None:
         self.place = place
         self.sizes = sizes
-        #: Tells what is going on, in a few words.
-        self.say = say
+        #: What every message begins with: how far the whole is.
+        self.progress = ""
+        self._tell = tell
         self._shared: System | None = None
         self._stack = AsyncExitStack()
 
     @property
     def embedded(self) -> bool:
         return self.place.kind == "sqlite"
+
+    def say(self, words: str) -> None:
+        """Tell what is going on."""
+        self._tell(self.progress + words)
 
     @asynccontextmanager
     async def system(self, name: str) -> AsyncIterator[System]:
