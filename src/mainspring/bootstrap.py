@@ -29,6 +29,7 @@ from mainspring.runtime.service import Service
 from mainspring.runtime.supervisor import Supervisor
 from mainspring.settings import Settings
 from mainspring.worker.handler import HandlerSource
+from mainspring.worker.pulse import Pulse
 from mainspring.worker.settings import ChildSettings, WorkerSettings
 from mainspring.worker.worker import Worker
 
@@ -126,7 +127,8 @@ class Node:
         if Role.SCHEDULER in self._roles:
             services += self._scheduler_services()
         if Role.WORKER in self._roles and self._application is not None:
-            services.append(self._worker_service(self._application))
+            worker = self._worker_service(self._application)
+            services += [worker, Pulse(worker, self.engine.wakeups, self.engine.clock)]
         if Role.HTTP in self._roles:
             services.append(HealthServer(self._settings.host, self._settings.port, self.health, self.engine.clock))
         self._supervisor = Supervisor(*services)
@@ -202,7 +204,7 @@ class Node:
             RetentionKeeper(engine.store, engine.wakeups, engine.clock, engine.random, retention),
         ]
 
-    def _worker_service(self, application: Application) -> Service:
+    def _worker_service(self, application: Application) -> Worker:
         section = self._settings.worker
         settings = WorkerSettings(
             name=section.name or _label(),

@@ -46,7 +46,8 @@ class HealthServer:
         server, self._server = self._server, None
         task, self._task = self._task, None
         if server is not None and task is not None:
-            server.stop()
+            stop: Callable[[], None] = server.stop
+            stop()
             await task
 
     async def _answer(self, scope: Mapping[str, object], receive: Receive, send: Send) -> None:

@@ -21,7 +21,7 @@ _SHORTEST_SOAK = 20
 
 def run(stores: Sequence[str], sizes: Sizes, only: Sequence[str], *, as_json: bool) -> int:
     """The exit status: 0, or 1 when something that was measured went wrong."""
-    chosen = suite.choose(only)
+    chosen = suite.choose(only, quick=sizes.quick)
     # With --json nothing but the object goes to stdout.
     console = Console(stderr=as_json, highlight=False)
     facts = machine.facts()

@@ -66,4 +66,4 @@ def estimate(sizes: Sizes) -> float:
 
 def _quick_seconds(count: int) -> int:
     """How far ahead a second must be for all crons to be declared before it."""
-    return 3 + count // 1_500
+    return 5 + count // 400

@@ -19,13 +19,11 @@ async def measure(bench: Bench) -> Figures:
         bench.say(f"drain: queueing {count:,} runs")
         await system.call(fill, count=count)
         bench.say(f"drain: working off {count:,} runs")
-        used = system.processor_seconds()
         await system.start_services(workers=bench.sizes.workers)
         give_up_at = time.monotonic() + count / _SLOWEST + 30
         while await system.site.live() and time.monotonic() < give_up_at:
             system.children.check()
             await asyncio.sleep(0.25)
-        used = {kind: seconds - used.get(kind, 0) for kind, seconds in system.processor_seconds().items()}
         memory = system.memory()
         span = await system.site.span()
         unfinished, doubles = await system.site.unfinished(), await system.site.doubles()
@@ -34,7 +32,6 @@ async def measure(bench: Bench) -> Figures:
     return {
         # From the first claim to the last recorded end: starting the processes does not count.
         "drain_jobs_per_s": round(count / span.seconds),
-        "drain_processor_us_per_job": {kind: round(seconds * 1e6 / count, 1) for kind, seconds in used.items()},
         "memory_mb": memory,
     }
 

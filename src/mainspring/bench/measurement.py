@@ -33,10 +33,10 @@ class Bench:
         self._tell(self.progress + words)
 
     @asynccontextmanager
-    async def system(self, name: str) -> AsyncIterator[System]:
+    async def system(self, name: str, *, connected: bool = True) -> AsyncIterator[System]:
         """A fresh store with a submitting process, and nobody who works."""
         await self.close()
-        async with self.place.site(name) as site, system_on(site) as system:
+        async with self.place.site(name) as site, system_on(site, connected=connected) as system:
             yield system
 
     async def shared_system(self) -> System:
@@ -72,4 +72,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     rounds: bool = True
     #: Whether it is part of a run that does not name what it wants.
     usual: bool = True
+    #: Whether that holds for a quick run too.
+    quick: bool = True
     embedded: bool = True

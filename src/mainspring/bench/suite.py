@@ -38,7 +38,12 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement(name="herd", what="5,000 runs due at one instant", measure=herd.measure, estimate=herd.estimate),
     Measurement(name="steady", what="1,000 delayed runs a second", measure=steady.measure, estimate=steady.estimate),
     Measurement(
-        name="crons", what="10,000 crons due at once", measure=crons.measure, estimate=crons.estimate, rounds=False
+        name="crons",
+        what="10,000 crons due at once",
+        measure=crons.measure,
+        estimate=crons.estimate,
+        rounds=False,
+        quick=False,
     ),
     Measurement(
         name="claim",
@@ -69,13 +74,14 @@ MEASUREMENTS: tuple[Measurement, ...] = (
 )
 
 
-def choose(names: Sequence[str]) -> list[Measurement]:
+def choose(names: Sequence[str], *, quick: bool) -> list[Measurement]:
     """Those named, or the usual ones."""
     known = {measurement.name: measurement for measurement in MEASUREMENTS}
     for name in names:
         if name not in known:
             raise Invalid("--only", f"there is no measurement {name!r}", ", ".join(known))
-    return [item for item in MEASUREMENTS if (item.name in names if names else item.usual)]
+    usual = [item.name for item in MEASUREMENTS if item.usual and (item.quick or not quick)]
+    return [item for item in MEASUREMENTS if item.name in (names or usual)]
 
 
 def estimate(chosen: Sequence[Measurement], sizes: Sizes, *, embedded: bool) -> float:

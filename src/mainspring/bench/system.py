@@ -34,11 +34,12 @@ class System:
         self._environment = {**site.environment, DIRECTORY: str(directory), "MAINSPRING_LOG_LEVEL": "warning"}
         self._load: Child | None = None
 
-    async def start_load(self) -> None:
+    async def start_load(self, *, connected: bool = True) -> None:
         self._load = self.children.start(
             "submitter", "mainspring.bench.load", environment=self._environment, pipes=True
         )
-        await self.call(load_process.open_engine)
+        if connected:
+            await self.call(load_process.open_engine)
 
     async def call(self, function: Callable[..., Awaitable[Any]], **arguments: Any) -> Any:
         """Have a function of this package called in the submitting process."""
@@ -103,11 +104,14 @@ class System:
 
 
 @contextlib.asynccontextmanager
-async def system_on(site: Site) -> AsyncIterator[System]:
-    """A system with its submitting process; all processes have ended after, and what they wrote is gone."""
+async def system_on(site: Site, *, connected: bool = True) -> AsyncIterator[System]:
+    """A system with its submitting process; all processes have ended after, and what they wrote is gone.
+
+    One that is not ``connected`` leaves the store alone until it needs it.
+    """
     with tempfile.TemporaryDirectory(prefix="mainspring-bench-", dir=scratch_parent()) as name:
         directory = Path(name)
         async with Children(directory) as children:
             system = System(site, children, directory)
-            await system.start_load()
+            await system.start_load(connected=connected)
             yield system

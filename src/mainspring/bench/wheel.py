@@ -15,7 +15,7 @@ _HORIZON = 60 * SECOND
 
 
 async def measure(bench: Bench) -> Figures:
-    async with bench.system("wheel") as system:
+    async with bench.system("wheel", connected=False) as system:
         bench.say(f"wheel: {bench.sizes.wheel:,} entries")
         memory, micros = await system.call(turn, entries=bench.sizes.wheel)
     return {"wheel_1m_memory_mb": round(memory / 1e6, 1), "wheel_insert_fire_us": round(micros, 2)}

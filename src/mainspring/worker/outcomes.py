@@ -6,6 +6,7 @@ from typing import assert_never
 
 from mainspring.domain.instant import Instant, Micros, format_duration
 from mainspring.domain.run import (
+    Outcome,
     Settlement,
     settle_cancel,
     settle_failure,
@@ -28,6 +29,8 @@ class Outcomes:
     ) -> None:
         #: Attempts that occupy a slot, in the order they came: a simulation must find the same one on replay.
         self.running: dict[Attempt, None] = {}
+        #: How attempts ended here, since the start.
+        self.counts = dict.fromkeys(Outcome, 0)
         self._clock = clock
         self._jitter = jitter
         self._slots = slots
@@ -83,6 +86,7 @@ class Outcomes:
         running.pop(attempt, None)
         attempt.task = None
         self._slots.give(attempt.lane)
+        self.counts[settlement.outcome] += 1
         if not attempt.dropped:
             self._settler.add(attempt, settlement)
         if not running:

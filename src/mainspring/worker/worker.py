@@ -10,7 +10,7 @@ import structlog
 
 from mainspring.domain.errors import MainspringError, StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.domain.run import ALONE_AFTER, HeldRun
+from mainspring.domain.run import ALONE_AFTER, HeldRun, Outcome
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Beat, NewSession, Workforce
 from mainspring.ports.wakeups import CANCELS, Wakeups, queue_topic
@@ -138,6 +138,11 @@ class Worker:
     def running(self) -> int:
         """How many attempts occupy a slot."""
         return len(self._running)
+
+    @property
+    def counts(self) -> dict[Outcome, int]:
+        """How many attempts have ended how, since the start."""
+        return dict(self._outcomes.counts)
 
     @property
     def unflushed(self) -> int:

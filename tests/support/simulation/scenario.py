@@ -50,6 +50,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     troubled: Micros = 18 * SECOND
     settling: Micros = 8 * SECOND
     calm: Micros = 5 * SECOND
+    #: Then everything must have ended within this.
+    ending: Micros = 240 * SECOND
     runs: int = 40
     jobs: int = 4
     #: Clients cancel, pause and change things.

@@ -24,8 +24,6 @@ from tests.support.simulation.scenario import Scenario
 from tests.support.simulation.store import RecordedStore
 from tests.support.simulation.wakeups import Exchange
 
-#: After the last fault everything must have ended within this.
-PATIENCE: Micros = 240 * SECOND
 #: In a calm stretch nothing is staged later than this.
 PUNCTUAL: Micros = 100 * MILLISECOND
 
@@ -96,7 +94,7 @@ class World:
                     machine.boot()
 
     async def quiesce(self) -> None:
-        give_up = self.loop.true_now() + PATIENCE
+        give_up = self.loop.true_now() + self.scenario.ending
         while not self._all_has_ended() and self.loop.true_now() < give_up:
             await asyncio.sleep(0.25)
         # Whatever is still on its way through the network, and a last look of every reaper.

@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 
 from mainspring.adapters.store import named_sql
-from mainspring.domain.errors import Invalid, MainspringError, StoreUnavailable
+from mainspring.domain.errors import Conflict, Invalid, MainspringError, StoreUnavailable
 from mainspring.domain.instant import SECOND, Micros
 
 PACKAGE = "mainspring.adapters.store.sqlite"
@@ -121,9 +121,7 @@ def migrate(connection: apsw.Connection, shards: int, newest: int | None = None)
 def _migrate(connection: apsw.Connection, shards: int, newest: int) -> None:
     current = schema_version(connection)
     if current > newest:
-        raise MainspringError(
-            f"the database has schema {current} and this program knows {newest}: it was used by a newer Mainspring"
-        )
+        raise Conflict(f"the file has schema version {current}, this program knows {newest}: upgrade the program")
     for number, _, text in MIGRATIONS:
         if not current < number <= newest:
             continue
@@ -141,7 +139,7 @@ def schema_version(connection: apsw.Connection) -> int:
     """0: there is nothing in the file yet."""
     if not _number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'meta'"):
         if _number(connection, "SELECT count(*) FROM sqlite_master"):
-            raise MainspringError("the file is a database of something else: it has tables, but none of Mainspring's")
+            raise Conflict("the file is a database of something else: it has tables, but none of Mainspring's")
         return 0
     return _number(connection, "SELECT schema_version FROM meta")
 

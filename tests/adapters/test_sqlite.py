@@ -1,0 +1,567 @@
+"""What only SQLite can get wrong: one file and many processes, sudden death, shared commits, plans, text and bytes."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from random import Random
+
+import apsw
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.adapters.store.sqlite import connection as connections
+from mainspring.adapters.store.sqlite.times import StoreTime
+from mainspring.adapters.wakeups.sqlite import SqliteWakeups
+from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
+from mainspring.domain.rank import rank_of
+from mainspring.domain.run import NewRun, RunState, settle_loss, settle_success
+from mainspring.ports.store import Accepted, NewSession, Want
+from mainspring.ports.wakeups import queue_topic
+from tests.support.builders import a_run, some_runs
+from tests.support.clock import ManualClock
+
+#: A process of its own: submits, starts and ends runs, and says so only after the store has.
+WORKER = """
+import asyncio, sys
+from pathlib import Path
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.domain.run import settle_success
+from mainspring.ports.store import NewSession, Want
+from tests.support.builders import some_runs
+
+async def main(path, rounds):
+    store = SqliteStore(Path(path), SystemClock(), shards=4)
+    await store.open()
+    session = await store.open_session(NewSession(name="w", kind="worker", ttl=3_600_000_000))
+    print("ready", flush=True)
+    for number in range(1, rounds + 1):
+        runs = some_runs(20) + some_runs(5, key="a")
+        await store.submit(runs)
+        print("submitted", *(run.id for run in runs), flush=True)
+        held = await store.claim(session, number, [Want("default", 15)])
+        print("claimed", *(run.id for run in held), flush=True)
+        await store.settle([settle_success(run, b"1") for run in held[:10]])
+        print("settled", *(run.id for run in held[:10]), flush=True)
+    await store.close()
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "mainspring.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, SystemClock(), shards=4)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def a_session(store: SqliteStore) -> SessionId:
+    return await store.open_session(NewSession(name="w", kind="worker", ttl=HOUR))
+
+
+def look(path: Path) -> apsw.Connection:
+    """A connection of our own to the file."""
+    return apsw.Connection(str(path))
+
+
+def start_worker(path: Path, rounds: int) -> "subprocess.Popen[str]":
+    root = Path(__file__).parents[2]
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(path), str(rounds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env={"PYTHONPATH": f"{root}:{root / 'src'}"},
+    )
+
+
+def told(output: str, word: str) -> list[str]:
+    """The ids that workers spoke of under a word. A line that was cut off counts for nothing."""
+    lines = output[: output.rfind("\n") + 1].splitlines()
+    return [run for line in lines if line.startswith(word + " ") for run in line.split()[1:]]
+
+
+def check_consistent(path: Path) -> None:
+    """What must be true of every file, whatever was killed when."""
+    connection = look(path)
+    assert connection.execute("PRAGMA integrity_check").get == "ok"
+    several = """
+        SELECT count(*) - count(DISTINCT id) FROM (
+            SELECT id FROM run UNION ALL SELECT id FROM waiting UNION ALL SELECT id FROM history)
+    """
+    assert connection.execute(several).get == 0
+    without_body = """
+        SELECT count(*) FROM (
+            SELECT body FROM run UNION ALL SELECT body FROM waiting UNION ALL SELECT body FROM history)
+        WHERE body NOT IN (SELECT id FROM body)
+    """
+    assert connection.execute(without_body).get == 0
+    blocked_by_nothing = "SELECT count(*) FROM waiting WHERE state = 'blocked' AND gate NOT IN (SELECT key FROM gate)"
+    assert connection.execute(blocked_by_nothing).get == 0
+    held_by_nobody = "SELECT count(*) FROM gate WHERE holder NOT IN (SELECT id FROM run UNION SELECT id FROM waiting)"
+    assert connection.execute(held_by_nobody).get == 0
+    connection.close()
+
+
+# One file, many processes
+
+
+async def test_processes_that_share_a_file_lose_nothing_and_start_nothing_twice(path: Path) -> None:
+    workers = [start_worker(path, 20) for _ in range(2)]
+    outputs = [worker.communicate(timeout=50)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    submitted, claimed, settled = ([run for text in outputs for run in told(text, word)] for word in WORDS)
+    assert len(submitted) == 2 * 20 * 25
+    assert len(claimed) == len(set(claimed))
+    check_consistent(path)
+    store = SqliteStore(path, SystemClock(), shards=4)
+    await store.open()
+    views = await store.runs([RunId(run) for run in submitted])
+    assert None not in views
+    ended = {view.id for view in views if view is not None and view.state is RunState.SUCCEEDED}
+    assert ended == set(settled)
+    await store.close()
+
+
+@pytest.mark.parametrize("lines", [2, 7, 20])
+async def test_a_process_killed_in_the_middle_leaves_what_it_was_told(path: Path, lines: int) -> None:
+    worker = start_worker(path, 1_000)
+    assert worker.stdout is not None
+    output = "".join(worker.stdout.readline() for _ in range(lines))
+    worker.send_signal(signal.SIGKILL)
+    output += worker.stdout.read()
+    worker.wait()
+    worker.stdout.close()
+    check_consistent(path)
+    store = SqliteStore(path, SystemClock(), shards=4)
+    await store.open()
+    submitted, claimed, settled = ([RunId(run) for run in told(output, word)] for word in WORDS)
+    assert None not in await store.runs(submitted)
+    assert all(view is not None and view.attempt == 1 for view in await store.runs(claimed))
+    assert all(view is not None and view.state is RunState.SUCCEEDED for view in await store.runs(settled))
+    # Its lease is still good, and the store works on.
+    await store.submit([a_run(queue="other")])
+    assert len(await store.claim(await a_session(store), 1, [Want("other", 10)])) == 1
+    await store.close()
+
+
+WORDS = ("submitted", "claimed", "settled")
+
+
+async def test_processes_that_start_together_make_the_schema_once(path: Path) -> None:
+    stores = [SqliteStore(path, SystemClock(), shards=number + 1) for number in range(4)]
+    await asyncio.gather(*(store.open() for store in stores))
+    assert len({store.shards for store in stores}) == 1
+    await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_another_process_rings_the_bells(path: Path, store: SqliteStore) -> None:
+    other = SqliteStore(path, SystemClock())
+    await other.open()
+    wakeups = SqliteWakeups(path, SystemClock())
+    await wakeups.open()
+    bell = wakeups.listen([queue_topic("default")])
+    assert not await bell.wait(120 * MILLISECOND)
+    await other.submit([a_run()])
+    assert await bell.wait(5 * SECOND)
+    await wakeups.close()
+    await other.close()
+
+
+async def test_a_second_look_at_an_unchanged_file_rings_nothing(path: Path, store: SqliteStore) -> None:
+    wakeups = SqliteWakeups(path, SystemClock())
+    await wakeups.open()
+    bell = wakeups.listen([queue_topic("default")])
+    # None of these changes anything.
+    session = SessionId(1)
+    assert await store.claim(session, 1, [Want("default", 1)]) == []
+    assert (await store.stage(session, [0], 10)).runs == 0
+    assert await store.lost_runs(10) == []
+    assert await store.expire(10) == 0
+    assert not await bell.wait(150 * MILLISECOND)
+    wakeups.ring([queue_topic("default")])
+    assert await bell.wait(0)
+    await wakeups.close()
+
+
+# Commits that are shared
+
+
+class Stopper:
+    """Holds the writer up, so that requests wait together, and counts the commits that follow."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._go_on = threading.Event()
+        self.commits = 0
+
+    async def __aenter__(self) -> "Stopper":
+        self._task = asyncio.create_task(self._store._writer.ask(self._hold))
+        await asyncio.sleep(0.01)
+        return self
+
+    def _hold(self, connection: apsw.Connection, now: Instant) -> str:
+        self._go_on.wait(10)
+        connection.set_commit_hook(self._count)
+        return ""
+
+    def _count(self) -> bool:
+        self.commits += 1
+        return False
+
+    def let_go(self) -> None:
+        self._go_on.set()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._go_on.set()
+        await self._task
+
+
+async def test_requests_that_wait_together_share_a_commit(store: SqliteStore) -> None:
+    async with Stopper(store) as stopper:
+        asked = [asyncio.create_task(store.submit(some_runs(3))) for _ in range(8)]
+        await asyncio.sleep(0)
+        stopper.let_go()
+        answers = await asyncio.gather(*asked)
+    # Theirs, and that of the one who held them up.
+    assert stopper.commits <= 2
+    assert all(accepted.new and accepted.state is RunState.QUEUED for answer in answers for accepted in answer)
+
+
+async def test_a_request_that_is_refused_does_not_harm_its_neighbours(store: SqliteStore) -> None:
+    session = await a_session(store)
+    good, bad, better = a_run(), a_run(at=1 << 70), a_run()
+    async with Stopper(store) as stopper:
+        asked = [asyncio.create_task(store.submit([run])) for run in (good, bad, better)]
+        claimed = asyncio.create_task(store.claim(session, 1, [Want("default", 10)]))
+        await asyncio.sleep(0)
+        stopper.let_go()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert answers[0] == [Accepted(good.id, RunState.QUEUED, True)]
+    assert isinstance(answers[1], Invalid)
+    assert answers[2] == [Accepted(better.id, RunState.QUEUED, True)]
+    assert [run.id for run in await claimed] == [good.id, better.id]
+    assert await store.runs([bad.id]) == [None]
+
+
+async def test_a_caller_that_goes_away_does_not_stop_what_it_asked_for(store: SqliteStore) -> None:
+    run, neighbour = a_run(), a_run()
+    async with Stopper(store) as stopper:
+        gone = asyncio.create_task(store.submit([run]))
+        stays = asyncio.create_task(store.submit([neighbour]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        stopper.let_go()
+        await stays
+    assert gone.cancelled()
+    assert [view.state for view in await store.runs([run.id, neighbour.id]) if view] == [RunState.QUEUED] * 2
+
+
+async def test_several_loops_may_use_one_store(store: SqliteStore) -> None:
+    session = await a_session(store)
+
+    def beat() -> bool:
+        return asyncio.run(store.beat(session, HOUR, [], [], 0)).alive
+
+    assert await asyncio.to_thread(beat)
+
+
+async def test_what_was_asked_before_the_end_is_done(path: Path) -> None:
+    store = SqliteStore(path, SystemClock(), shards=4)
+    await store.open()
+    run = a_run()
+    async with Stopper(store) as stopper:
+        asked = asyncio.create_task(store.submit([run]))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(store.close())
+        await asyncio.sleep(0.01)
+        stopper.let_go()
+        await closing
+    assert [accepted.new for accepted in await asked] == [True]
+    with pytest.raises(StoreUnavailable):
+        await store.submit([a_run()])
+
+
+async def test_a_forked_child_is_refused(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    with pytest.raises(StoreUnavailable, match="not open in this process"):
+        await store.runs([])
+
+
+# Errors
+
+
+async def test_a_full_disk_refuses_and_harms_nothing(store: SqliteStore, path: Path) -> None:
+    def limit(pages: str) -> Callable[[apsw.Connection, Instant], str]:
+        def work(connection: apsw.Connection, now: Instant) -> str:
+            connection.execute(f"PRAGMA max_page_count = {pages}")
+            return ""
+
+        return work
+
+    pages = look(path).execute("PRAGMA page_count").get
+    await store._writer.ask(limit(str(pages)))
+    with pytest.raises(StoreUnavailable, match="full"):
+        await store.submit([a_run(payload=b'"' + b"x" * 200_000 + b'"') for _ in range(20)])
+    await store._writer.ask(limit("1000000"))
+    await store.submit([a_run()])
+    check_consistent(path)
+
+
+async def test_somebody_who_keeps_the_file_locked_makes_it_unavailable(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BUSY_TIMEOUT", 50 * MILLISECOND)
+    store = SqliteStore(path, SystemClock(), shards=4)
+    await store.open()
+    other = look(path)
+    other.execute("BEGIN IMMEDIATE")
+    run = a_run()
+    with pytest.raises(StoreUnavailable, match="locked"):
+        await store.submit([run])
+    assert await store.runs([run.id]) == [None]
+    other.execute("ROLLBACK")
+    assert (await store.submit([run]))[0].new
+    other.close()
+    await store.close()
+
+
+async def test_a_place_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="unable to open"):
+        await SqliteStore(tmp_path / "nowhere" / "mainspring.db", SystemClock()).open()
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "9p"])
+def test_network_file_systems_are_refused(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "file_system_of", lambda path: kind)
+    with pytest.raises(Invalid, match=f"network file system \\({kind}\\)"):
+        connections.refuse_network_file_system(tmp_path / "mainspring.db")
+
+
+def test_the_file_system_is_that_of_the_deepest_mount(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+        "30 22 0:40 / /mnt/my\\040share rw - nfs4 server:/share rw\n"
+        "31 22 0:41 / /mnt/my rw - tmpfs tmpfs rw\n"
+    )
+    kinds = [
+        connections.file_system_of(Path(place), mounts)
+        for place in (
+            "/var/lib/mainspring.db",
+            "/mnt/my share/a/mainspring.db",
+            "/mnt/my/mainspring.db",
+            "/mnt/mine/m.db",
+        )
+    ]
+    assert kinds == ["ext4", "nfs4", "tmpfs", "ext4"]
+    assert connections.file_system_of(Path("/"), tmp_path / "none") == ""
+
+
+# Migrations
+
+
+def schema_of(connection: apsw.Connection) -> list[tuple[object, ...]]:
+    return list(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"))
+
+
+def test_a_migrated_database_equals_a_fresh_one() -> None:
+    fresh, migrated = apsw.Connection(":memory:"), apsw.Connection(":memory:")
+    connections.migrate(fresh, 4)
+    for number, _, _ in connections.MIGRATIONS:
+        connections.migrate(migrated, 4, newest=number)
+        assert connections.schema_version(migrated) == number
+    assert schema_of(migrated) == schema_of(fresh)
+    connections.migrate(migrated, 4)
+    assert schema_of(migrated) == schema_of(fresh)
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    assert [number for number, _, _ in connections.MIGRATIONS] == list(range(1, len(connections.MIGRATIONS) + 1))
+
+
+async def test_a_schema_newer_than_the_program_is_refused(path: Path) -> None:
+    store = SqliteStore(path, SystemClock(), shards=4)
+    await store.open()
+    await store.close()
+    connection = look(path)
+    connection.execute("UPDATE meta SET schema_version = 9999")
+    before = schema_of(connection)
+    with pytest.raises(Conflict, match=r"schema version 9999.*upgrade the program"):
+        await store.open()
+    assert schema_of(connection) == before
+
+
+async def test_a_database_of_something_else_is_left_alone(path: Path) -> None:
+    connection = look(path)
+    connection.execute("CREATE TABLE holiday (day TEXT)")
+    with pytest.raises(Conflict, match="something else"):
+        await SqliteStore(path, SystemClock()).open()
+    assert [row[1] for row in schema_of(connection)] == ["holiday"]
+
+
+async def test_the_number_of_shards_is_that_of_the_file(path: Path, store: SqliteStore) -> None:
+    other = SqliteStore(path, SystemClock(), shards=50)
+    await other.open()
+    assert other.shards == 4
+    await other.close()
+
+
+# Plans
+
+#: What a procedure works on, or what is small for ever.
+MAY_BE_SCANNED = {
+    *("fresh", "picked", "settling", "happened", "fired", "made", "item", "mine", "line"),
+    *("json_each", "i", "k", "t", "a", "o", "meta", "session", "shard", "outbox_cursor", "(subquery", "CONSTANT"),
+}
+
+
+def plan_of(connection: apsw.Connection) -> dict[str, list[str]]:
+    """The query plan of every procedure, and of what it calls."""
+    connection.config(apsw.SQLITE_DBCONFIG_TRIGGER_EQP, 1)
+    plans: dict[str, list[str]] = {}
+    steps: list[str] = []
+    for _, _, _, step in connection.execute("EXPLAIN QUERY PLAN INSERT INTO call VALUES (?, ?, ?, ?, ?, ?)", (0,) * 6):
+        assert isinstance(step, str)
+        if step.startswith("-- TRIGGER "):
+            steps = plans.setdefault(step.removeprefix("-- TRIGGER "), [])
+        else:
+            steps.append(step)
+    return plans
+
+
+def test_no_procedure_looks_at_every_row_of_a_table_that_grows(path: Path) -> None:
+    plans = plan_of(connections.open_for_writing(path, 4))
+    assert {"submit", "claim", "pick", "settle", "beat", "stage", "fire", "fire_one_tick", "expire", "prune"} <= set(
+        plans
+    )
+    scans = {
+        f"{procedure}: {step}"
+        for procedure, steps in plans.items()
+        for step in steps
+        if step.startswith("SCAN ") and step.split()[1].split("-")[0] not in MAY_BE_SCANNED
+    }
+    # Without readers everything in the outbox goes; and a table of three rows.
+    assert scans <= {"detach_reader: SCAN outbox", "attach_reader: SCAN q"}
+
+
+@pytest.mark.parametrize(
+    ("procedure", "index"),
+    [
+        ("pick", "SEARCH r USING INDEX run_ready (queue=? AND lane=?)"),
+        ("beat", "SEARCH r USING INDEX run_held (session=?)"),
+        ("bury", "SEARCH r USING COVERING INDEX run_held (session=?)"),
+        ("stage", "SEARCH f USING COVERING INDEX waiting_due (shard=? AND due<?)"),
+        ("stage", "SEARCH f USING COVERING INDEX waiting_due (shard=? AND (due,id)>(?,?) AND due<?)"),
+        ("free_one_gate", "SEARCH w USING COVERING INDEX waiting_blocked (gate=?)"),
+        ("expire", "SEARCH w USING INDEX waiting_start_by (start_by<?)"),
+        ("expire", "SEARCH r USING INDEX run_deadline (deadline<?)"),
+        ("prune", "SEARCH h USING INDEX history_succeeded (finished_at<?)"),
+        ("fire_one_tick", "SEARCH w USING INDEX waiting_job (job_id=?)"),
+    ],
+)
+def test_each_look_uses_the_index_made_for_it(path: Path, procedure: str, index: str) -> None:
+    assert index in plan_of(connections.open_for_writing(path, 4))[procedure]
+
+
+async def test_plans_do_not_depend_on_what_is_in_the_file(path: Path, store: SqliteStore) -> None:
+    await store.submit(some_runs(500) + some_runs(500, delay=HOUR) + some_runs(20, key="a"))
+    connection = connections.open_for_writing(path, 4)
+    before = plan_of(connection)
+    connection.execute("ANALYZE")
+    connection.close()
+    assert plan_of(connections.open_for_writing(path, 4)) == before
+
+
+# What is written comes back
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"a":"\\u0000\xc3\xa9\xf0\x9f\x98\x80"}',
+        b'"\\ud800 \\\\ \\" \\/ \\b\\f\\n\\r\\t \xe2\x80\xa8\x7f"',
+        b'  {"spaces" : [ 1.0, -0, 1e400, 12345678901234567890 ] }\n',
+        b"\x01" + b"1",
+        b"\x00",
+        b"",
+        bytes(range(256)),
+        b'"' + "漢字\U0010ffff\ufffe".encode() + b'"',
+    ],
+)
+async def test_payloads_and_results_come_back_byte_for_byte(store: SqliteStore, content: bytes) -> None:
+    await store.submit([a_run(payload=content)])
+    [held] = await store.claim(await a_session(store), 1, [Want("default", 1)])
+    assert held.payload == content
+    await store.settle([settle_success(held, content)])
+    [view] = await store.runs([held.id])
+    assert view is not None
+    assert view.result == content
+
+
+async def test_random_payloads_come_back_byte_for_byte(store: SqliteStore) -> None:
+    random = Random(7)
+    alphabet = '\\"/bfnrtu0019é😀\x7f\x1f\u2028'
+    texts = ["".join(random.choices(alphabet, k=random.randrange(40))) for _ in range(500)]
+    runs = [a_run(payload=text.encode()) for text in texts]
+    await store.submit(runs)
+    held = await store.claim(await a_session(store), 1, [Want("default", 500)])
+    assert {run.id: run.payload for run in held} == {run.id: run.payload for run in runs}
+
+
+async def test_the_rank_in_the_file_is_that_of_the_domain(path: Path) -> None:
+    clock = ManualClock()
+    store = SqliteStore(path, clock, shards=4)
+    await store.open()
+
+    def rank(run: NewRun) -> object:
+        return look(path).execute("SELECT rank FROM run WHERE id = ?", (run.id,)).get
+
+    at_once, later = a_run(priority=3), a_run(priority=7, delay=MINUTE)
+    await store.submit([at_once, later])
+    assert rank(at_once) == rank_of(clock.now(), 3)
+    owner = await store.join("scheduler", HOUR)
+    await store.take(owner, range(4))
+    clock.advance(MINUTE)
+    await store.stage(owner, range(4), 10)
+    assert rank(later) == rank_of(clock.now(), 7)
+    held = await store.claim(await a_session(store), 1, [Want("default", 2)])
+    clock.advance(SECOND)
+    await store.settle([settle_loss(run, blamed=False) for run in held])
+    assert rank(at_once) == rank_of(clock.now(), 3, late=True)
+    assert rank(later) == rank_of(clock.now(), 7, late=True)
+    await store.close()
+
+
+# Time
+
+
+def test_time_does_not_go_back_with_the_clock_and_does_not_stand_still() -> None:
+    clock = ManualClock()
+    time = StoreTime(clock)
+    start = time.now()
+    clock.jump(-10 * MINUTE)
+    assert time.now() == start
+    clock.advance(4 * MINUTE)
+    assert time.now() == start + 2 * MINUTE
+    # After twice the jump both agree again.
+    for _ in range(16):
+        clock.advance(MINUTE)
+        before = time.now()
+    assert time.now() == before == clock.now()
+    clock.jump(HOUR)
+    assert time.now() == clock.now()
