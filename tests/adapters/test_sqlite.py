@@ -21,10 +21,10 @@ from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from mainspring.domain.rank import rank_of
-from mainspring.domain.run import NewRun, RunState, settle_loss, settle_success
+from mainspring.domain.run import NewRun, RunState, Verdict, settle_loss, settle_success
 from mainspring.ports.store import Accepted, NewSession, Want
 from mainspring.ports.wakeups import queue_topic
-from tests.support.builders import a_run, some_runs
+from tests.support.builders import a_held_run, a_run, some_runs
 from tests.support.clock import ManualClock
 
 #: A process of its own: submits, starts and ends runs, and says so only after the store has.
@@ -183,15 +183,16 @@ async def test_another_process_rings_the_bells(path: Path, store: SqliteStore) -
 
 
 async def test_a_second_look_at_an_unchanged_file_rings_nothing(path: Path, store: SqliteStore) -> None:
+    session = await a_session(store)
     wakeups = SqliteWakeups(path, SystemClock())
     await wakeups.open()
     bell = wakeups.listen([queue_topic("default")])
-    # None of these changes anything.
-    session = SessionId(1)
+    # None of these changes anything: what has nothing to do is not written, and costs no sync.
     assert await store.claim(session, 1, [Want("default", 1)]) == []
     assert (await store.stage(session, [0], 10)).runs == 0
     assert await store.lost_runs(10) == []
     assert await store.expire(10) == 0
+    assert await store.settle([settle_success(a_held_run(), None)]) == [Verdict.FENCED]
     assert not await bell.wait(150 * MILLISECOND)
     wakeups.ring([queue_topic("default")])
     assert await bell.wait(0)

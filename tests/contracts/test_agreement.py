@@ -108,15 +108,12 @@ class Walk:
             await side.open(workers=3)
         self.first_tick = await self.sides[0].harness.now()
         overlaps = [Overlap.ALLOW, Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL]
-        specs = [
-            a_spec(overlap=overlap, schedule=every(DAY), policy=a_policy(retries=1, pause=MINUTE))
-            for overlap in overlaps
-        ]
-        specs.append(
-            a_spec(overlap=Overlap.QUEUE, schedule=every(DAY), policy=a_policy(key="a", retries=1, pause=MINUTE))
-        )
-        specs.append(a_spec(overlap=Overlap.ALLOW, schedule=after_each(DAY)))
-        specs.append(a_spec(overlap=Overlap.SKIP, schedule=after_each(DAY), start_within=2 * MINUTE))
+        policy = a_policy(retries=1, pause=MINUTE)
+        keyed = a_policy(key="a", retries=1, pause=MINUTE)
+        specs = [a_spec(overlap=overlap, schedule=every(DAY), policy=policy) for overlap in overlaps]
+        specs.append(a_spec(overlap=Overlap.QUEUE, schedule=every(DAY), policy=keyed))
+        specs.append(a_spec(overlap=Overlap.ALLOW, schedule=after_each(DAY), policy=policy))
+        specs.append(a_spec(overlap=Overlap.SKIP, schedule=after_each(DAY), policy=policy, start_within=90 * SECOND))
         jobs = [a_job(spec, shard=number) for number, spec in enumerate(specs)]
         self.jobs = [job.id for job in jobs]
         for side in self.sides:

@@ -692,6 +692,20 @@ async def test_overlap_queue_takes_two_of_one_fire(harness: Harness) -> None:
     assert [view and view.state for view in views] == [RunState.QUEUED, RunState.BLOCKED, None]
 
 
+async def test_overlap_queue_counts_the_one_that_waits_for_its_time(harness: Harness) -> None:
+    job = await due_job(harness, a_job(a_spec(overlap=Overlap.QUEUE, schedule=every(HOUR))))
+    at = job.next_fire
+    assert at is not None
+    jittered = a_tick(job, at + 1, due=await harness.now() + HOUR)
+    owner = await harness.owner()
+    await harness.store.fire(owner, [a_fire(job, a_tick(job, at), jittered, next_fire=at + 2)])
+    [fired] = await harness.store.fire(
+        owner, [a_fire(await harness.job(job.id), a_tick(job, at + 2, due=at), next_fire=at + HOUR)]
+    )
+    assert (fired.applied, fired.runs) == (True, 0)
+    assert [entry.reason for entry in await harness.ticks(job.id)] == ["", "", "overlap"]
+
+
 async def test_overlap_queue_with_an_ordering_key_waits_for_strangers_of_the_key_too(harness: Harness) -> None:
     [stranger] = await harness.start(a_run(key="video-1"))
     job = await due_job(harness, a_job(a_spec(overlap=Overlap.QUEUE, policy=a_policy(key="video-1"))))

@@ -5,7 +5,7 @@ import asyncio
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.domain.run import RunState
 from tests.support.builders import a_job, a_run, a_spec, every, some_runs
-from tests.support.store_harness import SHARDS, SHORT_LEASE, Harness, ids
+from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
 
 async def test_nothing_is_staged_before_it_is_due(harness: Harness) -> None:

@@ -101,6 +101,14 @@ async def test_a_running_and_an_ended_run_are_known_too(harness: Harness) -> Non
     assert [(answer.state, answer.new) for answer in again] == [(RunState.RUNNING, False), (RunState.SUCCEEDED, False)]
 
 
+@pytest.mark.parametrize("key", ["", "video-1"])
+async def test_a_known_run_shows_where_it_stands_now(harness: Harness, key: str) -> None:
+    held, _ = await harness.start(a_run(key=key), a_run())
+    await harness.store.cancel([held.id])
+    [again, _] = await harness.submit(a_run(id=held.id, key=key), a_run(key="other"))
+    assert (again.state, again.new) == (RunState.CANCELLING, False)
+
+
 async def test_nothing_is_submitted_by_an_empty_batch(harness: Harness) -> None:
     assert await harness.submit() == []
 

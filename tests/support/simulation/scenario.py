@@ -88,19 +88,19 @@ def draw(seed: int) -> Scenario:
             slots["other"] = chance.randint(1, 3)
     # Every queue is served by somebody.
     queues[0]["other"] = 2
-    bad_line = chance.random() < 0.8
+    bad_line = chance.random() < 0.85
     rates = Rates(
         latency=chance.choice([200, 1_000, 5_000]),
-        slow=sometimes(0.5, 0.03) if bad_line else 0.0,
-        refused=sometimes(0.5, 0.08) if bad_line else 0.0,
-        reply_lost=sometimes(0.6, 0.10) if bad_line else 0.0,
-        late=sometimes(0.5, 0.05) if bad_line else 0.0,
+        slow=sometimes(0.5, 0.1) if bad_line else 0.0,
+        refused=sometimes(0.6, 0.15) if bad_line else 0.0,
+        reply_lost=sometimes(0.7, 0.25) if bad_line else 0.0,
+        late=sometimes(0.7, 0.25) if bad_line else 0.0,
         ring_lost=chance.choice([0.0, 0.3, 1.0]),
     )
     chaos = Chaos(
         every=chance.choice([800, 1_500, 3_000]) * MILLISECOND,
-        freeze=sometimes(0.7, 3),
-        kill=sometimes(0.7, 3),
+        freeze=sometimes(0.75, 3),
+        kill=sometimes(0.75, 3),
         restart=sometimes(0.5, 2),
         cut_off=sometimes(0.5, 2),
         store_away=sometimes(0.4, 1),
@@ -121,8 +121,8 @@ def draw(seed: int) -> Scenario:
         patience=patience,
         skew=chance.choice([0, 2 * SECOND, 60 * MINUTE]),
         settling=3 * patience + 3 * SECOND,
-        runs=chance.choice([20, 40, 60]),
-        jobs=chance.randint(2, 6),
+        runs=chance.choice([20, 50, 80]),
+        jobs=chance.choice([2, 4, 6, 8]),
         meddling=chance.choice([0.0, 0.5, 1.0]),
         killers=chance.choice([0, 0, 0, 1, 2]),
         immortals=1 if chance.random() < 0.05 else 0,

@@ -23,10 +23,10 @@ class Workload:
 
     def act(self) -> Act:
         chance = self._chance
-        kind = chance.choices(["work", "fail", "flaky", "hang", "stubborn"], [12, 1, 2, 1, 1])[0]
-        takes = round(SECOND * chance.choices([0.0, 0.02, 0.3, 2.0, 6.0], [2, 5, 5, 3, 1])[0] * chance.random())
+        kind = chance.choices(["work", "fail", "flaky", "hang", "stubborn"], [10, 2, 4, 1, 1])[0]
+        takes = round(SECOND * chance.choices([0.0, 0.02, 0.3, 2.0, 6.0], [2, 4, 4, 5, 2])[0] * chance.random())
         if kind == "stubborn":
-            takes = round(chance.uniform(0.5, 6) * SECOND)
+            takes = round(chance.uniform(0.5, 5) * SECOND)
         return Act(kind, takes, chance.randint(1, 3) if kind == "flaky" else 0)  # type: ignore[arg-type]
 
     def policy(self, *, keyed: bool) -> RunPolicy:

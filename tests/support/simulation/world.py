@@ -36,6 +36,7 @@ class World:
         self.scenario = scenario
         self.history = History()
         self.faults = Faults(loop.chance, scenario.rates, scenario.patience)
+        self.faults.all_arrive_by = scenario.troubled + 3 * scenario.patience
         self.exchange = Exchange()
         self.store_clock = StoreClock(loop)
         self.store = make_store(self.store_clock, scenario.shards, self.history)

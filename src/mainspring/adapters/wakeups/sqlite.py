@@ -20,8 +20,9 @@ class SqliteWakeups(LocalWakeups):
     """Rings at once inside the process, and within some 50 ms across processes.
 
     SQLite keeps a number that changes with every commit of another connection; looking at it takes some microseconds
-    and no lock. It does not say what changed, so all bells ring: they are hints. The commits of this process are seen,
-    too, because the store writes through a connection of its own; whoever is rung in vain finds nothing to do.
+    and waits for nobody. It does not say what changed, so all bells ring: they are hints. The commits of this process
+    are seen, too, because the store writes through a connection of its own; whoever is rung in vain finds nothing to
+    do, and writes nothing.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -32,9 +33,7 @@ class SqliteWakeups(LocalWakeups):
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Begin to watch. The store must have been opened before: this does not make the file."""
-        self._connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
-        self._task = asyncio.create_task(self._watch(self._connection), name="sqlite-wakeups")
+        self._task = asyncio.create_task(self._watch(), name="sqlite-wakeups")
 
     async def close(self) -> None:
         task, self._task = self._task, None
@@ -46,24 +45,25 @@ class SqliteWakeups(LocalWakeups):
             connection.close()
         await super().close()
 
-    async def _watch(self, connection: apsw.Connection) -> None:
-        seen = _version(connection)
+    async def _watch(self) -> None:
+        seen = self._version()
         changed_at = self._clock.monotonic() - _LIVELY
         while True:
             lively = self._clock.monotonic() - changed_at < _LIVELY
             await self._clock.sleep(_SOON if lively else _LATER)
-            version = _version(connection)
-            # Nobody could look, or somebody recovers the file: it rings next time.
-            if version is not None and version != seen:
+            version = self._version()
+            if version != seen:
                 seen = version
                 changed_at = self._clock.monotonic()
                 self.ring(tuple(self._bells))
 
-
-def _version(connection: apsw.Connection) -> int | None:
-    try:
-        version = connection.execute("PRAGMA data_version").get
-    except apsw.Error:
-        return None
-    assert isinstance(version, int)
-    return version
+    def _version(self) -> int | None:
+        """Nothing while nobody can look: the store has not made the file yet, or somebody recovers it."""
+        try:
+            if self._connection is None:
+                self._connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
+            version = self._connection.execute("PRAGMA data_version").get
+        except apsw.Error:
+            return None
+        assert isinstance(version, int)
+        return version

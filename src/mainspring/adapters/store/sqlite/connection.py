@@ -77,8 +77,13 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> s
 def open_for_writing(path: Path, shards: int) -> apsw.Connection:
     """Open or make the file, bring its schema up to date under a lock, and teach the connection its procedures."""
     refuse_network_file_system(path)
-    connection = _connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    connection = _connect(path, flags)
     try:
+        if schema_version(connection) and forget_statistics(connection):
+            # They were read when the connection was opened.
+            connection.close()
+            connection = _connect(path, flags)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         # The one who writes does the checkpoints, and each rewrites the same hot pages: few and large ones cost less.
@@ -105,6 +110,16 @@ def _connect(path: Path, flags: int) -> apsw.Connection:
     connection.execute("PRAGMA cache_size = -65536")
     connection.execute("PRAGMA mmap_size = 268435456")
     return connection
+
+
+def forget_statistics(connection: apsw.Connection) -> bool:
+    """Undo an ANALYZE: what was taken while a table was small would have it scanned for ever. No plan here needs it."""
+    tables = list(
+        connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'sqlite_stat*'")
+    )
+    for (name,) in tables:
+        connection.execute(f"DROP TABLE IF EXISTS {name}")
+    return bool(tables)
 
 
 def migrate(connection: apsw.Connection, shards: int, newest: int | None = None) -> None:

@@ -79,7 +79,7 @@ WITH RECURSIVE line (shard, due, job_id) AS (
     SELECT s.shard, s.next_fire, s.job_id FROM line l CROSS JOIN schedule s ON s.job_id = (
         SELECT f.job_id FROM schedule f INDEXED BY schedule_due
         WHERE f.active = 1 AND f.shard = l.shard AND f.next_fire <= :until
-          AND (f.next_fire, f.job_id) > (l.due, l.job_id)
+          AND (f.next_fire, f.job_id) > (l.due, +l.job_id)
         ORDER BY f.next_fire, f.job_id LIMIT 1)
     ORDER BY 2, 3
     LIMIT :limit

@@ -6,7 +6,7 @@
 CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGIN
     DELETE FROM picked;
     -- A merge of the shards' lines: whoever is taken from the front is replaced by the one behind. It looks at no more
-    -- rows than it takes, however many wait.
+    -- rows than it takes, however many wait. (The + lets the index be used for both columns of the comparison.)
     INSERT INTO picked (id)
     SELECT id FROM (
         WITH RECURSIVE mine (shard) AS MATERIALIZED (
@@ -22,7 +22,7 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
             SELECT w.shard, w.due, w.id FROM line CROSS JOIN waiting w ON w.id = (
                 SELECT f.id FROM waiting f INDEXED BY waiting_due
                 WHERE f.state = 'scheduled' AND f.shard = line.shard AND f.due <= NEW.now
-                  AND (f.due, f.id) > (line.due, line.id)
+                  AND (f.due, f.id) > (line.due, +line.id)
                 ORDER BY f.due, f.id LIMIT 1)
             ORDER BY 2, 3
             LIMIT NEW.size + 1
