@@ -11,7 +11,7 @@ CODE := $(wildcard src tests tools bench)
 COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench peers services services-stop lock clean
+.PHONY: help setup run test check format bench soak peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,7 +39,13 @@ format: setup ## format the code and fix what can be fixed
 bench: setup ## measure (BENCH_ARGS)
 	$(BIN)/mainspring bench $(BENCH_ARGS)
 
+soak: setup ## half an hour of full load on PostgreSQL: does it get slower? (BENCH_ARGS)
+	$(BIN)/mainspring bench --store postgres --soak 30m $(BENCH_ARGS)
+
 peers: $(VENV)/.peers ## install the schedulers that the benchmark compares with
+
+peers-bench: peers ## measure beside them, in turn, on one server (BENCH_ARGS)
+	$(BIN)/python -m bench.peers $(BENCH_ARGS)
 
 services: setup ## start the local servers that the tests use
 	$(BIN)/python -m tools.services start

@@ -36,14 +36,8 @@ class Peer:
         self._environment = {DSN: dsn, DIRECTORY: str(directory)}
 
     async def submit(self, what: str, count: int) -> Any:
-        child = self.children.start(
-            f"pgqueuer-{what}",
-            "bench.peers.pgqueuer_submitter",
-            what,
-            str(count),
-            environment=self._environment,
-            pipes=True,
-        )
+        program = ("bench.peers.pgqueuer_submitter", what, str(count))
+        child = self.children.start(f"pgqueuer-{what}", *program, environment=self._environment, pipes=True)
         assert child.process.stdout is not None
         answer = await asyncio.to_thread(child.process.stdout.read)
         if child.process.wait() != 0:
@@ -87,15 +81,16 @@ async def drain(server: str, sizes: Sizes, say: Callable[[str], None]) -> Figure
             while await connection.fetchval("SELECT EXISTS (SELECT FROM pgqueuer)") and time.monotonic() < give_up_at:
                 peer.children.check()
                 await asyncio.sleep(0.25)
-            done, seconds = await connection.fetchrow(
+            row = await connection.fetchrow(
                 "SELECT count(*) FILTER (WHERE status = 'successful'), "
                 "extract(epoch FROM max(created) FILTER (WHERE status = 'successful') "
                 "- min(created) FILTER (WHERE status = 'picked')) FROM pgqueuer_log"
             )
         finally:
             await connection.close()
-    assert done == count, f"{done} of {count} jobs were done"
-    return {"drain_jobs_per_s": round(count / float(seconds)), "submit_batch_jobs_per_s": bulk}
+    assert row is not None
+    assert row[0] == count, f"{row[0]} of {count} jobs were done"
+    return {"drain_jobs_per_s": round(count / float(row[1])), "submit_batch_jobs_per_s": bulk}
 
 
 async def submit(server: str, sizes: Sizes, say: Callable[[str], None]) -> Figures:
@@ -122,7 +117,7 @@ async def herd(server: str, sizes: Sizes, say: Callable[[str], None]) -> Figures
         connection = await asyncpg.connect(peer.dsn)
         try:
             due = await connection.fetchval(
-                "SELECT (extract(epoch FROM max(execute_after)) * 1000000)::bigint FROM pgqueuer"
+                "SELECT (extract(epoch FROM max(execute_after)) * 1e6)::bigint FROM pgqueuer"
             )
         finally:
             await connection.close()

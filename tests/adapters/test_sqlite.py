@@ -15,7 +15,7 @@ import pytest
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.adapters.store.sqlite import connection as connections
-from mainspring.adapters.store.sqlite.times import StoreTime
+from mainspring.adapters.store.sqlite.steady_time import SteadyTime
 from mainspring.adapters.wakeups.sqlite import SqliteWakeups
 from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.ids import RunId, SessionId
@@ -553,7 +553,7 @@ async def test_the_rank_in_the_file_is_that_of_the_domain(path: Path) -> None:
 
 def test_time_does_not_go_back_with_the_clock_and_does_not_stand_still() -> None:
     clock = ManualClock()
-    time = StoreTime(clock)
+    time = SteadyTime(clock)
     start = time.now()
     clock.jump(-10 * MINUTE)
     assert time.now() == start

@@ -42,10 +42,14 @@ def test_no_tick_is_skipped_without_a_reason_and_none_starts_before_its_time(
 
 
 @given(policies, ticks_so_far)
-def test_ticks_within_the_grace_are_on_time_and_always_run(policy: CatchUp, ticks: list[Instant]) -> None:
+def test_ticks_within_the_grace_are_on_time_and_run_unless_an_outage_left_later_ones(
+    policy: CatchUp, ticks: list[Instant]
+) -> None:
+    outage = any(NOW - tick > policy.grace for tick in ticks)
     for decided in decide(policy, ticks, NOW):
         if NOW - decided.tick <= policy.grace:
-            assert decided.not_before == decided.tick
+            superseded = outage and policy.mode == "latest" and decided.tick != ticks[-1]
+            assert decided.not_before == (None if superseded else decided.tick)
 
 
 @given(policies, ticks_so_far)
@@ -70,6 +74,17 @@ def test_latest_runs_the_newest_of_the_missed_now() -> None:
     decided = decide(CatchUp(mode="latest"), ago(HOUR, 2 * MINUTE), NOW)
     assert [one.not_before for one in decided] == [None, NOW]
     assert decided[0].reason == "superseded by a later tick"
+
+
+def test_after_an_outage_a_job_of_every_second_runs_once() -> None:
+    ticks = [NOW - second * SECOND for second in range(300, -1, -1)]
+    decided = decide(CatchUp(mode="latest"), ticks, NOW)
+    assert [one.tick for one in decided if one.not_before is not None] == [NOW]
+
+
+def test_a_short_stall_skips_nothing() -> None:
+    ticks = [NOW - second * SECOND for second in range(30, -1, -1)]
+    assert all(one.not_before == one.tick for one in decide(CatchUp(mode="latest"), ticks, NOW))
 
 
 def test_latest_runs_no_missed_one_beside_one_on_time() -> None:

@@ -1,5 +1,7 @@
 """The same on PostgreSQL."""
 
+import asyncio
+
 import asyncpg
 
 from mainspring.bench.future import due_of
@@ -22,10 +24,10 @@ async def multiply(load: Load, first: int, count: int, total: int, shards: int, 
         "waiting": {"id": run, "shard": f"n / {_BATCH} % {shards}", "due": due, "body_bucket": bucket},
         "body": {"id": run, "bucket": bucket},
     }
-    connection = await _connect(load)
-    try:
-        await connection.execute("SET synchronous_commit = off")
-        for table, chosen in replaced.items():
+
+    async def fill(table: str, chosen: dict[str, str]) -> None:
+        connection = await _connect(load)
+        try:
             names = await connection.fetch(
                 "SELECT column_name FROM information_schema.columns WHERE table_schema = $1 AND table_name = $2 "
                 "ORDER BY ordinal_position",
@@ -41,8 +43,11 @@ async def multiply(load: Load, first: int, count: int, total: int, shards: int, 
                 first + count - 1,
                 load.kept["template"],
             )
-    finally:
-        await connection.close()
+        finally:
+            await connection.close()
+
+    # Both tables at once: nobody looks at them yet.
+    await asyncio.gather(*(fill(table, chosen) for table, chosen in replaced.items()))
 
 
 async def vacuum(load: Load) -> None:
@@ -55,4 +60,4 @@ async def vacuum(load: Load) -> None:
 
 
 async def _connect(load: Load) -> "asyncpg.Connection[asyncpg.Record]":
-    return await asyncpg.connect(load.settings.store, server_settings={"jit": "off"})
+    return await asyncpg.connect(load.settings.store, server_settings={"jit": "off", "synchronous_commit": "off"})

@@ -86,6 +86,8 @@ def table(figures: Figures) -> Table:
     """All that was measured on one store."""
     sqlite = figures.get("store") == "sqlite"
     title = f"{figures.get('store')}{' (quick: smaller numbers)' if figures.get('quick') else ''}"
+    if "scale" in figures:
+        title += f", everything × {figures['scale']}: these are no figures"
     made = Table(title=title, title_justify="left", caption_justify="left")
     for heading in ("figure", "measured", "at least", "goal", ""):
         made.add_column(heading, justify="left" if heading in ("figure", "") else "right")

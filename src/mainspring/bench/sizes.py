@@ -13,6 +13,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of jobs, and durations in seconds."""
 
     quick: bool = False
+    #: Less than 1: everything in small, and the figures mean nothing.
+    scale: float = 1
     rounds: int = 3
     #: The steady window of the full cycle, what goes before it, and how long the ceiling is measured beside it.
     seconds: float = 60
@@ -45,14 +47,14 @@ QUICK = Sizes(
     quick=True,
     rounds=1,
     seconds=10,
-    warm_up=2,
+    warm_up=1.5,
     ceiling_seconds=3,
     drain=30_000,
-    submit_seconds=1,
-    idle_samples=80,
-    steady_seconds=4,
+    submit_seconds=0.8,
+    idle_samples=60,
+    steady_seconds=3,
     future=(1_000_000,),
-    claims=30,
+    claims=20,
     stored=100_000,
 )
 
@@ -67,6 +69,7 @@ def scaled(sizes: Sizes, factor: float) -> Sizes:
 
     return msgspec.structs.replace(
         sizes,
+        scale=factor,
         seconds=max(0.5, sizes.seconds * factor),
         warm_up=max(0.3, sizes.warm_up * factor),
         ceiling_seconds=max(0.3, sizes.ceiling_seconds * factor),

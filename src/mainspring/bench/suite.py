@@ -96,6 +96,8 @@ async def run(place: Place, sizes: Sizes, chosen: Sequence[Measurement], tell: C
     embedded = place.kind == "sqlite"
     wanted = [item for item in chosen if item.embedded or not embedded]
     figures: Figures = {"store": place.kind, "quick": sizes.quick, "rounds": sizes.rounds, "server": place.facts}
+    if sizes.scale != 1:
+        figures["scale"] = sizes.scale
     bench = Bench(place, sizes, tell)
     took: dict[str, float] = {}
     failed: dict[str, str] = {}

@@ -39,22 +39,24 @@ class CaughtUp(msgspec.Struct, frozen=True):
 
 
 def decide(policy: CatchUp, ticks: list[Instant], now: Instant) -> list[CaughtUp]:
-    """Decide on ticks that are due, oldest first. Ticks within the grace are on time and always run."""
+    """Decide on ticks that are due, oldest first. Ticks within the grace are on time.
+
+    As long as all are on time all run: a fail-over skips nothing. A late one among them means an outage; then ``latest``
+    runs only the newest of all, so that a job of every second does not come back with a minute's worth of runs.
+    """
     late = [tick for tick in ticks if now - tick > policy.grace]
     on_time = [CaughtUp(tick, tick) for tick in ticks if now - tick <= policy.grace]
     match policy.mode:
         case "none":
-            decided = [CaughtUp(tick, None, "missed") for tick in late]
+            return [CaughtUp(tick, None, "missed") for tick in late] + on_time
         case "latest":
-            # Something on time makes every late tick superseded; otherwise the newest late one stands for all.
-            keep = late[-1:] if not on_time else []
-            decided = [
-                CaughtUp(tick, now) if tick in keep else CaughtUp(tick, None, "superseded by a later tick")
-                for tick in late
-            ]
+            if not late:
+                return on_time
+            newest = ticks[-1]
+            superseded = [CaughtUp(tick, None, "superseded by a later tick") for tick in ticks[:-1]]
+            return [*superseded, CaughtUp(newest, newest if on_time else now)]
         case "all":
-            decided = _decide_all(policy, late, now)
-    return decided + on_time
+            return _decide_all(policy, late, now) + on_time
 
 
 def _decide_all(policy: CatchUp, late: list[Instant], now: Instant) -> list[CaughtUp]:

@@ -29,6 +29,7 @@ class Client:
 
     def __init__(self, machine: Machine, history: History) -> None:
         self.machine = machine
+        self.begun = False
         self.done = False
         self._history = history
         self._runs: list[RunId] = []
@@ -36,6 +37,7 @@ class Client:
 
     def begin(self, scenario: Scenario, until: Instant) -> None:
         machine = self.machine
+        self.begun = True
         process = machine.process = Process(machine.name, machine.loop)
         store = FaultyStore(machine.truth, process, machine.faults)
         wakeups = LossyWakeups(machine.exchange, process, machine.faults)

@@ -38,6 +38,16 @@ class Fate(Enum):
     LATE = "late"
 
 
+class Scripted(msgspec.Struct, frozen=True, kw_only=True):
+    """The fate of the next request that is of this operation and from this process, or from one so named."""
+
+    operation: str
+    process: str = ""
+    fate: Fate = Fate.ANSWERED
+    request: Micros = MILLISECOND
+    reply: Micros = MILLISECOND
+
+
 class Faults:
     """The state of the network between everybody and the store."""
 
@@ -55,10 +65,16 @@ class Faults:
         self.cut_off: set[str] = set()
         #: Operations that are refused, whoever asks.
         self.broken: set[str] = set()
+        #: What happens to the next requests of a kind, instead of chance.
+        self.script: list[Scripted] = []
 
-    def fate(self, operation: str) -> tuple[Fate, Micros, Micros]:
+    def fate(self, operation: str, process: str) -> tuple[Fate, Micros, Micros]:
         """What becomes of a request, and how long it and its reply take."""
         rates, chance = self.rates, self.chance
+        for scripted in self.script:
+            if scripted.operation == operation and process.startswith(scripted.process):
+                self.script.remove(scripted)
+                return scripted.fate, scripted.request, scripted.reply
         request, reply = self._latency(), self._latency()
         drawn = chance.random() * _CALMER.get(operation, 1)
         if drawn < rates.refused:

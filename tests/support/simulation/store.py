@@ -126,11 +126,11 @@ class FaultyStore:
         """Send a request and wait for its answer. Once sent it is out of this process's hands."""
         if self.process.dead:
             raise asyncio.CancelledError
-        fate, request, reply = self.faults.fate(operation)
+        fate, request, reply = self.faults.fate(operation, self.process.name)
         loop = self.process.loop
         if fate is Fate.LATE:
             # However late, before the world has calmed down.
-            request = min(request, max(self.faults.all_arrive_by - loop.elapsed, self.faults.patience))
+            request = min(request, max(self.faults.all_arrive_by - loop.elapsed, self.faults.patience + 1))
         answer: asyncio.Future[Any] = loop.create_future()
         sent = loop.elapsed
         if request + reply > self.faults.patience:

@@ -46,6 +46,7 @@ class World:
         self.workers = [self._a_worker(number + 1, slots) for number, slots in enumerate(scenario.workers)]
         self.clients = [Client(self._a_machine(Machine, f"client-{number}"), self.history) for number in (1, 2)]
         self.history.truth.punctual = PUNCTUAL
+        self._keep_up: asyncio.Task[None] | None = None
         loop.set_exception_handler(self._caught)
 
     @property
@@ -84,6 +85,10 @@ class World:
                 machine.process.thaw()
             if not machine.up:
                 machine.boot()
+        self.keep_up()
+
+    def keep_up(self) -> None:
+        """From now on whoever falls is started again."""
         self._keep_up = asyncio.create_task(self._keep_everybody_up(), name="supervision")
 
     async def _keep_everybody_up(self) -> None:
@@ -104,7 +109,7 @@ class World:
     def _all_has_ended(self) -> bool:
         tables = self.store.tables
         return (
-            all(client.done for client in self.clients)
+            all(client.done or not client.begun for client in self.clients)
             and all(run.state.ended for run in tables.runs.values())
             and all(job.state in (JobState.FINISHED, JobState.CANCELLED) for job in tables.jobs.values())
         )
@@ -119,7 +124,8 @@ class World:
 
     async def end(self) -> None:
         """Everybody is killed, so that nothing is left behind on the loop."""
-        self._keep_up.cancel()
+        if self._keep_up is not None:
+            self._keep_up.cancel()
         for machine in [*self.machines, *(client.machine for client in self.clients)]:
             if machine.process is not None:
                 machine.process.kill()

@@ -55,7 +55,7 @@ class SqliteWakeups(LocalWakeups):
             if version != seen:
                 seen = version
                 changed_at = self._clock.monotonic()
-                self.ring(tuple(self._bells))
+                self.ring_all()
 
     def _version(self) -> int | None:
         """Nothing while nobody can look: the store has not made the file yet, or somebody recovers it."""

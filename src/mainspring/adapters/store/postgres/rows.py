@@ -129,13 +129,16 @@ def held_runs(rows: Sequence[asyncpg.Record], names: Names, policies: Policies) 
     ]
 
 
-def run_view(row: asyncpg.Record, names: Names) -> RunView:
+def shown_state(row: asyncpg.Record) -> RunState:
+    """A run that was asked to stop and has not yet shows as ``cancelling``."""
     state = STATES[row["state"]]
-    if state is RunState.RUNNING and row["cancel_at"] is not None:
-        state = RunState.CANCELLING
+    return RunState.CANCELLING if state is RunState.RUNNING and row["cancel_at"] is not None else state
+
+
+def run_view(row: asyncpg.Record, names: Names) -> RunView:
     return RunView(
         id=RunId(row["id"]),
-        state=state,
+        state=shown_state(row),
         task="" if row["task"] is None else names.name(row["task"]),
         queue=names.name(row["queue"]),
         tenant=names.name(row["tenant"]),

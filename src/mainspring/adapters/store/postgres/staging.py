@@ -172,9 +172,9 @@ class Staging(Submissions):
         if job.spec.overlap is Overlap.CANCEL and active and any(tick.decision == "run" for tick in fire.ticks):
             await self._cancel(connection, [row["id"] for row in active])
         holder = (await self._lock_gates(connection, [gate]))[gate]
-        # A slot behind the active one: none is left when somebody waits there already.
-        ahead = [row for row in active if row["state"] != STATE_CODES[RunState.BLOCKED]]
-        room = 0 if len(ahead) < len(active) else (1 if ahead else 2)
+        # One may run and one wait behind it: no room when somebody waits there already.
+        waiting = any(row["state"] == STATE_CODES[RunState.BLOCKED] for row in active)
+        room = 0 if waiting else 2 - len(active)
         made: list[tuple[Tick, RunState]] = []
         for tick in fire.ticks:
             decision, reason = tick.decision, tick.reason

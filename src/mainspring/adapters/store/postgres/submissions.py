@@ -15,6 +15,7 @@ from mainspring.adapters.store.postgres.rows import (
     SUBMITTED,
     bucket_of,
     gate_of,
+    shown_state,
 )
 from mainspring.domain.ids import RunId, made_at, shard_of
 from mainspring.domain.instant import DAY, Instant
@@ -192,7 +193,7 @@ class Submissions(Part):
         if not runs:
             return {}
         rows = await self._db.fetch("runs", list(runs))
-        return {RunId(row["id"]): STATES[row["state"]] for row in rows}
+        return {RunId(row["id"]): shown_state(row) for row in rows}
 
 
 def _names_of(runs: Sequence[NewRun]) -> set[tuple[Kind, str]]:

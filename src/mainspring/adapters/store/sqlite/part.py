@@ -1,7 +1,7 @@
 """What the parts of the store share."""
 
+from mainspring.adapters.store.sqlite.steady_time import SteadyTime
 from mainspring.adapters.store.sqlite.threads import Reader, Writer
-from mainspring.adapters.store.sqlite.times import StoreTime
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import shard_of
 
@@ -10,7 +10,7 @@ class Part:
     shards: int
     _writer: Writer
     _reader: Reader
-    _time: StoreTime
+    _time: SteadyTime
 
     def _shard_of(self, identifier: str) -> int:
         """The shard that an id carries. Nobody would ever look at one that the store does not have."""

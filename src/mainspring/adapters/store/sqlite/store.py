@@ -7,9 +7,9 @@ from mainspring.adapters.store.sqlite.jobs import SqliteJobs
 from mainspring.adapters.store.sqlite.reading import SqliteOutbox, SqliteReading
 from mainspring.adapters.store.sqlite.reaping import SqliteReaping
 from mainspring.adapters.store.sqlite.staging import SqliteStaging
+from mainspring.adapters.store.sqlite.steady_time import SteadyTime
 from mainspring.adapters.store.sqlite.submissions import SqliteSubmissions
 from mainspring.adapters.store.sqlite.threads import Reader, Writer
-from mainspring.adapters.store.sqlite.times import StoreTime
 from mainspring.adapters.store.sqlite.workforce import SqliteWorkforce
 from mainspring.domain.ids import MAX_SHARDS
 from mainspring.ports.clock import Clock
@@ -35,7 +35,7 @@ class SqliteStore(
         assert 0 < shards <= MAX_SHARDS
         self.path = path
         self.shards = shards
-        self._time = StoreTime(clock)
+        self._time = SteadyTime(clock)
         self._writer = Writer(path, self._time, shards)
         self._reader = Reader(path)
 

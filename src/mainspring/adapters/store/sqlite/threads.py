@@ -18,7 +18,7 @@ import apsw
 import msgspec
 
 from mainspring.adapters.store.sqlite import connection as connections
-from mainspring.adapters.store.sqlite.times import StoreTime
+from mainspring.adapters.store.sqlite.steady_time import SteadyTime
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import Instant
 
@@ -156,7 +156,7 @@ class DatabaseThread(Generic[Ask]):
 class Writer(DatabaseThread[Call | Work]):
     """Serves one group of requests after the other, each group in one transaction."""
 
-    def __init__(self, path: Path, time: StoreTime, shards: int) -> None:
+    def __init__(self, path: Path, time: SteadyTime, shards: int) -> None:
         super().__init__("mainspring-sqlite-writer", lambda: connections.open_for_writing(path, shards))
         self._time = time
 

@@ -6,7 +6,7 @@ from mainspring.domain.instant import Instant
 from mainspring.ports.clock import Clock
 
 
-class StoreTime:
+class SteadyTime:
     """Follows the wall clock forward. When that is set back, time goes on at half its speed until both agree again.
 
     So no transaction is earlier than the one before it, ranks and leases keep their order, and nothing stands still for

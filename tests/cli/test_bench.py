@@ -1,0 +1,164 @@
+"""The benchmark: that it runs and tells what it should. What it measures is for a quiet machine."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mainspring.bench import suite
+from mainspring.bench.figures import median_of_rounds, number, percentile, spread
+from mainspring.bench.report import ROWS, limits, verdict
+from mainspring.bench.sizes import PAYLOAD, QUICK, Sizes, scaled
+from mainspring.bench.stamps import Stamps
+from mainspring.bench.tasks import RECORD, app
+from mainspring.domain.errors import Invalid
+
+
+def bench(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "mainspring", "bench", "--quick", *arguments],
+        cwd=directory,
+        env={name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")},
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_json_is_one_object_with_the_figures_and_progress_goes_elsewhere(tmp_path: Path) -> None:
+    done = bench(tmp_path, "--store", str(tmp_path), "--json", "--only", "submit,drain,idle", "--scale", "0.02")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["store"] == "sqlite"
+    assert figures["quick"] is True
+    assert figures["failed"] == {}
+    for key in (
+        "drain_jobs_per_s",
+        "submit_single_jobs_per_s",
+        "submit_concurrent_jobs_per_s",
+        "submit_batch_jobs_per_s",
+        "idle_latency_p50_ms",
+        "idle_latency_p99_ms",
+    ):
+        assert figures[key] > 0, key
+    assert figures["memory_mb"]["everything"] > 0
+    assert figures["machine"]["cores"] > 0
+    assert "drain: working off" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_on_postgres_processes_as_in_production_work_in_a_schema_of_their_own(
+    tmp_path: Path, postgres_database: str
+) -> None:
+    done = bench(tmp_path, "--store", postgres_database, "--json", "--only", "full,herd", "--scale", "0.02")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["failed"] == {}
+    assert figures["full_cycle_jobs_per_s"] > 0
+    assert figures["bare_sql_jobs_per_s"] > 0
+    assert figures["herd_5000_lateness_p99_ms"] > 0
+    assert figures["server"]["fsync"] in ("on", "off")
+
+
+def test_an_unknown_measurement_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    done = bench(tmp_path, "--store", "sqlite", "--only", "speed")
+    assert done.returncode == 2
+    assert "--only: there is no measurement 'speed' (full, drain," in done.stderr
+
+
+def test_a_percentile_is_the_nearest_rank() -> None:
+    samples = list(range(1, 101))
+    assert percentile(samples, 50) == 50
+    assert percentile(samples, 99) == 99
+    assert percentile(samples, 100) == 100
+    assert percentile(samples, 0) == 1
+    assert percentile([7.0], 99) == 7.0
+    assert percentile([3, 1, 2], 50) == 2
+
+
+def test_a_percentile_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        percentile([], 50)
+    with pytest.raises(ValueError, match="not a percentage"):
+        percentile([1], 101)
+
+
+def test_a_spread_names_its_percentiles() -> None:
+    assert spread("late", [1.0, 2.0, 30.0]) == {"late_p50_ms": 2.0, "late_p99_ms": 30.0, "late_max_ms": 30.0}
+
+
+def test_rounds_are_merged_by_the_median_of_each_key() -> None:
+    merged = median_of_rounds(
+        [
+            {"rate": 10, "words": "a", "memory": {"worker": 1.0}},
+            {"rate": 30, "words": "b", "memory": {"worker": 3.0}},
+            {"rate": 20, "words": "c", "memory": {"worker": 2.0}, "extra": 5},
+        ]
+    )
+    assert merged == {"rate": 20, "words": "c", "memory": {"worker": 2.0}, "extra": 5}
+
+
+def test_numbers_are_short() -> None:
+    assert [number(value) for value in (1234567, 12.34, 1.234, 100, 0)] == ["1,234,567", "12.3", "1.23", "100", "0"]
+
+
+def test_a_quick_run_leaves_out_what_takes_a_minute_and_a_named_one_is_always_there() -> None:
+    usual = [item.name for item in suite.choose([], quick=False)]
+    assert {"full", "drain", "crons", "claim"} <= set(usual)
+    assert not {"soak", "failover"} & set(usual)
+    assert "crons" not in [item.name for item in suite.choose([], quick=True)]
+    assert [item.name for item in suite.choose(["failover", "crons"], quick=True)] == ["crons", "failover"]
+    with pytest.raises(Invalid, match="no measurement"):
+        suite.choose(["speed"], quick=True)
+
+
+def test_a_quick_run_is_expected_to_take_about_a_minute() -> None:
+    assert suite.estimate(suite.choose([], quick=True), QUICK, embedded=False) < 75
+
+
+def test_scaling_keeps_what_is_needed_to_run_at_all() -> None:
+    small = scaled(QUICK, 0.0001)
+    assert small.drain > 0
+    assert small.idle_samples >= 10
+    assert small.scale == 0.0001
+    assert scaled(Sizes(), 1) == Sizes()
+
+
+def test_limits_of_postgres_do_not_judge_sqlite() -> None:
+    rows = {row.key: row for row in ROWS}
+    full, idle = rows["full_cycle_jobs_per_s"], rows["idle_latency_p99_ms"]
+    assert limits(full, sqlite=False) == (12_000, 20_000)
+    assert limits(full, sqlite=True) == (10_000, 25_000)
+    assert limits(idle, sqlite=True) == (None, None)
+    assert "misses" in verdict(full, 11_000, 12_000, 20_000)
+    assert "holds" in verdict(full, 13_000, 12_000, 20_000)
+    assert "goal" in verdict(full, 21_000, 12_000, 20_000)
+    assert "goal" in verdict(idle, 4.0, 10, 5)
+    assert verdict(idle, 4.0, None, None) == ""
+
+
+def test_stamps_are_read_from_every_process_since_they_were_cleared(tmp_path: Path) -> None:
+    stamps = Stamps(tmp_path)
+    first = RECORD.pack(bytes(16), 1_000, 3_000)
+    (tmp_path / "12.stamps").write_bytes(first)
+    assert [(stamp.pid, stamp.late_ms) for stamp in stamps.read()] == [(12, 2.0)]
+    stamps.clear()
+    assert stamps.count() == 0
+    # A record that is only half there is not read yet.
+    (tmp_path / "12.stamps").write_bytes(first + first + first[:5])
+    (tmp_path / "13.stamps").write_bytes(first)
+    assert stamps.count() == 2
+    assert sorted(stamp.pid for stamp in stamps.read()) == [12, 13]
+
+
+def test_the_no_op_takes_the_payload_that_is_submitted() -> None:
+    handlers = app.handlers()
+    assert {"nothing", "stamp", "nap"} <= set(handlers)
+    assert set(json.loads(PAYLOAD)) == {"user_id", "email", "note"}

@@ -1,0 +1,83 @@
+"""Replays seeds: ``python -m tests.support.simulation 17`` tells what was violated, ``--trace`` everything else too."""
+
+import argparse
+import sys
+
+from mainspring.domain.instant import SECOND
+from tests.support.simulation.history import History
+from tests.support.simulation.invariants import violations
+from tests.support.simulation.scenario import Scenario, draw
+from tests.support.simulation.world import simulate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.simulation", description=__doc__)
+    parser.add_argument("seeds", type=int, nargs="+")
+    parser.add_argument("--trace", action="store_true", help="tell every step")
+    parser.add_argument("--fingerprint", action="store_true", help="tell only the fingerprint of each trace")
+    arguments = parser.parse_args()
+    failed = False
+    for seed in arguments.seeds:
+        scenario = draw(seed)
+        history = simulate(scenario)
+        if arguments.fingerprint:
+            _say(f"{seed} {history.fingerprint()}")
+            continue
+        if arguments.trace:
+            _tell(scenario, history)
+        found = violations(history)
+        failed |= bool(found)
+        _say(f"seed {seed}: {len(found)} violations in {len(history.steps)} steps and {len(history.calls)} calls")
+        for sentence in found:
+            _say(f"  {sentence}")
+    sys.exit(failed)
+
+
+def _tell(scenario: Scenario, history: History) -> None:
+    _say(str(scenario))
+    lines: list[tuple[float, str]] = [(at / SECOND, f"--- {what}") for at, what in history.chaos]
+
+    def since_start(at: int | None) -> float:
+        return -1 if at is None else (at - scenario.start) / SECOND
+
+    for step in history.steps:
+        at = since_start(step.at)
+        lines.append((at, f"{step.process} {step.operation}, sent {since_start(step.sent):.3f}"))
+        for change in step.runs:
+            run, before = change.after, change.before
+            came_from = "new" if before is None else before.state.value
+            asked = ", asked to stop" if run.cancel_at is not None else ""
+            lines.append(
+                (
+                    at,
+                    f"    run {run.id}: {came_from} → {run.state.value} {run.reason} (attempt {run.attempt}, lost "
+                    f"{run.lost}, fence {run.fence & 0xFFFFFF}, due {since_start(run.due):.3f}{asked})",
+                )
+            )
+        lines += [
+            (at, f"    job {change.after.id}: {change.after.state.value}, next {since_start(change.after.next_fire):.3f}")
+            for change in step.jobs
+        ]
+        lines += [
+            (at, f"    tick {tick.job_id} {since_start(tick.scheduled_at):.3f}: {tick.decision} {tick.reason}")
+            for tick in step.ticks
+        ]
+        lines += [
+            (at, f"    settle {move.run} under {move.fence & 0xFFFFFF}: {move.outcome} → {move.state}: {verdict}")
+            for move, verdict in step.settlements
+        ]
+    for call in history.calls:
+        where = f"{call.process}: run {call.run} under {call.fence & 0xFFFFFF}"
+        lines.append((since_start(call.started), f"    {where} begins"))
+        if call.ended is not None:
+            lines.append((since_start(call.ended), f"    {where} {call.how}"))
+    for moment, line in sorted(lines, key=lambda entry: entry[0]):
+        _say(f"{moment:10.6f} {line}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    main()

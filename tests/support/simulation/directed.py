@@ -1,0 +1,133 @@
+"""Worlds in which nothing is left to chance: a test says who is there and what happens to which message."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from mainspring.domain.ids import IdMaker, JobId, RunId
+from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.domain.job import Job, JobSpec, JobState, NewJob
+from mainspring.domain.run import NewRun, RunPolicy, RunState
+from tests.support.simulation.acts import Act
+from tests.support.simulation.faults import Fate, Rates, Scripted
+from tests.support.simulation.history import History, Step
+from tests.support.simulation.invariants import violations
+from tests.support.simulation.scenario import Scenario, a_worker
+from tests.support.simulation.workload import LOOP
+from tests.support.simulation.world import World, simulate
+
+LEASE: Micros = 4 * SECOND
+
+
+class Director:
+    """Does things to a world, at once and without a network in between."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.start = world.now()
+        self._ids = IdMaker(world.loop.chance)
+        self._names = count(1)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def until(self, true: Callable[[], bool], within: float = 60) -> None:
+        """Wait for something to become true, to the millisecond."""
+        for _ in range(round(within * 1_000)):
+            if true():
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError(f"not true after {within} s")
+
+    def run(self, act: Act, **options: Any) -> NewRun:
+        policy = options.pop("policy", RunPolicy())
+        run = self._ids.run(self.world.now(), 0)
+        return NewRun(id=run, task=options.pop("task", LOOP), payload=act.payload(), policy=policy, **options)
+
+    def submit(self, *runs: NewRun) -> list[RunId]:
+        for run in runs:
+            self.world.history.truth.submitted[run.id] = run
+        self.do("submit", list(runs))
+        self.world.history.truth.accepted += [run.id for run in runs]
+        return [run.id for run in runs]
+
+    def put(self, spec: JobSpec, act: Act | None = None) -> JobId:
+        job = NewJob(
+            id=self._ids.job(self.world.now(), 0), spec=spec, payload=(act if act is not None else Act()).payload()
+        )
+        [stored] = self.do("put_jobs", [job])
+        assert isinstance(stored, Job)
+        return stored.id
+
+    def cancel(self, *runs: RunId) -> None:
+        self.do("cancel", list(runs))
+
+    def cancel_job(self, job: JobId) -> None:
+        self.do("set_jobs_state", [job], JobState.CANCELLED)
+
+    def do(self, operation: str, *arguments: Any) -> Any:
+        return self.world.store.apply("director", self.world.now(), operation, arguments)
+
+    def next(
+        self, operation: str, fate: Fate = Fate.ANSWERED, *, of: str = "", request: float = 0.001, reply: float = 0.001
+    ) -> None:
+        """What happens to the next message of a kind; times in seconds."""
+        self.world.faults.script.append(
+            Scripted(
+                operation=operation,
+                process=of,
+                fate=fate,
+                request=round(request * SECOND),
+                reply=round(reply * SECOND),
+            )
+        )
+
+    def state(self, run: RunId) -> RunState:
+        return self.world.store.tables.runs[run].state
+
+    def row(self, run: RunId) -> Any:
+        return self.world.store.tables.runs[run]
+
+    def steps(self, operation: str) -> list[Step]:
+        return [step for step in self.world.history.steps if step.operation == operation]
+
+    def elapsed(self, at: Instant) -> float:
+        return (at - self.start) / SECOND
+
+
+def play(
+    script: Callable[[Director], Coroutine[Any, Any, None]],
+    *,
+    schedulers: int = 1,
+    workers: tuple[dict[str, int], ...] = ({"default": 4},),
+    **options: Any,
+) -> History:
+    """Play a script until everything has ended; whatever was violated is an error."""
+    scenario = Scenario(
+        seed=0,
+        schedulers=schedulers,
+        workers=workers,
+        worker=a_worker(LEASE),
+        rates=Rates(latency=1_000),
+        **options,
+    )
+
+    async def live(world: World) -> None:
+        for machine in world.machines:
+            machine.boot()
+        await asyncio.sleep(1)
+        await script(Director(world))
+        await world.quiesce()
+        world.take_stock()
+
+    history = simulate(scenario, live=live)
+    assert violations(history) == []
+    return history
+
+
+def without(history: History, **changes: Any) -> History:
+    """The same history with other truths."""
+    return msgspec.structs.replace(history, truth=msgspec.structs.replace(history.truth, **changes))
