@@ -159,7 +159,9 @@ def _until_healthy(port: int) -> dict[str, object]:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
                 found: dict[str, object] = json.loads(answer.read())
-                return found
+                if found["shards"]:
+                    return found
         except OSError:
-            assert time.monotonic() < deadline, "it did not come up"
-            time.sleep(0.1)
+            pass
+        assert time.monotonic() < deadline, "it did not come up"
+        time.sleep(0.1)

@@ -23,6 +23,7 @@ class Statements:
 
     @classmethod
     async def open(cls, load: Load) -> "Statements":
+        await load.engine()
         connections = [await asyncpg.connect(load.settings.store, server_settings={"jit": "off"}) for _ in range(3)]
         for connection in connections:
             await connection.set_type_codec(

@@ -19,4 +19,4 @@ async def measure(bench: Bench) -> Figures:
 
 
 def estimate(sizes: Sizes) -> float:
-    return sizes.stored / 60_000 + 3
+    return sizes.stored / 100_000 + 1

@@ -10,6 +10,7 @@ from mainspring.bench.sizes import Sizes
 from mainspring.bench.system import System
 
 _DRAIN_SECONDS = 60
+_PARTS = 6
 
 
 class LostOrDoubled(Exception):
@@ -44,8 +45,12 @@ async def cycle(bench: Bench) -> Figures:
         bench.say("full cycle: counting what was recorded")
         await verify(system, kept["submitted"])
         ended = await system.site.ended(since, until)
+        width = (until - since) // _PARTS
+        parts = (await system.site.ended_per(width, since))[:_PARTS]
     return {
         "full_cycle_jobs_per_s": round(ended / ((until - since) / 1e6)),
+        # Whether it was steady: the same window in parts.
+        "full_cycle_jobs_per_s_in_parts": [round(count / (width / 1e6)) for count in parts],
         "full_cycle_processor_us_per_job": {
             kind: round(seconds * 1e6 / max(ended, 1), 1) for kind, seconds in used.items()
         },
@@ -67,7 +72,7 @@ async def verify(system: System, submitted: int) -> None:
 
 
 def estimate(sizes: Sizes) -> float:
-    return sizes.warm_up + sizes.seconds + sizes.ceiling_seconds + 8
+    return sizes.warm_up + sizes.seconds + sizes.ceiling_seconds + 5
 
 
 def _now() -> int:

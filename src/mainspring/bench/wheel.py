@@ -43,4 +43,4 @@ async def turn(load: Load, entries: int) -> tuple[int, float]:
 
 
 def estimate(sizes: Sizes) -> float:
-    return sizes.wheel / 300_000 + 2
+    return sizes.wheel / 500_000 + 1

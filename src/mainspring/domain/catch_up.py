@@ -41,8 +41,8 @@ class CaughtUp(msgspec.Struct, frozen=True):
 def decide(policy: CatchUp, ticks: list[Instant], now: Instant) -> list[CaughtUp]:
     """Decide on ticks that are due, oldest first. Ticks within the grace are on time.
 
-    As long as all are on time all run: a fail-over skips nothing. A late one among them means an outage; then ``latest``
-    runs only the newest of all, so that a job of every second does not come back with a minute's worth of runs.
+    As long as all are on time all run: a fail-over skips nothing. A late one among them means an outage; then
+    ``latest`` runs only the newest, so that a job of every second does not come back with a minute's worth of runs.
     """
     late = [tick for tick in ticks if now - tick > policy.grace]
     on_time = [CaughtUp(tick, tick) for tick in ticks if now - tick <= policy.grace]

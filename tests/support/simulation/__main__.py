@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from mainspring.domain.instant import SECOND
-from tests.support.simulation.history import History
+from tests.support.simulation.history import History, RunChange
 from tests.support.simulation.invariants import violations
 from tests.support.simulation.scenario import Scenario, draw
 from tests.support.simulation.world import simulate
@@ -43,29 +43,16 @@ def _tell(scenario: Scenario, history: History) -> None:
     for step in history.steps:
         at = since_start(step.at)
         lines.append((at, f"{step.process} {step.operation}, sent {since_start(step.sent):.3f}"))
-        for change in step.runs:
-            run, before = change.after, change.before
-            came_from = "new" if before is None else before.state.value
-            asked = ", asked to stop" if run.cancel_at is not None else ""
-            lines.append(
-                (
-                    at,
-                    f"    run {run.id}: {came_from} → {run.state.value} {run.reason} (attempt {run.attempt}, lost "
-                    f"{run.lost}, fence {run.fence & 0xFFFFFF}, due {since_start(run.due):.3f}{asked})",
-                )
-            )
-        lines += [
-            (at, f"    job {change.after.id}: {change.after.state.value}, next {since_start(change.after.next_fire):.3f}")
-            for change in step.jobs
-        ]
-        lines += [
-            (at, f"    tick {tick.job_id} {since_start(tick.scheduled_at):.3f}: {tick.decision} {tick.reason}")
-            for tick in step.ticks
-        ]
-        lines += [
-            (at, f"    settle {move.run} under {move.fence & 0xFFFFFF}: {move.outcome} → {move.state}: {verdict}")
-            for move, verdict in step.settlements
-        ]
+        lines += [(at, f"    {_move(change)}, due {since_start(change.after.due):.3f}") for change in step.runs]
+        for change in step.jobs:
+            job = change.after
+            lines.append((at, f"    job {job.id}: {job.state.value}, next {since_start(job.next_fire):.3f}"))
+        for tick in step.ticks:
+            scheduled = since_start(tick.scheduled_at)
+            lines.append((at, f"    tick {tick.job_id} {scheduled:.3f}: {tick.decision} {tick.reason}"))
+        for asked, verdict in step.settlements:
+            what = f"{asked.outcome.value} → {asked.state.value}: {verdict.value}"
+            lines.append((at, f"    settle {asked.run} under {asked.fence & 0xFFFFFF}: {what}"))
     for call in history.calls:
         where = f"{call.process}: run {call.run} under {call.fence & 0xFFFFFF}"
         lines.append((since_start(call.started), f"    {where} begins"))
@@ -73,6 +60,14 @@ def _tell(scenario: Scenario, history: History) -> None:
             lines.append((since_start(call.ended), f"    {where} {call.how}"))
     for moment, line in sorted(lines, key=lambda entry: entry[0]):
         _say(f"{moment:10.6f} {line}")
+
+
+def _move(change: RunChange) -> str:
+    run, before = change.after, change.before
+    came_from = "new" if before is None else before.state.value
+    asked = " asked to stop" if run.cancel_at is not None else ""
+    counts = f"attempt {run.attempt}, lost {run.lost}, fence {run.fence & 0xFFFFFF}"
+    return f"run {run.id}: {came_from} → {run.state.value}{asked} {run.reason} ({counts})"
 
 
 def _say(line: str) -> None:

@@ -20,7 +20,7 @@ class ChaosMonkey:
         self._world = world
         self._chance = world.loop.chance
         self._scenario = world.scenario
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: dict[asyncio.Task[None], None] = {}
 
     async def torment(self) -> None:
         names, weights = zip(*self._scenario.chaos.weights().items(), strict=True)
@@ -31,11 +31,11 @@ class ChaosMonkey:
                 [name] = self._chance.choices(names, weights)
                 # Several things may be wrong at once.
                 task = asyncio.create_task(getattr(self, f"_{name}")())
-                self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
+                self._under_way[task] = None
+                task.add_done_callback(self._under_way.pop)
         finally:
             upkeep.cancel()
-            for task in self._under_way:
+            for task in list(self._under_way):
                 task.cancel()
 
     async def _freeze(self) -> None:

@@ -69,9 +69,7 @@ class Client:
         ids = self._ids.new_run_ids(keys)
         # Due times and limits are of no use if they come from a clock that is an hour off.
         now = self.machine.loop.true_now()
-        runs = [
-            self._workload.run(run, key, policy, now) for run, key, policy in zip(ids, keys, policies, strict=True)
-        ]
+        runs = [self._workload.run(run, key, policy, now) for run, key, policy in zip(ids, keys, policies, strict=True)]
         await self._submit(runs)
 
     async def _submit_one(self, make: Callable[[RunId], NewRun], within: Micros) -> None:
@@ -94,9 +92,7 @@ class Client:
         await self._put(self._workload.spec(name, self.machine.loop.true_now(), until))
 
     async def _put(self, spec: JobSpec) -> None:
-        job = NewJob(
-            id=self._ids.new_job_id("default", spec.name), spec=spec, payload=self._workload.job_payload()
-        )
+        job = NewJob(id=self._ids.new_job_id("default", spec.name), spec=spec, payload=self._workload.job_payload())
         put = await self._insist(lambda: self._ids.put_jobs([job]))
         for stored in put or ():
             self._history.truth.declared.append(stored.id)
@@ -121,7 +117,7 @@ class Client:
                 await self._insist(lambda: self._ids.resume([job]))
             case "cancel job":
                 await self._insist(lambda: self._ids.cancel_jobs([job]))
-            case "change":
+            case _:
                 await self._put(self._changed(self._jobs[job], until))
 
     def _changed(self, spec: JobSpec, until: Instant) -> JobSpec:

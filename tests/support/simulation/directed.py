@@ -13,8 +13,9 @@ from mainspring.domain.job import Job, JobSpec, JobState, NewJob
 from mainspring.domain.run import NewRun, RunPolicy, RunState
 from tests.support.simulation.acts import Act
 from tests.support.simulation.faults import Fate, Rates, Scripted
-from tests.support.simulation.history import History, Step
+from tests.support.simulation.history import HandlerCall, History, Step
 from tests.support.simulation.invariants import violations
+from tests.support.simulation.nodes import Machine
 from tests.support.simulation.scenario import Scenario, a_worker
 from tests.support.simulation.workload import LOOP
 from tests.support.simulation.world import World, simulate
@@ -84,6 +85,21 @@ class Director:
                 reply=round(reply * SECOND),
             )
         )
+
+    async def begins(self, run: RunId) -> Machine:
+        """Wait until a handler has begun with a run; where it runs."""
+
+        def calls() -> list[HandlerCall]:
+            return [call for call in self.world.history.calls if call.run == run and call.ended is None]
+
+        await self.until(lambda: bool(calls()))
+        name = calls()[-1].process.partition("#")[0]
+        return next(machine for machine in self.world.workers if machine.name == name)
+
+    async def ends(self, run: RunId) -> None:
+        """Wait until no handler has to do with a run any more."""
+        calls = self.world.history.calls
+        await self.until(lambda: all(call.ended is not None for call in calls if call.run == run))
 
     def state(self, run: RunId) -> RunState:
         return self.world.store.tables.runs[run].state

@@ -5,6 +5,7 @@ Each check takes the evidence and yields sentences; no sentence means that it ho
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from mainspring.adapters.store.memory.rows import RunRow
@@ -239,7 +240,8 @@ def _has_stopped(evidence: Evidence, move: Move) -> Iterator[str]:
     """``cancelled`` means that the work has ended, unless its worker is lost, or let it run over its time."""
     run, fence = move.after.id, move.after.fence
     taken_away = any(
-        settlement.fence == fence and (settlement.outcome is Outcome.LOST or "did not stop it" in (settlement.error or ""))
+        settlement.fence == fence
+        and (settlement.outcome is Outcome.LOST or "did not stop it" in (settlement.error or ""))
         for _, settlement in evidence.settled[run]
     )
     for call in evidence.calls[run]:
@@ -306,11 +308,13 @@ def nothing_runs_twice_at_once(evidence: Evidence) -> Iterator[str]:
     for run, calls in evidence.calls.items():
         if act_of(evidence.last(run).payload).kind == "stubborn":
             continue
-        for earlier, later in zip(calls, calls[1:], strict=False):
+        for earlier, later in pairwise(calls):
             if earlier.ended_order is not None and earlier.ended_order < later.order:
                 continue
             frozen = any(
-                process == earlier.process and since <= later.started and (earlier.ended is None or since <= earlier.ended)
+                process == earlier.process
+                and since <= later.started
+                and (earlier.ended is None or since <= earlier.ended)
                 for process, since, _ in evidence.truth.freezes
             )
             if not frozen:

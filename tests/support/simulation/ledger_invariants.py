@@ -102,7 +102,7 @@ def _all_ticks(job: JobId, stretch: Stretch) -> Iterator[str]:
         yield f"{job}: {len(surplus)} ticks are none of its schedule's, the first at {surplus[0]}"
 
 
-def _a_chain(job: JobId, stretch: Stretch, finished_at: dict[RunId, Instant | None]) -> Iterator[str]:
+def _a_chain(job: JobId, stretch: Stretch, finished_at: dict[RunId, Instant]) -> Iterator[str]:
     """Each tick of a fixed delay follows from the end of the run before it, or from the tick if that had no run."""
     schedule, every = stretch.row.spec.schedule, stretch.row.spec.fixed_delay
     assert every is not None
@@ -186,7 +186,9 @@ def _decision(
             if running and (blocked or len(active) + len(running) > 2):
                 yield f"{where}: a third one beside {list(active)}"
             # The first of several can wait for its ordering key, which others hold.
-            waits = blocked or any(new.after.job_id == row.id and new.after.state is RunState.BLOCKED for new in step.runs)
+            waits = blocked or any(
+                new.after.job_id == row.id and new.after.state is RunState.BLOCKED for new in step.runs
+            )
             if overlapping and not waits and len(active) + len(running) < 2:
                 yield f"{where}: skipped, and nobody was waiting"
         case Overlap.CANCEL:

@@ -11,13 +11,14 @@ from contextvars import Context, ContextVar, copy_context
 from heapq import heappush
 from itertools import count
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from mainspring.domain.instant import SECOND, Instant, Micros
 from tests.support.simulation.history import HandlerCall
 from tests.support.virtual_time import VirtualLoop
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 #: Nothing in a world takes longer than this.
 _LONGEST: Micros = 3_600 * SECOND
@@ -113,7 +114,7 @@ def _run_or_hold(handle: asyncio.Handle, process: Process) -> None:
         _really_run(handle)
 
 
-_really_run: Callable[[asyncio.Handle], None] = asyncio.Handle._run  # type: ignore[attr-defined]
+_really_run: Callable[[asyncio.Handle], None] = asyncio.Handle._run
 
 
 class WorldLoop(VirtualLoop):
@@ -140,6 +141,7 @@ class WorldLoop(VirtualLoop):
         if context is None:
             context = copy_context()
         process = context.get(current_process)
+        handle: asyncio.Handle
         if process is None:
             handle = asyncio.Handle(callback, args, self, context)
         else:
@@ -148,18 +150,17 @@ class WorldLoop(VirtualLoop):
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
-        return self._call_soon(callback, args, context)
-
-    def call_later(
-        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
-
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
         if context is None:
             context = copy_context()
         process = context.get(current_process)
+        timer: asyncio.TimerHandle
         if process is None:
             timer = asyncio.TimerHandle(when, callback, args, self, context)
         else:
@@ -169,7 +170,7 @@ class WorldLoop(VirtualLoop):
         timer._scheduled = True  # type: ignore[attr-defined]
         return timer
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+    def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
         process = (context or copy_context()).get(current_process)
         if process is not None:

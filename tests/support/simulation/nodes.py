@@ -1,7 +1,8 @@
-"""The processes of a world: schedulers and workers, made of the production code, on machines with clocks of their own."""
+"""The processes of a world: schedulers and workers made of the production code, each on a machine with its clock."""
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import Context
 from random import Random
 
@@ -66,11 +67,9 @@ class Machine:
         self._asked_to_leave.set()
 
     async def _main(self, process: Process) -> None:
-        try:
+        # If it could not start, whoever watches it starts it again.
+        with suppress(StoreUnavailable):
             await self.serve(process, self._asked_to_leave)
-        except StoreUnavailable:
-            # It could not start. Whoever watches it starts it again.
-            pass
         if process.alive:
             process.loop.call_soon(process.kill, context=Context())
 

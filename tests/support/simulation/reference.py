@@ -42,13 +42,13 @@ def fates(policy: CatchUp, due: list[Instant], now: Instant) -> list[Fate]:
     """What a catch-up rule makes of ticks that are fired together at ``now``."""
     late = [tick for tick in due if now - tick > policy.grace]
     fresh = [tick for tick in due if now - tick <= policy.grace]
+    if policy.mode == "latest" and late:
+        # One that is late means an outage, and then one tick stands for all.
+        return [(tick, tick == due[-1], "" if tick == due[-1] else "superseded by a later tick") for tick in due]
     decided: list[Fate] = []
     for place, tick in enumerate(late):
         if policy.mode == "none":
             decided.append((tick, False, "missed"))
-        elif policy.mode == "latest":
-            stands_for_all = not fresh and place == len(late) - 1
-            decided.append((tick, stands_for_all, "" if stands_for_all else "superseded by a later tick"))
         elif now - tick > policy.max_age:
             decided.append((tick, False, "too old"))
         else:

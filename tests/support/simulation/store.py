@@ -307,5 +307,5 @@ def _finish(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         coroutine.send(None)
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        return end.value
     raise AssertionError("a store in memory waited")

@@ -1,13 +1,15 @@
 """What clients ask for: runs and jobs of every kind, drawn from a seed."""
 
 from random import Random
+from typing import Literal
 
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.domain.job import JobSpec, Overlap
 from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import NewRun, RunId, RunPolicy
+from mainspring.domain.run import NewRun, RunPolicy
 from mainspring.domain.schedule import CronSchedule, Interval
 from tests.support.simulation.acts import Act
 
@@ -31,7 +33,7 @@ class Workload:
 
     def policy(self, *, keyed: bool) -> RunPolicy:
         chance = self._chance
-        backoff = chance.choice(["exponential", "fixed", "list"])
+        backoff: Literal["exponential", "fixed", "list"] = chance.choice(["exponential", "fixed", "list"])
         return RunPolicy(
             retry=RetryPolicy(
                 max_retries=chance.randint(0, 3),

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,7 +101,7 @@ class World:
 
     async def quiesce(self) -> None:
         give_up = self.loop.true_now() + self.scenario.ending
-        while not self._all_has_ended() and self.loop.true_now() < give_up:
+        while not self._all_has_ended() and self.loop.true_now() < give_up:  # noqa: ASYNC110 (in virtual time)
             await asyncio.sleep(0.25)
         # Whatever is still on its way through the network, and a last look of every reaper.
         await asyncio.sleep((2 * SECOND + 3 * self.scenario.patience) / SECOND)
@@ -180,7 +180,7 @@ def simulate(
 def _errors_told_to(histories: list[History]) -> Iterator[None]:
     """A service survives its errors and logs them. Here an exception in the log is a find; the rest is dropped."""
 
-    def keep(_: object, __: str, event: dict[str, Any]) -> dict[str, Any]:
+    def keep(_: object, __: str, event: MutableMapping[str, Any]) -> str:
         if event.get("exc_info") and histories:
             error = sys.exc_info()[1] if event["exc_info"] is True else event["exc_info"]
             histories[-1].errors.append(f"{event.get('event')}: {error!r}")

@@ -1,0 +1,355 @@
+"""The interleavings that lose or double work, one by one, each forced to happen. The numbers are those of the review.
+
+Every world here is also held to all invariants; what a test asserts besides is that its interleaving really took place.
+"""
+
+import msgspec
+import pytest
+
+from mainspring.domain.instant import MILLISECOND, SECOND
+from mainspring.domain.job import JobSpec
+from mainspring.domain.retry import RetryPolicy
+from mainspring.domain.run import Outcome, RunPolicy, RunState, Verdict
+from mainspring.domain.schedule import CronSchedule, Interval
+from tests.support.simulation.acts import Act
+from tests.support.simulation.directed import LEASE, Director, play
+from tests.support.simulation.faults import Fate
+from tests.support.simulation.workload import CHILD, LOOP
+
+pytestmark = pytest.mark.simulation
+
+WORK = Act("work", 300 * MILLISECOND)
+RETRIED = RunPolicy(retry=RetryPolicy(max_retries=2, backoff="fixed", first_delay=100 * MILLISECOND))
+KEYED = RunPolicy(ordering_key="video 7")
+
+
+# 1. Claim applied, reply lost.
+
+
+@pytest.mark.parametrize("fate", [Fate.REPLY_LOST, Fate.LATE])
+def test_hole_1_a_claim_whose_answer_never_came_is_returned_by_the_beat(fate: Fate) -> None:
+    async def script(director: Director) -> None:
+        if fate is Fate.REPLY_LOST:
+            director.next("claim", fate, of="worker-1")
+        else:
+            # The claim is still on its way when the run arrives. Its sender has given up, and its next one is refused.
+            director.next("claim", fate, of="worker-1", request=2.5)
+            await director.until(lambda: not director.world.faults.script)
+            await director.sleep(2.4)
+            director.next("claim", Fate.REFUSED, of="worker-1")
+        [run] = director.submit(director.run(WORK))
+        await director.until(lambda: director.state(run) is RunState.RUNNING)
+        director.world.faults.script.clear()
+        assert not director.world.history.calls, "nobody knows of it"
+        await director.until(lambda: bool(director.steps("beat")))
+        assert director.row(run).attempt == 0, "an attempt that nobody made is not charged"
+        await director.until(lambda: director.state(run) is RunState.SUCCEEDED)
+        assert director.row(run).attempt == 1
+
+    history = play(script)
+    assert len(history.calls) == 1
+
+
+# 2. One lease a worker makes innocents poison.
+
+
+def test_hole_2_the_neighbours_of_a_killer_are_not_parked_with_it() -> None:
+    async def script(director: Director) -> None:
+        director.world.keep_up()
+        neighbours = [director.run(Act("work", 1_500 * MILLISECOND)) for _ in range(3)]
+        killer, *innocent = director.submit(director.run(Act("kill", 500 * MILLISECOND)), *neighbours)
+        await director.until(lambda: director.state(killer).ended, within=90)
+        assert (director.row(killer).reason, director.row(killer).lost) == ("poison", 3)
+        await director.until(lambda: all(director.state(run) is RunState.SUCCEEDED for run in innocent))
+        assert max(director.row(run).lost for run in innocent) == 2, "they shared two deaths, then it ran alone"
+
+    play(script)
+
+
+def test_hole_2_a_child_process_that_dies_tells_who_did_it() -> None:
+    async def script(director: Director) -> None:
+        [killer] = director.submit(director.run(Act("kill", 100 * MILLISECOND), task=CHILD))
+        await director.until(lambda: director.state(killer).ended)
+        assert (director.row(killer).reason, director.row(killer).lost) == ("poison", 3)
+        assert director.world.workers[0].up
+
+    play(script)
+
+
+# 4. Reap against beat against claim.
+
+
+def test_hole_4_a_worker_without_its_lease_stops_and_its_late_claim_starts_nothing() -> None:
+    async def script(director: Director) -> None:
+        [run] = director.submit(director.run(Act("work", 20 * SECOND)))
+        await director.until(lambda: director.state(run) is RunState.RUNNING)
+        first = director.row(run).session
+        # A claim of its is under way for longer than its lease lasts, and arrives after its burial.
+        director.next("claim", Fate.LATE, of="worker-1", request=LEASE / SECOND + 4)
+        await director.sleep(0.6)
+        director.world.faults.cut_off.add("worker-1#1")
+        await director.until(lambda: director.row(run).lost == 1)
+        assert director.world.history.calls[0].how == "stopped", "it stops what it runs before the lease is over"
+        director.world.faults.cut_off.clear()
+        await director.until(lambda: director.state(run) is RunState.RUNNING)
+        await director.sleep(6)
+        claims = [move.after.session for step in director.steps("claim") for move in step.runs]
+        assert claims == [first, director.row(run).session]
+        director.cancel(run)
+
+    history = play(script)
+    assert len(history.calls) == 2
+
+
+def test_hole_4_a_beat_that_comes_after_the_burial_does_not_bring_the_session_back() -> None:
+    async def script(director: Director) -> None:
+        [run] = director.submit(director.run(Act("work", 3 * LEASE)))
+        process = (await director.begins(run)).process
+        assert process is not None
+        since = director.world.now()
+        process.freeze()
+        await director.until(lambda: director.row(run).lost == 1)
+        process.thaw()
+        director.world.history.truth.freezes.append((process.name, since, director.world.now()))
+        await director.until(lambda: director.state(run) is RunState.SUCCEEDED)
+        assert director.row(run).attempt == 2
+
+    history = play(script)
+    assert [call.how for call in history.calls] == ["stopped", "returned"]
+
+
+# 7. Finish applied, reply lost.
+
+
+def test_hole_7_a_finish_that_is_told_twice_counts_once() -> None:
+    async def script(director: Director) -> None:
+        director.next("settle", Fate.REPLY_LOST)
+        [run] = director.submit(director.run(WORK))
+        await director.until(lambda: len(director.steps("settle")) == 2)
+        verdicts = [verdict for step in director.steps("settle") for _, verdict in step.settlements]
+        assert verdicts == [Verdict.APPLIED, Verdict.ALREADY]
+        assert director.state(run) is RunState.SUCCEEDED
+
+    play(script)
+
+
+def test_hole_7_a_finish_that_arrives_during_the_next_attempt_does_nothing_to_it() -> None:
+    async def script(director: Director) -> None:
+        # The first report of the failure is under way for a long time; the second one is heard at once.
+        director.next("settle", Fate.LATE, request=3.5)
+        policy = RunPolicy(retry=RetryPolicy(max_retries=3, backoff="fixed", first_delay=0))
+        [run] = director.submit(director.run(Act("flaky", 2 * SECOND, times=1), policy=policy))
+        await director.until(lambda: director.row(run).fence > 0 and len(director.steps("settle")) == 2)
+        assert director.state(run) is RunState.RUNNING
+        late = director.steps("settle")[-1]
+        assert [(move.outcome, verdict) for move, verdict in late.settlements] == [(Outcome.ERROR, Verdict.ALREADY)]
+        assert late.runs == []
+
+    history = play(script)
+    assert [call.how for call in history.calls] == ["raised", "returned"]
+
+
+def test_hole_7_a_release_that_is_told_twice_is_uncharged_once() -> None:
+    async def script(director: Director) -> None:
+        [run] = director.submit(director.run(Act("work", 10 * SECOND)))
+        worker = await director.begins(run)
+        director.next("settle", Fate.REPLY_LOST, of=worker.name)
+        worker.ask_to_leave()
+        await director.until(lambda: len(director.steps("settle")) == 2)
+        verdicts = [(move.outcome, verdict) for step in director.steps("settle") for move, verdict in step.settlements]
+        assert verdicts == [(Outcome.RELEASED, Verdict.APPLIED), (Outcome.RELEASED, Verdict.ALREADY)]
+        assert director.row(run).attempt in (0, 1)
+
+    history = play(script, workers=({"default": 1}, {"default": 1}))
+    assert [call.how for call in history.calls] == ["stopped", "returned"]
+
+
+# 8. A frozen owner blocks take-over.
+
+
+def test_hole_8_a_frozen_scheduler_is_replaced_and_its_late_fire_changes_nothing() -> None:
+    async def script(director: Director) -> None:
+        end = director.start + 14 * SECOND
+        spec = JobSpec(name="each second", task=LOOP, schedule=CronSchedule(expression="* * * * * *", end=end))
+        job = director.put(spec)
+        ledger = director.world.store.tables.ledgers[job]
+        await director.until(lambda: len(ledger.times) == 3)
+        owner = ledger.entries[ledger.times[-1]].epoch
+        machine = director.world.schedulers[_number_of_owner(director) - 1]
+        assert machine.process is not None
+        # Its next fire is on the line when it freezes, and reaches the store long after somebody else took over.
+        director.next("fire", Fate.LATE, of=machine.process.name, request=5.0)
+        await director.until(lambda: not director.world.faults.script)
+        machine.process.freeze()
+        await director.until(lambda: len(ledger.times) == 6)
+        assert ledger.entries[ledger.times[-1]].epoch > owner
+        lateness = [step.at - tick.scheduled_at for step in director.steps("fire") for tick in step.ticks]
+        assert max(lateness) < 2 * SECOND
+        await director.sleep(6)
+        machine.process.thaw()
+
+    play(script, schedulers=2)
+
+
+def _number_of_owner(director: Director) -> int:
+    """Which scheduler fired last."""
+    return int(director.steps("fire")[-1].process.partition("#")[0].removeprefix("scheduler-"))
+
+
+# 9. Wheel and loader: what is committed late.
+
+
+@pytest.mark.parametrize("ahead", [0.0, 0.02, 0.3, 0.9])
+def test_hole_9_a_run_committed_after_the_load_is_staged_on_time_without_a_wake_up(ahead: float) -> None:
+    async def script(director: Director) -> None:
+        older = director.run(Act())
+        [later] = director.submit(director.run(Act(), delay=3 * SECOND))
+        # A load, which happens every second, has seen the second one only.
+        await director.sleep(1.2)
+        now = director.world.now()
+        # What is committed now has an older id and an earlier due time, and nobody rings.
+        director.submit(msgspec.structs.replace(older, at=now + round(ahead * SECOND)))
+        director.world.history.truth.calm.append((now - SECOND, now + 5 * SECOND))
+        await director.until(lambda: director.state(later).ended and director.state(older.id).ended)
+
+    play(script)
+
+
+def test_hole_9_a_job_whose_next_tick_moves_closer_is_not_fired_by_the_old_plan() -> None:
+    async def script(director: Director) -> None:
+        end = director.start + 10 * SECOND
+        job = director.put(JobSpec(name="job", task=LOOP, schedule=Interval(every=4 * SECOND, end=end)))
+        await director.sleep(2.1)
+        director.put(JobSpec(name="job", task=LOOP, schedule=Interval(every=SECOND, end=end)))
+        now = director.world.now()
+        director.world.history.truth.calm.append((now, end))
+        await director.until(lambda: len(director.world.store.tables.ledgers[job].times) > 3)
+
+    play(script)
+
+
+# 10. The lost wake-up of what is blocked.
+
+
+@pytest.mark.parametrize("offset", [-2, -1, 0, 1, 2])
+def test_hole_10_who_queues_up_at_the_moment_the_key_is_freed_is_let_go(offset: int) -> None:
+    async def script(director: Director) -> None:
+        # The end of the first is on its way while the second is submitted, around the very moment it arrives.
+        director.next("settle", Fate.ANSWERED, request=0.1)
+        [first] = director.submit(director.run(WORK, policy=KEYED))
+        await director.begins(first)
+        await director.ends(first)
+        await director.sleep(0.1 + offset * 0.001)
+        [second] = director.submit(director.run(WORK, policy=KEYED))
+        await director.until(lambda: director.state(second) is RunState.SUCCEEDED, within=3)
+        assert director.state(first) is RunState.SUCCEEDED
+
+    play(script)
+
+
+@pytest.mark.parametrize("how", ["cancelled while queued", "expired", "worker killed", "reply lost"])
+def test_hole_10_however_the_holder_ends_the_next_goes_on(how: str) -> None:
+    async def script(director: Director) -> None:
+        act = Act("work", 2 * SECOND)
+        limit = director.world.now() + SECOND if how == "expired" else None
+        if how in ("cancelled while queued", "expired"):
+            director.world.faults.broken.add("claim")
+            await director.sleep(0.1)
+        if how == "reply lost":
+            director.next("settle", Fate.REPLY_LOST)
+        holder, waiter = director.submit(
+            director.run(act, policy=KEYED, start_by=limit), director.run(act, policy=KEYED)
+        )
+        assert director.state(waiter) is RunState.BLOCKED
+        if how == "cancelled while queued":
+            director.cancel(holder)
+        elif how == "worker killed":
+            process = (await director.begins(holder)).process
+            assert process is not None
+            process.kill()
+            director.world.keep_up()
+        await director.sleep(2)
+        director.world.faults.broken.clear()
+        await director.until(lambda: director.state(waiter) is RunState.SUCCEEDED)
+
+    play(script)
+
+
+# 11. Cancel lost.
+
+
+def test_hole_11_a_cancel_just_before_a_failure_is_told_prevents_the_retry() -> None:
+    async def script(director: Director) -> None:
+        director.next("settle", request=0.3)
+        [run] = director.submit(director.run(Act("fail", 100 * MILLISECOND), policy=RETRIED))
+        await director.begins(run)
+        await director.ends(run)
+        director.cancel(run)
+        await director.until(lambda: director.state(run).ended)
+
+    history = play(script)
+    assert [row.state for row in history.truth.runs.values()] == [RunState.CANCELLED]
+    assert len(history.calls) == 1
+
+
+def test_hole_11_a_cancel_just_before_a_release_ends_it() -> None:
+    async def script(director: Director) -> None:
+        [run] = director.submit(director.run(Act("work", 10 * SECOND)))
+        worker = await director.begins(run)
+        director.next("settle", request=0.3)
+        worker.ask_to_leave()
+        await director.ends(run)
+        director.cancel(run)
+        await director.until(lambda: director.state(run).ended)
+
+    history = play(script, workers=({"default": 1}, {"default": 1}))
+    assert [row.state for row in history.truth.runs.values()] == [RunState.CANCELLED]
+    assert len(history.calls) == 1
+
+
+def test_hole_11_a_cancel_of_what_was_lost_with_its_worker_holds() -> None:
+    async def script(director: Director) -> None:
+        [run] = director.submit(director.run(Act("work", 10 * SECOND)))
+        process = (await director.begins(run)).process
+        assert process is not None
+        process.kill()
+        director.world.keep_up()
+        # The reaper knows of the loss, and its verdict is on its way, when the cancel is accepted.
+        director.next("settle", of="scheduler", request=0.5)
+        await director.until(lambda: not director.world.faults.script)
+        director.cancel(run)
+        await director.until(lambda: director.state(run).ended)
+
+    history = play(script)
+    assert [row.state for row in history.truth.runs.values()] == [RunState.CANCELLED]
+    assert len(history.calls) == 1
+
+
+def test_hole_11_a_cancel_of_a_claim_that_nobody_knows_of_holds() -> None:
+    async def script(director: Director) -> None:
+        await director.sleep(0.6)
+        director.next("claim", Fate.REPLY_LOST)
+        [run] = director.submit(director.run(WORK))
+        await director.until(lambda: director.state(run) is RunState.RUNNING)
+        director.cancel(run)
+        await director.until(lambda: director.state(run).ended)
+
+    history = play(script)
+    assert [row.state for row in history.truth.runs.values()] == [RunState.CANCELLED]
+    assert history.calls == []
+
+
+def test_hole_11_a_job_that_is_cancelled_while_a_tick_is_on_its_way_makes_no_run_any_more() -> None:
+    async def script(director: Director) -> None:
+        end = director.start + 20 * SECOND
+        spec = JobSpec(name="each second", task=LOOP, schedule=CronSchedule(expression="* * * * * *", end=end))
+        job = director.put(spec, Act("work", 3 * SECOND))
+        await director.until(lambda: len(director.world.store.tables.ledgers[job].times) == 2)
+        director.next("fire", request=0.4)
+        await director.until(lambda: not director.world.faults.script)
+        director.cancel_job(job)
+        await director.sleep(2)
+        assert len(director.world.store.tables.ledgers[job].times) == 2
+
+    history = play(script)
+    assert {row.state for row in history.truth.runs.values()} == {RunState.CANCELLED}

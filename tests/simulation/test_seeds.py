@@ -1,0 +1,47 @@
+"""Worlds by seed: schedulers and workers, the production code unchanged, with everything going wrong that can."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.simulation.invariants import violations
+from tests.support.simulation.scenario import draw
+from tests.support.simulation.world import simulate
+
+pytestmark = pytest.mark.simulation
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def test_nothing_is_violated_in(seeds: range) -> None:
+    for seed in seeds:
+        replay = f"seed {seed}: replay it by `python -m tests.support.simulation {seed} --trace`"
+        try:
+            found = violations(simulate(draw(seed)))
+        except BaseException as error:
+            error.add_note(replay)
+            raise
+        assert not found, "\n".join([replay, *found])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_seed_gives_the_same_trace_again(seed: int) -> None:
+    assert simulate(draw(seed)).fingerprint() == simulate(draw(seed)).fingerprint()
+
+
+def test_a_seed_gives_the_same_trace_in_another_process_with_other_hashes() -> None:
+    def fingerprints(hash_seed: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.simulation", "--fingerprint", "3", "4", "5", "6"],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    assert fingerprints("1") == fingerprints("2") != ""
