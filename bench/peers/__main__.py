@@ -85,11 +85,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--rounds", type=int, help="take medians of so many rounds")
     parser.add_argument("--only", default=",".join(PAIRS), help="some of drain,submit,idle,herd")
-    parser.add_argument("--workers", type=int, default=Sizes().workers, help="our worker processes")
+    parser.add_argument("--workers", type=int, help="our worker processes")
     parser.add_argument("--scale", type=float, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     sizes = scaled(QUICK if options.quick else Sizes(), options.scale)
-    sizes = msgspec.structs.replace(sizes, rounds=options.rounds or sizes.rounds, workers=options.workers)
+    sizes = msgspec.structs.replace(
+        sizes, rounds=options.rounds or sizes.rounds, drain_workers=options.workers or sizes.drain_workers
+    )
     console = Console(stderr=options.json, highlight=False)
     facts = machine.facts()
     console.print(machine.describe(facts))

@@ -342,8 +342,10 @@ async def test_somebody_who_keeps_the_file_locked_makes_it_unavailable(
 
 
 async def test_a_place_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="unable to open"):
+    with pytest.raises(Invalid, match=r"there is no directory .*nowhere"):
         await SqliteStore(tmp_path / "nowhere" / "mainspring.db", SystemClock()).open()
+    with pytest.raises(StoreUnavailable, match=f"cannot open {tmp_path}"):
+        await SqliteStore(tmp_path, SystemClock()).open()
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "9p"])

@@ -184,6 +184,10 @@ async def test_schedules_are_declared_once_and_changed_by_a_new_version(tmp_path
         async with an_app(expression) as app:
             (job,) = await app.declare()
             assert isinstance(job.spec.schedule, CronSchedule)
+            fires = job.next_fires()
+            assert len(fires) == 5
+            assert fires[0] == job.next_fire
+            assert fires == sorted(fires)
             versions.append((job.id, job.version))
     assert len({job for job, _ in versions}) == 1
     assert [version for _, version in versions] == [1, 1, 2]

@@ -1,6 +1,7 @@
 """What ``mainspring bench`` does: says what is going on, prints the tables, or one JSON object."""
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -30,8 +31,11 @@ def run(stores: Sequence[str], sizes: Sizes, only: Sequence[str], *, as_json: bo
     console.print(f"{', '.join(item.name for item in chosen)} on {' and '.join(stores)}: about {minutes(expected)}")
     results: dict[str, Figures] = {}
     for store in stores:
-        with console.status("") as status:
-            figures = asyncio.run(run_on(store, sizes, chosen, _teller(console, status.update)))
+        try:
+            with console.status("") as status:
+                figures = asyncio.run(run_on(store, sizes, chosen, _teller(console, status.update)))
+        except asyncio.CancelledError:
+            return 128 + signal.SIGTERM
         figures["machine"] = facts
         results[str(figures["store"])] = figures
         console.print(_durability(figures))
@@ -46,7 +50,7 @@ def sizes_of(
     *, quick: bool, rounds: int | None, seconds: float | None, soak: str | None, workers: int | None, scale: float
 ) -> Sizes:
     """How much is measured, by what was asked for."""
-    changes: dict[str, object] = {"rounds": rounds, "seconds": seconds, "workers": workers}
+    changes: dict[str, object] = {"rounds": rounds, "seconds": seconds, "workers": workers, "drain_workers": workers}
     if soak is not None:
         changes["soak_seconds"] = parse_duration(soak, "--soak") / SECOND
         if parse_duration(soak, "--soak") < _SHORTEST_SOAK * SECOND:

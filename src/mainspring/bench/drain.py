@@ -19,7 +19,7 @@ async def measure(bench: Bench) -> Figures:
         bench.say(f"drain: queueing {count:,} runs")
         await system.call(fill, count=count)
         bench.say(f"drain: working off {count:,} runs")
-        await system.start_services(workers=bench.sizes.workers)
+        await system.start_services(workers=bench.sizes.drain_workers)
         give_up_at = time.monotonic() + count / _SLOWEST + 30
         while await system.site.live() and time.monotonic() < give_up_at:
             system.children.check()

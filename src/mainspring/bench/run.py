@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,6 +24,10 @@ POSTGRES, SQLITE = "postgres", "sqlite"
 async def run(store: str, sizes: Sizes, chosen: Sequence[Measurement], tell: Callable[[str], None]) -> Figures:
     """Everything that was chosen, on one store."""
     started = time.monotonic()
+    running = asyncio.current_task()
+    assert running is not None
+    # As Ctrl-C: leave by way of everything that cleans up.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     async with place_of(store, tell) as place:
         figures = await suite.run(place, sizes, chosen, tell)
     return {**figures, "took_s": round(time.monotonic() - started, 1)}

@@ -39,8 +39,10 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     stored: int = 1_000_000
     wheel: int = 1_000_000
     soak_seconds: float = 1_800
-    #: Processes, where the store allows more than one.
+    #: Worker processes, where the store allows more than one: what is fastest on two cores. In the full cycle the
+    #: submitting process has a core of its own to use; in a drain it has nothing to do.
     workers: int = 1
+    drain_workers: int = 2
 
 
 QUICK = Sizes(

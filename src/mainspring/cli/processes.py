@@ -27,6 +27,7 @@ from mainspring.cli.options import (
     settings_of,
 )
 from mainspring.domain.instant import isoformat
+from mainspring.domain.schedule import describe
 from mainspring.runtime.signals import StopSignals
 from mainspring.sdk.app import Mainspring
 from mainspring.settings import Settings
@@ -115,8 +116,8 @@ async def _serve(settings: Settings, roles: set[Role], app: Mainspring | None, p
             await node.start()
             if app is not None:
                 for job in await app.declare():
-                    following = isoformat(job.next_fire) if job.next_fire is not None else "when its run has ended"
-                    typer.echo(f"  schedule {job.spec.name}: next {following}", err=True)
+                    fires = ", ".join(map(isoformat, job.next_fires())) or "when its run has ended"
+                    typer.echo(f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}: {fires}", err=True)
             typer.echo(node.banner(), err=True)
             leaving = await _first(stop.asked.wait(), node.wants_recycling())
             insisting = asyncio.create_task(_when(stop.insisted.wait(), node.stop_now))

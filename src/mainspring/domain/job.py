@@ -102,6 +102,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def shard(self) -> int:
         return shard_of(self.id)
 
+    def next_fires(self, count: int = 5) -> list[Instant]:
+        """Its coming ticks, as far as they can be known now."""
+        if self.next_fire is None:
+            return []
+        if self.spec.fixed_delay is not None:
+            return [self.next_fire]
+        return [self.next_fire, *schedules.next_fires(self.spec.schedule, self.next_fire, self.id, count - 1)]
+
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the ledger: a tick of a job and what was decided about it."""

@@ -76,6 +76,8 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> s
 
 def open_for_writing(path: Path, shards: int) -> apsw.Connection:
     """Open or make the file, bring its schema up to date under a lock, and teach the connection its procedures."""
+    if not path.parent.is_dir():
+        raise Invalid("store", f"{path} cannot be made: there is no directory {path.parent}")
     refuse_network_file_system(path)
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     connection = _connect(path, flags)
@@ -104,7 +106,10 @@ def open_for_reading(path: Path) -> apsw.Connection:
 
 
 def _connect(path: Path, flags: int) -> apsw.Connection:
-    connection = apsw.Connection(str(path), flags=flags)
+    try:
+        connection = apsw.Connection(str(path), flags=flags)
+    except apsw.CantOpenError as error:
+        raise StoreUnavailable(f"SQLite cannot open {path}: {error}") from error
     connection.set_busy_timeout(BUSY_TIMEOUT // 1_000)
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA cache_size = -65536")

@@ -1,0 +1,969 @@
+"""Interleavings of several real connections, forced: one side stands in an open transaction while the other acts."""
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from importlib.resources import files
+
+import asyncpg
+import pytest
+
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, _prepare_connection
+from mainspring.adapters.store.postgres.names import Kind
+from mainspring.adapters.store.postgres.rows import order_gate
+from mainspring.adapters.store.postgres.workforce import _others, _succeeded
+from mainspring.domain.errors import Fenced, Invalid, StoreUnavailable
+from mainspring.domain.ids import IdMaker, RunId, SessionId
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.domain.job import Job, JobState, NewJob, Overlap
+from mainspring.domain.run import HeldRun, RunState, Verdict, settle_failure, settle_loss, settle_release, settle_success
+from mainspring.ports.store import NewSession, Retention, Want
+from tests.conftest import make_template
+from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, after_each, every
+
+pytestmark = pytest.mark.postgres
+
+SHARDS = 4
+ALL_SHARDS = range(SHARDS)
+
+
+@pytest.fixture
+async def postgres_template(postgres_dsn: str) -> str:
+    """Made once: a database with the schema in it, and a clock that a test can move."""
+
+    async def prepare(dsn: str) -> None:
+        store = PostgresStore(dsn, shards=SHARDS)
+        await store.open()
+        await store.close()
+        connection = await asyncpg.connect(dsn)
+        await connection.execute("""
+            SET search_path = mainspring;
+            CREATE TABLE test_clock (offset_us bigint);
+            INSERT INTO test_clock VALUES (0);
+            CREATE OR REPLACE FUNCTION now_us() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS $$
+                SELECT (extract(epoch FROM now()) * 1000000)::bigint + (SELECT offset_us FROM mainspring.test_clock) $$;
+        """)
+        await connection.close()
+
+    migrations = sorted(files(PACKAGE).joinpath("migrations").iterdir(), key=lambda entry: entry.name)
+    digest = hashlib.sha256(b"".join(entry.read_bytes() for entry in migrations) + b"races 1").hexdigest()[:12]
+    return await make_template(postgres_dsn, f"template_races_{digest}", prepare)
+
+
+class Races:
+    """Stores, each a process of its own, and plain connections that stand still where the test wants them to."""
+
+    def __init__(self, dsn: str, stack: AsyncExitStack) -> None:
+        self._dsn = dsn
+        self._stack = stack
+        self.store: PostgresStore
+        self.watch: asyncpg.Connection
+
+    async def a_store(self, connections: int = 8) -> PostgresStore:
+        store = PostgresStore(self._dsn, connections=connections)
+        await store.open()
+        self._stack.push_async_callback(store.close)
+        return store
+
+    async def a_connection(self) -> asyncpg.Connection:
+        connection = await asyncpg.connect(
+            self._dsn, server_settings={"search_path": "mainspring", "enable_seqscan": SESSION["enable_seqscan"]}
+        )
+        await _prepare_connection(connection)
+        self._stack.push_async_callback(connection.close)
+        return connection
+
+    async def standing(self) -> asyncpg.Connection:
+        """A connection inside an open transaction."""
+        connection = await self.a_connection()
+        await connection.execute("BEGIN")
+        return connection
+
+    async def run_in(self, connection: asyncpg.Connection, name: str, *arguments: object) -> list[asyncpg.Record]:
+        """A statement of the store's on a connection of ours."""
+        rows: list[asyncpg.Record] = await connection.fetch(self.store._db.sql[name], *arguments)
+        return rows
+
+    async def blocked(self, *tasks: "asyncio.Task[object]", sessions: int = 1) -> None:
+        """Until so many sessions of this database wait for a lock. What has ended already is not waited for."""
+        async with asyncio.timeout(5):
+            while not any(task.done() for task in tasks):
+                waiting = await self.watch.fetchval(
+                    "SELECT count(*) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                )
+                if waiting >= sessions:
+                    return
+                await asyncio.sleep(0)
+
+    async def travel(self, duration: int) -> None:
+        await self.watch.execute("UPDATE test_clock SET offset_us = offset_us + $1", duration)
+
+    async def a_worker(self, ttl: int = 1_000 * DAY) -> SessionId:
+        return await self.store.open_session(NewSession(name="w", kind="worker", ttl=ttl))
+
+    async def a_scheduler(self, ttl: int = 1_000 * DAY) -> SessionId:
+        member = await self.store.join("s", ttl)
+        await self.store.take(member, ALL_SHARDS)
+        return member
+
+    async def queue(self, name: str = "default") -> int:
+        await self.store._names.number_all([(Kind.QUEUE, name)])
+        return self.store._names.number(Kind.QUEUE, name)
+
+    async def start(self, worker: SessionId, claim: int = 1, limit: int = 10) -> list[HeldRun]:
+        return await self.store.claim(worker, claim, [Want("default", limit)])
+
+    async def state(self, run: RunId) -> RunState:
+        [view] = await self.store.runs([run])
+        assert view is not None
+        return view.state
+
+    async def put(self, job: NewJob) -> Job:
+        [stored] = await self.store.put_jobs([job])
+        return stored
+
+    async def fire(self, scheduler: SessionId, job: Job, *, late_by: int = 0, delay: int = 0) -> RunId:
+        """One tick of a job, now or later."""
+        now = await self.store.now()
+        tick = a_tick(job, now - late_by, due=now - late_by + delay)
+        following = None if job.spec.fixed_delay is not None else now + HOUR
+        [fired] = await self.store.fire(scheduler, [a_fire(job, tick, next_fire=following)])
+        assert fired.applied
+        assert fired.runs == 1
+        assert tick.run_id is not None
+        return tick.run_id
+
+    async def job(self, job: Job) -> Job:
+        [stored] = await self.store.jobs([job.id])
+        assert stored is not None
+        return stored
+
+
+@pytest.fixture
+async def races(postgres_database: str) -> AsyncIterator[Races]:
+    async with AsyncExitStack() as stack:
+        races = Races(postgres_database, stack)
+        races.store = await races.a_store()
+        races.watch = await races.a_connection()
+        yield races
+        # Whatever a test did: nobody is left waiting for nothing.
+        assert await races.store.sweep(1_000) == 0
+
+
+# Cancelling a job while its runs move
+
+
+async def test_a_run_that_is_just_being_claimed_is_asked_to_stop_when_its_job_is_cancelled(races: Races) -> None:
+    worker, scheduler = await races.a_worker(), await races.a_scheduler()
+    job = await races.put(a_job())
+    run = await races.fire(scheduler, job)
+    claiming = await races.standing()
+    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [10])
+    cancelling = asyncio.create_task(races.store.set_jobs_state([job.id], JobState.CANCELLED))
+    await races.blocked(cancelling)
+    await claiming.execute("COMMIT")
+    await cancelling
+    assert await races.state(run) is RunState.CANCELLING
+
+
+async def test_a_run_that_is_just_being_staged_is_cancelled_with_its_job(races: Races) -> None:
+    scheduler = await races.a_scheduler()
+    job = await races.put(a_job())
+    run = await races.fire(scheduler, job, delay=MINUTE)
+    await races.travel(2 * MINUTE)
+    staging = await races.standing()
+    [row] = await races.run_in(staging, "stage", scheduler, list(ALL_SHARDS), 10)
+    assert row["runs"] == 1
+    cancelling = asyncio.create_task(races.store.set_jobs_state([job.id], JobState.CANCELLED))
+    await races.blocked(cancelling)
+    await staging.execute("COMMIT")
+    await cancelling
+    assert await races.state(run) is RunState.CANCELLED
+
+
+async def test_a_run_whose_attempt_just_fails_is_cancelled_with_its_job(races: Races) -> None:
+    worker, scheduler = await races.a_worker(), await races.a_scheduler()
+    job = await races.put(a_job())
+    run = await races.fire(scheduler, job)
+    [held] = await races.start(worker)
+    failing = await races.standing()
+    failure = settle_failure(held, "boom", random.Random(1), now=held.started_at)
+    assert len(await races.run_in(failing, "settle_other", *_others([failure]))) == 1
+    cancelling = asyncio.create_task(races.store.set_jobs_state([job.id], JobState.CANCELLED))
+    await races.blocked(cancelling)
+    await failing.execute("COMMIT")
+    await cancelling
+    assert await races.state(run) is RunState.CANCELLED
+
+
+async def test_a_run_whose_lost_claim_is_just_returned_is_cancelled_with_its_job(races: Races) -> None:
+    worker, scheduler = await races.a_worker(), await races.a_scheduler()
+    job = await races.put(a_job())
+    run = await races.fire(scheduler, job)
+    await races.start(worker)
+    beating = await races.standing()
+    [beat] = await races.run_in(beating, "beat", worker, HOUR, [], [], 1)
+    assert beat["returned"] == 1
+    cancelling = asyncio.create_task(races.store.set_jobs_state([job.id], JobState.CANCELLED))
+    await races.blocked(cancelling)
+    await beating.execute("COMMIT")
+    await cancelling
+    assert await races.state(run) is RunState.CANCELLED
+
+
+async def test_a_tick_that_cancels_its_predecessor_reaches_it_while_it_is_claimed(races: Races) -> None:
+    worker, scheduler = await races.a_worker(), await races.a_scheduler()
+    job = await races.put(a_job(a_spec(overlap=Overlap.CANCEL)))
+    first = await races.fire(scheduler, job, late_by=SECOND)
+    claiming = await races.standing()
+    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [10])
+    firing = asyncio.create_task(races.fire(scheduler, await races.job(job)))
+    await races.blocked(firing)
+    await claiming.execute("COMMIT")
+    second = await firing
+    assert await races.state(first) is RunState.CANCELLING
+    assert await races.state(second) is RunState.BLOCKED
+
+
+async def test_a_tick_that_is_just_being_fired_is_cancelled_with_its_job(races: Races) -> None:
+    scheduler = await races.a_scheduler()
+    job = await races.put(a_job())
+    now = await races.store.now()
+    tick = a_tick(job, now)
+    assert tick.run_id is not None
+    firing = await races.standing()
+    arguments = races.store._fire_arguments([a_fire(job, tick, next_fire=now + HOUR)])
+    assert len(await races.run_in(firing, "fire", scheduler, *arguments)) == 1
+    cancelling = asyncio.create_task(races.store.set_jobs_state([job.id], JobState.CANCELLED))
+    await races.blocked(cancelling)
+    await firing.execute("COMMIT")
+    assert await cancelling == {job.id: JobState.CANCELLED}
+    assert await races.state(tick.run_id) is RunState.CANCELLED
+
+
+async def test_a_tick_planned_before_its_job_was_cancelled_is_not_fired_after_it(races: Races) -> None:
+    scheduler = await races.a_scheduler()
+    job = await races.put(a_job())
+    now = await races.store.now()
+    cancelling = await races.standing()
+    await races.run_in(cancelling, "set_job_state", job.id, 4)
+    await races.run_in(cancelling, "touch_schedule", job.id, False)
+    firing = asyncio.create_task(races.store.fire(scheduler, [a_fire(job, a_tick(job, now), next_fire=now + HOUR)]))
+    await races.blocked(firing)
+    await cancelling.execute("COMMIT")
+    [fired] = await firing
+    assert not fired.applied
+    assert await races.store.ledger(job.id, 0, now + DAY, 10) == []
+
+
+@pytest.mark.parametrize("overlap", [Overlap.SKIP, Overlap.QUEUE], ids=str)
+async def test_two_schedulers_that_fire_one_tick_make_one_run(races: Races, overlap: Overlap) -> None:
+    scheduler = await races.a_scheduler()
+    job = await races.put(a_job(a_spec(overlap=overlap)))
+    now = await races.store.now()
+    fire = a_fire(job, a_tick(job, now), next_fire=now + HOUR)
+    other = await races.a_store()
+    await other.due_jobs(list(ALL_SHARDS), now + DAY, 10)
+    holding = await races.standing()
+    await holding.execute("SELECT FROM schedule WHERE job_id = $1 FOR UPDATE", job.id)
+    both = [asyncio.create_task(store.fire(scheduler, [fire])) for store in (races.store, other)]
+    await races.blocked(sessions=2)
+    await holding.execute("COMMIT")
+    answers = [answer for [answer] in await asyncio.gather(*both)]
+    assert sorted(answer.applied for answer in answers) == [False, True]
+    assert sum(answer.runs for answer in answers) == 1
+
+
+async def test_the_end_of_a_job_and_its_cancel_that_lock_each_other_out_are_both_decided(races: Races) -> None:
+    """The one holds the schedule and wants the job, the other the reverse: the server ends one, and it is repeated."""
+    scheduler = await races.a_scheduler()
+    job = await races.put(a_job())
+    now = await races.store.now()
+    fire = a_fire(job, a_tick(job, now), next_fire=None, finished=True)
+    holding = await races.standing()
+    await holding.execute("SELECT FROM job WHERE id = $1 FOR UPDATE", job.id)
+    firing = asyncio.create_task(races.store.fire(scheduler, [fire]))
+    await races.blocked(firing)
+    cancelling = asyncio.create_task(races.store.set_jobs_state([job.id], JobState.CANCELLED))
+    await races.blocked(cancelling, sessions=2)
+    await holding.execute("COMMIT")
+    [[fired], states] = await asyncio.gather(firing, cancelling)
+    stored = await races.job(job)
+    assert states[job.id] is stored.state
+    if fired.applied and stored.state is JobState.CANCELLED:
+        [entry] = await races.store.ledger(job.id, 0, now + DAY, 10)
+        assert entry.run_id is not None
+        assert await races.state(RunId(entry.run_id)) is RunState.CANCELLED
+
+
+# Cancelling a run while it moves
+
+
+async def _stage(races: Races, connection: asyncpg.Connection, run: HeldRun | None) -> None:
+    await races.run_in(connection, "stage", await races.a_scheduler(), list(ALL_SHARDS), 10)
+
+
+async def _fail(races: Races, connection: asyncpg.Connection, run: HeldRun | None) -> None:
+    assert run is not None
+    failure = settle_failure(run, "boom", random.Random(1), now=run.started_at)
+    await races.run_in(connection, "settle_other", *_others([failure]))
+
+
+async def _release(races: Races, connection: asyncpg.Connection, run: HeldRun | None) -> None:
+    assert run is not None
+    await races.run_in(connection, "settle_other", *_others([settle_release(run)]))
+
+
+async def _succeed(races: Races, connection: asyncpg.Connection, run: HeldRun | None) -> None:
+    assert run is not None
+    await races.run_in(connection, "settle_succeeded", *_succeeded([settle_success(run, None)]))
+
+
+async def _claim(races: Races, connection: asyncpg.Connection, run: HeldRun | None) -> None:
+    await races.run_in(connection, "claim", await races.a_worker(), 1, [await races.queue()], [10])
+
+
+async def _expire(races: Races, connection: asyncpg.Connection, run: HeldRun | None) -> None:
+    await races.run_in(connection, "expire", 10)
+
+
+Move = Callable[[Races, asyncpg.Connection, HeldRun | None], Awaitable[None]]
+
+
+@pytest.mark.parametrize(
+    ("move", "running", "after"),
+    [
+        (_stage, False, RunState.CANCELLED),
+        (_claim, False, RunState.CANCELLING),
+        (_expire, False, RunState.SKIPPED),
+        (_fail, True, RunState.CANCELLED),
+        (_release, True, RunState.CANCELLED),
+        (_succeed, True, RunState.SUCCEEDED),
+    ],
+    ids=["staged", "claimed", "expired", "failed", "released", "succeeded"],
+)
+async def test_a_cancel_finds_its_run_wherever_that_is_just_moving(
+    races: Races, move: Move, running: bool, after: RunState
+) -> None:
+    now = await races.store.now()
+    run = a_run(
+        delay=SECOND if move in (_stage, _expire) else 0, start_by=now + 10 * SECOND if move is _expire else None
+    )
+    await races.store.submit([run])
+    held = (await races.start(await races.a_worker()))[0] if running else None
+    await races.travel(MINUTE)
+    moving = await races.standing()
+    await move(races, moving, held)
+    cancelling = asyncio.create_task(races.store.cancel([run.id]))
+    await races.blocked(cancelling)
+    await moving.execute("COMMIT")
+    assert await cancelling == {run.id: after}
+    assert await races.state(run.id) is after
+
+
+async def test_an_attempt_that_fails_while_its_run_is_asked_to_stop_does_not_go_on(races: Races) -> None:
+    run = a_run()
+    await races.store.submit([run])
+    [held] = await races.start(await races.a_worker())
+    asking = await races.standing()
+    await races.run_in(asking, "cancel_waiting", [run.id])
+    failing = asyncio.create_task(
+        races.store.settle([settle_failure(held, "boom", random.Random(1), now=held.started_at)])
+    )
+    await races.blocked(failing)
+    await asking.execute("COMMIT")
+    assert await failing == [Verdict.APPLIED]
+    assert await races.state(run.id) is RunState.CANCELLED
+
+
+async def test_a_lost_claim_that_is_asked_to_stop_while_a_beat_returns_it_is_not_queued_again(races: Races) -> None:
+    worker = await races.a_worker()
+    run = a_run()
+    await races.store.submit([run])
+    await races.start(worker)
+    asking = await races.standing()
+    await races.run_in(asking, "cancel_waiting", [run.id])
+    beating = asyncio.create_task(races.store.beat(worker, HOUR, [], [], 1))
+    await races.blocked(beating)
+    await asking.execute("COMMIT")
+    assert (await beating).returned == 0
+    assert (await races.store.beat(worker, HOUR, [], [], 1)).returned == 1
+    assert await races.state(run.id) is RunState.CANCELLED
+
+
+# Sessions: beat, claim, burial
+
+
+async def test_a_claim_that_meets_the_burial_of_its_session_gets_nothing(races: Races) -> None:
+    worker = await races.a_worker(ttl=MINUTE)
+    await races.store.submit([a_run()])
+    burying = await races.standing()
+    await burying.execute("UPDATE session SET live = false WHERE id = $1", worker)
+    claiming = asyncio.create_task(races.start(worker))
+    await races.blocked(claiming)
+    await burying.execute("COMMIT")
+    assert await claiming == []
+
+
+async def test_runs_of_a_claim_that_commits_just_before_the_burial_are_told_as_lost(races: Races) -> None:
+    worker = await races.a_worker(ttl=MINUTE)
+    run = a_run()
+    await races.store.submit([run])
+    claiming = await races.standing()
+    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [10])
+    await races.travel(HOUR)
+    reaping = asyncio.create_task(races.store.lost_runs(10))
+    await races.blocked(reaping)
+    await claiming.execute("COMMIT")
+    [lost] = await reaping
+    assert lost.id == run.id
+    assert await races.store.settle([settle_loss(lost, blamed=False)]) == [Verdict.APPLIED]
+    assert await races.state(run.id) is RunState.QUEUED
+
+
+async def test_a_beat_and_the_burial_of_its_session_see_each_other(races: Races) -> None:
+    worker = await races.a_worker(ttl=MINUTE)
+    await races.travel(HOUR)
+    beating = await races.standing()
+    [beat] = await races.run_in(beating, "beat", worker, DAY, [], [], 0)
+    assert beat["alive"]
+    reaping = asyncio.create_task(races.store.lost_runs(10))
+    await races.blocked(reaping)
+    await beating.execute("COMMIT")
+    await reaping
+    assert (await races.store.beat(worker, DAY, [], [], 0)).alive
+    await races.travel(2 * DAY)
+    burying = await races.standing()
+    await races.run_in(burying, "bury")
+    late = asyncio.create_task(races.store.beat(worker, DAY, [], [], 0))
+    await races.blocked(late)
+    await burying.execute("COMMIT")
+    assert not (await late).alive
+
+
+async def test_two_who_settle_one_attempt_are_told_apart(races: Races) -> None:
+    """The reaper gives the run away while its worker still reports: one is applied, the other is fenced."""
+    worker = await races.a_worker()
+    run = a_run()
+    await races.store.submit([run])
+    [held] = await races.start(worker)
+    reaping = await races.standing()
+    await races.run_in(reaping, "settle_other", *_others([settle_loss(held, blamed=False)]))
+    settling = asyncio.create_task(races.store.settle([settle_success(held, b"1")]))
+    await races.blocked(settling)
+    await reaping.execute("COMMIT")
+    # The same fence has ended the attempt before, so this is not news, but nothing is applied twice.
+    assert await settling == [Verdict.ALREADY]
+    [again] = await races.start(worker, 2)
+    assert (again.attempt, again.lost) == (2, 1)
+    assert again.fence > held.fence
+    assert await races.store.settle([settle_success(again, b"2")]) == [Verdict.APPLIED]
+    assert await races.store.settle([settle_success(held, b"1")]) == [Verdict.ALREADY]
+
+
+async def test_an_attempt_that_was_taken_back_is_fenced_also_after_its_run_was_cancelled(races: Races) -> None:
+    worker = await races.a_worker()
+    run = a_run()
+    await races.store.submit([run])
+    [held] = await races.start(worker)
+    assert (await races.store.beat(worker, HOUR, [], [], 1)).returned == 1
+    assert await races.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
+    await races.store.cancel([run.id])
+    assert await races.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
+
+
+# Keys
+
+
+async def test_a_key_goes_to_the_first_in_line_also_while_that_ones_body_is_moved(races: Races) -> None:
+    worker = await races.a_worker()
+    holder, first, second = (a_run(key="k") for _ in range(3))
+    await races.store.submit([holder, first, second])
+    [held] = await races.start(worker)
+    moving = await races.standing()
+    await moving.execute("UPDATE waiting SET body_bucket = -1 WHERE id = $1", first.id)
+    settling = asyncio.create_task(races.store.settle([settle_success(held, None)]))
+    await races.blocked(settling)
+    await moving.execute("ROLLBACK")
+    assert await settling == [Verdict.APPLIED]
+    assert await races.state(first.id) is RunState.QUEUED
+    assert await races.state(second.id) is RunState.BLOCKED
+
+
+async def test_a_waiter_that_is_just_being_cancelled_is_passed_over(races: Races) -> None:
+    worker = await races.a_worker()
+    holder, first, second = (a_run(key="k") for _ in range(3))
+    await races.store.submit([holder, first, second])
+    [held] = await races.start(worker)
+    cancelling = await races.standing()
+    await races.run_in(cancelling, "cancel_waiting", [first.id])
+    assert await races.store.settle([settle_success(held, None)]) == [Verdict.APPLIED]
+    await races.run_in(cancelling, "lock_held_gates", [order_gate("default", "k")])
+    await races.run_in(cancelling, "let_go", [order_gate("default", "k")])
+    await cancelling.execute("COMMIT")
+    assert await races.state(second.id) is RunState.QUEUED
+    assert [run.id for run in await races.start(worker, 2)] == [second.id]
+
+
+async def test_a_run_that_comes_due_while_its_key_is_let_go_is_queued_once(races: Races) -> None:
+    worker, scheduler = await races.a_worker(), await races.a_scheduler()
+    holder, later = a_run(key="k"), a_run(key="k", delay=MINUTE)
+    await races.store.submit([holder, later])
+    [held] = await races.start(worker)
+    await races.travel(2 * MINUTE)
+    gate = order_gate("default", "k")
+    settling = await races.standing()
+    await races.run_in(settling, "settle_other", *_others([settle_success(held, None)]))
+    await races.run_in(settling, "lock_held_gates", [gate])
+    await races.run_in(settling, "let_go", [gate])
+    staging = asyncio.create_task(races.store.stage(scheduler, list(ALL_SHARDS), 10))
+    await races.blocked(staging)
+    await settling.execute("COMMIT")
+    assert (await staging).runs == 1
+    assert [run.id for run in await races.start(worker, 2)] == [later.id]
+
+
+async def test_the_sweeper_frees_a_line_whose_gate_is_missing(races: Races) -> None:
+    worker = await races.a_worker()
+    holder, waiter = a_run(key="k"), a_run(key="k")
+    await races.store.submit([holder, waiter])
+    await races.start(worker)
+    await races.watch.execute("DELETE FROM run WHERE id = $1", holder.id)
+    await races.watch.execute("DELETE FROM gate")
+    assert await races.store.sweep(10) == 1
+    assert [run.id for run in await races.start(worker, 2)] == [waiter.id]
+
+
+# Submitting
+
+
+async def test_two_submits_of_one_id_make_one_run(races: Races) -> None:
+    run = a_run()
+    other = await races.a_store()
+    await other.submit([a_run()])
+    await races.store.submit([a_run()])
+    standing = await races.standing()
+    await races.run_in(standing, "submit_now", *races.store._arguments([run]))
+    submitting = asyncio.create_task(other.submit([run, a_run()]))
+    await races.blocked(submitting)
+    await standing.execute("COMMIT")
+    assert [answer.new for answer in await submitting] == [False, True]
+
+
+async def test_a_far_off_run_that_is_submitted_again_with_others_is_recognised(races: Races) -> None:
+    """The place of a body follows from its run alone, whatever day the others of its batch were made."""
+    now = await races.store.now()
+    yesterday = IdMaker(random.Random(1)).run(now - DAY, 0)
+    run = a_run(id=yesterday, delay=7 * DAY)
+    [first] = await races.store.submit([run])
+    again = await races.store.submit([run, a_run()])
+    assert first.new
+    assert [(answer.new, answer.state) for answer in again] == [(False, RunState.SCHEDULED), (True, RunState.QUEUED)]
+
+
+async def test_a_run_beside_known_ones_of_another_day_keeps_its_body(races: Races) -> None:
+    now = await races.store.now()
+    yesterday = IdMaker(random.Random(2)).run(now - DAY, 0)
+    known, late = a_run(), a_run(id=yesterday, delay=7 * DAY)
+    await races.store.submit([known])
+    await races.store.submit([known, late])
+    assert await races.state(late.id) is RunState.SCHEDULED
+
+
+async def test_a_run_of_a_shard_that_the_store_does_not_have_is_refused(races: Races) -> None:
+    with pytest.raises(Invalid, match="carries shard 9"):
+        await races.store.submit([a_run(shard=9, delay=SECOND)])
+    with pytest.raises(Invalid, match="carries shard 9"):
+        await races.store.submit([a_run(shard=9)])
+    with pytest.raises(Invalid, match="carries shard 9"):
+        await races.store.put_jobs([a_job(shard=9)])
+
+
+async def test_many_who_declare_one_job_with_one_id_at_once_agree(races: Races) -> None:
+    job = a_job()
+    stores = [await races.a_store(2) for _ in range(3)]
+    for store in stores:
+        await store._names.number_all(
+            [(Kind.TENANT, "default"), (Kind.TASK, job.spec.task), (Kind.QUEUE, "default")]
+        )
+    answers = await asyncio.gather(*(store.put_jobs([job]) for store in stores for _ in range(2)))
+    assert {(stored.id, stored.version) for [stored] in answers} == {(job.id, 1)}
+
+
+# Shards
+
+
+async def test_a_take_that_had_to_wait_does_not_take_from_who_came_meanwhile(races: Races) -> None:
+    late = await races.store.join("late", MINUTE)
+    await races.store.take(late, [0])
+    await races.travel(HOUR)
+    second = await races.store.join("second", DAY)
+    renewing = await races.standing()
+    await renewing.execute("UPDATE session SET lease_until = lease_until WHERE id = $1", late)
+    taking = asyncio.create_task(races.store.take(second, [0, 1]))
+    await races.blocked(taking)
+    third = await races.store.join("third", DAY)
+    assert await races.store.take(third, [1]) == {1: 1}
+    await renewing.execute("COMMIT")
+    assert await taking == {0: 2}
+    assert set((await races.store.renew(third, DAY)).owned) == {1}
+
+
+async def test_a_renewal_and_the_taking_of_its_shards_see_each_other(races: Races) -> None:
+    owner = await races.store.join("owner", MINUTE)
+    await races.store.take(owner, [0])
+    await races.travel(HOUR)
+    renewing = await races.standing()
+    await races.run_in(renewing, "renew", owner, DAY)
+    other = await races.store.join("other", DAY)
+    taking = asyncio.create_task(races.store.take(other, [0]))
+    await races.blocked(taking)
+    await renewing.execute("COMMIT")
+    assert await taking == {}
+    await races.travel(2 * DAY)
+    with pytest.raises(Fenced):
+        await races.store.renew(other, DAY)
+        await races.store.renew(owner, DAY)
+
+
+# Retention beside live work
+
+
+async def test_a_run_that_nobody_staged_for_a_week_keeps_its_body(races: Races) -> None:
+    """No scheduler for longer than bodies are kept; then retention comes first."""
+    run, keyed = a_run(delay=MINUTE), a_run(delay=MINUTE, key="k")
+    await races.store.submit([run, keyed])
+    await races.travel(9 * DAY)
+    while await races.store.prune(Retention(), 1_000):
+        pass
+    assert (await races.store.stage(await races.a_scheduler(), list(ALL_SHARDS), 10)).runs == 2
+    assert {held.id for held in await races.start(await races.a_worker())} == {run.id, keyed.id}
+
+
+async def test_a_run_that_was_given_back_for_longer_than_bodies_are_kept_keeps_its_own(races: Races) -> None:
+    worker = await races.a_worker()
+    run = a_run()
+    await races.store.submit([run])
+    [held] = await races.start(worker)
+    await races.store.settle([settle_release(held, delay=20 * DAY)])
+    await races.travel(9 * DAY)
+    while await races.store.prune(Retention(), 1_000):
+        pass
+    await races.travel(12 * DAY)
+    assert (await races.store.stage(await races.a_scheduler(), list(ALL_SHARDS), 10)).runs == 1
+    assert [held.id for held in await races.start(worker, 2)] == [run.id]
+
+
+async def test_a_run_that_is_claimed_while_its_body_is_moved_comes_back_with_the_next_beat(races: Races) -> None:
+    worker = await races.a_worker()
+    run = a_run()
+    await races.store.submit([run])
+    holding = await races.standing()
+    await holding.execute("SELECT FROM session WHERE id = $1 FOR UPDATE", worker)
+    claiming = asyncio.create_task(races.start(worker))
+    await races.blocked(claiming)
+    await races.watch.execute("INSERT INTO body SELECT -1, id, task, policy, payload FROM body WHERE id = $1", run.id)
+    await races.watch.execute("UPDATE run SET body_bucket = -1 WHERE id = $1", run.id)
+    await holding.execute("COMMIT")
+    if not await claiming:
+        await races.store.beat(worker, DAY, [], [], 1)
+        [held] = await races.start(worker, 2)
+        assert held.attempt == 1
+
+
+async def test_two_who_prune_at_once_do_not_stumble_over_each_other(races: Races) -> None:
+    other = await races.a_store()
+    await races.store.submit([a_run()])
+    await races.travel(50 * DAY)
+    kept = Retention(succeeded=DAY, unsuccessful=DAY, ledger=DAY)
+    for _ in range(3):
+        await asyncio.gather(*(store.prune(kept, 1_000) for store in (races.store, other, races.store)))
+    today = (await races.store.now()) // DAY
+    days = await races.store._partitions.days()
+    assert {family: min(found) for family, found in days.items() if family != "body"} == {
+        "history_succeeded": today - 1,
+        "history_unsuccessful": today - 1,
+        "attempt": today - 1,
+        "ledger": today - 1,
+    }
+
+
+async def test_old_partitions_go_although_a_reader_stands_in_the_way_of_one_of_them(races: Races) -> None:
+    """Pruning waits for a reader only so long, is picked up again, and live work goes on beside it."""
+    worker = await races.a_worker()
+    await races.travel(50 * DAY)
+    reading = await races.standing()
+    await reading.execute("SELECT count(*) FROM attempt")
+    pruning = asyncio.create_task(races.store.prune(Retention(unsuccessful=DAY), 1_000))
+    await races.blocked(pruning)
+    await races.store.submit([a_run()])
+    [held] = await races.start(worker)
+    failure = settle_failure(held, "boom", random.Random(1), now=held.started_at)
+    assert await races.store.settle([failure]) == [Verdict.APPLIED]
+    pruning.cancel()
+    await asyncio.gather(pruning, return_exceptions=True)
+    await reading.execute("COMMIT")
+    while await races.store.prune(Retention(unsuccessful=DAY), 1_000):
+        pass
+    today = (await races.store.now()) // DAY
+    assert min((await races.store._partitions.days())["attempt"]) == today - 1
+
+
+async def test_ticks_of_a_day_that_another_process_has_pruned_are_still_fired(races: Races) -> None:
+    scheduler = await races.a_scheduler()
+    job = await races.put(a_job(a_spec(schedule=every(MINUTE))))
+    await races.fire(scheduler, job, late_by=20 * DAY)
+    other = await races.a_store()
+    while await other.prune(Retention(ledger=DAY), 1_000):
+        pass
+    await races.fire(scheduler, await races.job(job), late_by=20 * DAY)
+
+
+async def test_a_partition_made_anew_is_not_dropped_by_who_saw_its_orphan(races: Races) -> None:
+    day = (await races.store.now()) // DAY + 3
+    await races.watch.execute(f"ALTER TABLE attempt DETACH PARTITION attempt_d{day}")
+    assert await races.store._partitions._tables("NOT c.relispartition") == [f"attempt_d{day}"]
+    await races.watch.execute(f"DROP TABLE attempt_d{day}")
+    await races.store._partitions.make({"attempt": {day}})
+    await races.store._partitions.drop_orphan("attempt", day)
+    assert day in (await races.store._partitions.days())["attempt"]
+
+
+# Events
+
+
+async def test_an_event_of_a_transaction_that_began_later_and_commits_later_is_not_lost(races: Races) -> None:
+    await races.store.attach_reader("r")
+    early, late = await races.standing(), await races.standing()
+    await early.execute("SELECT pg_current_xact_id()")
+    await late.execute("SELECT pg_current_xact_id()")
+    first, second = a_run(), a_run()
+    await races.run_in(late, "tell", "run.submitted", [first.id])
+    await races.run_in(early, "tell", "run.submitted", [second.id])
+    await early.execute("COMMIT")
+    told: list[RunId] = []
+
+    async def read() -> None:
+        batches = await races.store.events("r", 10)
+        for batch in batches:
+            told.extend(batch.runs)
+            await races.store.acknowledge("r", batch.position)
+
+    await read()
+    await late.execute("COMMIT")
+    async with asyncio.timeout(5):
+        # Other tests use the same server, and a transaction of theirs may hold events back for a moment.
+        while len(told) < 2:
+            await read()
+    assert sorted(told) == sorted([first.id, second.id])
+
+
+async def test_what_a_transaction_saw_of_another_is_told_after_it(races: Races) -> None:
+    """A long transaction queues a run that a younger one has submitted: first submitted, then queued."""
+    await races.store.attach_reader("r")
+    run = a_run()
+    long = await races.standing()
+    await long.execute("SELECT pg_current_xact_id()")
+    await races.store.submit([run])
+    await races.run_in(long, "tell", "run.queued", [run.id])
+    await long.execute("COMMIT")
+    async with asyncio.timeout(5):
+        while len(batches := await races.store.events("r", 10)) < 2:
+            continue
+    assert [batch.kind for batch in batches] == ["run.submitted", "run.queued"]
+
+
+async def test_what_is_under_way_while_a_reader_attaches_is_seen_or_told(races: Races) -> None:
+    run = a_run()
+    await races.store.submit([a_run()])
+    submitting = await races.standing()
+    await races.run_in(submitting, "submit_now", *races.store._arguments([run]))
+    attaching = asyncio.create_task(races.store.attach_reader("r"))
+    await races.blocked(attaching)
+    await submitting.execute("COMMIT")
+    seen = attaching.done() and await races.store.runs([run.id]) != [None]
+    await attaching
+    assert not seen
+    await races.store.submit([last := a_run()])
+    async with asyncio.timeout(5):
+        while not (batches := await races.store.events("r", 10)):
+            continue
+    assert [batch.runs for batch in batches] == [(last.id,)]
+
+
+async def test_events_that_a_reader_has_not_seen_are_not_pruned(races: Races) -> None:
+    await races.store.attach_reader("r")
+    for _ in range(3):
+        await races.store.submit([a_run()])
+    async with asyncio.timeout(5):
+        while len(batches := await races.store.events("r", 10)) < 3:
+            continue
+    await races.store.acknowledge("r", batches[0].position)
+    await races.store.prune(Retention(), 1_000)
+    assert await races.watch.fetchval("SELECT count(*) FROM outbox") == 2
+    await races.store.detach_reader("r")
+    await races.store.prune(Retention(), 1_000)
+    assert await races.watch.fetchval("SELECT count(*) FROM outbox") == 0
+
+
+# A fixed delay
+
+
+async def test_a_fixed_delay_whose_run_ends_while_its_job_is_declared_anew_goes_on(races: Races) -> None:
+    worker, scheduler = await races.a_worker(), await races.a_scheduler()
+    spec = a_spec(schedule=after_each(MINUTE))
+    declared = a_job(spec)
+    job = await races.put(declared)
+    await races.fire(scheduler, job)
+    [held] = await races.start(worker)
+    assert (await races.job(job)).next_fire is None
+    declaring = await races.standing()
+    await races.run_in(declaring, "touch_schedule", job.id, True)
+    settling = asyncio.create_task(races.store.settle([settle_success(held, None)]))
+    await races.blocked(settling)
+    await declaring.execute("COMMIT")
+    assert await settling == [Verdict.APPLIED]
+    assert (await races.job(job)).next_fire is not None
+
+
+# Callers that are cancelled, connections that break
+
+
+async def test_a_call_that_is_cancelled_in_mid_statement_leaves_a_good_connection(races: Races) -> None:
+    store = await races.a_store(connections=1)
+    run = a_run()
+    await store.submit([a_run()])
+    holding = await races.standing()
+    await races.run_in(holding, "submit_now", *store._arguments([run]))
+    submitting = asyncio.create_task(store.submit([run]))
+    await races.blocked(submitting)
+    submitting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await submitting
+    await holding.execute("ROLLBACK")
+    assert await store.runs([run.id]) == [None]
+    [accepted] = await store.submit([run])
+    assert accepted.new
+
+
+@pytest.mark.parametrize("cancels", [1, 2])
+async def test_a_transaction_whose_caller_is_cancelled_leaves_nothing_behind(races: Races, cancels: int) -> None:
+    store = await races.a_store(connections=1)
+    holder, waiter, other = a_run(key="k"), a_run(key="k"), a_run()
+    await store.submit([holder])
+    holding = await races.standing()
+    await races.run_in(holding, "lock_held_gates", [order_gate("default", "k")])
+    submitting = asyncio.create_task(store.submit([waiter]))
+    await races.blocked(submitting)
+    for _ in range(cancels):
+        submitting.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await submitting
+    await holding.execute("COMMIT")
+    # The one connection of this pool: what is written by it now must be committed, for everybody to see.
+    await store.submit([other])
+    assert await races.state(other.id) is RunState.QUEUED
+    assert await races.store.runs([waiter.id]) == [None]
+    [accepted] = await store.submit([waiter])
+    assert (accepted.new, accepted.state) == (True, RunState.BLOCKED)
+
+
+async def test_a_caller_that_is_cancelled_while_it_waits_for_a_connection_takes_none_along(races: Races) -> None:
+    store = await races.a_store(connections=1)
+    await store.submit([a_run(key="k")])
+    holding = await races.standing()
+    await races.run_in(holding, "lock_held_gates", [order_gate("default", "k")])
+    first = asyncio.create_task(store.submit([a_run(key="k")]))
+    await races.blocked(first)
+    others = [asyncio.create_task(store.now()) for _ in range(5)]
+    await asyncio.sleep(0)
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await holding.execute("COMMIT")
+    await first
+    assert await store.now() > 0
+
+
+async def test_a_backend_that_is_terminated_inside_a_transaction_is_replaced(races: Races) -> None:
+    store = await races.a_store(connections=1)
+    holder, waiter = a_run(key="k"), a_run(key="k")
+    await store.submit([holder])
+    holding = await races.standing()
+    await races.run_in(holding, "lock_held_gates", [order_gate("default", "k")])
+    submitting = asyncio.create_task(store.submit([waiter]))
+    await races.blocked(submitting)
+    await races.watch.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    with pytest.raises(StoreUnavailable):
+        await submitting
+    await holding.execute("COMMIT")
+    [accepted] = await store.submit([waiter])
+    assert (accepted.new, accepted.state) == (True, RunState.BLOCKED)
+
+
+async def test_a_lock_that_is_held_too_long_is_an_outage_and_the_connection_stays(races: Races) -> None:
+    store = await races.a_store(connections=1)
+
+    async def pid() -> int:
+        found: int = await store._db.run(lambda connection: connection.fetchval("SELECT pg_backend_pid()"))
+        return found
+
+    async def hurry(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> None:
+        await connection.execute("SET lock_timeout = '50ms'")
+
+    await store.submit([a_run(key="k")])
+    await store._db.run(hurry)
+    before = await pid()
+    holding = await races.standing()
+    await races.run_in(holding, "lock_held_gates", [order_gate("default", "k")])
+    with pytest.raises(StoreUnavailable):
+        await store.submit([a_run(key="k")])
+    await holding.execute("COMMIT")
+    assert await pid() == before
+    assert (await store.submit([a_run(key="k")]))[0].state is RunState.BLOCKED
+
+
+@pytest.mark.parametrize("identifier", ["zz", "ab", "0" * 31, "0" * 34, ""])
+async def test_what_is_not_an_id_is_refused_and_not_taken_for_an_outage(races: Races, identifier: str) -> None:
+    with pytest.raises(Invalid):
+        await races.store.runs([RunId(identifier)])
+    with pytest.raises(Invalid):
+        await races.store.cancel([RunId(identifier)])
+
+
+async def test_two_batches_that_lock_each_other_out_are_both_settled(races: Races) -> None:
+    worker = await races.a_worker()
+    runs = [a_run() for _ in range(2)]
+    await races.store.submit(runs)
+    low, high = sorted(await races.start(worker), key=lambda run: run.id)
+    standing = await races.standing()
+    await races.run_in(standing, "cancel_waiting", [high.id])
+    settling = asyncio.create_task(
+        races.store.settle([settle_success(low, None), settle_success(high, None)]),
+    )
+    await races.blocked(settling)
+    crossing = asyncio.create_task(races.run_in(standing, "cancel_waiting", [low.id]))
+    done, _ = await asyncio.wait([settling, crossing], return_when=asyncio.FIRST_COMPLETED)
+    if crossing in done and crossing.exception() is None:
+        await standing.execute("COMMIT")
+    else:
+        await standing.execute("ROLLBACK")
+        await asyncio.gather(crossing, return_exceptions=True)
+    assert await settling == [Verdict.APPLIED] * 2
+
+
+async def test_a_password_that_no_longer_works_is_an_outage(races: Races) -> None:
+    store = await races.a_store(connections=2)
+    assert store._db._pool is not None
+    store._db._pool.set_connect_args(dsn=races._dsn.replace("://", "://nobody_", 1))
+    await store._db._pool.expire_connections()
+    with pytest.raises(StoreUnavailable):
+        await store.now()
