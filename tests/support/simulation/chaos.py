@@ -64,6 +64,9 @@ class ChaosMonkey:
         if machine is not None and machine.process is not None:
             self._note(f"{machine.process.name} is asked to leave")
             machine.ask_to_leave()
+            if self._chance.random() < 0.3:
+                await self._sleep(round(self._chance.random() * 2 * SECOND))
+                machine.ask_to_leave()
 
     async def _cut_off(self) -> None:
         machine = self._somebody()

@@ -64,7 +64,7 @@ class Client:
     async def _submit_at(self, after: float, scenario: Scenario) -> None:
         await asyncio.sleep(after / SECOND)
         keyed = self._chance.random() < 0.25
-        policies = [self._workload.policy(keyed=keyed) for _ in range(self._chance.choice([1, 1, 1, 4]))]
+        policies = [self._workload.policy(keyed=keyed) for _ in range(self._chance.choice([1] * 8 + [4, 4, 15]))]
         keys = [policy.ordering_key for policy in policies]
         ids = self._ids.new_run_ids(keys)
         # Due times and limits are of no use if they come from a clock that is an hour off.
@@ -123,9 +123,15 @@ class Client:
     def _changed(self, spec: JobSpec, until: Instant) -> JobSpec:
         """The same job with another schedule, or with other policies."""
         fresh = self._workload.spec(spec.name, self.machine.loop.true_now(), until)
-        if self._chance.random() < 0.5:
-            return msgspec.structs.replace(spec, schedule=fresh.schedule)
-        return msgspec.structs.replace(spec, catch_up=fresh.catch_up, policy=fresh.policy, priority=fresh.priority)
+        match self._chance.choice(["schedule", "policies", "overlap"]):
+            case "schedule":
+                return msgspec.structs.replace(spec, schedule=fresh.schedule)
+            case "overlap":
+                return msgspec.structs.replace(spec, overlap=fresh.overlap)
+            case _:
+                return msgspec.structs.replace(
+                    spec, catch_up=fresh.catch_up, policy=fresh.policy, priority=fresh.priority
+                )
 
     async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Ask again, with the same ids, after the engine's own patience is at its end; some give up."""

@@ -1,23 +1,21 @@
 """What must hold of every history, whatever went wrong in it. Knows the promises, and nothing of how they are kept.
 
-Each check takes the evidence and yields sentences; no sentence means that it holds. The ledger has a file of its own.
+Each check takes the evidence and yields sentences; no sentence means that it holds. The order of things and the ledger
+have files of their own.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
 
-from mainspring.adapters.store.memory.rows import RunRow
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND
-from mainspring.domain.run import Outcome, RunState, Settlement, Verdict
-from tests.support.simulation import ledger_invariants
+from mainspring.domain.instant import SECOND, Micros
+from mainspring.domain.run import Outcome, RunState
+from tests.support.simulation import ledger_invariants, order_invariants
 from tests.support.simulation.acts import act_of
-from tests.support.simulation.history import HandlerCall, History, Step
+from tests.support.simulation.evidence import OVER, B, Evidence, Move, Q, R, S
+from tests.support.simulation.history import History
 
-S, B, Q, R = RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED, RunState.RUNNING
-OVER = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED})
 NOT_STARTED_ENDS = OVER - {RunState.SUCCEEDED}
 #: The only moves there are. A running run that is asked to stop stays where it is.
 LEGAL: dict[RunState | None, frozenset[RunState]] = {
@@ -30,47 +28,8 @@ LEGAL: dict[RunState | None, frozenset[RunState]] = {
 #: A run that killed this many processes alone is parked; so is one that was there at so many deaths.
 POISON = 3
 TOO_MANY_DEATHS = 6
-
-
-class Move(NamedTuple):
-    step: Step
-    before: RunRow | None
-    after: RunRow
-
-    @property
-    def from_state(self) -> RunState | None:
-        return None if self.before is None else self.before.state
-
-    @property
-    def starts(self) -> bool:
-        return self.from_state is Q and self.after.state is R
-
-    @property
-    def leaves_running(self) -> bool:
-        return self.from_state is R and self.after.state is not R
-
-
-class Evidence:
-    """A history, sorted by what is asked of it."""
-
-    def __init__(self, history: History) -> None:
-        self.history = history
-        self.truth = history.truth
-        self.moves: dict[RunId, list[Move]] = defaultdict(list)
-        self.calls: dict[RunId, list[HandlerCall]] = defaultdict(list)
-        #: Settlements that had effect, by run and fence.
-        self.settled: dict[RunId, list[tuple[Step, Settlement]]] = defaultdict(list)
-        for step in history.steps:
-            for change in step.runs:
-                self.moves[change.after.id].append(Move(step, change.before, change.after))
-            for settlement, verdict in step.settlements:
-                if verdict is Verdict.APPLIED:
-                    self.settled[settlement.run].append((step, settlement))
-        for call in history.calls:
-            self.calls[call.run].append(call)
-
-    def last(self, run: RunId) -> RunRow:
-        return self.moves[run][-1].after
+#: So long a process takes at most to end after it has given back what it could not stop.
+LEAVING: Micros = 4 * SECOND
 
 
 def violations(history: History) -> list[str]:
@@ -239,66 +198,22 @@ def cancels_hold(evidence: Evidence) -> Iterator[str]:
 def _has_stopped(evidence: Evidence, move: Move) -> Iterator[str]:
     """``cancelled`` means that the work has ended, unless its worker is lost, or let it run over its time."""
     run, fence = move.after.id, move.after.fence
-    taken_away = any(
-        settlement.fence == fence
-        and (settlement.outcome is Outcome.LOST or "did not stop it" in (settlement.error or ""))
-        for _, settlement in evidence.settled[run]
-    )
+    settled = [settlement for step, settlement in evidence.settled[run] if settlement.fence == fence]
+    if any(one.outcome is Outcome.LOST or "did not stop it" in (one.error or "") for one in settled):
+        return
     for call in evidence.calls[run]:
-        if call.fence == fence and not taken_away and (call.ended_order is None or call.ended_order > move.step.order):
+        if call.fence != fence or (call.ended_order is not None and call.ended_order < move.step.order):
+            continue
+        # A worker that leaves gives back what does not stop, and takes it along when its process ends at once.
+        leaves = any(one.outcome is Outcome.RELEASED for one in settled) and call.process == move.step.process
+        if not (leaves and call.how == "died" and call.ended is not None and call.ended - move.step.at < LEAVING):
             yield f"{run} was cancelled by {move.step.process} while {call.process} still ran it under fence {fence}"
-
-
-def keys_keep_order(evidence: Evidence) -> Iterator[str]:
-    holder: dict[tuple[str, str], RunId] = {}
-    lines: dict[tuple[str, str], dict[RunId, RunRow]] = defaultdict(dict)
-    for step in evidence.history.steps:
-        touched = set()
-        for change in step.runs:
-            run = change.after
-            if not run.policy.ordering_key:
-                continue
-            key = (run.tenant, run.policy.ordering_key)
-            touched.add(key)
-            lines[key].pop(run.id, None)
-            if run.state in OVER:
-                if holder.get(key) == run.id:
-                    del holder[key]
-            elif run.state is B:
-                lines[key][run.id] = run
-            elif run.state is Q and holder.get(key) != run.id:
-                if key in holder:
-                    yield f"{run.id} got key {key} while {holder[key]} held it"
-                ahead = [other.id for other in lines[key].values() if (other.due, other.id) < (run.due, run.id)]
-                if ahead:
-                    yield f"{run.id} went ahead of {ahead} in key {key}"
-                holder[key] = run.id
-            elif run.state is S and change.before is not None and holder.get(key) != run.id:
-                yield f"{run.id} lost its key {key} between two attempts"
-        for key in sorted(touched):
-            if lines[key] and key not in holder:
-                yield f"{sorted(lines[key])} wait for key {key}, which nobody holds"
 
 
 def the_sweeper_finds_nothing(evidence: Evidence) -> Iterator[str]:
     for step in evidence.history.steps:
         if step.found:
             yield f"at {step.at} a sweep found {step.found}: {[change.after.id for change in step.runs]}"
-
-
-def calm_is_punctual(evidence: Evidence) -> Iterator[str]:
-    for begins, ends in evidence.truth.calm:
-        for run, moves in evidence.moves.items():
-            for move in moves:
-                if move.from_state is S and move.after.state in (Q, B) and begins <= move.after.due < ends:
-                    late = move.step.at - move.after.due
-                    if late > evidence.truth.punctual:
-                        yield f"{run} was staged {late / MILLISECOND:.1f} ms late in a calm stretch"
-        for step in evidence.history.steps:
-            for tick in step.ticks:
-                late = step.at - tick.scheduled_at
-                if begins <= tick.scheduled_at < ends and late > evidence.truth.punctual:
-                    yield f"{tick.job_id}: a tick was {late / MILLISECOND:.1f} ms late in a calm stretch"
 
 
 def nothing_runs_twice_at_once(evidence: Evidence) -> Iterator[str]:
@@ -348,22 +263,6 @@ def _event(move: Move, outcome: Outcome) -> str:
     return {Q: "run.queued", R: "run.started"}.get(after, "")
 
 
-def slots_are_kept(evidence: Evidence) -> Iterator[str]:
-    changes: list[tuple[int, int, str]] = []
-    for call in evidence.history.calls:
-        lane = f"{call.process.partition('#')[0]}"
-        place = f"{call.process} {call.queue}"
-        most = evidence.truth.slots[f"{lane} {call.queue}"]
-        changes.append((call.order, +1, f"{place} {most}"))
-        if call.ended_order is not None:
-            changes.append((call.ended_order, -1, f"{place} {most}"))
-    running: Counter[str] = Counter()
-    for _, change, place in sorted(changes):
-        running[place] += change
-        if running[place] > int(place.rpartition(" ")[2]):
-            yield f"{place} is the limit, and {running[place]} ran"
-
-
 CHECKS = (
     nothing_was_logged_as_an_error,
     nothing_is_lost,
@@ -374,10 +273,8 @@ CHECKS = (
     only_the_guilty_are_parked,
     at_most_once_is_kept,
     cancels_hold,
-    keys_keep_order,
     the_sweeper_finds_nothing,
-    calm_is_punctual,
     nothing_runs_twice_at_once,
     every_change_is_told,
-    slots_are_kept,
+    *order_invariants.CHECKS,
 )

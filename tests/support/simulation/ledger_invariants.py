@@ -44,7 +44,7 @@ def violations(history: History) -> Iterator[str]:
             if stretch.row.spec.fixed_delay is None:
                 yield from _all_ticks(job, stretch)
             else:
-                yield from _a_chain(job, stretch, finished_at)
+                yield from _a_chain(job, stretch, finished_at, history.truth.clock_steps)
     for job in history.truth.declared:
         if job not in stretches:
             yield f"{job} was accepted and is not there"
@@ -102,7 +102,7 @@ def _all_ticks(job: JobId, stretch: Stretch) -> Iterator[str]:
         yield f"{job}: {len(surplus)} ticks are none of its schedule's, the first at {surplus[0]}"
 
 
-def _a_chain(job: JobId, stretch: Stretch, finished_at: dict[RunId, Instant]) -> Iterator[str]:
+def _a_chain(job: JobId, stretch: Stretch, finished_at: dict[RunId, Instant], clock_steps: Micros) -> Iterator[str]:
     """Each tick of a fixed delay follows from the end of the run before it, or from the tick if that had no run."""
     schedule, every = stretch.row.spec.schedule, stretch.row.spec.fixed_delay
     assert every is not None
@@ -120,7 +120,8 @@ def _a_chain(job: JobId, stretch: Stretch, finished_at: dict[RunId, Instant]) ->
         if tick > schedule.end:
             yield f"{job}: a tick at {tick}, after its end at {schedule.end}"
         if entry.run_id is None:
-            earliest, latest = tick + every, step.at + every
+            # Counted by the scheduler's idea of the store's time.
+            earliest, latest = tick + every, step.at + every + clock_steps
         else:
             end = finished_at.get(entry.run_id)
             over = end is None
@@ -220,8 +221,24 @@ def _same(row: JobRow, decided: list[tuple[Instant, bool, LedgerEntry]], now: In
 
 def _overlaps(step: Step, change: JobChange, active: dict[RunId, RunRow]) -> Iterator[str]:
     """After the ticks: what the rule says of everything that is on its way."""
-    if change.before is None or change.before.spec.overlap is not Overlap.CANCEL:
+    new = [moved.after for moved in step.runs if moved.before is None and moved.after.id in active]
+    if change.before is None or not new:
         return
-    going_on = [run.id for run in active.values() if run.cancel_at is None]
-    if len(going_on) > 1:
-        yield f"{change.after.id} at {step.at}: {going_on} go on beside each other"
+    where, overlap = f"{change.after.id} at {step.at}", change.before.spec.overlap
+    if overlap is Overlap.CANCEL:
+        going_on = [run.id for run in active.values() if run.cancel_at is None]
+        if len(going_on) > 1:
+            yield f"{where}: {going_on} go on beside each other"
+    if overlap in (Overlap.QUEUE, Overlap.CANCEL):
+        for run in new:
+            # What was made by a version with another overlap rule or ordering key stands in another line, and what is
+            # paced or jittered stands in none before it is due.
+            others = [
+                other.id
+                for other in active.values()
+                if other.gate == run.gate
+                and other not in new
+                and (other.state is not RunState.SCHEDULED or other.fence)
+            ]
+            if run.state is RunState.QUEUED and others:
+                yield f"{where}: {run.id} does not wait for {others}"

@@ -47,6 +47,7 @@ class Machine:
         self._starts = 0
         self.process: Process | None = None
         self._asked_to_leave = asyncio.Event()
+        self._told_again = asyncio.Event()
 
     @property
     def up(self) -> bool:
@@ -57,13 +58,16 @@ class Machine:
         self._starts += 1
         process = self.process = Process(f"{self.name}#{self._starts}", self.loop)
         self._asked_to_leave = asyncio.Event()
+        self._told_again = asyncio.Event()
         self.store = FaultyStore(self.truth, process, self.faults)
         self.wakeups = LossyWakeups(self.exchange, process, self.faults)
         self.random = Random(f"{self._seed} {process.name}")
         process.spawn(self._main(process), self.name)
 
     def ask_to_leave(self) -> None:
-        """As by SIGTERM."""
+        """As by SIGTERM; the second one means at once."""
+        if self._asked_to_leave.is_set():
+            self._told_again.set()
         self._asked_to_leave.set()
 
     async def _main(self, process: Process) -> None:
@@ -79,12 +83,13 @@ class Machine:
 
 class SchedulerMachine(Machine):
     shard_lease: Micros
+    use_wheel = True
 
     async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:
         keeper = ShardKeeper(
             self.store, self.store.shards, self.wakeups, self.clock, name=process.name, ttl=self.shard_lease
         )
-        scheduler = Scheduler(self.store, keeper, self.wakeups, self.clock)
+        scheduler = Scheduler(self.store, keeper, self.wakeups, self.clock, use_wheel=self.use_wheel)
         reaper = Reaper(self.store, self.wakeups, self.clock, self.random)
         async with Supervisor(keeper, scheduler, reaper):
             await asked_to_leave.wait()
@@ -93,6 +98,7 @@ class SchedulerMachine(Machine):
 class WorkerMachine(Machine):
     settings: WorkerSettings
     stage: Stage
+    tasks: tuple[str, ...] = (LOOP, CHILD)
 
     async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:
         process.stage = self.stage
@@ -106,14 +112,27 @@ class WorkerMachine(Machine):
             jitter=self.random,
         )
         await worker.start()
-        await asked_to_leave.wait()
-        await worker.stop()
+        while not asked_to_leave.is_set() and not worker.wants_recycling:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await asked_to_leave.wait()
+        if worker.wants_recycling:
+            await worker.left()
+            return
+        leaving = asyncio.create_task(worker.stop(), name="stopping")
+        await asyncio.wait(
+            [leaving, asyncio.create_task(self._told_again.wait(), name="a second signal")],
+            return_when="FIRST_COMPLETED",
+        )
+        worker.stop_now()
+        await leaving
 
     def handlers(self) -> Mapping[str, Handler]:
-        return {
+        known: dict[str, Handler] = {
             LOOP: AsyncHandler(LOOP, self.stage.perform),
             CHILD: SyncHandler(CHILD, _never_called_here),
         }
+        return {task: known[task] for task in self.tasks}
 
 
 def _never_called_here(_: object) -> bytes | None:

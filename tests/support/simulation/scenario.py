@@ -56,6 +56,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 4
     #: Clients cancel, pause and change things.
     meddling: float = 0.5
+    #: Schedulers look ahead; without it they find everything all the same.
+    use_wheel: bool = True
+    #: The first worker is of an older version, which does not know every task.
+    old_worker: bool = False
     #: Runs that end every process they run in, for each client.
     killers: int = 0
     #: Runs that cannot be stopped at all, for each client.
@@ -86,8 +90,8 @@ def draw(seed: int) -> Scenario:
     for slots in queues:
         if chance.random() < 0.5:
             slots["other"] = chance.randint(1, 3)
-    # Every queue is served by somebody.
-    queues[0]["other"] = 2
+    # Every queue is served by somebody who knows all tasks.
+    queues[1].setdefault("other", 2)
     bad_line = chance.random() < 0.85
     rates = Rates(
         latency=chance.choice([200, 1_000, 5_000]),
@@ -115,13 +119,18 @@ def draw(seed: int) -> Scenario:
         start=_SOME_DAY + chance.randrange(600) * MINUTE + chance.randrange(45, 60) * SECOND,
         schedulers=chance.choice([2, 2, 3, 4]),
         workers=tuple(queues),
-        worker=a_worker(chance.choice([3, 4, 10]) * SECOND),
+        worker=msgspec.structs.replace(
+            a_worker(chance.choice([3, 4, 10]) * SECOND),
+            recycle_after_runs=chance.randint(5, 30) if chance.random() < 0.2 else None,
+        ),
+        use_wheel=chance.random() < 0.85,
+        old_worker=chance.random() < 0.15,
         rates=rates,
         chaos=chaos,
         patience=patience,
         skew=chance.choice([0, 2 * SECOND, 60 * MINUTE]),
         settling=3 * patience + 3 * SECOND,
-        runs=chance.choice([20, 50, 80]),
+        runs=chance.choice([20, 40, 70]),
         jobs=chance.choice([2, 4, 6, 8]),
         meddling=chance.choice([0.0, 0.5, 1.0]),
         killers=chance.choice([0, 0, 0, 1, 2]),

@@ -64,6 +64,7 @@ class Workload:
             task=CHILD if chance.random() < 0.3 else LOOP,
             payload=self.act().payload(),
             queue="other" if chance.random() < 0.25 else "default",
+            tenant="guest" if chance.random() < 0.2 else "default",
             priority=chance.randint(1, 10),
             policy=policy,
             at=at,

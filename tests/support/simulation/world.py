@@ -23,6 +23,7 @@ from tests.support.simulation.nodes import Machine, SchedulerMachine, WorkerMach
 from tests.support.simulation.scenario import Scenario
 from tests.support.simulation.store import RecordedStore
 from tests.support.simulation.wakeups import Exchange
+from tests.support.simulation.workload import LOOP
 
 #: In a calm stretch nothing is staged later than this.
 PUNCTUAL: Micros = 100 * MILLISECOND
@@ -143,12 +144,15 @@ class World:
     def _a_scheduler(self, number: int) -> SchedulerMachine:
         machine: SchedulerMachine = self._a_machine(SchedulerMachine, f"scheduler-{number}")
         machine.shard_lease = self.scenario.shard_lease
+        machine.use_wheel = self.scenario.use_wheel
         return machine
 
     def _a_worker(self, number: int, slots: dict[str, int]) -> WorkerMachine:
         machine: WorkerMachine = self._a_machine(WorkerMachine, f"worker-{number}")
         machine.settings = msgspec.structs.replace(self.scenario.worker, name=machine.name, queues=slots)
         machine.stage = self.stage
+        if self.scenario.old_worker and number == 1:
+            machine.tasks = (LOOP,)
         for queue, most in slots.items():
             self.history.truth.slots[f"{machine.name} {queue}"] = most
         return machine

@@ -12,12 +12,15 @@ from mainspring.adapters.store import named_sql
 from mainspring.domain.errors import Invalid, StoreUnavailable
 
 Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
+Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 Answer = TypeVar("Answer")
 
 PACKAGE = "mainspring.adapters.store.postgres"
 _FILES = ("submit", "claim", "settle", "stage", "fire", "reap", "read", "coordinate")
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TRIES = 6
+#: How many seconds to wait for a free connection, or for a cancelled one to be good again.
+_PATIENCE = 10
 
 #: Set on every connection.
 SESSION = {
@@ -30,8 +33,13 @@ SESSION = {
     "enable_seqscan": "off",
 }
 
-#: The server chose another transaction, not this one: do it again.
-_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+#: The server chose another transaction, not this one, or a migration has changed a table under it: do it again.
+_AGAIN = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.InvalidCachedStatementError,
+    asyncpg.OutdatedSchemaCacheError,
+)
 #: The connection, the server or its disk is away. 25006: a demoted primary, which would refuse writes for ever.
 _AWAY = (
     OSError,
@@ -46,6 +54,8 @@ _AWAY = (
     asyncpg.PostgresIOError,
     asyncpg.InternalClientError,
 )
+#: Only when connecting. At the start that is a wrong setting; later somebody is just changing it.
+_NOT_LET_IN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 #: Of these the connection itself is still good.
 _CONNECTION_IS_GOOD = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
@@ -65,7 +75,8 @@ class Database:
             for name, text in named_sql.load(PACKAGE, f"queries/{file}.sql").items()
         }
         self._connections = connections
-        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._pool: Pool | None = None
+        self._releasing: set[asyncio.Task[None]] = set()
         #: Called when a row met no partition; then the work is tried again.
         self.make_partitions: Callable[[], Awaitable[None]] | None = None
 
@@ -83,7 +94,7 @@ class Database:
                 server_settings=SESSION,
             )
         except _AWAY as error:
-            raise StoreUnavailable(f"PostgreSQL: {error or type(error).__name__}") from error
+            raise StoreUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
         except (asyncpg.PostgresError, ValueError) as error:
             raise Invalid("store", f"PostgreSQL refused: {error}") from error
 
@@ -99,35 +110,64 @@ class Database:
         """Run one statement, or one transaction that ``work`` opens itself; again when the server chose another."""
         if self._pool is None:
             raise StoreUnavailable("the store is not open")
+        made = False
         for attempt in range(_TRIES):
             try:
-                async with self._pool.acquire(timeout=10) as connection:
-                    try:
-                        return await work(connection)
-                    except _AWAY as error:
-                        if not isinstance(error, _CONNECTION_IS_GOOD):
-                            connection.terminate()
-                        raise
+                return await self._lend(self._pool, work)
             except _AGAIN as error:
                 if attempt == _TRIES - 1:
                     raise StoreUnavailable(f"PostgreSQL: {error}") from error
                 await asyncio.sleep(random.random() * 0.02 * (attempt + 1))  # noqa: TID251
             except asyncpg.CheckViolationError as error:
-                if "no partition of relation" not in str(error) or self.make_partitions is None or attempt:
+                if "no partition of relation" not in str(error) or self.make_partitions is None or made:
                     raise Invalid("batch", str(error)) from error
+                made = True
                 await self.make_partitions()
-            except _AWAY as error:
-                raise StoreUnavailable(f"PostgreSQL: {error or type(error).__name__}") from error
+            except (*_AWAY, *_NOT_LET_IN) as error:
+                raise StoreUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
             except asyncpg.UniqueViolationError:
                 raise
             except _REFUSED as error:
                 raise Invalid("batch", str(error)) from error
         raise AssertionError("unreachable")
 
+    async def _lend(self, pool: Pool, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        connection = await pool.acquire(timeout=_PATIENCE)
+        try:
+            answer = await work(connection)
+        except asyncio.CancelledError:
+            # The server is asked to stop, and rolls back. The caller does not wait for that: the server may be out of
+            # reach, and the caller's lease at its end.
+            releasing = asyncio.create_task(pool.release(connection, timeout=_PATIENCE))
+            self._releasing.add(releasing)
+            releasing.add_done_callback(self._released)
+            raise
+        except BaseException as error:
+            if isinstance(error, _AWAY) and not isinstance(error, _CONNECTION_IS_GOOD):
+                connection.terminate()
+            await pool.release(connection)
+            raise
+        await pool.release(connection)
+        return answer
+
+    def _released(self, task: "asyncio.Task[None]") -> None:
+        self._releasing.discard(task)
+        if not task.cancelled():
+            # A connection that could not be put right was closed by the pool: nothing is left to be done.
+            task.exception()
+
     async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         async def inside(connection: Connection) -> Answer:
-            async with connection.transaction():
-                return await work(connection)
+            transaction = connection.transaction()
+            # As ``async with`` would, except that who is cancelled leaves the rollback to the release.
+            await transaction.__aenter__()
+            try:
+                answer = await work(connection)
+            except Exception as error:
+                await transaction.__aexit__(type(error), error, error.__traceback__)
+                raise
+            await transaction.__aexit__(None, None, None)
+            return answer
 
         return await self.run(inside)
 

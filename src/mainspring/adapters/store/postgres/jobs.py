@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
+import asyncpg
+
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.rows import (
@@ -12,7 +14,8 @@ from mainspring.adapters.store.postgres.rows import (
     job_of,
 )
 from mainspring.adapters.store.postgres.staging import Staging
-from mainspring.domain.ids import JobId, RunId, shard_of
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import JobId, shard_of
 from mainspring.domain.job import Job, JobState, NewJob, version_body_id
 from mainspring.domain.schedule import next_after
 
@@ -21,6 +24,7 @@ _OVER = (JobState.FINISHED, JobState.CANCELLED)
 
 class Jobs(Staging):
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Job]:
+        self._shards_of([job.id for job in jobs])
         await self._names.number_all(
             pair
             for job in jobs
@@ -36,7 +40,11 @@ class Jobs(Staging):
         async def put(connection: Connection) -> dict[int, JobId]:
             return {index: await self._put_job(connection, jobs[index]) for index in order}
 
-        placed = await self._db.transaction(put)
+        try:
+            placed = await self._db.transaction(put)
+        except asyncpg.UniqueViolationError:
+            # One declaration sent twice can meet itself at its id before it does at its name; now the winner is there.
+            placed = await self._db.transaction(put)
         found = {job.id: job for job in await self.jobs([placed[index] for index in order]) if job is not None}
         return [found[placed[index]] for index in range(len(jobs))]
 
@@ -83,6 +91,9 @@ class Jobs(Staging):
         return job_id
 
     async def set_jobs_state(self, jobs: Collection[JobId], state: JobState) -> dict[JobId, JobState]:
+        if state is JobState.FINISHED:
+            raise Invalid("state", "a job finishes by itself", "scheduled, paused or cancelled")
+
         async def change(connection: Connection) -> dict[JobId, JobState]:
             rows = await connection.fetch(self._db.sql["lock_jobs"], sorted(jobs))
             answer: dict[JobId, JobState] = {}
@@ -96,8 +107,7 @@ class Jobs(Staging):
                 # The schedule is closed first: no tick can slip in between it and the cancel of what is active.
                 await connection.execute(self._db.sql["touch_schedule"], job_id, state is not JobState.CANCELLED)
                 if state is JobState.CANCELLED:
-                    active = await connection.fetch(self._db.sql["active_of_job"], job_id)
-                    await self._cancel(connection, [RunId(run["id"]) for run in active])
+                    await self._stop_runs_of(connection, job_id)
             return answer
 
         return await self._db.transaction(change)

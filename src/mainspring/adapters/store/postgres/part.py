@@ -1,18 +1,29 @@
 """What the parts of the store share: the database, the names, and the release of keys."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import asyncpg
 
 from mainspring.adapters.store.postgres.database import Connection, Database
 from mainspring.adapters.store.postgres.names import Names
 from mainspring.adapters.store.postgres.rows import Policies
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import shard_of
 
 
 class Part:
+    shards: int
     _db: Database
     _names: Names
     _policies: Policies
+
+    def _shards_of(self, identifiers: Sequence[str]) -> list[int]:
+        """The shards that ids carry. Nobody would ever look at one that the store does not have."""
+        shards = [shard_of(identifier) for identifier in identifiers]
+        if shards and max(shards) >= self.shards:
+            shard, identifier = max(zip(shards, identifiers, strict=True))
+            raise Invalid("id", f"{identifier} carries shard {shard}", f"0 to {self.shards - 1}")
+        return shards
 
     async def _let_go(self, connection: Connection, rows: Iterable[asyncpg.Record]) -> None:
         """After runs have ended, inside the same transaction: queue whoever waited for their keys, restart delays."""

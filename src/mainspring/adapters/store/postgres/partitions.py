@@ -22,17 +22,20 @@ _PARTITION = re.compile(r"(\w+)_d(\d+)")
 class Partitions:
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._ledger_days: set[int] = set()
+        #: Days that nobody drops yet.
+        self._made_ahead: set[int] = set()
 
     async def make_ledger(self, days: set[int]) -> None:
-        """Ticks can be older than the store: their days are made when they are needed."""
-        if not days <= self._ledger_days:
-            await self.make({"ledger": days})
-            self._ledger_days |= days
+        """Ticks can be older than the store: their days are made when needed, and again after they were dropped."""
+        missing = days - self._made_ahead
+        if missing:
+            await self.make({"ledger": missing})
 
     async def make_ahead(self, today: int) -> None:
         """The day before (clocks differ), this one and the coming ones."""
-        await self.make({family: set(range(today - 1, today + DAYS_AHEAD)) for family in FAMILIES})
+        ahead = set(range(today - 1, today + DAYS_AHEAD))
+        await self.make(dict.fromkeys(FAMILIES, ahead))
+        self._made_ahead = ahead
 
     async def make(self, wanted: dict[str, set[int]]) -> None:
         existing = await self.days()
@@ -44,7 +47,7 @@ class Partitions:
 
         async def create(connection: Connection) -> None:
             schema = self._db.schema
-            await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"{schema}.partitions")
+            await self._lock(connection)
             for family, day in missing:
                 name, size = f"{family}_d{day}", FAMILIES[family]
                 if await connection.fetchval("SELECT to_regclass($1)", f"{schema}.{name}") is not None:
@@ -79,7 +82,6 @@ class Partitions:
 
     async def drop(self, family: str, day: int) -> None:
         """Detach without stopping anybody, then drop. What a crash left half done is finished first."""
-        self._ledger_days.clear()
         schema, name = self._db.schema, f"{family}_d{day}"
 
         async def work(connection: Connection) -> None:
@@ -97,8 +99,25 @@ class Partitions:
         """Tables that were detached but not dropped."""
         names = await self._tables("NOT c.relispartition")
         for name in names:
-            await self.drop(*_split(name))
+            await self.drop_orphan(*_split(name))
         return len(names)
+
+    async def drop_orphan(self, family: str, day: int) -> None:
+        schema, name = self._db.schema, f"{family}_d{day}"
+
+        async def work(connection: Connection) -> None:
+            # Somebody else may have dropped it since, and have made it anew.
+            await self._lock(connection)
+            attached = await connection.fetchval(
+                "SELECT relispartition FROM pg_class WHERE oid = to_regclass($1)", f"{schema}.{name}"
+            )
+            if attached is False:
+                await connection.execute(f"DROP TABLE IF EXISTS {schema}.{name}")
+
+        await self._db.transaction(work)
+
+    async def _lock(self, connection: Connection) -> None:
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"{self._db.schema}.partitions")
 
 
 def _split(name: str) -> tuple[str, int]:

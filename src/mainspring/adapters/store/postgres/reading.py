@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.part import Part
 from mainspring.adapters.store.postgres.rows import OUTCOMES, run_view
 from mainspring.domain.ids import JobId, RunId
@@ -62,7 +63,15 @@ class Reading(Part):
         ]
 
     async def attach_reader(self, name: str) -> None:
-        await self._db.execute("attach_reader", name)
+        async def attach(connection: Connection) -> None:
+            if await connection.fetchval(self._db.sql["is_reader"], name):
+                return
+            # What is under way has not seen this reader: it ends first. Others wait behind this, so not for long.
+            await connection.execute("SET LOCAL lock_timeout = '500ms'")
+            await connection.execute(self._db.sql["lock_readers"])
+            await connection.execute(self._db.sql["attach_reader"], name)
+
+        await self._db.transaction(attach)
 
     async def detach_reader(self, name: str) -> None:
         await self._db.execute("detach_reader", name)

@@ -1,5 +1,9 @@
 """Finding what was lost, ending what came too late, forgetting what is old."""
 
+from functools import partial
+
+import asyncpg
+
 from mainspring.adapters.store.postgres.database import Connection, rows_of
 from mainspring.adapters.store.postgres.partitions import Partitions, day_of
 from mainspring.adapters.store.postgres.reading import Reading
@@ -10,6 +14,8 @@ from mainspring.ports.store import Retention
 
 #: A dead session is kept this long for those who ask what happened.
 _SESSIONS_KEPT = 7 * DAY
+#: Another process is just dropping the same partition, or has dropped it.
+_SOMEBODY_ELSE = (asyncpg.ObjectNotInPrerequisiteStateError, asyncpg.UndefinedTableError)
 
 
 class Reaping(Workforce, Reading):
@@ -33,7 +39,11 @@ class Reaping(Workforce, Reading):
     async def sweep(self, limit: int) -> int:
         async def work(connection: Connection) -> int:
             gates = [row["gate"] for row in await connection.fetch(self._db.sql["stuck_gates"], limit)]
-            opened = await self._open_gates(connection, sorted(gates)) if gates else []
+            opened = []
+            if gates:
+                # Made where they are missing: a line without its gate would never move again.
+                await connection.fetch(self._db.sql["lock_gates"], sorted(gates))
+                opened = await self._open_gates(connection, sorted(gates))
             jobs = [row["job_id"] for row in await connection.fetch(self._db.sql["stuck_delays"], limit)]
             if jobs:
                 await connection.execute(self._db.sql["end_delay"], sorted(jobs))
@@ -51,21 +61,26 @@ class Reaping(Workforce, Reading):
             ("history_unsuccessful", retention.unsuccessful),
             ("attempt", retention.unsuccessful),
             ("ledger", retention.ledger),
+            ("body", retention.succeeded),
         ):
             for day in sorted(days.get(family, ())):
                 if (day + 1) * DAY <= now - kept:
-                    if family.startswith("history"):
-                        await self._forget_kept_bodies(f"{family}_d{day}")
-                    await self._partitions.drop(family, day)
-                    gone += 1
-        for day in sorted(days.get("body", ())):
-            if (day + 1) * DAY <= now - retention.succeeded and await self._empty_bodies(day):
-                await self._partitions.drop("body", day)
-                gone += 1
+                    gone += await self._drop(family, day)
         await self._db.execute("prune_sessions", _SESSIONS_KEPT)
         gone += await self._db.execute("prune_gates", limit)
         gone += await self._db.execute("prune_outbox", limit)
         return gone
+
+    async def _drop(self, family: str, day: int) -> bool:
+        try:
+            if family == "body" and not await self._empty_bodies(day):
+                return False
+            if family.startswith("history"):
+                await self._forget_kept_bodies(f"{family}_d{day}")
+            await self._partitions.drop(family, day)
+        except _SOMEBODY_ELSE:
+            return False
+        return True
 
     async def _forget_kept_bodies(self, history: str) -> None:
         """Bodies that outlived their day go with the history that they belong to."""
@@ -82,28 +97,42 @@ class Reaping(Workforce, Reading):
             pass
 
     async def _empty_bodies(self, day: int) -> bool:
-        """Re-home the bodies of a day that are still needed. True when nothing live points at the day any more."""
-        schema = self._db.schema
-        live = (
-            f"SELECT id FROM {schema}.run WHERE body_bucket = $1 "
-            f"UNION ALL SELECT id FROM {schema}.waiting WHERE body_bucket = $1 AND (attempt > 0 OR state = 2)"
-        )
-        needed = f"{live} UNION ALL SELECT id FROM {schema}.history WHERE class = 2 AND body_bucket = $1"
+        """Re-home the bodies of a day that are still needed. True when nothing points at the day any more."""
+        if not await self._db.transaction(lambda connection: self._empty_of_live(connection, day)):
+            return False
+        # Nothing live is left there, so nothing more of that day can fail.
+        for past in sorted((await self._partitions.days()).get("history_unsuccessful", ())):
+            failed = f"SELECT id FROM {self._db.schema}.history_unsuccessful_d{past} WHERE body_bucket = $1"
+            await self._db.run(partial(self._keep_bodies, day=day, of=failed))
+        return True
 
-        async def work(connection: Connection) -> bool:
+    async def _empty_of_live(self, connection: Connection, day: int) -> bool:
+        schema = self._db.schema
+        # A waiting run that was never claimed lies in the day it is due. Past that it only waits for somebody to look
+        # after its shard: then it moves, and until then the day stays.
+        queued, kept = "body_bucket = $1", "body_bucket = $1 AND (fence > 0 OR state = 2)"
+        overdue = (
+            f"body_bucket = $1 AND state = 1 AND due <= {schema}.now_us() "
+            f"AND shard = ANY (ARRAY(SELECT id FROM {schema}.shard))"
+        )
+        live = f"SELECT id FROM {schema}.run WHERE {queued} UNION ALL SELECT id FROM {schema}.waiting WHERE {kept}"
+        await self._keep_bodies(connection, day, live)
+        for table, these in (("run", queued), ("waiting", kept)):
+            # Only those whose body was moved: what has come from the other table since is left for the next time.
             await connection.execute(
-                f"INSERT INTO {schema}.body (bucket, id, task, policy, payload) "
-                f"SELECT -1, id, task, policy, payload FROM {schema}.body WHERE bucket = $1 AND id IN ({needed}) "
-                "ON CONFLICT DO NOTHING",
+                f"UPDATE {schema}.{table} r SET body_bucket = -1 "
+                f"WHERE {these} AND EXISTS (SELECT FROM {schema}.body b WHERE b.bucket = -1 AND b.id = r.id)",
                 day,
             )
-            for table in ("run", "waiting"):
-                await connection.execute(
-                    f"UPDATE {schema}.{table} SET body_bucket = -1 WHERE body_bucket = $1 "
-                    + ("AND (attempt > 0 OR state = 2)" if table == "waiting" else ""),
-                    day,
-                )
-            # One snapshot over both tables: a run that moved between them while they were updated is found here.
-            return not await connection.fetch(f"{live} LIMIT 1", day)
+        # One snapshot over both tables: a run that moved between them while they were updated is found here.
+        left = f"{live} UNION ALL SELECT id FROM {schema}.waiting WHERE {overdue} LIMIT 1"
+        return not await connection.fetch(left, day)
 
-        return await self._db.transaction(work)
+    async def _keep_bodies(self, connection: Connection, day: int, of: str) -> None:
+        schema = self._db.schema
+        await connection.execute(
+            f"INSERT INTO {schema}.body (bucket, id, task, policy, payload) "
+            f"SELECT -1, id, task, policy, payload FROM {schema}.body WHERE bucket = $1 AND id IN ({of}) "
+            "ON CONFLICT DO NOTHING",
+            day,
+        )

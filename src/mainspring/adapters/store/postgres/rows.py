@@ -96,11 +96,11 @@ def gate_of_job(job: Job) -> int | None:
     return None
 
 
-def bucket_of(run: NewRun, today: int) -> int:
+def bucket_of(run: NewRun) -> int:
     """The day whose partition holds the body: made of the run alone, so that a second submit finds the first."""
     made = made_at(run.id)
     day = max(made, run.at if run.at is not None else made + run.delay) // DAY
-    return day if day < today + DAYS_AHEAD - 1 else KEPT_BUCKET
+    return day if day < made // DAY + DAYS_AHEAD - 1 else KEPT_BUCKET
 
 
 def held_runs(rows: Sequence[asyncpg.Record], names: Names, policies: Policies) -> list[HeldRun]:

@@ -84,7 +84,9 @@ class Staging(Submissions):
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
         if not fires:
             return []
-        await self._names.number_all((Kind.QUEUE, fire.job.spec.queue) for fire in fires)
+        await self._names.number_all(
+            pair for fire in fires for pair in ((Kind.QUEUE, fire.job.spec.queue), (Kind.TENANT, fire.job.tenant))
+        )
         await self._partitions.make_ledger({tick.scheduled_at // DAY for fire in fires for tick in fire.ticks})
         free = [fire for fire in fires if gate_of_job(fire.job) is None]
         answers: dict[str, Fired] = {}
@@ -170,7 +172,7 @@ class Staging(Submissions):
             await connection.execute(self._db.sql["finish_job"], job.id)
         active = await connection.fetch(self._db.sql["active_of_job"], job.id)
         if job.spec.overlap is Overlap.CANCEL and active and any(tick.decision == "run" for tick in fire.ticks):
-            await self._cancel(connection, [row["id"] for row in active])
+            await self._stop_runs_of(connection, job.id)
         holder = (await self._lock_gates(connection, [gate]))[gate]
         # One may run and one wait behind it: no room when somebody waits there already.
         waiting = any(row["state"] == STATE_CODES[RunState.BLOCKED] for row in active)

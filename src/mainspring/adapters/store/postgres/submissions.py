@@ -17,8 +17,9 @@ from mainspring.adapters.store.postgres.rows import (
     gate_of,
     shown_state,
 )
-from mainspring.domain.ids import RunId, made_at, shard_of
-from mainspring.domain.instant import DAY, Instant
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.ids import JobId, RunId, shard_of
+from mainspring.domain.instant import Instant
 from mainspring.domain.rank import rank_of
 from mainspring.domain.run import NewRun, RunState
 from mainspring.ports.store import Accepted
@@ -57,14 +58,14 @@ class Submissions(Part):
     def _arguments(self, runs: Sequence[NewRun]) -> list[object]:
         number = self._names.number
         encode = self._policies.encode
-        today = self._today(runs)
+        ids = [run.id for run in runs]
         return [
-            [run.id for run in runs],
-            [bucket_of(run, today) for run in runs],
+            ids,
+            [bucket_of(run) for run in runs],
             [number(Kind.TASK, run.task) for run in runs],
             [encode(run.policy) for run in runs],
             [run.payload for run in runs],
-            [shard_of(run.id) for run in runs],
+            self._shards_of(ids),
             [run.priority for run in runs],
             [number(Kind.TENANT, run.tenant) for run in runs],
             [number(Kind.QUEUE, run.queue) for run in runs],
@@ -73,9 +74,6 @@ class Submissions(Part):
             [run.deadline for run in runs],
             [run.replay_of for run in runs],
         ]
-
-    def _today(self, runs: Sequence[NewRun]) -> int:
-        return max(made_at(run.id) for run in runs) // DAY
 
     async def _submit_checked(self, connection: Connection, runs: Sequence[NewRun]) -> list[Accepted]:
         """Look before inserting: which ids are new, and who gets its key."""
@@ -135,7 +133,6 @@ class Submissions(Part):
         now: Instant,
     ) -> None:
         number = self._names.number
-        today = self._today([run for run, _, _ in placed])
         rows = [
             (
                 run.id,
@@ -143,7 +140,7 @@ class Submissions(Part):
                 run.priority,
                 number(Kind.TENANT, run.tenant),
                 number(Kind.QUEUE, run.queue),
-                bucket_of(run, today),
+                bucket_of(run),
                 due,
                 now,
                 run.policy.timeout,
@@ -188,6 +185,15 @@ class Submissions(Part):
         rows = await connection.fetch(self._db.sql["cancel_waiting"], sorted(set(runs)))
         await self._let_go(connection, rows)
         return {RunId(row["id"]): RunState.CANCELLING if row["state"] == 0 else STATES[row["state"]] for row in rows}
+
+    async def _stop_runs_of(self, connection: Connection, job: JobId) -> None:
+        """Ask all runs of a job to stop. Its schedule is locked, so no more will come; what moved is found again."""
+        for _ in range(_CANCEL_ROUNDS):
+            rows = await connection.fetch(self._db.sql["unstopped_of_job"], job)
+            if not rows:
+                return
+            await self._cancel(connection, [row["id"] for row in rows])
+        raise StoreUnavailable(f"the runs of job {job} move too fast to be stopped")
 
     async def _states(self, runs: Sequence[RunId]) -> dict[RunId, RunState]:
         if not runs:

@@ -78,6 +78,7 @@ CREATE TABLE schedule (
     tick_no   bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 CREATE INDEX schedule_due ON schedule (shard, next_fire) WHERE active AND next_fire IS NOT NULL;
+CREATE INDEX schedule_waits ON schedule (job_id) WHERE active AND next_fire IS NULL AND delay IS NOT NULL;
 
 -- What to do, written once. bucket is the day it is for, dropped with that day's history; -1 holds what outlives its day
 -- (far-off runs, unsuccessful ones) and is deleted row by row; 0 is kept for ever (payloads of job versions).
@@ -170,7 +171,7 @@ CREATE TABLE waiting (
 CREATE INDEX waiting_due ON waiting (shard, due) WHERE state = 1;
 CREATE INDEX waiting_blocked ON waiting (gate, due, id) WHERE state = 2;
 CREATE INDEX waiting_job ON waiting (job_id) WHERE job_id IS NOT NULL;
-CREATE INDEX waiting_body ON waiting (body_bucket) WHERE attempt > 0 OR state = 2;
+CREATE INDEX waiting_body ON waiting (body_bucket) WHERE fence > 0 OR state = 2;
 CREATE INDEX waiting_start_by ON waiting (start_by) WHERE start_by IS NOT NULL;
 CREATE INDEX waiting_deadline ON waiting (deadline) WHERE deadline IS NOT NULL;
 
@@ -241,15 +242,18 @@ CREATE TABLE attempt (
 ) PARTITION BY RANGE (ended_at);
 CREATE INDEX attempt_run ON attempt (run_id, fence);
 
--- Events, one row a batch, written while somebody reads. xid lets a reader stop before transactions under way.
+-- Events, one row a batch, written while somebody reads, and read in the order of (xid, id): a reader stops before the
+-- xid of transactions under way. One that has seen what a younger one committed takes its place behind that.
 CREATE TABLE outbox (
     id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    xid  xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    xid  xid8 NOT NULL DEFAULT greatest(pg_current_xact_id(), pg_snapshot_xmax(pg_current_snapshot())),
     at   bigint NOT NULL,
     kind text NOT NULL,
     runs uuid[] NOT NULL
 );
+CREATE INDEX outbox_order ON outbox (xid, id);
 CREATE TABLE outbox_cursor (
     reader   text PRIMARY KEY,
+    xid      xid8 NOT NULL,                   -- of the last event that the reader has done with
     position bigint NOT NULL
 );

@@ -13,18 +13,21 @@ SELECT id, epoch FROM mainspring.shard WHERE owner = $1
 
 -- name: take
 -- A lease that has run out is locked before its shards are taken, so that a renewal comes before this or after it.
-WITH expired AS MATERIALIZED (
+-- Owners are listed first: one that came while this waited for a lock is in no list, and keeps what it took.
+WITH owner AS MATERIALIZED (
+    SELECT h.owner AS id FROM mainspring.shard h WHERE h.id = ANY ($2::smallint[])
+), expired AS MATERIALIZED (
     SELECT s.id FROM mainspring.session s
-    WHERE s.live AND s.lease_until <= mainspring.now_us()
-      AND s.id = ANY (ARRAY(SELECT h.owner FROM mainspring.shard h WHERE h.id = ANY ($2::smallint[])))
+    WHERE s.live AND s.lease_until <= mainspring.now_us() AND s.id = ANY (ARRAY(SELECT id FROM owner))
     FOR UPDATE
+), dead AS MATERIALIZED (
+    SELECT o.id FROM owner o WHERE NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = o.id AND s.live)
 )
 UPDATE mainspring.shard h SET owner = $1, epoch = h.epoch + 1
 WHERE h.id = ANY (ARRAY(
     SELECT f.id FROM mainspring.shard f
-    WHERE f.id = ANY ($2::smallint[]) AND (
-        f.owner IS NULL OR f.owner = ANY (ARRAY(SELECT id FROM expired)) OR
-        NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = f.owner AND s.live))
+    WHERE f.id = ANY ($2::smallint[])
+      AND (f.owner IS NULL OR f.owner = ANY (ARRAY(SELECT id FROM expired UNION ALL SELECT id FROM dead)))
     ORDER BY f.id FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM mainspring.session s WHERE s.id = $1 AND s.live AND s.lease_until > mainspring.now_us())
 RETURNING h.id, h.epoch

@@ -1,6 +1,7 @@
 -- name: fire
 -- Move schedules on, write their ticks and make their runs: one statement for many jobs without keys.
 -- A schedule moves only under the rev it was planned with; a tick that is recorded already makes no second run.
+-- `IS TRUE` keeps a hash where a join would be a nested loop: nobody can tell the planner how many ticks there are.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), moved AS (
@@ -33,7 +34,8 @@ WITH clock AS MATERIALIZED (
     FROM ticks t ON CONFLICT DO NOTHING
     RETURNING job_id, scheduled_at, decision
 ), made AS MATERIALIZED (
-    SELECT t.* FROM ticks t JOIN recorded r ON r.job_id = t.job_id AND r.scheduled_at = t.scheduled_at WHERE r.decision = 1
+    SELECT t.* FROM ticks t
+    WHERE ((t.job_id, t.scheduled_at) IN (SELECT job_id, scheduled_at FROM recorded WHERE decision = 1)) IS TRUE
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due, created_at,
                                 timeout, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin)
@@ -52,7 +54,8 @@ WITH clock AS MATERIALIZED (
     SELECT clock.now, 'run.submitted', (SELECT array_agg(run_id) FROM made) FROM clock
     WHERE EXISTS (SELECT FROM made) AND EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
-SELECT m.job_id, (SELECT count(*) FROM made WHERE made.job_id = m.job_id) AS runs FROM moved m
+SELECT job_id, count(run_id) AS runs
+FROM (SELECT job_id, NULL::uuid AS run_id FROM moved UNION ALL SELECT job_id, run_id FROM made) AS fired GROUP BY job_id
 
 -- name: move_schedule
 -- The first step of a fire whose runs have a key: the schedule's row is locked by this.
@@ -74,6 +77,10 @@ RETURNING job_id
 -- name: active_of_job
 SELECT id, state FROM mainspring.waiting WHERE job_id = $1
 UNION ALL SELECT id, state FROM mainspring.run WHERE job_id = $1
+
+-- name: unstopped_of_job
+SELECT id FROM mainspring.waiting WHERE job_id = $1
+UNION ALL SELECT id FROM mainspring.run WHERE job_id = $1 AND cancel_at IS NULL
 
 -- name: put_job
 -- Declare a job. The row lock serialises declarations of one name.

@@ -34,20 +34,34 @@ SELECT n.name, count(*) FILTER (WHERE r.state = 3) AS queued, count(*) FILTER (W
 FROM mainspring.run r JOIN mainspring.name n ON n.id = r.queue GROUP BY n.name ORDER BY n.name
 
 -- name: attach_reader
-INSERT INTO mainspring.outbox_cursor (reader, position)
-VALUES ($1, coalesce((SELECT max(id) FROM mainspring.outbox), 0)) ON CONFLICT DO NOTHING
+INSERT INTO mainspring.outbox_cursor (reader, xid, position)
+SELECT $1, coalesce(o.xid, '0'), coalesce(o.id, 0)
+FROM (SELECT) AS one LEFT JOIN (SELECT xid, id FROM mainspring.outbox ORDER BY xid DESC, id DESC LIMIT 1) AS o ON true
+ON CONFLICT DO NOTHING
+
+-- name: is_reader
+SELECT EXISTS (SELECT FROM mainspring.outbox_cursor WHERE reader = $1)
+
+-- name: lock_readers
+-- Whoever changes a run asks for readers, so it holds this table until it commits: now nobody does.
+LOCK TABLE mainspring.outbox_cursor IN ACCESS EXCLUSIVE MODE
 
 -- name: detach_reader
 DELETE FROM mainspring.outbox_cursor WHERE reader = $1
 
 -- name: events
--- None that a transaction still under way could precede: ids are given out before commits.
-SELECT o.id, o.at, o.kind, o.runs FROM mainspring.outbox o, mainspring.outbox_cursor c
-WHERE c.reader = $1 AND o.id > c.position AND o.xid < pg_snapshot_xmin(pg_current_snapshot())
-ORDER BY o.id LIMIT $2
+-- None that a transaction still under way could precede: its events will have its xid, or a later one.
+WITH seen AS MATERIALIZED (
+    SELECT xid, position FROM mainspring.outbox_cursor WHERE reader = $1
+)
+SELECT o.id, o.at, o.kind, o.runs FROM mainspring.outbox o
+WHERE (o.xid, o.id) > ((SELECT xid FROM seen), (SELECT position FROM seen))
+  AND o.xid < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY o.xid, o.id LIMIT $2
 
 -- name: acknowledge
-UPDATE mainspring.outbox_cursor SET position = $2 WHERE reader = $1 AND position < $2
+UPDATE mainspring.outbox_cursor c SET xid = o.xid, position = o.id
+FROM mainspring.outbox o WHERE c.reader = $1 AND o.id = $2 AND (o.xid, o.id) > (c.xid, c.position)
 
 -- name: intern
 INSERT INTO mainspring.name (kind, name) SELECT $1, name FROM unnest($2::text[]) AS name ORDER BY name ON CONFLICT DO NOTHING

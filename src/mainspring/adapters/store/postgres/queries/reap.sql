@@ -69,8 +69,8 @@ SELECT id, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job FROM gone
 SELECT DISTINCT w.gate FROM mainspring.waiting w
 WHERE w.state = 2 AND NOT EXISTS (
     SELECT FROM mainspring.gate g WHERE g.key = w.gate AND (
-        EXISTS (SELECT FROM mainspring.run r WHERE r.id = g.holder) OR
-        EXISTS (SELECT FROM mainspring.waiting h WHERE h.id = g.holder AND h.holds)))
+        EXISTS (SELECT FROM mainspring.run r WHERE r.id = g.holder OFFSET 0) OR
+        EXISTS (SELECT FROM mainspring.waiting h WHERE h.id = g.holder AND h.holds OFFSET 0)))
 LIMIT $1
 
 -- name: stuck_delays
@@ -94,6 +94,12 @@ DELETE FROM mainspring.gate WHERE key = ANY (ARRAY(
     LIMIT $1 FOR UPDATE SKIP LOCKED))
 
 -- name: prune_outbox
-DELETE FROM mainspring.outbox WHERE id <= coalesce((SELECT min(position) FROM mainspring.outbox_cursor),
-                                                   (SELECT max(id) FROM mainspring.outbox))
-  AND id <= (SELECT min(id) FROM mainspring.outbox) + $1::bigint
+-- What every reader has done with; all of it when there is none.
+WITH slowest AS MATERIALIZED (
+    SELECT xid, position FROM mainspring.outbox_cursor ORDER BY xid, position LIMIT 1
+)
+DELETE FROM mainspring.outbox WHERE id = ANY (ARRAY(
+    SELECT o.id FROM mainspring.outbox o
+    WHERE (o.xid, o.id) <= (coalesce((SELECT xid FROM slowest), '18446744073709551615'),
+                            coalesce((SELECT position FROM slowest), 9223372036854775807))
+    ORDER BY o.xid, o.id LIMIT $1))

@@ -32,7 +32,7 @@ WITH clock AS MATERIALIZED (
     USING unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::smallint[], $5::text[], $6::bigint[], $7::text[], $8::bytea[])
         AS i(id, fence, outcome, state, reason, delay, error, result)
     WHERE run.id = i.id AND run.fence = i.fence AND run.claim IS NOT NULL
-    RETURNING run.*, i.outcome, i.delay, i.error, i.result,
+    RETURNING run.*, i.outcome, i.state AS wanted, i.reason, i.delay, i.error, i.result,
         CASE WHEN i.state IN (1, 3) AND run.cancel_at IS NOT NULL THEN 7::smallint ELSE i.state END AS final,
         CASE WHEN i.state IN (1, 3) AND run.cancel_at IS NOT NULL THEN 'cancelled' ELSE i.reason END AS why
 ), again AS (
@@ -58,13 +58,14 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
                                     target, job_id, body_id, replay_of, result, reason, error)
-    SELECT g.id, CASE WHEN g.final = 5 THEN 1 ELSE 2 END, g.final, g.priority, g.attempt, g.lost + (g.outcome = 4)::int,
-           g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at, g.fence, g.started_at, g.session,
-           g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, g.result, g.why, g.error
+    SELECT g.id, CASE WHEN g.final = 5 THEN 1 ELSE 2 END, g.final, g.priority, g.attempt - (g.outcome = 6)::int,
+           g.lost + (g.outcome = 4)::int, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at, g.fence,
+           g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, g.result, g.why,
+           CASE WHEN g.final = g.wanted THEN g.error END
     FROM gone g, clock WHERE g.final >= 5
 ), tried AS (
     INSERT INTO mainspring.attempt (run_id, fence, number, outcome, session, started_at, ended_at, reason, error)
-    SELECT g.id, g.fence, g.attempt, g.outcome, g.session, g.started_at, clock.now, g.why, g.error
+    SELECT g.id, g.fence, g.attempt, g.outcome, g.session, g.started_at, clock.now, g.reason, g.error
     FROM gone g, clock WHERE g.outcome <> 1
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, runs)
@@ -83,29 +84,31 @@ FROM gone g
 
 -- name: settled_before
 -- For settlements that met no running row: was it this very fence that ended the attempt?
+-- History has a session only where a settlement wrote it; what was cancelled or expired carries an old fence.
+-- `OFFSET 0` keeps the index probe: without it a plan made for an empty table hashes the whole of it for ever.
 SELECT i.id, i.fence
 FROM unnest($1::uuid[], $2::bigint[]) AS i(id, fence)
-WHERE EXISTS (SELECT FROM mainspring.attempt a WHERE a.run_id = i.id AND a.fence = i.fence)
-   OR EXISTS (SELECT FROM mainspring.history h WHERE h.id = i.id AND h.fence = i.fence)
+WHERE EXISTS (SELECT FROM mainspring.attempt a WHERE a.run_id = i.id AND a.fence = i.fence OFFSET 0)
+   OR EXISTS (SELECT FROM mainspring.history h WHERE h.id = i.id AND h.fence = i.fence AND h.session IS NOT NULL OFFSET 0)
 
 -- name: lock_held_gates
 SELECT key FROM mainspring.gate WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UPDATE
 
 -- name: let_go
 -- The gates are locked and their holders gone: the first in line of each is queued and holds it now.
--- A waiter that somebody is just cancelling is passed over.
+-- A waiter that somebody is just ending is passed over; one whose row is only changed is waited for (key share).
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), free AS MATERIALIZED (
     SELECT g.key FROM mainspring.gate g
     WHERE g.key = ANY ($1::bigint[]) AND (g.holder IS NULL OR (
-        NOT EXISTS (SELECT FROM mainspring.run r WHERE r.id = g.holder) AND
-        NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.id = g.holder AND w.holds)))
+        NOT EXISTS (SELECT FROM mainspring.run r WHERE r.id = g.holder OFFSET 0) AND
+        NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.id = g.holder AND w.holds OFFSET 0)))
 ), next AS (
     DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(
         SELECT first.id FROM free, LATERAL (
             SELECT w.id FROM mainspring.waiting w WHERE w.gate = free.key AND w.state = 2
-            ORDER BY w.due, w.id LIMIT 1 FOR UPDATE SKIP LOCKED
+            ORDER BY w.due, w.id LIMIT 1 FOR KEY SHARE SKIP LOCKED
         ) AS first
     )) RETURNING *
 ), queued AS (

@@ -1,0 +1,113 @@
+"""What must hold of the order of things: who goes first, who waits for whom, and how long."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from mainspring.adapters.store.memory.rows import RunRow
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
+from tests.support.simulation.evidence import OVER, B, Evidence, Q, R, S
+
+#: A step of priority is worth this much waiting; retries and what is caught up on stand behind live work.
+HEAD_START: Micros = 1_000 * SECOND
+BEHIND_LIVE_WORK: Micros = MINUTE
+
+
+def keys_keep_order(evidence: Evidence) -> Iterator[str]:
+    holder: dict[tuple[str, str], RunId] = {}
+    lines: dict[tuple[str, str], dict[RunId, RunRow]] = defaultdict(dict)
+    for step in evidence.history.steps:
+        touched = set()
+        for change in step.runs:
+            run = change.after
+            if not run.policy.ordering_key:
+                continue
+            key = (run.tenant, run.policy.ordering_key)
+            touched.add(key)
+            lines[key].pop(run.id, None)
+            if run.state in OVER:
+                if holder.get(key) == run.id:
+                    del holder[key]
+            elif run.state is B:
+                lines[key][run.id] = run
+            elif run.state is Q and holder.get(key) != run.id:
+                if key in holder:
+                    yield f"{run.id} got key {key} while {holder[key]} held it"
+                ahead = [other.id for other in lines[key].values() if (other.due, other.id) < (run.due, run.id)]
+                if ahead:
+                    yield f"{run.id} went ahead of {ahead} in key {key}"
+                holder[key] = run.id
+            elif run.state is S and change.before is not None and holder.get(key) != run.id:
+                yield f"{run.id} lost its key {key} between two attempts"
+        for key in sorted(touched):
+            if lines[key] and key not in holder:
+                yield f"{sorted(lines[key])} wait for key {key}, which nobody holds"
+
+
+def calm_is_punctual(evidence: Evidence) -> Iterator[str]:
+    for begins, ends in evidence.truth.calm:
+        for run, moves in evidence.moves.items():
+            for move in moves:
+                if move.from_state is S and move.after.state in (Q, B) and begins <= move.after.due < ends:
+                    late = move.step.at - move.after.due
+                    if late > evidence.truth.punctual:
+                        yield f"{run} was staged {late / MILLISECOND:.1f} ms late in a calm stretch"
+        for step in evidence.history.steps:
+            for tick in step.ticks:
+                late = step.at - tick.scheduled_at
+                if begins <= tick.scheduled_at < ends and late > evidence.truth.punctual:
+                    yield f"{tick.job_id}: a tick was {late / MILLISECOND:.1f} ms late in a calm stretch"
+
+
+def slots_are_kept(evidence: Evidence) -> Iterator[str]:
+    changes: list[tuple[int, int, str]] = []
+    for call in evidence.history.calls:
+        lane = f"{call.process.partition('#')[0]}"
+        place = f"{call.process} {call.queue}"
+        most = evidence.truth.slots[f"{lane} {call.queue}"]
+        changes.append((call.order, +1, f"{place} {most}"))
+        if call.ended_order is not None:
+            changes.append((call.ended_order, -1, f"{place} {most}"))
+    running: Counter[str] = Counter()
+    for _, change, place in sorted(changes):
+        running[place] += change
+        if running[place] > int(place.rpartition(" ")[2]):
+            yield f"{place} is the limit, and {running[place]} ran"
+
+
+def ranks_are_fair(evidence: Evidence) -> Iterator[str]:
+    """A run stands by when it became eligible and by its priority, and keeps its place if it is given back."""
+    for run, moves in evidence.moves.items():
+        for move in moves:
+            if move.after.state is not Q:
+                continue
+            given_back = move.from_state is R and move.after.lost == (move.before or move.after).lost
+            if given_back and move.before is not None:
+                expected = move.before.rank
+            else:
+                behind = move.after.late or move.after.attempt > 0
+                expected = move.step.at + move.after.priority * HEAD_START + (BEHIND_LIVE_WORK if behind else 0)
+            if move.after.rank != expected:
+                yield f"{run} has rank {move.after.rank} by {move.step.operation}, expected {expected}"
+
+
+def the_best_go_first(evidence: Evidence) -> Iterator[str]:
+    queued: dict[str, dict[RunId, RunRow]] = defaultdict(dict)
+    for step in evidence.history.steps:
+        started: dict[str, list[RunRow]] = defaultdict(list)
+        for change in step.runs:
+            run = change.after
+            queued[run.queue].pop(run.id, None)
+            if run.state is Q:
+                queued[run.queue][run.id] = run
+            elif run.state is R and change.before is not None and change.before.state is Q:
+                started[run.queue].append(run)
+        for queue, runs in started.items():
+            last = max((run.rank, run.id) for run in runs)
+            for run in queued[queue].values():
+                expired = run.start_by is not None and run.attempt == 0 and run.start_by < step.at
+                if (run.rank, run.id) < last and not expired and (run.deadline is None or run.deadline > step.at):
+                    yield f"{run.id} stood before {last[1]} in {queue} and was passed over"
+
+
+CHECKS = (keys_keep_order, calm_is_punctual, slots_are_kept, ranks_are_fair, the_best_go_first)
