@@ -1,5 +1,6 @@
 """Fixtures for every test: a real PostgreSQL server, and a fresh database in it."""
 
+import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -42,17 +43,27 @@ async def postgres_database(postgres_dsn: str, postgres_template: str | None) ->
     name = f"test_{uuid.uuid4().hex}"
     await create_database(postgres_dsn, name, postgres_template)
     yield with_database(postgres_dsn, name)
-    connection = await asyncpg.connect(postgres_dsn)
-    try:
-        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    finally:
-        await connection.close()
+    await drop_database(postgres_dsn, name)
 
 
 async def create_database(dsn: str, name: str, template: str | None = None) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
+    finally:
+        await connection.close()
+
+
+async def drop_database(dsn: str, name: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        for _ in range(100):
+            try:
+                await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+                return
+            except asyncpg.InsufficientPrivilegeError:
+                # Autovacuum is at work there, and an ordinary role may not end it. It is soon done.
+                await asyncio.sleep(0.1)
     finally:
         await connection.close()
 

@@ -7,10 +7,9 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
-import asyncpg
 import pytest
 
-from tests.conftest import create_database, with_database
+from tests.conftest import create_database, drop_database, with_database
 from tests.support.store_harness import Harness, MemoryHarness, PostgresHarness, SqliteHarness
 
 
@@ -32,11 +31,7 @@ def contract_database(postgres_dsn: str) -> Iterator[str]:
         await PostgresHarness.prepare(dsn)
 
     async def drop() -> None:
-        connection = await asyncpg.connect(postgres_dsn)
-        try:
-            await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        finally:
-            await connection.close()
+        await drop_database(postgres_dsn, name)
 
     try:
         asyncio.run(make())
