@@ -2,11 +2,13 @@
 
 import asyncio
 import random
+import uuid
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
+from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres.database import SESSION, Connection
 from mainspring.bench.local_postgres import throwaway_postgres
@@ -15,6 +17,7 @@ from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import DAY, HOUR, SECOND
 from mainspring.domain.run import RunState, Verdict, settle_failure, settle_success
 from mainspring.ports.store import NewSession, Retention, Want
+from tests.conftest import create_database, drop_database, with_database
 from tests.support.builders import a_policy, a_run
 
 pytestmark = pytest.mark.postgres
@@ -57,6 +60,44 @@ async def test_two_processes_that_start_together_migrate_once(postgres_database:
         assert {store.shards for store in stores} == {4}
     finally:
         await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_a_database_migrated_step_by_step_equals_a_fresh_one(
+    postgres_dsn: str, store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = named_sql.migrations("mainspring.adapters.store.postgres")
+    name = f"stepwise_{uuid.uuid4().hex}"
+    await create_database(postgres_dsn, name)
+    try:
+        for upto in range(1, len(steps) + 1):
+            monkeypatch.setattr(named_sql, "migrations", lambda _, upto=upto: steps[:upto])
+            stepwise = PostgresStore(with_database(postgres_dsn, name), shards=4)
+            await stepwise.open()
+            await stepwise.close()
+        other = await asyncpg.connect(with_database(postgres_dsn, name))
+        try:
+            assert await _shape(other) == await _shape(connection)
+        finally:
+            await other.close()
+    finally:
+        await drop_database(postgres_dsn, name)
+
+
+async def _shape(connection: asyncpg.Connection) -> list[tuple[object, ...]]:
+    """Every column, index, constraint and function of the schema, in words."""
+    rows = await connection.fetch("""
+        SELECT 'column', c.table_name, c.column_name, c.data_type, c.column_default, c.is_nullable
+        FROM information_schema.columns c WHERE c.table_schema = 'mainspring'
+        UNION ALL SELECT 'index', tablename, indexname, indexdef, NULL, NULL FROM pg_indexes
+        WHERE schemaname = 'mainspring'
+        UNION ALL SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid), NULL, NULL
+        FROM pg_constraint WHERE connamespace = 'mainspring'::regnamespace
+        UNION ALL SELECT 'function', proname, prosrc, NULL, NULL, NULL FROM pg_proc
+        WHERE pronamespace = 'mainspring'::regnamespace
+        UNION ALL SELECT 'options', relname, reloptions::text, NULL, NULL, NULL FROM pg_class
+        WHERE relnamespace = 'mainspring'::regnamespace AND reloptions IS NOT NULL
+    """)
+    return sorted(tuple(str(value) for value in row) for row in rows)
 
 
 async def test_the_number_of_shards_is_fixed_when_the_store_is_made(

@@ -929,17 +929,23 @@ class Wire:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def cut_what_is_there(self) -> None:
+        """Connections of now are dead; new ones are not."""
+        self.whole.clear()
+        self.whole = asyncio.Event()
+        self.whole.set()
+
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self.whole.wait()
+        whole = self.whole
+        await whole.wait()
         there = await asyncio.open_connection(self._server.hostname, self._server.port)
         for source, target in ((reader, there[1]), (there[0], writer)):
-            task = asyncio.create_task(self._pass_on(source, target))
-            self._tasks.add(task)
+            self._tasks.add(asyncio.create_task(self._pass_on(source, target, whole)))
 
-    async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, whole: asyncio.Event) -> None:
         try:
             while data := await source.read(65_536):
-                await self.whole.wait()
+                await whole.wait()
                 target.write(data)
         except ConnectionError:
             pass
@@ -968,6 +974,21 @@ async def test_who_gives_up_on_a_server_out_of_reach_is_free_at_once(races: Race
             assert asyncio.get_running_loop().time() - began < 0.6
         wire.whole.set()
         assert (await store.submit([a_run(key="k")]))[0].state is RunState.BLOCKED
+        await store.close()
+
+
+async def test_a_connection_that_went_dead_does_not_keep_a_heart_from_beating(races: Races) -> None:
+    """The heartbeat has one connection: when that is dead it must get another well before the lease is over."""
+    wire = Wire(races._dsn)
+    async with wire as dsn:
+        store = PostgresStore(dsn, connections=1)
+        await store.open()
+        worker = await store.open_session(NewSession(name="w", kind="worker", ttl=HOUR))
+        wire.cut_what_is_there()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(store.beat(worker, HOUR, [], [], 0), 0.1)
+        beat = await asyncio.wait_for(store.beat(worker, HOUR, [], [], 0), 2)
+        assert beat.alive
         await store.close()
 
 

@@ -3,17 +3,19 @@
 Nothing of this can be switched in the product: each safeguard is cut out of the store, or of the world, right here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import TypeAlias
 
 import msgspec
 import pytest
 
 from mainspring.adapters.store.memory.rows import JobRow, RunRow
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import SECOND, Instant
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Tick
-from mainspring.domain.run import HeldRun, RunState, Settlement, Verdict
-from mainspring.ports.store import Fired
+from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement, Verdict
+from mainspring.ports.store import Beat, Fired
+from mainspring.worker.worker import Worker
 from tests.support.simulation.clock import StoreClock
 from tests.support.simulation.history import History
 from tests.support.simulation.invariants import violations
@@ -23,7 +25,8 @@ from tests.support.simulation.world import simulate
 
 pytestmark = pytest.mark.simulation
 
-SEEDS = range(8)
+SEEDS = range(12)
+MakeStore: TypeAlias = Callable[[StoreClock, int, History], RecordedStore]
 
 
 class WithoutFences(RecordedStore):
@@ -71,6 +74,37 @@ class WithoutTickKey(RecordedStore):
         return super()._record(job, tick)
 
 
+class WithoutComparingNotes(RecordedStore):
+    """A beat does not return what the worker does not know of."""
+
+    async def beat(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
+    ) -> Beat:
+        return await super().beat(session, ttl, list(self.tables.held[session]), pending, last_claim)
+
+
+class WithoutLookingAtCancels(RecordedStore):
+    """A run goes on to its next attempt although it was asked to stop."""
+
+    def _go_on(self, run: RunRow, state: RunState, place: int, outcome: Outcome) -> None:
+        run.cancel_at = None
+        super()._go_on(run, state, place, outcome)
+
+
+class ForgetfulTables(RecordingTables):
+    def promote(self, key: int) -> bool:
+        swept = self.step is not None and self.step.operation == "sweep"
+        return super().promote(key) if swept else False
+
+
+class WithoutLettingGo(RecordedStore):
+    """The end of a run does not let the next one of its key go; the sweeper has to find it."""
+
+    def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
+        super().__init__(clock, shards, history)
+        self.tables = self._tables = ForgetfulTables(clock, shards)
+
+
 @pytest.mark.parametrize(
     ("store", "complaint"),
     [
@@ -78,12 +112,21 @@ class WithoutTickKey(RecordedStore):
         pytest.param(WithoutCounting, "attempts_add_up", id="the attempt count at claim"),
         pytest.param(WithoutReaping, "nothing_is_lost", id="the reaper"),
         pytest.param(WithoutTickKey, "recorded twice", id="the unique tick key"),
+        pytest.param(WithoutComparingNotes, "nothing_is_lost", id="beats that compare notes"),
+        pytest.param(WithoutLookingAtCancels, "cancels_hold", id="a look at the cancel on every move"),
+        pytest.param(WithoutLettingGo, "the_sweeper_finds_nothing", id="letting the next one go"),
     ],
 )
-def test_seeds_fail_without(store: Callable[[StoreClock, int, History], RecordedStore], complaint: str) -> None:
-    def bites(seed: int) -> bool:
-        # What never ends need not be watched for long.
-        scenario = msgspec.structs.replace(draw(seed), ending=20 * SECOND)
-        return any(complaint in sentence for sentence in violations(simulate(scenario, store)))
+def test_seeds_fail_without(store: MakeStore, complaint: str) -> None:
+    assert any(_bites(seed, store, complaint) for seed in SEEDS)
 
-    assert any(bites(seed) for seed in SEEDS)
+
+def test_seeds_fail_without_self_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "lease_over", lambda *_: None)
+    assert any(_bites(seed, RecordedStore, "nothing_runs_twice_at_once") for seed in SEEDS)
+
+
+def _bites(seed: int, store: MakeStore, complaint: str) -> bool:
+    # What never ends need not be watched for long.
+    scenario = msgspec.structs.replace(draw(seed), ending=20 * SECOND)
+    return any(complaint in sentence for sentence in violations(simulate(scenario, store)))

@@ -2,7 +2,7 @@
 
 import asyncpg
 
-from mainspring.adapters.store.postgres.database import Database
+from mainspring.adapters.store.postgres.database import SESSION, Database
 from mainspring.bench.bare import CLAIM, SUBMIT
 from mainspring.bench.load import Load
 from mainspring.bench.sizes import PAYLOAD, QUEUE, TASK
@@ -24,7 +24,7 @@ class Statements:
     @classmethod
     async def open(cls, load: Load) -> "Statements":
         await load.engine()
-        connections = [await asyncpg.connect(load.settings.store, server_settings={"jit": "off"}) for _ in range(3)]
+        connections = [await asyncpg.connect(load.settings.store, server_settings=SESSION) for _ in range(3)]
         for connection in connections:
             await connection.set_type_codec(
                 "uuid", schema="pg_catalog", encoder=bytes.fromhex, decoder=bytes.hex, format="binary"

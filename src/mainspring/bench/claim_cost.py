@@ -82,7 +82,7 @@ async def claims(load: Load) -> list[float]:
 
 
 def estimate(sizes: Sizes) -> float:
-    return sum(sizes.future) / 130_000 + sizes.claims * 0.05 * (1 + len(sizes.future)) + 2
+    return sum(sizes.future) / 90_000 + sizes.claims * 0.05 * (1 + len(sizes.future)) + 2
 
 
 def _name(count: int) -> str:

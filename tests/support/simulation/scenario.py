@@ -47,7 +47,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     patience: Micros = 2 * SECOND
     skew: Micros = 0
     #: For so long things go wrong; then they settle; then there is a calm stretch in which everything is punctual.
-    troubled: Micros = 18 * SECOND
+    troubled: Micros = 16 * SECOND
     settling: Micros = 8 * SECOND
     calm: Micros = 5 * SECOND
     #: Then everything must have ended within this.
@@ -117,7 +117,7 @@ def draw(seed: int) -> Scenario:
         seed=seed,
         # Somewhere before the turn of a minute.
         start=_SOME_DAY + chance.randrange(600) * MINUTE + chance.randrange(45, 60) * SECOND,
-        schedulers=chance.choice([2, 2, 3, 4]),
+        schedulers=chance.choice([2, 2, 2, 3, 4]),
         workers=tuple(queues),
         worker=msgspec.structs.replace(
             a_worker(chance.choice([3, 4, 10]) * SECOND),
@@ -129,7 +129,7 @@ def draw(seed: int) -> Scenario:
         chaos=chaos,
         patience=patience,
         skew=chance.choice([0, 2 * SECOND, 60 * MINUTE]),
-        settling=3 * patience + 3 * SECOND,
+        settling=3 * patience + 2 * SECOND,
         runs=chance.choice([20, 40, 70]),
         jobs=chance.choice([2, 4, 6, 8]),
         meddling=chance.choice([0.0, 0.5, 1.0]),

@@ -24,6 +24,8 @@ from tests.support.simulation.loop import Process
 
 T = TypeVar("T")
 
+_THE_WORLD = Context()
+
 
 class RecordingTables(Tables):
     """Writes every move down as it is made."""
@@ -285,7 +287,7 @@ class FaultyStore:
 
 def _later(process: Process, delay: Micros, what: Callable[[], None]) -> None:
     """In the world, not in the process: a message goes on when its sender does not."""
-    process.loop.call_later(delay / SECOND, what, context=Context())
+    process.loop.call_later(delay / SECOND, what, context=_THE_WORLD)
 
 
 def _answer(answer: "asyncio.Future[Any]", result: Any) -> None:

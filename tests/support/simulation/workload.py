@@ -3,6 +3,8 @@
 from random import Random
 from typing import Literal
 
+import msgspec
+
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import RunId
@@ -26,7 +28,7 @@ class Workload:
     def act(self) -> Act:
         chance = self._chance
         kind = chance.choices(["work", "fail", "flaky", "hang", "stubborn"], [10, 2, 4, 1, 1])[0]
-        takes = round(SECOND * chance.choices([0.0, 0.02, 0.3, 2.0, 6.0], [2, 4, 4, 5, 2])[0] * chance.random())
+        takes = round(SECOND * chance.choices([0.0, 0.02, 0.3, 2.0, 14.0], [2, 4, 4, 5, 2])[0] * chance.random())
         if kind == "stubborn":
             takes = round(chance.uniform(0.5, 5) * SECOND)
         return Act(kind, takes, chance.randint(1, 3) if kind == "flaky" else 0)  # type: ignore[arg-type]
@@ -47,7 +49,7 @@ class Workload:
             ordering_key=chance.choice(["a", "b", "c"]) if keyed else "",
         )
 
-    def run(self, run: RunId, key: str, policy: RunPolicy, now: Instant) -> NewRun:
+    def run(self, run: RunId, policy: RunPolicy, now: Instant) -> NewRun:
         """A run; ``now`` is the client's own idea of the time, used for due times and limits."""
         chance = self._chance
         when = chance.random()
@@ -58,11 +60,15 @@ class Workload:
         elif when < 0.5:
             at = now + round((chance.random() * 8 - 1) * SECOND)
         due = at if at is not None else now + delay
+        act = self.act()
+        if act.kind == "work" and act.takes > 5 * SECOND:
+            # Longer than a lease, and it is given the time.
+            policy = msgspec.structs.replace(policy, timeout=act.takes + 2 * SECOND)
         limit = chance.random()
         return NewRun(
             id=run,
             task=CHILD if chance.random() < 0.3 else LOOP,
-            payload=self.act().payload(),
+            payload=act.payload(),
             queue="other" if chance.random() < 0.25 else "default",
             tenant="guest" if chance.random() < 0.2 else "default",
             priority=chance.randint(1, 10),

@@ -104,8 +104,8 @@ class World:
         give_up = self.loop.true_now() + self.scenario.ending
         while not self._all_has_ended() and self.loop.true_now() < give_up:  # noqa: ASYNC110 (in virtual time)
             await asyncio.sleep(0.25)
-        # Whatever is still on its way through the network, and a last look of every reaper.
-        await asyncio.sleep((2 * SECOND + 3 * self.scenario.patience) / SECOND)
+        # Whatever is still on its way, and a last look of every reaper.
+        await asyncio.sleep(2.5)
 
     def _all_has_ended(self) -> bool:
         tables = self.store.tables

@@ -19,8 +19,10 @@ PACKAGE = "mainspring.adapters.store.postgres"
 _FILES = ("submit", "claim", "settle", "stage", "fire", "reap", "read", "coordinate")
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TRIES = 6
-#: How many seconds to wait for a free connection, or for a cancelled one to be good again.
+#: How many seconds to wait for a free connection …
 _PATIENCE = 10
+#: … and for the server to confirm that it has dropped a cancelled call, before the connection is given up.
+_CONFIRMATION = 1
 
 #: Set on every connection.
 SESSION = {
@@ -119,7 +121,8 @@ class Database:
                     raise StoreUnavailable(f"PostgreSQL: {error}") from error
                 await asyncio.sleep(random.random() * 0.02 * (attempt + 1))  # noqa: TID251
             except asyncpg.CheckViolationError as error:
-                if "no partition of relation" not in str(error) or self.make_partitions is None or made:
+                # Without the name of a check it is a row that met no partition; the text is in the server's language.
+                if error.constraint_name is not None or self.make_partitions is None or made:
                     raise Invalid("batch", str(error)) from error
                 made = True
                 await self.make_partitions()
@@ -138,7 +141,7 @@ class Database:
         except asyncio.CancelledError:
             # The server is asked to stop, and rolls back. The caller does not wait for that: the server may be out of
             # reach, and the caller's lease at its end.
-            releasing = asyncio.create_task(pool.release(connection, timeout=_PATIENCE))
+            releasing = asyncio.create_task(pool.release(connection, timeout=_CONFIRMATION))
             self._releasing.add(releasing)
             releasing.add_done_callback(self._released)
             raise

@@ -8,7 +8,7 @@ from mainspring.adapters.store.postgres.database import Connection, rows_of
 from mainspring.adapters.store.postgres.partitions import Partitions, day_of
 from mainspring.adapters.store.postgres.reading import Reading
 from mainspring.adapters.store.postgres.workforce import Workforce
-from mainspring.domain.instant import DAY, Micros
+from mainspring.domain.instant import DAY, Instant, Micros
 from mainspring.domain.run import HeldRun
 from mainspring.ports.store import Retention
 
@@ -61,11 +61,11 @@ class Reaping(Workforce, Reading):
             ("history_unsuccessful", retention.unsuccessful),
             ("attempt", retention.unsuccessful),
             ("ledger", retention.ledger),
-            ("body", retention.succeeded),
         ):
-            for day in sorted(days.get(family, ())):
-                if (day + 1) * DAY <= now - kept:
-                    gone += await self._drop(family, day)
+            for day in _past(days, family, now - kept):
+                gone += await self._drop(family, day)
+        for day in await self._empty_bodies(_past(days, "body", now - retention.succeeded)):
+            gone += await self._drop("body", day)
         await self._db.execute("prune_sessions", _SESSIONS_KEPT)
         gone += await self._db.execute("prune_gates", limit)
         gone += await self._db.execute("prune_outbox", limit)
@@ -73,8 +73,6 @@ class Reaping(Workforce, Reading):
 
     async def _drop(self, family: str, day: int) -> bool:
         try:
-            if family == "body" and not await self._empty_bodies(day):
-                return False
             if family.startswith("history"):
                 await self._forget_kept_bodies(f"{family}_d{day}")
             await self._partitions.drop(family, day)
@@ -96,43 +94,53 @@ class Reaping(Workforce, Reading):
         while await self._db.run(work):
             pass
 
-    async def _empty_bodies(self, day: int) -> bool:
-        """Re-home the bodies of a day that are still needed. True when nothing points at the day any more."""
-        if not await self._db.transaction(lambda connection: self._empty_of_live(connection, day)):
-            return False
-        # Nothing live is left there, so nothing more of that day can fail.
+    async def _empty_bodies(self, days: list[int]) -> list[int]:
+        """Re-home the bodies of these days that are still needed; the days that nothing points at any more."""
+        empty = [day for day in days if await self._db.transaction(partial(self._empty_of_live, day=day))]
+        if not empty:
+            return []
+        # Nothing live is left there, so nothing more of those days can fail.
+        schema = self._db.schema
         for past in sorted((await self._partitions.days()).get("history_unsuccessful", ())):
-            failed = f"SELECT id FROM {self._db.schema}.history_unsuccessful_d{past} WHERE body_bucket = $1"
-            await self._db.run(partial(self._keep_bodies, day=day, of=failed))
-        return True
+            failed = f"SELECT id FROM {schema}.history_unsuccessful_d{past} WHERE body_bucket = ANY ($1)"
+            try:
+                await self._db.run(partial(self._keep_bodies, days=empty, of=failed))
+            except _SOMEBODY_ELSE:
+                return []
+        return empty
 
     async def _empty_of_live(self, connection: Connection, day: int) -> bool:
         schema = self._db.schema
         # A waiting run that was never claimed lies in the day it is due. Past that it only waits for somebody to look
         # after its shard: then it moves, and until then the day stays.
-        queued, kept = "body_bucket = $1", "body_bucket = $1 AND (fence > 0 OR state = 2)"
+        queued, kept = "body_bucket = ANY ($1)", "body_bucket = ANY ($1) AND (fence > 0 OR state = 2)"
         overdue = (
-            f"body_bucket = $1 AND state = 1 AND due <= {schema}.now_us() "
+            f"body_bucket = ANY ($1) AND state = 1 AND due <= {schema}.now_us() "
             f"AND shard = ANY (ARRAY(SELECT id FROM {schema}.shard))"
         )
         live = f"SELECT id FROM {schema}.run WHERE {queued} UNION ALL SELECT id FROM {schema}.waiting WHERE {kept}"
-        await self._keep_bodies(connection, day, live)
+        await self._keep_bodies(connection, [day], live)
         for table, these in (("run", queued), ("waiting", kept)):
             # Only those whose body was moved: what has come from the other table since is left for the next time.
             await connection.execute(
                 f"UPDATE {schema}.{table} r SET body_bucket = -1 "
                 f"WHERE {these} AND EXISTS (SELECT FROM {schema}.body b WHERE b.bucket = -1 AND b.id = r.id)",
-                day,
+                [day],
             )
         # One snapshot over both tables: a run that moved between them while they were updated is found here.
         left = f"{live} UNION ALL SELECT id FROM {schema}.waiting WHERE {overdue} LIMIT 1"
-        return not await connection.fetch(left, day)
+        return not await connection.fetch(left, [day])
 
-    async def _keep_bodies(self, connection: Connection, day: int, of: str) -> None:
+    async def _keep_bodies(self, connection: Connection, days: list[int], of: str) -> None:
         schema = self._db.schema
         await connection.execute(
             f"INSERT INTO {schema}.body (bucket, id, task, policy, payload) "
-            f"SELECT -1, id, task, policy, payload FROM {schema}.body WHERE bucket = $1 AND id IN ({of}) "
+            f"SELECT -1, id, task, policy, payload FROM {schema}.body WHERE bucket = ANY ($1) AND id IN ({of}) "
             "ON CONFLICT DO NOTHING",
-            day,
+            days,
         )
+
+
+def _past(days: dict[str, set[int]], family: str, kept_since: Instant) -> list[int]:
+    """The days of a family that lie wholly before an instant."""
+    return sorted(day for day in days.get(family, ()) if (day + 1) * DAY <= kept_since)
