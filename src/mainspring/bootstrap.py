@@ -14,6 +14,7 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.api.health import HealthServer
+from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.jobs import Jobs
 from mainspring.control.reaper import Reaper
 from mainspring.control.retention import RetentionKeeper
@@ -201,6 +202,7 @@ class Node:
             self._keeper,
             Scheduler(engine.store, self._keeper, engine.wakeups, engine.clock),
             Reaper(engine.store, engine.wakeups, engine.clock, engine.random),
+            Housekeeper(engine.store, engine.wakeups, engine.clock),
             RetentionKeeper(engine.store, engine.wakeups, engine.clock, engine.random, retention),
         ]
 

@@ -230,6 +230,29 @@ async def _travel(connection: asyncpg.Connection, duration: int) -> None:
     """)
 
 
+# Upkeep
+
+
+async def test_dead_rows_of_the_live_table_are_vacuumed_without_waiting_for_autovacuum(
+    store: PostgresStore, connection: asyncpg.Connection
+) -> None:
+    await connection.execute("ALTER TABLE run SET (autovacuum_enabled = off)")
+    await connection.execute("""
+        INSERT INTO run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due, created_at,
+                         timeout)
+        SELECT gen_random_uuid(), 0, 3, 5, 0, 0, 1, 1, 0, 1, 1, 1, 1 FROM generate_series(1, 60000)
+    """)
+    await connection.execute("DELETE FROM run")
+    async with asyncio.timeout(20):
+        # What a connection did is in the statistics a moment after it has done it.
+        while not await connection.fetchval("SELECT pg_stat_get_dead_tuples('run'::regclass) > 50000"):
+            await connection.execute("SELECT pg_stat_force_next_flush(), pg_stat_clear_snapshot()")
+    await asyncio.gather(*(store.tidy() for _ in range(3)))
+    async with asyncio.timeout(20):
+        while await connection.fetchval("SELECT pg_stat_get_dead_tuples('run'::regclass) > 0"):
+            await connection.execute("SELECT pg_stat_clear_snapshot()")
+
+
 # Concurrency
 
 

@@ -207,3 +207,10 @@ async def test_the_sweeper_finds_nothing_as_long_as_all_keep_their_word(harness:
     await harness.fail(held)
     assert await harness.store.sweep(10) == 0
     assert await harness.states([first, second, third]) == [RunState.SCHEDULED, RunState.BLOCKED, RunState.BLOCKED]
+
+
+async def test_tidying_changes_nothing_that_can_be_seen(harness: Harness) -> None:
+    run = a_run()
+    await harness.submit(run)
+    await harness.store.tidy()
+    assert await harness.states([run]) == [RunState.QUEUED]

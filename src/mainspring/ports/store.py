@@ -262,6 +262,13 @@ class Reaping(Protocol):
         """
         ...
 
+    async def tidy(self) -> None:
+        """Whatever this engine needs every few seconds to stay quick under load; cheap when there is nothing to do.
+
+        Several processes may ask at once; one of them does it.
+        """
+        ...
+
     async def prune(self, retention: Retention, limit: int) -> int:
         """Forget what ended longer ago than it is kept. Never blocks live work; returns how much went (rows or
         partitions); call again while it is more than 0. Also prepares room for the coming days."""

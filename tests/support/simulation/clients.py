@@ -52,7 +52,7 @@ class Client:
             for number in range(scenario.jobs // 2):
                 group.create_task(self._declare(f"{self.machine.name} job {number}", until))
             for _ in range(scenario.runs // 2):
-                group.create_task(self._submit_at(self._chance.random() * length, scenario))
+                group.create_task(self._submit_at(self._chance.random() * length))
             for _ in range(scenario.killers):
                 group.create_task(self._submit_one(self._workload.killer, scenario.troubled // 2))
             for _ in range(scenario.immortals):
@@ -61,15 +61,14 @@ class Client:
                 group.create_task(self._meddle_at(self._chance.random() * length, until))
         self.done = True
 
-    async def _submit_at(self, after: float, scenario: Scenario) -> None:
+    async def _submit_at(self, after: float) -> None:
         await asyncio.sleep(after / SECOND)
         keyed = self._chance.random() < 0.25
         policies = [self._workload.policy(keyed=keyed) for _ in range(self._chance.choice([1] * 8 + [4, 4, 15]))]
-        keys = [policy.ordering_key for policy in policies]
-        ids = self._ids.new_run_ids(keys)
+        ids = self._ids.new_run_ids(policy.ordering_key for policy in policies)
         # Due times and limits are of no use if they come from a clock that is an hour off.
         now = self.machine.loop.true_now()
-        runs = [self._workload.run(run, key, policy, now) for run, key, policy in zip(ids, keys, policies, strict=True)]
+        runs = [self._workload.run(run, policy, now) for run, policy in zip(ids, policies, strict=True)]
         await self._submit(runs)
 
     async def _submit_one(self, make: Callable[[RunId], NewRun], within: Micros) -> None:

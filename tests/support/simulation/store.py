@@ -239,6 +239,9 @@ class FaultyStore:
     async def prune(self, retention: Retention, limit: int) -> int:
         return await self.ask("prune", retention, limit)
 
+    async def tidy(self) -> None:
+        await self.ask("tidy")
+
     async def now(self) -> Instant:
         return await self.ask("now")
 

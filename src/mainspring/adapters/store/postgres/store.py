@@ -8,10 +8,11 @@ from mainspring.adapters.store.postgres.names import Names
 from mainspring.adapters.store.postgres.partitions import Partitions, day_of
 from mainspring.adapters.store.postgres.reaping import Reaping
 from mainspring.adapters.store.postgres.rows import Policies
+from mainspring.adapters.store.postgres.upkeep import Upkeep
 from mainspring.domain.ids import MAX_SHARDS
 
 
-class PostgresStore(Jobs, Reaping, Coordination):
+class PostgresStore(Jobs, Reaping, Upkeep, Coordination):
     """Implements the store and the coordination port."""
 
     def __init__(

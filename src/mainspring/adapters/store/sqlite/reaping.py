@@ -25,6 +25,9 @@ class SqliteReaping(Part):
             return 0
         return int(await self._writer.call("sweep", found))
 
+    async def tidy(self) -> None:
+        """SQLite reuses its pages and checkpoints its log as it goes."""
+
     async def prune(self, retention: Retention, limit: int) -> int:
         batch = rows.encode((retention.succeeded, retention.unsuccessful, retention.ledger))
         return int(await self._writer.call("prune", batch, size=limit))

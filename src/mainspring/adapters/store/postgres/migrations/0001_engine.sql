@@ -243,10 +243,12 @@ CREATE TABLE attempt (
 CREATE INDEX attempt_run ON attempt (run_id, fence);
 
 -- Events, one row a batch, written while somebody reads, and read in the order of (xid, id): a reader stops before the
--- xid of transactions under way. One that has seen what a younger one committed takes its place behind that.
+-- xid of transactions under way. One that has seen what a younger one committed takes its place behind that: the
+-- newest xid that had ended when its statement began, if that is not before its own.
 CREATE TABLE outbox (
     id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    xid  xid8 NOT NULL DEFAULT greatest(pg_current_xact_id(), pg_snapshot_xmax(pg_current_snapshot())),
+    xid  xid8 NOT NULL DEFAULT greatest(
+             pg_current_xact_id(), (pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1)::text::xid8),
     at   bigint NOT NULL,
     kind text NOT NULL,
     runs uuid[] NOT NULL

@@ -48,13 +48,16 @@ WITH clock AS MATERIALIZED (
     UPDATE mainspring.session s SET lease_until = clock.now + $2::bigint
     FROM clock WHERE s.id = $1 AND s.live
     RETURNING s.id
+), mine AS MATERIALIZED (
+    SELECT r.id, r.cancel_at, r.claim <= $5 AND r.claim <> ALL ($4::int[]) AND r.id <> ALL ($3::uuid[]) AS unknown
+    FROM mainspring.run r WHERE r.session = $1 AND r.state = 4
 ), returned AS (
     UPDATE mainspring.run r
     SET state = 3, attempt = r.attempt - 1, rev = r.rev + 1, claim = NULL, session = NULL, started_at = NULL,
         attempt_until = NULL
     FROM kept
-    WHERE r.session = kept.id AND r.state = 4 AND r.claim <= $5 AND r.claim <> ALL ($4::int[]) AND r.id <> ALL ($3::uuid[])
-      AND r.cancel_at IS NULL
+    WHERE r.id = ANY (ARRAY(SELECT id FROM mine WHERE unknown AND cancel_at IS NULL))
+      AND r.session = $1 AND r.claim <= $5 AND r.cancel_at IS NULL
     RETURNING r.id
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, runs)
@@ -62,10 +65,8 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM returned)
 )
 SELECT clock.now, EXISTS (SELECT FROM kept) AS alive, (SELECT count(*) FROM returned) AS returned,
-       ARRAY(SELECT r.id FROM mainspring.run r, kept WHERE r.session = kept.id AND r.state = 4 AND r.cancel_at IS NOT NULL
-             AND r.claim <= $5 AND r.claim <> ALL ($4::int[]) AND r.id <> ALL ($3::uuid[])) AS cancelled_unknown,
-       ARRAY(SELECT r.id FROM mainspring.run r WHERE r.session = $1 AND r.state = 4 AND r.cancel_at IS NOT NULL
-             AND r.id = ANY ($3::uuid[])) AS cancels
+       ARRAY(SELECT mine.id FROM mine, kept WHERE unknown AND cancel_at IS NOT NULL) AS cancelled_unknown,
+       ARRAY(SELECT id FROM mine WHERE NOT unknown AND cancel_at IS NOT NULL AND id = ANY ($3::uuid[])) AS cancels
 FROM clock
 
 -- name: fences

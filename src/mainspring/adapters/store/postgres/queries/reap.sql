@@ -6,12 +6,14 @@ WHERE live AND lease_until <= now
 
 -- name: lost_runs
 -- By state, not by event: whatever runs under a session that is not live is told until it has been settled.
+-- Driven from the sessions: the index of what runs has a dead entry for every run of the last seconds.
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
        r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, b.task, b.policy, b.payload
-FROM mainspring.run r
-JOIN mainspring.session s ON s.id = r.session AND NOT s.live
+FROM (SELECT id FROM mainspring.session WHERE NOT live) AS s, LATERAL (
+    SELECT * FROM mainspring.run WHERE session = s.id AND state = 4 LIMIT $1
+) AS r
 JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
-WHERE r.state = 4 LIMIT $1
+LIMIT $1
 
 -- name: overdue_runs
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
@@ -103,3 +105,15 @@ DELETE FROM mainspring.outbox WHERE id = ANY (ARRAY(
     WHERE (o.xid, o.id) <= (coalesce((SELECT xid FROM slowest), '18446744073709551615'),
                             coalesce((SELECT position FROM slowest), 9223372036854775807))
     ORDER BY o.xid, o.id LIMIT $1))
+
+-- name: tidy_claim
+-- One process at a time, by a lock that ends with its connection.
+SELECT pg_try_advisory_lock(hashtext($1))
+
+-- name: tidy_release
+SELECT pg_advisory_unlock(hashtext($1))
+
+-- name: dead_rows
+SELECT c.relname, pg_stat_get_dead_tuples(c.oid) AS dead
+FROM pg_class c WHERE c.oid = ANY (ARRAY['mainspring.run'::regclass, 'mainspring.waiting'::regclass,
+                                         'mainspring.schedule'::regclass, 'mainspring.session'::regclass])

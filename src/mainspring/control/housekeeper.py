@@ -1,0 +1,21 @@
+"""Keeps the store quick while it works."""
+
+from mainspring.domain.instant import SECOND, Micros
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import Reaping
+from mainspring.ports.wakeups import Wakeups
+from mainspring.runtime.service import TickingService
+
+_EVERY: Micros = 2 * SECOND
+
+
+class Housekeeper(TickingService):
+    """Needs no leader: the store sees to it that one of several does the work."""
+
+    def __init__(self, store: Reaping, wakeups: Wakeups, clock: Clock) -> None:
+        super().__init__("housekeeper", clock, wakeups.listen(()))
+        self._store = store
+
+    async def tick(self) -> Micros:
+        await self._store.tidy()
+        return _EVERY
