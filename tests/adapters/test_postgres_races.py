@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.postgres import PostgresStore, upkeep
 from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, Connection, _prepare_connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.rows import order_gate
@@ -766,6 +766,20 @@ async def test_a_partition_made_anew_is_not_dropped_by_who_saw_its_orphan(races:
     await races.store._partitions.make({"attempt": {day}})
     await races.store._partitions.drop_orphan("attempt", day)
     assert day in (await races.store._partitions.days())["attempt"]
+
+
+async def test_who_tidies_passes_over_what_another_is_just_vacuuming(
+    races: Races, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_DEAD_ROWS", -1)
+    vacuuming = await races.standing()
+    await vacuuming.execute("LOCK TABLE run IN SHARE UPDATE EXCLUSIVE MODE")
+    await asyncio.wait_for(races.store.tidy(), 2)
+    held = await races.watch.fetchval(
+        "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database "
+        "WHERE locktype = 'advisory' AND d.datname = current_database()"
+    )
+    assert held == 0
 
 
 # Events

@@ -25,7 +25,7 @@ from tests.support.simulation.world import simulate
 
 pytestmark = pytest.mark.simulation
 
-SEEDS = range(12)
+SEEDS = range(30)
 MakeStore: TypeAlias = Callable[[StoreClock, int, History], RecordedStore]
 
 

@@ -1,93 +1,24 @@
 """The checker sees what is wrong: histories that were right until one thing in them was changed."""
 
-from collections.abc import Callable
 from copy import deepcopy
-from functools import cache
-from itertools import pairwise
 
 import msgspec
 import pytest
 
-from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.instant import HOUR, MILLISECOND, SECOND
-from mainspring.domain.job import JobSpec, JobState, Overlap
 from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.run import Outcome, RunPolicy, RunState
-from mainspring.domain.schedule import CronSchedule, Interval
-from tests.support.simulation.acts import Act
-from tests.support.simulation.directed import Director, play
-from tests.support.simulation.history import History, RunChange, Step
+from tests.support.simulation.examples import Breaks, a_good_history, ends, fires, keyed, moves, starts
+from tests.support.simulation.history import History
 from tests.support.simulation.invariants import violations
-from tests.support.simulation.workload import LOOP
 
 pytestmark = pytest.mark.simulation
 
-KEYED = RunPolicy(ordering_key="key")
-FLAKY = Act("flaky", 50 * MILLISECOND, times=1)
-
-
-@cache
-def a_good_history() -> History:
-    """A bit of everything: retries, a key, a cancel, an at-most-once run, a cron, a fixed delay, a calm stretch."""
-
-    async def script(director: Director) -> None:
-        now, end = director.world.now(), director.start + 8 * SECOND
-        director.submit(director.run(FLAKY), director.run(Act(), delay=2 * SECOND))
-        director.submit(director.run(Act(), policy=RunPolicy(guarantee="at-most-once")))
-        work = Act("work", 500 * MILLISECOND)
-        director.submit(*(director.run(work, policy=KEYED) for _ in range(3)))
-        [doomed] = director.submit(director.run(Act("work", 30 * SECOND)))
-        cron = CronSchedule(expression="* * * * * *", end=end)
-        director.put(JobSpec(name="cron", task=LOOP, schedule=cron, overlap=Overlap.SKIP), Act("work", 1_500_000))
-        delay = Interval(every=SECOND, mode="fixed_delay", end=end)
-        director.put(JobSpec(name="delay", task=LOOP, schedule=delay, catch_up=CatchUp(mode="none")), work)
-        director.world.history.truth.calm.append((now, end))
-        await director.sleep(2)
-        director.cancel(doomed)
-
-    return play(script, workers=({"default": 8},))
-
-
-def moves(history: History, fitting: Callable[[Step, RunChange], bool]) -> list[tuple[Step, RunChange]]:
-    return [(step, change) for step in history.steps for change in step.runs if fitting(step, change)]
-
-
-def starts(history: History) -> list[tuple[Step, RunChange]]:
-    return moves(history, lambda step, _: step.operation == "claim")
-
-
-def ends(history: History, state: RunState) -> list[tuple[Step, RunChange]]:
-    return moves(history, lambda _, change: change.after.state is state)
-
-
-def keyed(history: History, state: RunState) -> list[tuple[Step, RunChange]]:
-    return [(step, change) for step, change in ends(history, state) if change.after.policy.ordering_key]
-
-
-def a_job(history: History, name: str) -> str:
-    return next(job for job, row in history.truth.jobs.items() if row.spec.name == name)
-
-
-def fires(history: History, name: str) -> list[Step]:
-    job = a_job(history, name)
-    return [step for step in history.steps if any(tick.job_id == job for tick in step.ticks)]
+breaks = Breaks()
 
 
 def test_a_good_history_is_good() -> None:
     assert violations(a_good_history()) == []
-
-
-BREAKS: dict[str, tuple[str, Callable[[History], object]]] = {}
-
-
-def breaks(complaint: str) -> Callable[[Callable[[History], object]], Callable[[History], object]]:
-    """What is done to the history, and what the checker must say to it."""
-
-    def register(change: Callable[[History], object]) -> Callable[[History], object]:
-        BREAKS[change.__name__] = (complaint, change)
-        return change
-
-    return register
 
 
 @breaks("accepted and is not there")
@@ -169,6 +100,45 @@ def a_handler_starts_early(history: History) -> None:
 def a_delay_is_cut_short(history: History) -> None:
     submitted = next(run for run in history.truth.submitted.values() if run.delay)
     history.truth.submitted[submitted.id] = msgspec.structs.replace(submitted, delay=5 * SECOND)
+
+
+@breaks("was started after its limit")
+def a_run_starts_too_late(history: History) -> None:
+    step, change = starts(history)[0]
+    change.after.start_by = step.at - 1
+
+
+@breaks("may start by")
+def a_run_expires_too_soon(history: History) -> None:
+    ends(history, RunState.CANCELLED)[0][1].after.reason = "expired"
+
+
+@breaks("failed for its deadline")
+def a_deadline_comes_too_soon(history: History) -> None:
+    ends(history, RunState.CANCELLED)[0][1].after.reason = "deadline"
+
+
+@breaks("too soon")
+def an_attempt_times_out_too_soon(history: History) -> None:
+    step = next(step for step in history.steps if step.settlements)
+    settlement, verdict = step.settlements[0]
+    step.settlements[0] = (msgspec.structs.replace(settlement, outcome=Outcome.TIMEOUT), verdict)
+
+
+@breaks("has rank")
+def a_run_jumps_the_queue(history: History) -> None:
+    ends(history, RunState.QUEUED)[0][1].after.rank -= HOUR
+
+
+@breaks("was passed over")
+def a_worse_run_is_started_first(history: History) -> None:
+    (_, first), (_, second) = starts(history)[0], starts(history)[-1]
+    for _, change in moves(history, lambda _, change: change.after.id == second.after.id):
+        change.after.rank = first.after.rank - 1
+    begun = history.steps[0].runs
+    begun.insert(
+        0, next(change for step in history.steps for change in step.runs if change.after.id == second.after.id)
+    )
 
 
 @breaks("are to be charged")
@@ -282,82 +252,6 @@ def a_service_logs_an_exception(history: History) -> None:
     history.errors.append("step failed: KeyError()")
 
 
-@breaks("ticks are missing")
-def a_tick_is_missing(history: History) -> None:
-    fires(history, "cron")[1].ticks.clear()
-
-
-@breaks("none of its schedule's")
-def a_tick_is_invented(history: History) -> None:
-    step = fires(history, "cron")[1]
-    step.ticks[0] = msgspec.structs.replace(step.ticks[0], scheduled_at=step.ticks[0].scheduled_at - 1)
-
-
-@breaks("recorded twice")
-def a_tick_is_recorded_twice(history: History) -> None:
-    first, second = fires(history, "cron")[:2]
-    second.ticks.append(first.ticks[0])
-
-
-@breaks("the ledger holds")
-def a_row_of_the_ledger_is_gone(history: History) -> None:
-    history.truth.ledgers[a_job(history, "cron")].pop()  # type: ignore[index]
-
-
-@breaks("but decided")
-def a_paused_job_runs(history: History) -> None:
-    step = fires(history, "cron")[1]
-    before = step.jobs[0].before
-    assert before is not None
-    before.state = JobState.PAUSED
-
-
-@breaks("decided [")
-def a_late_tick_runs_although_missed_ticks_should_not(history: History) -> None:
-    step = fires(history, "delay")[1]
-    step.sent += 10 * HOUR
-
-
-@breaks("started beside")
-def a_tick_starts_beside_a_run_that_it_should_not_overlap(history: History) -> None:
-    step = next(step for step in fires(history, "cron") if step.ticks[0].reason == "overlap")
-    step.ticks[0] = msgspec.structs.replace(step.ticks[0], decision="run", reason="")
-
-
-@breaks("nothing was on its way")
-def a_tick_is_skipped_for_nothing(history: History) -> None:
-    step = fires(history, "cron")[0]
-    step.ticks[0] = msgspec.structs.replace(step.ticks[0], decision="skipped", reason="overlap")
-
-
-@breaks("expected from")
-def a_fixed_delay_is_cut_short(history: History) -> None:
-    first, second = fires(history, "delay")[:2]
-    assert first is not second
-    second.ticks[0] = msgspec.structs.replace(second.ticks[0], scheduled_at=second.ticks[0].scheduled_at - 1)
-
-
-@breaks("no tick between")
-def a_fixed_delay_stops_ticking(history: History) -> None:
-    for step in fires(history, "delay")[2:]:
-        step.ticks.clear()
-
-
-@breaks("is stuck: scheduled")
-def a_job_never_finishes(history: History) -> None:
-    history.truth.jobs[a_job(history, "cron")].state = JobState.SCHEDULED  # type: ignore[index]
-
-
-@pytest.mark.parametrize("name", BREAKS)
+@pytest.mark.parametrize("name", breaks.ways)
 def test_the_checker_complains_when(name: str) -> None:
-    complaint, change = BREAKS[name]
-    history = deepcopy(a_good_history())
-    change(history)
-    found = violations(history)
-    assert any(complaint in sentence for sentence in found), found
-
-
-def test_the_good_history_has_what_the_breaks_need() -> None:
-    history = a_good_history()
-    assert {tick.reason for step in fires(history, "cron") for tick in step.ticks} == {"", "overlap"}
-    assert all(first.at <= second.at for first, second in pairwise(history.steps))
+    breaks.check(name)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import SECOND, Micros
+from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.domain.run import Outcome, RunState
 from tests.support.simulation import ledger_invariants, order_invariants
 from tests.support.simulation.acts import act_of
@@ -28,6 +28,8 @@ LEGAL: dict[RunState | None, frozenset[RunState]] = {
 #: A run that killed this many processes alone is parked; so is one that was there at so many deaths.
 POISON = 3
 TOO_MANY_DEATHS = 6
+#: By so much two clocks differ after a minute or less.
+DRIFT: Micros = 10 * MILLISECOND
 #: So long a process takes at most to end after it has given back what it could not stop.
 LEAVING: Micros = 4 * SECOND
 
@@ -139,6 +141,29 @@ def nothing_is_early(evidence: Evidence) -> Iterator[str]:
         for call in evidence.calls[run]:
             if call.started < first.due:
                 yield f"{run}: its handler started {first.due - call.started} µs early"
+
+
+def limits_are_kept(evidence: Evidence) -> Iterator[str]:
+    """Nothing starts after it must have started, and nothing expires, fails for a deadline or times out too soon."""
+    for run, moves in evidence.moves.items():
+        timeouts = {
+            settlement.fence for _, settlement in evidence.settled[run] if settlement.outcome is Outcome.TIMEOUT
+        }
+        for move in moves:
+            at, row = move.step.at, move.after
+            in_time = row.start_by is None or row.start_by >= at
+            if move.starts and (
+                (row.attempt == 1 and not in_time) or (row.deadline is not None and row.deadline <= at)
+            ):
+                yield f"{run} was started after its limit"
+            if row.reason == "expired" and row.state in OVER and (in_time or row.attempt > 0):
+                yield f"{run} expired at {at} after {row.attempt} attempts, and may start by {row.start_by}"
+            if row.reason == "deadline" and row.state in OVER and (row.deadline is None or row.deadline > at):
+                yield f"{run} failed for its deadline at {at}, which is {row.deadline}"
+            # A worker measures by its own clock, whatever is done to the store's, and that may be a little fast.
+            early = row.attempt_until - at - evidence.truth.clock_steps
+            if move.leaves_running and row.fence in timeouts and early > DRIFT:
+                yield f"{run} timed out {early} µs too soon"
 
 
 def attempts_add_up(evidence: Evidence) -> Iterator[str]:
@@ -269,6 +294,7 @@ CHECKS = (
     only_legal_moves,
     fences_hold,
     nothing_is_early,
+    limits_are_kept,
     attempts_add_up,
     only_the_guilty_are_parked,
     at_most_once_is_kept,

@@ -21,14 +21,11 @@ class Upkeep(Part):
         due = [row["relname"] for row in rows if row["dead"] > _DEAD_ROWS]
         if not due:
             return
-        lock = f"{self._db.schema}.tidy"
-        if not await connection.fetchval(self._db.sql["tidy_claim"], lock):
-            return
         try:
             for table in due:
+                # What another process is just vacuuming is passed over. A lock of our own would outlive a caller that
+                # is cancelled here: the connection goes back to the pool, and the lock with it.
                 # Truncating would need a lock that stops everybody; the pages are wanted again at once anyway.
                 await connection.execute(f"VACUUM (TRUNCATE off, SKIP_LOCKED on) {self._db.schema}.{table}")
         except asyncpg.QueryCanceledError:
             _log.warning("a vacuum took too long; autovacuum will do it", tables=due)
-        finally:
-            await connection.execute(self._db.sql["tidy_release"], lock)

@@ -1,5 +1,6 @@
 -- name: claim
 -- Start the best runs of some queues: the attempt is counted and the batch gets one fence, in one statement.
+-- A claim that was overtaken between its fence and its rows must still give a greater one than the run had.
 -- `= ANY (ARRAY(…))` pins the plan: the array is built from the ready index, then the primary key is probed.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
@@ -9,7 +10,7 @@ WITH clock AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
 ), taken AS (
     UPDATE mainspring.run
-    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = batch.fence, claim = $2, session = $1,
+    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = $2, session = $1,
         started_at = clock.now, attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(

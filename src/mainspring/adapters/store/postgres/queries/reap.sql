@@ -106,13 +106,6 @@ DELETE FROM mainspring.outbox WHERE id = ANY (ARRAY(
                             coalesce((SELECT position FROM slowest), 9223372036854775807))
     ORDER BY o.xid, o.id LIMIT $1))
 
--- name: tidy_claim
--- One process at a time, by a lock that ends with its connection.
-SELECT pg_try_advisory_lock(hashtext($1))
-
--- name: tidy_release
-SELECT pg_advisory_unlock(hashtext($1))
-
 -- name: dead_rows
 SELECT c.relname, pg_stat_get_dead_tuples(c.oid) AS dead
 FROM pg_class c WHERE c.oid = ANY (ARRAY['mainspring.run'::regclass, 'mainspring.waiting'::regclass,

@@ -1,0 +1,88 @@
+"""The checker of the ledger sees what is wrong with ticks and the decisions on them."""
+
+import msgspec
+import pytest
+
+from mainspring.domain.instant import HOUR
+from mainspring.domain.job import JobState
+from tests.support.simulation.examples import Breaks, a_good_history, a_job, fires
+from tests.support.simulation.history import History
+
+pytestmark = pytest.mark.simulation
+
+breaks = Breaks()
+
+
+@breaks("ticks are missing")
+def a_tick_is_missing(history: History) -> None:
+    fires(history, "cron")[1].ticks.clear()
+
+
+@breaks("none of its schedule's")
+def a_tick_is_invented(history: History) -> None:
+    step = fires(history, "cron")[1]
+    step.ticks[0] = msgspec.structs.replace(step.ticks[0], scheduled_at=step.ticks[0].scheduled_at - 1)
+
+
+@breaks("recorded twice")
+def a_tick_is_recorded_twice(history: History) -> None:
+    first, second = fires(history, "cron")[:2]
+    second.ticks.append(first.ticks[0])
+
+
+@breaks("the ledger holds")
+def a_row_of_the_ledger_is_gone(history: History) -> None:
+    history.truth.ledgers[a_job(history, "cron")].pop()
+
+
+@breaks("but decided")
+def a_paused_job_runs(history: History) -> None:
+    step = fires(history, "cron")[1]
+    before = step.jobs[0].before
+    assert before is not None
+    before.state = JobState.PAUSED
+
+
+@breaks("decided [")
+def a_late_tick_runs_although_missed_ticks_should_not(history: History) -> None:
+    step = fires(history, "delay")[1]
+    step.sent += 10 * HOUR
+
+
+@breaks("started beside")
+def a_tick_starts_beside_a_run_that_it_should_not_overlap(history: History) -> None:
+    step = next(step for step in fires(history, "cron") if step.ticks[0].reason == "overlap")
+    step.ticks[0] = msgspec.structs.replace(step.ticks[0], decision="run", reason="")
+
+
+@breaks("nothing was on its way")
+def a_tick_is_skipped_for_nothing(history: History) -> None:
+    step = fires(history, "cron")[0]
+    step.ticks[0] = msgspec.structs.replace(step.ticks[0], decision="skipped", reason="overlap")
+
+
+@breaks("expected from")
+def a_fixed_delay_is_cut_short(history: History) -> None:
+    first, second = fires(history, "delay")[:2]
+    assert first is not second
+    second.ticks[0] = msgspec.structs.replace(second.ticks[0], scheduled_at=second.ticks[0].scheduled_at - 1)
+
+
+@breaks("no tick between")
+def a_fixed_delay_stops_ticking(history: History) -> None:
+    for step in fires(history, "delay")[2:]:
+        step.ticks.clear()
+
+
+@breaks("is stuck: scheduled")
+def a_job_never_finishes(history: History) -> None:
+    history.truth.jobs[a_job(history, "cron")].state = JobState.SCHEDULED
+
+
+@pytest.mark.parametrize("name", breaks.ways)
+def test_the_checker_complains_when(name: str) -> None:
+    breaks.check(name)
+
+
+def test_the_good_history_has_what_the_breaks_need() -> None:
+    assert {tick.reason for step in fires(a_good_history(), "cron") for tick in step.ticks} == {"", "overlap"}
