@@ -158,12 +158,12 @@ def limits_are_kept(evidence: Evidence) -> Iterator[str]:
                 yield f"{run} was started after its limit"
             if row.reason == "expired" and row.state in OVER and (in_time or row.attempt > 0):
                 yield f"{run} expired at {at} after {row.attempt} attempts, and may start by {row.start_by}"
-            if row.reason == "deadline" and row.state in OVER and (row.deadline is None or row.deadline > at):
-                yield f"{run} failed for its deadline at {at}, which is {row.deadline}"
             # A worker measures by its own clock, whatever is done to the store's, and that may be a little fast.
-            early = row.attempt_until - at - evidence.truth.clock_steps
-            if move.leaves_running and row.fence in timeouts and early > DRIFT:
-                yield f"{run} timed out {early} µs too soon"
+            latest = at + evidence.truth.clock_steps + DRIFT
+            if row.reason == "deadline" and row.state in OVER and (row.deadline is None or row.deadline > latest):
+                yield f"{run} failed for its deadline at {at}, which is {row.deadline}"
+            if move.leaves_running and row.fence in timeouts and row.attempt_until > latest:
+                yield f"{run} timed out {row.attempt_until - at} µs too soon"
 
 
 def attempts_add_up(evidence: Evidence) -> Iterator[str]:

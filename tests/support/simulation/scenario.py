@@ -86,7 +86,7 @@ def draw(seed: int) -> Scenario:
     def sometimes(probability: float, most: float) -> float:
         return most * chance.random() if chance.random() < probability else 0.0
 
-    queues = [{"default": chance.randint(1, 6)} for _ in range(chance.randint(2, 5))]
+    queues = [{"default": chance.randint(1, 6)} for _ in range(chance.randint(2, 6))]
     for slots in queues:
         if chance.random() < 0.5:
             slots["other"] = chance.randint(1, 3)
