@@ -1,20 +1,24 @@
 """A task is still a function; submitting it stores JSON that the worker reads back."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mainspring import Conflict, Context, Invalid, Mainspring, NotFound, Overlap, RetryPolicy
 from mainspring.bootstrap import Node, Role
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.instant import HOUR, MINUTE, SECOND
 from mainspring.domain.run import RunState
 from mainspring.domain.schedule import CronSchedule
 from mainspring.sdk.handle import RunHandle
+from mainspring.sdk.task import Options, new_run
 
 
 @dataclass
@@ -121,6 +125,12 @@ async def test_options_say_when_and_how(app: Mainspring) -> None:
     await app.close()
 
 
+def test_what_counts_from_now_is_left_to_the_clock_of_the_store() -> None:
+    options = Options(delay=SECOND, start_within=MINUTE, deadline=HOUR)
+    run = new_run(RunId("f" * 12 + "7" + "f" * 19), "greet", b"{}", options, "default")
+    assert (run.at, run.delay, run.start_within, run.deadline) == (None, SECOND, MINUTE, HOUR)
+
+
 async def test_wrong_arguments_are_refused_when_they_are_submitted(app: Mainspring) -> None:
     @app.task
     async def typed(number: int, word: str = "") -> None: ...
@@ -154,6 +164,144 @@ def test_what_cannot_be_a_task_is_refused_at_once(app: Mainspring) -> None:
 
     with pytest.raises(Conflict, match="'twice' is defined twice"):
         app.task(name="twice")(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"retries": "3"}, "retries"),
+        ({"retries": 1.5}, "retries"),
+        ({"retries": 1_001}, "retries"),
+        ({"retry": "always"}, "retry"),
+        ({"retry": RetryPolicy(first_delay=0.5)}, "retry.firstDelay"),  # type: ignore[arg-type]
+        ({"priority": "2"}, "priority"),
+        ({"queue": 5}, "queue"),
+        ({"name": 5}, "task"),
+        ({"timeout": None}, "timeout"),
+        ({"guarantee": "exactly-once"}, "guarantee"),
+        ({"executor": "bogus"}, "executor"),
+    ],
+)
+def test_a_bad_option_of_a_task_is_named(app: Mainspring, options: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        app.task(**options)(lambda: None)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"retries": "3"}, "retries"),
+        ({"retries": 1.5}, "retries"),
+        ({"priority": "2"}, "priority"),
+        ({"queue": 5}, "queue"),
+        ({"at": "2030"}, "at"),
+        ({"at": datetime(2030, 1, 1)}, "at"),  # noqa: DTZ001
+        ({"ordering_key": 5}, "orderingKey"),
+        ({"guarantee": "exactly-once"}, "guarantee"),
+        ({"delay": b"1s"}, "delay"),
+        ({"start_within": []}, "start_within"),
+    ],
+)
+def test_a_bad_option_of_a_call_is_named(app: Mainspring, options: dict[str, Any], field: str) -> None:
+    @app.task
+    async def noop() -> None: ...
+
+    with pytest.raises(Invalid) as refused:
+        noop.options(**options)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"overlap": "bogus"}, "overlap"),
+        ({"catch_up": "sometimes"}, "catchUp.mode"),
+        ({"catch_up": 5}, "catchUp.mode"),
+        ({"start": datetime(2030, 1, 1)}, "start"),  # noqa: DTZ001
+        ({"end": "2030"}, "end"),
+        ({"jitter": None}, "jitter"),
+        ({"name": 5}, "name"),
+    ],
+)
+def test_a_bad_option_of_a_schedule_is_named(app: Mainspring, options: dict[str, Any], field: str) -> None:
+    @app.task
+    async def noop() -> None: ...
+
+    for schedule in (partial(app.cron, "* * * * *"), partial(app.every, "1m")):
+        with pytest.raises(Invalid) as refused:
+            schedule(**options)(noop)
+        assert refused.value.field == field
+
+
+def test_what_only_one_kind_of_schedule_has_is_named_too(app: Mainspring) -> None:
+    @app.task
+    async def noop() -> None: ...
+
+    bad: list[tuple[Callable[[], Any], str]] = [
+        (lambda: app.cron("* * * * *", dst_gap="bogus"), "dst_gap"),  # type: ignore[arg-type]
+        (lambda: app.cron("* * * * *", dst_fold="bogus"), "dst_fold"),  # type: ignore[arg-type]
+        (lambda: app.cron(5)(noop), "expression"),  # type: ignore[arg-type]
+        (lambda: app.every("1m", mode="bogus")(noop), "mode"),  # type: ignore[arg-type]
+        (lambda: app.every(None)(noop), "every"),  # type: ignore[arg-type]
+    ]
+    for schedule, field in bad:
+        with pytest.raises(Invalid) as refused:
+            schedule()
+        assert refused.value.field == field
+    with pytest.raises(Invalid, match="at most 100 years"):
+        app.every("100000000d")(noop)
+
+
+def test_a_callable_without_a_name_is_no_task(app: Mainspring) -> None:
+    with pytest.raises(Invalid, match="has no name"):
+        app.task(partial(print, "x"))
+    with pytest.raises(Invalid, match="is not a function"):
+        app.task("report")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, [1, -math.inf], {"x": math.nan}, b"x", {1, 2}, ["a", {"deep": frozenset()}]]
+)
+async def test_what_json_cannot_say_is_refused_by_the_name_of_its_argument(app: Mainspring, value: object) -> None:
+    @app.task
+    async def untyped(number, word=None): ...  # type: ignore[no-untyped-def]
+
+    @app.task
+    async def typed(number: Any, word: float | None = None) -> None: ...
+
+    for submit in (untyped.submit(1, value), typed.submit(value)):
+        with pytest.raises(Invalid, match=r"`(number|word)` .* JSON"):
+            await submit
+    with pytest.raises(Invalid, match=r"`word` .* JSON"):
+        await typed.submit(1, math.nan)
+    await app.close()
+
+
+async def test_what_json_can_say_is_taken(app: Mainspring) -> None:
+    @app.task
+    async def untyped(number, word=None): ...  # type: ignore[no-untyped-def]
+
+    @app.task
+    async def typed(blob: bytes, numbers: set[int], word: float | None = None) -> None: ...
+
+    assert untyped.payload((1, None, "null"), {"a": Address("x", 1)})
+    assert typed.payload(b"x", {1, 2}, None)
+
+
+async def test_a_result_that_json_cannot_say_fails_the_run(running: Mainspring) -> None:
+    @running.task(retries=0)
+    async def divide() -> list[float | None]:
+        return [None, math.nan]
+
+    node = await start(running)
+    try:
+        view = await (await divide.submit()).wait("10s")
+        assert view.state is RunState.FAILED
+        assert "result: holds nan" in (view.error or "")
+    finally:
+        await node.stop()
+        await node.engine.close()
 
 
 def test_a_schedule_that_can_never_fire_is_refused_where_it_is_written(app: Mainspring) -> None:

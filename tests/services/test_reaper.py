@@ -12,7 +12,7 @@ from mainspring.domain.run import LOST_AFTER, OVERDUE_GRACE, HeldRun, NewRun, Ou
 from mainspring.ports.store import Want
 from mainspring.ports.wakeups import Bell, queue_topic
 from tests.support.builders import a_policy, a_run, a_worker, some_runs
-from tests.support.virtual_time import START, VirtualClock, run_virtual
+from tests.support.virtual_time import VirtualClock, run_virtual
 
 
 class World:
@@ -177,7 +177,7 @@ def test_a_hung_attempt_is_taken_from_a_live_worker_and_tried_again() -> None:
 def test_what_has_waited_too_long_ends_with_a_reason() -> None:
     async def scenario() -> None:
         world = World()
-        unstarted, unfinished = a_run(start_by=START + 5 * SECOND), a_run(deadline=START + 5 * SECOND)
+        unstarted, unfinished = a_run(start_within=5 * SECOND), a_run(deadline=5 * SECOND)
         await world.store.submit([unstarted, unfinished])
         async with world.reaper:
             await world.clock.sleep(7 * SECOND)

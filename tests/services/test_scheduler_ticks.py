@@ -5,6 +5,7 @@ import pytest
 
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.scheduler.scheduler import LOOK_EVERY
+from mainspring.control.scheduler.store_time import StoreTime
 from mainspring.domain import plan
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
@@ -117,6 +118,30 @@ def test_a_herd_of_crons_was_planned_before_it_comes(monkeypatch: pytest.MonkeyP
     assert all(0 <= late <= 200 * MILLISECOND for late in lateness)
     assert len(planned_at) == 3_000
     assert max(planned_at) < START + MINUTE
+
+
+@pytest.mark.parametrize("ahead", [MILLISECOND, 5 * MILLISECOND, 30 * MILLISECOND])
+def test_a_scheduler_that_is_ahead_of_the_store_fires_at_the_right_time(
+    monkeypatch: pytest.MonkeyPatch, ahead: Micros
+) -> None:
+    """Its fires are refused at first. The jobs are not forgotten, and the store is not pestered."""
+    estimate = StoreTime.now
+    monkeypatch.setattr(StoreTime, "now", lambda time: estimate(time) + ahead)
+
+    async def scenario() -> None:
+        clock = VirtualClock()
+        store = RemoteStore(clock)
+        (job,) = await store.put_jobs([a_job(a_spec(schedule=every_second()))])
+        async with Node(store):
+            await clock.sleep(30 * SECOND + 500 * MILLISECOND)
+        lateness = await lateness_of_ticks(store, job.id)
+        assert len(lateness) == 30
+        assert min(lateness) >= 0
+        assert max(lateness[1:]) <= 2 * PROMPT
+        assert store.calls["fire"] <= 2 * 30 + 2
+        assert store.calls["stage"] <= 30 * (SECOND // LOOK_EVERY + ahead // MILLISECOND + 5)
+
+    run_virtual(scenario())
 
 
 def _named(spec: JobSpec, number: int) -> JobSpec:

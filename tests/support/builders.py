@@ -56,8 +56,8 @@ def a_run(
     policy: RunPolicy | None = None,
     at: Instant | None = None,
     delay: Micros = 0,
-    start_by: Instant | None = None,
-    deadline: Instant | None = None,
+    start_within: Micros | None = None,
+    deadline: Micros | None = None,
 ) -> NewRun:
     if policy is None:
         policy = a_policy(key=key) if key else DEFAULT_POLICY
@@ -71,7 +71,7 @@ def a_run(
         policy=policy,
         at=at,
         delay=delay,
-        start_by=start_by,
+        start_within=start_within,
         deadline=deadline,
     )
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
+import apsw
 import asyncpg
+import pytest
 
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.domain.ids import JobId, RunId, SessionId
@@ -30,6 +32,9 @@ from mainspring.ports.store import Accepted, EventBatch, Fired, Retention, Stage
 from tests.support.builders import a_worker
 from tests.support.clock import ManualClock
 
+#: As a newer program might have written them.
+UNKNOWN_POLICY = '{"guarantee":"exactly-once"}'
+UNKNOWN_SPEC = '{"name":"job","task":"greet","schedule":{"type":"moon","phase":"full"}}'
 #: Few enough that a test can own them all.
 SHARDS = 8
 
@@ -65,6 +70,14 @@ class Harness(ABC):
     @abstractmethod
     async def let_transactions_end(self) -> None:
         """Wait until no transaction under way, of whomever, can hold events back."""
+
+    async def spoil_policy(self, run: RunId) -> None:
+        """Make the stored policy of a live run one that this program cannot read."""
+        pytest.skip("it keeps values, not rows")
+
+    async def spoil_spec(self, job: JobId) -> None:
+        """Make the stored spec of a job one that this program cannot read."""
+        pytest.skip("it keeps values, not rows")
 
     async def advance(self, duration: Micros) -> None:
         """Let time pass for the store."""
@@ -196,7 +209,21 @@ class SqliteHarness(ClockedHarness):
         from mainspring.adapters.store.sqlite import SqliteStore
 
         super().__init__()
+        self._path = path
         self.store = SqliteStore(path, self.clock, shards=SHARDS)
+
+    async def spoil_policy(self, run: RunId) -> None:
+        self._write("UPDATE body SET policy = ? WHERE id = (SELECT body FROM run WHERE id = ?)", UNKNOWN_POLICY, run)
+
+    async def spoil_spec(self, job: JobId) -> None:
+        self._write("UPDATE job_version SET spec = ? WHERE job_id = ?", UNKNOWN_SPEC, job)
+
+    def _write(self, statement: str, *values: str) -> None:
+        connection = apsw.Connection(str(self._path))
+        try:
+            connection.execute(statement, values)
+        finally:
+            connection.close()
 
 
 class PostgresHarness(Harness):
@@ -256,6 +283,12 @@ class PostgresHarness(Harness):
         deletes = [f'DELETE FROM "{table["relname"]}"' for table in tables]
         reset = ["UPDATE shard SET owner = NULL, epoch = 0", "UPDATE test_clock SET offset_us = 0"]
         await self._connection.execute("; ".join(deletes + reset))
+
+    async def spoil_policy(self, run: RunId) -> None:
+        await self._connection.execute("UPDATE body SET policy = $1 WHERE id = $2", UNKNOWN_POLICY.encode(), run)
+
+    async def spoil_spec(self, job: JobId) -> None:
+        await self._connection.execute("UPDATE job_version SET spec = $1 WHERE job_id = $2", UNKNOWN_SPEC.encode(), job)
 
     async def move_clock(self, duration: Micros) -> None:
         await self._connection.execute("UPDATE test_clock SET offset_us = offset_us + $1", duration)

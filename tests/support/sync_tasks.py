@@ -80,6 +80,15 @@ def fail(arguments: Arguments) -> None:
     raise ValueError(f"bad input in {os.getpid()}")
 
 
+class NotAnException(BaseException):
+    """What a handler may raise without knowing better."""
+
+
+def raise_oddly(arguments: Arguments) -> None:
+    kinds = (NotAnException, GeneratorExit, KeyboardInterrupt, SystemExit)
+    raise next(kind for kind in kinds if kind.__name__ == arguments["kind"])("by a handler")
+
+
 def leave_a_grandchild(arguments: Arguments) -> None:
     grandchild = subprocess.Popen(["sleep", "1000"])
     _note(arguments, f"{os.getpid()} {grandchild.pid}")
@@ -124,12 +133,14 @@ class Application:
             make_noise,
             big,
             fail,
+            raise_oddly,
             leave_a_grandchild,
             spin,
         ]
         handlers: dict[str, Handler] = {function.__name__: _handler(function) for function in functions}
         handlers["process_sleep"] = _handler(sleep, "process")
         handlers["thread_sleep"] = _handler(sleep, "thread")
+        handlers["thread_raise_oddly"] = _handler(raise_oddly, "thread")
         handlers["async_identify"] = AsyncHandler("async_identify", async_identify)
         handlers["async_exit"] = AsyncHandler("async_exit", async_exit)
         return handlers

@@ -16,9 +16,12 @@ import psutil
 import pytest
 
 from mainspring.adapters.clock.system import SystemClock
+from mainspring.bootstrap import Node, Role
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.domain.run import NewRun, Outcome, RunPolicy, RunState
+from mainspring.settings import load
 from mainspring.worker.settings import ChildSettings, WorkerSettings
+from tests.support import submitting_tasks
 from tests.support.builders import a_policy, a_run
 from tests.support.sync_tasks import Application
 from tests.support.worker_kit import Bench, Tasks
@@ -131,6 +134,17 @@ async def test_an_error_comes_with_the_frames_of_the_task_alone() -> None:
         assert "interruption.py" not in view.error
 
 
+@pytest.mark.parametrize("task", ["raise_oddly", "thread_raise_oddly"])
+async def test_whatever_a_sync_task_raises_is_its_failure(task: str) -> None:
+    kinds = ("NotAnException", "GeneratorExit", "KeyboardInterrupt", "SystemExit")
+    async with a_worker() as bench:
+        for kind, run in zip(kinds, await bench.submit(*[call(task, kind=kind) for kind in kinds]), strict=True):
+            view = await bench.until(run)
+            assert view.state is RunState.FAILED
+            assert view.error is not None
+            assert view.error.splitlines()[-1].endswith(f"{kind}: by a handler")
+
+
 async def test_a_result_that_is_too_large_is_a_failure_that_says_so() -> None:
     async with a_worker() as bench:
         (run,) = await bench.submit(call("big"))
@@ -175,6 +189,23 @@ async def test_a_child_that_uses_too_much_memory_is_replaced() -> None:
             (run,) = await bench.submit(call("identify"))
             pids.add((await bench.until(run)).result)
         assert len(pids) == 3
+
+
+@pytest.mark.parametrize("setting", ["worker.recycle_child_after_runs", "worker.recycle_child_memory"])
+async def test_children_are_replaced_as_the_settings_say(setting: str, tmp_path: Path) -> None:
+    app = submitting_tasks.app
+    settings = load({"store": str(tmp_path / "app.db"), "worker.children": "1", setting: "1"})
+    node = Node(settings, {Role.WORKER}, app, "tests.support.submitting_tasks:app")
+    await node.engine.open()
+    app.use(node.engine)
+    try:
+        await node.start()
+        results = [(await (await submitting_tasks.identify.submit()).wait("20s")).result for _ in range(3)]
+        assert len(set(results)) == 3
+    finally:
+        await node.stop()
+        await app.close()
+        await node.engine.close()
 
 
 # Stopping

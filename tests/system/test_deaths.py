@@ -133,8 +133,9 @@ async def test_a_killed_scheduler_misses_no_tick_and_none_is_two_seconds_late(
     try:
         while await connection.fetchval("SELECT count(*) FROM mainspring.history WHERE job_id IS NOT NULL") < 200:
             await asyncio.sleep(0.1)
-        owners = await connection.fetchval("SELECT count(DISTINCT owner) FROM mainspring.shard WHERE owner IS NOT NULL")
-        assert owners == 3
+        # On a busy machine the last of them takes its time to start.
+        while await connection.fetchval("SELECT count(DISTINCT owner) FROM mainspring.shard") < 3:
+            await asyncio.sleep(0.1)
         runs = [a_moment(jobs, 1, delay=random.randrange(4 * SECOND)) for _ in range(500)]
         await jobs.submit_many(runs)
         killed_at = await store.now()

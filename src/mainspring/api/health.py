@@ -20,11 +20,17 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Check: TypeAlias = Callable[[], Awaitable[Mapping[str, object]]]
 
 
+def address_of(host: str, port: int) -> str:
+    """As it stands in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class HealthServer:
     """A service that answers over HTTP on one address."""
 
     def __init__(self, host: str, port: int, check: Check, clock: Clock) -> None:
-        self._host = host
+        # The server takes addresses only; what a file says about the name could reach further than this machine.
+        self._host = "127.0.0.1" if host == "localhost" else host
         self._port = port
         self._check = check
         self._clock = clock
@@ -37,10 +43,14 @@ class HealthServer:
             self._answer, address=self._host, port=self._port, interface=Interfaces.ASGINL, log_enabled=False
         )
         self._task = asyncio.create_task(self._server.serve())
-        while not self._task.done() and not await _reachable(self._host, self._port):
-            await self._clock.sleep(10 * MILLISECOND)
-        if self._task.done():
-            self._task.result()
+        try:
+            while not self._task.done() and not await _reachable(self._host, self._port):
+                await self._clock.sleep(10 * MILLISECOND)
+            if self._task.done():
+                self._task.result()
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         server, self._server = self._server, None
@@ -70,14 +80,14 @@ async def _reply(send: Send, status: int, body: Mapping[str, object]) -> None:
 def _refuse_taken(host: str, port: int) -> None:
     """Say it before anything starts, in words."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError as error:
-            raise Invalid(
-                "port", f"{host}:{port} cannot be used: {error.strerror}", "choose another with --port"
-            ) from None
+    except OSError as error:
+        raise Invalid(
+            "port", f"{address_of(host, port)} cannot be used: {error.strerror}", "choose another with --port"
+        ) from None
 
 
 async def _reachable(host: str, port: int) -> bool:

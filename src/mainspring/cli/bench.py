@@ -18,7 +18,9 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else there.")] = False,
     only: Annotated[str, typer.Option("--only", help="Some measurements, by name: full,drain,idle …")] = "",
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Take medians of so many rounds.")] = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="The window of the full cycle.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=1, max=86_400, help="The window of the full cycle.")
+    ] = None,
     soak: Annotated[str | None, typer.Option("--soak", help="Full load for so long, such as 30m, and no more.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Worker processes on PostgreSQL.")] = None,
     scale: Annotated[float, typer.Option("--scale", min=0.0001, max=1, hidden=True)] = 1,

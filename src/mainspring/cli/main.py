@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import mainspring
-from mainspring.cli import bench, processes, store
+from mainspring.cli import bench, processes, schedules, store
 from mainspring.domain.errors import MainspringError
 
 application = typer.Typer(
@@ -18,6 +18,7 @@ application = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 processes.register(application)
+schedules.register(application)
 store.register(application)
 bench.register(application)
 
@@ -39,13 +40,20 @@ def _root(
 
 def main() -> None:
     try:
-        application()
+        # Alone, typer shows the help for no arguments, and a box around each of its own errors.
+        status = application(standalone_mode=len(sys.argv) < 2)
     except MainspringError as error:
-        sys.exit(_say(error))
+        status = _say(str(error))
     except KeyboardInterrupt:
-        sys.exit(130)
+        status = 130
+    except Exception as error:
+        # What typer, or click in its older versions, says about options.
+        if not hasattr(error, "format_message"):
+            raise
+        status = _say(error.format_message())
+    sys.exit(status)
 
 
-def _say(error: MainspringError) -> int:
-    typer.echo(f"mainspring: {error}", err=True)
+def _say(message: str) -> int:
+    typer.echo(f"mainspring: {'; '.join(message.splitlines())}", err=True)
     return 2

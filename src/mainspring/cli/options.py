@@ -2,11 +2,14 @@
 
 import importlib
 import sys
+import sysconfig
+import traceback
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
+import mainspring
 from mainspring.domain.errors import Invalid
 from mainspring.sdk.app import Mainspring
 from mainspring.settings import Settings, load, parse_queues
@@ -28,6 +31,13 @@ Name: TypeAlias = Annotated[str | None, typer.Option("--name", help="A label for
 LogLevel: TypeAlias = Annotated[
     str | None, typer.Option("--log-level", help="debug, info, warning or error.", show_default=False)
 ]
+#: Frames of the import system, of the libraries, and of ours.
+_NOT_THE_APPLICATION = (
+    "<",
+    sysconfig.get_path("stdlib"),
+    sysconfig.get_path("purelib"),
+    str(Path(mainspring.__file__).parent),
+)
 Application: TypeAlias = Annotated[str, typer.Argument(help="The application, as in module:app.", metavar="MODULE:APP")]
 
 
@@ -43,13 +53,25 @@ def load_application(path: str) -> Mainspring:
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise Invalid("application", f"there is no module {error.name!r} here") from None
-        raise Invalid("application", f"{module_name} cannot be imported: {error}") from error
-    except Exception as error:
-        raise Invalid("application", f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise Invalid("application", f"{module_name} cannot be imported: {error}", _line_of(error)) from error
+    except (Exception, SystemExit) as error:
+        raise Invalid(
+            "application", f"{module_name} cannot be imported: {type(error).__name__}: {error}", _line_of(error)
+        ) from error
     found = getattr(module, attribute, None)
     if not isinstance(found, Mainspring):
         raise Invalid("application", f"{module_name} has no Mainspring called {attribute!r}")
     return found
+
+
+def _line_of(error: BaseException) -> str:
+    """Where in the application it happened; nothing where that is not known, or the error says it itself."""
+    lines = [
+        f"{frame.filename}, line {frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_NOT_THE_APPLICATION)
+    ]
+    return lines[-1] if lines and not isinstance(error, SyntaxError) else ""
 
 
 def settings_of(application: Mainspring | None, config: Path | None, **flags: object) -> Settings:
@@ -58,6 +80,6 @@ def settings_of(application: Mainspring | None, config: Path | None, **flags: ob
     queues = given.pop("worker.queues", None)
     if queues:
         given["worker.queues"] = parse_queues(queues, "--queue")
-    if application is not None and config is None:
-        return application.settings(given)
+    if application is not None:
+        return application.settings(given, config)
     return load(given, file=config)

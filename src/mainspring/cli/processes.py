@@ -26,11 +26,15 @@ from mainspring.cli.options import (
     load_application,
     settings_of,
 )
-from mainspring.domain.instant import isoformat
+from mainspring.domain.instant import SECOND, Micros, isoformat
+from mainspring.domain.job import Job, JobState
 from mainspring.domain.schedule import describe
-from mainspring.runtime.signals import StopSignals
+from mainspring.runtime.signals import LastResort, StopSignals, flush
 from mainspring.sdk.app import Mainspring
 from mainspring.settings import Settings
+
+#: What the interpreter may take to exit when everything is closed.
+_EXITING: Micros = 2 * SECOND
 
 
 def register(application: typer.Typer) -> None:
@@ -99,44 +103,65 @@ def worker(
 
 def _run(settings: Settings, roles: set[Role], app: Mainspring | None, path: str | None) -> None:
     logs.configure(settings.log)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        recycled = runner.run(_serve(settings, roles, app, path))
-    if recycled:
-        # Same command, same arguments, a fresh process: memory that was lost is back.
-        os.execv(sys.executable, [sys.executable, "-m", "mainspring", *sys.argv[1:]])  # noqa: S606
+    node = Node(settings, roles, app, path)
+    with (
+        LastResort(node.engine.clock) as last_resort,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        if runner.run(_serve(node, app, last_resort, settings.worker.grace)):
+            # Same command, same arguments, a fresh process: memory that was lost is back.
+            flush()
+            os.execv(sys.executable, [sys.executable, "-m", "mainspring", *sys.argv[1:]])  # noqa: S606
 
 
-async def _serve(settings: Settings, roles: set[Role], app: Mainspring | None, path: str | None) -> bool:
-    async with StopSignals() as stop:
-        node = Node(settings, roles, app, path)
-        if app is not None:
-            app.use(node.engine)
-        await node.engine.open()
+async def _serve(node: Node, app: Mainspring | None, last_resort: LastResort, grace: Micros) -> bool:
+    """Until a signal comes or the worker has recycled, which is what it returns. After it, nothing of ours is left."""
+    status = 1
+    async with StopSignals(last_resort, grace) as stop:
+        insisting = asyncio.create_task(_when(stop.insisted.wait(), node.stop_now))
         try:
-            await node.start()
-            if app is not None:
-                for job in await app.declare():
-                    fires = ", ".join(map(isoformat, job.next_fires())) or "when its run has ended"
-                    typer.echo(f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}: {fires}", err=True)
-            typer.echo(node.banner(), err=True)
-            leaving = await _first(stop.asked.wait(), node.wants_recycling())
-            insisting = asyncio.create_task(_when(stop.insisted.wait(), node.stop_now))
+            started = await _first(stop.asked.wait(), _start(node, app)) == 1
+            recycled = started and await _first(stop.asked.wait(), node.recycled()) == 1
+            status = 0
+        finally:
             await node.stop()
             insisting.cancel()
-            return leaving == 1
-        finally:
             await node.engine.close()
+            # What handlers left behind, such as threads, must not keep the process alive.
+            last_resort.end_within(_EXITING, status)
+    return recycled
+
+
+async def _start(node: Node, app: Mainspring | None) -> None:
+    await node.engine.open()
+    if app is not None:
+        app.use(node.engine)
+        # First: if a schedule is refused, nothing has begun.
+        for job in await app.declare():
+            typer.echo(f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}: {_coming(job)}", err=True)
+    await node.start()
+    typer.echo(node.banner(), err=True)
+
+
+def _coming(job: Job) -> str:
+    fires = job.next_fires()
+    if not fires:
+        return "when its run has ended" if job.state is JobState.SCHEDULED else job.state.value
+    return ", ".join(map(isoformat, fires))
 
 
 async def _first(*waits: Coroutine[None, None, object]) -> int:
-    """Which of these is done first."""
+    """Which of these is done first. The others have ended, too, when this returns."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return min(tasks.index(task) for task in done)
+        first = min(tasks.index(task) for task in done)
+        await tasks[first]
+        return first
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _when(event: Awaitable[object], action: Callable[[], None]) -> None:

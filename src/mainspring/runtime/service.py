@@ -5,12 +5,11 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Protocol, Self
 
-import structlog
-
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.ports.wakeups import Bell
+from mainspring.runtime.log import get_logger
 
 _FIRST_BACK_OFF: Micros = 50 * MILLISECOND
 _LONGEST_BACK_OFF: Micros = 2 * SECOND
@@ -34,7 +33,7 @@ class TickingService(ABC):
         self.name = name
         self.clock = clock
         self.bell = bell
-        self.log = structlog.get_logger(f"mainspring.{name}")
+        self.log = get_logger(f"mainspring.{name}")
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
         self._back_off = 0

@@ -3,11 +3,10 @@
 from types import TracebackType
 from typing import Self
 
-import structlog
-
+from mainspring.runtime.log import get_logger
 from mainspring.runtime.service import Service
 
-_log = structlog.get_logger("mainspring.supervisor")
+_log = get_logger("mainspring.supervisor")
 
 
 class Supervisor:

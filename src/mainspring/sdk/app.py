@@ -1,20 +1,25 @@
 """The application: its tasks, its schedules, and the store they are submitted to."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
+
+import msgspec
 
 from mainspring import settings as configuration
 from mainspring.bootstrap import Engine
 from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.checks import check_word
 from mainspring.domain.cron import DstFold, DstGap
-from mainspring.domain.errors import Conflict
+from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.instant import Duration, from_datetime, parse_duration
 from mainspring.domain.job import Job, JobSpec, NewJob, Overlap
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
-from mainspring.domain.retry import RetryPolicy
+from mainspring.domain.retry import RetryPolicy, check_retries
 from mainspring.domain.run import RunPolicy, check_name
 from mainspring.domain.schedule import CronSchedule, Interval
 from mainspring.sdk.context import Context
@@ -25,6 +30,7 @@ from mainspring.worker.handler import Handler
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E", bound=StrEnum)
 
 
 class MakeTask(Protocol):
@@ -62,13 +68,17 @@ class Mainspring:
         self.tenant = check_name("tenant", tenant)
         self._tasks: dict[str, Task[..., Any]] = {}
         self._jobs: dict[str, tuple[JobSpec, bytes]] = {}
-        self._engine: Engine | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        #: What the process was started with, flags and all, where somebody has said so.
+        self._settled: Settings | None = None
+        self._engines: dict[asyncio.AbstractEventLoop, Engine] = {}
+        self._kept: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
 
-    def settings(self, flags: Mapping[str, object] | None = None) -> Settings:
+    def settings(self, flags: Mapping[str, object] | None = None, file: Path | None = None) -> Settings:
         """The settings of this application; what is said here in code gives way to flags only."""
+        if self._settled is not None and flags is None and file is None:
+            return self._settled
         given = {name: value for name, value in (flags or {}).items() if value is not None}
-        return configuration.load({**self._flags, **given})
+        return configuration.load({**self._flags, **given}, file=file)
 
     @overload
     def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
@@ -112,15 +122,18 @@ class Mainspring:
         """
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
-            chosen = check_name("task", name or function.__name__)
+            if not callable(function):
+                raise Invalid("task", f"{function!r:.40} is not a function", "a name is given as name=…")
+            chosen = check_name("task", name or _name_of(function))
             if chosen in self._tasks:
                 raise Conflict(f"task {chosen!r} is defined twice; give one of them a name of its own")
             policy = RunPolicy(
-                retry=retry or RetryPolicy(max_retries=retries),
+                retry=retry or RetryPolicy(max_retries=check_retries("retries", retries)),
                 timeout=parse_duration(timeout, "timeout"),
                 guarantee=guarantee,
             )
             policy.check()
+            check_word("executor", executor, ("child", "process", "thread"))
             options = Options(queue=check_name("queue", queue), priority=check_priority(priority), policy=policy)
             task: Task[..., Any] = Task(self, function, chosen, options, executor)
             self._tasks[chosen] = task
@@ -146,10 +159,10 @@ class Mainspring:
         schedule = CronSchedule(
             expression=expression,
             timezone=timezone,
-            gap=DstGap(dst_gap),
-            fold=DstFold(dst_fold),
-            start=None if start is None else from_datetime(start),
-            end=None if end is None else from_datetime(end),
+            gap=_member("dst_gap", dst_gap, DstGap),
+            fold=_member("dst_fold", dst_fold, DstFold),
+            start=None if start is None else from_datetime(start, "start"),
+            end=None if end is None else from_datetime(end, "end"),
             jitter=parse_duration(jitter, "jitter"),
         )
         return self._scheduled(schedule, name, overlap, catch_up)
@@ -170,8 +183,8 @@ class Mainspring:
         schedule = Interval(
             every=parse_duration(interval, "every"),
             mode=mode,
-            start=None if start is None else from_datetime(start),
-            end=None if end is None else from_datetime(end),
+            start=None if start is None else from_datetime(start, "start"),
+            end=None if end is None else from_datetime(end, "end"),
             jitter=parse_duration(jitter, "jitter"),
         )
         return self._scheduled(schedule, name, overlap, catch_up)
@@ -193,7 +206,7 @@ class Mainspring:
                 queue=options.queue,
                 priority=options.priority,
                 policy=options.policy,
-                overlap=Overlap(overlap),
+                overlap=_member("overlap", overlap, Overlap),
                 catch_up=catch_up if isinstance(catch_up, CatchUp) else CatchUp(mode=catch_up),
             )
             spec.check()
@@ -228,26 +241,50 @@ class Mainspring:
         """Submit by name, with a payload that is JSON already. Tasks have a ``submit`` that is typed."""
         engine = await self.engine()
         run_id = engine.jobs.new_run_id(options.policy.ordering_key)
-        run = new_run(run_id, task, payload, options, self.tenant, engine.clock.now())
+        run = new_run(run_id, task, payload, options, self.tenant)
         accepted = await engine.jobs.submit(run)
         return RunHandle(self, accepted.id, accepted.state)
 
     async def engine(self) -> Engine:
-        """The open engine of this loop; opened when it is first needed."""
+        """The open engine of this loop; opened when it is first needed, and closed when the loop ends."""
         loop = asyncio.get_running_loop()
-        if self._engine is None or self._loop is not loop:
-            engine = Engine(self.settings())
-            self._engine, self._loop = engine, loop
-        await self._engine.open()
-        return self._engine
+        engine = self._engines.get(loop)
+        if engine is None:
+            if self._settled is not None and self._settled.store == "memory:":
+                raise Invalid("store", "memory: is there for one event loop alone", "a path, or submit from there")
+            engine = self._engines[loop] = Engine(self.settings())
+            kept = self._kept[loop] = self._keep(engine)
+            await anext(kept)
+        await engine.open()
+        return engine
 
     def use(self, engine: Engine) -> None:
-        """Submit through an engine that somebody else opened and will close."""
-        self._engine, self._loop = engine, asyncio.get_running_loop()
+        """Submit from this loop through an engine that somebody else opened and will close, and from other loops to
+        the same store."""
+        self._settled = engine.settings
+        self._engines[asyncio.get_running_loop()] = engine
+
+    def adopt(self, settings: bytes) -> None:
+        """In a child process: the settings of the worker, so that what handlers submit goes to the same store."""
+        self._settled = msgspec.json.decode(settings, type=Settings)
 
     async def close(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None and self._loop is asyncio.get_running_loop():
+        """Let go of this loop's engine."""
+        loop = asyncio.get_running_loop()
+        self._engines.pop(loop, None)
+        kept = self._kept.pop(loop, None)
+        if kept is not None:
+            await kept.aclose()
+
+    async def _keep(self, engine: Engine) -> AsyncGenerator[None, None]:
+        """A loop that ends closes its async generators first: so ``asyncio.run(task.submit())`` leaves nothing open."""
+        loop = asyncio.get_running_loop()
+        try:
+            yield
+        finally:
+            self._kept.pop(loop, None)
+            if self._engines.get(loop) is engine:
+                del self._engines[loop]
             await engine.close()
 
     async def __aenter__(self) -> Self:
@@ -258,3 +295,17 @@ class Mainspring:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name: str | None = getattr(function, "__name__", None)
+    if name is None:
+        raise Invalid("task", f"{function!r:.40} has no name", "make it a function of its own")
+    return name
+
+
+def _member(field: str, word: str, kind: type[E]) -> E:
+    try:
+        return kind(word)
+    except ValueError:
+        raise Invalid(field, f"{word!r:.40} is not one of its words", ", ".join(kind)) from None

@@ -10,8 +10,9 @@ import msgspec
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Duration, Instant, from_datetime, parse_duration
-from mainspring.domain.rank import DEFAULT_PRIORITY
-from mainspring.domain.run import HeldRun, NewRun, RunPolicy
+from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
+from mainspring.domain.retry import check_retries
+from mainspring.domain.run import HeldRun, NewRun, RunPolicy, check_name, check_policy
 from mainspring.sdk.arguments import Arguments, encode_result
 from mainspring.sdk.context import LOCAL
 from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
@@ -74,18 +75,21 @@ class Submitter(Generic[P]):
         options = self._options
         policy = options.policy
         if retries is not None:
-            policy = msgspec.structs.replace(policy, retry=msgspec.structs.replace(policy.retry, max_retries=retries))
+            retry = msgspec.structs.replace(policy.retry, max_retries=check_retries("retries", retries))
+            policy = msgspec.structs.replace(policy, retry=retry)
         if timeout is not None:
             policy = msgspec.structs.replace(policy, timeout=parse_duration(timeout, "timeout"))
         if ordering_key is not None:
             policy = msgspec.structs.replace(policy, ordering_key=ordering_key)
         if guarantee is not None:
             policy = msgspec.structs.replace(policy, guarantee=guarantee)
+        if policy is not options.policy:
+            check_policy(policy)
         chosen = Options(
-            queue=options.queue if queue is None else queue,
-            priority=options.priority if priority is None else priority,
+            queue=options.queue if queue is None else check_name("queue", queue),
+            priority=options.priority if priority is None else check_priority(priority),
             policy=policy,
-            at=options.at if at is None else from_datetime(at),
+            at=options.at if at is None else from_datetime(at, "at"),
             delay=options.delay if delay is None else parse_duration(delay, "delay"),
             start_within=options.start_within if start_within is None else parse_duration(start_within, "start_within"),
             deadline=options.deadline if deadline is None else parse_duration(deadline, "deadline"),
@@ -143,9 +147,8 @@ class Task(Submitter[P], Generic[P, R]):
         return SyncHandler(self.name, invoke_and_block, self._executor)
 
 
-def new_run(run_id: RunId, task: str, payload: bytes, options: Options, tenant: str, now: Instant) -> NewRun:
-    """A run as the store takes it. Limits count from when it is due."""
-    due = options.at if options.at is not None else now + options.delay
+def new_run(run_id: RunId, task: str, payload: bytes, options: Options, tenant: str) -> NewRun:
+    """A run as the store takes it. What counts from now does so by the store's clock, not by this one."""
     return NewRun(
         id=run_id,
         task=task,
@@ -156,6 +159,6 @@ def new_run(run_id: RunId, task: str, payload: bytes, options: Options, tenant: 
         policy=options.policy,
         at=options.at,
         delay=options.delay,
-        start_by=None if options.start_within is None else due + options.start_within,
-        deadline=None if options.deadline is None else due + options.deadline,
+        start_within=options.start_within,
+        deadline=options.deadline,
     )

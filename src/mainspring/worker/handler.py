@@ -1,7 +1,7 @@
 """What a worker knows of a task: its name, where it runs, and how to call it."""
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -34,3 +34,10 @@ class HandlerSource(Protocol):
     """Where handlers come from. Child processes import the same object by its path and ask it again."""
 
     def handlers(self) -> Mapping[str, Handler]: ...
+
+
+@runtime_checkable
+class Adopter(Protocol):
+    """A source that wants to know, in a child process, what its worker was started with."""
+
+    def adopt(self, settings: bytes) -> None: ...

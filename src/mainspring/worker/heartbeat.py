@@ -10,16 +10,16 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import FrameType
 from typing import ParamSpec, Protocol, TypeAlias
-
-import structlog
 
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Beat, Workforce
+from mainspring.runtime.log import get_logger
+from mainspring.runtime.threads import joined
 from mainspring.worker.attempt import Holding
 from mainspring.worker.settings import WorkerSettings
 
@@ -32,7 +32,7 @@ _PULSE: Micros = 500 * MILLISECOND
 _BLOCKED_AFTER: Micros = 2 * SECOND
 _TELL_AGAIN_AFTER: Micros = 10 * SECOND
 
-_log = structlog.get_logger("mainspring.heartbeat")
+_log = get_logger("mainspring.heartbeat")
 
 #: Opens a store for the heartbeat's own thread.
 OpenWorkforce: TypeAlias = Callable[[], AbstractAsyncContextManager[Workforce]]
@@ -103,7 +103,9 @@ class Heartbeat:
         self._stopped = True
         self.hurry()
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, self._settings.beat_interval / SECOND)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.beat_interval / SECOND):
+                    await joined(self._thread)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

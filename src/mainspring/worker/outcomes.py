@@ -75,12 +75,6 @@ class Outcomes:
         """Tell nothing of it, however it ends; its slot stays taken until it does."""
         attempt.dropped = True
 
-    def abandon(self, attempt: Attempt) -> None:
-        """It would not stop, and the process is leaving: give it back all the same. The fence keeps its end out."""
-        if not attempt.dropped:
-            self._settler.add(attempt, self._give_back(attempt, "the worker left"))
-            attempt.dropped = True
-
     def _end(self, attempt: Attempt, settlement: Settlement) -> None:
         running = self.running
         running.pop(attempt, None)

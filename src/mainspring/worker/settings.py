@@ -21,6 +21,8 @@ class ChildSettings(msgspec.Struct, frozen=True, kw_only=True):
     patience: Micros = SECOND
     recycle_after_runs: int | None = None
     recycle_memory_bytes: int | None = None
+    #: What the application's ``adopt`` is called with in every child; not called when it is empty.
+    adopts: bytes = b""
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,21 +4,20 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-import structlog
-
 from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.domain.run import RunState, Settlement, Verdict, settle_failure
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Workforce
 from mainspring.ports.wakeups import SCHEDULES, Wakeups, queue_topic
+from mainspring.runtime.log import get_logger
 from mainspring.worker.attempt import Attempt
 from mainspring.worker.settings import WorkerSettings
 
 _FIRST_BACK_OFF: Micros = 50 * MILLISECOND
 _LONGEST_BACK_OFF: Micros = 2 * SECOND
 
-_log = structlog.get_logger("mainspring.settler")
+_log = get_logger("mainspring.settler")
 
 
 class Settler:

@@ -6,14 +6,13 @@ from contextlib import suppress
 from random import Random
 from typing import TypeAlias
 
-import structlog
-
 from mainspring.domain.errors import MainspringError, StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.domain.run import ALONE_AFTER, HeldRun, Outcome
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Beat, NewSession, Workforce
 from mainspring.ports.wakeups import CANCELS, Wakeups, queue_topic
+from mainspring.runtime.log import get_logger
 from mainspring.runtime.service import TickingService
 from mainspring.worker.attempt import NEVER, Attempt, Holding, Stop
 from mainspring.worker.cancellation import Cancellation
@@ -74,7 +73,7 @@ class Worker:
         self.holding: Holding | None = None
         self._store = store
         self._clock = clock
-        self._log = structlog.get_logger("mainspring.worker").bind(worker=settings.name)
+        self._log = get_logger("mainspring.worker", worker=settings.name)
         self._most_unflushed = max(10 * sum(settings.queues.values()), _FEWEST_UNFLUSHED)
         self._held_back = False
         self._accepted = 0
@@ -119,7 +118,11 @@ class Worker:
         await self._claimer.start()
 
     async def stop(self, grace: Micros | None = None) -> None:
-        """Drain: claim nothing more, let what runs finish, give back what is not done after the grace period."""
+        """Drain: claim nothing more, let what runs finish, give back what is not done after the grace period.
+
+        Nothing is told of what will not stop. Its run is found lost when the lease has run out; the process should be
+        gone by then.
+        """
         if self.holding is None and self._leaving is None and self._reopening is None:
             return
         self._leave_within(self.settings.grace if grace is None else grace)
@@ -173,7 +176,7 @@ class Worker:
         await self._wait_until(lambda: not self._running, _STOPPING)
         for attempt in list(self._running):
             self._log.warning("an attempt was left behind", run=attempt.held.id, task=attempt.held.task)
-            self._outcomes.abandon(attempt)
+            self._outcomes.drop(attempt)
         await self._wait_until(lambda: not self._settler.unflushed, _FLUSHING)
         if self._reopening is not None:
             self._reopening.cancel()
@@ -196,7 +199,10 @@ class Worker:
                 # A claim without an answer may have started something: it goes back uncharged, not as lost.
                 held = list(holding.held)
                 await self._store.beat(holding.session, self.settings.lease, held, (), holding.last_claim)
-                await self._store.close_session(holding.session)
+                if not any(attempt.holding is holding for attempt in self._running):
+                    await self._store.close_session(holding.session)
+                # Otherwise something would not stop. It ends with this process, and the lease runs out after that:
+                # only then is it lost, and may it start elsewhere or count as cancelled.
 
     async def _wait_until(self, done: Callable[[], bool], at_most: Micros) -> None:
         give_up = self._clock.monotonic() + at_most

@@ -17,6 +17,7 @@ from typing import cast
 
 from mainspring.domain.run import HeldRun
 from mainspring.worker.executors.frames import (
+    Adopt,
     Begin,
     Ended,
     Finish,
@@ -31,7 +32,7 @@ from mainspring.worker.executors.frames import (
 )
 from mainspring.worker.executors.interruption import Call
 from mainspring.worker.executors.lifeline import end_when_still, end_with_worker, leave_nobody_behind
-from mainspring.worker.handler import AsyncHandler, Handler, HandlerSource
+from mainspring.worker.handler import Adopter, AsyncHandler, Handler, HandlerSource
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.results import result_problem
 from mainspring.worker.trace import describe
@@ -49,6 +50,7 @@ class Child:
         self._waiting: SimpleQueue[tuple[Start, Call]] = SimpleQueue()
         self._calls: dict[int, tuple[Start, Call]] = {}
         self._threads = 0
+        self._application: HandlerSource | None = None
         self._handlers: Mapping[str, Handler] = {}
         self._measures_memory = False
 
@@ -61,6 +63,9 @@ class Child:
                     case Begin() as begin:
                         if not self._begin(begin):
                             return
+                    case Adopt(settings=settings):
+                        if isinstance(self._application, Adopter):
+                            self._application.adopt(settings)
                     case Start() as start:
                         self._start(start)
                     case Interrupt(key=key, cancelled=cancelled):
@@ -75,7 +80,8 @@ class Child:
         self._measures_memory = begin.measures_memory
         sys.path[:] = begin.path
         try:
-            self._handlers = load(self._source).handlers()
+            self._application = load(self._source)
+            self._handlers = self._application.handlers()
         except BaseException as error:
             self._send(Refused(f"{self._source} could not be loaded in a child process:\n{describe(error)}"))
             return False

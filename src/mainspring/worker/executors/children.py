@@ -5,16 +5,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-import structlog
-
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.ports.clock import Clock
+from mainspring.runtime.log import get_logger
 from mainspring.worker.attempt import NEVER, Attempt, Stop
 from mainspring.worker.executors.lifeline import Lifeline
 from mainspring.worker.executors.process import ChildProcess
 from mainspring.worker.outcomes import Outcomes
 
-_log = structlog.get_logger("mainspring.children")
+_log = get_logger("mainspring.children")
 
 #: After runs had to wait for a thread, their queue asks for no more than there is room, for this long.
 _NARROW: Micros = 10 * SECOND
@@ -33,6 +32,7 @@ class ChildPool:
         self,
         *,
         source: str,
+        adopts: bytes,
         size: int,
         threads: int,
         clock: Clock,
@@ -48,6 +48,7 @@ class ChildPool:
         recycle_memory_bytes: int | None = None,
     ) -> None:
         self._source = source
+        self._adopts = adopts
         self._size = size
         self._threads = threads
         self._clock = clock
@@ -170,6 +171,8 @@ class ChildPool:
             clock=self._clock,
             owner=self,
         )
+        if self._adopts:
+            child.adopt(self._adopts)
         self._children.add(child)
         self._all_gone.clear()
         self._watch(child.started_at + self._start_timeout)

@@ -3,10 +3,9 @@
 import os
 from collections.abc import Callable
 
-import structlog
-
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.ports.clock import Clock
+from mainspring.runtime.log import get_logger
 from mainspring.worker.attempt import Attempt
 from mainspring.worker.executors.children import UNLIMITED, ChildPool
 from mainspring.worker.executors.lifeline import Lifeline
@@ -15,7 +14,7 @@ from mainspring.worker.handler import SyncHandler
 from mainspring.worker.outcomes import Outcomes
 from mainspring.worker.settings import WorkerSettings
 
-_log = structlog.get_logger("mainspring.children")
+_log = get_logger("mainspring.children")
 
 
 class Crew:
@@ -102,6 +101,7 @@ class Crew:
         assert self.source is not None
         return ChildPool(
             source=self.source,
+            adopts=children.adopts,
             size=size,
             threads=threads,
             clock=self._clock,

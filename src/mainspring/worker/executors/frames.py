@@ -21,6 +21,12 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     silence: int
 
 
+class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
+    """What the application is told about its worker, before anything starts."""
+
+    settings: bytes
+
+
 class Start(msgspec.Struct, frozen=True, tag="start"):
     """Run this. The key is the worker's: the same run may come twice."""
 
@@ -58,7 +64,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     memory: int
 
 
-ToChild: TypeAlias = Begin | Start | Interrupt | Finish
+ToChild: TypeAlias = Begin | Adopt | Start | Interrupt | Finish
 FromChild: TypeAlias = Ready | Refused | Ended
 
 _encoder = msgspec.msgpack.Encoder()

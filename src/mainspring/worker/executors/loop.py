@@ -37,7 +37,8 @@ class LoopExecutor:
         attempt.begun = True
         try:
             result = await invoke(attempt.held)
-        except (Exception, asyncio.CancelledError, SystemExit) as error:
+        except BaseException as error:
+            # Whatever user code raises is its own failure: let through, it would end the worker, or nobody would hear.
             self._outcomes.failed(attempt, describe(error))
         else:
             self._outcomes.succeeded(attempt, result)

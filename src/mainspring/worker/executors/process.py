@@ -14,7 +14,7 @@ from mainspring.domain.instant import Micros
 from mainspring.ports.clock import Clock
 from mainspring.worker.attempt import Attempt
 from mainspring.worker.executors.channel import Channel
-from mainspring.worker.executors.frames import Begin, Ended, Finish, FromChild, Interrupt, Ready, Refused, Start
+from mainspring.worker.executors.frames import Adopt, Begin, Ended, Finish, FromChild, Interrupt, Ready, Refused, Start
 from mainspring.worker.executors.lifeline import Lifeline
 
 _PROGRAM = "mainspring.worker.executors.child"
@@ -108,6 +108,10 @@ class ChildProcess:
     def backlog(self) -> list[Attempt]:
         """Attempts that wait until it is ready."""
         return list(self._backlog)
+
+    def adopt(self, settings: bytes) -> None:
+        """Tell the application there what its worker was started with."""
+        self._channel.send(Adopt(settings))
 
     def give(self, attempt: Attempt) -> None:
         self.given += 1

@@ -1,0 +1,19 @@
+"""Threads, seen from a loop."""
+
+import asyncio
+import threading
+from contextlib import suppress
+
+
+async def joined(thread: threading.Thread) -> None:
+    """Returns when a thread has ended. Waits on a thread of its own: handlers may have taken all that the loop has."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def wait() -> None:
+        thread.join()
+        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+            loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=wait, name=f"{thread.name}: end", daemon=True).start()
+    await ended.wait()

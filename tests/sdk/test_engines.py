@@ -1,0 +1,95 @@
+"""Where a submit goes: always to the store that the process was started with, and nothing is left open behind it."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from mainspring import Invalid, Mainspring
+from mainspring.bootstrap import Engine, Node, Role
+from mainspring.domain.run import RunState
+from mainspring.settings import load
+from tests.support import submitting_tasks
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_submitting_from_sync_code_leaves_no_thread_and_no_descriptor_behind(tmp_path: Path) -> None:
+    app = Mainspring(str(tmp_path / "app.db"))
+
+    @app.task
+    async def noop() -> None: ...
+
+    asyncio.run(noop.submit())
+    threads, descriptors = threading.active_count(), _descriptors()
+    for _ in range(10):
+        asyncio.run(noop.submit())
+    assert threading.active_count() < threads + 5
+    assert _descriptors() < descriptors + 5
+
+
+async def test_each_loop_has_an_engine_of_its_own_on_the_store_that_was_given(tmp_path: Path) -> None:
+    app = Mainspring(str(tmp_path / "code.db"))
+
+    @app.task
+    async def noop() -> None: ...
+
+    engine = Engine(load({"store": str(tmp_path / "flag.db")}))
+    await engine.open()
+    try:
+        app.use(engine)
+        # As a handler on a thread does it.
+        elsewhere = await asyncio.to_thread(asyncio.run, noop.submit())
+        assert await app.engine() is engine
+        assert (await engine.store.runs([elsewhere.id]))[0] is not None
+        assert not (tmp_path / "code.db").exists()
+        # Whoever gave it closes it.
+        await app.close()
+        assert await engine.store.now()
+    finally:
+        await engine.close()
+
+
+async def test_a_store_in_memory_refuses_other_loops_instead_of_losing_what_they_submit() -> None:
+    app = Mainspring("memory:")
+
+    @app.task
+    async def noop() -> None: ...
+
+    engine = Engine(app.settings())
+    await engine.open()
+    try:
+        app.use(engine)
+        with pytest.raises(Invalid, match="memory: is there for one event loop alone"):
+            await asyncio.to_thread(asyncio.run, noop.submit())
+    finally:
+        await engine.close()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("task", ["from_child", "from_thread", "from_loop"])
+async def test_what_a_handler_submits_goes_to_the_store_of_its_worker(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = submitting_tasks.app
+    node = Node(
+        app.settings({"store": "flag.db"}), {Role.SCHEDULER, Role.WORKER}, app, "tests.support.submitting_tasks:app"
+    )
+    await node.engine.open()
+    app.use(node.engine)
+    try:
+        await node.start()
+        for _ in range(2):
+            handle = await app._tasks[task].submit()
+            view = await handle.wait("20s")
+            assert view.state is RunState.SUCCEEDED, view.error
+        assert {name for name in os.listdir(tmp_path) if name.endswith(".db")} == {"flag.db"}
+    finally:
+        await node.stop()
+        await app.close()
+        await node.engine.close()
