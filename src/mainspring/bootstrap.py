@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import re
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -10,10 +11,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.api.health import HealthServer
+from mainspring.api.health import HealthServer, address_of
 from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.jobs import Jobs
 from mainspring.control.reaper import Reaper
@@ -28,7 +31,7 @@ from mainspring.ports.store import Retention, Store, Workforce
 from mainspring.ports.wakeups import Wakeups
 from mainspring.runtime.service import Service
 from mainspring.runtime.supervisor import Supervisor
-from mainspring.settings import Settings
+from mainspring.settings import Settings, without_secrets
 from mainspring.worker.handler import HandlerSource
 from mainspring.worker.pulse import Pulse
 from mainspring.worker.settings import ChildSettings, WorkerSettings
@@ -36,6 +39,8 @@ from mainspring.worker.worker import Worker
 
 #: How many runs of a queue a worker runs at once where nobody said.
 DEFAULT_SLOTS = 100
+#: What nobody calls a file: something:// and the schemes of databases.
+_ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNORECASE)
 
 
 class EngineStore(Store, Coordinator, Protocol):
@@ -47,6 +52,10 @@ class Application(HandlerSource, Protocol):
 
     def queues(self) -> Collection[str]:
         """The queues that its tasks are submitted to."""
+        ...
+
+    def adopt(self, settings: bytes) -> None:
+        """In a child process: these are the settings of the worker, as JSON."""
         ...
 
 
@@ -62,8 +71,8 @@ class Engine:
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
-        self.store = _make_store(settings, self.clock)
         self.wakeups = _make_wakeups(settings, self.clock)
+        self.store = _make_store(settings, self.clock, self.wakeups)
         self.random = random.Random()
         self._jobs: Jobs | None = None
         self._opening: asyncio.Lock = asyncio.Lock()
@@ -81,7 +90,11 @@ class Engine:
         async with self._opening:
             if self._jobs is None:
                 await self.store.open()
-                await self.wakeups.open()
+                try:
+                    await self.wakeups.open()
+                except BaseException:
+                    await self.store.close()
+                    raise
                 self._jobs = Jobs(self.store, self.wakeups, self.clock, self.random, shards=self.store.shards)
 
     async def close(self) -> None:
@@ -144,10 +157,11 @@ class Node:
         if self._worker is not None:
             self._worker.stop_now()
 
-    async def wants_recycling(self) -> None:
-        """Returns when the worker has reached its number of runs or its memory."""
+    async def recycled(self) -> None:
+        """Returns when the worker has left because of its number of runs or its memory. What it ran took its time."""
         while self._worker is None or not self._worker.wants_recycling:
             await self.engine.clock.sleep(SECOND)
+        await self._worker.left()
 
     async def health(self) -> Mapping[str, object]:
         """How this process is: what ``/healthz`` says."""
@@ -174,16 +188,14 @@ class Node:
 
     def banner(self) -> str:
         """What was started, in a line or two."""
-        lines = [
-            f"mainspring: {', '.join(sorted(role.value for role in self._roles))} on {_shown(self._settings.store)}"
-        ]
+        roles = ", ".join(sorted(role.value for role in self._roles))
+        lines = [f"mainspring: {roles} on {without_secrets(self._settings.store)}"]
         if self._application is not None and Role.WORKER in self._roles:
             queues = ", ".join(f"{name}:{slots}" for name, slots in self._queues(self._application).items())
             lines.append(f"  {len(self._application.handlers())} tasks, queues {queues}")
         if Role.HTTP in self._roles:
-            lines.append(
-                f"  http://{self._settings.host}:{self._settings.port}/healthz (no authentication: loopback only)"
-            )
+            address = address_of(self._settings.host, self._settings.port)
+            lines.append(f"  http://{address}/healthz (no authentication: loopback only)")
         return "\n".join(lines)
 
     def _scheduler_services(self) -> list[Service]:
@@ -214,7 +226,13 @@ class Node:
             grace=section.grace,
             recycle_after_runs=section.recycle_after_runs or None,
             recycle_memory_bytes=section.recycle_memory or None,
-            children=ChildSettings(children=section.children, threads_per_child=section.threads_per_child),
+            children=ChildSettings(
+                children=section.children,
+                threads_per_child=section.threads_per_child,
+                recycle_after_runs=section.recycle_child_after_runs or None,
+                recycle_memory_bytes=section.recycle_child_memory or None,
+                adopts=msgspec.json.encode(self.engine.settings),
+            ),
         )
         engine = self.engine
         self._worker = Worker(
@@ -241,12 +259,15 @@ async def migrate(settings: Settings) -> None:
     await store.close()
 
 
-def _make_store(settings: Settings, clock: Clock, connections: int | None = None) -> EngineStore:
+def _make_store(
+    settings: Settings, clock: Clock, wakeups: Wakeups | None = None, connections: int | None = None
+) -> EngineStore:
     if settings.store == "memory:":
         return MemoryStore(clock, settings.shards)
     if settings.store.startswith(("postgresql://", "postgres://")):
         try:
             from mainspring.adapters.store.postgres import PostgresStore
+            from mainspring.adapters.wakeups.postgres import PostgresWakeups
         except ModuleNotFoundError as error:
             raise _missing("PostgreSQL", "postgres", error) from error
         return PostgresStore(
@@ -255,41 +276,44 @@ def _make_store(settings: Settings, clock: Clock, connections: int | None = None
             shards=settings.shards,
             connections=connections or settings.connections,
             migrate=connections is None,
+            wakeups=wakeups if isinstance(wakeups, PostgresWakeups) else None,
         )
     from mainspring.adapters.store.sqlite import SqliteStore
 
-    return SqliteStore(_path(settings.store), clock, settings.shards)
+    return SqliteStore(path_of(settings.store), clock, settings.shards)
 
 
 def _make_wakeups(settings: Settings, clock: Clock) -> Wakeups:
     if settings.store == "memory:":
         return LocalWakeups()
     if settings.store.startswith(("postgresql://", "postgres://")):
-        from mainspring.adapters.wakeups.postgres import PostgresWakeups
-
+        try:
+            from mainspring.adapters.wakeups.postgres import PostgresWakeups
+        except ModuleNotFoundError as error:
+            raise _missing("PostgreSQL", "postgres", error) from error
         return PostgresWakeups(settings.store, clock, settings.schema)
     from mainspring.adapters.wakeups.sqlite import SqliteWakeups
 
-    return SqliteWakeups(_path(settings.store), clock)
+    return SqliteWakeups(path_of(settings.store), clock)
 
 
-def _path(store: str) -> Path:
-    if "://" in store and not store.startswith("sqlite://"):
-        raise Invalid("store", f"{store.split('://')[0]}:// is not a store", "a path, sqlite:///path or postgresql://…")
-    return Path(store.removeprefix("sqlite:///") or "mainspring.db").expanduser()
+def path_of(store: str) -> Path:
+    """The file that is meant; refuses what is rather a mistyped address."""
+    path = store.removeprefix("sqlite:///")
+    if path in ("memory", ":memory:"):
+        raise Invalid("store", f"{path} is not a store", "memory: for nothing lasting, ./memory for a file")
+    if mistyped := _ADDRESS.match(path):
+        raise Invalid("store", f"{mistyped[0]} is not a store", "a path, sqlite:///path, postgresql://… or memory:")
+    if "\0" in path:
+        raise Invalid("store", "a path cannot hold a zero byte")
+    try:
+        return Path(path or "mainspring.db").expanduser()
+    except RuntimeError as error:
+        raise Invalid("store", f"{path}: {error}") from error
 
 
 def _missing(what: str, extra: str, error: ModuleNotFoundError) -> Invalid:
     return Invalid("store", f"{what} needs the package {error.name}", f"pip install 'mainspring[{extra}]'")
-
-
-def _shown(store: str) -> str:
-    """A store without its password."""
-    scheme, separator, rest = store.partition("://")
-    if not separator or "@" not in rest:
-        return store
-    credentials, _, place = rest.rpartition("@")
-    return f"{scheme}://{credentials.partition(':')[0]}@{place}"
 
 
 def _label() -> str:

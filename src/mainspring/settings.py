@@ -5,6 +5,7 @@ A setting ``worker.grace`` is ``grace`` under ``[worker]`` in the file, and ``MA
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,12 +13,38 @@ from typing import Annotated, TypeAlias, get_type_hints
 
 import msgspec
 
+from mainspring.control.shards import SHORTEST_TTL
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import MAX_SHARDS
-from mainspring.domain.instant import DAY, SECOND, format_duration, parse_duration
+from mainspring.domain.instant import DAY, HOUR, SECOND, format_duration, parse_duration
+from mainspring.domain.run import check_name
 
 PREFIX = "MAINSPRING_"
 FILE = "mainspring.toml"
+#: Variables with our prefix that are no settings: the file, what tests and benchmarks use, and what Kubernetes sets
+#: for a service that is called mainspring.
+_OTHER_VARIABLES = re.compile(PREFIX + r"(CONFIG|SEEDS|BENCH_\w+|SERVICE_\w+|PORT_\d+_\w+)")
+#: 1 to 999999.
+_SLOTS = re.compile(r"0*[1-9][0-9]{0,5}")
+_CENTURY = 36_525 * DAY
+_PLENTY = 10**15
+#: Of every number and duration: from and to, both included.
+RANGES = {
+    "port": (1, 65_535),
+    "shards": (1, MAX_SHARDS),
+    "connections": (1, 1_000),
+    "worker.grace": (0, _CENTURY),
+    "worker.children": (1, 1_000),
+    "worker.threads_per_child": (1, 1_000),
+    "worker.recycle_after_runs": (0, _PLENTY),
+    "worker.recycle_memory": (0, _PLENTY),
+    "worker.recycle_child_after_runs": (0, _PLENTY),
+    "worker.recycle_child_memory": (0, _PLENTY),
+    "scheduler.lease": (SHORTEST_TTL, HOUR),
+    "retention.succeeded": (0, _CENTURY),
+    "retention.unsuccessful": (0, _CENTURY),
+    "retention.ledger": (0, _CENTURY),
+}
 
 #: Microseconds, written as "30s" or as a number of seconds.
 Span: TypeAlias = Annotated[int, "duration"]
@@ -38,7 +65,11 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     recycle_after_runs: int = 0
     """Leave, to be started anew, after this many runs; 0 for never."""
     recycle_memory: int = 0
-    """The same when the process uses this many bytes; 0 for never."""
+    """The same when the process uses this many bytes, without its children; 0 for never."""
+    recycle_child_after_runs: int = 0
+    """Replace a child process after this many runs; 0 for never."""
+    recycle_child_memory: int = 0
+    """The same when it uses this many bytes after a run; 0 for never."""
 
 
 class SchedulerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,12 +111,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log: LogSection = LogSection()
 
     def check(self) -> None:
-        if not 0 <= self.port <= 65_535:
-            raise Invalid("port", f"{self.port} is out of range", "0 to 65535")
-        if not 1 <= self.shards <= MAX_SHARDS:
-            raise Invalid("shards", f"{self.shards} is out of range", f"1 to {MAX_SHARDS}")
-        if not 1 <= self.connections <= 1_000:
-            raise Invalid("connections", f"{self.connections} is out of range", "1 to 1000")
+        kinds = dict(_leaves(Settings))
+        for path, (least, most) in RANGES.items():
+            value = _value(self, path)
+            if not least <= value <= most:
+                words = format_duration if kinds[path] == "duration" else str
+                raise Invalid(path, f"{words(value)} is out of range", f"{words(least)} to {words(most)}")
+        for path, name in (("worker.name", self.worker.name), ("scheduler.name", self.scheduler.name)):
+            if name:
+                check_name(path, name)
         if self.log.level not in ("debug", "info", "warning", "error"):
             raise Invalid("log.level", f"{self.log.level!r} is no level", "debug, info, warning or error")
         if self.log.format not in ("auto", "text", "json"):
@@ -106,10 +140,7 @@ def load(
     leaves = dict(_leaves(Settings))
     values: dict[str, object] = {}
     values.update(_from_file(file, environment, leaves))
-    for path, kind in leaves.items():
-        name = PREFIX + path.upper().replace(".", "_")
-        if name in environment:
-            values[path] = _parse(name, environment[name], kind)
+    values.update(_from_environment(environment, leaves))
     for path, value in (flags or {}).items():
         if value is not None:
             values[path] = _parse(f"--{path.rsplit('.', 1)[-1].replace('_', '-')}", value, leaves[path])
@@ -125,6 +156,19 @@ def load(
     settings = msgspec.convert(tree, Settings)
     settings.check()
     return settings
+
+
+def without_secrets(store: str) -> str:
+    """A store as it may be shown: of a DSN no password, wherever it stands, and no options."""
+    scheme, separator, rest = store.partition("://")
+    if not separator:
+        return store
+    place, _, options = rest.partition("?")
+    if "@" in options:
+        # Perhaps a question mark in a password: where that ends cannot be told.
+        return f"{scheme}://…"
+    credentials, at, address = place.rpartition("@")
+    return f"{scheme}://{credentials.partition(':')[0]}{at}{address}"
 
 
 def describe() -> Iterator[tuple[str, str]]:
@@ -144,18 +188,36 @@ def _leaves(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[st
             yield prefix + name, "duration" if getattr(hint, "__metadata__", None) == ("duration",) else hint
 
 
+def _value(settings: Settings, path: str) -> int:
+    section, _, leaf = path.rpartition(".")
+    value: int = getattr(getattr(settings, section) if section else settings, leaf)
+    return value
+
+
+def _from_environment(environment: Mapping[str, str], leaves: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    paths = {PREFIX + path.upper().replace(".", "_"): path for path in leaves}
+    for name, value in environment.items():
+        if name in paths:
+            yield paths[name], _parse(name, value, leaves[paths[name]])
+        elif name.startswith(PREFIX) and not _OTHER_VARIABLES.fullmatch(name):
+            # Without the prefix, which would make everything look alike.
+            close = difflib.get_close_matches(name[len(PREFIX) :], [known[len(PREFIX) :] for known in paths], 1)
+            raise Invalid(name, "is no setting", f"did you mean {PREFIX}{close[0]}?" if close else "")
+
+
 def _from_file(
     file: Path | None, environment: Mapping[str, str], leaves: Mapping[str, object]
 ) -> Iterator[tuple[str, object]]:
     chosen = file or (Path(environment[PREFIX + "CONFIG"]) if PREFIX + "CONFIG" in environment else None)
     path = chosen or Path(FILE)
-    if chosen is None and not path.exists():
-        return
     try:
         tree = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
+        if chosen is None and isinstance(error, FileNotFoundError):
+            return
         raise Invalid(str(path), f"cannot be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
+        # Also text that is not UTF-8, and numbers that are too long to be read.
         raise Invalid(str(path), f"is not TOML: {error}") from error
     for name, value in _flatten(tree, leaves):
         if name not in leaves:
@@ -206,9 +268,9 @@ def parse_queues(value: object, where: str = "queues") -> dict[str, int]:
         pairs = [(name, slots or "100") for name, _, slots in (word.strip().partition(":") for word in words)]
     queues = {}
     for name, slots in pairs:
-        if not name or not slots.isdigit() or int(slots) < 1:
+        if not name or not _SLOTS.fullmatch(slots):
             raise Invalid(where, f"{name}:{slots} is not a queue with its slots", "for example default:100,mail:20")
-        queues[name] = int(slots)
+        queues[check_name(where, name)] = int(slots)
     if not queues:
         raise Invalid(where, "names no queue", "for example default:100,mail:20")
     return queues

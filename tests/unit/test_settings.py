@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.settings import describe, load
+from mainspring.settings import RANGES, describe, load, without_secrets
 
 
 def test_defaults_need_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +35,21 @@ def test_nested_settings_have_names_in_the_environment() -> None:
         ("prot = 1", r"prot: is no setting \(did you mean port\?\)"),
         ("port = 'many'", r"port: 'many' is not a whole number"),
         ("port = 70000", r"port: 70000 is out of range"),
+        ("port = 0", r"port: 0 is out of range \(1 to 65535\)"),
+        ("port = 1" + "0" * 5_000, "is not TOML"),
+        ("connections = 0", r"connections: 0 is out of range \(1 to 1000\)"),
+        ("[worker]\nrecycle_after_runs = -5", r"worker\.recycle_after_runs: -5 is out of range"),
+        ("[worker]\nrecycle_memory = -1", r"worker\.recycle_memory: -1 is out of range"),
+        ("[worker]\nchildren = 0", r"worker\.children: 0 is out of range"),
+        ("[worker]\nthreads_per_child = -3", r"worker\.threads_per_child: -3 is out of range"),
+        ("[worker]\nname = 'a\tb'", r"worker\.name: .* is not a name"),
+        ("[worker]\nqueues = { mail = -1 }", r"worker\.queues: mail:-1 is not a queue"),
+        ("[worker]\nqueues = 'mail:²'", r"worker\.queues: mail:² is not a queue"),
+        ("[worker]\nqueues = 'mail:1000000'", r"worker\.queues: mail:1000000 is not a queue"),
+        ("[scheduler]\nname = ' x'", r"scheduler\.name: ' x' is not a name"),
+        ("[scheduler]\nlease = 0", r"scheduler\.lease: 0s is out of range \(500ms to 1h\)"),
+        ("[scheduler]\nlease = '50ms'", r"scheduler\.lease: 50ms is out of range \(500ms to 1h\)"),
+        ("[retention]\nledger = '99999w'", r"retention\.ledger: 699993d is out of range \(0s to 36525d\)"),
         ("[worker]\ngrace = 'soon'", r"worker\.grace: 'soon' is not a duration"),
         ("[worker]\nqueues = 'mail:none'", r"worker\.queues: mail:none is not a queue"),
         ("[log]\nlevel = 'loud'", r"log\.level: 'loud' is no level"),
@@ -58,6 +73,47 @@ def test_a_file_that_was_named_must_exist(tmp_path: Path) -> None:
 def test_an_error_in_the_environment_names_the_variable() -> None:
     with pytest.raises(Invalid, match="MAINSPRING_PORT: 'x' is not a whole number"):
         load(environment={"MAINSPRING_PORT": "x"})
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "m.toml"
+    file.write_bytes(b"store = '\xff'")
+    with pytest.raises(Invalid, match=r"m\.toml: is not TOML: 'utf-8' codec"):
+        load(environment={}, file=file)
+
+
+def test_a_mistyped_variable_is_refused() -> None:
+    with pytest.raises(Invalid, match=r"MAINSPRING_STROE: is no setting \(did you mean MAINSPRING_STORE\?\)"):
+        load(environment={"MAINSPRING_STROE": "x"})
+    with pytest.raises(Invalid, match=r"MAINSPRING_XYZZY: is no setting$"):
+        load(environment={"MAINSPRING_XYZZY": "x"})
+
+
+def test_variables_of_tests_benchmarks_and_kubernetes_are_left_alone() -> None:
+    names = ("SEEDS", "BENCH_STAMPS", "SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT_7070_TCP_ADDR")
+    load(environment={f"MAINSPRING_{name}": "x" for name in names})
+
+
+@pytest.mark.parametrize(
+    ("store", "shown"),
+    [
+        ("mainspring.db", "mainspring.db"),
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("postgresql://me:secret@host:5/db", "postgresql://me@host:5/db"),
+        ("postgresql://me:se@cr/e#t@host/db", "postgresql://me@host/db"),
+        ("postgresql://host/db?password=secret&sslpassword=secret", "postgresql://host/db"),
+        ("postgresql://me:secret@host/db?sslmode=require&password=secret", "postgresql://me@host/db"),
+        ("postgresql://me:sec?ret@host/db", "postgresql://…"),
+        ("postgresql://me@host/db?password=sec@ret", "postgresql://…"),
+    ],
+)
+def test_a_store_is_shown_without_its_secrets(store: str, shown: str) -> None:
+    assert without_secrets(store) == shown
+
+
+def test_every_number_has_a_range() -> None:
+    numbers = {path for path, default in describe() if default[:1].isdigit() and path != "host"}
+    assert numbers == set(RANGES)
 
 
 def test_the_reference_lists_every_setting_with_its_default() -> None:

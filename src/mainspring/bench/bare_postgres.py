@@ -72,6 +72,8 @@ class Statements:
             none,
             none,
             none,
+            None,
+            None,
         )
         return SUBMIT
 

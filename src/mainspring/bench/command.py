@@ -15,6 +15,7 @@ from mainspring.bench.run import run as run_on
 from mainspring.bench.sizes import QUICK, Sizes, scaled
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import SECOND, parse_duration
+from mainspring.settings import without_secrets
 
 STORES = (SQLITE, POSTGRES)
 _SHORTEST_SOAK = 20
@@ -28,7 +29,8 @@ def run(stores: Sequence[str], sizes: Sizes, only: Sequence[str], *, as_json: bo
     facts = machine.facts()
     console.print(machine.describe(facts))
     expected = sum(suite.estimate(chosen, sizes, embedded=not store.startswith(POSTGRES)) for store in stores)
-    console.print(f"{', '.join(item.name for item in chosen)} on {' and '.join(stores)}: about {minutes(expected)}")
+    shown = " and ".join(map(without_secrets, stores))
+    console.print(f"{', '.join(item.name for item in chosen)} on {shown}: about {minutes(expected)}", markup=False)
     results: dict[str, Figures] = {}
     for store in stores:
         try:

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from mainspring.adapters.store.postgres.database import connecting
 from mainspring.bench.figures import Figures
 from mainspring.bench.local_postgres import LocalPostgres
 from mainspring.bench.site import Span
@@ -110,7 +111,8 @@ class PostgresPlace:
 
     async def look(self) -> None:
         """Read what the server says of itself."""
-        connection = await asyncpg.connect(self.dsn)
+        with connecting():
+            connection = await asyncpg.connect(self.dsn, timeout=5)
         try:
             names = (
                 "server_version",

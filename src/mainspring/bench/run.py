@@ -16,6 +16,7 @@ from mainspring.bench.machine import scratch_parent
 from mainspring.bench.measurement import Measurement
 from mainspring.bench.site import Place
 from mainspring.bench.sizes import Sizes
+from mainspring.bootstrap import path_of
 from mainspring.domain.errors import Invalid
 
 POSTGRES, SQLITE = "postgres", "sqlite"
@@ -78,9 +79,17 @@ async def _postgres_place(store: str, tell: Callable[[str], None]) -> AsyncItera
 
 def _parent_of(store: str) -> Path:
     """The directory in which files are made: the one named, or that of the file named, which is left alone."""
-    path = Path(store).expanduser()
-    parent = path if path.is_dir() else path.absolute().parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
+    if store == "memory:":
+        raise Invalid(
+            "--store", "memory: is of one process, and several are measured", "sqlite, postgres, a path or a DSN"
+        )
+    path = path_of(store)
+    try:
+        parent = path if path.is_dir() else path.absolute().parent
+        usable = parent.is_dir() and os.access(parent, os.W_OK)
+    except OSError as error:
+        raise Invalid("--store", f"{path} cannot be reached: {error.strerror}") from error
+    if not usable:
         raise Invalid(
             "--store", f"{parent} is not a directory that can be written to", "sqlite, postgres, a path or a DSN"
         )

@@ -1,0 +1,158 @@
+"""What a user gets wrong: one line that says what, exit status 2, and never a traceback or a password."""
+
+import asyncio
+import re
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.api.health import HealthServer
+from mainspring.bootstrap import Node, Role
+from mainspring.cli import main
+from mainspring.settings import load
+from tests.cli.test_commands import free_port, run
+
+#: Calls the command line here; what it said, which is one line.
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    def call(*arguments: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["mainspring", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert left.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("mainspring: ")
+        return line
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("postgresql://me@127.0.0.1:99999/x", "store: the address of PostgreSQL is wrong: .* port must be 0-65535"),
+        ("postgresql://me@127.0.0.1:1/x?sslmode=some", "store: the address of PostgreSQL is wrong: `sslmode`"),
+        ("postgresql://me@a..b/x", r"store: the address of PostgreSQL cannot be read \(postgresql://user:"),
+        ("postgresql://me:hid/den@host/x", r"store: the address of PostgreSQL cannot be read \(postgresql://user:"),
+        ("postgres:host", r"store: postgres: is not a store \(a path,"),
+        ("sqlite://x.db", r"store: sqlite:// is not a store \(a path,"),
+        (":memory:", r"store: :memory: is not a store \(memory: for nothing lasting,"),
+        ("memory", r"store: memory is not a store \(memory: for nothing lasting, \./memory for a file\)"),
+        (".", r"store: \. is a directory \(a file in it, such as mainspring\.db\)"),
+        (f"{'a' * 300}/x.db", "cannot be reached: File name too long"),
+        ("~nobody-of-that-name/x.db", "store: ~nobody-of-that-name/x.db: "),
+    ],
+)
+def test_a_store_that_cannot_be(tmp_path: Path, said: Say, store: str, message: str) -> None:
+    line = said("migrate", "--store", store)
+    assert re.search(message, line), line
+    assert "hid" not in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sheduler"], "No such command 'sheduler'"),
+        (["up", "--prot", "1"], "No such option: --prot"),
+        (["up", "--port", "x"], "Invalid value for '--port'"),
+        (["up", "--port", "0"], "port: 0 is out of range"),
+        (["worker"], "Missing argument"),
+        (["bench", "--seconds", "inf"], "Invalid value for '--seconds'"),
+        (["bench", "--store", "memory:", "--only", "idle"], "--store: memory: is of one process"),
+        (["bench", "--store", ":memory:", "--only", "idle"], "store: :memory: is not a store"),
+        (["bench", "--store", f"{'a' * 300}/x", "--only", "idle"], "cannot be reached: File name too long"),
+    ],
+)
+def test_a_wrong_option(said: Say, arguments: list[str], message: str) -> None:
+    assert message in said(*arguments)
+
+
+def test_a_file_of_settings_that_is_not_text(tmp_path: Path, said: Say) -> None:
+    (tmp_path / "mainspring.toml").write_bytes(b"\xff\xfe")
+    assert "mainspring.toml: is not TOML: 'utf-8' codec" in said("migrate")
+
+
+def test_a_mistyped_variable(said: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAINSPRING_STROE", "x")
+    assert "MAINSPRING_STROE: is no setting (did you mean MAINSPRING_STORE?)" in said("migrate")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("at_import", "def fail():\n    return 1 / 0\n\nfail()\n", r"ZeroDivisionError: .*at_import\.py, line 2\)$"),
+        ("of_import", "\nimport no_such_module\n", r"No module named 'no_such_module' \(.*of_import\.py, line 2\)$"),
+        ("syntax", "\n\nx = (\n", r"SyntaxError: .*\(syntax\.py, line 3\)$"),
+        ("leaves", "import sys\nsys.exit(3)\n", r"SystemExit: 3 \(.*leaves\.py, line 2\)$"),
+        ("lines", "raise ValueError('one\\ntwo')\n", r"ValueError: one; two \(.*lines\.py, line 1\)$"),
+        (
+            "schedule",
+            "from mainspring import Mainspring\napp = Mainspring()\n@app.cron('soon')\nasync def f() -> None: ...\n",
+            r"Invalid: expression: .*schedule\.py, line 3\)$",
+        ),
+    ],
+)
+def test_an_application_that_cannot_be_imported_is_told_with_its_line(
+    tmp_path: Path, said: Say, monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str
+) -> None:
+    (tmp_path / f"broken_{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = said("worker", f"broken_{name}:app")
+    assert re.search(message.replace(f"{name}\\.py", f"broken_{name}\\.py"), found), found
+
+
+@pytest.mark.postgres
+async def test_a_role_without_rights(tmp_path: Path, postgres_database: str) -> None:
+    connection = await asyncpg.connect(postgres_database)
+    try:
+        name = await connection.fetchval("SELECT current_database()")
+        await connection.execute(f"REVOKE ALL ON DATABASE {name} FROM CURRENT_USER")
+    finally:
+        await connection.close()
+    for command in ("migrate", "scheduler"):
+        found = run(tmp_path, command, "--store", postgres_database)
+        assert found.returncode == 2
+        (line,) = found.stderr.splitlines()
+        assert line == f"mainspring: store: PostgreSQL refused: permission denied for database {name}"
+
+
+def test_a_benchmark_of_a_server_that_is_not_there_tells_no_password(tmp_path: Path) -> None:
+    dsn = "postgresql://me:hidden@127.0.0.1:1/x?password=hidden"
+    found = run(tmp_path, "bench", "--quick", "--only", "idle", "--store", dsn)
+    assert found.returncode == 2
+    assert len(found.stderr.splitlines()) == 1
+    assert "idle on postgresql://me@127.0.0.1:1/x: about" in found.stdout
+    assert "hidden" not in found.stdout + found.stderr
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
+async def test_every_host_that_settings_allow_can_be_listened_on(host: str) -> None:
+    settings = load({"store": "memory:", "host": host, "port": free_port()}, environment={})
+    node = Node(settings, {Role.HTTP})
+    address = f"{'[::1]' if host == '::1' else host}:{settings.port}"
+    assert f" http://{address}/healthz " in node.banner()
+
+    async def well() -> dict[str, object]:
+        return {"status": "ok"}
+
+    server = HealthServer(host, settings.port, well, SystemClock())
+    await server.start()
+    try:
+        assert await asyncio.to_thread(_status, address) == 200
+    finally:
+        await server.stop()
+
+
+def _status(address: str) -> int:
+    with urllib.request.urlopen(f"http://{address}/healthz", timeout=5) as answer:
+        return int(answer.status)
