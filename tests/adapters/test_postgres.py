@@ -12,7 +12,7 @@ from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres.database import SESSION, Connection
 from mainspring.bench.local_postgres import throwaway_postgres
-from mainspring.domain.errors import Conflict, StoreUnavailable
+from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import DAY, HOUR, SECOND
 from mainspring.domain.run import RunState, Verdict, settle_failure, settle_success
@@ -360,6 +360,39 @@ async def test_a_connection_that_turned_read_only_is_dropped(
         await store.submit([a_run()])
     accepted = await store.submit([a_run()])
     assert accepted[0].new
+
+
+async def test_rights_that_are_taken_away_are_a_wrong_setting_at_the_start_and_an_outage_later(
+    postgres_database: str, store: PostgresStore, connection: asyncpg.Connection
+) -> None:
+    await connection.execute("REVOKE ALL ON ALL TABLES IN SCHEMA mainspring FROM CURRENT_USER")
+    with pytest.raises(StoreUnavailable, match="permission denied"):
+        await store.submit([a_run()])
+    with pytest.raises(Invalid, match="store: PostgreSQL refused: permission denied"):
+        await PostgresStore(postgres_database, shards=4).open()
+    await connection.execute("GRANT ALL ON ALL TABLES IN SCHEMA mainspring TO CURRENT_USER")
+    await store.submit([a_run()])
+
+
+async def test_a_connection_that_died_while_nobody_used_it_is_replaced(
+    store: PostgresStore, connection: asyncpg.Connection
+) -> None:
+    await store.now()
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name = 'mainspring'"
+    )
+    await asyncio.sleep(0.2)
+    assert await store.now() > 0
+
+
+async def test_many_callers_share_one_connection(postgres_database: str, store: PostgresStore) -> None:
+    single = PostgresStore(postgres_database, connections=1)
+    await single.open()
+    for _ in range(3):
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(single.now() for _ in range(20)))
+    await single.close()
 
 
 async def test_a_second_submit_of_the_same_ids_is_recognised_also_after_they_ended(store: PostgresStore) -> None:

@@ -1,6 +1,7 @@
 """What only SQLite can get wrong: one file and many processes, sudden death, shared commits, plans, text and bytes."""
 
 import asyncio
+import errno
 import signal
 import subprocess
 import sys
@@ -341,10 +342,20 @@ async def test_somebody_who_keeps_the_file_locked_makes_it_unavailable(
     await store.close()
 
 
+async def test_a_place_that_may_not_be_looked_at_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    # As root, whom nothing is forbidden, there is no such place.
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    with pytest.raises(Invalid, match=r"mainspring\.db cannot be reached: Permission denied"):
+        await SqliteStore(path, SystemClock()).open()
+
+
 async def test_a_place_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"there is no directory .*nowhere"):
         await SqliteStore(tmp_path / "nowhere" / "mainspring.db", SystemClock()).open()
-    with pytest.raises(StoreUnavailable, match=f"cannot open {tmp_path}"):
+    with pytest.raises(Invalid, match=r"is a directory \(a file in it, such as .*mainspring\.db\)"):
         await SqliteStore(tmp_path, SystemClock()).open()
 
 

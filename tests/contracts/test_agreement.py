@@ -8,10 +8,9 @@ import pytest
 
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import DAY, MILLISECOND, MINUTE, SECOND
-from mainspring.domain.job import JobState, Overlap
+from mainspring.domain.job import JobState, NewJob, Overlap
 from mainspring.domain.run import (
     HeldRun,
-    NewRun,
     RunState,
     Settlement,
     Verdict,
@@ -48,6 +47,10 @@ class Side:
         self.held.update({run.id: run for run in claimed})
         self.given_to.update(dict.fromkeys(ids(claimed), worker))
         return sorted(ids(claimed))
+
+    async def declare(self, job: NewJob) -> tuple[int, JobState]:
+        stored = await self.harness.put(job)
+        return stored.version, stored.state
 
     async def seen(self, runs: list[RunId], jobs: list[JobId]) -> object:
         """All that must be the same on both sides. Times differ: a server's clock moves on its own."""
@@ -95,6 +98,7 @@ class Walk:
         self.runs: list[RunId] = []
         self.submitted: list[RunId] = []
         self.jobs: list[JobId] = []
+        self.declared: list[NewJob] = []
         self.ticks = 0
         self.first_tick = 0
 
@@ -106,7 +110,8 @@ class Walk:
     async def open(self) -> None:
         for side in self.sides:
             await side.open(workers=3)
-        self.first_tick = await self.sides[0].harness.now()
+        # Behind both clocks: nothing fires before its time.
+        self.first_tick = await self.sides[0].harness.now() - MINUTE
         overlaps = [Overlap.ALLOW, Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL]
         policy = a_policy(retries=1, pause=MINUTE)
         keyed = a_policy(key="a", retries=1, pause=MINUTE)
@@ -116,6 +121,7 @@ class Walk:
         specs.append(a_spec(overlap=Overlap.SKIP, schedule=after_each(DAY), policy=policy, start_within=90 * SECOND))
         jobs = [a_job(spec, shard=number) for number, spec in enumerate(specs)]
         self.jobs = [job.id for job in jobs]
+        self.declared = jobs
         for side in self.sides:
             await side.harness.store.put_jobs(jobs)
 
@@ -133,6 +139,7 @@ class Walk:
             (1, self.lose_a_worker),
             (3, self.fire),
             (1, self.change_a_job),
+            (1, self.declare_anew),
         ]
         [step] = self.random.choices([step for _, step in steps], [weight for weight, _ in steps])
         what = await step()
@@ -153,28 +160,19 @@ class Walk:
                 shard=self.random.randrange(8),
                 priority=self.random.choice([5, 5, 1, 10]),
                 delay=self.random.choice([0, 0, MINUTE, 3 * MINUTE]),
+                start_within=self.random.choice([None, None, None, 90 * SECOND]),
+                deadline=self.random.choice([None, None, None, 150 * SECOND]),
             )
-            start_within = self.random.choice([None, None, None, 90 * SECOND])
-            end_within = self.random.choice([None, None, None, 150 * SECOND])
-            new.append((run, start_within, end_within))
+            new.append(run)
         known = [run for run in self.submitted if self.random.random() < 0.02]
-        self.submitted += [run.id for run, _, _ in new]
-        self.runs += [run.id for run, _, _ in new]
+        self.submitted += [run.id for run in new]
+        self.runs += [run.id for run in new]
 
         async def act(side: Side) -> object:
-            now = await side.harness.now()
-            runs: list[NewRun] = [
-                msgspec.structs.replace(
-                    run,
-                    start_by=None if start_within is None else now + start_within,
-                    deadline=None if end_within is None else now + end_within,
-                )
-                for run, start_within, end_within in new
-            ]
-            return await side.harness.submit(*runs, *(a_run(id=run) for run in known))
+            return await side.harness.submit(*new, *(a_run(id=run) for run in known))
 
         await self.both("submit", act)
-        return f"submit {[run.id[-4:] for run, _, _ in new]}"
+        return f"submit {[run.id[-4:] for run in new]}"
 
     async def claim(self) -> str:
         # A queue is emptied or left: which of two is first by a microsecond is not the same on both sides.
@@ -293,6 +291,16 @@ class Walk:
         state = self.random.choice([JobState.PAUSED, JobState.SCHEDULED])
         await self.both("job state", lambda side: side.harness.store.set_jobs_state([job], state))
         return f"job {self.jobs.index(job)} {state}"
+
+    async def declare_anew(self) -> str:
+        """A new version whose ticks may stand in another line than what is on its way."""
+        place = self.random.randrange(len(self.declared))
+        job = self.declared[place]
+        policy = a_policy(key=self.random.choice(["", "", "a"]), retries=1, pause=MINUTE)
+        spec = msgspec.structs.replace(job.spec, overlap=self.random.choice(list(Overlap)), policy=policy)
+        job = self.declared[place] = msgspec.structs.replace(job, spec=spec)
+        await self.both("declare", lambda side: side.declare(job))
+        return f"job {place} is {spec.overlap} with key {policy.ordering_key!r}"
 
     async def finish(self) -> None:
         """Whatever was accepted comes to an end."""

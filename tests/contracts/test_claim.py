@@ -57,12 +57,11 @@ async def test_an_attempt_ends_by_its_timeout(harness: Harness) -> None:
 
 
 async def test_an_attempt_ends_by_its_deadline_if_that_is_sooner(harness: Harness) -> None:
-    deadline = await harness.now() + 3 * MINUTE
     sooner, later = await harness.start(
-        a_run(policy=a_policy(timeout=7 * MINUTE), deadline=deadline),
-        a_run(policy=a_policy(timeout=MINUTE), deadline=deadline),
+        a_run(policy=a_policy(timeout=7 * MINUTE), deadline=3 * MINUTE),
+        a_run(policy=a_policy(timeout=MINUTE), deadline=3 * MINUTE),
     )
-    assert sooner.attempt_until == deadline
+    assert sooner.attempt_until == sooner.due + 3 * MINUTE
     assert later.attempt_until == later.started_at + MINUTE
 
 
@@ -160,21 +159,21 @@ async def test_a_buried_session_gets_nothing(harness: Harness) -> None:
 
 
 async def test_what_should_have_started_by_now_is_not_started(harness: Harness) -> None:
-    late, in_time = a_run(start_by=await harness.now() + MINUTE), a_run(start_by=await harness.now() + HOUR)
+    late, in_time = a_run(start_within=MINUTE), a_run(start_within=HOUR)
     await harness.submit(late, in_time)
     await harness.advance(2 * MINUTE)
     assert ids(await harness.claim(await harness.worker())) == [in_time.id]
 
 
 async def test_what_should_have_ended_by_now_is_not_started(harness: Harness) -> None:
-    late, in_time = a_run(deadline=await harness.now() + MINUTE), a_run(deadline=await harness.now() + HOUR)
+    late, in_time = a_run(deadline=MINUTE), a_run(deadline=HOUR)
     await harness.submit(late, in_time)
     await harness.advance(2 * MINUTE)
     assert ids(await harness.claim(await harness.worker())) == [in_time.id]
 
 
 async def test_a_run_that_started_in_time_is_started_again_later(harness: Harness) -> None:
-    [held] = await harness.start(a_run(start_by=await harness.now() + MINUTE))
+    [held] = await harness.start(a_run(start_within=MINUTE))
     await harness.fail(held)
     await harness.advance(10 * MINUTE)
     await harness.stage()
@@ -182,7 +181,7 @@ async def test_a_run_that_started_in_time_is_started_again_later(harness: Harnes
 
 
 async def test_a_run_that_started_in_time_and_was_lost_is_started_again_later(harness: Harness) -> None:
-    [held] = await harness.start(a_run(start_by=await harness.now() + MINUTE))
+    [held] = await harness.start(a_run(start_within=MINUTE))
     await harness.advance(10 * MINUTE)
     await harness.settle(settle_loss(held, blamed=False))
     assert await harness.store.expire(10) == 0
@@ -190,7 +189,7 @@ async def test_a_run_that_started_in_time_and_was_lost_is_started_again_later(ha
 
 
 async def test_what_stands_in_the_way_does_not_hide_the_rest(harness: Harness) -> None:
-    expired = [a_run(start_by=await harness.now() + MINUTE, priority=1) for _ in range(10)]
+    expired = [a_run(start_within=MINUTE, priority=1) for _ in range(10)]
     good = some_runs(3)
     await harness.submit(*expired, *good)
     await harness.advance(2 * MINUTE)

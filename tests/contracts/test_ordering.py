@@ -241,7 +241,7 @@ async def test_cancelling_holder_and_line_together_leaves_nothing(harness: Harne
 
 
 async def test_the_expiry_of_the_holder_lets_the_next_go(harness: Harness) -> None:
-    first = a_run(key=KEY, start_by=await harness.now() + MINUTE)
+    first = a_run(key=KEY, start_within=MINUTE)
     second = a_run(key=KEY)
     await harness.submit(first)
     await harness.submit(second)
@@ -251,7 +251,7 @@ async def test_the_expiry_of_the_holder_lets_the_next_go(harness: Harness) -> No
 
 
 async def test_the_deadline_of_the_holder_between_two_attempts_lets_the_next_go(harness: Harness) -> None:
-    [held] = await harness.start(a_run(policy=a_policy(key=KEY), deadline=await harness.now() + 5 * SECOND))
+    [held] = await harness.start(a_run(policy=a_policy(key=KEY), deadline=5 * SECOND))
     second = a_run(key=KEY)
     await harness.submit(second)
     await harness.fail(held)
@@ -262,7 +262,7 @@ async def test_the_deadline_of_the_holder_between_two_attempts_lets_the_next_go(
 
 async def test_one_in_the_line_may_expire(harness: Harness) -> None:
     first = a_run(key=KEY)
-    second = a_run(key=KEY, start_by=await harness.now() + MINUTE)
+    second = a_run(key=KEY, start_within=MINUTE)
     third = a_run(key=KEY)
     [held] = await harness.start(first)
     await harness.submit(second)

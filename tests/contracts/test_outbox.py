@@ -110,8 +110,8 @@ async def test_a_run_returned_by_a_beat_is_released(harness: Harness) -> None:
 
 async def test_every_end_is_told(harness: Harness) -> None:
     succeeded, failed, cancelled = await harness.start(a_run(), a_run(policy=a_policy(retries=0)), a_run())
-    expired = a_run(start_by=await harness.now() + MINUTE)
-    too_late = a_run(deadline=await harness.now() + MINUTE)
+    expired = a_run(start_within=MINUTE)
+    too_late = a_run(deadline=MINUTE)
     dropped = a_run(delay=HOUR)
     await harness.submit(expired, too_late, dropped)
     stream = await a_stream(harness)

@@ -3,7 +3,7 @@
 from mainspring.domain.instant import HOUR, MINUTE
 from mainspring.domain.run import RunState, settle_success
 from mainspring.ports.store import Depth
-from tests.support.builders import a_run, an_id, some_runs
+from tests.support.builders import a_job, a_run, a_spec, an_id, some_runs
 from tests.support.store_harness import Harness
 
 
@@ -78,3 +78,10 @@ async def test_a_queue_whose_work_is_done_is_not_told(harness: Harness) -> None:
     assert len(await harness.store.depths()) == 1
     await harness.succeed(held)
     assert await harness.store.depths() == []
+
+
+async def test_a_job_is_found_by_its_tenant_and_name(harness: Harness) -> None:
+    job = await harness.put(a_job(a_spec(name="report")))
+    assert await harness.store.job_named("default", "report") == job.id
+    assert await harness.store.job_named("default", "repor") is None
+    assert await harness.store.job_named("acme", "report") is None

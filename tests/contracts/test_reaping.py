@@ -22,7 +22,7 @@ async def test_the_runs_of_a_session_past_its_lease_are_lost(harness: Harness) -
 
 async def test_a_lost_run_is_told_as_its_worker_held_it(harness: Harness) -> None:
     dying = await harness.worker(SHORT_LEASE)
-    run = a_run(policy=a_policy(key="video-1", timeout=HOUR), payload=b'"\\u0000"', deadline=await harness.now() + HOUR)
+    run = a_run(policy=a_policy(key="video-1", timeout=HOUR), payload=b'"\\u0000"', deadline=HOUR)
     await harness.submit(run)
     [held] = await harness.claim(dying)
     await harness.store.cancel([held.id])
@@ -131,10 +131,9 @@ async def test_the_runs_of_buried_sessions_are_lost_not_overdue(harness: Harness
 
 
 async def test_what_has_not_started_in_time_is_skipped(harness: Harness) -> None:
-    start_by = await harness.now() + 10 * MINUTE
-    queued = a_run(start_by=start_by)
-    waiting = a_run(start_by=start_by, delay=HOUR)
-    patient = a_run(start_by=start_by + HOUR)
+    queued = a_run(start_within=10 * MINUTE)
+    waiting = a_run(start_within=5 * MINUTE, delay=5 * MINUTE)
+    patient = a_run(start_within=HOUR)
     await harness.submit(queued, waiting, patient, a_run())
     assert await harness.store.expire(10) == 0
     await harness.advance(11 * MINUTE)
@@ -147,9 +146,8 @@ async def test_what_has_not_started_in_time_is_skipped(harness: Harness) -> None
 
 
 async def test_what_has_not_ended_in_time_has_failed(harness: Harness) -> None:
-    deadline = await harness.now() + 10 * MINUTE
-    queued = a_run(deadline=deadline)
-    waiting = a_run(deadline=deadline, delay=HOUR)
+    queued = a_run(deadline=10 * MINUTE)
+    waiting = a_run(deadline=5 * MINUTE, delay=5 * MINUTE)
     await harness.submit(queued, waiting)
     await harness.advance(11 * MINUTE)
     assert await harness.store.expire(10) == 2
@@ -158,8 +156,7 @@ async def test_what_has_not_ended_in_time_has_failed(harness: Harness) -> None:
 
 
 async def test_what_has_missed_both_is_expired(harness: Harness) -> None:
-    soon = await harness.now() + MINUTE
-    run = a_run(start_by=soon + MINUTE, deadline=soon)
+    run = a_run(start_within=2 * MINUTE, deadline=MINUTE)
     await harness.submit(run)
     await harness.advance(10 * MINUTE)
     assert await harness.store.expire(10) == 1
@@ -167,16 +164,14 @@ async def test_what_has_missed_both_is_expired(harness: Harness) -> None:
 
 
 async def test_what_runs_is_not_expired(harness: Harness) -> None:
-    soon = await harness.now() + MINUTE
-    [held] = await harness.start(a_run(start_by=soon, deadline=soon))
+    [held] = await harness.start(a_run(start_within=MINUTE, deadline=MINUTE))
     await harness.advance(10 * MINUTE)
     assert await harness.store.expire(10) == 0
     assert await harness.state(held.id) is RunState.RUNNING
 
 
 async def test_what_has_started_once_has_kept_its_start_by_but_not_its_deadline(harness: Harness) -> None:
-    soon = await harness.now() + MINUTE
-    in_time, late = await harness.start(a_run(start_by=soon), a_run(deadline=soon))
+    in_time, late = await harness.start(a_run(start_within=MINUTE), a_run(deadline=MINUTE))
     await harness.fail(in_time, late)
     await harness.advance(10 * MINUTE)
     assert await harness.store.expire(10) == 1
@@ -184,7 +179,7 @@ async def test_what_has_started_once_has_kept_its_start_by_but_not_its_deadline(
 
 
 async def test_what_was_released_has_not_started(harness: Harness) -> None:
-    [held] = await harness.start(a_run(start_by=await harness.now() + MINUTE))
+    [held] = await harness.start(a_run(start_within=MINUTE))
     await harness.settle(settle_release(held))
     await harness.advance(10 * MINUTE)
     assert await harness.claim(await harness.worker()) == []
@@ -193,8 +188,7 @@ async def test_what_was_released_has_not_started(harness: Harness) -> None:
 
 
 async def test_expiry_stops_at_its_limit(harness: Harness) -> None:
-    start_by = await harness.now() + MINUTE
-    await harness.submit(*(a_run(start_by=start_by) for _ in range(5)))
+    await harness.submit(*(a_run(start_within=MINUTE) for _ in range(5)))
     await harness.advance(2 * MINUTE)
     assert [await harness.store.expire(2) for _ in range(4)] == [2, 2, 1, 0]
 

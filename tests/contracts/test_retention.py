@@ -26,7 +26,7 @@ async def test_nothing_young_is_forgotten(harness: Harness) -> None:
 
 async def test_each_class_is_kept_for_its_own_time(harness: Harness) -> None:
     succeeded, failed = await harness.start(a_run(), a_run(policy=a_policy(retries=0)))
-    cancelled, skipped = a_run(delay=HOUR), a_run(start_by=await harness.now() + HOUR)
+    cancelled, skipped = a_run(delay=HOUR), a_run(start_within=HOUR)
     await harness.succeed(succeeded)
     await harness.fail(failed)
     await harness.submit(cancelled, skipped)

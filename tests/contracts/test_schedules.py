@@ -8,9 +8,10 @@ import pytest
 from mainspring.domain.ids import JobId
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.domain.job import Job, JobState, NewJob, Overlap, tick_run_id
-from mainspring.domain.plan import plan
-from mainspring.domain.run import RunState, settle_release
+from mainspring.domain.plan import LISTED, plan
+from mainspring.domain.run import RunPolicy, RunState, settle_cancel, settle_release
 from mainspring.domain.schedule import CronSchedule, next_after
+from mainspring.ports.store import Fired
 from tests.support.builders import (
     a_fire,
     a_job,
@@ -134,6 +135,109 @@ async def test_a_finished_job_declared_with_a_later_end_comes_back(harness: Harn
     back = await harness.put(changed(declared, schedule=every(MINUTE)))
     assert back.state is JobState.SCHEDULED
     assert back.next_fire is not None
+
+
+async def test_a_job_declared_twice_in_one_batch_is_one_job_as_declared_last(harness: Harness) -> None:
+    declared, other = a_job(), a_job()
+    again = changed(declared, task="other")
+    stored = await harness.store.put_jobs([declared, other, again, declared, again])
+    assert [job.id for job in stored] == [declared.id, other.id, declared.id, declared.id, declared.id]
+    assert stored[-1] == await harness.job(declared.id)
+    assert (stored[-1].spec.task, stored[-1].version) == ("other", 4)
+
+
+async def test_nodes_that_declare_the_same_jobs_at_once_agree(harness: Harness) -> None:
+    jobs = [a_job() for _ in range(20)]
+    batches = [[msgspec.structs.replace(job, id=a_job_id()) for job in jobs] for _ in range(4)]
+    answers = await asyncio.gather(
+        *(harness.store.put_jobs(batch[::-1] if number % 2 else batch) for number, batch in enumerate(batches))
+    )
+    stored = [answer[::-1] if number % 2 else answer for number, answer in enumerate(answers)]
+    assert stored[1:] == stored[:-1]
+    assert {job.version for job in stored[0]} == {1}
+
+
+# Schedules that end with ticks due
+
+
+@pytest.mark.parametrize("how", ["schedule changed", "cancelled"])
+@pytest.mark.parametrize("paused", [False, True])
+async def test_ticks_that_are_due_when_their_schedule_ends_are_recorded_as_skipped(
+    harness: Harness, how: str, paused: bool
+) -> None:
+    declared = a_job(a_spec(schedule=every(HOUR)))
+    job = await due_job(harness, declared)
+    await harness.advance(3 * HOUR)
+    at, owner = job.next_fire, await harness.owner()
+    assert at is not None
+    if paused:
+        await harness.store.set_jobs_state([job.id], JobState.PAUSED)
+    now = await harness.now()
+    await end_schedule(harness, declared, job.id, how)
+    due = [at + number * HOUR for number in range(4) if at + number * HOUR <= now]
+    entries = await harness.ticks(job.id)
+    assert [(entry.scheduled_at, entry.decision, entry.reason) for entry in entries] == [
+        (tick, "skipped", how) for tick in due
+    ]
+    assert {(entry.run_id, entry.job_version, entry.ticks) for entry in entries} == {(None, 1, 1)}
+    assert entries[0].epoch > 0
+    assert await harness.store.fire(owner, [a_fire(job, a_tick(job, at), next_fire=now)]) == [Fired(applied=False)]
+    # Once is enough.
+    await end_schedule(harness, declared, job.id, how)
+    assert await harness.ticks(job.id) == entries
+
+
+async def end_schedule(harness: Harness, declared: NewJob, job: JobId, how: str) -> None:
+    if how == "cancelled":
+        await harness.store.set_jobs_state([job], JobState.CANCELLED)
+    else:
+        await harness.put(changed(declared, schedule=every(DAY, start=await harness.now() + 2 * DAY)))
+
+
+@pytest.mark.parametrize("how", ["schedule changed", "cancelled"])
+async def test_the_tick_of_a_fixed_delay_is_recorded_too_when_its_schedule_ends(harness: Harness, how: str) -> None:
+    declared = a_job(a_spec(schedule=after_each(5 * MINUTE)))
+    job = await due_job(harness, declared)
+    await end_schedule(harness, declared, job.id, how)
+    [entry] = await harness.ticks(job.id)
+    assert (entry.scheduled_at, entry.decision, entry.reason) == (job.next_fire, "skipped", how)
+
+
+async def test_a_tick_that_is_recorded_already_is_left_alone_when_its_schedule_ends(harness: Harness) -> None:
+    job = await due_job(harness, a_job(a_spec(schedule=every(HOUR))))
+    at = job.next_fire
+    assert at is not None
+    await harness.store.fire(await harness.owner(), [a_fire(job, a_tick(job, at), next_fire=at)])
+    await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
+    assert [entry.decision for entry in await harness.ticks(job.id)] == ["run"]
+
+
+async def test_a_change_that_keeps_the_schedule_drops_no_tick(harness: Harness) -> None:
+    declared = a_job()
+    job = await due_job(harness, declared)
+    await harness.put(changed(declared, task="other"))
+    assert await harness.ticks(job.id) == []
+    [fired] = await harness.fire_due()
+    assert fired.runs == 1
+
+
+async def test_too_many_dropped_ticks_share_a_row(harness: Harness) -> None:
+    declared = a_job(a_spec(schedule=every(SECOND)))
+    job = await due_job(harness, declared)
+    await harness.advance(HOUR)
+    await end_schedule(harness, declared, job.id, "schedule changed")
+    entries = await harness.ticks(job.id)
+    assert len(entries) == LISTED + 1
+    assert (entries[0].scheduled_at, entries[0].ticks) == (job.next_fire, 0)
+    assert entries[0].last_at == entries[1].scheduled_at - SECOND
+
+
+async def test_dropped_ticks_may_be_older_than_what_the_store_is_prepared_for(harness: Harness) -> None:
+    declared = a_job(a_spec(schedule=every(DAY)))
+    job = await harness.put(declared)
+    await harness.advance(20 * DAY)
+    await end_schedule(harness, declared, job.id, "schedule changed")
+    assert len(await harness.ticks(job.id)) == 20
 
 
 async def test_unknown_jobs_are_not_there(harness: Harness) -> None:
@@ -268,7 +372,24 @@ async def test_whoever_changes_the_job_first_stops_the_fire(harness: Harness, ho
             await harness.put(changed(declared, task="other"))
     [fired] = await harness.store.fire(await harness.owner(), fires)
     assert not fired.applied
+    assert [entry.reason for entry in await harness.ticks(job.id)] == (["cancelled"] if how == "cancel" else [])
+
+
+@pytest.mark.parametrize("overlap", list(Overlap))
+@pytest.mark.parametrize("decision", ["run", "skipped"])
+async def test_a_fire_before_its_time_does_nothing(harness: Harness, overlap: Overlap, decision: str) -> None:
+    now = await harness.now()
+    at = now + HOUR
+    job = await harness.put(a_job(a_spec(schedule=every(HOUR, start=at), overlap=overlap)))
+    ahead = a_tick(job, at) if decision == "run" else a_skipped_tick(at)
+    fire = a_fire(job, a_skipped_tick(now - 1), ahead, next_fire=at + HOUR)
+    [fired] = await harness.store.fire(await harness.owner(), [fire])
+    assert (fired.applied, fired.runs, fired.queues) == (False, 0, ())
     assert await harness.ticks(job.id) == []
+    assert await harness.job(job.id) == job
+    await harness.advance(HOUR)
+    [fired] = await harness.store.fire(await harness.owner(), [fire])
+    assert fired.applied
 
 
 async def test_a_fire_for_a_shard_that_is_not_owned_does_nothing(harness: Harness) -> None:
@@ -762,6 +883,87 @@ async def test_overlap_cancel_replaces_the_one_that_waits(harness: Harness) -> N
     assert [await harness.state(second), await harness.state(third)] == [RunState.CANCELLED, RunState.BLOCKED]
     await harness.succeed(held)
     assert await harness.state(third) is RunState.QUEUED
+
+
+#: The policies of a job before and after a change of its overlap rule that puts its ticks into another line.
+OTHER_LINES = [
+    pytest.param(a_policy(), a_policy(), id="another rule"),
+    pytest.param(a_policy(key="a"), a_policy(key="b"), id="another key"),
+    pytest.param(a_policy(key="a"), a_policy(), id="no key any more"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), OTHER_LINES)
+@pytest.mark.parametrize("active", ["running", "between attempts"])
+async def test_overlap_queue_skips_while_a_run_is_on_its_way_in_another_line(
+    harness: Harness, before: RunPolicy, after: RunPolicy, active: str
+) -> None:
+    declared = a_job(a_spec(schedule=every(HOUR), policy=before))
+    job = await due_job(harness, declared)
+    await harness.fire_due()
+    [held] = await harness.claim(await harness.worker())
+    if active == "between attempts":
+        await harness.fail(held)
+    await harness.put(changed(declared, overlap=Overlap.QUEUE, policy=after))
+    await next_tick(harness, job.id)
+    [fired] = await harness.fire_due()
+    assert (fired.applied, fired.runs) == (True, 0)
+    assert [entry.reason for entry in await harness.ticks(job.id)] == ["", "overlap"]
+    if active == "between attempts":
+        await harness.stage()
+        [held] = await harness.claim(await harness.worker())
+    await harness.succeed(held)
+    await next_tick(harness, job.id)
+    [fired] = await harness.fire_due()
+    assert fired.runs == 1
+
+
+@pytest.mark.parametrize(("before", "after"), OTHER_LINES)
+async def test_overlap_cancel_stops_a_run_in_another_line_and_starts_none_beside_it(
+    harness: Harness, before: RunPolicy, after: RunPolicy
+) -> None:
+    declared = a_job(a_spec(schedule=every(HOUR), policy=before))
+    job = await due_job(harness, declared)
+    await harness.fire_due()
+    [held] = await harness.claim(await harness.worker())
+    await harness.put(changed(declared, overlap=Overlap.CANCEL, policy=after))
+    for _ in range(2):
+        await next_tick(harness, job.id)
+        [fired] = await harness.fire_due()
+        assert (fired.applied, fired.runs) == (True, 0)
+        assert await harness.state(held.id) is RunState.CANCELLING
+    assert [entry.reason for entry in await harness.ticks(job.id)] == ["", "overlap", "overlap"]
+    await harness.settle(settle_cancel(held))
+    await next_tick(harness, job.id)
+    [fired] = await harness.fire_due()
+    assert fired.runs == 1
+
+
+@pytest.mark.parametrize(("before", "after"), OTHER_LINES)
+async def test_overlap_cancel_replaces_what_has_not_started_in_another_line(
+    harness: Harness, before: RunPolicy, after: RunPolicy
+) -> None:
+    declared = a_job(a_spec(schedule=every(HOUR), policy=before))
+    job = await due_job(harness, declared)
+    await harness.fire_due()
+    await harness.put(changed(declared, overlap=Overlap.CANCEL, policy=after))
+    await next_tick(harness, job.id)
+    [fired] = await harness.fire_due()
+    assert fired.runs == 1
+    first, second = [entry.run_id for entry in await harness.ticks(job.id)]
+    assert first is not None
+    assert second is not None
+    assert [await harness.state(first), await harness.state(second)] == [RunState.CANCELLED, RunState.QUEUED]
+
+
+async def test_overlap_allow_with_another_key_is_another_line(harness: Harness) -> None:
+    declared = a_job(a_spec(schedule=every(HOUR), policy=a_policy(key="a")))
+    job = await due_job(harness, declared)
+    await harness.fire_due()
+    await harness.put(changed(declared, policy=a_policy(key="b")))
+    await next_tick(harness, job.id)
+    await harness.fire_due()
+    assert len(await harness.claim(await harness.worker())) == 2
 
 
 async def test_jobs_do_not_overlap_with_one_another(harness: Harness) -> None:

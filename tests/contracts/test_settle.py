@@ -163,6 +163,29 @@ async def test_a_loss_queues_behind_what_is_eligible_now(harness: Harness) -> No
     assert ids(await harness.claim(await harness.worker())) == [*ids(others), held.id]
 
 
+async def test_a_loss_stands_a_minute_behind_live_work_like_any_retry(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    await harness.settle(lost(held))
+    await harness.advance(MINUTE // 2)
+    sooner = a_run()
+    await harness.submit(sooner)
+    await harness.advance(MINUTE)
+    later = a_run()
+    await harness.submit(later)
+    assert ids(await harness.claim(await harness.worker())) == [sooner.id, held.id, later.id]
+
+
+async def test_a_release_with_a_delay_that_never_started_comes_back_as_live_work(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    await harness.settle(released_for_a_while(held))
+    await harness.advance(6 * MINUTE)
+    await harness.stage()
+    await harness.advance(MINUTE // 2)
+    later = a_run()
+    await harness.submit(later)
+    assert ids(await harness.claim(await harness.worker())) == [held.id, later.id]
+
+
 async def test_a_cancelled_attempt_ends_the_run(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     assert await harness.settle(settle_cancel(held)) == [Verdict.APPLIED]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant, Micros
 from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import RunPolicy, RunState
+from mainspring.domain.run import NewRun, RunPolicy, RunState, settle_release
 from tests.support.builders import a_run, an_id, some_runs
 from tests.support.store_harness import Harness, ids
 
@@ -135,7 +135,7 @@ async def test_a_run_reaches_its_worker_as_it_was_submitted(harness: Harness) ->
         tenant="acme",
         priority=2,
         policy=policy,
-        deadline=await harness.now() + HOUR,
+        deadline=HOUR,
     )
     [held] = await harness.start(run)
     assert (held.id, held.task, held.payload, held.queue, held.tenant) == (
@@ -147,7 +147,7 @@ async def test_a_run_reaches_its_worker_as_it_was_submitted(harness: Harness) ->
     )
     assert held.policy == policy
     assert held.priority == 2
-    assert held.deadline == run.deadline
+    assert held.deadline == held.due + HOUR
     assert held.job_id is None
     assert held.scheduled_at is None
     assert not held.cancel_requested
@@ -186,3 +186,31 @@ async def test_names_may_be_any_printable_text(harness: Harness) -> None:
 
 async def test_an_unknown_run_is_not_there(harness: Harness) -> None:
     assert await harness.store.runs([an_id()]) == [None]
+
+
+async def test_limits_count_from_the_due_time_by_the_clock_of_the_store(harness: Harness) -> None:
+    # Its clock is not that of whoever submits.
+    await harness.advance(3 * HOUR)
+    past = await harness.now() - 10 * MINUTE
+
+    def limited(*, key: str = "", delay: Micros = 0, at: Instant | None = None) -> NewRun:
+        return a_run(key=key, delay=delay, at=at, start_within=20 * MINUTE, deadline=HOUR)
+
+    batches = [
+        [limited()],
+        [limited(), limited()],
+        [limited(), limited(delay=5 * MINUTE), limited(at=past)],
+        [limited(key="a"), limited(key="b", delay=5 * MINUTE), limited(key="c", at=past)],
+    ]
+    for batch in batches:
+        await harness.submit(*batch)
+    await harness.advance(6 * MINUTE)
+    await harness.stage()
+    held = await harness.claim(await harness.worker())
+    assert len(held) == sum(map(len, batches))
+    assert [run.deadline for run in held] == [run.due + HOUR for run in held]
+    await harness.settle(*(settle_release(run) for run in held))
+    # The past ones had ten minutes less, the delayed ones five more.
+    for later, expired in ((5 * MINUTE, 2), (10 * MINUTE, 5), (5 * MINUTE, 2)):
+        await harness.advance(later)
+        assert await harness.store.expire(100) == expired

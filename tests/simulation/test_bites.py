@@ -4,12 +4,13 @@ Nothing of this can be switched in the product: each safeguard is cut out of the
 """
 
 from collections.abc import Callable, Collection
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import pytest
 
 from mainspring.adapters.store.memory.rows import JobRow, RunRow
+from mainspring.adapters.store.memory.tables import gate_of_tick
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Tick
@@ -105,6 +106,43 @@ class WithoutLettingGo(RecordedStore):
         self.tables = self._tables = ForgetfulTables(clock, shards)
 
 
+class CarelessTables(RecordingTables):
+    def drop_ticks(self, job: JobRow, reason: str) -> None: ...
+
+
+class WithoutDroppedTicks(RecordedStore):
+    """Whoever ends a schedule does not look what of it is due."""
+
+    def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
+        super().__init__(clock, shards, history)
+        self.tables = self._tables = CarelessTables(clock, shards)
+
+
+class WithoutLookingAtOtherLines(RecordedStore):
+    """A tick overlooks runs that an older version of its job made under another rule or key."""
+
+    def _has_room(self, job: JobRow) -> bool:
+        active = self.tables.active[job.id]
+        gate = gate_of_tick(job.id, job.tenant, job.spec)
+        elsewhere = [run for run in active if self.tables.runs[run].gate != gate]
+        for run in elsewhere:
+            del active[run]
+        room = super()._has_room(job)
+        active.update(dict.fromkeys(elsewhere))
+        return room
+
+
+class WithoutTheStoresClock(RecordedStore):
+    """A fire is believed that its ticks are due."""
+
+    def _fire(self, owner: SessionId, fire: Fire) -> Fired:
+        now, latest = self.tables.now, max((tick.scheduled_at for tick in fire.ticks), default=0)
+        self.tables.now = max(now, latest)
+        fired = super()._fire(owner, fire)
+        self.tables.now = now
+        return fired
+
+
 @pytest.mark.parametrize(
     ("store", "complaint"),
     [
@@ -115,10 +153,20 @@ class WithoutLettingGo(RecordedStore):
         pytest.param(WithoutComparingNotes, "nothing_is_lost", id="beats that compare notes"),
         pytest.param(WithoutLookingAtCancels, "cancels_hold", id="a look at the cancel on every move"),
         pytest.param(WithoutLettingGo, "the_sweeper_finds_nothing", id="letting the next one go"),
+        pytest.param(WithoutDroppedTicks, "ticks are missing", id="the record of ticks that were due"),
     ],
 )
 def test_seeds_fail_without(store: MakeStore, complaint: str) -> None:
     assert any(_bites(seed, store, complaint) for seed in SEEDS)
+
+
+def test_seeds_fail_without_a_look_at_other_lines() -> None:
+    assert any(_bites(seed, WithoutLookingAtOtherLines, "does not wait for", meddling=4.0) for seed in SEEDS)
+
+
+def test_seeds_fail_without_a_look_at_the_stores_clock_at_a_fire() -> None:
+    unsteady = Chaos(every=SECOND, step_store_clock=1)
+    assert any(_bites(seed, WithoutTheStoresClock, "before their time", chaos=unsteady) for seed in SEEDS)
 
 
 def test_seeds_fail_without_self_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,10 +176,10 @@ def test_seeds_fail_without_self_fencing(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any(_complains(scenario, RecordedStore, "nothing_runs_twice_at_once") for scenario in scenarios)
 
 
-def _bites(seed: int, store: MakeStore, complaint: str) -> bool:
+def _bites(seed: int, store: MakeStore, complaint: str, **changes: Any) -> bool:
     """Whether this seed complains, and would not if nothing were cut out."""
     # What never ends need not be watched for long.
-    scenario = msgspec.structs.replace(draw(seed), ending=20 * SECOND)
+    scenario = msgspec.structs.replace(draw(seed), ending=20 * SECOND, **changes)
     return _complains(scenario, store, complaint) and not _complains(scenario, RecordedStore, complaint)
 
 

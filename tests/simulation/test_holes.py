@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.domain.job import JobSpec
+from mainspring.domain.job import JobSpec, Overlap
 from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.run import Outcome, RunPolicy, RunState, Verdict
 from mainspring.domain.schedule import CronSchedule, Interval
@@ -251,14 +251,14 @@ def test_hole_10_who_queues_up_at_the_moment_the_key_is_freed_is_let_go(offset: 
 def test_hole_10_however_the_holder_ends_the_next_goes_on(how: str) -> None:
     async def script(director: Director) -> None:
         act = Act("work", 2 * SECOND)
-        limit = director.world.now() + SECOND if how == "expired" else None
+        limit = SECOND if how == "expired" else None
         if how in ("cancelled while queued", "expired"):
             director.world.faults.broken.add("claim")
             await director.sleep(0.1)
         if how == "reply lost":
             director.next("settle", Fate.REPLY_LOST)
         holder, waiter = director.submit(
-            director.run(act, policy=KEYED, start_by=limit), director.run(act, policy=KEYED)
+            director.run(act, policy=KEYED, start_within=limit), director.run(act, policy=KEYED)
         )
         assert director.state(waiter) is RunState.BLOCKED
         if how == "cancelled while queued":
@@ -349,7 +349,77 @@ def test_hole_11_a_job_that_is_cancelled_while_a_tick_is_on_its_way_makes_no_run
         await director.until(lambda: not director.world.faults.script)
         director.cancel_job(job)
         await director.sleep(2)
-        assert len(director.world.store.tables.ledgers[job].times) == 2
+        ledger = director.world.store.tables.ledgers[job]
+        assert [ledger.entries[at].reason for at in ledger.times] == ["", "", "cancelled"]
 
     history = play(script)
     assert {row.state for row in history.truth.runs.values()} == {RunState.CANCELLED}
+
+
+# Gaps that the simulation found in the promises, closed since.
+
+
+@pytest.mark.parametrize("how", ["schedule changed", "cancelled"])
+def test_gap_ticks_that_were_due_when_their_schedule_ended_are_in_the_ledger(how: str) -> None:
+    async def script(director: Director) -> None:
+        end = director.start + 20 * SECOND
+        job = director.put(JobSpec(name="job", task=LOOP, schedule=CronSchedule(expression="* * * * * *", end=end)))
+        await director.until(lambda: len(director.world.store.tables.ledgers[job].times) == 2)
+        director.world.faults.broken.add("fire")
+        await director.sleep(3)
+        if how == "cancelled":
+            director.cancel_job(job)
+        else:
+            director.put(JobSpec(name="job", task=LOOP, schedule=Interval(every=4 * SECOND, end=end)))
+        director.world.faults.broken.clear()
+        ledger = director.world.store.tables.ledgers[job]
+        assert [ledger.entries[at].reason for at in ledger.times] == ["", "", how, how, how]
+
+    play(script)
+
+
+@pytest.mark.parametrize("overlap", [Overlap.QUEUE, Overlap.CANCEL])
+def test_gap_a_tick_does_not_start_beside_a_run_of_a_version_with_another_rule(overlap: Overlap) -> None:
+    async def script(director: Director) -> None:
+        schedule = CronSchedule(expression="* * * * * *", end=director.start + 8 * SECOND)
+        act = Act("stubborn", 3 * SECOND)
+        job = director.put(JobSpec(name="job", task=LOOP, schedule=schedule), act)
+        ledger = director.world.store.tables.ledgers[job]
+        await director.until(lambda: len(ledger.times) == 1 and bool(director.world.history.calls))
+        director.put(JobSpec(name="job", task=LOOP, schedule=schedule, overlap=overlap), act)
+        await director.until(lambda: len(ledger.times) == 3)
+        assert [ledger.entries[at].reason for at in ledger.times] == ["", "overlap", "overlap"]
+
+    play(script)
+
+
+def test_gap_what_does_not_stop_when_its_worker_leaves_is_not_cancelled_before_it_has_ended() -> None:
+    async def script(director: Director) -> None:
+        [run] = director.submit(director.run(Act("stubborn", 30 * SECOND)))
+        worker = await director.begins(run)
+        director.cancel(run)
+        worker.ask_to_leave()
+        worker.ask_to_leave()
+        await director.ends(run)
+        left = director.world.now()
+        assert director.state(run) is RunState.RUNNING
+        await director.until(lambda: director.state(run) is RunState.CANCELLED)
+        assert director.row(run).lost == 1
+        assert director.world.now() - left <= LEASE + 2 * SECOND
+
+    history = play(script, workers=({"default": 1}, {"default": 1}))
+    assert [call.how for call in history.calls] == ["died"]
+
+
+@pytest.mark.parametrize("step", [1, 20, 400, 2_000])
+def test_gap_no_tick_is_recorded_early_when_the_clock_of_the_store_is_set_back(step: int) -> None:
+    async def script(director: Director) -> None:
+        end = director.start + 8 * SECOND
+        job = director.put(JobSpec(name="job", task=LOOP, schedule=CronSchedule(expression="* * * * * *", end=end)))
+        await director.until(lambda: len(director.world.store.tables.ledgers[job].times) == 2)
+        await director.until(lambda: director.world.now() % SECOND >= 999 * MILLISECOND)
+        director.world.store_clock.offset -= step * MILLISECOND
+        director.world.history.truth.clock_steps += step * MILLISECOND
+        director.world.history.truth.calm.append((director.world.now(), end))
+
+    play(script)

@@ -35,6 +35,19 @@ def a_row_of_the_ledger_is_gone(history: History) -> None:
     history.truth.ledgers[a_job(history, "cron")].pop()
 
 
+@breaks("before their time")
+def a_tick_is_recorded_early(history: History) -> None:
+    step = fires(history, "cron")[1]
+    step.at = step.ticks[0].scheduled_at - 1
+
+
+@breaks("cancelled, but decided")
+def a_tick_is_fired_by_whoever_ends_the_schedule(history: History) -> None:
+    step = fires(history, "cron")[1]
+    step.operation = "set_jobs_state"
+    step.jobs[0].after.state = JobState.CANCELLED
+
+
 @breaks("but decided")
 def a_paused_job_runs(history: History) -> None:
     step = fires(history, "cron")[1]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from mainspring.domain.job import Fire, Job, JobState, Overlap, tick_run_id
-from mainspring.domain.plan import LISTED, plan, plan_job
+from mainspring.domain.plan import LISTED, dropped_ticks, plan, plan_job
 from mainspring.domain.schedule import CronSchedule, Interval, due_of, next_after, ticks_between
 from tests.support.builders import a_spec, a_stored_job, after_each, every
 from tests.support.clock import START
@@ -115,6 +115,37 @@ def test_the_overlap_rule_limits_what_fires_together(case: tuple[Job, Instant]) 
 def test_the_same_job_at_the_same_time_is_planned_the_same_on_every_node(case: tuple[Job, Instant]) -> None:
     job, now = case
     assert plan_job(job, now) == plan_job(job, now)
+
+
+@given(due_jobs())
+@settings(max_examples=100)
+def test_a_schedule_that_ends_drops_the_ticks_that_would_have_been_fired(case: tuple[Job, Instant]) -> None:
+    job, now = case
+    dropped = dropped_ticks(job, now, "cancelled")
+    fired = plan_job(job, now).ticks
+    assert [(tick.scheduled_at, tick.ticks, tick.last_at) for tick in dropped] == [
+        (tick.scheduled_at, tick.ticks, tick.last_at) for tick in fired
+    ]
+    assert {tick.decision for tick in dropped} == {"skipped"}
+    assert {tick.reason for tick in dropped if tick.ticks == 1} == {"cancelled"}
+
+
+def test_a_schedule_that_ends_drops_nothing_that_is_not_due() -> None:
+    assert dropped_ticks(a_stored_job(next_fire=START + 1), START, "cancelled") == []
+    assert dropped_ticks(a_stored_job(next_fire=None), START, "cancelled") == []
+
+
+def test_a_fixed_delay_drops_the_tick_that_is_due_unless_it_is_over() -> None:
+    pending = a_stored_job(a_spec(schedule=after_each(HOUR)), next_fire=START)
+    assert [tick.scheduled_at for tick in dropped_ticks(pending, START + DAY, "cancelled")] == [START]
+    over = a_stored_job(a_spec(schedule=after_each(HOUR, end=START - 1)), next_fire=START)
+    assert dropped_ticks(over, START + DAY, "cancelled") == []
+
+
+def test_a_job_whose_zone_is_not_known_any_more_can_still_be_ended() -> None:
+    lost = a_spec(schedule=CronSchedule("* * * * *", timezone="Atlantis/Capital"))
+    [tick] = dropped_ticks(a_stored_job(lost, next_fire=START), START + HOUR, "schedule changed")
+    assert (tick.scheduled_at, tick.reason) == (START, "schedule changed")
 
 
 def test_only_what_is_due_is_planned() -> None:

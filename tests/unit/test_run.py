@@ -237,7 +237,7 @@ def test_names_are_printable(name: str) -> None:
 
 
 def test_an_ordinary_run_is_taken() -> None:
-    a_run(payload=b"x" * MAX_PAYLOAD, key="video 1", at=LATEST, start_by=0, deadline=LATEST).check()
+    a_run(payload=b"x" * MAX_PAYLOAD, key="video 1", at=LATEST, start_within=1, deadline=100 * 366 * DAY).check()
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,8 @@ def test_an_ordinary_run_is_taken() -> None:
         (a_run(delay=-1), "delay"),
         (a_run(delay=200 * 366 * DAY), "delay"),
         (a_run(at=-1), "at"),
-        (a_run(start_by=LATEST + 1), "startBy"),
+        (a_run(start_within=0), "startWithin"),
+        (a_run(start_within=200 * 366 * DAY), "startWithin"),
         (a_run(deadline=1 << 63), "deadline"),
         (a_run(key="x" * (MAX_NAME + 1)), "orderingKey"),
         (a_run(key="\ud800"), "orderingKey"),

@@ -35,6 +35,17 @@ def test_it_is_never_early_and_late_by_no_more_than_the_quickest_answer(
     assert 0 <= late <= quickest + clock.monotonic() // 5_000 + len(travels)
 
 
+@given(st.integers(0, 10 * SECOND))
+def test_it_is_not_early_either_when_the_clock_of_the_node_gains(since: Micros) -> None:
+    clock = ManualClock()
+    time = StoreTime(clock)
+    ask(time, clock, 0, 0, SECOND)
+    answered = clock.monotonic() + SECOND
+    clock.advance(since)
+    # The store's clock has gone on a little less.
+    assert time.now() <= answered + since - since // 5_000
+
+
 def test_a_slow_answer_does_not_spoil_what_is_known() -> None:
     clock = ManualClock()
     time = StoreTime(clock)

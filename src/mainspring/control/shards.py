@@ -12,6 +12,8 @@ from mainspring.ports.wakeups import Wakeups
 from mainspring.runtime.service import TickingService
 
 DEFAULT_TTL: Micros = 1_500 * MILLISECOND
+#: Of a shorter lease the margin, and renewals that take a moment, would leave nothing in which to act.
+SHORTEST_TTL: Micros = 500 * MILLISECOND
 #: Rung when a member came, went or gave shards up: the others look at once instead of at their next renewal.
 SHARDS = "shards"
 

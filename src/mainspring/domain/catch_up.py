@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from mainspring.domain.errors import Invalid
+from mainspring.domain.checks import check_whole, check_word
 from mainspring.domain.instant import DAY, SECOND, Instant, Micros
 
 LONGEST: Micros = 366 * DAY
@@ -24,10 +24,10 @@ class CatchUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pace: Micros = 0
 
     def check(self) -> None:
-        if not 0 <= self.cap <= 10_000:
-            raise Invalid("catchUp.cap", f"{self.cap} is out of range", "0 to 10000")
-        if any(not 0 <= duration <= LONGEST for duration in (self.grace, self.max_age, self.pace)):
-            raise Invalid("catchUp", "a duration is out of range", "0 to 366 days")
+        check_word("catchUp.mode", self.mode, ("none", "latest", "all"))
+        check_whole("catchUp.cap", self.cap, 0, 10_000, "0 to 10000")
+        for field, duration in (("grace", self.grace), ("maxAge", self.max_age), ("pace", self.pace)):
+            check_whole(f"catchUp.{field}", duration, 0, LONGEST, "microseconds, 0 to 366 days")
 
 
 class CaughtUp(msgspec.Struct, frozen=True):

@@ -12,9 +12,11 @@ at one end:
 """
 
 import hashlib
+import re
 from random import Random
 from typing import NewType
 
+from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND, Instant
 
 RunId = NewType("RunId", str)
@@ -22,6 +24,8 @@ JobId = NewType("JobId", str)
 SessionId = NewType("SessionId", int)
 
 MAX_SHARDS = 1 << 14
+
+_is_id = re.compile("[0-9a-f]{12}[78][0-9a-f]{19}").fullmatch
 
 
 class IdMaker:
@@ -69,7 +73,12 @@ def made_at(identifier: str) -> Instant:
 
 def is_id(text: str) -> bool:
     """Whether a text has the form of an id; says nothing about whether the thing exists."""
-    return len(text) == 32 and text.isalnum() and set(text) <= set("0123456789abcdef") and text[12] in "78"
+    return _is_id(text) is not None
+
+
+def check_id(field: str, identifier: str) -> None:
+    if not isinstance(identifier, str) or _is_id(identifier) is None:
+        raise Invalid(field, f"{identifier!r:.40} is not an id", "32 hexadecimal digits of a version 7 or 8 UUID")
 
 
 def shard_for(key: str, shards: int) -> int:

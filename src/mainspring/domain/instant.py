@@ -9,6 +9,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
+from mainspring.domain.checks import check_whole
 from mainspring.domain.errors import Invalid
 
 Instant: TypeAlias = int
@@ -51,10 +52,12 @@ _PART = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([a-z]{1,7})\s*")
 Duration: TypeAlias = int | float | str | timedelta
 
 
-def from_datetime(moment: datetime) -> Instant:
+def from_datetime(moment: datetime, field: str = "time") -> Instant:
     """The instant of an aware datetime."""
+    if not isinstance(moment, datetime):
+        raise Invalid(field, f"{moment!r:.40} is not a time", "use an aware datetime, for example datetime.now(UTC)")
     if moment.tzinfo is None:
-        raise Invalid("time", "has no time zone", "use an aware datetime, for example datetime.now(UTC)")
+        raise Invalid(field, "has no time zone", "use an aware datetime, for example datetime.now(UTC)")
     # Not by way of astimezone, which overflows at both ends of the calendar.
     delta = moment - EPOCH
     return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
@@ -78,20 +81,19 @@ def parse_instant(text: str, field: str = "time") -> Instant:
         raise Invalid(field, f"{text!r} is not a time", "for example 2026-12-31T23:59:59Z") from None
     if moment.tzinfo is None:
         raise Invalid(field, f"{text!r} has no time zone", "end it with Z or an offset such as +01:00")
-    return check_instant(from_datetime(moment), field)
+    return check_instant(from_datetime(moment, field), field)
 
 
 def check_instant(instant: Instant, field: str) -> Instant:
     """Refuse what a datetime or a database could not hold."""
-    if not 0 <= instant <= LATEST:
-        raise Invalid(field, "is out of range", "from 1970 to 9999")
+    check_whole(field, instant, 0, LATEST, "from 1970 to 9999")
     return instant
 
 
 def parse_duration(value: Duration, field: str = "duration") -> Micros:
     """Read a duration: a number of seconds, ``"250ms"``, ``"1h30m"``, ``"2 days"`` or a timedelta; never negative."""
-    if isinstance(value, bool):
-        raise Invalid(field, "is not a duration", 'for example "30s"')
+    if isinstance(value, bool) or not isinstance(value, int | float | str | timedelta):
+        raise Invalid(field, f"{value!r:.40} is not a duration", 'for example "30s"')
     if isinstance(value, timedelta):
         micros = (value.days * 86_400 + value.seconds) * SECOND + value.microseconds
     elif isinstance(value, int | float):

@@ -7,11 +7,11 @@ import msgspec
 
 from mainspring.domain import schedule as schedules
 from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import JobId, RunId, derived_id, shard_of
-from mainspring.domain.instant import DAY, Instant, Micros
+from mainspring.domain.checks import check_kind
+from mainspring.domain.ids import JobId, RunId, check_id, derived_id, shard_of
+from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
-from mainspring.domain.run import DEFAULT_POLICY, MAX_PAYLOAD, RunPolicy, check_name
+from mainspring.domain.run import DEFAULT_POLICY, RunPolicy, check_limit, check_name, check_payload, check_policy
 
 
 class JobState(StrEnum):
@@ -53,12 +53,15 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         check_name("task", self.task)
         check_name("queue", self.queue)
         check_priority(self.priority)
-        self.policy.check()
+        check_policy(self.policy)
+        check_kind("overlap", self.overlap, Overlap)
+        check_kind("catchUp", self.catch_up, CatchUp)
         self.catch_up.check()
+        check_kind("schedule", self.schedule, schedules.Interval, schedules.CronSchedule)
         schedules.validate(self.schedule, self.name)
         for field, limit in (("startWithin", self.start_within), ("deadline", self.deadline)):
-            if limit is not None and not 0 < limit <= 100 * 366 * DAY:
-                raise Invalid(field, "is out of range", "more than 0 and at most 100 years")
+            if limit is not None:
+                check_limit(field, limit)
 
     @property
     def fixed_delay(self) -> Micros | None:
@@ -78,10 +81,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = "default"
 
     def check(self) -> None:
+        check_id("id", self.id)
+        check_kind("spec", self.spec, JobSpec)
         self.spec.check()
         check_name("tenant", self.tenant)
-        if len(self.payload) > MAX_PAYLOAD:
-            raise Invalid("payload", f"is {len(self.payload)} bytes", f"at most {MAX_PAYLOAD}")
+        check_payload(self.payload)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from mainspring.domain import catch_up
+from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Fire, Job, JobState, Overlap, Tick, tick_run_id
 from mainspring.domain.schedule import due_of, latest_until, next_after, ticks_between
@@ -22,23 +23,43 @@ def plan_job(job: Job, now: Instant) -> Fire:
     key = job.id
     schedule = job.spec.schedule
     delay = job.spec.fixed_delay
-    if delay is not None:
-        if schedule.end is not None and schedule.end < first:
-            # The store sets the next tick one delay after a run's end without asking whether the schedule is over.
-            return Fire(job=job, ticks=(), next_fire=None, finished=True)
-        instants = [first]
-    else:
-        limit = max(LISTED, job.spec.catch_up.cap)
-        instants = ticks_between(schedule, first - 1, now, key, limit)
-        if not instants or (instants[0] != first and len(instants) < limit):
-            # The stored tick is not one of this schedule's any more (a zone's rules changed): it still happened.
-            instants = [first, *instants]
+    instants = _due(job, first, now)
+    if not instants:
+        return Fire(job=job, ticks=(), next_fire=None, finished=True)
     ticks = list(_older(job, first, instants[0])) + _decide(job, instants, now)
     following = next_after(schedule, now, key)
     if delay is not None and following is not None and any(tick.decision == "run" for tick in ticks):
         # A fixed delay counts from the end of the run that has just been made.
         return Fire(job=job, ticks=tuple(ticks), next_fire=None)
     return Fire(job=job, ticks=tuple(ticks), next_fire=following, finished=following is None)
+
+
+def dropped_ticks(job: Job, now: Instant, reason: str) -> list[Tick]:
+    """The ticks that are due at ``now`` and will not be fired any more, because the job's schedule ends here."""
+    first = job.next_fire
+    if first is None or first > now:
+        return []
+    try:
+        instants = _due(job, first, now)
+    except Invalid:
+        # Its zone is not known any more: that must not keep anybody from mending or ending the job.
+        instants = [first]
+    listed = [Tick(scheduled_at=at, decision="skipped", reason=reason) for at in instants]
+    return [*_older(job, first, instants[0]), *listed] if instants else []
+
+
+def _due(job: Job, first: Instant, now: Instant) -> list[Instant]:
+    """The newest ticks from ``first`` to ``now``, as many as are listed. None: a fixed delay that is over."""
+    schedule = job.spec.schedule
+    if job.spec.fixed_delay is not None:
+        # The store sets the next tick one delay after a run's end without asking whether the schedule is over.
+        return [first] if schedule.end is None or first <= schedule.end else []
+    limit = max(LISTED, job.spec.catch_up.cap)
+    instants = ticks_between(schedule, first - 1, now, job.id, limit)
+    if not instants or (instants[0] != first and len(instants) < limit):
+        # The stored tick is not one of this schedule's any more (a zone's rules changed): it still happened.
+        return [first, *instants]
+    return instants
 
 
 def _older(job: Job, first: Instant, listed_from: Instant) -> Iterable[Tick]:

@@ -5,7 +5,7 @@ eligible within (p − 1) head starts after it: with ten priorities and 1,000 s 
 starves.
 """
 
-from mainspring.domain.errors import Invalid
+from mainspring.domain.checks import check_whole
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
 
 MOST_URGENT = 1
@@ -21,8 +21,7 @@ LATE_PENALTY: Micros = MINUTE
 
 
 def check_priority(priority: int) -> int:
-    if not MOST_URGENT <= priority <= IDLE:
-        raise Invalid("priority", f"{priority} is out of range", "1 (urgent) to 10 (idle)")
+    check_whole("priority", priority, MOST_URGENT, IDLE, "1 (urgent) to 10 (idle)")
     return priority
 
 

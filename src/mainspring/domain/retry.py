@@ -5,11 +5,14 @@ from typing import Literal
 
 import msgspec
 
+from mainspring.domain.checks import check_kind, check_whole, check_word
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import DAY, HOUR, SECOND, Micros
 
 MAX_RETRIES = 1_000
 LONGEST_DELAY: Micros = 366 * DAY
+_BACKOFFS = ("exponential", "fixed", "list")
+_DELAY_HINT = "microseconds, 0 to 366 days"
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,12 +27,15 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     delays: tuple[Micros, ...] = ()
 
     def check(self) -> None:
-        if not 0 <= self.max_retries <= MAX_RETRIES:
-            raise Invalid("maxRetries", f"{self.max_retries} is out of range", f"0 to {MAX_RETRIES}")
-        if any(not 0 <= delay <= LONGEST_DELAY for delay in (self.first_delay, self.max_delay, *self.delays)):
-            raise Invalid("retry", "a delay is out of range", "0 to 366 days")
+        check_retries("maxRetries", self.max_retries)
+        check_word("retry.backoff", self.backoff, _BACKOFFS)
+        check_whole("retry.firstDelay", self.first_delay, 0, LONGEST_DELAY, _DELAY_HINT)
+        check_whole("retry.maxDelay", self.max_delay, 0, LONGEST_DELAY, _DELAY_HINT)
+        check_kind("retry.delays", self.delays, tuple)
+        for delay in self.delays:
+            check_whole("retry.delays", delay, 0, LONGEST_DELAY, _DELAY_HINT)
         if self.backoff == "list" and not self.delays:
-            raise Invalid("retry", "a list of delays is empty")
+            raise Invalid("retry.delays", "is empty")
 
     def allows(self, failures: int) -> bool:
         """Whether a run that has failed this many times is tried again."""
@@ -46,3 +52,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
                 # Full jitter spreads the herd that one outage makes. The exponent is capped before the product is.
                 ceiling = min(self.first_delay << min(failures - 1, 40), self.max_delay)
                 return round(ceiling * jitter.random())
+
+
+def check_retries(field: str, retries: int) -> int:
+    check_whole(field, retries, 0, MAX_RETRIES, f"0 to {MAX_RETRIES}")
+    return retries

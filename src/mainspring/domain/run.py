@@ -2,7 +2,7 @@
 
     submit ─▶ scheduled ─▶ queued ─▶ running ─▶ succeeded
                  ▲  │         ▲         │ │
-                 │  ▼         │         │ ├──▶ failed      (error, timeout, deadline, poison, lost: the dead letters)
+                 │  ▼         │         │ ├──▶ failed      (error, timeout, deadline, poison, lost, unreadable)
                  │ blocked ───┘         │ ├──▶ cancelled
                  │                      │ └──▶ queued      (released, lost: again at once)
                  └──────────────────────┘                  (a retry waits for its back-off)
@@ -17,8 +17,9 @@ from typing import Literal
 
 import msgspec
 
+from mainspring.domain.checks import check_kind, check_whole, check_word
 from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.ids import JobId, RunId, check_id
 from mainspring.domain.instant import DAY, HOUR, SECOND, Instant, Micros, check_instant
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.retry import RetryPolicy
@@ -95,9 +96,11 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ordering_key: str = ""
 
     def check(self) -> None:
+        check_kind("retry", self.retry, RetryPolicy)
         self.retry.check()
-        if not 0 < self.timeout <= 30 * DAY:
-            raise Invalid("timeout", "is out of range", "more than 0 and at most 30 days")
+        check_whole("timeout", self.timeout, 1, 30 * DAY, "more than 0 and at most 30 days")
+        check_word("guarantee", self.guarantee, ("at-least-once", "at-most-once"))
+        check_kind("orderingKey", self.ordering_key, str)
         if len(self.ordering_key) > MAX_NAME or not self.ordering_key.isprintable():
             raise Invalid(
                 "orderingKey", f"{self.ordering_key[:40]!r} is not a key", f"at most {MAX_NAME} printable characters"
@@ -105,6 +108,17 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 DEFAULT_POLICY = RunPolicy()
+#: Those found good, by identity: the same few come by the million, and what is equal may be wrong (1 == 1.0 == True).
+#: They are kept here, so that no other can get their place in memory.
+_checked: dict[int, RunPolicy] = {}
+
+
+def check_policy(policy: RunPolicy) -> None:
+    check_kind("policy", policy, RunPolicy)
+    policy.check()
+    if len(_checked) >= 1_000:
+        _checked.clear()
+    _checked[id(policy)] = policy
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,25 +133,30 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     policy: RunPolicy = DEFAULT_POLICY
     at: Instant | None = None
     delay: Micros = 0
-    #: Not started by then: ``skipped`` (expired).
-    start_by: Instant | None = None
-    #: Not ended by then: stopped, ``failed`` (deadline).
-    deadline: Instant | None = None
+    #: Not started this long after it was due, by the store's clock: ``skipped`` (expired).
+    start_within: Micros | None = None
+    #: Not ended this long after it was due: stopped, ``failed`` (deadline).
+    deadline: Micros | None = None
     replay_of: RunId | None = None
 
     def check(self) -> None:
+        check_id("id", self.id)
         check_name("task", self.task)
         check_name("queue", self.queue)
         check_name("tenant", self.tenant)
         check_priority(self.priority)
-        self.policy.check()
-        if len(self.payload) > MAX_PAYLOAD:
-            raise Invalid("payload", f"is {len(self.payload)} bytes", f"at most {MAX_PAYLOAD}")
-        if not 0 <= self.delay <= 100 * 366 * DAY:
-            raise Invalid("delay", "is out of range", "0 to 100 years")
-        for field, instant in (("at", self.at), ("startBy", self.start_by), ("deadline", self.deadline)):
-            if instant is not None:
-                check_instant(instant, field)
+        if id(self.policy) not in _checked:
+            check_policy(self.policy)
+        check_payload(self.payload)
+        check_whole("delay", self.delay, 0, 100 * 366 * DAY, "0 to 100 years")
+        if self.replay_of is not None:
+            check_id("replayOf", self.replay_of)
+        if self.at is not None:
+            check_instant(self.at, "at")
+        if self.start_within is not None:
+            check_limit("startWithin", self.start_within)
+        if self.deadline is not None:
+            check_limit("deadline", self.deadline)
 
 
 class HeldRun(msgspec.Struct, kw_only=True):
@@ -239,6 +258,19 @@ def settle_release(held: HeldRun, reason: str = "released", delay: Micros = 0) -
     return _settle(held, Outcome.RELEASED, state, reason, None, delay)
 
 
+def settle_unreadable(run: RunId, fence: int, error: Exception) -> Settlement:
+    """It was stored in a way that this program cannot read, so nobody can say how to run it."""
+    return Settlement(
+        run=run,
+        fence=fence,
+        outcome=Outcome.ERROR,
+        state=RunState.FAILED,
+        reason="unreadable",
+        error=clean_error(f"its stored policy or payload cannot be read by this program: {error}"),
+        lets_go=True,
+    )
+
+
 def settle_cancel(held: HeldRun) -> Settlement:
     """It was asked to stop and has stopped."""
     return _settle(held, Outcome.CANCELLED, RunState.CANCELLED, "cancelled", None)
@@ -267,9 +299,21 @@ def clean_error(error: str) -> str:
 
 def check_name(field: str, name: str) -> str:
     """A name is 1 to 200 printable characters without spaces at its ends."""
-    if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip():
-        raise Invalid(field, f"{name[:40]!r} is not a name", f"1 to {MAX_NAME} printable characters")
+    good = isinstance(name, str) and name and len(name) <= MAX_NAME and name.isprintable() and name == name.strip()
+    if not good:
+        raise Invalid(field, f"{name!r:.40} is not a name", f"1 to {MAX_NAME} printable characters")
     return name
+
+
+def check_limit(field: str, limit: Micros) -> None:
+    check_whole(field, limit, 1, 100 * 366 * DAY, "more than 0 and at most 100 years")
+
+
+def check_payload(payload: bytes) -> None:
+    if not isinstance(payload, bytes):
+        raise Invalid("payload", f"{payload!r:.40} is not bytes")
+    if len(payload) > MAX_PAYLOAD:
+        raise Invalid("payload", f"is {len(payload)} bytes", f"at most {MAX_PAYLOAD}")
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

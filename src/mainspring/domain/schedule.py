@@ -13,11 +13,22 @@ from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
+from mainspring.domain.checks import check_kind, check_whole, check_word
 from mainspring.domain.cron import Cron, DstFold, DstGap, load_zone
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, LATEST, SECOND, Instant, Micros, format_duration, isoformat
+from mainspring.domain.instant import (
+    DAY,
+    LATEST,
+    SECOND,
+    Instant,
+    Micros,
+    check_instant,
+    format_duration,
+    isoformat,
+)
 
 SHORTEST_INTERVAL: Micros = SECOND
+LONGEST_INTERVAL: Micros = 100 * 366 * DAY
 LONGEST_CRON_JITTER: Micros = DAY
 #: There is no clock here. Whether a cron without start and end can fire is judged by the zones' rules from 2025 on.
 _JUDGED_FROM: Instant = 1_735_689_600 * SECOND
@@ -66,18 +77,27 @@ def validate(schedule: Schedule, key: str) -> None:
         case Immediate():
             pass
         case At():
-            _check_instant(schedule.at, "at")
+            check_instant(schedule.at, "at")
         case Interval():
             _check_bounds(schedule.start, schedule.end)
-            if not SHORTEST_INTERVAL <= schedule.every <= LATEST:
+            check_word("mode", schedule.mode, ("fixed_rate", "fixed_delay"))
+            check_kind("every", schedule.every, int)
+            if schedule.every < SHORTEST_INTERVAL:
                 raise Invalid("every", f"is {_duration_words(schedule.every)}", "at least 1s")
+            check_whole("every", schedule.every, SHORTEST_INTERVAL, LONGEST_INTERVAL, "at most 100 years")
+            check_kind("jitter", schedule.jitter, int)
             if not 0 <= schedule.jitter < schedule.every:
                 reason = f"is {_duration_words(schedule.jitter)}"
                 raise Invalid("jitter", reason, f"less than the interval, which is {format_duration(schedule.every)}")
         case CronSchedule():
             _check_bounds(schedule.start, schedule.end)
+            check_kind("jitter", schedule.jitter, int)
             if not 0 <= schedule.jitter <= LONGEST_CRON_JITTER:
                 raise Invalid("jitter", f"is {_duration_words(schedule.jitter)}", "at most 1d")
+            check_kind("gap", schedule.gap, DstGap)
+            check_kind("fold", schedule.fold, DstFold)
+            check_kind("expression", schedule.expression, str)
+            check_kind("timezone", schedule.timezone, str)
             load_zone(schedule.timezone, "timezone")
             _cron(schedule.expression, key)
             _check_fires(schedule, key)
@@ -219,16 +239,11 @@ def _end_of(schedule: Interval | CronSchedule) -> Instant:
 
 def _check_bounds(start: Instant | None, end: Instant | None) -> None:
     if start is not None:
-        _check_instant(start, "start")
+        check_instant(start, "start")
     if end is not None:
-        _check_instant(end, "end")
+        check_instant(end, "end")
     if start is not None and end is not None and end <= start:
         raise Invalid("end", "is not after the start", f"later than {isoformat(start)}")
-
-
-def _check_instant(instant: Instant, field: str) -> None:
-    if not 0 <= instant <= LATEST:
-        raise Invalid(field, "is out of range", "from 1970 to 9999")
 
 
 def _check_fires(schedule: CronSchedule, key: str) -> None:

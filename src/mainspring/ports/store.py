@@ -5,6 +5,8 @@ What holds for every method
 - ``StoreUnavailable`` means the outcome is unknown. Every method may be called again with the same arguments: what was
   applied is recognised and not applied twice.
 - Time is the store's own (``now``). A run never becomes ``queued`` before its due time by that clock.
+- What a program cannot read, say because a newer one wrote it, does not take its neighbours with it: a run that is to
+  be given out ends as failed (unreadable), a job is named in the log and passed over until it is declared again.
 - A run is in one place: waiting (scheduled, blocked), live (queued, running) or history (ended).
 - Every change of a run is written to the outbox in the same transaction while an event reader is attached.
 """
@@ -76,7 +78,7 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
 class Fired(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one ``Fire``."""
 
-    #: False: somebody changed the schedule first, or the shard is not ours any more; nothing was done.
+    #: False: somebody changed the schedule first, the shard is not ours any more, or it is too early; nothing was done.
     applied: bool
     #: Ticks that became runs, after the overlap rule had its say.
     runs: int = 0
@@ -125,7 +127,8 @@ class Submissions(Protocol):
 
         Immediate ones are born ``queued``. One with an ordering key is ``blocked`` while another run of its key is
         queued, running or between two attempts; it keeps its place by (due, id), also among those of one batch. A
-        delayed one joins the line when it comes due. An ordering key belongs to a tenant.
+        delayed one joins the line when it comes due. An ordering key belongs to a tenant. ``start_within`` and
+        ``deadline`` count from the due time.
         """
         ...
 
@@ -135,7 +138,8 @@ class Submissions(Protocol):
         A new one starts at the first tick after now; if there is none it is finished. A known one keeps its id; with
         the same spec and payload it is left alone (a cancelled or finished one comes back, at the first tick after
         now); with a different one it gets a new version, and if its schedule changed, its next tick is computed anew
-        from now. A paused one stays paused.
+        from now. Ticks of the old schedule that are due by now and were not fired are recorded as skipped (schedule
+        changed), in the same transaction. A paused one stays paused.
         """
         ...
 
@@ -143,7 +147,8 @@ class Submissions(Protocol):
         """Pause, resume (``scheduled``) or cancel jobs; what they are now. Unknown ids are missing in the answer.
 
         Pausing does not stop the schedule: its ticks are recorded as skipped. Cancelling ends it, and asks its runs
-        to stop. A finished or cancelled job stays what it is. A change grows ``rev``.
+        to stop; ticks that are due by now and were not fired are recorded as skipped (cancelled). A finished or
+        cancelled job stays what it is. A change grows ``rev``.
         """
         ...
 
@@ -188,10 +193,10 @@ class Workforce(Protocol):
 
         ``scheduled`` waits its delay, ``queued`` goes back at once; both keep their ordering key, and become
         ``cancelled`` instead if the run was asked to stop. An attempt that was released is not charged and, if queued,
-        keeps its rank; one that was lost counts as lost and queues behind what is eligible now. The ended go to
-        history, and whoever waited for their key is queued. The end of a fixed-delay tick's run, however it comes
-        about, sets its job's next tick to one delay from now. A fence that has settled this run before is
-        ``already applied``; any other that is not the running one is ``fenced``.
+        keeps its rank; one that was lost counts as lost and queues, like a retry, a minute behind what is eligible now.
+        The ended go to history, and whoever waited for their key is queued. The end of a fixed-delay tick's run,
+        however it comes about, sets its job's next tick to one delay from now. A fence that has settled this run
+        before is ``already applied``; any other that is not the running one is ``fenced``.
         """
         ...
 
@@ -225,15 +230,19 @@ class Staging(Protocol):
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
         """Record ticks, make their runs and move the schedules on; an answer for each, in order.
 
-        Each fire is applied whole or not at all: only if the job's ``rev`` is still the one planned with, and ``owner``
-        owns its shard by a live lease. A tick is recorded once, whoever comes second. A run whose due time is ahead is
-        ``scheduled``.
+        Each fire is applied whole or not at all: only if the job's ``rev`` is still the one planned with, ``owner``
+        owns its shard by a live lease, and none of its ticks is ahead of now. A tick is recorded once, whoever comes
+        second. A run whose due time is ahead is ``scheduled``.
 
         The job's overlap rule is applied here, against what is on its way (waiting or live) in the same transaction;
         between ticks that fire together the plan has decided already. skip: while anything is on its way, the tick is
         skipped (overlap). queue: the tick's run waits for the one before it; while one is blocked, or two are on their
         way, the tick is skipped (overlap). cancel: what is on its way is asked to stop, and the tick's run is blocked
-        until it has. A fixed-delay job whose tick left no run ticks again one delay from now.
+        until it has. A run that a version with another overlap rule or ordering key left on its way cannot be waited
+        for, since it stands in another line: while there is one (cancel: after it was asked to stop), queue and cancel
+        skip the tick (overlap). With allow an ordering key alone orders, and another key is another line.
+
+        A fixed-delay job whose tick left no run ticks again one delay from now.
         """
         ...
 
@@ -299,6 +308,12 @@ class Reading(Protocol):
         ...
 
 
+class Directory(Protocol):
+    async def job_named(self, tenant: str, name: str) -> JobId | None:
+        """Which job has this name."""
+        ...
+
+
 class Outbox(Protocol):
     async def attach_reader(self, name: str) -> None:
         """From now on changes are written down, and this reader has seen none of them. Idempotent."""
@@ -317,7 +332,7 @@ class Outbox(Protocol):
         ...
 
 
-class Store(Submissions, Workforce, Staging, Reaping, Reading, Outbox, Protocol):
+class Store(Submissions, Workforce, Staging, Reaping, Reading, Directory, Outbox, Protocol):
     """All of it. Services ask for the narrow part they use."""
 
     #: Fixed when the store is made.

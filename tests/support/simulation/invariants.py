@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.domain.instant import MILLISECOND, Micros
 from mainspring.domain.run import Outcome, RunState
 from tests.support.simulation import ledger_invariants, order_invariants
 from tests.support.simulation.acts import act_of
@@ -30,8 +30,6 @@ POISON = 3
 TOO_MANY_DEATHS = 6
 #: By so much two clocks differ after a minute or less.
 DRIFT: Micros = 10 * MILLISECOND
-#: So long a process takes at most to end after it has given back what it could not stop.
-LEAVING: Micros = 4 * SECOND
 
 
 def violations(history: History) -> list[str]:
@@ -227,11 +225,7 @@ def _has_stopped(evidence: Evidence, move: Move) -> Iterator[str]:
     if any(one.outcome is Outcome.LOST or "did not stop it" in (one.error or "") for one in settled):
         return
     for call in evidence.calls[run]:
-        if call.fence != fence or (call.ended_order is not None and call.ended_order < move.step.order):
-            continue
-        # A worker that leaves gives back what does not stop, and takes it along when its process ends at once.
-        leaves = any(one.outcome is Outcome.RELEASED for one in settled) and call.process == move.step.process
-        if not (leaves and call.how == "died" and call.ended is not None and call.ended - move.step.at < LEAVING):
+        if call.fence == fence and (call.ended_order is None or call.ended_order > move.step.order):
             yield f"{run} was cancelled by {move.step.process} while {call.process} still ran it under fence {fence}"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from mainspring.adapters.store.memory.rows import JobRow, RunRow
+from mainspring.adapters.store.memory.tables import gate_of_tick
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.job import JobState, LedgerEntry, Overlap
@@ -20,14 +21,20 @@ ESTIMATE: Micros = 3 * SECOND
 
 
 class Stretch(msgspec.Struct):
-    """A time in which a job had one schedule: what was recorded, and how far the schedule had come at its end."""
+    """A time in which a job had one schedule, and what was recorded of it."""
 
     opened: Instant
     row: JobRow
     entries: list[tuple[Step, LedgerEntry]] = []
-    #: The first tick that need not have happened any more; none: all of them had to.
-    open_tick: Instant | None = None
+    #: When it was changed or cancelled, if it was: it owes the ticks up to then.
     closed: Instant | None = None
+
+    @property
+    def until(self) -> Instant:
+        """The last moment of which it owes a tick."""
+        end = self.row.spec.schedule.end
+        assert end is not None
+        return end if self.closed is None else min(end, self.closed)
 
 
 def violations(history: History) -> Iterator[str]:
@@ -62,7 +69,6 @@ def _stretches(history: History) -> dict[JobId, list[Stretch]]:
         for change in step.jobs:
             parts, before, after = stretches[change.after.id], change.before, change.after
             if before is not None and before.state in TICKING and _ends(step, before, after):
-                parts[-1].open_tick = before.next_fire
                 parts[-1].closed = step.at
             if after.state in TICKING and (before is None or before.state not in TICKING or _ends(step, before, after)):
                 parts.append(Stretch(step.at, after))
@@ -85,14 +91,7 @@ def _each_once(history: History, job: JobId) -> Iterator[str]:
 
 
 def _all_ticks(job: JobId, stretch: Stretch) -> Iterator[str]:
-    schedule = stretch.row.spec.schedule
-    assert schedule.end is not None
-    expected = reference.ticks(schedule, stretch.opened, schedule.end)
-    if stretch.closed is not None:
-        if stretch.open_tick is not None and stretch.open_tick not in expected:
-            yield f"{job}: its next tick was {stretch.open_tick}, which is none"
-        until = stretch.open_tick if stretch.open_tick is not None else schedule.end + 1
-        expected = [tick for tick in expected if tick < until]
+    expected = reference.ticks(stretch.row.spec.schedule, stretch.opened, stretch.until)
     recorded = sorted(entry.scheduled_at for _, entry in stretch.entries)
     missing = sorted(set(expected) - set(recorded))
     surplus = sorted(set(recorded) - set(expected))
@@ -126,7 +125,7 @@ def _a_chain(job: JobId, stretch: Stretch, finished_at: dict[RunId, Instant], cl
             end = finished_at.get(entry.run_id)
             over = end is None
             earliest = latest = (end or 0) + every
-    if stretch.closed is None and not over and latest <= schedule.end:
+    if not over and latest <= stretch.until:
         yield f"{job}: no tick between {earliest} and {latest}"
 
 
@@ -162,6 +161,15 @@ def _decision(
     where = f"{row.id} at {step.at}"
     if any(entry.job_version != row.version for entry in entries):
         yield f"{where}: recorded for another version than {row.version}"
+    early = [entry.scheduled_at for entry in entries if entry.scheduled_at > step.at]
+    if early:
+        yield f"{where}: recorded before their time: {early}"
+    if step.operation != "fire":
+        # Its schedule ends: what was due is dropped, and says why.
+        why = "cancelled" if change.after.state is JobState.CANCELLED else "schedule changed"
+        if any((entry.decision, entry.reason) != ("skipped", why) for entry in entries):
+            yield f"{where}: {why}, but decided {[(entry.decision, entry.reason) for entry in entries]}"
+        return
     paused = [entry.reason == "paused" for entry in entries]
     if row.state is JobState.PAUSED or any(paused):
         if not all(paused) or row.state is not JobState.PAUSED:
@@ -174,6 +182,9 @@ def _decision(
     overlapping = [entry for entry in entries if entry.reason == "overlap"]
     running = [entry for entry in entries if entry.decision == "run"]
     blocked = any(run.state is RunState.BLOCKED for run in active.values())
+    gate = gate_of_tick(row.id, row.tenant, row.spec)
+    # Made by a version with another overlap rule or ordering key: these cannot be waited for.
+    elsewhere = [run for run in active.values() if run.gate != gate]
     match row.spec.overlap:
         case Overlap.ALLOW:
             if overlapping:
@@ -190,19 +201,20 @@ def _decision(
             waits = blocked or any(
                 new.after.job_id == row.id and new.after.state is RunState.BLOCKED for new in step.runs
             )
-            if overlapping and not waits and len(active) + len(running) < 2:
+            if overlapping and not waits and not elsewhere and len(active) + len(running) < 2:
                 yield f"{where}: skipped, and nobody was waiting"
         case Overlap.CANCEL:
             newest = max(entry.scheduled_at for entry in [*running, *overlapping]) if running or overlapping else 0
-            if overlapping and (len(running) != 1 or running[0].scheduled_at != newest):
+            stays = any(run.state is RunState.RUNNING for run in elsewhere)
+            if overlapping and not stays and (len(running) != 1 or running[0].scheduled_at != newest):
                 yield f"{where}: the newest is to run, but {running} did"
 
 
 def _possible_nows(row: JobRow, due: list[Instant], step: Step, clock_steps: Micros) -> list[Instant]:
     """Every moment at which the decision may have been made, as far as it makes a difference.
 
-    A scheduler that has not noticed yet that the store's clock was set may be ahead of it. Then a tick is recorded
-    early; its run is not started early, because the store looks at its own clock again.
+    A scheduler that has not noticed yet that the store's clock was set may be ahead of it, and find a tick late that is
+    not. It records none early: the store looks at its own clock again.
     """
     policy, first, last = row.spec.catch_up, step.sent - ESTIMATE - clock_steps, step.sent + clock_steps
     turns = [tick + limit + extra for tick in due for limit in (policy.grace, policy.max_age) for extra in (0, 1)]
@@ -221,24 +233,26 @@ def _same(row: JobRow, decided: list[tuple[Instant, bool, LedgerEntry]], now: In
 
 def _overlaps(step: Step, change: JobChange, active: dict[RunId, RunRow]) -> Iterator[str]:
     """After the ticks: what the rule says of everything that is on its way."""
-    new = [moved.after for moved in step.runs if moved.before is None and moved.after.id in active]
-    if change.before is None or not new:
+    if change.before is None:
         return
+    new = [moved.after for moved in step.runs if moved.before is None and moved.after.id in active]
+    decided = [tick for tick in step.ticks if tick.job_id == change.after.id]
     where, overlap = f"{change.after.id} at {step.at}", change.before.spec.overlap
-    if overlap is Overlap.CANCEL:
-        going_on = [run.id for run in active.values() if run.cancel_at is None]
-        if len(going_on) > 1:
-            yield f"{where}: {going_on} go on beside each other"
+    if overlap is Overlap.CANCEL and any(tick.decision == "run" or tick.reason == "overlap" for tick in decided):
+        going_on = [run.id for run in active.values() if run.cancel_at is None and run not in new]
+        if going_on or len(new) > 1:
+            yield f"{where}: {going_on} go on beside {[run.id for run in new]}"
     if overlap in (Overlap.QUEUE, Overlap.CANCEL):
         for run in new:
-            # What was made by a version with another overlap rule or ordering key stands in another line, and what is
-            # paced or jittered stands in none before it is due.
+            # What is paced or jittered stands in no line before it is due. In another line nobody may stand.
             others = [
                 other.id
                 for other in active.values()
-                if other.gate == run.gate
-                and other not in new
-                and (other.state is not RunState.SCHEDULED or other.fence)
+                if other not in new
+                and (
+                    other.gate != run.gate
+                    or (run.state is RunState.QUEUED and (other.state is not RunState.SCHEDULED or other.fence))
+                )
             ]
-            if run.state is RunState.QUEUED and others:
+            if others:
                 yield f"{where}: {run.id} does not wait for {others}"

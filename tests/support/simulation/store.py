@@ -66,6 +66,13 @@ class RecordingTables(Tables):
             self.moved(run)
         return queued
 
+    def record(self, job: JobRow, tick: Tick) -> None:
+        before = self.ledgers[job.id].entries.get(tick.scheduled_at)
+        super().record(job, tick)
+        after = self.ledgers[job.id].entries[tick.scheduled_at]
+        if after is not before and self.step is not None:
+            self.step.ticks.append(after)
+
     def moved(self, run: RunRow) -> None:
         before = self._seen_runs.get(run.id)
         after = self._seen_runs[run.id] = copy(run)
@@ -105,14 +112,6 @@ class RecordedStore(MemoryStore):
         if (step.settlements or step.found) and not (step.runs or step.jobs or step.ticks):
             self.history.steps.append(step)
         return answer
-
-    def _record(self, job: JobRow, tick: Tick) -> RunRow | None:
-        before = self.tables.ledgers[job.id].entries.get(tick.scheduled_at)
-        run = super()._record(job, tick)
-        after: LedgerEntry = self.tables.ledgers[job.id].entries[tick.scheduled_at]
-        if after is not before and self.tables.step is not None:
-            self.tables.step.ticks.append(after)
-        return run
 
 
 class FaultyStore:

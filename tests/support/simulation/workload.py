@@ -50,7 +50,7 @@ class Workload:
         )
 
     def run(self, run: RunId, policy: RunPolicy, now: Instant) -> NewRun:
-        """A run; ``now`` is the client's own idea of the time, used for due times and limits."""
+        """A run; ``now`` is the client's own idea of the time, used for due times."""
         chance = self._chance
         when = chance.random()
         delay: Micros = 0
@@ -59,7 +59,6 @@ class Workload:
             delay = round(chance.random() * 6 * SECOND)
         elif when < 0.5:
             at = now + round((chance.random() * 8 - 1) * SECOND)
-        due = at if at is not None else now + delay
         act = self.act()
         if act.kind == "work" and act.takes > 5 * SECOND:
             # Longer than a lease, and it is given the time.
@@ -75,8 +74,8 @@ class Workload:
             policy=policy,
             at=at,
             delay=delay,
-            start_by=due + round(chance.uniform(0.2, 4) * SECOND) if limit < 0.1 else None,
-            deadline=due + round(chance.uniform(0.5, 6) * SECOND) if 0.05 < limit < 0.2 else None,
+            start_within=round(chance.uniform(0.2, 4) * SECOND) if limit < 0.1 else None,
+            deadline=round(chance.uniform(0.5, 6) * SECOND) if 0.05 < limit < 0.2 else None,
         )
 
     def killer(self, run: RunId) -> NewRun:

@@ -1,17 +1,17 @@
-"""Wake-ups by LISTEN and NOTIFY: one notifier a process, coalesced, never inside anybody's transaction."""
+"""Wake-ups by LISTEN and NOTIFY, coalesced: one notifier a process, and on a quiet system the submit itself."""
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection
 
 import asyncpg
-import structlog
 
 from mainspring.adapters.wakeups.local import LocalBell, LocalWakeups
-from mainspring.domain.instant import SECOND
+from mainspring.domain.instant import SECOND, Micros
 from mainspring.ports.clock import Clock
+from mainspring.runtime.log import get_logger
 
-_log = structlog.get_logger("mainspring.wakeups")
+_log = get_logger("mainspring.wakeups")
 
 #: NOTIFY takes a lock over the whole database at commit: this is the most often that one process does it.
 _PAUSE = SECOND // 100
@@ -28,6 +28,11 @@ class PostgresWakeups:
         self._channel = f"{schema}_wakeups"
         self._local = LocalWakeups()
         self._waiting: set[str] = set()
+        #: When this process sent its last message, and when it heard the last one of another.
+        self._sent_at: Micros = -_PAUSE
+        self._heard_at: Micros = -_PAUSE
+        #: What the last commit has told already.
+        self._told: set[str] = set()
         self._more = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._me = f"{random.getrandbits(48):012x}"
@@ -46,8 +51,27 @@ class PostgresWakeups:
 
     def ring(self, topics: Collection[str]) -> None:
         self._local.ring(topics)
-        self._waiting.update(topics)
-        self._more.set()
+        untold = set(topics) - self._told
+        self._told = set()
+        if untold:
+            self._waiting |= untold
+            self._more.set()
+
+    def take_along(self, topics: Collection[str]) -> tuple[str, str] | None:
+        """Channel and message for a transaction that is about to make work: its commit rings, and needs no second one.
+
+        None while anybody sent something a moment ago: commits that notify wait for each other, and under load one
+        message tells of many.
+        """
+        now = self._clock.monotonic()
+        if self._waiting or now - max(self._sent_at, self._heard_at) < _PAUSE:
+            return None
+        self._sent_at = now
+        return self._channel, self._message(topics)
+
+    def was_taken_along(self, topics: Collection[str]) -> None:
+        """That transaction has committed: the ring that follows at once need only be heard here."""
+        self._told = set(topics)
 
     def listen(self, topics: Collection[str]) -> LocalBell:
         return self._local.listen(topics)
@@ -88,6 +112,7 @@ class PostgresWakeups:
             if topics == self._me:
                 self._heard_myself.set()
         elif sender != self._me:
+            self._heard_at = self._clock.monotonic()
             self._local.ring(topics.split(_SEPARATOR))
 
     async def _notify(self) -> None:
@@ -97,10 +122,15 @@ class PostgresWakeups:
         try:
             while True:
                 await self._more.wait()
+                left = self._sent_at + _PAUSE - self._clock.monotonic()
+                if left > 0:
+                    await self._clock.sleep(left)
                 self._more.clear()
                 topics, self._waiting = self._waiting, set()
-                message = _SEPARATOR.join(sorted(topics))[:_LONGEST]
-                await connection.execute("SELECT pg_notify($1, $2)", self._channel, f"{self._me} {message}")
-                await self._clock.sleep(_PAUSE)
+                self._sent_at = self._clock.monotonic()
+                await connection.execute("SELECT pg_notify($1, $2)", self._channel, self._message(topics))
         finally:
             connection.terminate()
+
+    def _message(self, topics: Collection[str]) -> str:
+        return f"{self._me} {_SEPARATOR.join(sorted(topics))[:_LONGEST]}"

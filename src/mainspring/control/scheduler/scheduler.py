@@ -91,7 +91,7 @@ class Scheduler(TickingService):
             return LOOK_EVERY
         marks = self._take_due()
         if self._ready:
-            await self._fire_ready()
+            marks += await self._fire_ready()
         if marks or self._more or self._next_look() <= self.clock.monotonic():
             await self._look(marks)
         if self._unforeseen and not self._ready:
@@ -126,14 +126,20 @@ class Scheduler(TickingService):
                 # The estimate of the store's time was ahead of it: look again.
                 self._agenda.mark(due, staged.now)
 
-    async def _fire_ready(self) -> None:
-        """One round of fires that were planned ahead. What is late by now is left to be found and planned anew."""
+    async def _fire_ready(self) -> list[Instant]:
+        """One round of fires that were planned ahead; when to look for those that were not applied.
+
+        What is late by now is left to be found and planned anew.
+        """
         now = self._time.now()
         fires = [self._ready.popleft() for _ in range(min(len(self._ready), _IN_FLIGHT * _FIRE_LIMIT))]
         good = [fire for fire in fires if still_good(fire, now)]
-        if await self._fire(good) < len(fires):
-            # Somebody changed a job after it was planned. If it is still due, a look tells.
-            self._looked_at = None
+        if await self._fire(good) == len(fires):
+            return []
+        # Somebody changed a job after it was planned, or the estimate of the store's time was ahead of it. A look
+        # tells what is still due, and comes again for what is due in a moment.
+        self._looked_at = None
+        return [fire.job.next_fire for fire in fires if fire.job.next_fire is not None]
 
     async def _fire_unforeseen(self) -> None:
         """Fire what is due in the store and was not on the agenda: new, late or changed jobs, and shards taken over."""

@@ -39,5 +39,7 @@ class StoreTime:
         return self._learnt_at is not None
 
     def now(self) -> Instant:
-        assert self.known
-        return self._clock.monotonic() + self._low
+        assert self._learnt_at is not None
+        now = self._clock.monotonic()
+        # Behind by what this node's clock may have gained since the last answer.
+        return now + self._low - (now - self._learnt_at) // _DRIFT

@@ -31,6 +31,9 @@ class MemoryReading:
         rows = (self._tables.jobs.get(job) for job in ids)
         return [None if row is None else row.job(with_payload=True) for row in rows]
 
+    async def job_named(self, tenant: str, name: str) -> JobId | None:
+        return self._tables.job_names.get((tenant, name))
+
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         ledger = self._tables.ledgers.get(job)
         return [] if ledger is None else ledger.between(since, until, limit)

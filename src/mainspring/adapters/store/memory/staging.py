@@ -8,7 +8,7 @@ from mainspring.adapters.store.memory.rows import Index, JobRow, RunRow
 from mainspring.adapters.store.memory.tables import Tables, gate_of_tick
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import MILLISECOND, Instant
-from mainspring.domain.job import Fire, Job, JobState, LedgerEntry, Overlap, Tick, tick_run_id
+from mainspring.domain.job import Fire, Job, JobState, Overlap, Tick
 from mainspring.domain.run import RunState
 from mainspring.ports.store import Fired, Staged
 
@@ -56,6 +56,8 @@ class MemoryStaging:
         job = tables.jobs.get(fire.job.id)
         if job is None or not job.ticking or job.rev != fire.job.rev or not tables.owned_by(owner, [job.shard]):
             return Fired(applied=False)
+        if any(tick.scheduled_at > tables.now for tick in fire.ticks):
+            return Fired(applied=False)
         made = [run for tick in fire.ticks if (run := self._record(job, tick)) is not None]
         tables.move_schedule(job, fire.next_fire)
         delay = job.spec.fixed_delay
@@ -72,43 +74,35 @@ class MemoryStaging:
     def _record(self, job: JobRow, tick: Tick) -> RunRow | None:
         """Write a tick down unless it was before; the run it became, if it did."""
         tables = self._tables
-        ledger = tables.ledgers[job.id]
-        if tick.scheduled_at in ledger:
+        if tick.scheduled_at in tables.ledgers[job.id]:
             return None
-        run_id = tick.run_id or tick_run_id(job.id, tick.scheduled_at)
-        overlaps = tick.decision == "run" and self._overlaps(job)
-        runs = tick.decision == "run" and not overlaps
-        ledger.add(
-            LedgerEntry(
-                job_id=job.id,
-                scheduled_at=tick.scheduled_at,
-                decision="run" if runs else "skipped",
-                reason="overlap" if overlaps else tick.reason,
-                run_id=run_id if runs else None,
-                job_version=job.version,
-                epoch=tables.owners[job.shard].epoch,
-                ticks=tick.ticks,
-                last_at=tick.last_at,
-            )
-        )
-        if not runs or run_id in tables.runs:
+        if tick.decision == "run" and not self._has_room(job):
+            tick = Tick(scheduled_at=tick.scheduled_at, decision="skipped", reason="overlap")
+        tables.record(job, tick)
+        if tick.run_id is None or tick.run_id in tables.runs:
             return None
-        if job.spec.overlap is Overlap.CANCEL:
-            tables.ask_to_stop(tables.runs_of(job.id))
-        run = _row(job, tick, run_id, tables.now)
+        run = _row(job, tick, tick.run_id, tables.now)
         tables.enter(run)
         return run
 
-    def _overlaps(self, job: JobRow) -> bool:
-        """Whether the job's rule forbids one more run beside those on their way."""
-        match job.spec.overlap:
-            case Overlap.ALLOW | Overlap.CANCEL:
-                return False
+    def _has_room(self, job: JobRow) -> bool:
+        """Whether the job's rule lets one more run join those on their way; cancel asks them to stop first."""
+        tables, overlap = self._tables, job.spec.overlap
+        if overlap is Overlap.ALLOW:
+            return True
+        if overlap is Overlap.CANCEL:
+            tables.ask_to_stop(tables.runs_of(job.id))
+        active = tables.runs_of(job.id)
+        gate = gate_of_tick(job.id, job.tenant, job.spec)
+        # What an older version made under another rule or key stands in another line: nobody could wait for it.
+        in_line = all(run.gate == gate for run in active)
+        match overlap:
             case Overlap.SKIP:
-                return bool(self._tables.active[job.id])
+                return not active
             case Overlap.QUEUE:
-                active = self._tables.runs_of(job.id)
-                return len(active) > 1 or any(run.state is RunState.BLOCKED for run in active)
+                return in_line and len(active) <= 1 and all(run.state is not RunState.BLOCKED for run in active)
+            case Overlap.CANCEL:
+                return in_line
 
 
 def _row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:

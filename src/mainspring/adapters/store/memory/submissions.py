@@ -54,7 +54,9 @@ class MemorySubmissions:
             self._start_schedule(row, now)
             return row
         row = tables.jobs[known]
-        rescheduled = row.spec.schedule != new.spec.schedule
+        rescheduled = row.ticking and row.spec.schedule != new.spec.schedule
+        if rescheduled:
+            tables.drop_ticks(row, "schedule changed")
         if row.spec != new.spec or row.payload != new.payload:
             row.spec = new.spec
             row.payload = new.payload
@@ -84,6 +86,7 @@ class MemorySubmissions:
                     continue
                 row.state = state
                 if state is JobState.CANCELLED:
+                    tables.drop_ticks(row, "cancelled")
                     # The schedule is closed first: nothing can be made behind the runs that are asked to stop.
                     tables.move_schedule(row, None)
                     tables.ask_to_stop(tables.runs_of(row.id))
@@ -100,6 +103,7 @@ class MemorySubmissions:
 
 
 def _row(run: NewRun, now: Instant) -> RunRow:
+    due = run.at if run.at is not None else now + run.delay
     return RunRow(
         id=run.id,
         task=run.task,
@@ -109,10 +113,10 @@ def _row(run: NewRun, now: Instant) -> RunRow:
         tenant=run.tenant,
         priority=run.priority,
         state=RunState.SCHEDULED,
-        due=run.at if run.at is not None else now + run.delay,
+        due=due,
         created_at=now,
-        start_by=run.start_by,
-        deadline=run.deadline,
+        start_by=None if run.start_within is None else due + run.start_within,
+        deadline=None if run.deadline is None else due + run.deadline,
         gate=gate_of_run(run.tenant, run.policy),
         replay_of=run.replay_of,
     )

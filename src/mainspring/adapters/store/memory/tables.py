@@ -8,7 +8,8 @@ from mainspring.adapters.store.memory.rows import Gate, Index, JobRow, Ledger, R
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId, SessionId, shard_of, stable_hash
 from mainspring.domain.instant import Instant
-from mainspring.domain.job import JobSpec, Overlap
+from mainspring.domain.job import JobSpec, LedgerEntry, Overlap, Tick
+from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.rank import rank_of
 from mainspring.domain.run import AttemptView, RunPolicy, RunState
 from mainspring.ports.clock import Clock
@@ -257,6 +258,28 @@ class Tables:
             self.due_jobs[job.shard].add(next_fire, job.id)
         job.awaits = None
         job.rev += 1
+
+    def record(self, job: JobRow, tick: Tick) -> None:
+        """A line in the ledger, unless the tick has one."""
+        if tick.scheduled_at not in self.ledgers[job.id]:
+            self.ledgers[job.id].add(
+                LedgerEntry(
+                    job_id=job.id,
+                    scheduled_at=tick.scheduled_at,
+                    decision=tick.decision,
+                    reason=tick.reason,
+                    run_id=tick.run_id,
+                    job_version=job.version,
+                    epoch=self.owners[job.shard].epoch,
+                    ticks=tick.ticks,
+                    last_at=tick.last_at,
+                )
+            )
+
+    def drop_ticks(self, job: JobRow, reason: str) -> None:
+        """The job's schedule ends here: what is due of it is written down."""
+        for tick in dropped_ticks(job.job(with_payload=False), self.now, reason):
+            self.record(job, tick)
 
     def runs_of(self, job: JobId) -> list[RunRow]:
         """The runs of a job that are on their way."""

@@ -3,7 +3,8 @@
 import asyncio
 import random
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 import asyncpg
@@ -60,7 +61,39 @@ _AWAY = (
 _NOT_LET_IN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 #: Of these the connection itself is still good.
 _CONNECTION_IS_GOOD = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
+#: Whoever asked knows what to make of these.
+_FOR_THE_CALLER = (
+    asyncpg.UniqueViolationError,
+    asyncpg.UndefinedTableError,
+    asyncpg.ObjectNotInPrerequisiteStateError,
+)
+#: A role without rights, or a schema that is somebody else's. At the start that is a wrong setting, too.
+_WRONG_SETTING = (asyncpg.SyntaxOrAccessError, asyncpg.InvalidSchemaNameError)
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
+
+
+@contextmanager
+def connecting() -> Iterator[None]:
+    """Says what it means when a first connection cannot be made."""
+    try:
+        yield
+    except (asyncpg.ClientConfigurationError, OverflowError) as error:
+        raise Invalid("store", f"the address of PostgreSQL is wrong: {error}") from error
+    except _AWAY as error:
+        raise StoreUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
+    except asyncpg.PostgresError as error:
+        raise Invalid("store", f"PostgreSQL refused: {error}") from error
+    except ValueError as error:
+        # Not in its words: they could hold a part of a password.
+        raise Invalid(
+            "store", "the address of PostgreSQL cannot be read", "postgresql://user:password@host:port/database"
+        ) from error
+
+
+def wrong_setting(error: BaseException) -> Invalid | None:
+    """What an error at the start means, if a setting is wrong."""
+    cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
+    return Invalid("store", f"PostgreSQL refused: {cause}") if isinstance(cause, _WRONG_SETTING) else None
 
 
 class Database:
@@ -78,12 +111,16 @@ class Database:
         }
         self._connections = connections
         self._pool: Pool | None = None
+        #: The connection that came back last is kept out of the pool, where each release costs a task, unless somebody
+        #: waits for one there.
+        self._at_hand: Connection | None = None
+        self._waiting = 0
         self._releasing: set[asyncio.Task[None]] = set()
         #: Called when a row met no partition; then the work is tried again.
         self.make_partitions: Callable[[], Awaitable[None]] | None = None
 
     async def open(self) -> None:
-        try:
+        with connecting():
             self._pool = await asyncpg.create_pool(
                 self.dsn,
                 min_size=1,
@@ -95,14 +132,13 @@ class Database:
                 command_timeout=15,
                 server_settings=SESSION,
             )
-        except _AWAY as error:
-            raise StoreUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
-        except (asyncpg.PostgresError, ValueError) as error:
-            raise Invalid("store", f"PostgreSQL refused: {error}") from error
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
+        at_hand, self._at_hand = self._at_hand, None
         if pool is not None:
+            if at_hand is not None:
+                await pool.release(at_hand)
             try:
                 await asyncio.wait_for(pool.close(), 5)
             except TimeoutError:
@@ -128,14 +164,17 @@ class Database:
                 await self.make_partitions()
             except (*_AWAY, *_NOT_LET_IN) as error:
                 raise StoreUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
-            except asyncpg.UniqueViolationError:
+            except _FOR_THE_CALLER:
                 raise
             except _REFUSED as error:
                 raise Invalid("batch", str(error)) from error
+            except asyncpg.PostgresError as error:
+                # Such as a right that was taken away: nothing of what was asked is at fault.
+                raise StoreUnavailable(f"PostgreSQL: {error}") from error
         raise AssertionError("unreachable")
 
     async def _lend(self, pool: Pool, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
-        connection = await pool.acquire(timeout=_PATIENCE)
+        connection = await self._acquire(pool)
         try:
             answer = await work(connection)
         except asyncio.CancelledError:
@@ -150,8 +189,23 @@ class Database:
                 connection.terminate()
             await pool.release(connection)
             raise
-        await pool.release(connection)
+        if self._at_hand is None and not self._waiting and pool is self._pool:
+            self._at_hand = connection
+        else:
+            await pool.release(connection)
         return answer
+
+    async def _acquire(self, pool: Pool) -> Connection:
+        connection, self._at_hand = self._at_hand, None
+        if connection is not None:
+            if not _is_closed(connection):
+                return connection
+            await pool.release(connection)
+        self._waiting += 1
+        try:
+            return await pool.acquire(timeout=_PATIENCE)
+        finally:
+            self._waiting -= 1
 
     def _released(self, task: "asyncio.Task[None]") -> None:
         self._releasing.discard(task)
@@ -196,6 +250,14 @@ def rows_of(status: str) -> int:
     """The number at the end of a command tag such as ``DELETE 3``."""
     last = status.rsplit(" ", 1)[-1]
     return int(last) if last.isdigit() else 0
+
+
+def _is_closed(connection: Connection) -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:
+        # The pool has taken it back already.
+        return True
 
 
 async def _prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -> None:

@@ -7,6 +7,7 @@ import asyncpg
 from mainspring.adapters.store.postgres.database import Connection, Database
 from mainspring.adapters.store.postgres.names import Names
 from mainspring.adapters.store.postgres.rows import Policies
+from mainspring.adapters.wakeups.postgres import PostgresWakeups
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import shard_of
 
@@ -16,6 +17,7 @@ class Part:
     _db: Database
     _names: Names
     _policies: Policies
+    _wakeups: PostgresWakeups | None
 
     def _shards_of(self, identifiers: Sequence[str]) -> list[int]:
         """The shards that ids carry. Nobody would ever look at one that the store does not have."""

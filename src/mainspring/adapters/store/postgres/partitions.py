@@ -31,6 +31,12 @@ class Partitions:
         if missing:
             await self.make({"ledger": missing})
 
+    async def make_ledger_within(self, connection: Connection, days: set[int]) -> None:
+        """The same inside a transaction, for whoever learns only there which ticks there are."""
+        missing = sorted(days - self._made_ahead)
+        if missing:
+            await self._create(connection, [("ledger", day) for day in missing])
+
     async def make_ahead(self, today: int) -> None:
         """The day before (clocks differ), this one and the coming ones."""
         ahead = set(range(today - 1, today + DAYS_AHEAD))
@@ -42,24 +48,22 @@ class Partitions:
         missing = [
             (family, day) for family, days in wanted.items() for day in sorted(days - existing.get(family, set()))
         ]
-        if not missing:
-            return
+        if missing:
+            await self._db.transaction(lambda connection: self._create(connection, missing))
 
-        async def create(connection: Connection) -> None:
-            schema = self._db.schema
-            await self._lock(connection)
-            for family, day in missing:
-                name, size = f"{family}_d{day}", FAMILIES[family]
-                if await connection.fetchval("SELECT to_regclass($1)", f"{schema}.{name}") is not None:
-                    continue
-                # LIKE and ATTACH take a weaker lock on the parent than CREATE … PARTITION OF: live work goes on.
-                await connection.execute(
-                    f"CREATE TABLE {schema}.{name} (LIKE {schema}.{family} INCLUDING ALL);"
-                    f"ALTER TABLE {schema}.{family} ATTACH PARTITION {schema}.{name} "
-                    f"FOR VALUES FROM ({day * size}) TO ({(day + 1) * size})"
-                )
-
-        await self._db.transaction(create)
+    async def _create(self, connection: Connection, missing: list[tuple[str, int]]) -> None:
+        schema = self._db.schema
+        await self._lock(connection)
+        for family, day in missing:
+            name, size = f"{family}_d{day}", FAMILIES[family]
+            if await connection.fetchval("SELECT to_regclass($1)", f"{schema}.{name}") is not None:
+                continue
+            # LIKE and ATTACH take a weaker lock on the parent than CREATE … PARTITION OF: live work goes on.
+            await connection.execute(
+                f"CREATE TABLE {schema}.{name} (LIKE {schema}.{family} INCLUDING ALL);"
+                f"ALTER TABLE {schema}.{family} ATTACH PARTITION {schema}.{name} "
+                f"FOR VALUES FROM ({day * size}) TO ({(day + 1) * size})"
+            )
 
     async def days(self) -> dict[str, set[int]]:
         """The days that each family has."""

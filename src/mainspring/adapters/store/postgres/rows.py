@@ -1,15 +1,26 @@
 """Rows of PostgreSQL as values of the domain, and back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import asyncpg
 import msgspec
 
 from mainspring.adapters.store.postgres.names import Names
+from mainspring.adapters.store.unreadable import UNREADABLE, name_unreadable_job, read_rows
 from mainspring.domain.ids import JobId, RunId, made_at, stable_hash
 from mainspring.domain.instant import DAY
 from mainspring.domain.job import Job, JobSpec, JobState, Overlap
-from mainspring.domain.run import DEFAULT_POLICY, HeldRun, NewRun, Outcome, RunPolicy, RunState, RunView
+from mainspring.domain.run import (
+    DEFAULT_POLICY,
+    HeldRun,
+    NewRun,
+    Outcome,
+    RunPolicy,
+    RunState,
+    RunView,
+    Settlement,
+    settle_unreadable,
+)
 
 STATE_CODES: dict[RunState, int] = {
     RunState.SCHEDULED: 1,
@@ -103,9 +114,13 @@ def bucket_of(run: NewRun) -> int:
     return day if day < made // DAY + DAYS_AHEAD - 1 else KEPT_BUCKET
 
 
-def held_runs(rows: Sequence[asyncpg.Record], names: Names, policies: Policies) -> list[HeldRun]:
-    return [
-        HeldRun(
+def held_runs(
+    rows: Sequence[asyncpg.Record], names: Names, policies: Policies
+) -> tuple[list[HeldRun], list[Settlement]]:
+    """Runs as their workers hold them, and the end of those that cannot be read."""
+
+    def held_run(row: asyncpg.Record) -> HeldRun:
+        return HeldRun(
             id=RunId(row["id"]),
             fence=row["fence"],
             task=names.name(row["task"]),
@@ -125,8 +140,9 @@ def held_runs(rows: Sequence[asyncpg.Record], names: Names, policies: Policies) 
             lets_go=row["gate"] is not None or row["origin"] == TICK_OF_DELAY,
             cancel_requested=row["cancel_at"] is not None,
         )
-        for row in rows
-    ]
+
+    held, unreadable = read_rows(rows, held_run)
+    return held, [settle_unreadable(RunId(row["id"]), row["fence"], error) for row, error in unreadable]
 
 
 def shown_state(row: asyncpg.Record) -> RunState:
@@ -176,5 +192,17 @@ def encode_spec(spec: JobSpec) -> bytes:
     return _encode(spec)
 
 
-def decode_spec(encoded: bytes) -> JobSpec:
-    return _decode_spec(encoded)
+def decode_spec(encoded: bytes | None) -> JobSpec | None:
+    """Nothing if there is none yet, or none that this program can read."""
+    try:
+        return None if encoded is None else _decode_spec(encoded)
+    except UNREADABLE:
+        return None
+
+
+def readable_jobs(rows: Sequence[asyncpg.Record], read: Callable[[asyncpg.Record], Job]) -> list[Job]:
+    """The jobs that can be read; the others are named in the log."""
+    jobs, unreadable = read_rows(rows, read)
+    for row, error in unreadable:
+        name_unreadable_job(row["id"], row["version"], str(error))
+    return jobs

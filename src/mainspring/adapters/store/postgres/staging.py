@@ -14,6 +14,7 @@ from mainspring.adapters.store.postgres.rows import (
     TICK_OF_DELAY,
     gate_of_job,
     job_of,
+    readable_jobs,
 )
 from mainspring.adapters.store.postgres.submissions import Submissions
 from mainspring.domain.ids import RunId, SessionId
@@ -79,7 +80,7 @@ class Staging(Submissions):
     async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
         rows = await self._db.fetch("due_jobs", list(shards), until, limit)
         await self._names.name_all({row["tenant"] for row in rows})
-        return [job_of(row, self._names) for row in rows]
+        return readable_jobs(rows, lambda row: job_of(row, self._names))
 
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
         if not fires:
@@ -127,7 +128,7 @@ class Staging(Submissions):
         ]
         rows = list(chain.from_iterable(self._tick_rows(fire) for fire in fires))
         columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(18)]
-        return [*jobs, *columns]
+        return [*jobs, *columns, [_last_tick(fire) for fire in fires]]
 
     def _tick_rows(self, fire: Fire) -> list[tuple[object, ...]]:
         job = fire.job
@@ -164,7 +165,14 @@ class Staging(Submissions):
         """One job whose runs have a key: its schedule moves, then its ticks take the key, queue behind it, or not."""
         job = fire.job
         moved = await connection.fetchrow(
-            self._db.sql["move_schedule"], owner, job.id, job.rev, fire.next_fire, fire.finished, len(fire.ticks)
+            self._db.sql["move_schedule"],
+            owner,
+            job.id,
+            job.rev,
+            fire.next_fire,
+            fire.finished,
+            len(fire.ticks),
+            _last_tick(fire),
         )
         if moved is None:
             return _NOT_APPLIED
@@ -173,10 +181,13 @@ class Staging(Submissions):
         active = await connection.fetch(self._db.sql["active_of_job"], job.id)
         if job.spec.overlap is Overlap.CANCEL and active and any(tick.decision == "run" for tick in fire.ticks):
             await self._stop_runs_of(connection, job.id)
+            active = await connection.fetch(self._db.sql["active_of_job"], job.id)
         holder = (await self._lock_gates(connection, [gate]))[gate]
+        # What an older version made under another rule or key stands in another line: nobody could wait for it.
+        in_line = all(row["gate"] == gate for row in active)
         # One may run and one wait behind it: no room when somebody waits there already.
         waiting = any(row["state"] == STATE_CODES[RunState.BLOCKED] for row in active)
-        room = 0 if waiting else 2 - len(active)
+        room = 2 - len(active) if in_line and not waiting else 0
         made: list[tuple[Tick, RunState]] = []
         for tick in fire.ticks:
             decision, reason = tick.decision, tick.reason
@@ -186,6 +197,8 @@ class Staging(Submissions):
                 if room <= 0:
                     decision, reason = "skipped", "overlap"
                 room -= 1
+            if decision == "run" and job.spec.overlap is Overlap.CANCEL and not in_line:
+                decision, reason = "skipped", "overlap"
             recorded = await connection.fetchrow(
                 self._db.sql["record_tick"],
                 job.id,
@@ -244,3 +257,7 @@ class Staging(Submissions):
                 waiting = (*common, STATE_CODES[state], tick.late)
                 await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
         await self._tell(connection, "run.submitted", [RunId(str(tick.run_id)) for tick, _ in made])
+
+
+def _last_tick(fire: Fire) -> Instant:
+    return max((tick.scheduled_at for tick in fire.ticks), default=0)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import asyncpg
 
@@ -23,6 +24,7 @@ from mainspring.domain.instant import Instant
 from mainspring.domain.rank import rank_of
 from mainspring.domain.run import NewRun, RunState
 from mainspring.ports.store import Accepted
+from mainspring.ports.wakeups import queue_topic
 
 _CANCEL_ROUNDS = 10
 
@@ -49,13 +51,24 @@ class Submissions(Part):
         """Nothing to look at: no keys, and no id is known yet."""
         arguments = self._arguments(runs)
         if all(run.at is None and not run.delay for run in runs):
-            await self._db.execute("submit_now", *arguments)
+            await self._submit_now(arguments, {queue_topic(run.queue) for run in runs})
             return [Accepted(run.id, RunState.QUEUED, True) for run in runs]
         rows = await self._db.fetch("submit_any", *arguments, [run.at for run in runs], [run.delay for run in runs])
         queued = {row["id"] for row in rows}
         return [Accepted(run.id, RunState.QUEUED if run.id in queued else RunState.SCHEDULED, True) for run in runs]
 
-    def _arguments(self, runs: Sequence[NewRun]) -> list[object]:
+    async def _submit_now(self, arguments: list[list[Any]], topics: set[str]) -> None:
+        """On a quiet system the commit itself wakes the workers."""
+        wakeups = self._wakeups
+        ring = (None if wakeups is None else wakeups.take_along(topics)) or (None, None)
+        if len(arguments[0]) == 1:
+            await self._db.execute("submit_one", *(column[0] for column in arguments), *ring)
+        else:
+            await self._db.execute("submit_now", *arguments, *ring)
+        if wakeups is not None and ring[0] is not None:
+            wakeups.was_taken_along(topics)
+
+    def _arguments(self, runs: Sequence[NewRun]) -> list[list[Any]]:
         number = self._names.number
         encode = self._policies.encode
         ids = [run.id for run in runs]
@@ -70,7 +83,7 @@ class Submissions(Part):
             [number(Kind.TENANT, run.tenant) for run in runs],
             [number(Kind.QUEUE, run.queue) for run in runs],
             [run.policy.timeout for run in runs],
-            [run.start_by for run in runs],
+            [run.start_within for run in runs],
             [run.deadline for run in runs],
             [run.replay_of for run in runs],
         ]
@@ -144,8 +157,8 @@ class Submissions(Part):
                 due,
                 now,
                 run.policy.timeout,
-                run.start_by,
-                run.deadline,
+                None if run.start_within is None else due + run.start_within,
+                None if run.deadline is None else due + run.deadline,
                 gates.get(run.id),
                 None,
                 None,

@@ -1,12 +1,12 @@
 """Vacuum of the live tables, when it is due: autovacuum looks once a minute, and a queue cannot wait that long."""
 
 import asyncpg
-import structlog
 
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.part import Part
+from mainspring.runtime.log import get_logger
 
-_log = structlog.get_logger("mainspring.upkeep")
+_log = get_logger("mainspring.upkeep")
 
 #: Dead rows make claims slower from about here on; a vacuum then takes some tens of milliseconds.
 _DEAD_ROWS = 50_000

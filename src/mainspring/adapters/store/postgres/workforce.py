@@ -71,10 +71,12 @@ class Workforce(Part):
 
     async def _held(self, rows: list[asyncpg.Record]) -> list[HeldRun]:
         try:
-            return held_runs(rows, self._names, self._policies)
+            held, unreadable = held_runs(rows, self._names, self._policies)
         except KeyError:
             await self._names.name_all([0])
-            return held_runs(rows, self._names, self._policies)
+            held, unreadable = held_runs(rows, self._names, self._policies)
+        await self.settle(unreadable)
+        return held
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         if not settlements:

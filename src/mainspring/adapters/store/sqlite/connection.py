@@ -76,8 +76,13 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> s
 
 def open_for_writing(path: Path, shards: int) -> apsw.Connection:
     """Open or make the file, bring its schema up to date under a lock, and teach the connection its procedures."""
-    if not path.parent.is_dir():
-        raise Invalid("store", f"{path} cannot be made: there is no directory {path.parent}")
+    try:
+        if not path.parent.is_dir():
+            raise Invalid("store", f"{path} cannot be made: there is no directory {path.parent}")
+        if path.is_dir():
+            raise Invalid("store", f"{path} is a directory", f"a file in it, such as {path / 'mainspring.db'}")
+    except OSError as error:
+        raise Invalid("store", f"{path} cannot be reached: {error.strerror}") from error
     refuse_network_file_system(path)
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     connection = _connect(path, flags)

@@ -117,7 +117,10 @@ SELECT json_array(
         LIMIT :limit))))
 
 -- name: job_named
-SELECT id FROM job WHERE tenant = ? AND name = ?
+SELECT id, version, state FROM job WHERE tenant = ? AND name = ?
+
+-- name: job_id
+SELECT coalesce((SELECT id FROM job WHERE tenant = :tenant AND name = :name), '')
 
 -- name: shards
 SELECT json(shards) FROM meta

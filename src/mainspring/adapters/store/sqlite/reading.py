@@ -27,6 +27,10 @@ class SqliteReading(Part):
         by_id = {job.id: job for job in found}
         return [by_id.get(job) for job in ids]
 
+    async def job_named(self, tenant: str, name: str) -> JobId | None:
+        found = await self._reader.read("job_id", tenant=tenant, name=name)
+        return JobId(found) if found else None
+
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         return rows.ledger_entries(await self._reader.read("ledger", job=job, since=since, until=until, limit=limit))
 

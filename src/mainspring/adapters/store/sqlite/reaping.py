@@ -1,19 +1,19 @@
 """What is taken away from those who do not answer, and what is forgotten."""
 
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.part import Part
+from mainspring.adapters.store.sqlite.workforce import SqliteWorkforce
 from mainspring.domain.instant import Micros
 from mainspring.domain.run import HeldRun
 from mainspring.ports.store import Retention
 
 
-class SqliteReaping(Part):
+class SqliteReaping(SqliteWorkforce):
     async def lost_runs(self, limit: int) -> list[HeldRun]:
-        return rows.held_runs(await self._writer.call("bury", size=limit))
+        return await self._held(await self._writer.call("bury", size=limit))
 
     async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
         before = self._time.now() - grace
-        return rows.held_runs(await self._reader.read("overdue_runs", before=before, limit=limit))
+        return await self._held(await self._reader.read("overdue_runs", before=before, limit=limit))
 
     async def expire(self, limit: int) -> int:
         return int(await self._writer.call("expire", size=limit))

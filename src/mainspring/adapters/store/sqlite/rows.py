@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from mainspring.adapters.store.unreadable import name_unreadable_job, read_rows
 from mainspring.domain.ids import JobId, RunId, SessionId, stable_hash
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Fire, Job, JobSpec, JobState, LedgerEntry, Overlap, tick_run_id
@@ -23,6 +24,7 @@ from mainspring.domain.run import (
     RunView,
     Settlement,
     Verdict,
+    settle_unreadable,
 )
 from mainspring.ports.store import Depth, EventBatch
 
@@ -92,7 +94,7 @@ def submit_item(run: NewRun, shard: int) -> tuple[object, ...]:
         text_of(run.payload),
         run.at,
         run.delay,
-        run.start_by,
+        run.start_within,
         run.deadline,
         None if default else gate_of_run(run.tenant, policy),
         run.replay_of,
@@ -222,30 +224,33 @@ membership = msgspec.json.Decoder(tuple[Instant, tuple[SessionId, ...], list[tup
 candidates = msgspec.json.Decoder(tuple[list[int], list[str]])
 
 
-def held_runs(text: str) -> list[HeldRun]:
-    return [
-        HeldRun(
-            id=row.id,
-            fence=row.fence,
-            task=row.task,
-            payload=bytes_of(row.payload),
-            policy=DEFAULT_POLICY if row.policy is None else policy_of(row.policy),
-            queue=row.queue,
-            tenant=row.tenant,
-            priority=row.priority,
-            attempt=row.attempt,
-            lost=row.lost,
-            due=row.due,
-            started_at=row.started_at,
-            attempt_until=row.attempt_until,
-            deadline=row.deadline,
-            job_id=row.job_id,
-            scheduled_at=row.scheduled_at,
-            lets_go=row.lets_go != 0,
-            cancel_requested=row.cancel_requested != 0,
-        )
-        for row in _held.decode(text)
-    ]
+def held_runs(text: str) -> tuple[list[HeldRun], list[Settlement]]:
+    """Runs as their workers hold them, and the end of those that cannot be read."""
+    held, unreadable = read_rows(_held.decode(text), _held_run)
+    return held, [settle_unreadable(row.id, row.fence, error) for row, error in unreadable]
+
+
+def _held_run(row: _Held) -> HeldRun:
+    return HeldRun(
+        id=row.id,
+        fence=row.fence,
+        task=row.task,
+        payload=bytes_of(row.payload),
+        policy=DEFAULT_POLICY if row.policy is None else policy_of(row.policy),
+        queue=row.queue,
+        tenant=row.tenant,
+        priority=row.priority,
+        attempt=row.attempt,
+        lost=row.lost,
+        due=row.due,
+        started_at=row.started_at,
+        attempt_until=row.attempt_until,
+        deadline=row.deadline,
+        job_id=row.job_id,
+        scheduled_at=row.scheduled_at,
+        lets_go=row.lets_go != 0,
+        cancel_requested=row.cancel_requested != 0,
+    )
 
 
 def run_views(text: str) -> dict[RunId, RunView]:
@@ -276,19 +281,24 @@ def run_views(text: str) -> dict[RunId, RunView]:
 
 
 def jobs(text: str) -> list[Job]:
-    return [
-        Job(
-            id=row.id,
-            tenant=row.tenant,
-            spec=spec_of(row.spec),
-            version=row.version,
-            state=row.state,
-            next_fire=row.next_fire,
-            rev=row.rev,
-            payload=bytes_of(row.payload),
-        )
-        for row in _jobs.decode(text)
-    ]
+    """Those that can be read; the others are named in the log."""
+    found, unreadable = read_rows(_jobs.decode(text), _job)
+    for row, error in unreadable:
+        name_unreadable_job(row.id, row.version, str(error))
+    return found
+
+
+def _job(row: _Job) -> Job:
+    return Job(
+        id=row.id,
+        tenant=row.tenant,
+        spec=spec_of(row.spec),
+        version=row.version,
+        state=row.state,
+        next_fire=row.next_fire,
+        rev=row.rev,
+        payload=bytes_of(row.payload),
+    )
 
 
 def attempts(text: str) -> list[AttemptView]:

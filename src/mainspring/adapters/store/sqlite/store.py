@@ -10,7 +10,6 @@ from mainspring.adapters.store.sqlite.staging import SqliteStaging
 from mainspring.adapters.store.sqlite.steady_time import SteadyTime
 from mainspring.adapters.store.sqlite.submissions import SqliteSubmissions
 from mainspring.adapters.store.sqlite.threads import Reader, Writer
-from mainspring.adapters.store.sqlite.workforce import SqliteWorkforce
 from mainspring.domain.ids import MAX_SHARDS
 from mainspring.ports.clock import Clock
 
@@ -18,7 +17,6 @@ from mainspring.ports.clock import Clock
 class SqliteStore(
     SqliteSubmissions,
     SqliteJobs,
-    SqliteWorkforce,
     SqliteStaging,
     SqliteReaping,
     SqliteReading,

@@ -21,6 +21,7 @@ from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.adapters.store.sqlite.steady_time import SteadyTime
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import Instant
+from mainspring.runtime.threads import joined
 
 #: At most so many requests share a commit.
 LARGEST_GROUP = 16
@@ -92,7 +93,7 @@ class DatabaseThread(Generic[Ask]):
         thread, self._thread = self._thread, None
         if thread is not None:
             self._waiting.put(None)
-            await asyncio.to_thread(thread.join)
+            await joined(thread)
 
     async def ask(self, ask: Ask) -> str:
         if self._thread is None or self._process != os.getpid():

@@ -29,7 +29,12 @@ class SqliteWorkforce(Part):
         for want in wants:
             limits[want.queue] += max(want.limit, 0)
         batch = rows.encode(list(limits.items()))
-        return rows.held_runs(await self._writer.call("claim", batch, who=session, size=number))
+        return await self._held(await self._writer.call("claim", batch, who=session, size=number))
+
+    async def _held(self, answer: str) -> list[HeldRun]:
+        held, unreadable = rows.held_runs(answer)
+        await self.settle(unreadable)
+        return held
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         if not settlements:

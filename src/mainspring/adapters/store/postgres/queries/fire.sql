@@ -7,11 +7,11 @@ WITH clock AS MATERIALIZED (
 ), moved AS (
     UPDATE mainspring.schedule s
     SET rev = s.rev + 1, next_fire = f.next_fire, active = NOT f.finished, tick_no = s.tick_no + f.ticks
-    FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::boolean[], $6::int[], $7::boolean[])
-             AS f(job_id, rev, next_fire, finished, ticks, exclusive),
+    FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::boolean[], $6::int[], $7::boolean[], $26::bigint[])
+             AS f(job_id, rev, next_fire, finished, ticks, exclusive, last_tick),
          mainspring.shard h, mainspring.session owner, clock
     WHERE s.job_id = f.job_id AND s.rev = f.rev AND s.active AND h.id = s.shard AND h.owner = $1
-      AND owner.id = $1 AND owner.live AND owner.lease_until > clock.now
+      AND owner.id = $1 AND owner.live AND owner.lease_until > clock.now AND f.last_tick <= clock.now
     RETURNING s.job_id, s.shard, h.epoch, f.finished, f.exclusive AND (
         EXISTS (SELECT FROM mainspring.run r WHERE r.job_id = s.job_id) OR
         EXISTS (SELECT FROM mainspring.waiting w WHERE w.job_id = s.job_id)) AS busy
@@ -63,7 +63,7 @@ UPDATE mainspring.schedule s
 SET rev = s.rev + 1, next_fire = $4, active = NOT $5::boolean, tick_no = s.tick_no + $6::int
 FROM mainspring.shard h, mainspring.session owner
 WHERE s.job_id = $2 AND s.rev = $3 AND s.active AND h.id = s.shard AND h.owner = $1
-  AND owner.id = $1 AND owner.live AND owner.lease_until > mainspring.now_us()
+  AND owner.id = $1 AND owner.live AND owner.lease_until > mainspring.now_us() AND $7::bigint <= mainspring.now_us()
 RETURNING s.shard, h.epoch, mainspring.now_us() AS now
 
 -- name: finish_job
@@ -75,47 +75,74 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING
 RETURNING job_id
 
 -- name: active_of_job
-SELECT id, state FROM mainspring.waiting WHERE job_id = $1
-UNION ALL SELECT id, state FROM mainspring.run WHERE job_id = $1
+SELECT id, state, gate FROM mainspring.waiting WHERE job_id = $1
+UNION ALL SELECT id, state, gate FROM mainspring.run WHERE job_id = $1
 
 -- name: unstopped_of_job
 SELECT id FROM mainspring.waiting WHERE job_id = $1
 UNION ALL SELECT id FROM mainspring.run WHERE job_id = $1 AND cancel_at IS NULL
 
--- name: put_job
--- Declare a job. The row lock serialises declarations of one name.
+-- name: put_jobs
+-- Declare jobs, in the order given. The row locks serialise declarations of one name.
 INSERT INTO mainspring.job AS j (id, tenant, name, version, state, created_at, updated_at)
-SELECT $1, $2, $3, 0, 1, now, now FROM (SELECT mainspring.now_us() AS now) AS clock
+SELECT i.id, i.tenant, i.name, 0, 1, now, now
+FROM (SELECT mainspring.now_us() AS now) AS clock,
+     unnest($1::uuid[], $2::int[], $3::text[]) WITH ORDINALITY AS i(id, tenant, name, place)
+ORDER BY i.place
 ON CONFLICT (tenant, name) DO UPDATE SET updated_at = j.updated_at
-RETURNING id, version, state, mainspring.now_us() AS now
+RETURNING id, tenant, name, version, state, mainspring.now_us() AS now
 
--- name: job_version
-SELECT v.spec, b.payload FROM mainspring.job_version v
-LEFT JOIN mainspring.body b ON b.bucket = 0 AND b.id = $3
-WHERE v.job_id = $1 AND v.version = $2
+-- name: job_versions
+-- Nothing for a job that has none yet.
+SELECT i.job_id,
+       (SELECT v.spec FROM mainspring.job_version v WHERE v.job_id = i.job_id AND v.version = i.version) AS spec,
+       (SELECT b.payload FROM mainspring.body b WHERE b.bucket = 0 AND b.id = i.body_id) AS payload
+FROM unnest($1::uuid[], $2::int[], $3::uuid[]) AS i(job_id, version, body_id)
 
--- name: add_version
+-- name: add_versions
 WITH written AS (
-    INSERT INTO mainspring.job_version (job_id, version, spec, made_at) VALUES ($1, $2, $3, mainspring.now_us())
+    INSERT INTO mainspring.job_version (job_id, version, spec, made_at)
+    SELECT i.job_id, i.version, i.spec, mainspring.now_us()
+    FROM unnest($1::uuid[], $2::int[], $3::bytea[]) AS i(job_id, version, spec)
 )
-INSERT INTO mainspring.body (bucket, id, task, policy, payload) VALUES (0, $4, $5, $6, $7)
+INSERT INTO mainspring.body (bucket, id, task, policy, payload)
+SELECT 0, i.id, i.task, i.policy, i.payload
+FROM unnest($4::uuid[], $5::int[], $6::bytea[], $7::bytea[]) AS i(id, task, policy, payload)
 
--- name: update_job
-UPDATE mainspring.job SET version = $2, state = $3, updated_at = mainspring.now_us() WHERE id = $1
+-- name: update_jobs
+UPDATE mainspring.job SET version = i.version, state = i.state, updated_at = mainspring.now_us()
+FROM unnest($1::uuid[], $2::int[], $3::smallint[]) AS i(id, version, state) WHERE job.id = i.id
 
 -- name: set_job_state
 UPDATE mainspring.job SET state = $2, updated_at = mainspring.now_us() WHERE id = $1
 
--- name: put_schedule
-INSERT INTO mainspring.schedule AS s (job_id, shard, next_fire, delay, active) VALUES ($1, $2, $3, $4, $5)
+-- name: put_schedules
+INSERT INTO mainspring.schedule AS s (job_id, shard, next_fire, delay, active)
+SELECT i.job_id, i.shard, i.next_fire, i.delay, i.next_fire IS NOT NULL
+FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::bigint[]) AS i(job_id, shard, next_fire, delay)
+ORDER BY i.job_id
 ON CONFLICT (job_id) DO UPDATE SET next_fire = excluded.next_fire, delay = excluded.delay, active = excluded.active, rev = s.rev + 1
-RETURNING rev
 
 -- name: touch_schedule
 -- Something about its job changed; false as well: no more ticks.
 UPDATE mainspring.schedule
 SET rev = rev + 1, active = active AND $2::boolean, next_fire = CASE WHEN active AND $2::boolean THEN next_fire END
-WHERE job_id = $1
+WHERE job_id = ANY ($1::uuid[])
+
+-- name: ending_schedules
+-- Schedules that are about to end, locked: what of them is due was either fired before, or is dropped now.
+SELECT s.job_id, j.version, v.spec, s.next_fire, s.rev, h.epoch, mainspring.now_us() AS now
+FROM mainspring.schedule s
+JOIN mainspring.job j ON j.id = s.job_id
+JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
+JOIN mainspring.shard h ON h.id = s.shard
+WHERE s.job_id = ANY ($1::uuid[]) AND s.active ORDER BY s.job_id FOR UPDATE OF s
+
+-- name: drop_ticks
+INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, reason, ticks, last_at)
+SELECT $1::uuid, i.scheduled_at, 2, $2::int, $3::bigint, i.reason, i.ticks, i.last_at
+FROM unnest($4::bigint[], $5::text[], $6::int[], $7::bigint[]) AS i(scheduled_at, reason, ticks, last_at)
+ON CONFLICT DO NOTHING
 
 -- name: lock_jobs
 SELECT id, state FROM mainspring.job WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE

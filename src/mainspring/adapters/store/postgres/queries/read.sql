@@ -63,6 +63,10 @@ ORDER BY o.xid, o.id LIMIT $2
 UPDATE mainspring.outbox_cursor c SET xid = o.xid, position = o.id
 FROM mainspring.outbox o WHERE c.reader = $1 AND o.id = $2 AND (o.xid, o.id) > (c.xid, c.position)
 
+-- name: job_named
+SELECT j.id FROM mainspring.job j JOIN mainspring.name t ON t.id = j.tenant
+WHERE t.kind = $1 AND t.name = $2 AND j.name = $3
+
 -- name: intern
 INSERT INTO mainspring.name (kind, name) SELECT $1, name FROM unnest($2::text[]) AS name ORDER BY name ON CONFLICT DO NOTHING
 

@@ -41,8 +41,8 @@ WITH clock AS MATERIALIZED (
                                 body_id, replay_of, target, origin)
     SELECT g.id, g.shard, 3, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
            g.lane, g.body_bucket,
-           CASE WHEN g.outcome = 6 THEN g.rank ELSE clock.now + g.priority * 1000000000::bigint END, g.due, g.created_at,
-           g.timeout, g.rev + 1, g.fence, g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id,
+           CASE WHEN g.outcome = 6 THEN g.rank ELSE clock.now + g.priority * 1000000000::bigint + 60000000 END, g.due,
+           g.created_at, g.timeout, g.rev + 1, g.fence, g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id,
            g.replay_of, g.target, g.origin
     FROM gone g, clock WHERE g.final = 3
 ), later AS (
@@ -50,7 +50,8 @@ WITH clock AS MATERIALIZED (
                                     created_at, timeout, rev, fence, late, holds, start_by, deadline, gate, scheduled_at,
                                     job_id, job_version, body_id, replay_of, target, origin, reason)
     SELECT g.id, g.shard, 1, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
-           g.lane, g.body_bucket, clock.now + g.delay, g.created_at, g.timeout, g.rev + 1, g.fence, true, g.gate IS NOT NULL,
+           g.lane, g.body_bucket, clock.now + g.delay, g.created_at, g.timeout, g.rev + 1, g.fence,
+           g.attempt > (g.outcome = 6)::int, g.gate IS NOT NULL,
            g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id, g.replay_of, g.target, g.origin,
            g.why
     FROM gone g, clock WHERE g.final = 1

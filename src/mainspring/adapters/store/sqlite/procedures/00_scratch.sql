@@ -18,10 +18,10 @@ CREATE TEMP VIEW tell (now) AS SELECT NULL;
 -- What happened to runs in this request, for the outbox; empty while nobody reads it.
 CREATE TEMP TABLE happened (n INTEGER PRIMARY KEY, kind TEXT, run TEXT);
 
--- Runs about to enter, in the order they were given.
+-- Runs about to enter, in the order they were given. Their limits count from when they are due.
 CREATE TEMP TABLE fresh (
     id TEXT PRIMARY KEY, n INTEGER, shard INTEGER, tenant TEXT, queue TEXT, priority INTEGER, task TEXT, policy TEXT,
-    payload TEXT, body INTEGER, timeout INTEGER, due INTEGER, start_by INTEGER, deadline INTEGER, gate INTEGER,
+    payload TEXT, body INTEGER, timeout INTEGER, due INTEGER, start_within INTEGER, deadline INTEGER, gate INTEGER,
     late INTEGER DEFAULT 0, job_id TEXT, job_version INTEGER, scheduled_at INTEGER, origin TEXT, replay_of TEXT
 ) WITHOUT ROWID;
 

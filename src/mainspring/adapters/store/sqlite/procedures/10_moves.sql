@@ -13,15 +13,16 @@ CREATE TEMP TRIGGER enter_fresh_runs INSTEAD OF INSERT ON enter_fresh BEGIN
     INSERT INTO run (id, state, shard, tenant, queue, rank, priority, attempt, lost, late, fence, body, timeout, due,
                      created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, replay_of)
     SELECT id, 'queued', shard, tenant, queue, NEW.now + priority * 1000000000 + late * 60000000, priority, 0, 0, late,
-           0, body, timeout, due, NEW.now, start_by, deadline, gate, job_id, job_version, scheduled_at, origin,
-           replay_of
+           0, body, timeout, due, NEW.now, due + start_within, due + deadline, gate, job_id, job_version, scheduled_at,
+           origin, replay_of
     FROM fresh
     WHERE due <= NEW.now AND (gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));
 
     INSERT INTO waiting (id, state, shard, tenant, queue, priority, attempt, lost, late, fence, body, timeout, due,
                          created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, replay_of)
     SELECT id, iif(due <= NEW.now, 'blocked', 'scheduled'), shard, tenant, queue, priority, 0, 0, late, 0, body,
-           timeout, due, NEW.now, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, replay_of
+           timeout, due, NEW.now, due + start_within, due + deadline, gate, job_id, job_version, scheduled_at, origin,
+           replay_of
     FROM fresh
     WHERE due > NEW.now
        OR (gate IS NOT NULL AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));

@@ -1,11 +1,11 @@
 -- Runs are made. A known id is left alone.
--- Item: id, shard, tenant, queue, priority, task, policy, payload, at, delay, start_by, deadline, gate, replay_of,
+-- Item: id, shard, tenant, queue, priority, task, policy, payload, at, delay, start_within, deadline, gate, replay_of,
 -- timeout.
 -- Answer: (place, state, whether new) of all that are not new and queued.
 CREATE TEMP TRIGGER submit INSTEAD OF INSERT ON call WHEN NEW.kind = 'submit' BEGIN
     DELETE FROM fresh;
 
-    INSERT INTO fresh (id, n, shard, tenant, queue, priority, task, policy, payload, body, timeout, due, start_by,
+    INSERT INTO fresh (id, n, shard, tenant, queue, priority, task, policy, payload, body, timeout, due, start_within,
                        deadline, gate, replay_of)
     SELECT i.v ->> 0, i.n, i.v ->> 1, i.v ->> 2, i.v ->> 3, i.v ->> 4, i.v ->> 5, i.v ->> 6, i.v ->> 7,
            (SELECT coalesce(max(b.id), 0) FROM body b) + 1 + i.n, i.v ->> 14,

@@ -93,13 +93,13 @@ CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.kind = 'fire' BEGIN
     FROM fired;
 END;
 
--- Applied whole or not at all. The job's own row says whether somebody was here before.
+-- Applied whole or not at all, and never before its time. The job's own row says whether somebody was here before.
 CREATE TEMP TRIGGER fire_one_job INSTEAD OF INSERT ON fire_job
 WHEN EXISTS (
     SELECT 1 FROM schedule s CROSS JOIN shard ON shard.id = s.shard CROSS JOIN session ON session.id = shard.owner
     WHERE s.job_id = NEW.job_id AND s.active = 1 AND s.rev = NEW.rev AND shard.owner = NEW.who AND session.dead = 0
       AND session.lease_until >= NEW.now
-) BEGIN
+) AND NOT EXISTS (SELECT 1 FROM json_each(NEW.ticks) AS t WHERE t.value ->> 0 > NEW.now) BEGIN
     INSERT INTO fired (n) VALUES (NEW.n);
     INSERT INTO fire_tick (n, job_id, overlap, queue, priority, timeout, gate, start_within, deadline, origin,
                            scheduled_at, decision, reason, run_id, due, late, ticks, last_at, now)
@@ -123,40 +123,44 @@ END;
 
 CREATE TEMP TRIGGER fire_one_tick INSTEAD OF INSERT ON fire_tick
 WHEN NOT EXISTS (SELECT 1 FROM ledger l WHERE l.job_id = NEW.job_id AND l.scheduled_at = NEW.scheduled_at) BEGIN
+    INSERT INTO stop_run (id, now)
+    SELECT a.id, NEW.now FROM (
+        SELECT w.id AS id, w.state AS state FROM waiting w WHERE w.job_id = NEW.job_id
+        UNION ALL SELECT r.id, r.state FROM run r WHERE r.job_id = NEW.job_id
+    ) AS a
+    WHERE NEW.overlap = 'cancel' AND NEW.decision = 'run'
+    ORDER BY a.state <> 'blocked';
+
+    -- What an older version made under another rule or key stands in another line: nobody could wait for it.
     INSERT INTO ledger (job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at)
     SELECT NEW.job_id, NEW.scheduled_at, iif(o.overlaps, 'skipped', NEW.decision),
            iif(o.overlaps, 'overlap', NEW.reason), iif(o.overlaps, NULL, NEW.run_id), j.version, shard.epoch,
            NEW.ticks, NEW.last_at
     FROM job j CROSS JOIN schedule s ON s.job_id = j.id CROSS JOIN shard ON shard.id = s.shard CROSS JOIN (
         SELECT NEW.decision = 'run' AND CASE NEW.overlap
+            WHEN 'allow' THEN 0
             WHEN 'skip' THEN EXISTS (SELECT 1 FROM run r WHERE r.job_id = NEW.job_id)
                           OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id)
-            WHEN 'queue' THEN EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.state = 'blocked')
-                           OR (SELECT count(*) FROM run r WHERE r.job_id = NEW.job_id)
-                            + (SELECT count(*) FROM waiting w WHERE w.job_id = NEW.job_id) > 1
-            ELSE 0 END AS overlaps) AS o
+            ELSE EXISTS (SELECT 1 FROM run r WHERE r.job_id = NEW.job_id AND r.gate IS NOT NEW.gate)
+              OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.gate IS NOT NEW.gate)
+              OR (NEW.overlap = 'queue' AND (
+                  EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.state = 'blocked')
+                  OR (SELECT count(*) FROM run r WHERE r.job_id = NEW.job_id)
+                   + (SELECT count(*) FROM waiting w WHERE w.job_id = NEW.job_id) > 1))
+            END AS overlaps) AS o
     WHERE j.id = NEW.job_id;
 
     DELETE FROM fresh;
-    INSERT INTO fresh (id, n, shard, tenant, queue, priority, body, timeout, due, start_by, deadline, gate, late,
+    INSERT INTO fresh (id, n, shard, tenant, queue, priority, body, timeout, due, start_within, deadline, gate, late,
                        job_id, job_version, scheduled_at, origin)
     SELECT NEW.run_id, 0, s.shard, j.tenant, NEW.queue, NEW.priority, v.body, NEW.timeout, NEW.due,
-           NEW.due + NEW.start_within, NEW.due + NEW.deadline, NEW.gate, NEW.late, j.id, j.version, NEW.scheduled_at,
-           NEW.origin
+           NEW.start_within, NEW.deadline, NEW.gate, NEW.late, j.id, j.version, NEW.scheduled_at, NEW.origin
     FROM ledger l CROSS JOIN job j ON j.id = l.job_id CROSS JOIN schedule s ON s.job_id = j.id
     CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version
     WHERE l.job_id = NEW.job_id AND l.scheduled_at = NEW.scheduled_at AND l.decision = 'run'
       AND NOT EXISTS (SELECT 1 FROM run r WHERE r.id = NEW.run_id)
       AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = NEW.run_id)
       AND NOT EXISTS (SELECT 1 FROM history h WHERE h.id = NEW.run_id);
-
-    INSERT INTO stop_run (id, now)
-    SELECT a.id, NEW.now FROM (
-        SELECT w.id AS id, w.state AS state FROM waiting w WHERE w.job_id = NEW.job_id
-        UNION ALL SELECT r.id, r.state FROM run r WHERE r.job_id = NEW.job_id
-    ) AS a
-    WHERE NEW.overlap = 'cancel' AND EXISTS (SELECT 1 FROM fresh)
-    ORDER BY a.state <> 'blocked';
 
     INSERT INTO enter_fresh (now) VALUES (NEW.now);
     INSERT INTO made (n, id, queue) SELECT NEW.n, fresh.id, fresh.queue FROM fresh;

@@ -1,0 +1,28 @@
+"""What every field must be. A struct does not look at what it is made of: a wrong word or a fraction would be stored,
+and whoever reads it back would stumble over it for ever."""
+
+from collections.abc import Collection
+
+from mainspring.domain.errors import Invalid
+
+
+def check_whole(field: str, value: object, least: int, most: int, hint: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Invalid(field, f"{_shown(value)} is not a whole number", hint)
+    if not least <= value <= most:
+        raise Invalid(field, "is out of range", hint)
+
+
+def check_word(field: str, value: object, words: Collection[str]) -> None:
+    if not isinstance(value, str) or value not in words:
+        raise Invalid(field, f"{_shown(value)} is not one of its words", ", ".join(words))
+
+
+def check_kind(field: str, value: object, *kinds: type) -> None:
+    # A bool is an int to Python, and to nobody else.
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise Invalid(field, f"{_shown(value)} is of the wrong type", " or ".join(kind.__name__ for kind in kinds))
+
+
+def _shown(value: object) -> str:
+    return f"{value!r:.40}"
