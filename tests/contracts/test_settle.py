@@ -373,3 +373,23 @@ async def test_a_run_settled_in_another_session_is_settled_all_the_same(harness:
     assert await harness.settle(lost(found)) == [Verdict.APPLIED]
     assert await harness.settle(succeeded(held)) != [Verdict.APPLIED]
     assert await harness.state(held.id) is RunState.QUEUED
+
+
+async def test_a_run_that_comes_twice_in_a_batch_ends_once_by_the_fence_that_runs(harness: Harness) -> None:
+    """With the result that came under that fence, wherever the other stands."""
+    old, other_old = await harness.start(a_run(), a_run())
+    await harness.settle(settle_release(old), settle_release(other_old))
+    again = {held.id: held for held in await harness.claim(await harness.worker())}
+    new, other_new = again[old.id], again[other_old.id]
+    verdicts = await harness.settle(
+        settle_success(old, b'"old"'),
+        settle_success(new, b'"new"'),
+        settle_success(other_new, b'"new"'),
+        settle_success(other_old, b'"old"'),
+        failed(other_new),
+    )
+    assert verdicts[1:3] == [Verdict.APPLIED, Verdict.APPLIED]
+    assert Verdict.APPLIED not in (verdicts[0], *verdicts[3:])
+    for held in (new, other_new):
+        view = await harness.view(held.id)
+        assert (view.state, view.result) == (RunState.SUCCEEDED, b'"new"')

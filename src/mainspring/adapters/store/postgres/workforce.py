@@ -81,6 +81,12 @@ class Workforce(Part):
     async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         if not settlements:
             return []
+        first, again = _once_each(settlements)
+        if again:
+            # A statement ends a run once: who comes a second time, under another fence perhaps, comes after it.
+            verdicts = dict(zip(first, await self.settle([settlements[index] for index in first]), strict=True))
+            verdicts |= dict(zip(again, await self.settle([settlements[index] for index in again]), strict=True))
+            return [verdicts[index] for index in range(len(settlements))]
         applied: set[tuple[str, int]] = set()
         free = [settlement for settlement in settlements if not settlement.lets_go]
         succeeded = [settlement for settlement in free if settlement.outcome is Outcome.SUCCESS]
@@ -116,11 +122,20 @@ class Workforce(Part):
         return verdicts
 
 
+def _once_each(settlements: Sequence[Settlement]) -> tuple[list[int], list[int]]:
+    """Where each run stands for the first time, and where it stands again."""
+    if len({item.run for item in settlements}) == len(settlements):
+        return [], []
+    first = {item.run: index for index, item in reversed(list(enumerate(settlements)))}
+    places = sorted(first.values())
+    return places, [index for index, item in enumerate(settlements) if first[item.run] != index]
+
+
 def _succeeded(settlements: list[Settlement]) -> list[object]:
     return [
         [item.run for item in settlements],
         [item.fence for item in settlements],
-        [item.result for item in settlements],
+        [item.result for item in settlements] if any(item.result is not None for item in settlements) else None,
     ]
 
 

@@ -1,13 +1,15 @@
 -- name: settle_succeeded
 -- Move succeeded runs to history. `claim IS NOT NULL` says running without naming a partial index's predicate:
--- `state = 4` here would let the planner drive from run_held.
+-- `state = 4` here would let the planner drive from run_held. `= ANY` and `IS TRUE` pin the plan: a table that was empty
+-- when it was vacuumed has no rows to the planner, and a join would look at every run for every settlement.
+-- The results are null when there are none, which is the rule.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), gone AS (
     DELETE FROM mainspring.run
-    USING unnest($1::uuid[], $2::bigint[], $3::bytea[]) AS i(id, fence, result)
-    WHERE run.id = i.id AND run.fence = i.fence AND run.claim IS NOT NULL
-    RETURNING run.*, i.result
+    WHERE run.id = ANY ($1::uuid[]) AND run.claim IS NOT NULL
+      AND ((run.id, run.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[]))) IS TRUE
+    RETURNING run.*
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, runs)
     SELECT clock.now, 'run.succeeded', (SELECT array_agg(id) FROM gone) FROM clock
@@ -18,7 +20,7 @@ WITH clock AS MATERIALIZED (
                                     target, job_id, body_id, replay_of, result)
     SELECT g.id, 1, 5, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id,
-           g.replay_of, g.result
+           g.replay_of, ($3::bytea[])[array_position($1::uuid[], g.id)]
     FROM gone g, clock
 )
 SELECT id, fence, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job FROM gone
@@ -27,14 +29,19 @@ SELECT id, fence, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job FROM
 -- Every other end of an attempt. What was asked to stop does not go on: cancel_at is read from the row that is moved.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
-), gone AS (
+), taken AS (
     DELETE FROM mainspring.run
-    USING unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::smallint[], $5::text[], $6::bigint[], $7::text[], $8::bytea[])
-        AS i(id, fence, outcome, state, reason, delay, error, result)
-    WHERE run.id = i.id AND run.fence = i.fence AND run.claim IS NOT NULL
-    RETURNING run.*, i.outcome, i.state AS wanted, i.reason, i.delay, i.error, i.result,
-        CASE WHEN i.state IN (1, 3) AND run.cancel_at IS NOT NULL THEN 7::smallint ELSE i.state END AS final,
-        CASE WHEN i.state IN (1, 3) AND run.cancel_at IS NOT NULL THEN 'cancelled' ELSE i.reason END AS why
+    WHERE run.id = ANY ($1::uuid[]) AND run.claim IS NOT NULL
+      AND ((run.id, run.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[]))) IS TRUE
+    RETURNING run.*
+), gone AS MATERIALIZED (
+    SELECT DISTINCT ON (t.id) t.*, i.outcome, i.state AS wanted, i.reason, i.delay, i.error, i.result,
+        CASE WHEN i.state IN (1, 3) AND t.cancel_at IS NOT NULL THEN 7::smallint ELSE i.state END AS final,
+        CASE WHEN i.state IN (1, 3) AND t.cancel_at IS NOT NULL THEN 'cancelled' ELSE i.reason END AS why
+    FROM taken t
+    JOIN unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::smallint[], $5::text[], $6::bigint[], $7::text[], $8::bytea[])
+        AS i(id, fence, outcome, state, reason, delay, error, result) ON i.id = t.id AND i.fence = t.fence
+    ORDER BY t.id
 ), again AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
