@@ -11,7 +11,7 @@ CODE := $(wildcard src tests tools bench)
 COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench soak peers peers-bench services services-stop lock clean
+.PHONY: help setup run test check format openapi bench soak peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ check: setup ## format, lint, types, layers
 format: setup ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet $(CODE)
 	$(BIN)/ruff format $(CODE)
+
+openapi: setup ## write docs/reference/openapi.json anew
+	$(BIN)/python -m mainspring.api.openapi > docs/reference/openapi.json
 
 bench: setup ## measure (BENCH_ARGS)
 	$(BIN)/mainspring bench $(BENCH_ARGS)

@@ -57,13 +57,25 @@ async def create_database(dsn: str, name: str, template: str | None = None) -> N
 async def drop_database(dsn: str, name: str) -> None:
     connection = await asyncpg.connect(dsn)
     try:
+        number = await connection.fetchval("SELECT oid FROM pg_database WHERE datname = $1", name)
         for _ in range(100):
             try:
                 await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+                await _drop_roles(dsn, f"mainspring_reader_{number}_")
                 return
             except asyncpg.InsufficientPrivilegeError:
                 # Autovacuum is at work there, and an ordinary role may not end it. It is soon done.
                 await asyncio.sleep(0.1)
+    finally:
+        await connection.close()
+
+
+async def _drop_roles(dsn: str, prefix: str) -> None:
+    """Roles are the server's, and do not go with the database that they are for."""
+    connection = await asyncpg.connect(as_administrator(dsn))
+    try:
+        for row in await connection.fetch("SELECT rolname FROM pg_roles WHERE starts_with(rolname, $1)", prefix):
+            await connection.execute(f"DROP ROLE IF EXISTS {row['rolname']}")
     finally:
         await connection.close()
 
@@ -86,6 +98,16 @@ async def make_template(dsn: str, name: str, prepare: Callable[[str], Awaitable[
     finally:
         await connection.close()
     return name
+
+
+def as_administrator(dsn: str) -> str:
+    """The same database, for the superuser of the tests' server."""
+    return with_user(dsn, "postgres")
+
+
+def with_user(dsn: str, name: str) -> str:
+    address = urlsplit(dsn)
+    return urlunsplit(address._replace(netloc=f"{name}@{address.netloc.rpartition('@')[2]}"))
 
 
 def with_database(dsn: str, name: str) -> str:

@@ -1,6 +1,7 @@
 """Settings → adapters → services. The only module that knows concrete adapters."""
 
 import asyncio
+import functools
 import os
 import random
 import re
@@ -16,7 +17,9 @@ import msgspec
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.api.health import HealthServer, address_of
+from mainspring.api.auth import Tokens
+from mainspring.api.server import address_of
+from mainspring.api.token_rules import Algorithm
 from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.jobs import Jobs
 from mainspring.control.reaper import Reaper
@@ -25,14 +28,19 @@ from mainspring.control.scheduler.scheduler import Scheduler
 from mainspring.control.shards import ShardKeeper
 from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.instant import SECOND
+from mainspring.ports.access import Access
+from mainspring.ports.catalog import Catalog, Reports
 from mainspring.ports.clock import Clock
 from mainspring.ports.coordination import Coordinator
+from mainspring.ports.egress import Egress
+from mainspring.ports.operations import Operations
 from mainspring.ports.store import Retention, Store, Workforce
 from mainspring.ports.wakeups import Wakeups
 from mainspring.runtime.service import Service
 from mainspring.runtime.supervisor import Supervisor
-from mainspring.settings import Settings, without_secrets
-from mainspring.worker.handler import HandlerSource
+from mainspring.settings import AuthSection, Settings, TasksSection, read_file, without_secrets
+from mainspring.worker.builtin.tasks import BuiltinTasks
+from mainspring.worker.handler import Handler, HandlerSource
 from mainspring.worker.pulse import Pulse
 from mainspring.worker.settings import ChildSettings, WorkerSettings
 from mainspring.worker.worker import Worker
@@ -43,7 +51,7 @@ DEFAULT_SLOTS = 100
 _ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNORECASE)
 
 
-class EngineStore(Store, Coordinator, Protocol):
+class EngineStore(Store, Coordinator, Catalog, Operations, Access, Reports, Protocol):
     """Every store here also says who owns which shard."""
 
 
@@ -57,6 +65,26 @@ class Application(HandlerSource, Protocol):
     def adopt(self, settings: bytes) -> None:
         """In a child process: these are the settings of the worker, as JSON."""
         ...
+
+
+class Offer:
+    """What a worker runs in all: the built-in tasks, and those of the application, if there is one. Its own win."""
+
+    def __init__(self, settings: Settings, application: Application | None) -> None:
+        self._tasks = settings.tasks
+        self._application = application
+
+    def handlers(self) -> Mapping[str, Handler]:
+        tasks = make_builtin_tasks(self._tasks)
+        found = dict(tasks.handlers(functools.cache(lambda: make_egress(self._tasks))))
+        return found if self._application is None else found | dict(self._application.handlers())
+
+    def queues(self) -> Collection[str]:
+        return {"default"} if self._application is None else self._application.queues()
+
+    def adopt(self, settings: bytes) -> None:
+        if self._application is not None:
+            self._application.adopt(settings)
 
 
 class Role(StrEnum):
@@ -129,7 +157,7 @@ class Node:
         self.engine = Engine(settings)
         self._settings = settings
         self._roles = roles
-        self._application = application
+        self._application = Offer(settings, application)
         self._path = path
         self._keeper: ShardKeeper | None = None
         self._worker: Worker | None = None
@@ -140,62 +168,60 @@ class Node:
         services: list[Service] = []
         if Role.SCHEDULER in self._roles:
             services += self._scheduler_services()
-        if Role.WORKER in self._roles and self._application is not None:
+        if Role.WORKER in self._roles:
             worker = self._worker_service(self._application)
             services += [worker, Pulse(worker, self.engine.wakeups, self.engine.clock)]
         if Role.HTTP in self._roles:
-            services.append(HealthServer(self._settings.host, self._settings.port, self.health, self.engine.clock))
+            services += self._http_services()
         self._supervisor = Supervisor(*services)
         await self._supervisor.start()
 
     async def stop(self) -> None:
-        """Leave in good order: a worker lets its runs finish within the grace period."""
+        """Leave in good order: a worker lets its runs finish within the grace period.
+
+        It begins at once, while the HTTP server takes its time to say goodbye.
+        """
+        leaving = [] if self._worker is None else [asyncio.create_task(self._worker.stop())]
         await self._supervisor.stop()
+        await asyncio.gather(*leaving, return_exceptions=True)
 
     def stop_now(self) -> None:
         """Leave at once: what runs is given back."""
         if self._worker is not None:
             self._worker.stop_now()
 
-    async def recycled(self) -> None:
-        """Returns when the worker has left because of its number of runs or its memory. What it ran took its time."""
-        while self._worker is None or not self._worker.wants_recycling:
+    async def ended(self) -> bool:
+        """Returns when there is nothing more to do here, and whether the process is to start anew: the worker has left
+        because of its number of runs or its memory, or somebody has drained it.
+
+        A drained worker beside other roles leaves alone: the others go on.
+        """
+        while not (worker := self._worker) or not (
+            worker.wants_recycling or (worker.drained and self._roles == {Role.WORKER})
+        ):
             await self.engine.clock.sleep(SECOND)
-        await self._worker.left()
+        await worker.left()
+        return worker.wants_recycling
 
     async def health(self) -> Mapping[str, object]:
         """How this process is: what ``/healthz`` says."""
-        problems = []
-        try:
-            async with asyncio.timeout(2):
-                now = await self.engine.store.now()
-            skew = now - self.engine.clock.now()
-        except (StoreUnavailable, TimeoutError) as error:
-            problems.append(f"store: {error or 'no answer'}")
-            skew = 0
-        found: dict[str, object] = {
-            "status": "unavailable" if problems else "ok",
-            "roles": sorted(role.value for role in self._roles),
-            "clock_offset_ms": round(skew / 1_000, 1),
-        }
+        found: dict[str, object] = {"status": "ok", "roles": sorted(role.value for role in self._roles)}
         if self._keeper is not None:
             found["shards"] = len(self._keeper.owned())
         if self._worker is not None:
             found["running"] = self._worker.running
-        if problems:
-            found["problems"] = problems
         return found
 
     def banner(self) -> str:
         """What was started, in a line or two."""
         roles = ", ".join(sorted(role.value for role in self._roles))
         lines = [f"mainspring: {roles} on {without_secrets(self._settings.store)}"]
-        if self._application is not None and Role.WORKER in self._roles:
+        if Role.WORKER in self._roles:
             queues = ", ".join(f"{name}:{slots}" for name, slots in self._queues(self._application).items())
             lines.append(f"  {len(self._application.handlers())} tasks, queues {queues}")
         if Role.HTTP in self._roles:
-            address = address_of(self._settings.host, self._settings.port)
-            lines.append(f"  http://{address}/healthz (no authentication: loopback only)")
+            open_to = "no authentication: loopback only" if self._settings.auth.mode == "none" else "with credentials"
+            lines.append(f"  http://{address_of(self._settings.host, self._settings.port)}/docs ({open_to})")
         return "\n".join(lines)
 
     def _scheduler_services(self) -> list[Service]:
@@ -218,8 +244,47 @@ class Node:
             RetentionKeeper(engine.store, engine.wakeups, engine.clock, engine.random, retention),
         ]
 
+    def _http_services(self) -> list[Service]:
+        # Here and not above: importing it takes as long as everything else together, and child processes need none.
+        from mainspring.api.app import make_app
+        from mainspring.api.auth import Authenticator, KeyKeeper
+        from mainspring.api.context import Api
+        from mainspring.api.hub import Hub
+        from mainspring.api.limits import Buckets
+        from mainspring.api.metrics import Metrics
+        from mainspring.api.proxies import read_networks
+        from mainspring.api.server import HttpServer
+
+        engine, settings = self.engine, self._settings
+        auth = settings.auth
+        hub = Hub(engine.store, engine.clock, _label())
+        authenticator = Authenticator(
+            engine.store,
+            engine.clock,
+            required=auth.mode != "none",
+            keys=auth.takes_keys,
+            tokens=make_tokens(auth, engine.clock),
+        )
+        api = Api(
+            engine.store,
+            engine.jobs,
+            engine.wakeups,
+            engine.clock,
+            auth=authenticator,
+            buckets=Buckets(engine.clock, settings.api.rate, settings.api.burst),
+            hub=hub,
+            metrics=Metrics(engine.store, engine.clock),
+            health=self.health,
+            tasks=make_builtin_tasks(settings.tasks),
+            proxies=read_networks("api.trusted_proxies", settings.api.trusted_proxies),
+        )
+        keeper = KeyKeeper(authenticator, engine.wakeups, engine.clock)
+        return [hub, keeper, HttpServer(settings.host, settings.port, make_app(api), engine.clock, leave=api.leave)]
+
     def _worker_service(self, application: Application) -> Worker:
-        section = self._settings.worker
+        section, scripts = self._settings.worker, self._settings.tasks.scripts
+        if scripts and not Path(scripts).expanduser().is_dir():
+            raise Invalid("tasks.scripts", f"{scripts} is not a folder")
         settings = WorkerSettings(
             name=section.name or _label(),
             queues=self._queues(application),
@@ -257,6 +322,47 @@ async def migrate(settings: Settings) -> None:
     store = _make_store(settings, SystemClock())
     await store.open()
     await store.close()
+
+
+def make_builtin_tasks(tasks: TasksSection) -> BuiltinTasks:
+    """Which built-in tasks these settings allow."""
+    scripts = Path(tasks.scripts).expanduser() if tasks.scripts else None
+    return BuiltinTasks(http=tasks.http, scripts=scripts, commands=tasks.commands)
+
+
+def make_egress(tasks: TasksSection) -> Egress:
+    """The one way out for calls that users ask for."""
+    # Here and not above: it takes a tenth of a second to import, and most processes call nobody.
+    from mainspring.adapters.egress.guarded import GuardedEgress
+
+    return GuardedEgress(tasks.http_allow)
+
+
+def make_tokens(auth: AuthSection, clock: Clock) -> Tokens | None:
+    """What reads bearer tokens; None where they are not let in. Keys in files are read here, once."""
+    if not auth.takes_tokens:
+        return None
+    from mainspring.api import tokens
+
+    algorithm = msgspec.convert(auth.jwt_algorithm, Algorithm)
+    keys: tokens.Keys
+    if auth.jwks_url:
+        keys = tokens.JwksUrl(auth.jwks_url, algorithm, clock)
+    elif auth.jwks_file:
+        keys = tokens.read_jwks("auth.jwks_file", read_file("auth.jwks_file", auth.jwks_file), algorithm)
+    elif auth.jwt_key_file:
+        keys = tokens.read_pem("auth.jwt_key_file", read_file("auth.jwt_key_file", auth.jwt_key_file), algorithm)
+    else:
+        keys = tokens.secret_key("auth.jwt_secret_file" if auth.jwt_secret_file else "auth.jwt_secret", auth.secret())
+    return tokens.JwtTokens(
+        keys,
+        clock,
+        algorithm=algorithm,
+        issuer=auth.jwt_issuer,
+        audience=auth.jwt_audience,
+        role_claim=auth.jwt_role_claim,
+        tenant_claim=auth.jwt_tenant_claim,
+    )
 
 
 def _make_store(

@@ -8,11 +8,14 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, TypeAlias, get_type_hints
 
 import msgspec
 
+from mainspring.api.proxies import read_networks
+from mainspring.api.token_rules import check_jwks_url, check_secret, is_loopback
 from mainspring.control.shards import SHORTEST_TTL
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import MAX_SHARDS
@@ -44,10 +47,14 @@ RANGES = {
     "retention.succeeded": (0, _CENTURY),
     "retention.unsuccessful": (0, _CENTURY),
     "retention.ledger": (0, _CENTURY),
+    "api.rate": (0, 1_000_000),
+    "api.burst": (1, 1_000_000),
 }
 
 #: Microseconds, written as "30s" or as a number of seconds.
 Span: TypeAlias = Annotated[int, "duration"]
+#: Never shown, not even when it is wrong.
+Secret: TypeAlias = Annotated[str, "secret"]
 
 
 class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +100,115 @@ class LogSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """``text``, ``json``, or ``auto``: text on a terminal."""
 
 
+class AuthSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    mode: str = "none"
+    """Who is let in: ``keys`` (API keys), ``jwt`` (tokens of an identity provider), ``both``, or ``none``: everybody on
+    this machine."""
+    jwt_algorithm: str = ""
+    """``HS256``, ``RS256`` or ``EdDSA``. Tokens with another one are refused."""
+    jwt_secret: Secret = ""
+    """The shared secret of HS256, at least 32 bytes."""
+    jwt_secret_file: str = ""
+    """A file that holds it."""
+    jwt_key_file: str = ""
+    """A public key in PEM, for RS256 or EdDSA."""
+    jwks_file: str = ""
+    """A JSON Web Key Set, for RS256 or EdDSA."""
+    jwks_url: str = ""
+    """Where the provider publishes its set."""
+    jwt_issuer: str = ""
+    """The ``iss`` that a token must have."""
+    jwt_audience: str = ""
+    """The ``aud`` that a token must have."""
+    jwt_role_claim: str = "role"
+    jwt_tenant_claim: str = "tenant"
+
+    @property
+    def takes_keys(self) -> bool:
+        return self.mode in ("keys", "both")
+
+    @property
+    def takes_tokens(self) -> bool:
+        return self.mode in ("jwt", "both")
+
+    def secret(self) -> bytes:
+        """The secret of HS256, from where it is kept."""
+        if self.jwt_secret_file:
+            return read_file("auth.jwt_secret_file", self.jwt_secret_file).strip()
+        return self.jwt_secret.encode()
+
+    def check(self) -> None:
+        if self.mode not in ("none", "keys", "jwt", "both"):
+            raise Invalid("auth.mode", f"{self.mode!r} is no mode", "none, keys, jwt or both")
+        named = [
+            field
+            for field in ("jwt_secret", "jwt_secret_file", "jwt_key_file", "jwks_file", "jwks_url")
+            if getattr(self, field)
+        ]
+        if not self.takes_tokens:
+            for field in ("jwt_algorithm", *named, "jwt_issuer", "jwt_audience"):
+                if getattr(self, field):
+                    # Whoever sets these believes that tokens are checked.
+                    raise Invalid(f"auth.{field}", f"has no use while auth.mode is {self.mode}", "jwt or both")
+            return
+        fitting = {
+            "HS256": ("jwt_secret", "jwt_secret_file"),
+            "RS256": ("jwt_key_file", "jwks_file", "jwks_url"),
+            "EdDSA": ("jwt_key_file", "jwks_file", "jwks_url"),
+        }.get(self.jwt_algorithm)
+        if fitting is None:
+            raise Invalid("auth.jwt_algorithm", f"{self.jwt_algorithm!r} is not one", "HS256, RS256 or EdDSA")
+        for field in named:
+            if field not in fitting:
+                raise Invalid(f"auth.{field}", f"is not for {self.jwt_algorithm}", f"set {' or '.join(fitting)}")
+        if len(named) != 1:
+            reason = f"has no use beside auth.{named[0]}" if named else f"is missing for {self.jwt_algorithm}"
+            raise Invalid(f"auth.{named[1] if named else fitting[0]}", reason, f"one of {', '.join(fitting)}")
+        if self.jwt_secret:
+            check_secret("auth.jwt_secret", self.jwt_secret.encode())
+        if self.jwks_url:
+            check_jwks_url("auth.jwks_url", self.jwks_url)
+        for field in ("jwt_issuer", "jwt_audience", "jwt_role_claim", "jwt_tenant_claim"):
+            if not getattr(self, field):
+                raise Invalid(f"auth.{field}", "is missing", "tokens are checked for it")
+
+    def __repr__(self) -> str:
+        return f"AuthSection(mode={self.mode!r}, jwt_algorithm={self.jwt_algorithm!r}, …)"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("mode", self.mode), ("jwt_algorithm", self.jwt_algorithm)]
+
+
+class ApiSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    rate: float = 0
+    """Requests a second of one caller, on average, in each API process; 0 for no limit."""
+    burst: int = 100
+    """So many at once."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies whose ``X-Forwarded-For`` is believed."""
+
+    def check(self) -> None:
+        read_networks("api.trusted_proxies", self.trusted_proxies)
+
+
+class TasksSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    http: bool = True
+    """Workers offer the task ``http``."""
+    http_allow: tuple[str, ...] = ()
+    """Networks that it may call besides public addresses."""
+    scripts: str = ""
+    """The folder with the scripts that the task ``shell`` may run."""
+    commands: bool = False
+    """It may run any command, too."""
+
+    def check(self) -> None:
+        for text in self.http_allow:
+            try:
+                ip_network(text)
+            except ValueError:
+                raise Invalid("tasks.http_allow", f"{text!r} is not a network", "for example 10.1.0.0/16") from None
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     store: str = "mainspring.db"
     """Where everything is kept: a path for SQLite, ``postgresql://…``, or ``memory:`` for nothing lasting."""
@@ -109,13 +225,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     scheduler: SchedulerSection = SchedulerSection()
     retention: RetentionSection = RetentionSection()
     log: LogSection = LogSection()
+    auth: AuthSection = AuthSection()
+    api: ApiSection = ApiSection()
+    tasks: TasksSection = TasksSection()
 
     def check(self) -> None:
         kinds = dict(_leaves(Settings))
         for path, (least, most) in RANGES.items():
             value = _value(self, path)
             if not least <= value <= most:
-                words = format_duration if kinds[path] == "duration" else str
+                words = format_duration if kinds[path] == "duration" else _digits
                 raise Invalid(path, f"{words(value)} is out of range", f"{words(least)} to {words(most)}")
         for path, name in (("worker.name", self.worker.name), ("scheduler.name", self.scheduler.name)):
             if name:
@@ -124,10 +243,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise Invalid("log.level", f"{self.log.level!r} is no level", "debug, info, warning or error")
         if self.log.format not in ("auto", "text", "json"):
             raise Invalid("log.format", f"{self.log.format!r} is no format", "auto, text or json")
-        if self.host not in ("127.0.0.1", "::1", "localhost"):
+        self.auth.check()
+        self.api.check()
+        self.tasks.check()
+        if self.auth.mode == "none" and not is_loopback(self.host):
             raise Invalid(
-                "host", f"{self.host} can be reached from outside", "there is no authentication yet: loopback only"
+                "host",
+                f"{self.host} can be reached from outside, and nobody is asked who they are",
+                "set auth.mode = keys, and make the first key with: mainspring keys create --role admin --all-tenants",
             )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Settings({shown})"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [
+            (name, without_secrets(self.store) if name == "store" else getattr(self, name))
+            for name in self.__struct_fields__
+        ]
+
+
+def read_file(where: str, path: str) -> bytes:
+    """A file that a setting names."""
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise Invalid(where, f"{path} cannot be read: {error.strerror}") from None
 
 
 def load(
@@ -177,7 +319,14 @@ def describe() -> Iterator[tuple[str, str]]:
     for path, kind in _leaves(Settings):
         section, _, leaf = path.rpartition(".")
         value = defaults[section][leaf] if section else defaults[leaf]
-        yield path, format_duration(value) if kind == "duration" else str(value)
+        if kind == "duration":
+            yield path, format_duration(value)
+        elif isinstance(value, tuple | list):
+            yield path, ", ".join(value)
+        elif isinstance(value, bool):
+            yield path, str(value).lower()
+        else:
+            yield path, f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _leaves(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -185,7 +334,11 @@ def _leaves(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[st
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             yield from _leaves(hint, f"{prefix}{name}.")
         else:
-            yield prefix + name, "duration" if getattr(hint, "__metadata__", None) == ("duration",) else hint
+            yield prefix + name, getattr(hint, "__metadata__", (hint,))[0]
+
+
+def _digits(number: float) -> str:
+    return str(number).removesuffix(".0")
 
 
 def _value(settings: Settings, path: str) -> int:
@@ -243,13 +396,28 @@ def _parse(where: str, value: object, kind: object) -> object:
         return parse_duration(value, where)
     if kind == dict[str, int]:
         return parse_queues(value, where)
+    if kind is bool:
+        found = {"true": True, "false": False}.get(str(value).lower())
+        if found is None:
+            raise Invalid(where, f"{value!r} is neither true nor false")
+        return found
     if kind is int:
         try:
             return int(str(value))
         except ValueError:
             raise Invalid(where, f"{value!r} is not a whole number") from None
+    if kind is float:
+        try:
+            return float(str(value))
+        except ValueError:
+            raise Invalid(where, f"{value!r} is not a number") from None
+    if kind == tuple[str, ...]:
+        words = value.split(",") if isinstance(value, str) else value
+        if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+            raise Invalid(where, f"{value!r} is not a list of texts")
+        return tuple(word.strip() for word in words if word.strip())
     if not isinstance(value, str):
-        raise Invalid(where, f"{value!r} is not a text")
+        raise Invalid(where, "is not a text" if kind == "secret" else f"{value!r} is not a text")
     return value
 
 

@@ -11,6 +11,7 @@ import pytest
 from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres.database import SESSION, Connection
+from mainspring.adapters.store.postgres.names import Kind
 from mainspring.bench.local_postgres import throwaway_postgres
 from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.ids import SessionId
@@ -83,8 +84,43 @@ async def test_a_database_migrated_step_by_step_equals_a_fresh_one(
         await drop_database(postgres_dsn, name)
 
 
+async def test_what_was_there_before_row_level_security_gets_its_tenant(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = named_sql.migrations("mainspring.adapters.store.postgres")
+    monkeypatch.setattr(named_sql, "migrations", lambda _: steps[:2])
+    store = PostgresStore(postgres_database, shards=4)
+    await store.open()
+    live, ended, job = a_run(tenant="acme"), a_run(tenant="zeta"), a_run().id
+    await store.submit([live, ended])
+    acme, zeta = [await store._names.find(Kind.TENANT, name) for name in ("acme", "zeta")]
+    worker = await a_worker(store)
+    held = await store.claim(worker, 1, [Want("default", 10)])
+    await store.settle([settle_success(run, None) for run in held if run.id == ended.id])
+    await store.close()
+    connection = await asyncpg.connect(postgres_database, server_settings={"search_path": "mainspring"})
+    for run in (live, ended):
+        await connection.execute(
+            "INSERT INTO log (run_id, at, attempt, text) VALUES ($1, now_us(), 1, 'hello')", run.id
+        )
+        await connection.execute("INSERT INTO progress (run_id, at, done, note) VALUES ($1, 1, 1, '')", run.id)
+    await connection.execute("INSERT INTO job VALUES ($1, $2, 'job', 1, 1, 0, 0)", job, zeta)
+    await connection.execute("INSERT INTO job_version (job_id, version, spec, made_at) VALUES ($1, 1, '{}', 0)", job)
+    await connection.execute("INSERT INTO schedule (job_id, shard) VALUES ($1, 0)", job)
+    monkeypatch.setattr(named_sql, "migrations", lambda _: steps)
+    store = PostgresStore(postgres_database, shards=4)
+    await store.open()
+    await store.close()
+    for table in ("log", "progress"):
+        rows = await connection.fetch(f"SELECT run_id, tenant FROM {table}")
+        assert {row["run_id"].hex: row["tenant"] for row in rows} == {live.id: acme, ended.id: zeta}
+    for table in ("job_version", "schedule"):
+        assert [row["tenant"] for row in await connection.fetch(f"SELECT tenant FROM {table}")] == [zeta]
+    await connection.close()
+
+
 async def _shape(connection: asyncpg.Connection) -> list[tuple[object, ...]]:
-    """Every column, index, constraint and function of the schema, in words."""
+    """Every column, index, constraint, function and policy of the schema, in words."""
     rows = await connection.fetch("""
         SELECT 'column', c.table_name, c.column_name, c.data_type, c.column_default, c.is_nullable
         FROM information_schema.columns c WHERE c.table_schema = 'mainspring'
@@ -96,6 +132,10 @@ async def _shape(connection: asyncpg.Connection) -> list[tuple[object, ...]]:
         WHERE pronamespace = 'mainspring'::regnamespace
         UNION ALL SELECT 'options', relname, reloptions::text, NULL, NULL, NULL FROM pg_class
         WHERE relnamespace = 'mainspring'::regnamespace AND reloptions IS NOT NULL
+        UNION ALL SELECT 'policy', tablename, policyname, cmd, qual, with_check FROM pg_policies
+        WHERE schemaname = 'mainspring'
+        UNION ALL SELECT 'guarded', relname, relforcerowsecurity::text, NULL, NULL, NULL FROM pg_class
+        WHERE relnamespace = 'mainspring'::regnamespace AND relrowsecurity
     """)
     return sorted(tuple(str(value) for value in row) for row in rows)
 
@@ -115,11 +155,13 @@ async def test_the_number_of_shards_is_fixed_when_the_store_is_made(
 
 _HOT = {
     "claim": ("run_ready", "bigint, int, int[], int[]", "1, 1, '{1}', '{500}'"),
+    "claim_best": ("run_ready", "int, int, int[], uuid[], int", "1, NULL, '{}', '{}', 10"),
+    "running_of": ("run_held", "int[]", "'{1}'"),
     "settle_succeeded": ("run_pkey", "uuid[], bigint[], bytea[]", "'{}', '{}', '{}'"),
     "settle_other": (
         "run_pkey",
-        "uuid[], bigint[], smallint[], smallint[], text[], bigint[], text[], bytea[]",
-        "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'",
+        "uuid[], bigint[], smallint[], smallint[], text[], bigint[], text[], bytea[], text[]",
+        "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'",
     ),
     "stage": ("waiting_due", "bigint, smallint[], int", "1, '{0,1,2,3}', 1000"),
     "due_jobs": ("schedule_due", "smallint[], bigint, int", "'{0,1,2,3}', 1, 500"),
@@ -144,8 +186,8 @@ async def test_a_hot_statement_uses_its_index_whatever_the_statistics(
                                  created_at, timeout)
             SELECT gen_random_uuid(), i % 4, 1, 5, 0, 0, 1, 1, 0, i * 1000000::bigint, 0, 1
             FROM generate_series(1, 20000) i;
-            INSERT INTO schedule (job_id, shard, next_fire)
-            SELECT gen_random_uuid(), i % 4, i * 1000000::bigint FROM generate_series(1, 20000) i;
+            INSERT INTO schedule (job_id, shard, next_fire, tenant)
+            SELECT gen_random_uuid(), i % 4, i * 1000000::bigint, 1 FROM generate_series(1, 20000) i;
             ANALYZE;
         """)
     if tables == "emptied":

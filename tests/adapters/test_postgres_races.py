@@ -6,23 +6,29 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from importlib.resources import files
+from typing import cast
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import msgspec
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore, upkeep
+from mainspring.adapters.store.postgres import PostgresStore, catalog, upkeep
 from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, Connection, _prepare_connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.rows import order_gate
+from mainspring.adapters.store.postgres.submissions import _names_of
 from mainspring.adapters.store.postgres.workforce import _others, _succeeded
+from mainspring.domain.access import Quotas, Tenant
 from mainspring.domain.errors import Fenced, Invalid, StoreUnavailable
-from mainspring.domain.ids import IdMaker, RunId, SessionId
+from mainspring.domain.ids import IdMaker, JobId, RunId, SessionId
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.domain.job import Job, JobState, NewJob, Overlap
 from mainspring.domain.run import (
+    About,
     HeldRun,
+    Idempotency,
+    NewRun,
     RunState,
     Verdict,
     settle_failure,
@@ -30,14 +36,19 @@ from mainspring.domain.run import (
     settle_release,
     settle_success,
 )
-from mainspring.ports.store import NewSession, Retention, Want
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause, RunFilter
+from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, NewSession, Retention, Want
 from tests.conftest import make_template
-from tests.support.builders import a_fire, a_job, a_run, a_spec, a_tick, after_each, every
+from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, after_each, every
 
 pytestmark = pytest.mark.postgres
 
 SHARDS = 4
 ALL_SHARDS = range(SHARDS)
+ADA = Author("ada")
+#: As retention does.
+_MOVE_BODY = "INSERT INTO body SELECT -1, id, task, policy, payload, tenant FROM body WHERE id = $1"
 
 
 @pytest.fixture
@@ -133,8 +144,8 @@ class Races:
         return view.state
 
     async def put(self, job: NewJob) -> Job:
-        [stored] = await self.store.put_jobs([job])
-        return stored
+        [put] = await self.store.put_jobs([job])
+        return put.job
 
     async def fire(self, scheduler: SessionId, job: Job, *, late_by: int = 0, delay: int = 0) -> RunId:
         """One tick of a job, now or later."""
@@ -363,7 +374,7 @@ async def _claim(races: Races, connection: asyncpg.Connection, run: HeldRun | No
 
 
 async def _expire(races: Races, connection: asyncpg.Connection, run: HeldRun | None) -> None:
-    await races.run_in(connection, "expire", 10)
+    await races.run_in(connection, "expire", 10, "")
 
 
 Move = Callable[[Races, asyncpg.Connection, HeldRun | None], Awaitable[None]]
@@ -532,7 +543,7 @@ async def test_a_key_goes_to_the_first_in_line_also_while_that_ones_body_is_move
     await races.store.submit([holder, first, second])
     [held] = await races.start(worker)
     moving = await races.standing()
-    await moving.execute("INSERT INTO body SELECT -1, id, task, policy, payload FROM body WHERE id = $1", first.id)
+    await moving.execute(_MOVE_BODY, first.id)
     await moving.execute("UPDATE waiting SET body_bucket = -1 WHERE id = $1", first.id)
     settling = asyncio.create_task(races.store.settle([settle_success(held, None)]))
     await races.blocked(settling)
@@ -637,7 +648,7 @@ async def test_many_who_declare_one_job_with_one_id_at_once_agree(races: Races) 
     for store in stores:
         await store._names.number_all([(Kind.TENANT, "default"), (Kind.TASK, job.spec.task), (Kind.QUEUE, "default")])
     answers = await asyncio.gather(*(store.put_jobs([job]) for store in stores for _ in range(2)))
-    assert {(stored.id, stored.version) for [stored] in answers} == {(job.id, 1)}
+    assert {(put.job.id, put.job.version) for [put] in answers} == {(job.id, 1)}
 
 
 # Shards
@@ -712,7 +723,7 @@ async def test_a_run_that_is_claimed_while_its_body_is_moved_comes_back_with_the
     await holding.execute("SELECT FROM session WHERE id = $1 FOR UPDATE", worker)
     claiming = asyncio.create_task(races.start(worker))
     await races.blocked(claiming)
-    await races.watch.execute("INSERT INTO body SELECT -1, id, task, policy, payload FROM body WHERE id = $1", run.id)
+    await races.watch.execute(_MOVE_BODY, run.id)
     await races.watch.execute("UPDATE run SET body_bucket = -1 WHERE id = $1", run.id)
     await holding.execute("COMMIT")
     if not await claiming:
@@ -727,7 +738,7 @@ async def test_a_run_that_is_staged_while_its_day_is_emptied_keeps_its_body(race
     await races.travel(9 * DAY)
     scheduler = await races.a_scheduler()
     holding = await races.standing()
-    await holding.execute("INSERT INTO body SELECT -1, id, task, policy, payload FROM body WHERE id = $1", queued.id)
+    await holding.execute(_MOVE_BODY, queued.id)
     pruning = asyncio.create_task(races.store.prune(Retention(), 1_000))
     await races.blocked(pruning)
     assert (await races.store.stage(scheduler, list(ALL_SHARDS), 10)).runs == 1
@@ -814,8 +825,8 @@ async def test_an_event_of_a_transaction_that_began_later_and_commits_later_is_n
     await early.execute("SELECT pg_current_xact_id()")
     await late.execute("SELECT pg_current_xact_id()")
     first, second = a_run(), a_run()
-    await races.run_in(late, "tell", "run.submitted", [first.id])
-    await races.run_in(early, "tell", "run.submitted", [second.id])
+    await races.run_in(late, "tell", "run.submitted", [first.id], [1])
+    await races.run_in(early, "tell", "run.submitted", [second.id], [1])
     await early.execute("COMMIT")
     told: list[RunId] = []
 
@@ -841,7 +852,7 @@ async def test_what_a_transaction_saw_of_another_is_told_after_it(races: Races) 
     long = await races.standing()
     await long.execute("SELECT pg_current_xact_id()")
     await races.store.submit([run])
-    await races.run_in(long, "tell", "run.queued", [run.id])
+    await races.run_in(long, "tell", "run.queued", [run.id], [1])
     await long.execute("COMMIT")
     async with asyncio.timeout(5):
         while len(batches := await races.store.events("r", 10)) < 2:
@@ -875,10 +886,10 @@ async def test_events_that_a_reader_has_not_seen_are_not_pruned(races: Races) ->
         while len(batches := await races.store.events("r", 10)) < 3:
             continue
     await races.store.acknowledge("r", batches[0].position)
+    await races.travel(EVENTS_KEPT + MINUTE)
     await races.store.prune(Retention(), 1_000)
     assert await races.watch.fetchval("SELECT count(*) FROM outbox") == 2
     await races.store.detach_reader("r")
-    await races.store.prune(Retention(), 1_000)
     assert await races.watch.fetchval("SELECT count(*) FROM outbox") == 0
 
 
@@ -1122,14 +1133,14 @@ async def test_a_migration_under_a_transaction_with_cached_plans_is_no_error(rac
     await store.put_jobs([job])
     await races.watch.execute("ALTER TABLE job ALTER COLUMN version TYPE bigint")
     [again] = await store.put_jobs([job])
-    assert again.version == 1
+    assert again.job.version == 1
 
 
 async def test_a_password_that_no_longer_works_is_an_outage(races: Races) -> None:
     store = await races.a_store(connections=2)
-    assert store._db._pool is not None
-    store._db._pool.set_connect_args(dsn=races._dsn.replace("://", "://nobody_", 1))
-    await store._db._pool.expire_connections()
+    assert store._engine._pool is not None
+    store._engine._pool.set_connect_args(dsn=races._dsn.replace("://", "://nobody_", 1))
+    await store._engine._pool.expire_connections()
     # One connection is at hand; the other has to be made.
     answers = await asyncio.gather(store.now(), store.now(), return_exceptions=True)
     assert [type(answer) for answer in answers] == [int, StoreUnavailable]
@@ -1176,3 +1187,246 @@ async def test_a_catch_up_of_many_ticks_is_no_nested_loop(races: Races) -> None:
     arguments = ", ".join("'{}'" if kind.endswith("[]") else "'1'" for kind in types.split(", "))
     plan = "\n".join(row[0] for row in await races.watch.fetch(f"EXPLAIN EXECUTE it({arguments})"))
     assert "hashed SubPlan" in plan.split("CTE made")[1].split("CTE queued")[0], plan
+
+
+# Idempotency keys
+
+
+def keyed(fingerprint: bytes = b"same") -> NewRun:
+    return a_run(idempotency=Idempotency("order-1", fingerprint))
+
+
+@pytest.mark.parametrize("expired", [False, True], ids=["new", "expired"])
+@pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
+async def test_of_two_submits_with_one_key_the_second_waits_for_the_first(
+    races: Races, expired: bool, ends: str
+) -> None:
+    if expired:
+        await races.store.submit([keyed(b"long ago")])
+        await races.travel(KEYS_KEPT + MINUTE)
+        # Room for the days that have come, which a submit on a connection of ours cannot make.
+        await races.store.prune(Retention(), 1_000)
+    first, second = keyed(), keyed()
+    standing = await races.standing()
+    await races.store._names.number_all(_names_of([first]))
+    [made] = await races.store._submit_checked(cast(Connection, standing), [first])
+    assert made.new
+    submitting = asyncio.create_task(races.store.submit([second]))
+    await races.blocked(submitting)
+    await standing.execute(ends)
+    [answer] = await submitting
+    if ends == "COMMIT":
+        assert (answer.id, answer.new, answer.conflict) == (first.id, False, False)
+        assert await races.store.runs([second.id]) == [None]
+    else:
+        assert (answer.id, answer.new, answer.conflict) == (second.id, True, False)
+
+
+async def test_the_same_run_submitted_twice_at_once_is_made_once_and_keeps_its_key(races: Races) -> None:
+    run = keyed()
+    standing = await races.standing()
+    await races.store._names.number_all(_names_of([run]))
+    await races.store._submit_checked(cast(Connection, standing), [run])
+    submitting = asyncio.create_task(races.store.submit([run]))
+    await races.blocked(submitting)
+    await standing.execute("COMMIT")
+    [answer] = await submitting
+    assert (answer.id, answer.new, answer.conflict) == (run.id, False, False)
+    [again] = await races.store.submit([keyed()])
+    assert (again.id, again.new) == (run.id, False)
+
+
+async def test_batches_with_the_same_idempotency_keys_in_another_order_do_not_fail(races: Races) -> None:
+    async def submit(seed: int) -> int:
+        keys = [f"k{number}" for number in range(20)]
+        random.Random(seed).shuffle(keys)
+        runs = [a_run(idempotency=Idempotency(key, b"same"), author="ada", about=About(tags=(key,))) for key in keys]
+        return sum(answer.new for answer in await races.store.submit(runs))
+
+    assert sum(await asyncio.gather(*(submit(seed) for seed in range(6)))) == 20
+
+
+# Pauses and quotas
+
+
+async def test_after_a_pause_nothing_is_claimed_that_was_just_being_claimed(races: Races) -> None:
+    worker = await races.a_worker()
+    await races.store.submit([a_run(), a_run()])
+    claiming = await races.standing()
+    assert len(await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [1])) == 1
+    pausing = asyncio.create_task(races.store.pause(Pause(tenant=None, queue="default"), ADA))
+    await races.blocked(pausing)
+    assert not pausing.done()
+    await claiming.execute("COMMIT")
+    await pausing
+    assert await races.start(worker, 2) == []
+    await races.store.resume(None, "default", ADA)
+    assert len(await races.start(worker, 3)) == 1
+
+
+async def test_a_pause_of_another_process_counts_at_once(races: Races) -> None:
+    worker, other = await races.a_worker(), await races.a_store()
+    await races.store.submit([a_run()])
+    await other.pause(Pause(tenant=None, queue=None), ADA)
+    assert await races.start(worker, 1) == []
+    await other.resume(None, None, ADA)
+    assert len(await races.start(worker, 2)) == 1
+
+
+async def test_a_claim_that_was_under_way_when_a_quota_came_counts(races: Races) -> None:
+    worker = await races.a_worker()
+    await races.store.submit([a_run(), a_run()])
+    claiming = await races.standing()
+    assert len(await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [1])) == 1
+    putting = asyncio.create_task(races.store.put_tenant(Tenant(name="default", quotas=Quotas(running=1)), ADA))
+    await races.blocked(putting)
+    assert not putting.done()
+    await claiming.execute("COMMIT")
+    await putting
+    assert await races.start(worker, 2) == []
+
+
+async def test_of_two_claims_at_once_the_second_sees_what_the_first_has_left_of_a_quota(races: Races) -> None:
+    worker, other = await races.a_worker(), await races.a_worker()
+    await races.store.put_tenant(Tenant(name="default", quotas=Quotas(running=3)), ADA)
+    runs = [a_run() for _ in range(5)]
+    await races.store.submit(runs)
+    claiming = await races.standing()
+    await races.run_in(claiming, "lock_quotas", None)
+    await races.run_in(claiming, "claim_chosen", worker, 1, [run.id for run in runs[:2]])
+    second = asyncio.create_task(races.store.claim(other, 1, [Want("default", 10)]))
+    await races.blocked(second)
+    assert not second.done()
+    await claiming.execute("COMMIT")
+    assert len(await second) == 1
+
+
+async def test_a_run_that_is_just_being_claimed_is_not_edited(races: Races) -> None:
+    worker, run = await races.a_worker(), a_run()
+    await races.store.submit([run])
+    claiming = await races.standing()
+    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [1])
+    editing = asyncio.create_task(races.store.edit_run(msgspec.structs.replace(run, priority=1), ADA))
+    await races.blocked(editing)
+    await claiming.execute("COMMIT")
+    assert await editing is None
+
+
+async def test_a_run_that_is_just_being_staged_is_edited_where_it_went(races: Races) -> None:
+    scheduler, run = await races.a_scheduler(), a_run(delay=MINUTE)
+    await races.store.submit([run])
+    await races.travel(2 * MINUTE)
+    staging = await races.standing()
+    await races.run_in(staging, "stage", scheduler, list(ALL_SHARDS), 10)
+    editing = asyncio.create_task(races.store.edit_run(msgspec.structs.replace(run, delay=HOUR), ADA))
+    await races.blocked(editing)
+    await staging.execute("COMMIT")
+    answer = await editing
+    assert answer is not None
+    assert answer.state is await races.state(run.id) is RunState.SCHEDULED
+
+
+async def test_an_edited_run_keeps_its_body_and_is_known_when_it_is_submitted_again(races: Races) -> None:
+    run = a_run(about=About(tags=("old",)))
+    await races.store.submit([run])
+    edited = msgspec.structs.replace(run, delay=20 * DAY, payload=b'"new"', about=About(tags=("new",)))
+    await races.store.edit_run(edited, ADA)
+    [again] = await races.store.submit([run])
+    assert not again.new
+    await races.travel(21 * DAY)
+    while await races.store.prune(Retention(), 1_000):
+        pass
+    found = await races.store.list_runs(RunFilter(tenant="default", tag="new"), None, 10)
+    assert [view.id for view in found.items] == [run.id]
+    await races.store.stage(await races.a_scheduler(), list(ALL_SHARDS), 10)
+    [held] = await races.start(await races.a_worker())
+    assert held.payload == b'"new"'
+
+
+async def test_a_run_that_was_edited_and_purged_leaves_nothing_behind(races: Races) -> None:
+    run = a_run(about=About(tags=("old",)), delay=DAY)
+    await races.store.submit([run])
+    await races.store.edit_run(msgspec.structs.replace(run, delay=2 * DAY), ADA)
+    await races.store.cancel([run.id])
+    assert await races.store.purge([run.id], ADA) == [run.id]
+    for table in ("body", "label", "history"):
+        assert await races.watch.fetchval(f"SELECT count(*) FROM {table}") == 0
+    [again] = await races.store.submit([run])
+    assert again.new
+
+
+async def test_the_tags_of_a_failed_run_outlive_its_day(races: Races) -> None:
+    worker, run = await races.a_worker(), a_run(about=About(name="n", tags=("x",)), policy=a_policy(retries=0))
+    await races.store.submit([run])
+    [held] = await races.start(worker)
+    await races.store.settle([settle_failure(held, "boom", random.Random(1), now=held.started_at)])
+    await races.travel(10 * DAY)
+    while await races.store.prune(Retention(), 1_000):
+        pass
+    [view] = (await races.store.list_runs(RunFilter(tenant="default", tag="x"), None, 10)).items
+    assert (view.id, view.about) == (run.id, run.about)
+    await races.travel(30 * DAY)
+    while await races.store.prune(Retention(), 1_000):
+        pass
+    for table in ("label", "dead_letter", "body"):
+        assert await races.watch.fetchval(f"SELECT count(*) FROM {table}") == 0
+
+
+# Figures
+
+
+async def test_two_who_tidy_at_once_count_everything_once(races: Races) -> None:
+    worker, other = await races.a_worker(), await races.a_store()
+    await races.store.submit([a_run() for _ in range(5)])
+    await races.store.settle([settle_success(held, None) for held in await races.start(worker)])
+    await races.travel(MINUTE)
+    await asyncio.gather(*(store.tidy() for store in (races.store, other) for _ in range(4)))
+    now = await races.store.now()
+    minutes = await races.store.minutes(None, now - HOUR, now)
+    assert sum(minute.succeeded for minute in minutes) == 5
+
+
+# Lists
+
+
+async def test_a_filter_without_an_index_looks_at_so_many_rows_a_page(
+    races: Races, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "LOOKED_AT", 5)
+    monkeypatch.setattr(catalog, "_CHUNK", 2)
+    old = [a_run(task="rare") for _ in range(2)]
+    await races.store.submit(old)
+    for part in range(3):
+        await races.store.submit([a_run(tenant="acme" if part == 1 else "default") for _ in range(4)])
+    wanted = RunFilter(tenant="default", text="rare")
+    first = await races.store.list_runs(wanted, None, 10)
+    assert first.items == []
+    assert first.after is not None
+    second = await races.store.list_runs(wanted, RunId(first.after), 10)
+    assert ([view.id for view in second.items], second.after) == ([run.id for run in reversed(old)], None)
+    assert await races.store.count_runs(wanted, 10) == 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "indexes"),
+    [
+        (RunFilter(tenant="default"), ["run_pkey", "waiting_tenant", "tenant_id_idx"]),
+        (RunFilter(tenant=None), ["run_pkey", "waiting_pkey"]),
+        (RunFilter(tenant="default", tag="x"), ["tenant_label_id_idx"]),
+        (RunFilter(tenant=None, tag="x"), ["tenant_label_id_idx"]),
+        (RunFilter(tenant="default", dead=True), ["dead_letter_tenant"]),
+        (RunFilter(tenant=None, fingerprint="f"), ["dead_letter_kind"]),
+        (RunFilter(tenant="default", job=JobId("0" * 32)), ["run_job", "waiting_job", "job_id_id_idx"]),
+    ],
+)
+async def test_a_list_goes_by_an_index(races: Races, wanted: RunFilter, indexes: list[str]) -> None:
+    sources = await races.store._sources(wanted)
+    for setting, value in SESSION.items():
+        await races.watch.execute(f"SET {setting} = '{value}'")
+    await races.watch.execute("SET plan_cache_mode = force_generic_plan")
+    statement = f"EXPLAIN SELECT * FROM ({sources.found}) AS found ORDER BY id DESC LIMIT $3"
+    rows = await races.watch.fetch(statement, *sources.arguments(sources.below, 100))
+    plan = "\n".join(row[0] for row in rows)
+    assert "Seq Scan" not in plan, plan
+    for index in indexes:
+        assert index in plan, plan

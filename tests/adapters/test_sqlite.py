@@ -14,15 +14,16 @@ import apsw
 import pytest
 
 from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.adapters.store.sqlite import SqliteStore, catalog
 from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.adapters.store.sqlite.steady_time import SteadyTime
 from mainspring.adapters.wakeups.sqlite import SqliteWakeups
 from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
-from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from mainspring.domain.rank import rank_of
 from mainspring.domain.run import NewRun, RunState, Verdict, settle_loss, settle_success
+from mainspring.ports.catalog import RunFilter
 from mainspring.ports.store import Accepted, NewSession, Want
 from mainspring.ports.wakeups import queue_topic
 from tests.support.builders import a_held_run, a_run, some_runs
@@ -168,6 +169,19 @@ async def test_processes_that_start_together_make_the_schema_once(path: Path) ->
     await asyncio.gather(*(store.open() for store in stores))
     assert len({store.shards for store in stores}) == 1
     await asyncio.gather(*(store.close() for store in stores))
+
+
+def test_the_switch_to_a_write_ahead_log_waits_for_somebody_who_writes(path: Path) -> None:
+    other = look(path)
+    connections.migrate(other, 4)
+    other.execute("BEGIN IMMEDIATE")
+    leaves = threading.Timer(0.2, lambda: other.execute("ROLLBACK"))
+    leaves.start()
+    connection = connections.open_for_writing(path, 4)
+    assert connection.execute("PRAGMA journal_mode").get == "wal"
+    connection.close()
+    leaves.join()
+    other.close()
 
 
 async def test_another_process_rings_the_bells(path: Path, store: SqliteStore) -> None:
@@ -404,6 +418,41 @@ def test_a_migrated_database_equals_a_fresh_one() -> None:
     assert schema_of(migrated) == schema_of(fresh)
 
 
+async def test_a_file_of_the_first_version_keeps_what_is_in_it(path: Path) -> None:
+    connection = look(path)
+    connections.migrate(connection, 4, newest=1)
+    queued, failed = a_run(), a_run()
+    connection.execute("INSERT INTO body (id, task, payload) VALUES (1, 'greet', '1'), (2, 'greet', '2')")
+    connection.execute(
+        "INSERT INTO run (id, state, shard, tenant, queue, rank, priority, attempt, lost, late, fence, body, timeout,"
+        " due, created_at)"
+        " VALUES (?, 'queued', 0, 'default', 'default', 5000000017, 5, 0, 0, 0, 0, 1, 1000000, 17, 17)",
+        (queued.id,),
+    )
+    connection.execute(
+        "INSERT INTO history (id, state, tenant, queue, rev, priority, attempt, lost, fence, by_attempt, body, due,"
+        " created_at, finished_at, reason)"
+        " VALUES (?, 'failed', 'default', 'default', 1, 5, 1, 0, 7, 1, 2, 1, 1, 2, 'x')",
+        (failed.id,),
+    )
+    connection.close()
+    store = SqliteStore(path, SystemClock(), shards=4)
+    await store.open()
+    listed = await store.list_runs(RunFilter(tenant="default"), None, 10)
+    assert [(view.id, view.state) for view in listed.items] == [
+        (failed.id, RunState.FAILED),
+        (queued.id, RunState.QUEUED),
+    ]
+    assert listed.items[1].queued_at == 17
+    dead = await store.list_runs(RunFilter(tenant="default", dead=True), None, 10)
+    assert [view.id for view in dead.items] == [failed.id]
+    await store.tidy()
+    assert await store.minutes(None, 0, 10**18) == [], "figures begin with the second version"
+    [held] = await store.claim(await a_session(store), 1, [Want("default", 10)])
+    assert (held.id, held.payload) == (queued.id, b"1")
+    await store.close()
+
+
 def test_migrations_are_numbered_without_gaps() -> None:
     assert [number for number, _, _ in connections.MIGRATIONS] == list(range(1, len(connections.MIGRATIONS) + 1))
 
@@ -439,7 +488,8 @@ async def test_the_number_of_shards_is_that_of_the_file(path: Path, store: Sqlit
 
 #: What a procedure works on, or what is small for ever.
 MAY_BE_SCANNED = {
-    *("fresh", "picked", "settling", "happened", "fired", "made", "item", "mine", "line"),
+    *("fresh", "picked", "settling", "happened", "fired", "made", "item", "mine", "line", "taken"),
+    *("there", "these", "busy", "allowed", "pause", "tenant"),
     *("json_each", "i", "k", "t", "a", "o", "meta", "session", "shard", "outbox_cursor", "(subquery", "CONSTANT"),
 }
 
@@ -486,6 +536,8 @@ def test_no_procedure_looks_at_every_row_of_a_table_that_grows(path: Path) -> No
         ("expire", "SEARCH r USING INDEX run_deadline (deadline<?)"),
         ("prune", "SEARCH h USING INDEX history_succeeded (finished_at<?)"),
         ("fire_one_tick", "SEARCH w USING INDEX waiting_job (job_id=?)"),
+        ("pick_with_care", "SEARCH f USING INDEX run_queued (tenant=? AND queue=?)"),
+        ("pick_with_care", "SEARCH f USING INDEX run_queued (tenant=? AND queue=? AND (rank,id)>(?,?))"),
     ],
 )
 def test_each_look_uses_the_index_made_for_it(path: Path, procedure: str, index: str) -> None:
@@ -499,6 +551,49 @@ async def test_plans_do_not_depend_on_what_is_in_the_file(path: Path, store: Sql
     connection.execute("ANALYZE")
     connection.close()
     assert plan_of(connections.open_for_writing(path, 4)) == before
+
+
+LISTS = [
+    RunFilter(tenant=None),
+    RunFilter(tenant="default"),
+    RunFilter(tenant="acme"),
+    RunFilter(tenant="default", tag="x"),
+    RunFilter(tenant="default", tag="x", dead=True),
+    RunFilter(tenant=None, dead=True),
+    RunFilter(tenant="default", dead=True, text="a"),
+    RunFilter(tenant="default", job=JobId("0" * 32)),
+    RunFilter(tenant="default", states=frozenset({RunState.QUEUED}), since=1, until=2),
+]
+
+
+@pytest.mark.parametrize("wanted", LISTS)
+def test_a_list_is_read_in_its_order_and_never_sorted(path: Path, wanted: RunFilter) -> None:
+    connection = connections.open_for_writing(path, 4)
+    source = catalog._runs(wanted, RunId("1" * 32))
+    text = f"EXPLAIN QUERY PLAN SELECT * FROM ({source.text} ORDER BY id DESC LIMIT 10)"
+    steps = [str(step) for _, _, _, step in connection.execute(text, source.values)]
+    assert not [step for step in steps if "TEMP B-TREE" in step]
+    connection.close()
+
+
+async def test_a_page_that_looked_at_enough_says_where_to_go_on(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "LOOKED_AT", 5)
+    runs = [a_run(queue="rare" if number % 7 == 0 else "default") for number in range(30)]
+    await store.submit(runs)
+    found: list[RunId] = []
+    after: RunId | None = None
+    pages = 0
+    while True:
+        page = await store.list_runs(RunFilter(tenant="default", queue="rare"), after, 3)
+        found += [view.id for view in page.items]
+        pages += 1
+        if page.after is None:
+            break
+        after = RunId(page.after)
+    assert found == [run.id for run in reversed(runs) if run.queue == "rare"]
+    assert pages == 6
 
 
 # What is written comes back

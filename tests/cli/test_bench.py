@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from mainspring.bench import suite
+from mainspring.bench.api_followers import Follower
+from mainspring.bench.api_load import Connection
+from mainspring.bench.api_submit import compare
 from mainspring.bench.figures import median_of_rounds, number, percentile, spread
+from mainspring.bench.full_cycle import LostOrDoubled
 from mainspring.bench.report import ROWS, limits, verdict
 from mainspring.bench.sizes import PAYLOAD, QUICK, Sizes, scaled
 from mainspring.bench.stamps import Stamps
@@ -19,7 +23,7 @@ from mainspring.domain.errors import Invalid
 
 def bench(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "mainspring", "bench", "--quick", *arguments],
+        [sys.executable, "-m", "mainspring", "bench", *arguments, "--quick"],
         cwd=directory,
         env={name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")},
         capture_output=True,
@@ -67,6 +71,75 @@ def test_on_postgres_processes_as_in_production_work_in_a_schema_of_their_own(
     assert figures["server"]["fsync"] in ("on", "off")
 
 
+@pytest.mark.slow
+def test_the_api_stores_what_it_answered(tmp_path: Path) -> None:
+    done = bench(tmp_path, "api", "--store", str(tmp_path), "--json", "--only", "post,batch", "--scale", "0.1")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    # Whatever was lost or doubled would be named here.
+    assert figures["failed"] == {}
+    assert figures["api_post_accepted"] > 64
+    assert figures["api_batch_accepted"] >= 4_000
+    assert figures["api_batch_accepted"] % 1_000 == 0
+    assert figures["api_post_p99_ms"] >= figures["api_post_p50_ms"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_api_makes_one_job_of_a_key_and_tells_all_followers_with_one_reader(tmp_path: Path) -> None:
+    done = bench(tmp_path, "api", "--store", str(tmp_path), "--json", "--only", "key,followers", "--scale", "0.05")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["failed"] == {}
+    assert figures["api_keys"] == 5
+    assert figures["api_same_key_jobs_per_key"] == 1
+    assert figures["api_followers"] == 50
+    assert figures["api_followers_told_of_each"] > 64
+    assert figures["api_followers_store_readers"] == 1
+
+
+def test_an_unknown_suite_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    done = bench(tmp_path, "speed")
+    assert done.returncode == 2
+    assert "suite: there is none called 'speed' (engine, api)" in done.stderr
+
+
+def test_each_suite_has_its_own_measurements() -> None:
+    assert [item.name for item in suite.choose("api", [], quick=True)] == ["post", "batch", "key", "followers"]
+    with pytest.raises(Invalid, match="no measurement 'full'"):
+        suite.choose("api", ["full"], quick=True)
+
+
+def test_a_job_that_is_missing_or_that_nobody_was_told_of_is_a_failure() -> None:
+    compare(["b", "a"], ["a", "b"])
+    for accepted in (["a"], ["a", "b", "c"], ["a", "c"], ["a", "b", "b"]):
+        with pytest.raises(LostOrDoubled):
+            compare(accepted, ["a", "b"])
+
+
+async def test_an_answer_is_read_however_it_is_cut() -> None:
+    answers = []
+    connection = Connection(lambda _, status, body: answers.append((status, body)))
+    whole = b"HTTP/1.1 201 Created\r\nserver: x\r\ncontent-length: 5\r\ndate: y\r\n\r\nhello"
+    for cut in range(1, len(whole)):
+        connection.data_received(whole[:cut])
+        connection.data_received(whole[cut:])
+    assert answers == [(201, b"hello")] * (len(whole) - 1)
+
+
+async def test_a_follower_counts_jobs_however_its_events_are_cut() -> None:
+    event = b'id: 7\nevent: run.submitted\ndata: {"time":"t","tenant":"default","count":12,"runIds":["'
+    event += b"x" * 500 + b'"]}\n\n'
+    other = event.replace(b"submitted", b"succeeded")
+    stream = b"HTTP/1.1 200 OK\r\n\r\nid: 1\nevent: hello\ndata: {}\n\n" + event + other + event
+    for cut in range(1, len(stream)):
+        follower = Follower()
+        follower.data_received(stream[:cut])
+        follower.data_received(stream[cut:])
+        assert follower.told == 24, cut
+        assert follower.welcome.done()
+
+
 def test_an_unknown_measurement_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     done = bench(tmp_path, "--store", "sqlite", "--only", "speed")
     assert done.returncode == 2
@@ -110,17 +183,17 @@ def test_numbers_are_short() -> None:
 
 
 def test_a_quick_run_leaves_out_what_takes_a_minute_and_a_named_one_is_always_there() -> None:
-    usual = [item.name for item in suite.choose([], quick=False)]
+    usual = [item.name for item in suite.choose("engine", [], quick=False)]
     assert {"full", "drain", "crons", "claim"} <= set(usual)
     assert not {"soak", "failover"} & set(usual)
-    assert "crons" not in [item.name for item in suite.choose([], quick=True)]
-    assert [item.name for item in suite.choose(["failover", "crons"], quick=True)] == ["crons", "failover"]
+    assert "crons" not in [item.name for item in suite.choose("engine", [], quick=True)]
+    assert [item.name for item in suite.choose("engine", ["failover", "crons"], quick=True)] == ["crons", "failover"]
     with pytest.raises(Invalid, match="no measurement"):
-        suite.choose(["speed"], quick=True)
+        suite.choose("engine", ["speed"], quick=True)
 
 
 def test_a_quick_run_is_expected_to_take_about_a_minute() -> None:
-    assert suite.estimate(suite.choose([], quick=True), QUICK, embedded=False) < 75
+    assert suite.estimate(suite.choose("engine", [], quick=True), QUICK, embedded=False) < 75
 
 
 def test_scaling_keeps_what_is_needed_to_run_at_all() -> None:

@@ -67,6 +67,8 @@ def test_the_version_is_told(tmp_path: Path) -> None:
         (["worker", "tasks:app", "--queue", "mail:x"], "--queue: mail:x is not a queue"),
         (["up", "--port", "99999"], "port: 99999 is out of range"),
         (["up", "--host", "0.0.0.0"], "host: 0.0.0.0 can be reached from outside"),
+        (["worker", "--config", "off.toml"], "there is nothing to run"),
+        (["worker", "--config", "absent-folder.toml"], "tasks.scripts: nowhere is not a folder"),
         (["migrate", "--store", "mysql://x"], "mysql:// is not a store"),
         (["migrate", "--store", "postgresql://nobody@127.0.0.1:1/x"], "PostgreSQL"),
         (["scheduler", "--config", "absent.toml"], "absent.toml: cannot be read"),
@@ -74,6 +76,8 @@ def test_the_version_is_told(tmp_path: Path) -> None:
 )
 def test_an_error_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], message: str) -> None:
     (tmp_path / "tasks.py").write_text(TASKS)
+    (tmp_path / "off.toml").write_text("[tasks]\nhttp = false\n")
+    (tmp_path / "absent-folder.toml").write_text('[tasks]\nscripts = "nowhere"\n')
     found = run(tmp_path, *arguments)
     assert found.returncode == 2
     assert message in found.stderr
@@ -109,7 +113,40 @@ def test_up_runs_everything_answers_healthz_and_leaves_on_sigterm(tmp_path: Path
         assert process.stderr is not None
         log = process.stderr.read()
         assert "Traceback" not in log
-        assert f"http://127.0.0.1:{port}/healthz" in log
+        assert f"http://127.0.0.1:{port}/docs" in log
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_up_without_an_application_serves_the_built_in_tasks(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "hello.sh").write_text("echo hello $1")
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mainspring", "up", "--port", str(port)],
+        cwd=tmp_path,
+        env={**os.environ, "MAINSPRING_TASKS_SCRIPTS": "scripts"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    submit = (
+        "import asyncio, mainspring.sdk.task as t\nfrom mainspring import Mainspring\n"
+        "async def main():\n async with Mainspring() as app:\n"
+        '  run = await app.submit("shell", b\'{"script":"hello.sh","params":["you"]}\', t.Options())\n'
+        "  print((await run.wait(20)).result)\n"
+        "asyncio.run(main())"
+    )
+    try:
+        assert _until_healthy(port)["roles"] == ["http", "scheduler", "worker"]
+        found = subprocess.run(
+            [sys.executable, "-c", submit], cwd=tmp_path, check=False, timeout=30, capture_output=True, text=True
+        )
+        assert "hello you" in found.stdout, found.stderr
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert "2 tasks, queues default:100" in process.stderr.read()
     finally:
         process.kill()
         process.communicate()

@@ -208,13 +208,13 @@ def test_a_schedule_that_the_code_names_no_more_can_be_cancelled(commands: Comma
 def test_a_start_that_cannot_finish_can_be_ended(commands: Commands) -> None:
     hanging = """
 import asyncio
-from mainspring.api.health import HealthServer
+from mainspring.api.server import HttpServer
 
 async def hang(self):
     print("hanging", flush=True)
     await asyncio.Event().wait()
 
-HealthServer.start = hang
+HttpServer.start = hang
 """
     (commands.directory / "hanging.py").write_text(hanging + TASKS)
     process = commands.start("up", "hanging:app")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import create_database, drop_database, with_database
-from tests.support.store_harness import Harness, MemoryHarness, PostgresHarness, SqliteHarness
+from tests.support.store_harness import SERVE_THE_API, Harness, MemoryHarness, PostgresHarness, SqliteHarness
 
 
 def _needs(adapter: str) -> None:
@@ -38,6 +38,20 @@ def contract_database(postgres_dsn: str) -> Iterator[str]:
         yield dsn
     finally:
         asyncio.run(drop())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked ``api`` run on the stores that serve it."""
+    early = [item for item in items if item.get_closest_marker("api") is not None and not _serves_the_api(item)]
+    if early:
+        gone = set(early)
+        config.hook.pytest_deselected(items=early)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _serves_the_api(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    return call is None or call.params.get("make_harness", "memory") in SERVE_THE_API
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

@@ -58,7 +58,7 @@ async def test_a_job_whose_schedule_has_no_tick_left_is_finished(harness: Harnes
 async def test_jobs_are_answered_in_the_order_declared(harness: Harness) -> None:
     jobs = [a_job() for _ in range(5)]
     known = await harness.put(jobs[3])
-    stored = await harness.store.put_jobs(jobs)
+    stored = [put.job for put in await harness.store.put_jobs(jobs)]
     assert [job.id for job in stored] == [job.id for job in jobs]
     assert stored[3] == known
     assert await harness.store.put_jobs([]) == []
@@ -140,7 +140,7 @@ async def test_a_finished_job_declared_with_a_later_end_comes_back(harness: Harn
 async def test_a_job_declared_twice_in_one_batch_is_one_job_as_declared_last(harness: Harness) -> None:
     declared, other = a_job(), a_job()
     again = changed(declared, task="other")
-    stored = await harness.store.put_jobs([declared, other, again, declared, again])
+    stored = [put.job for put in await harness.store.put_jobs([declared, other, again, declared, again])]
     assert [job.id for job in stored] == [declared.id, other.id, declared.id, declared.id, declared.id]
     assert stored[-1] == await harness.job(declared.id)
     assert (stored[-1].spec.task, stored[-1].version) == ("other", 4)
@@ -152,7 +152,7 @@ async def test_nodes_that_declare_the_same_jobs_at_once_agree(harness: Harness) 
     answers = await asyncio.gather(
         *(harness.store.put_jobs(batch[::-1] if number % 2 else batch) for number, batch in enumerate(batches))
     )
-    stored = [answer[::-1] if number % 2 else answer for number, answer in enumerate(answers)]
+    stored = [[put.job for put in (answer[::-1] if number % 2 else answer)] for number, answer in enumerate(answers)]
     assert stored[1:] == stored[:-1]
     assert {job.version for job in stored[0]} == {1}
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant, Micros
+from mainspring.domain.ids import RunId, derived_id
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros
 from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.run import NewRun, RunPolicy, RunState, settle_release
 from tests.support.builders import a_run, an_id, some_runs
@@ -107,6 +108,18 @@ async def test_a_known_run_shows_where_it_stands_now(harness: Harness, key: str)
     await harness.store.cancel([held.id])
     [again, _] = await harness.submit(a_run(id=held.id, key=key), a_run(key="other"))
     assert (again.state, again.new) == (RunState.CANCELLING, False)
+
+
+async def test_an_id_derived_from_what_is_long_past_is_as_good_as_any(harness: Harness) -> None:
+    """A backfill's and a replay's: they carry the time of a tick or of a failure."""
+    old = await harness.now() - 300 * DAY
+    run = a_run(id=RunId(derived_id(old, 0, "tick")), payload=b"1")
+    assert [answer.new for answer in await harness.submit(run)] == [True]
+    assert [answer.new for answer in await harness.submit(run)] == [False]
+    [held] = await harness.claim(await harness.worker())
+    assert held.payload == b"1"
+    await harness.succeed(held)
+    assert await harness.state(run.id) is RunState.SUCCEEDED
 
 
 async def test_nothing_is_submitted_by_an_empty_batch(harness: Harness) -> None:

@@ -70,7 +70,7 @@ async def test_a_job_that_cannot_be_read_is_put_right_by_declaring_it_again(harn
     bad = await harness.put(declared)
     await harness.spoil_spec(bad.id)
     await harness.advance(HOUR)
-    again, other = await harness.store.put_jobs([declared, a_job()])
+    again, other = [put.job for put in await harness.store.put_jobs([declared, a_job()])]
     assert (again.id, again.spec, again.version) == (bad.id, declared.spec, bad.version + 1)
     assert again.next_fire is not None
     assert again.next_fire > await harness.now()

@@ -14,7 +14,7 @@ from mainspring.domain.ids import shard_for, shard_of
 from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
 from mainspring.domain.job import JobState
 from mainspring.domain.run import NewRun, RunState
-from mainspring.ports.store import Accepted, Want
+from mainspring.ports.store import Accepted, PutOutcome, Want
 from mainspring.ports.wakeups import CANCELS, SCHEDULES, Bell, queue_topic
 from tests.support.builders import a_job, a_run, a_worker, some_runs
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -31,9 +31,12 @@ class RemoteStore(MemoryStore):
         self.batches: list[int] = []
         self.failures = 0
         self.applied_all_the_same = False
+        self.hangs = False
 
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         self.batches.append(len(runs))
+        if self.hangs:
+            await self.clock.sleep(HOUR)
         await self.clock.sleep(5 * MILLISECOND)
         if self.failures:
             self.failures -= 1
@@ -104,6 +107,51 @@ def test_many_runs_go_in_batches_and_are_answered_in_order() -> None:
         accepted = await world.jobs.submit_many(runs)
         assert [answer.id for answer in accepted] == [run.id for run in runs]
         assert world.store.batches == [1_000, 1_000, 500]
+
+    run_virtual(scenario())
+
+
+def test_large_payloads_go_in_smaller_batches() -> None:
+    async def scenario() -> None:
+        world = World()
+        large = b'"' + b"x" * (256 * 1024 - 2) + b'"'
+        runs = [a_run(payload=large) for _ in range(70)] + some_runs(5)
+        accepted = await world.jobs.submit_many(runs)
+        assert [answer.id for answer in accepted] == [run.id for run in runs]
+        assert world.store.batches == [32, 32, 11]
+        # The same for those that only happen to come together.
+        world.store.batches.clear()
+        await asyncio.gather(*[world.jobs.submit(a_run(payload=large)) for _ in range(41)])
+        assert world.store.batches == [32, 9]
+
+    run_virtual(scenario())
+
+
+def test_a_store_that_hangs_is_given_up_after_eight_seconds() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.store.hangs = True
+        began = world.clock.monotonic()
+        with pytest.raises(StoreUnavailable):
+            await world.jobs.submit(a_run())
+        assert world.clock.monotonic() - began == 8 * SECOND
+        world.store.hangs = False
+        assert (await world.jobs.submit(a_run())).new
+
+    run_virtual(scenario())
+
+
+def test_who_has_given_up_waiting_submits_nothing() -> None:
+    async def scenario() -> None:
+        world = World()
+        first = asyncio.create_task(world.jobs.submit(a_run()))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(world.jobs.submit(a_run()))
+        await asyncio.sleep(0)
+        second.cancel()
+        await first
+        await asyncio.gather(second, return_exceptions=True)
+        assert world.store.batches == [1]
 
     run_virtual(scenario())
 
@@ -182,7 +230,9 @@ def test_jobs_are_declared_paused_resumed_and_cancelled() -> None:
     async def scenario() -> None:
         world = World()
         bell = world.bell(SCHEDULES)
-        (job,) = await world.jobs.put_jobs([a_job()])
+        (put,) = await world.jobs.put_jobs([a_job()])
+        job = put.job
+        assert put.outcome is PutOutcome.CREATED
         assert await rang(bell)
         assert job.next_fire is not None
         assert await world.jobs.pause([job.id]) == {job.id: JobState.PAUSED}

@@ -13,6 +13,7 @@ from tests.support.scheduler_node import (
     SHARDS,
     Node,
     RemoteStore,
+    declared,
     every_second,
     lateness_of_ticks,
     ledger_of,
@@ -97,7 +98,7 @@ def test_a_scheduler_whose_clock_is_off_by_an_hour_is_as_good_as_any(skew: Micro
         clock = VirtualClock()
         store = RemoteStore(clock)
         await store.attach_reader("test")
-        (job,) = await store.put_jobs([a_job(a_spec(schedule=every_second()))])
+        (job,) = await declared(store, [a_job(a_spec(schedule=every_second()))])
         await store.submit([a_run(at=START + second * SECOND + 1, shard=second % SHARDS) for second in range(1, 30)])
         async with Node(store, skew=skew):
             await clock.sleep(30 * SECOND + 500 * MILLISECOND)
@@ -177,7 +178,7 @@ def test_a_scheduler_without_a_lease_does_nothing_and_goes_on_when_it_has_one_ag
     async def scenario() -> None:
         clock = VirtualClock()
         store = RemoteStore(clock)
-        (job,) = await store.put_jobs([a_job(a_spec(schedule=every_second()))])
+        (job,) = await declared(store, [a_job(a_spec(schedule=every_second()))])
         async with Node(store):
             await clock.sleep(3 * SECOND + 500 * MILLISECOND)
             store.away = True

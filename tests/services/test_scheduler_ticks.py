@@ -17,6 +17,7 @@ from tests.support.scheduler_node import (
     SHARDS,
     Node,
     RemoteStore,
+    declared,
     every_second,
     lateness_of_ticks,
     ledger_of,
@@ -30,7 +31,7 @@ def test_a_cron_of_every_second_gives_exactly_its_ticks_for_an_hour(use_wheel: b
     async def scenario() -> None:
         clock = VirtualClock()
         store = RemoteStore(clock)
-        (job,) = await store.put_jobs([a_job(a_spec(schedule=every_second()))])
+        (job,) = await declared(store, [a_job(a_spec(schedule=every_second()))])
         async with Node(store, use_wheel=use_wheel):
             await clock.sleep(seconds * SECOND + 500 * MILLISECOND)
         ledger = await ledger_of(store, job.id)
@@ -48,7 +49,7 @@ def test_a_scheduler_dies_and_the_others_miss_no_tick_and_double_none() -> None:
     async def scenario(dies_at: Micros) -> Micros:
         clock = VirtualClock()
         store = RemoteStore(clock)
-        jobs = await store.put_jobs([a_job(a_spec(schedule=every_second()), shard=n % SHARDS) for n in range(24)])
+        jobs = await declared(store, [a_job(a_spec(schedule=every_second()), shard=n % SHARDS) for n in range(24)])
         async with Node(store) as first, Node(store) as second, Node(store) as third:
             await clock.sleep(5 * SECOND + dies_at)
             held = len(first.keeper.owned())
@@ -76,7 +77,7 @@ def test_a_scheduler_that_leaves_is_replaced_at_once() -> None:
         clock = VirtualClock()
         store = RemoteStore(clock)
         wakeups = LocalWakeups()
-        jobs = await store.put_jobs([a_job(a_spec(schedule=every_second()), shard=n) for n in range(SHARDS)])
+        jobs = await declared(store, [a_job(a_spec(schedule=every_second()), shard=n) for n in range(SHARDS)])
         async with Node(store, wakeups):
             async with Node(store, wakeups):
                 await clock.sleep(4_990 * MILLISECOND)
@@ -102,7 +103,7 @@ def test_a_herd_of_crons_was_planned_before_it_comes(monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr("mainspring.control.scheduler.planner.plan_job", plan_job)
         herd = a_spec(schedule=CronSchedule(expression="0 * * * * *"))
-        jobs = await store.put_jobs([a_job(_named(herd, number), shard=number % SHARDS) for number in range(3_000)])
+        jobs = await declared(store, [a_job(_named(herd, number), shard=number % SHARDS) for number in range(3_000)])
         await store.attach_reader("test")
         await store.submit([a_run(at=START + MINUTE + step * MILLISECOND) for step in range(0, 500, 10)])
         async with Node(store):
@@ -131,7 +132,7 @@ def test_a_scheduler_that_is_ahead_of_the_store_fires_at_the_right_time(
     async def scenario() -> None:
         clock = VirtualClock()
         store = RemoteStore(clock)
-        (job,) = await store.put_jobs([a_job(a_spec(schedule=every_second()))])
+        job = (await store.put_jobs([a_job(a_spec(schedule=every_second()))]))[0].job
         async with Node(store):
             await clock.sleep(30 * SECOND + 500 * MILLISECOND)
         lateness = await lateness_of_ticks(store, job.id)
@@ -152,7 +153,7 @@ def test_a_job_that_is_paused_after_it_was_planned_is_skipped_with_the_reason() 
     async def scenario() -> None:
         clock = VirtualClock()
         store = RemoteStore(clock)
-        (job,) = await store.put_jobs([a_job(a_spec(schedule=every(10 * SECOND)))])
+        (job,) = await declared(store, [a_job(a_spec(schedule=every(10 * SECOND)))])
         async with Node(store):
             await clock.sleep(9_900 * MILLISECOND)
             await store.set_jobs_state([job.id], JobState.PAUSED)
@@ -168,7 +169,7 @@ def test_a_job_that_is_rescheduled_earlier_fires_at_its_new_time() -> None:
         clock = VirtualClock()
         store = RemoteStore(clock)
         spec = a_spec(name="report", schedule=every(10 * SECOND))
-        (job,) = await store.put_jobs([a_job(spec)])
+        (job,) = await declared(store, [a_job(spec)])
         async with Node(store):
             await clock.sleep(7_300 * MILLISECOND)
             await store.put_jobs([a_job(a_spec(name="report", schedule=every(2 * SECOND)))])
@@ -206,7 +207,7 @@ def test_a_fixed_delay_waits_for_its_run() -> None:
     async def scenario() -> None:
         clock = VirtualClock()
         store = RemoteStore(clock)
-        (job,) = await store.put_jobs([a_job(a_spec(schedule=after_each(2 * SECOND)))])
+        (job,) = await declared(store, [a_job(a_spec(schedule=after_each(2 * SECOND)))])
         async with Node(store):
             await clock.sleep(10 * SECOND)
             (entry,) = await ledger_of(store, job.id)
@@ -222,12 +223,13 @@ def test_missed_ticks_are_caught_up_with_without_holding_up_the_others() -> None
     async def scenario() -> None:
         clock = VirtualClock()
         store = RemoteStore(clock)
-        latest, everything, none = await store.put_jobs(
+        latest, everything, none = await declared(
+            store,
             [
                 a_job(a_spec(schedule=every_second())),
                 a_job(a_spec(schedule=every_second(), catch_up=CatchUp(mode="all", cap=50))),
                 a_job(a_spec(schedule=every_second(), catch_up=CatchUp(mode="none"))),
-            ]
+            ],
         )
         await clock.sleep(10 * MINUTE)
         async with Node(store):
@@ -248,7 +250,7 @@ def test_a_job_that_cannot_be_planned_does_not_hold_up_the_others(monkeypatch: p
     async def scenario() -> None:
         clock = VirtualClock()
         store = RemoteStore(clock)
-        broken, sound = await store.put_jobs([a_job(a_spec(schedule=every_second())) for _ in range(2)])
+        broken, sound = await declared(store, [a_job(a_spec(schedule=every_second())) for _ in range(2)])
 
         def plan_job(job: Job, now: Instant) -> Fire:
             if job.id == broken.id:

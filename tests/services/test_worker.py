@@ -11,6 +11,7 @@ from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement
+from mainspring.ports.access import Author
 from mainspring.ports.wakeups import CANCELS
 from mainspring.worker.attempt import Attempt, Stop
 from mainspring.worker.settings import WorkerSettings
@@ -524,6 +525,46 @@ def test_the_answer_to_a_claim_that_comes_while_it_leaves_is_given_back() -> Non
             assert bench.clock.monotonic() - asked <= SECOND
             view = await bench.run(run)
             assert (view.state, view.attempt, view.lost) == (RunState.QUEUED, 0, 0)
+
+    run_virtual(scenario())
+
+
+def test_a_drained_worker_lets_what_runs_finish_and_leaves() -> None:
+    async def scenario() -> None:
+        task = Counting(10 * SECOND)
+        async with a_worker(Tasks(greet=task), WorkerSettings(queues={"default": 1})) as bench:
+            first, second = await bench.submit(*some_runs(2))
+            await bench.until(first, RunState.RUNNING)
+            assert await bench.memory.drain(bench.store.sessions[0], Author("ops"))
+            await bench.until(first, RunState.SUCCEEDED)
+            await bench.clock.sleep(5 * SECOND)
+            await bench.worker.left()
+            assert await bench.state(second) is RunState.QUEUED
+            assert len(task.started) == 1
+            assert await bench.memory.sessions("worker") == []
+            assert not bench.worker.wants_recycling
+
+    run_virtual(scenario())
+
+
+def test_a_drained_worker_gives_back_what_outlasts_the_grace_period() -> None:
+    async def scenario() -> None:
+        async with a_worker() as bench:
+            (run,) = await bench.submit(a_run(task="sleep"))
+            await bench.until(run, RunState.RUNNING)
+            await bench.memory.drain(bench.store.sessions[0], Author("ops"))
+            view = await bench.until(run, RunState.QUEUED)
+            assert (view.attempt, view.lost) == (0, 0)
+
+    run_virtual(scenario())
+
+
+def test_a_worker_tells_what_it_takes_and_what_it_knows() -> None:
+    async def scenario() -> None:
+        async with a_worker(settings=WorkerSettings(queues={"default": 1, "mail": 2})) as bench:
+            (session,) = await bench.memory.sessions("worker")
+            assert session.queues == ("default", "mail")
+            assert session.tasks == ("greet", "sleep")
 
     run_virtual(scenario())
 

@@ -10,7 +10,7 @@ from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobSpec, JobState, NewJob, Overlap, Tick, tick_run_id
 from mainspring.domain.rank import DEFAULT_PRIORITY
 from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import DEFAULT_POLICY, HeldRun, NewRun, RunPolicy
+from mainspring.domain.run import DEFAULT_POLICY, About, HeldRun, Idempotency, JobRef, NewRun, RunPolicy
 from mainspring.domain.schedule import CronSchedule, Interval
 from mainspring.ports.store import NewSession
 
@@ -58,6 +58,11 @@ def a_run(
     delay: Micros = 0,
     start_within: Micros | None = None,
     deadline: Micros | None = None,
+    replay_of: RunId | None = None,
+    about: About | None = None,
+    job: JobRef | None = None,
+    idempotency: Idempotency | None = None,
+    author: str = "",
 ) -> NewRun:
     if policy is None:
         policy = a_policy(key=key) if key else DEFAULT_POLICY
@@ -73,6 +78,11 @@ def a_run(
         delay=delay,
         start_within=start_within,
         deadline=deadline,
+        replay_of=replay_of,
+        about=about,
+        job=job,
+        idempotency=idempotency,
+        author=author,
     )
 
 
@@ -103,6 +113,8 @@ def a_spec(
     catch_up: CatchUp | None = None,
     start_within: Micros | None = None,
     deadline: Micros | None = None,
+    owner: str = "",
+    tags: tuple[str, ...] = (),
 ) -> JobSpec:
     return JobSpec(
         name=f"job-{next(_names)}" if name is None else name,
@@ -115,6 +127,8 @@ def a_spec(
         catch_up=CatchUp() if catch_up is None else catch_up,
         start_within=start_within,
         deadline=deadline,
+        owner=owner,
+        tags=tags,
     )
 
 
@@ -125,6 +139,11 @@ def a_job(
     shard: int = 0,
     tenant: str = "default",
     payload: bytes = b'{"page":1}',
+    author: str = "",
+    why: str = "",
+    must_be_new: bool = False,
+    expected_version: int | None = None,
+    idempotency: Idempotency | None = None,
 ) -> NewJob:
     """A job as it is declared."""
     return NewJob(
@@ -132,6 +151,11 @@ def a_job(
         spec=a_spec() if spec is None else spec,
         tenant=tenant,
         payload=payload,
+        author=author,
+        why=why,
+        must_be_new=must_be_new,
+        expected_version=expected_version,
+        idempotency=idempotency,
     )
 
 

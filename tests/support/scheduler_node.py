@@ -11,7 +11,7 @@ from mainspring.control.shards import ShardKeeper
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import JobId, SessionId
 from mainspring.domain.instant import MILLISECOND, Instant, Micros
-from mainspring.domain.job import Fire, Job, LedgerEntry
+from mainspring.domain.job import Fire, Job, LedgerEntry, NewJob
 from mainspring.domain.schedule import CronSchedule
 from mainspring.ports.coordination import Membership
 from mainspring.ports.store import Fired, Staged
@@ -102,6 +102,10 @@ class Node:
         for task in self._tasks:
             task.cancel()
         self._tasks = set()
+
+
+async def declared(store: MemoryStore, jobs: Sequence[NewJob]) -> list[Job]:
+    return [put.job for put in await store.put_jobs(jobs)]
 
 
 async def queued_at(store: MemoryStore) -> list[Instant]:

@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import DAY, HOUR, SECOND, Instant, Micros
 from mainspring.domain.job import Job, LedgerEntry, NewJob
@@ -27,8 +28,12 @@ from mainspring.domain.run import (
     settle_failure,
     settle_success,
 )
+from mainspring.ports.access import Access
+from mainspring.ports.catalog import Catalog, Reports
 from mainspring.ports.coordination import Coordinator
+from mainspring.ports.operations import Operations
 from mainspring.ports.store import Accepted, EventBatch, Fired, Retention, Staged, Store, Want
+from tests.conftest import as_administrator
 from tests.support.builders import a_worker
 from tests.support.clock import ManualClock
 
@@ -39,7 +44,11 @@ UNKNOWN_SPEC = '{"name":"job","task":"greet","schedule":{"type":"moon","phase":"
 SHARDS = 8
 
 
-class CoordinatedStore(Store, Coordinator, Protocol):
+#: The stores that do what the API asks for. The contract tests marked ``api`` run on these only.
+SERVE_THE_API = frozenset({"memory", "sqlite", "postgres"})
+
+
+class CoordinatedStore(Store, Coordinator, Catalog, Reports, Access, Operations, Protocol):
     """What every adapter of the store also is."""
 
 
@@ -151,8 +160,8 @@ class Harness(ABC):
         return await self.store.stage(await self.owner(), self.all_shards, limit)
 
     async def put(self, job: NewJob) -> Job:
-        [stored] = await self.store.put_jobs([job])
-        return stored
+        [put] = await self.store.put_jobs([job])
+        return put.job
 
     async def job(self, job: JobId) -> Job:
         [stored] = await self.store.jobs([job])
@@ -226,12 +235,23 @@ class SqliteHarness(ClockedHarness):
             connection.close()
 
 
+async def build_wall(store: PostgresStore, dsn: str) -> None:
+    """As an administrator does: run what the store itself has no right to."""
+    connection = await asyncpg.connect(as_administrator(dsn))
+    try:
+        for statement in await store._wall.build():
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+    assert await store._wall.build() == []
+
+
 class PostgresHarness(Harness):
     """One database for many tests, emptied before each. Its clock is the server's, moved by a table."""
 
-    def __init__(self, dsn: str, schema: str = "mainspring") -> None:
-        from mainspring.adapters.store.postgres import PostgresStore
+    store: PostgresStore
 
+    def __init__(self, dsn: str, schema: str = "mainspring") -> None:
         super().__init__()
         self._dsn = dsn
         self._schema = schema
@@ -239,10 +259,13 @@ class PostgresHarness(Harness):
 
     @classmethod
     async def prepare(cls, dsn: str) -> None:
-        """Make the schema, and put its clock into the tests' hands."""
+        """Make the schema and the role that reads for people, and put its clock into the tests' hands."""
         harness = cls(dsn)
         await harness.store.open()
-        await harness.store.close()
+        try:
+            await build_wall(harness.store, dsn)
+        finally:
+            await harness.store.close()
         connection = await asyncpg.connect(dsn)
         try:
             await connection.execute(f"""

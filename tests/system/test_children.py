@@ -18,8 +18,9 @@ import pytest
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.bootstrap import Node, Role
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
-from mainspring.domain.run import NewRun, Outcome, RunPolicy, RunState
+from mainspring.domain.run import HeldRun, NewRun, Outcome, RunPolicy, RunState
 from mainspring.settings import load
+from mainspring.worker.handler import AsyncHandler
 from mainspring.worker.settings import ChildSettings, WorkerSettings
 from tests.support import submitting_tasks
 from tests.support.builders import a_policy, a_run
@@ -336,6 +337,25 @@ async def test_a_run_that_was_lost_twice_runs_alone_in_a_child_whatever_its_mode
         await _stage(bench)
         view = await bench.until(poison)
         assert (view.state, view.reason) == (RunState.FAILED, "poison")
+
+
+async def test_a_built_in_task_that_was_lost_twice_stays_on_the_loop() -> None:
+    """A child process loads the application, and that does not have it."""
+
+    async def identify(held: HeldRun) -> bytes:
+        return str(os.getpid()).encode()
+
+    tasks = Tasks({"http": AsyncHandler("http", identify, harmless=True)})
+    bench = Bench(SystemClock(), tasks, WorkerSettings(), SOURCE)
+    await bench.worker.start()
+    (run,) = await bench.submit(a_run(task="http", delay=50 * MILLISECOND, policy=a_policy(retries=0)))
+    bench.memory._tables.runs[run].lost = 2
+    await asyncio.sleep(0.1)
+    await _stage(bench)
+    view = await bench.until(run, within=10 * SECOND)
+    bench.worker.stop_now()
+    await bench.worker.left()
+    assert view.result == str(os.getpid()).encode(), view.error
 
 
 async def _stage(bench: Bench) -> None:

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 QUIET = """
 from mainspring.runtime.log import get_logger
 log = get_logger("mainspring.test", worker="w1")
@@ -25,6 +27,21 @@ structlog.configure(processors=[structlog.processors.JSONRenderer(sort_keys=True
 log.info("as the application wants it", count=1)
 """
 
+SECRET = """
+import logging, structlog
+from mainspring.cli import logs
+from mainspring.settings import LogSection
+logs.configure(LogSection(format="{format}"))
+def fail() -> None:
+    password = "".join(["hunter", "2"])
+    raise ValueError("a reason")
+for tell in (structlog.get_logger("mainspring.test").exception, logging.getLogger("other").exception):
+    try:
+        fail()
+    except ValueError:
+        tell("it failed")
+"""
+
 
 def run(program: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
@@ -41,3 +58,10 @@ def test_without_any_setup_only_warnings_are_told_and_not_on_stdout() -> None:
 
 def test_an_application_that_has_set_up_structlog_gets_everything_its_own_way() -> None:
     assert run(OWN).stdout == '{"count": 1, "event": "as the application wants it"}\n'
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_traceback_shows_no_local_variables(form: str) -> None:
+    told = run(SECRET.format(format=form)).stderr
+    assert told.count("ValueError: a reason") == 2
+    assert "hunter2" not in told

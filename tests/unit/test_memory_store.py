@@ -4,14 +4,17 @@ import asyncio
 
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.store.memory import MemoryStore, catalog
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MINUTE, SECOND
 from mainspring.domain.job import JobState
 from mainspring.domain.plan import plan
 from mainspring.domain.run import RunState
+from mainspring.ports.access import Access
+from mainspring.ports.catalog import Catalog, Reports, RunFilter
 from mainspring.ports.coordination import Coordinator
+from mainspring.ports.operations import Operations
 from mainspring.ports.store import Store, Want
 from tests.support.builders import a_job, a_run, a_spec, a_worker, after_each, some_runs
 from tests.support.clock import ManualClock
@@ -31,9 +34,27 @@ def tables_of(store: MemoryStore) -> Tables:
     return store._tables
 
 
-def test_it_is_a_store_and_a_coordinator(store: MemoryStore) -> None:
-    both: tuple[Store, Coordinator] = (store, store)
-    assert both[0].shards == 4
+def test_it_is_all_that_a_store_can_be(store: MemoryStore) -> None:
+    for_the_engine: tuple[Store, Coordinator] = (store, store)
+    for_people: tuple[Catalog, Reports, Access, Operations] = (store, store, store, store)
+    assert for_the_engine[0].shards == 4
+    assert len(for_people) == 4
+
+
+async def test_a_page_looks_at_so_many_rows_and_says_where_to_go_on(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "LOOKED_AT", 3)
+    rare = a_run(task="rare")
+    runs = some_runs(7)
+    await store.submit([rare, *runs, a_run(tenant="acme")])
+    wanted = RunFilter(tenant="default", task="rare")
+    first = await store.list_runs(wanted, None, 10)
+    assert (first.items, first.after) == ([], runs[4].id)
+    second = await store.list_runs(wanted, runs[4].id, 10)
+    assert (second.items, second.after) == ([], runs[1].id)
+    last = await store.list_runs(wanted, runs[1].id, 10)
+    assert ([view.id for view in last.items], last.after) == ([rare.id], None)
 
 
 async def test_the_sweeper_lets_go_what_is_blocked_by_nothing(store: MemoryStore) -> None:
@@ -65,15 +86,15 @@ async def test_the_sweeper_stops_at_its_limit(store: MemoryStore) -> None:
 
 
 async def test_the_sweeper_starts_a_fixed_delay_whose_run_is_gone(store: MemoryStore, clock: ManualClock) -> None:
-    [job] = await store.put_jobs([a_job(a_spec(schedule=after_each(MINUTE)))])
+    [put] = await store.put_jobs([a_job(a_spec(schedule=after_each(MINUTE)))])
     owner = await store.join("one", 60 * MINUTE)
     await store.take(owner, [0])
     clock.advance(MINUTE)
     await store.fire(owner, plan(await store.due_jobs([0], clock.now(), 10), clock.now()))
     assert await store.sweep(10) == 0
-    tables_of(store).jobs[job.id].awaits = a_run().id
+    tables_of(store).jobs[put.job.id].awaits = a_run().id
     assert await store.sweep(10) == 1
-    [swept] = await store.jobs([job.id])
+    [swept] = await store.jobs([put.job.id])
     assert swept is not None
     assert swept.next_fire == clock.now() + MINUTE
 
@@ -105,9 +126,9 @@ async def test_an_id_of_a_shard_that_there_is_not_is_refused_before_anything_is_
 
 
 async def test_a_job_cannot_be_told_to_finish(store: MemoryStore) -> None:
-    [job] = await store.put_jobs([a_job()])
+    [put] = await store.put_jobs([a_job()])
     with pytest.raises(Invalid):
-        await store.set_jobs_state([job.id], JobState.FINISHED)
+        await store.set_jobs_state([put.job.id], JobState.FINISHED)
 
 
 async def test_a_manual_clock_wakes_sleepers_in_the_order_of_time(clock: ManualClock) -> None:

@@ -54,8 +54,18 @@ def test_nested_settings_have_names_in_the_environment() -> None:
         ("[worker]\nqueues = 'mail:none'", r"worker\.queues: mail:none is not a queue"),
         ("[log]\nlevel = 'loud'", r"log\.level: 'loud' is no level"),
         ("store = 3", r"store: 3 is not a text"),
+        ("[tasks]\nhttp = 'perhaps'", r"tasks\.http: 'perhaps' is neither true nor false"),
+        ("[tasks]\nhttp_allow = ['10.0.0.1/8']", r"tasks\.http_allow: '10\.0\.0\.1/8' is not a network"),
         ("store = ", "is not TOML"),
-        ("host = '0.0.0.0'", "host: 0.0.0.0 can be reached from outside"),
+        ("host = '0.0.0.0'", "host: 0.0.0.0 can be reached from outside.*mainspring keys create --role admin"),
+        ("host = 'example.org'", "host: example.org can be reached from outside"),
+        ("[api]\nrate = 'fast'", r"api\.rate: 'fast' is not a number"),
+        ("[api]\nrate = -1", r"api\.rate: -1 is out of range"),
+        ("[api]\nrate = nan", r"api\.rate: nan is out of range"),
+        ("[api]\nburst = 0", r"api\.burst: 0 is out of range"),
+        ("[api]\ntrusted_proxies = [7]", r"api\.trusted_proxies: \[7\] is not a list of texts"),
+        ("[api]\ntrusted_proxies = ['10.0.0.1/8']", r"api\.trusted_proxies: '10\.0\.0\.1/8' is not a network"),
+        ("[api]\ntrusted_proxies = ['0.0.0.0/0']", r"api\.trusted_proxies: 0\.0\.0\.0/0 is everybody"),
     ],
 )
 def test_an_error_names_the_setting(tmp_path: Path, text: str, message: str) -> None:
@@ -122,4 +132,14 @@ def test_the_reference_lists_every_setting_with_its_default() -> None:
     for path, default in describe():
         assert f"| `{path}` |" in page, path
         if path not in computed:
-            assert f"| `{path}` | `{default}` |" in page, path
+            shown = f"`{default}`" if default else "none"
+            assert f"| `{path}` | {shown} |" in page, path
+
+
+def test_built_in_tasks_are_safe_by_default_and_can_be_set_from_everywhere(tmp_path: Path) -> None:
+    tasks = load(environment={}).tasks
+    assert (tasks.http, tasks.http_allow, tasks.scripts, tasks.commands) == (True, (), "", False)
+    file = tmp_path / "m.toml"
+    file.write_text('[tasks]\nhttp = false\nhttp_allow = ["10.1.0.0/16"]\nscripts = "/srv/s"\n')
+    tasks = load(environment={"MAINSPRING_TASKS_COMMANDS": "true"}, file=file).tasks
+    assert (tasks.http, tasks.http_allow, tasks.scripts, tasks.commands) == (False, ("10.1.0.0/16",), "/srv/s", True)

@@ -21,9 +21,9 @@ STORES = (SQLITE, POSTGRES)
 _SHORTEST_SOAK = 20
 
 
-def run(stores: Sequence[str], sizes: Sizes, only: Sequence[str], *, as_json: bool) -> int:
-    """The exit status: 0, or 1 when something that was measured went wrong."""
-    chosen = suite.choose(only, quick=sizes.quick)
+def run(name: str, stores: Sequence[str], sizes: Sizes, only: Sequence[str], *, as_json: bool) -> int:
+    """Measure a suite. The exit status: 0, or 1 when something that was measured went wrong."""
+    chosen = suite.choose(name, only, quick=sizes.quick)
     # With --json nothing but the object goes to stdout.
     console = Console(stderr=as_json, highlight=False)
     facts = machine.facts()
@@ -52,7 +52,13 @@ def sizes_of(
     *, quick: bool, rounds: int | None, seconds: float | None, soak: str | None, workers: int | None, scale: float
 ) -> Sizes:
     """How much is measured, by what was asked for."""
-    changes: dict[str, object] = {"rounds": rounds, "seconds": seconds, "workers": workers, "drain_workers": workers}
+    changes: dict[str, object] = {
+        "rounds": rounds,
+        "seconds": seconds,
+        "api_seconds": seconds,
+        "workers": workers,
+        "drain_workers": workers,
+    }
     if soak is not None:
         changes["soak_seconds"] = parse_duration(soak, "--soak") / SECOND
         if parse_duration(soak, "--soak") < _SHORTEST_SOAK * SECOND:

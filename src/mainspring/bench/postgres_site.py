@@ -85,6 +85,15 @@ class PostgresSite:
         )
         return {row["relname"]: row["n_dead_tup"] for row in rows}
 
+    async def run_ids(self) -> list[str]:
+        found = await self._connection.fetch(
+            " UNION ALL ".join(f"SELECT id FROM {self._schema}.{table}" for table in ("run", "waiting", "history"))
+        )
+        return [row["id"].hex for row in found]
+
+    async def readers(self) -> int:
+        return await self._count(f"SELECT count(*) FROM {self._schema}.outbox_cursor")
+
     async def ticks(self) -> dict[str, list[Instant]]:
         rows = await self._connection.fetch(
             f"SELECT job_id::text, array_agg(scheduled_at ORDER BY scheduled_at) FROM {self._schema}.ledger "

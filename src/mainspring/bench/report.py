@@ -79,6 +79,24 @@ ROWS = (
     ),
     Row(key="failover_scheduler_missing_ticks", label="  ticks missing", least=0),
     Row(key="failover_worker_seconds", label="a worker dies: its runs start elsewhere", unit="s", least=15),
+    Row(key="api_post_jobs_per_s", label="POST /v1/jobs, 64 connections", unit=PER_SECOND, better="more", least=4_000),
+    Row(key="api_post_p50_ms", label="  answered within, p50", unit=MS),
+    Row(key="api_post_p99_ms", label="  p99", unit=MS, least=100),
+    Row(key="api_batch_jobs_per_s", label="POST /v1/jobs/batch of 1,000", unit=PER_SECOND, better="more", least=20_000),
+    Row(
+        key="api_same_key_jobs_per_key",
+        label="32 submits of one idempotency key at once: jobs a key",
+        least=1,
+        postgres_only=False,
+    ),
+    Row(
+        key="api_followers_rate_to_without",
+        label="POST /v1/jobs beside 1,000 followers of events, to without",
+        unit=TIMES,
+        better="more",
+        least=0.8,
+    ),
+    Row(key="api_followers_store_readers", label="  readers of the store", least=1, postgres_only=False),
 )
 
 

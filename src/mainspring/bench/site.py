@@ -75,6 +75,14 @@ class Site(Protocol):
         """Rows that wait to be vacuumed, by table; nothing where there are none by nature."""
         ...
 
+    async def run_ids(self) -> list[str]:
+        """Of all runs there are, whatever became of them."""
+        ...
+
+    async def readers(self) -> int:
+        """How many read the stream of changes."""
+        ...
+
     async def ticks(self) -> dict[str, list[Instant]]:
         """The ledger: the recorded ticks of every job that became runs."""
         ...

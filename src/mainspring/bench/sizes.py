@@ -43,6 +43,15 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     #: submitting process has a core of its own to use; in a drain it has nothing to do.
     workers: int = 1
     drain_workers: int = 2
+    #: The API: how long each load lasts, what goes before it, and how much there is of everything.
+    api_seconds: float = 10
+    api_warm_up: float = 2
+    api_connections: int = 64
+    api_batch: int = 1_000
+    api_batch_connections: int = 4
+    api_keys: int = 500
+    api_same_key: int = 32
+    api_followers: int = 1_000
 
 
 QUICK = Sizes(
@@ -58,6 +67,9 @@ QUICK = Sizes(
     future=(1_000_000,),
     claims=20,
     stored=100_000,
+    api_seconds=3,
+    api_warm_up=1,
+    api_keys=100,
 )
 
 
@@ -87,4 +99,8 @@ def scaled(sizes: Sizes, factor: float) -> Sizes:
         stored=less(sizes.stored, 1_000),
         wheel=less(sizes.wheel, 1_000),
         soak_seconds=max(2.0, sizes.soak_seconds * factor),
+        api_seconds=max(0.3, sizes.api_seconds * factor),
+        api_warm_up=max(0.2, sizes.api_warm_up * factor),
+        api_keys=less(sizes.api_keys, 5),
+        api_followers=less(sizes.api_followers, 20),
     )

@@ -52,6 +52,16 @@ class SqliteSite:
     async def dead_rows(self) -> Mapping[str, int]:
         return {}
 
+    async def run_ids(self) -> list[str]:
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT id FROM run UNION ALL SELECT id FROM waiting UNION ALL SELECT id FROM history"
+            )
+            return [str(row[0]) for row in rows]
+
+    async def readers(self) -> int:
+        return self._row("SELECT count(*) FROM outbox_cursor")[0]
+
     async def ticks(self) -> dict[str, list[Instant]]:
         found: dict[str, list[Instant]] = {}
         with self._reading() as connection:

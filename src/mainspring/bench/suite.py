@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from mainspring.bench import (
+    api_followers,
+    api_same_key,
+    api_submit,
     claim_cost,
     crons,
     disk,
@@ -25,7 +28,7 @@ from mainspring.bench.site import Place
 from mainspring.bench.sizes import Sizes
 from mainspring.domain.errors import Invalid
 
-MEASUREMENTS: tuple[Measurement, ...] = (
+ENGINE: tuple[Measurement, ...] = (
     Measurement(
         name="full",
         what="full cycle: submit, run, record; and its ceiling",
@@ -73,15 +76,39 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     ),
 )
 
+API: tuple[Measurement, ...] = (
+    Measurement(name="post", what="one job a request", measure=api_submit.measure_single, estimate=api_submit.estimate),
+    Measurement(
+        name="batch", what="many jobs a request", measure=api_submit.measure_batch, estimate=api_submit.estimate
+    ),
+    Measurement(
+        name="key",
+        what="concurrent submits of one idempotency key",
+        measure=api_same_key.measure,
+        estimate=api_same_key.estimate,
+    ),
+    Measurement(
+        name="followers",
+        what="one job a request beside followers of events",
+        measure=api_followers.measure,
+        estimate=api_followers.estimate,
+    ),
+)
 
-def choose(names: Sequence[str], *, quick: bool) -> list[Measurement]:
+SUITES = {"engine": ENGINE, "api": API}
+
+
+def choose(suite: str, names: Sequence[str], *, quick: bool) -> list[Measurement]:
     """Those named, or the usual ones."""
-    known = {measurement.name: measurement for measurement in MEASUREMENTS}
+    if suite not in SUITES:
+        raise Invalid("suite", f"there is none called {suite!r}", ", ".join(SUITES))
+    items = SUITES[suite]
+    known = {measurement.name: measurement for measurement in items}
     for name in names:
         if name not in known:
             raise Invalid("--only", f"there is no measurement {name!r}", ", ".join(known))
-    usual = [item.name for item in MEASUREMENTS if item.usual and (item.quick or not quick)]
-    return [item for item in MEASUREMENTS if item.name in (names or usual)]
+    usual = [item.name for item in items if item.usual and (item.quick or not quick)]
+    return [item for item in items if item.name in (names or usual)]
 
 
 def estimate(chosen: Sequence[Measurement], sizes: Sizes, *, embedded: bool) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -24,27 +25,15 @@ APPLICATION = "mainspring.bench.tasks:app"
 SLOTS = 1_000
 
 
-class System:
-    """Processes on one site. On SQLite all services live in the submitting process."""
+class Caller:
+    """A process that does what it is told: see ``load``."""
 
-    def __init__(self, site: Site, children: Children, directory: Path) -> None:
-        self.site = site
-        self.children = children
-        self.stamps = Stamps(directory)
-        self._environment = {**site.environment, DIRECTORY: str(directory), "MAINSPRING_LOG_LEVEL": "warning"}
-        self._load: Child | None = None
-
-    async def start_load(self, *, connected: bool = True) -> None:
-        self._load = self.children.start(
-            "submitter", "mainspring.bench.load", environment=self._environment, pipes=True
-        )
-        if connected:
-            await self.call(load_process.open_engine)
+    def __init__(self, child: Child) -> None:
+        self._child = child
 
     async def call(self, function: Callable[..., Awaitable[Any]], **arguments: Any) -> Any:
-        """Have a function of this package called in the submitting process."""
-        child = self._load
-        assert child is not None
+        """Have a function of this package called there."""
+        child = self._child
         assert child.process.stdin is not None
         assert child.process.stdout is not None
         call = Call(f"{function.__module__}:{function.__name__}", arguments)
@@ -58,6 +47,30 @@ class System:
         if answer.error is not None:
             raise ChildFailed(f"{function.__name__}: {answer.error}\n{child.last_words()}")
         return answer.value
+
+
+class System:
+    """Processes on one site. On SQLite all services live in the submitting process."""
+
+    def __init__(self, site: Site, children: Children, directory: Path) -> None:
+        self.site = site
+        self.children = children
+        self.stamps = Stamps(directory)
+        self._environment = {**site.environment, DIRECTORY: str(directory), "MAINSPRING_LOG_LEVEL": "warning"}
+        self._load: Caller | None = None
+
+    async def start_load(self, *, connected: bool = True) -> None:
+        self._load = self.start_caller("submitter")
+        if connected:
+            await self.call(load_process.open_engine)
+
+    def start_caller(self, kind: str) -> Caller:
+        return Caller(self.children.start(kind, "mainspring.bench.load", environment=self._environment, pipes=True))
+
+    async def call(self, function: Callable[..., Awaitable[Any]], **arguments: Any) -> Any:
+        """Have a function of this package called in the submitting process."""
+        assert self._load is not None
+        return await self._load.call(function, **arguments)
 
     async def start_services(self, *, workers: int = 1, schedulers: int = 1) -> None:
         """Return when all are up."""
@@ -82,6 +95,16 @@ class System:
             "worker", "mainspring", "worker", APPLICATION, "--queue", f"{QUEUE}:{SLOTS}", environment=self._environment
         )
 
+    async def start_api(self) -> int:
+        """Return its port when it answers."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        await self.children.start(
+            "api", "mainspring", "api", "--port", str(port), environment=self._environment
+        ).ready()
+        return port
+
     def memory(self) -> Figures:
         """Resident memory by kind of process; of several the largest."""
         kinds = ("submitter",) if self.site.embedded else ("submitter", "scheduler", "worker")
@@ -96,7 +119,7 @@ class System:
         """What each kind of process has used of the processors so far."""
         used = {
             kind: sum(child.processor_seconds for child in self.children.of(kind))
-            for kind in ("submitter", "scheduler", "worker")
+            for kind in ("submitter", "scheduler", "worker", "api", "followers")
         }
         if self.site.server_pid is not None:
             used["server"] = family_processor_seconds(self.site.server_pid)

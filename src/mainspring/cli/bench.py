@@ -10,6 +10,7 @@ def register(application: typer.Typer) -> None:
 
 
 def bench(
+    suite: Annotated[str, typer.Argument(help="What is measured: engine or api.")] = "engine",
     store: Annotated[
         str | None,
         typer.Option("--store", help="sqlite, postgres (a server of our own), a path or a DSN; both without it."),
@@ -19,7 +20,8 @@ def bench(
     only: Annotated[str, typer.Option("--only", help="Some measurements, by name: full,drain,idle …")] = "",
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Take medians of so many rounds.")] = None,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=1, max=86_400, help="The window of the full cycle.")
+        float | None,
+        typer.Option("--seconds", min=1, max=86_400, help="The window of the full cycle, or of each load on the API."),
     ] = None,
     soak: Annotated[str | None, typer.Option("--soak", help="Full load for so long, such as 30m, and no more.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Worker processes on PostgreSQL.")] = None,
@@ -28,6 +30,8 @@ def bench(
     """Measure throughput, latency, lateness and cost, with processes as in production.
 
     Example: mainspring bench --store postgres --only full,drain
+
+    Example: mainspring bench api --store postgres
     """
     # Here and not above: a worker that starts has no use for any of it.
     from mainspring.bench import command
@@ -36,4 +40,4 @@ def bench(
     if soak is not None:
         names.append("soak")
     sizes = command.sizes_of(quick=quick, rounds=rounds, seconds=seconds, soak=soak, workers=workers, scale=scale)
-    raise typer.Exit(command.run([store] if store else command.STORES, sizes, names, as_json=json))
+    raise typer.Exit(command.run(suite, [store] if store else command.STORES, sizes, names, as_json=json))

@@ -19,7 +19,10 @@ def configure(log: LogSection) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: structlog.types.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if readable else structlog.processors.JSONRenderer()
+        # A plain traceback: a pretty one shows local variables, and secrets are among them.
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        if readable
+        else structlog.processors.JSONRenderer()
     )
     errors: list[structlog.types.Processor] = [] if readable else [structlog.processors.format_exc_info]
     structlog.configure(

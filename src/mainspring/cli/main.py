@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import mainspring
-from mainspring.cli import bench, processes, schedules, store
+from mainspring.cli import bench, keys, processes, schedules, store
 from mainspring.domain.errors import MainspringError
 
 application = typer.Typer(
@@ -20,6 +20,7 @@ application = typer.Typer(
 processes.register(application)
 schedules.register(application)
 store.register(application)
+keys.register(application)
 bench.register(application)
 
 

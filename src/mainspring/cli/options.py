@@ -38,7 +38,9 @@ _NOT_THE_APPLICATION = (
     sysconfig.get_path("purelib"),
     str(Path(mainspring.__file__).parent),
 )
-Application: TypeAlias = Annotated[str, typer.Argument(help="The application, as in module:app.", metavar="MODULE:APP")]
+Application: TypeAlias = Annotated[
+    str | None, typer.Argument(help="The application, as in module:app.", metavar="[MODULE:APP]", show_default=False)
+]
 
 
 def load_application(path: str) -> Mainspring:

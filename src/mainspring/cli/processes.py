@@ -1,6 +1,7 @@
 """The processes: everything in one, or a scheduler and a worker each for itself."""
 
 import asyncio
+import gc
 import os
 import shlex
 import sys
@@ -12,7 +13,7 @@ import typer
 import uvloop
 import watchfiles
 
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap import Node, Role, make_builtin_tasks
 from mainspring.cli import logs
 from mainspring.cli.options import (
     Application,
@@ -26,6 +27,7 @@ from mainspring.cli.options import (
     load_application,
     settings_of,
 )
+from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import SECOND, Micros, isoformat
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.schedule import describe
@@ -36,17 +38,19 @@ from mainspring.settings import Settings
 #: What the interpreter may take to exit when everything is closed.
 _EXITING: Micros = 2 * SECOND
 
+#: So many new objects that are not freed by themselves before it is looked for cycles; 700 are Python's own choice.
+_GARBAGE = 50_000
+
 
 def register(application: typer.Typer) -> None:
     application.command("up")(up)
     application.command("scheduler")(scheduler)
     application.command("worker")(worker)
+    application.command("api")(api)
 
 
 def up(
-    app: Annotated[
-        str | None, typer.Argument(help="The application, as in module:app.", metavar="[MODULE:APP]")
-    ] = None,
+    app: Application = None,
     store: Store = None,
     host: Host = None,
     port: Port = None,
@@ -55,7 +59,9 @@ def up(
     log_level: LogLevel = None,
     reload: Annotated[bool, typer.Option("--reload", help="Start anew whenever a Python file changes.")] = False,
 ) -> None:
-    """Run everything in one process: scheduler, worker and /healthz.
+    """Run everything in one process: scheduler, worker and the HTTP API.
+
+    Without an application the worker offers the built-in tasks alone, on the queue default or those named.
 
     Example: mainspring up tasks:app --queue mail:20 --queue default:100
     """
@@ -72,7 +78,9 @@ def up(
         worker__queues=queue,
         log__level=log_level,
     )
-    roles = {Role.SCHEDULER, Role.HTTP} | ({Role.WORKER} if loaded else set())
+    roles = {Role.SCHEDULER, Role.HTTP}
+    if loaded or make_builtin_tasks(settings.tasks).names:
+        roles.add(Role.WORKER)
     _run(settings, roles, loaded, app)
 
 
@@ -83,7 +91,7 @@ def scheduler(store: Store = None, name: Name = None, config: Config = None, log
 
 
 def worker(
-    app: Application,
+    app: Application = None,
     store: Store = None,
     queue: Queues = None,
     name: Name = None,
@@ -92,13 +100,29 @@ def worker(
 ) -> None:
     """Run a worker: claims runs, executes them, reports. Start as many as you like.
 
-    SIGTERM lets running work finish within the grace period; a second one gives it back at once.
+    SIGTERM lets running work finish within the grace period; a second one gives it back at once. Without an application
+    it offers the built-in tasks alone, on the queue default or those named.
 
     Example: mainspring worker tasks:app --queue mail:20
     """
-    loaded = load_application(app)
+    loaded = load_application(app) if app else None
     settings = settings_of(loaded, config, store=store, worker__queues=queue, worker__name=name, log__level=log_level)
+    if loaded is None and not make_builtin_tasks(settings.tasks).names:
+        raise Invalid("application", "without one, and with the built-in tasks off, there is nothing to run")
     _run(settings, {Role.WORKER}, loaded, app)
+
+
+def api(
+    store: Store = None, host: Host = None, port: Port = None, config: Config = None, log_level: LogLevel = None
+) -> None:
+    """Run the HTTP API alone; /docs describes it. Start as many as you like, each on its own port.
+
+    An address other than loopback needs authentication: see mainspring keys.
+
+    Example: mainspring api --store postgresql://localhost/mainspring --port 7071
+    """
+    settings = settings_of(None, config, store=store, host=host, port=port, log__level=log_level)
+    _run(settings, {Role.HTTP}, None, None)
 
 
 def _run(settings: Settings, roles: set[Role], app: Mainspring | None, path: str | None) -> None:
@@ -117,11 +141,13 @@ def _run(settings: Settings, roles: set[Role], app: Mainspring | None, path: str
 async def _serve(node: Node, app: Mainspring | None, last_resort: LastResort, grace: Micros) -> bool:
     """Until a signal comes or the worker has recycled, which is what it returns. After it, nothing of ours is left."""
     status = 1
+    recycled = False
     async with StopSignals(last_resort, grace) as stop:
         insisting = asyncio.create_task(_when(stop.insisted.wait(), node.stop_now))
         try:
             started = await _first(stop.asked.wait(), _start(node, app)) == 1
-            recycled = started and await _first(stop.asked.wait(), node.recycled()) == 1
+            if started and await _first(stop.asked.wait(), node.ended()) == 1:
+                recycled = await node.ended()
             status = 0
         finally:
             await node.stop()
@@ -141,6 +167,9 @@ async def _start(node: Node, app: Mainspring | None) -> None:
             typer.echo(f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}: {_coming(job)}", err=True)
     await node.start()
     typer.echo(node.banner(), err=True)
+    # What is there now stays. Looking through it for garbage every few hundred requests would take a tenth of the time.
+    gc.freeze()
+    gc.set_threshold(_GARBAGE)
 
 
 def _coming(job: Job) -> str:

@@ -1,6 +1,7 @@
 """What everybody calls who wants something run: the API, the SDK and the command line."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from random import Random
 from typing import TypeVar
 
@@ -8,20 +9,25 @@ from mainspring.control.scheduler.loader import HORIZON
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import IdMaker, JobId, RunId, shard_for
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
-from mainspring.domain.job import Job, JobState, NewJob
+from mainspring.domain.job import JobState, NewJob
 from mainspring.domain.run import NewRun, RunState
+from mainspring.ports.access import Author
 from mainspring.ports.clock import Clock
-from mainspring.ports.store import Accepted, Submissions
+from mainspring.ports.store import Accepted, Put, Submissions
 from mainspring.ports.wakeups import CANCELS, SCHEDULES, Wakeups, queue_topic
 from mainspring.runtime.batcher import Batcher
 
 T = TypeVar("T")
 
 _LARGEST_BATCH = 1_000
-#: How long a store that does not answer is asked again, and how soon.
+#: What one call of the store takes of payloads: stores make several copies of it.
+_LARGEST_BYTES = 8 * 1024 * 1024
+#: How long a store that does not answer is asked again, and how soon …
 _PATIENCE: Micros = 5 * SECOND
 _FIRST_PAUSE: Micros = 50 * MILLISECOND
 _LONGEST_PAUSE: Micros = SECOND
+#: … and when the last answer must have come.
+_LONGEST: Micros = 8 * SECOND
 
 
 class Jobs:
@@ -60,37 +66,40 @@ class Jobs:
         """Submit runs in batches. If it fails halfway, what was accepted stays: submit them again with the same ids."""
         for run in runs:
             run.check()
-        accepted: list[Accepted] = []
-        for start in range(0, len(runs), _LARGEST_BATCH):
-            accepted += await self._submit(runs[start : start + _LARGEST_BATCH])
-        return accepted
+        return await self._submit(runs)
 
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Job]:
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
         for job in jobs:
             job.check()
         put = await self._patiently(lambda: self._store.put_jobs(jobs))
         self._wakeups.ring([SCHEDULES])
         return put
 
-    async def pause(self, jobs: Collection[JobId]) -> dict[JobId, JobState]:
-        return await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.PAUSED))
+    async def pause(self, jobs: Collection[JobId], author: Author | None = None) -> dict[JobId, JobState]:
+        return await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.PAUSED, author))
 
-    async def resume(self, jobs: Collection[JobId]) -> dict[JobId, JobState]:
-        return await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.SCHEDULED))
+    async def resume(self, jobs: Collection[JobId], author: Author | None = None) -> dict[JobId, JobState]:
+        return await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.SCHEDULED, author))
 
-    async def cancel_jobs(self, jobs: Collection[JobId]) -> dict[JobId, JobState]:
+    async def cancel_jobs(self, jobs: Collection[JobId], author: Author | None = None) -> dict[JobId, JobState]:
         """End the schedules of jobs, and ask their runs to stop."""
-        states = await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.CANCELLED))
+        states = await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.CANCELLED, author))
         self._wakeups.ring([CANCELS])
         return states
 
-    async def cancel_runs(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
-        states = await self._patiently(lambda: self._store.cancel(runs))
+    async def cancel_runs(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
+        states = await self._patiently(lambda: self._store.cancel(runs, author))
         if RunState.CANCELLING in states.values():
             self._wakeups.ring([CANCELS])
         return states
 
     async def _submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        accepted: list[Accepted] = []
+        for part in _parts(runs):
+            accepted += await self._submit_part(part)
+        return accepted
+
+    async def _submit_part(self, runs: Sequence[NewRun]) -> list[Accepted]:
         accepted = await self._patiently(lambda: self._store.submit(runs))
         topics: dict[str, None] = {}
         for run, answer in zip(runs, accepted, strict=True):
@@ -107,6 +116,13 @@ class Jobs:
         return run.delay <= HORIZON if run.at is None else run.at - self._clock.now() <= HORIZON
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(_LONGEST / SECOND):
+                return await self._again_and_again(ask)
+        except TimeoutError:
+            raise StoreUnavailable("the store did not answer in time") from None
+
+    async def _again_and_again(self, ask: Callable[[], Awaitable[T]]) -> T:
         give_up_at = self._clock.monotonic() + _PATIENCE
         pause = _FIRST_PAUSE
         while True:
@@ -117,3 +133,15 @@ class Jobs:
                     raise
             await self._clock.sleep(round(pause * (0.5 + self._random.random() / 2)))
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _parts(runs: Sequence[NewRun]) -> Iterator[Sequence[NewRun]]:
+    """In order, each of a size that a store takes at once."""
+    start = size = 0
+    for number, run in enumerate(runs):
+        size += len(run.payload)
+        if number - start == _LARGEST_BATCH or (size > _LARGEST_BYTES and number > start):
+            yield runs[start:number]
+            start, size = number, len(run.payload)
+    if start < len(runs):
+        yield runs[start:]

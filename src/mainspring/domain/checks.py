@@ -24,5 +24,11 @@ def check_kind(field: str, value: object, *kinds: type) -> None:
         raise Invalid(field, f"{_shown(value)} is of the wrong type", " or ".join(kind.__name__ for kind in kinds))
 
 
+def check_words(field: str, value: object, most: int) -> None:
+    """Free words: any text that a database takes, or none."""
+    if not isinstance(value, str) or len(value) > most or "\x00" in value or not value.isprintable():
+        raise Invalid(field, f"{_shown(value)} is not a text", f"at most {most} printable characters")
+
+
 def _shown(value: object) -> str:
     return f"{value!r:.40}"

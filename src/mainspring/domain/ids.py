@@ -71,6 +71,11 @@ def made_at(identifier: str) -> Instant:
     return int(identifier[:12], 16) * MILLISECOND
 
 
+def is_derived(identifier: str) -> bool:
+    """Whether an id was made of what it stands for rather than of the moment: ``made_at`` may be long ago."""
+    return identifier[12] == "8"
+
+
 def is_id(text: str) -> bool:
     """Whether a text has the form of an id; says nothing about whether the thing exists."""
     return _is_id(text) is not None

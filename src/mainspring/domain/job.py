@@ -7,11 +7,23 @@ import msgspec
 
 from mainspring.domain import schedule as schedules
 from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.checks import check_kind
+from mainspring.domain.checks import check_kind, check_whole, check_words
+from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId, check_id, derived_id, shard_of
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
-from mainspring.domain.run import DEFAULT_POLICY, RunPolicy, check_limit, check_name, check_payload, check_policy
+from mainspring.domain.run import (
+    DEFAULT_POLICY,
+    MAX_NAME,
+    MAX_WHY,
+    Idempotency,
+    RunPolicy,
+    check_labels,
+    check_limit,
+    check_name,
+    check_payload,
+    check_policy,
+)
 
 
 class JobState(StrEnum):
@@ -47,6 +59,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start_within: Micros | None = None
     #: A tick's run that has not ended this long after it was due fails (deadline).
     deadline: Micros | None = None
+    owner: str = ""
+    tags: tuple[str, ...] = ()
 
     def check(self) -> None:
         check_name("name", self.name)
@@ -59,6 +73,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         self.catch_up.check()
         check_kind("schedule", self.schedule, schedules.Interval, schedules.CronSchedule)
         schedules.validate(self.schedule, self.name)
+        check_labels(self.owner, self.tags)
         for field, limit in (("startWithin", self.start_within), ("deadline", self.deadline)):
             if limit is not None:
                 check_limit(field, limit)
@@ -79,6 +94,16 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     spec: JobSpec
     payload: bytes = b"null"
     tenant: str = "default"
+    #: Who asks for it, and why, for the versions and the audit; nobody: the program itself.
+    author: str = ""
+    why: str = ""
+    #: Only if there is no such job, or it is cancelled or finished.
+    must_be_new: bool = False
+    #: Only if this is its version now.
+    expected_version: int | None = None
+    #: As of a run: a tenant uses a key once, for a run or for a job. A repeat changes nothing and is ``unchanged``,
+    #: whatever has become of the job since.
+    idempotency: Idempotency | None = None
 
     def check(self) -> None:
         check_id("id", self.id)
@@ -86,6 +111,15 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         self.spec.check()
         check_name("tenant", self.tenant)
         check_payload(self.payload)
+        check_words("author", self.author, MAX_NAME)
+        check_words("why", self.why, MAX_WHY)
+        if not isinstance(self.must_be_new, bool):
+            raise Invalid("mustBeNew", "is neither true nor false")
+        if self.expected_version is not None:
+            check_whole("expectedVersion", self.expected_version, 1, 2**31 - 1, "1 or more")
+        if self.idempotency is not None:
+            check_kind("idempotency", self.idempotency, Idempotency)
+            self.idempotency.check()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +135,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     #: Grows with every change of the schedule's row: whoever fires a tick must have seen the newest.
     rev: int
     payload: bytes = b"null"
+    created_at: Instant = 0
+    updated_at: Instant = 0
 
     @property
     def shard(self) -> int:

@@ -17,9 +17,10 @@ from typing import Literal
 
 import msgspec
 
-from mainspring.domain.checks import check_kind, check_whole, check_word
+from mainspring.domain.checks import check_kind, check_whole, check_word, check_words
 from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import JobId, RunId, check_id
+from mainspring.domain.fingerprint import fingerprint_of
+from mainspring.domain.ids import JobId, RunId, SessionId, check_id
 from mainspring.domain.instant import DAY, HOUR, SECOND, Instant, Micros, check_instant
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.retry import RetryPolicy
@@ -28,6 +29,9 @@ MAX_PAYLOAD = 256 * 1024
 MAX_RESULT = 64 * 1024
 MAX_ERROR = 16 * 1024
 MAX_NAME = 200
+MAX_TAGS = 20
+#: Words of people.
+MAX_WHY = 1_000
 
 #: A run is parked when the loss of this many processes can be laid at its door …
 POISON_AFTER = 3
@@ -121,8 +125,42 @@ def check_policy(policy: RunPolicy) -> None:
     _checked[id(policy)] = policy
 
 
+class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What people call a one-off job. Kept beside its payload; nothing is kept where there is none."""
+
+    name: str = ""
+    owner: str = ""
+    tags: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        if self.name:
+            check_name("name", self.name)
+        check_labels(self.owner, self.tags)
+
+
+class Idempotency(msgspec.Struct, frozen=True):
+    """A caller's word for "the same request again". One tenant uses it once; the fingerprint tells whether it is."""
+
+    key: str
+    fingerprint: bytes
+
+    def check(self) -> None:
+        check_name("idempotencyKey", self.key)
+        check_kind("fingerprint", self.fingerprint, bytes)
+
+
+class JobRef(msgspec.Struct, frozen=True, kw_only=True):
+    """The recurring job that a run outside its schedule belongs to."""
+
+    id: JobId
+    version: int
+    kind: Literal["manual", "backfill"] = "manual"
+    #: The tick that is made up for.
+    scheduled_at: Instant | None = None
+
+
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A one-off run as it is submitted. It is due at ``at``, or ``delay`` after the store has it."""
+    """A run as it is submitted. It is due at ``at``, or ``delay`` after the store has it."""
 
     id: RunId
     task: str
@@ -138,6 +176,12 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     #: Not ended this long after it was due: stopped, ``failed`` (deadline).
     deadline: Micros | None = None
     replay_of: RunId | None = None
+    about: About | None = None
+    #: Of a recurring job, beside its schedule: run now, or a tick made up for.
+    job: JobRef | None = None
+    idempotency: Idempotency | None = None
+    #: Who asked for it, for the audit; nobody: the program itself.
+    author: str = ""
 
     def check(self) -> None:
         check_id("id", self.id)
@@ -157,6 +201,16 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
             check_limit("startWithin", self.start_within)
         if self.deadline is not None:
             check_limit("deadline", self.deadline)
+        if self.author != "":
+            check_words("author", self.author, MAX_NAME)
+        if self.about is not None:
+            check_kind("about", self.about, About)
+            self.about.check()
+        if self.job is not None:
+            check_kind("job", self.job, JobRef)
+        if self.idempotency is not None:
+            check_kind("idempotency", self.idempotency, Idempotency)
+            self.idempotency.check()
 
 
 class HeldRun(msgspec.Struct, kw_only=True):
@@ -207,6 +261,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     result: bytes | None = None
     error: str | None = None
     lets_go: bool = False
+    #: Of a failed run: what groups it with others of its kind.
+    fingerprint: str = ""
 
 
 class Verdict(StrEnum):
@@ -288,6 +344,7 @@ def _settle(
         delay=delay,
         error=None if error is None else clean_error(error),
         lets_go=held.lets_go,
+        fingerprint=fingerprint_of(reason, error or "") if state is RunState.FAILED else "",
     )
 
 
@@ -316,6 +373,26 @@ def check_payload(payload: bytes) -> None:
         raise Invalid("payload", f"is {len(payload)} bytes", f"at most {MAX_PAYLOAD}")
 
 
+def check_labels(owner: str, tags: tuple[str, ...]) -> None:
+    if owner != "":
+        check_name("owner", owner)
+    if not isinstance(tags, tuple) or len(tags) > MAX_TAGS:
+        raise Invalid("tags", "are too many, or no tuple", f"at most {MAX_TAGS}")
+    for tag in tags:
+        check_name("tags", tag)
+    if len(set(tags)) < len(tags):
+        raise Invalid("tags", "has one of them twice")
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a running attempt says it is."""
+
+    done: float
+    total: float | None = None
+    note: str = ""
+    at: Instant = 0
+
+
 class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What can be told of a run, wherever it is on its way."""
 
@@ -332,12 +409,29 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fence: int = 0
     reason: str = ""
     job_id: JobId | None = None
+    job_version: int | None = None
     scheduled_at: Instant | None = None
     started_at: Instant | None = None
     finished_at: Instant | None = None
     cancel_requested: bool = False
     result: bytes | None = None
     error: str | None = None
+    about: About | None = None
+    policy: RunPolicy = DEFAULT_POLICY
+    #: When it last became eligible. May be missing of one that waits or has ended.
+    queued_at: Instant | None = None
+    #: Who runs it, or ran it last: the worker's session and its name.
+    session: SessionId | None = None
+    executor: str = ""
+    start_by: Instant | None = None
+    deadline: Instant | None = None
+    replay_of: RunId | None = None
+    #: The newest report, also after its attempt has ended, until another attempt reports.
+    progress: Progress | None = None
+    #: Of a failed run.
+    fingerprint: str = ""
+    #: Only where it was asked for.
+    payload: bytes | None = None
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,14 +12,21 @@ What holds for every method
 """
 
 from collections.abc import Collection, Sequence
+from enum import StrEnum
 from typing import Literal, Protocol
 
 import msgspec
 
 from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import DAY, Instant, Micros
+from mainspring.domain.instant import DAY, MINUTE, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobState, LedgerEntry, NewJob
 from mainspring.domain.run import AttemptView, HeldRun, NewRun, RunState, RunView, Settlement, Verdict
+from mainspring.ports.access import Author
+
+#: How long an idempotency key is remembered.
+KEYS_KEPT: Micros = DAY
+#: How long a batch of events is kept for those who resume, also when every reader has acknowledged it.
+EVENTS_KEPT: Micros = 10 * MINUTE
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -28,8 +35,31 @@ class Accepted(msgspec.Struct, frozen=True):
     id: RunId
     #: ``queued``, ``scheduled`` or ``blocked`` for a new one.
     state: RunState
-    #: False: this id was submitted before, and nothing was done.
+    #: False: this id, or its idempotency key, was submitted before, and nothing was done. Of an edited run, too.
     new: bool
+    #: The idempotency key was used before for something else; the id is that one's, and nothing was done.
+    conflict: bool = False
+
+
+class PutOutcome(StrEnum):
+    CREATED = "created"
+    #: It has a new version, or came back, or both.
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    #: It was to be new, and there is one.
+    EXISTS = "exists"
+    #: It is another version than was expected.
+    STALE = "stale"
+    #: The idempotency key was used before for something else; the job is that one. If it is a run, the job is what was
+    #: declared, with the id of that run and version 0.
+    CONFLICT = "conflict"
+
+
+class Put(msgspec.Struct, frozen=True):
+    """A declared job as it is now, and what was done to it."""
+
+    job: Job
+    outcome: PutOutcome
 
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +70,11 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     ttl: Micros
     version: str = ""
     datacenter: str = ""
+    #: Of a worker: for people to look at.
+    queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    #: Who registered it over the API; only they may speak for it.
+    owner: str = ""
 
 
 class Want(msgspec.Struct, frozen=True):
@@ -47,6 +82,8 @@ class Want(msgspec.Struct, frozen=True):
 
     queue: str
     limit: int
+    #: Only runs of this tenant.
+    tenant: str | None = None
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +96,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     cancels: tuple[RunId, ...] = ()
     #: Runs that stood under this session but that the worker does not know: they were queued again, uncharged.
     returned: int = 0
+    #: Somebody asks the worker to leave.
+    draining: bool = False
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,19 +145,21 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Events of one kind that happened in one transaction.
+    """Events of one kind and one tenant that happened in one transaction.
 
     One event a change, named for its cause: a new run is ``submitted`` whatever state it is born in; ``queued`` are
     those that waited before (scheduled or blocked); an attempt that another follows is ``retried``, ``released`` or
     ``lost`` wherever the run goes; ``cancel_requested`` are the running ones. Becoming blocked is no event.
     """
 
-    position: int
+    #: Its place in the stream, for ``acknowledge`` and ``events_after``. Sorts as text in the order of the events.
+    position: str
     at: Instant
     #: run.submitted, run.queued, run.started, run.succeeded, run.failed, run.cancelled, run.skipped, run.retried,
     #: run.released, run.lost, run.cancel_requested
     kind: str
     runs: tuple[RunId, ...]
+    tenant: str
 
 
 class Submissions(Protocol):
@@ -129,10 +170,22 @@ class Submissions(Protocol):
         queued, running or between two attempts; it keeps its place by (due, id), also among those of one batch. A
         delayed one joins the line when it comes due. An ordering key belongs to a tenant. ``start_within`` and
         ``deadline`` count from the due time.
+
+        A run with an idempotency key is made if its tenant has not used the key within ``KEYS_KEPT``; otherwise the
+        answer has the id of the run that was made with it, or of the recurring job, which is a conflict. Of two that
+        come at once one is made. A known id is looked at first: the very same run again is no conflict. What makes
+        nothing uses no key, and a key is free again when what it was used for is gone.
+
+        Whoever has an author is audited, one row a batch, author and tenant, with how many are new and the first of
+        them. A replay of a dead letter of the same tenant marks it as replayed.
+
+        A run of a recurring job (``job``) counts among its runs, for cancelling the job and for the overlap rule of
+        its ticks. It does not follow that rule itself, sets no tick of a fixed delay and stands in no ledger. A
+        backfill queues behind live work of its priority. Whether there is such a job is the caller's business.
         """
         ...
 
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Job]:
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
         """Declare recurring jobs; answers in the same order. The pair (tenant, name) is the job.
 
         A new one starts at the first tick after now; if there is none it is finished. A known one keeps its id; with
@@ -140,23 +193,33 @@ class Submissions(Protocol):
         now); with a different one it gets a new version, and if its schedule changed, its next tick is computed anew
         from now. Ticks of the old schedule that are due by now and were not fired are recorded as skipped (schedule
         changed), in the same transaction. A paused one stays paused.
+
+        What is refused (``exists``, ``stale``, ``conflict``) is told as it is, and uses no idempotency key. A
+        declaration sent again because its answer was lost is not refused: it is ``unchanged``, known by its id or as
+        the version after the expected one. ``NotFound``, and nothing is done, if a version is expected of a job that
+        is not there. What was made or changed is audited, one row a batch, author and tenant; of a single change of a
+        known job with what differs in version, state and spec.
         """
         ...
 
-    async def set_jobs_state(self, jobs: Collection[JobId], state: JobState) -> dict[JobId, JobState]:
+    async def set_jobs_state(
+        self, jobs: Collection[JobId], state: JobState, author: Author | None = None
+    ) -> dict[JobId, JobState]:
         """Pause, resume (``scheduled``) or cancel jobs; what they are now. Unknown ids are missing in the answer.
 
         Pausing does not stop the schedule: its ticks are recorded as skipped. Cancelling ends it, and asks its runs
         to stop; ticks that are due by now and were not fired are recorded as skipped (cancelled). A finished or
-        cancelled job stays what it is. A change grows ``rev``.
+        cancelled job stays what it is. A change grows ``rev``. With an author what was changed is audited, one row a
+        tenant; of a single one with the state before and after.
         """
         ...
 
-    async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
+    async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         """Ask runs to stop; what they are now. Unknown ids are missing in the answer.
 
         What has not started is ``cancelled`` at once. What is running becomes ``cancelling`` and its worker is told
-        with the next beat. What has ended stays what it is.
+        with the next beat. What has ended stays what it is. With an author what was changed is audited, one row a
+        tenant; of a single one with the state before and after.
         """
         ...
 
@@ -183,7 +246,8 @@ class Workforce(Protocol):
 
         Skips what others are just claiming. Nothing for a session that is not alive (closed, buried, or past its
         lease), nothing whose ``deadline`` has passed, or whose ``start_by`` has while it never started (attempt 0),
-        nothing that was asked to stop. ``number`` grows with each claim of the session. The fence is greater than any
+        nothing that was asked to stop, nothing that is paused, and no more of a tenant than its quota lets run at a
+        time, over all workers. ``number`` grows with each claim of the session. The fence is greater than any
         given before. A claim without an answer is not repeated but followed by the next: the beat returns its runs.
         """
         ...
@@ -260,7 +324,8 @@ class Reaping(Protocol):
     async def expire(self, limit: int) -> int:
         """End what waits or is queued past its ``start_by`` (skipped: expired) or ``deadline`` (failed: deadline).
 
-        A run that has started once, and was not released, has kept its ``start_by``. Past both it is expired.
+        A run that has started once, and was not released, has kept its ``start_by``. Past both it is expired. What
+        fails has the fingerprint of its reason without an error.
         """
         ...
 
@@ -274,21 +339,22 @@ class Reaping(Protocol):
     async def tidy(self) -> None:
         """Whatever this engine needs every few seconds to stay quick under load; cheap when there is nothing to do.
 
-        Several processes may ask at once; one of them does it.
+        Rolls up the figures by the minute of what ended more than 15 s ago. Forgets events that are older than
+        ``EVENTS_KEPT`` and acknowledged by every reader, and idempotency keys older than ``KEYS_KEPT``. Several
+        processes may ask at once; one of them does it.
         """
         ...
 
     async def prune(self, retention: Retention, limit: int) -> int:
         """Forget what ended longer ago than it is kept. Never blocks live work; returns how much went (rows or
-        partitions); call again while it is more than 0. Also prepares room for the coming days."""
+        partitions); call again while it is more than 0. Also prepares room for the coming days. Figures by the minute
+        are kept as long as unsuccessful runs, logs as long as their run; the audit is kept."""
         ...
 
 
-class Reading(Protocol):
-    async def now(self) -> Instant: ...
-
-    async def runs(self, ids: Sequence[RunId]) -> list[RunView | None]:
-        """Runs by id, wherever they are; in order."""
+class Views(Protocol):
+    async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
+        """Runs by id, wherever they are; in order. With payloads only if asked."""
         ...
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
@@ -303,9 +369,13 @@ class Reading(Protocol):
         """Ticks of a job with ``since <= scheduled_at < until``, in order."""
         ...
 
-    async def depths(self) -> list[Depth]:
-        """Every queue with work in it, by name."""
+    async def depths(self, tenant: str | None = None) -> list[Depth]:
+        """Every queue with work in it, by name; of one tenant, or of all."""
         ...
+
+
+class Reading(Views, Protocol):
+    async def now(self) -> Instant: ...
 
 
 class Directory(Protocol):
@@ -315,19 +385,22 @@ class Directory(Protocol):
 
 
 class Outbox(Protocol):
-    async def attach_reader(self, name: str) -> None:
-        """From now on changes are written down, and this reader has seen none of them. Idempotent."""
+    async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
+        """From now on changes are written down, and this reader has seen none of them. Idempotent.
+
+        With a ttl it is forgotten by ``tidy`` when it has not been attached again for so long: it died.
+        """
         ...
 
     async def detach_reader(self, name: str) -> None:
-        """Forget a reader. Without readers nothing is written. Idempotent."""
+        """Forget a reader. Without readers nothing is written, and what was is forgotten. Idempotent."""
         ...
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:
         """The oldest unacknowledged batches, in order; none that a transaction still under way could precede."""
         ...
 
-    async def acknowledge(self, name: str, position: int) -> None:
+    async def acknowledge(self, name: str, position: str) -> None:
         """This reader has done with everything up to and including ``position``."""
         ...
 

@@ -43,11 +43,14 @@ class Batcher(Generic[Item, Answer]):
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
-                await self._send(batch)
+                # Who has given up is not there any more.
+                await self._send([entry for entry in batch if not entry[1].cancelled()])
         finally:
             self._task = None
 
     async def _send(self, batch: list[tuple[Item, asyncio.Future[Answer]]]) -> None:
+        if not batch:
+            return
         try:
             answers = await self._flush([item for item, _ in batch])
         except Invalid as error:

@@ -230,12 +230,13 @@ class Mainspring:
         if not self._jobs:
             return []
         jobs = (await self.engine()).jobs
-        return await jobs.put_jobs(
+        put = await jobs.put_jobs(
             [
                 NewJob(id=jobs.new_job_id(self.tenant, spec.name), spec=spec, payload=payload, tenant=self.tenant)
                 for spec, payload in self._jobs.values()
             ]
         )
+        return [answer.job for answer in put]
 
     async def submit(self, task: str, payload: bytes, options: Options) -> RunHandle:
         """Submit by name, with a payload that is JSON already. Tasks have a ``submit`` that is typed."""

@@ -17,6 +17,8 @@ class AsyncHandler(msgspec.Struct, frozen=True):
 
     task: str
     invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]
+    #: It cannot take the worker down, so it is never tried alone in a child process, which may not even know it.
+    harmless: bool = False
 
 
 class SyncHandler(msgspec.Struct, frozen=True):

@@ -70,6 +70,8 @@ class Worker:
         self.jitter = jitter if jitter is not None else Random()
         #: It leaves, or has left, because it was told to recycle; whoever runs it should start a new process.
         self.wants_recycling = False
+        #: Somebody has asked it over the store to leave.
+        self.drained = False
         self.holding: Holding | None = None
         self._store = store
         self._clock = clock
@@ -227,6 +229,8 @@ class Worker:
             ttl=settings.lease,
             version=settings.version,
             datacenter=settings.datacenter,
+            queues=tuple(settings.queues),
+            tasks=tuple(sorted(self._handlers)),
         )
         try:
             async with asyncio.timeout(settings.claim_timeout / SECOND):
@@ -244,6 +248,9 @@ class Worker:
         self._crew.pulse()
 
     def beat_answered(self, holding: Holding, beat: Beat) -> None:
+        if beat.draining and holding is self.holding:
+            self.drained = True
+            self._leave_within(self.settings.grace)
         for run in beat.cancels:
             attempt = holding.held.get(run)
             if attempt is not None and attempt in self._running:
@@ -323,7 +330,7 @@ class Worker:
                 self._outcomes.released(attempt, "the worker left")
             elif handler is None:
                 self._release_unknown(attempt)
-            elif attempt.held.alone and self._crew.source is not None:
+            elif attempt.held.alone and self._crew.source is not None and not _harmless(handler):
                 self._crew.start_alone(attempt)
             elif isinstance(handler, AsyncHandler):
                 self._cancellation.watch(attempt.until)
@@ -368,6 +375,10 @@ class Worker:
             if (used := resident_bytes()) >= limit:
                 self._recycle(f"{used} bytes of memory")
         return SECOND
+
+
+def _harmless(handler: Handler) -> bool:
+    return isinstance(handler, AsyncHandler) and handler.harmless
 
 
 class CancelListener(TickingService):

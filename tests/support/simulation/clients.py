@@ -93,9 +93,9 @@ class Client:
     async def _put(self, spec: JobSpec) -> None:
         job = NewJob(id=self._ids.new_job_id("default", spec.name), spec=spec, payload=self._workload.job_payload())
         put = await self._insist(lambda: self._ids.put_jobs([job]))
-        for stored in put or ():
-            self._history.truth.declared.append(stored.id)
-            self._jobs[stored.id] = spec
+        for answer in put or ():
+            self._history.truth.declared.append(answer.job.id)
+            self._jobs[answer.job.id] = spec
 
     async def _meddle_at(self, after: float, until: Instant) -> None:
         await asyncio.sleep(after / SECOND)

@@ -9,8 +9,9 @@ import msgspec
 
 from mainspring.domain.ids import IdMaker, JobId, RunId
 from mainspring.domain.instant import SECOND, Instant, Micros
-from mainspring.domain.job import Job, JobSpec, JobState, NewJob
+from mainspring.domain.job import JobSpec, JobState, NewJob
 from mainspring.domain.run import NewRun, RunPolicy, RunState
+from mainspring.ports.store import Put
 from tests.support.simulation.acts import Act
 from tests.support.simulation.faults import Fate, Rates, Scripted
 from tests.support.simulation.history import HandlerCall, History, Step
@@ -59,9 +60,9 @@ class Director:
         job = NewJob(
             id=self._ids.job(self.world.now(), 0), spec=spec, payload=(act if act is not None else Act()).payload()
         )
-        [stored] = self.do("put_jobs", [job])
-        assert isinstance(stored, Job)
-        return stored.id
+        [put] = self.do("put_jobs", [job])
+        assert isinstance(put, Put)
+        return put.job.id
 
     def cancel(self, *runs: RunId) -> None:
         self.do("cancel", list(runs))

@@ -15,8 +15,9 @@ from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobState, LedgerEntry, NewJob, Tick
 from mainspring.domain.run import AttemptView, HeldRun, NewRun, RunState, RunView, Settlement, Verdict
+from mainspring.ports.access import Author
 from mainspring.ports.coordination import Membership
-from mainspring.ports.store import Accepted, Beat, Depth, EventBatch, Fired, NewSession, Retention, Staged, Want
+from mainspring.ports.store import Accepted, Beat, Depth, EventBatch, Fired, NewSession, Put, Retention, Staged, Want
 from tests.support.simulation.clock import StoreClock
 from tests.support.simulation.faults import Fate, Faults
 from tests.support.simulation.history import History, JobChange, RunChange, Step
@@ -185,14 +186,16 @@ class FaultyStore:
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         return await self.ask("submit", list(runs))
 
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Job]:
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
         return await self.ask("put_jobs", list(jobs))
 
-    async def set_jobs_state(self, jobs: Collection[JobId], state: JobState) -> dict[JobId, JobState]:
-        return await self.ask("set_jobs_state", list(jobs), state)
+    async def set_jobs_state(
+        self, jobs: Collection[JobId], state: JobState, author: Author | None = None
+    ) -> dict[JobId, JobState]:
+        return await self.ask("set_jobs_state", list(jobs), state, author)
 
-    async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
-        return await self.ask("cancel", list(runs))
+    async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
+        return await self.ask("cancel", list(runs), author)
 
     async def open_session(self, session: NewSession) -> SessionId:
         return await self.ask("open_session", session)
@@ -244,7 +247,8 @@ class FaultyStore:
     async def now(self) -> Instant:
         return await self.ask("now")
 
-    async def runs(self, ids: Sequence[RunId]) -> list[RunView | None]:
+    async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
+        assert not payloads, "nobody asks for them here"
         return await self.ask("runs", list(ids))
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
@@ -256,11 +260,11 @@ class FaultyStore:
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         return await self.ask("ledger", job, since, until, limit)
 
-    async def depths(self) -> list[Depth]:
-        return await self.ask("depths")
+    async def depths(self, tenant: str | None = None) -> list[Depth]:
+        return await self.ask("depths", tenant)
 
-    async def attach_reader(self, name: str) -> None:
-        await self.ask("attach_reader", name)
+    async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
+        await self.ask("attach_reader", name, ttl)
 
     async def detach_reader(self, name: str) -> None:
         await self.ask("detach_reader", name)

@@ -43,7 +43,7 @@ class World:
         self.exchange = Exchange()
         self.store_clock = StoreClock(loop)
         self.store = make_store(self.store_clock, scenario.shards, self.history)
-        self.store.tables.readers["checker"] = 0
+        self.store.tables.readers["checker"] = self.store.tables.position
         self.stage = Stage(self.store, self.history)
         self.schedulers = [self._a_scheduler(number + 1) for number in range(scenario.schedulers)]
         self.workers = [self._a_worker(number + 1, slots) for number, slots in enumerate(scenario.workers)]

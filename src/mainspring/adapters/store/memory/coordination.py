@@ -17,7 +17,9 @@ class MemoryCoordination:
     async def join(self, name: str, ttl: Micros) -> SessionId:
         with self._tables.transaction() as now:
             member = SessionId(len(self._tables.sessions) + 1)
-            self._tables.sessions[member] = SessionRow(id=member, name=name, kind="scheduler", lease_until=now + ttl)
+            self._tables.sessions[member] = SessionRow(
+                id=member, name=name, kind="scheduler", started_at=now, lease_until=now + ttl
+            )
             return member
 
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:

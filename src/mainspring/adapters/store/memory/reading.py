@@ -1,12 +1,12 @@
 """What can be looked at: runs, jobs, ticks, queues, and the stream of changes."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import islice
 
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import Instant
+from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Job, LedgerEntry
 from mainspring.domain.run import AttemptView, RunView
 from mainspring.ports.store import Depth, EventBatch
@@ -20,9 +20,9 @@ class MemoryReading:
         with self._tables.transaction() as now:
             return now
 
-    async def runs(self, ids: Sequence[RunId]) -> list[RunView | None]:
+    async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
         rows = (self._tables.runs.get(run) for run in ids)
-        return [None if row is None else row.view() for row in rows]
+        return [None if row is None else row.view(with_payload=payloads) for row in rows]
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
         return list(self._tables.attempts.get(run, ()))
@@ -38,20 +38,24 @@ class MemoryReading:
         ledger = self._tables.ledgers.get(job)
         return [] if ledger is None else ledger.between(since, until, limit)
 
-    async def depths(self) -> list[Depth]:
+    async def depths(self, tenant: str | None = None) -> list[Depth]:
         tables = self._tables
-        running = Counter(tables.runs[run].queue for held in tables.held.values() for run in held)
-        queued = {queue: index for queue, index in tables.ready.items() if index}
+        held = (tables.runs[run] for runs in tables.held.values() for run in runs)
+        running = Counter(run.queue for run in held if tenant in (None, run.tenant))
+        dues: defaultdict[str, list[Instant]] = defaultdict(list)
+        for queue, index in tables.ready.items():
+            for _, row in index.entries:
+                run = tables.runs[RunId(row)]
+                if tenant in (None, run.tenant):
+                    dues[queue].append(run.due)
         return [
             Depth(
                 queue=queue,
-                queued=len(queued.get(queue, ())),
+                queued=len(dues.get(queue, ())),
                 running=running[queue],
-                oldest_due=min(tables.runs[RunId(run)].due for _, run in queued[queue].entries)
-                if queue in queued
-                else None,
+                oldest_due=min(dues[queue]) if queue in dues else None,
             )
-            for queue in sorted(queued.keys() | running.keys())
+            for queue in sorted(dues.keys() | running.keys())
         ]
 
 
@@ -59,12 +63,20 @@ class MemoryOutbox:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def attach_reader(self, name: str) -> None:
-        self._tables.readers.setdefault(name, self._tables.position)
+    async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
+        tables = self._tables
+        with tables.transaction() as now:
+            if not tables.readers:
+                tables.begin_outbox()
+            tables.readers.setdefault(name, tables.position)
+            if ttl is None:
+                tables.readers_until.pop(name, None)
+            else:
+                tables.readers_until[name] = now + ttl
 
     async def detach_reader(self, name: str) -> None:
-        self._tables.readers.pop(name, None)
-        self._forget_what_all_have_seen()
+        with self._tables.transaction():
+            self._tables.forget_reader(name)
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:
         seen = self._tables.readers.get(name)
@@ -72,14 +84,7 @@ class MemoryOutbox:
             return []
         return list(islice((batch for batch in self._tables.outbox if batch.position > seen), limit))
 
-    async def acknowledge(self, name: str, position: int) -> None:
+    async def acknowledge(self, name: str, position: str) -> None:
         readers = self._tables.readers
         if name in readers:
             readers[name] = max(readers[name], position)
-            self._forget_what_all_have_seen()
-
-    def _forget_what_all_have_seen(self) -> None:
-        outbox = self._tables.outbox
-        seen = min(self._tables.readers.values(), default=self._tables.position)
-        while outbox and outbox[0].position <= seen:
-            outbox.popleft()

@@ -4,10 +4,11 @@ from itertools import chain, islice
 
 from mainspring.adapters.store.memory.rows import RunRow
 from mainspring.adapters.store.memory.tables import Tables, blocked_first
+from mainspring.domain.fingerprint import fingerprint_of
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Micros
 from mainspring.domain.run import HeldRun, RunState
-from mainspring.ports.store import Retention
+from mainspring.ports.store import KEYS_KEPT, Retention
 
 
 class MemoryReaping:
@@ -44,7 +45,7 @@ class MemoryReaping:
                 if run.start_missed(now):
                     tables.end(run, RunState.SKIPPED, "expired")
                 else:
-                    tables.end(run, RunState.FAILED, "deadline")
+                    tables.end(run, RunState.FAILED, "deadline", fingerprint=fingerprint_of("deadline", ""))
             return len(expired)
 
     async def sweep(self, limit: int) -> int:
@@ -69,7 +70,15 @@ class MemoryReaping:
             return found
 
     async def tidy(self) -> None:
-        """Nothing gets slow here."""
+        """Figures are counted as things happen; what is left is to forget what nobody may ask for any more."""
+        tables = self._tables
+        with tables.transaction() as now:
+            for reader in [name for name, until in tables.readers_until.items() if until < now]:
+                tables.forget_reader(reader)
+            tables.forget_events()
+            old = [key for key, used in tables.used_keys.items() if used.at + KEYS_KEPT <= now]
+            for key in old:
+                del tables.used_keys[key]
 
     async def prune(self, retention: Retention, limit: int) -> int:
         tables = self._tables
@@ -83,6 +92,8 @@ class MemoryReaping:
                         break
                     tables.forget_run(ended.popleft())
                     gone += 1
+            for at, queue, tenant in [key for key in tables.figures if key[0] < now - retention.unsuccessful]:
+                del tables.figures[at, queue, tenant]
             for ledger in tables.ledgers.values():
                 gone += ledger.forget(now - retention.ledger - 1, limit - gone)
             return gone

@@ -7,9 +7,9 @@ from typing import Literal
 import msgspec
 
 from mainspring.domain.ids import JobId, RunId, SessionId, shard_of
-from mainspring.domain.instant import Instant
+from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry
-from mainspring.domain.run import HeldRun, RunPolicy, RunState, RunView
+from mainspring.domain.run import About, HeldRun, Progress, RunPolicy, RunState, RunView
 
 
 class Index:
@@ -72,6 +72,7 @@ class RunRow(msgspec.Struct, kw_only=True):
     #: The gate it must hold from when it is queued until it has ended.
     gate: int | None = None
     job_id: JobId | None = None
+    job_version: int | None = None
     scheduled_at: Instant | None = None
     #: Ends a fixed-delay job's wait.
     paces_job: bool = False
@@ -82,10 +83,24 @@ class RunRow(msgspec.Struct, kw_only=True):
     finished_at: Instant | None = None
     result: bytes | None = None
     error: str | None = None
+    about: About | None = None
+    queued_at: Instant | None = None
+    #: Who was last given it, and that session's name.
+    last_session: SessionId | None = None
+    executor: str = ""
+    progress: Progress | None = None
+    #: Of a failed run.
+    fingerprint: str = ""
+    #: A failed run that was replayed or discarded: no dead letter any more.
+    dealt_with: bool = False
 
     @property
     def shard(self) -> int:
         return shard_of(self.id)
+
+    @property
+    def dead(self) -> bool:
+        return self.state is RunState.FAILED and not self.dealt_with
 
     def start_missed(self, now: Instant) -> bool:
         """It has not started and is not allowed to any more. An attempt that was not charged is no start."""
@@ -122,7 +137,7 @@ class RunRow(msgspec.Struct, kw_only=True):
             return RunState.CANCELLING
         return self.state
 
-    def view(self) -> RunView:
+    def view(self, *, with_payload: bool = False, with_result: bool = True) -> RunView:
         return RunView(
             id=self.id,
             state=self.shown_state(),
@@ -137,12 +152,24 @@ class RunRow(msgspec.Struct, kw_only=True):
             fence=self.fence,
             reason=self.reason,
             job_id=self.job_id,
+            job_version=self.job_version,
             scheduled_at=self.scheduled_at,
             started_at=self.started_at,
             finished_at=self.finished_at,
             cancel_requested=self.cancel_at is not None,
-            result=self.result,
+            result=self.result if with_result else None,
             error=self.error,
+            about=self.about,
+            policy=self.policy,
+            queued_at=self.queued_at,
+            session=self.last_session,
+            executor=self.executor,
+            start_by=self.start_by,
+            deadline=self.deadline,
+            replay_of=self.replay_of,
+            progress=self.progress,
+            fingerprint=self.fingerprint,
+            payload=self.payload if with_payload else None,
         )
 
 
@@ -154,11 +181,13 @@ class JobRow(msgspec.Struct, kw_only=True):
     spec: JobSpec
     payload: bytes
     state: JobState
-    version: int = 1
+    version: int = 0
     rev: int = 0
     next_fire: Instant | None = None
     #: The run whose end sets the next tick of a fixed delay.
     awaits: RunId | None = None
+    created_at: Instant = 0
+    updated_at: Instant = 0
 
     @property
     def shard(self) -> int:
@@ -178,6 +207,8 @@ class JobRow(msgspec.Struct, kw_only=True):
             next_fire=self.next_fire,
             rev=self.rev,
             payload=self.payload if with_payload else b"null",
+            created_at=self.created_at,
+            updated_at=self.updated_at,
         )
 
 
@@ -187,7 +218,16 @@ class SessionRow(msgspec.Struct, kw_only=True):
     id: SessionId
     name: str
     kind: Literal["worker", "scheduler"]
+    started_at: Instant
     lease_until: Instant
+    version: str = ""
+    datacenter: str = ""
+    queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    lease: Micros = 0
+    owner: str = ""
+    #: Asked to leave.
+    draining: bool = False
     dead: bool = False
 
     def expired(self, now: Instant) -> bool:
@@ -195,6 +235,24 @@ class SessionRow(msgspec.Struct, kw_only=True):
 
     def alive(self, now: Instant) -> bool:
         return not self.dead and not self.expired(now)
+
+
+class UsedKey(msgspec.Struct, frozen=True):
+    """An idempotency key, and the run or job that was made with it."""
+
+    made: RunId | JobId
+    fingerprint: bytes
+    at: Instant
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One thing that somebody changed, for the audit."""
+
+    #: Empty: of no tenant.
+    tenant: str
+    target: str
+    before: bytes | None = None
+    after: bytes | None = None
 
 
 class ShardRow(msgspec.Struct):

@@ -63,6 +63,7 @@ class MemoryStaging:
         delay = job.spec.fixed_delay
         if fire.finished:
             job.state = JobState.FINISHED
+            job.updated_at = tables.now
         elif delay is not None and fire.next_fire is None:
             if made and not made[-1].state.ended:
                 job.awaits = made[-1].id
@@ -122,6 +123,7 @@ def _row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:
         deadline=None if spec.deadline is None else tick.due + spec.deadline,
         gate=gate_of_tick(job.id, job.tenant, spec),
         job_id=job.id,
+        job_version=job.version,
         scheduled_at=tick.scheduled_at,
         paces_job=spec.fixed_delay is not None,
         late=tick.late,

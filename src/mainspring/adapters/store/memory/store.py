@@ -1,12 +1,17 @@
 """The store in memory, put together."""
 
+from mainspring.adapters.store.memory.access import MemoryAccess
+from mainspring.adapters.store.memory.catalog import MemoryCatalog, MemoryReports
 from mainspring.adapters.store.memory.coordination import MemoryCoordination
+from mainspring.adapters.store.memory.operations import MemoryOperations
 from mainspring.adapters.store.memory.reading import MemoryOutbox, MemoryReading
 from mainspring.adapters.store.memory.reaping import MemoryReaping
 from mainspring.adapters.store.memory.staging import MemoryStaging
 from mainspring.adapters.store.memory.submissions import MemorySubmissions
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.adapters.store.memory.workforce import MemoryWorkforce
+from mainspring.adapters.store.seen import Seen
+from mainspring.ports.catalog import Reads
 from mainspring.ports.clock import Clock
 
 
@@ -17,6 +22,10 @@ class MemoryStore(
     MemoryReaping,
     MemoryReading,
     MemoryOutbox,
+    MemoryCatalog,
+    MemoryReports,
+    MemoryAccess,
+    MemoryOperations,
     MemoryCoordination,
 ):
     """Store and coordinator of one process, by the given clock.
@@ -33,3 +42,6 @@ class MemoryStore(
 
     async def close(self) -> None:
         """What it holds goes with the object."""
+
+    def seen_by(self, tenant: str | None) -> Reads:
+        return self if tenant is None else Seen(self, tenant)

@@ -1,16 +1,20 @@
 """What is handed in: runs, jobs, and requests to stop."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 
-from mainspring.adapters.store.memory.rows import JobRow, RunRow
+from mainspring.adapters.store.changes import what_differs, words_of_job
+from mainspring.adapters.store.memory.rows import Change, JobRow, RunRow, UsedKey
 from mainspring.adapters.store.memory.tables import Tables, gate_of_run
-from mainspring.domain.errors import Invalid
+from mainspring.domain.errors import Invalid, NotFound
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Job, JobState, NewJob
-from mainspring.domain.run import NewRun, RunState
+from mainspring.domain.run import Idempotency, NewRun, RunState
 from mainspring.domain.schedule import next_after
-from mainspring.ports.store import Accepted
+from mainspring.ports.access import Author
+from mainspring.ports.store import Accepted, Put, PutOutcome
+
+_ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
 
 
 class MemorySubmissions:
@@ -23,51 +27,140 @@ class MemorySubmissions:
             tables.check_shard(run.id)
         with tables.transaction() as now:
             fresh: dict[RunId, RunRow] = {}
-            new = []
+            made: dict[str, list[Change]] = {}
+            answers: list[tuple[RunId, bool, bool]] = []
             for run in runs:
-                new.append(run.id not in tables.runs and run.id not in fresh)
-                if new[-1]:
-                    fresh[run.id] = _row(run, now)
+                if run.id in tables.runs or run.id in fresh:
+                    answers.append((run.id, False, False))
+                    continue
+                used = self._used(run.tenant, run.idempotency, fresh)
+                if used is not None:
+                    assert run.idempotency is not None
+                    other = used.made in tables.jobs or used.fingerprint != run.idempotency.fingerprint
+                    answers.append((RunId(used.made), False, other))
+                    continue
+                self._use(run.tenant, run.idempotency, run.id)
+                fresh[run.id] = _row(run, now)
+                answers.append((run.id, True, False))
+                if run.author:
+                    made.setdefault(run.author, []).append(Change(run.tenant, run.id))
             # Inside a batch, too, those of one ordering key stand in the order of (due, id).
             for row in sorted(fresh.values(), key=lambda row: (row.due, row.id)):
                 tables.enter(row)
-            return [
-                Accepted(run.id, tables.runs[run.id].shown_state(), is_new)
-                for run, is_new in zip(runs, new, strict=True)
-            ]
+                self._mark_replayed(row)
+            for author, changes in made.items():
+                tables.audit("jobs.submit", Author(author), changes)
+            return [Accepted(made, self._state_of(made), new, conflict) for made, new, conflict in answers]
 
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Job]:
+    def _state_of(self, made: RunId) -> RunState:
+        row = self._tables.runs.get(made)
+        # A key that was used for a recurring job.
+        return RunState.SCHEDULED if row is None else row.shown_state()
+
+    def _used(self, tenant: str, asked: Idempotency | None, fresh: Container[str] = ()) -> UsedKey | None:
+        """What the key was used for, if that is there; or is just being made."""
+        tables = self._tables
+        used = None if asked is None else tables.used_key(tenant, asked.key)
+        if used is None or not (used.made in fresh or used.made in tables.runs or used.made in tables.jobs):
+            return None
+        return used
+
+    def _use(self, tenant: str, asked: Idempotency | None, made: RunId | JobId) -> None:
+        if asked is not None:
+            self._tables.used_keys[tenant, asked.key] = UsedKey(made, asked.fingerprint, self._tables.now)
+
+    def _mark_replayed(self, replay: RunRow) -> None:
+        replayed = None if replay.replay_of is None else self._tables.runs.get(replay.replay_of)
+        if replayed is not None and replayed.dead and replayed.tenant == replay.tenant:
+            replayed.dealt_with = True
+
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
+        tables = self._tables
         for job in jobs:
-            self._tables.check_shard(job.id)
-        with self._tables.transaction() as now:
-            return [self._put_job(job, now).job(with_payload=True) for job in jobs]
+            tables.check_shard(job.id)
+        with tables.transaction() as now:
+            for job in jobs:
+                if job.expected_version is not None and (job.tenant, job.spec.name) not in tables.job_names:
+                    raise NotFound(f"there is no job {job.spec.name!r}")
+            made: dict[str, list[Change]] = {}
+            whys: dict[str, str] = {}
+            put = []
+            for job in jobs:
+                used = self._used(job.tenant, job.idempotency)
+                if used is not None:
+                    put.append(self._put_before(job, used))
+                    continue
+                known = tables.job_names.get((job.tenant, job.spec.name))
+                before = {} if known is None else words_of_job(tables.jobs[known].job(with_payload=False))
+                row, outcome = self._put_job(job, now)
+                if outcome not in (PutOutcome.EXISTS, PutOutcome.STALE):
+                    self._use(job.tenant, job.idempotency, row.id)
+                put.append(Put(row.job(with_payload=True), outcome))
+                if job.author and outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
+                    differs = what_differs(before, words_of_job(row.job(with_payload=False))) if before else None
+                    made.setdefault(job.author, []).append(Change(row.tenant, row.id, *(differs or ())))
+                    whys.setdefault(job.author, job.why)
+            for author, changes in made.items():
+                tables.audit("jobs.put", Author(author, why=whys[author]), changes)
+            return put
 
-    def _put_job(self, new: NewJob, now: Instant) -> JobRow:
+    def _put_before(self, new: NewJob, used: UsedKey) -> Put:
+        """The idempotency key was used: for the same, or for something else."""
+        row = self._tables.jobs.get(JobId(used.made))
+        if row is not None:
+            same = new.idempotency is not None and new.idempotency.fingerprint == used.fingerprint
+            return Put(row.job(with_payload=True), PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
+        job = Job(
+            id=JobId(used.made),
+            tenant=new.tenant,
+            spec=new.spec,
+            version=0,
+            state=JobState.SCHEDULED,
+            next_fire=None,
+            rev=0,
+            payload=new.payload,
+        )
+        return Put(job, PutOutcome.CONFLICT)
+
+    def _put_job(self, new: NewJob, now: Instant) -> tuple[JobRow, PutOutcome]:
         tables = self._tables
         known = tables.job_names.get((new.tenant, new.spec.name))
         if known is None:
             row = JobRow(
-                id=new.id, tenant=new.tenant, spec=new.spec, payload=new.payload, state=JobState.SCHEDULED, version=1
+                id=new.id,
+                tenant=new.tenant,
+                spec=new.spec,
+                payload=new.payload,
+                state=JobState.SCHEDULED,
+                created_at=now,
+                updated_at=now,
             )
             tables.jobs[row.id] = row
             tables.job_names[new.tenant, new.spec.name] = row.id
+            tables.add_version(row, new.author, new.why)
             self._start_schedule(row, now)
-            return row
+            return row, PutOutcome.CREATED
         row = tables.jobs[known]
+        same = row.spec == new.spec and row.payload == new.payload
+        refused = _refusal(row, new, same)
+        if refused is not None:
+            return row, refused
+        if same and row.ticking:
+            return row, PutOutcome.UNCHANGED
         rescheduled = row.ticking and row.spec.schedule != new.spec.schedule
         if rescheduled:
             tables.drop_ticks(row, "schedule changed")
-        if row.spec != new.spec or row.payload != new.payload:
+        row.updated_at = now
+        if not same:
             row.spec = new.spec
             row.payload = new.payload
-            row.version += 1
-            row.rev += 1
+            tables.add_version(row, new.author, new.why)
         if not row.ticking:
             row.state = JobState.SCHEDULED
             self._start_schedule(row, now)
         elif rescheduled:
             self._start_schedule(row, now)
-        return row
+        return row, PutOutcome.CHANGED
 
     def _start_schedule(self, row: JobRow, now: Instant) -> None:
         first = next_after(row.spec.schedule, now, row.id)
@@ -75,16 +168,21 @@ class MemorySubmissions:
             row.state = JobState.FINISHED
         self._tables.move_schedule(row, first)
 
-    async def set_jobs_state(self, jobs: Collection[JobId], state: JobState) -> dict[JobId, JobState]:
+    async def set_jobs_state(
+        self, jobs: Collection[JobId], state: JobState, author: Author | None = None
+    ) -> dict[JobId, JobState]:
         if state is JobState.FINISHED:
             raise Invalid("state", "a job finishes by itself", "scheduled, paused or cancelled")
         tables = self._tables
-        with tables.transaction():
+        with tables.transaction() as now:
             rows = [tables.jobs[job] for job in dict.fromkeys(jobs) if job in tables.jobs]
+            changes = []
             for row in rows:
                 if not row.ticking or row.state is state:
                     continue
+                changes.append(_moved(row.tenant, row.id, row.state.value, state.value))
                 row.state = state
+                row.updated_at = now
                 if state is JobState.CANCELLED:
                     tables.drop_ticks(row, "cancelled")
                     # The schedule is closed first: nothing can be made behind the runs that are asked to stop.
@@ -92,14 +190,35 @@ class MemorySubmissions:
                     tables.ask_to_stop(tables.runs_of(row.id))
                 else:
                     row.rev += 1
+            tables.audit(_ACTIONS[state], author, changes)
             return {row.id: row.state for row in rows}
 
-    async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
+    async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         tables = self._tables
         with tables.transaction():
             rows = [tables.runs[run] for run in dict.fromkeys(runs) if run in tables.runs]
+            before = [row.shown_state() for row in rows]
             tables.ask_to_stop(rows)
+            changes = [
+                _moved(row.tenant, row.id, was.value, row.shown_state().value)
+                for row, was in zip(rows, before, strict=True)
+                if row.shown_state() is not was
+            ]
+            tables.audit("runs.cancel", author, changes)
             return {row.id: row.shown_state() for row in rows}
+
+
+def _refusal(row: JobRow, new: NewJob, same: bool) -> PutOutcome | None:
+    """Why a known job is not touched. Whoever asks again because the answer was lost finds what they wanted done."""
+    if new.must_be_new and row.ticking and not (same and row.id == new.id):
+        return PutOutcome.EXISTS
+    if new.expected_version in (None, row.version) or (same and row.version - 1 == new.expected_version):
+        return None
+    return PutOutcome.STALE
+
+
+def _moved(tenant: str, target: str, before: str, after: str) -> Change:
+    return Change(tenant, target, *(what_differs({"state": before}, {"state": after}) or ()))
 
 
 def _row(run: NewRun, now: Instant) -> RunRow:
@@ -117,6 +236,12 @@ def _row(run: NewRun, now: Instant) -> RunRow:
         created_at=now,
         start_by=None if run.start_within is None else due + run.start_within,
         deadline=None if run.deadline is None else due + run.deadline,
+        # Also of a recurring job's: what is asked for beside the schedule does not follow its overlap rule.
         gate=gate_of_run(run.tenant, run.policy),
+        job_id=None if run.job is None else run.job.id,
+        job_version=None if run.job is None else run.job.version,
+        scheduled_at=None if run.job is None else run.job.scheduled_at,
+        late=run.job is not None and run.job.kind == "backfill",
         replay_of=run.replay_of,
+        about=run.about,
     )

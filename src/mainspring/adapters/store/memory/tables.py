@@ -1,19 +1,33 @@
 """The rows of the store and the moves between their places. Every move here is part of somebody's transaction."""
 
-from collections import defaultdict, deque
+import sys
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-from mainspring.adapters.store.memory.rows import Gate, Index, JobRow, Ledger, RunRow, SessionRow, ShardRow
+from mainspring.adapters.store.memory.rows import (
+    Change,
+    Gate,
+    Index,
+    JobRow,
+    Ledger,
+    RunRow,
+    SessionRow,
+    ShardRow,
+    UsedKey,
+)
+from mainspring.domain.access import ApiKey, Tenant
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId, SessionId, shard_of, stable_hash
-from mainspring.domain.instant import Instant
+from mainspring.domain.instant import MINUTE, Instant
 from mainspring.domain.job import JobSpec, LedgerEntry, Overlap, Tick
 from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.rank import rank_of
-from mainspring.domain.run import AttemptView, RunPolicy, RunState
+from mainspring.domain.run import AttemptView, NewRun, RunPolicy, RunState
+from mainspring.ports.access import AuditEntry, Author
+from mainspring.ports.catalog import JobVersion, LogLine, Pause
 from mainspring.ports.clock import Clock
-from mainspring.ports.store import EventBatch
+from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, EventBatch
 
 #: A fence is the store's epoch in the high bits and a sequence below: a restored store raises the epoch.
 SEQUENCE_BITS = 40
@@ -46,10 +60,22 @@ class Tables:
         #: Ended, by class of retention, in the order they ended.
         self.succeeded: deque[RunId] = deque()
         self.unsuccessful: deque[RunId] = deque()
+        #: What attempts printed.
+        self.logs: defaultdict[RunId, list[LogLine]] = defaultdict(list)
+        #: How many run, by tenant.
+        self.running: Counter[str] = Counter()
+        #: By (tenant, queue).
+        self.pauses: dict[tuple[str | None, str | None], Pause] = {}
+        #: Idempotency keys, by (tenant, key).
+        self.used_keys: dict[tuple[str, str], UsedKey] = {}
+        #: The fields of ``Minute``, by (minute, queue, tenant).
+        self.figures: defaultdict[tuple[Instant, str, str], Counter[str]] = defaultdict(Counter)
         self.gates: dict[int, Gate] = {}
 
         self.jobs: dict[JobId, JobRow] = {}
         self.job_names: dict[tuple[str, str], JobId] = {}
+        #: Oldest first.
+        self.versions: defaultdict[JobId, list[JobVersion]] = defaultdict(list)
         #: Jobs with a next tick, by shard and that tick.
         self.due_jobs = [Index() for _ in range(shards)]
         self.ledgers: defaultdict[JobId, Ledger] = defaultdict(Ledger)
@@ -57,11 +83,19 @@ class Tables:
         self.sessions: dict[SessionId, SessionRow] = {}
         self.owners = [ShardRow() for _ in range(shards)]
 
+        self.tenants: dict[str, Tenant] = {}
+        self.api_keys: dict[str, ApiKey] = {}
+        self.audits: list[AuditEntry] = []
+
         #: What each reader has done with.
-        self.readers: dict[str, int] = {}
+        self.readers: dict[str, str] = {}
+        #: When those die that must show themselves.
+        self.readers_until: dict[str, Instant] = {}
         self.outbox: deque[EventBatch] = deque()
         self._position = 0
-        self._happened: dict[str, list[RunId]] = {}
+        #: Batches up to and including this one are gone, or may never have been written.
+        self.horizon = place(0)
+        self._happened: dict[tuple[str, str], list[RunId]] = {}
 
     @contextmanager
     def transaction(self) -> Iterator[Instant]:
@@ -71,17 +105,36 @@ class Tables:
         self._happened.clear()
         yield self.now
         if self.readers:
-            for kind, runs in self._happened.items():
+            for (kind, tenant), runs in self._happened.items():
                 self._position += 1
-                self.outbox.append(EventBatch(position=self._position, at=self.now, kind=kind, runs=tuple(runs)))
+                self.outbox.append(
+                    EventBatch(position=self.position, at=self.now, kind=kind, runs=tuple(runs), tenant=tenant)
+                )
 
     @property
-    def position(self) -> int:
+    def position(self) -> str:
         """The newest event's."""
-        return self._position
+        return place(self._position)
 
     def note(self, kind: str, run: RunRow) -> None:
-        self._happened.setdefault(kind, []).append(run.id)
+        self._happened.setdefault((kind, run.tenant), []).append(run.id)
+
+    def begin_outbox(self) -> None:
+        """From here on everything is written; whoever stands before may have missed something."""
+        self._position += 1
+        self.horizon = self.position
+
+    def forget_reader(self, name: str) -> None:
+        self.readers.pop(name, None)
+        self.readers_until.pop(name, None)
+        self.forget_events()
+
+    def forget_events(self) -> None:
+        """What every reader has seen and nobody may resume at any more; without readers all of it."""
+        seen = min(self.readers.values(), default=self.position)
+        old = self.now - EVENTS_KEPT
+        while self.outbox and self.outbox[0].position <= seen and (self.outbox[0].at < old or not self.readers):
+            self.horizon = self.outbox.popleft().position
 
     def next_fence(self) -> int:
         self._fences += 1
@@ -92,10 +145,7 @@ class Tables:
     def enter(self, run: RunRow) -> None:
         """A new run: it is due and queued or blocked, or its time is ahead and it is scheduled."""
         self.runs[run.id] = run
-        if run.start_by is not None:
-            self.start_bys.add(run.start_by, run.id)
-        if run.deadline is not None:
-            self.deadlines.add(run.deadline, run.id)
+        self._watch_limits(run)
         if run.job_id is not None:
             self.active[run.job_id][run.id] = None
         self.note("run.submitted", run)
@@ -117,13 +167,15 @@ class Tables:
         run.state = RunState.RUNNING
         run.attempt += 1
         run.fence = fence
-        run.session = session
+        run.session = run.last_session = session
+        run.executor = self.sessions[session].name
         run.claim = claim
         run.started_at = self.now
         run.attempt_until = self.now + run.policy.timeout
         if run.deadline is not None:
             run.attempt_until = min(run.attempt_until, run.deadline)
         self.held[session][run.id] = None
+        self.running[run.tenant] += 1
         self.note("run.started", run)
 
     def start_later(self, run: RunRow, due: Instant, kind: str) -> None:
@@ -147,24 +199,26 @@ class Tables:
         ended_by: int | None = None,
         result: bytes | None = None,
         error: str | None = None,
+        fingerprint: str = "",
     ) -> None:
         """Into history; whoever waited for this goes."""
+        self._count_end(run, state)
         self._leave(run)
         run.state = state
         run.reason = reason
         run.ended_by = ended_by
         run.result = result
         run.error = error
+        run.fingerprint = fingerprint
         run.finished_at = self.now
-        if run.start_by is not None:
-            self.start_bys.remove(run.start_by, run.id)
-        if run.deadline is not None:
-            self.deadlines.remove(run.deadline, run.id)
+        self._watch_limits(run, watch=False)
         (self.succeeded if state is RunState.SUCCEEDED else self.unsuccessful).append(run.id)
         self.note(f"run.{state.value}", run)
         if run.job_id is not None:
             self.active[run.job_id].pop(run.id, None)
-            self._pace(self.jobs[run.job_id], run)
+            # A job may be purged while one of its runs is on its way.
+            if run.job_id in self.jobs:
+                self._pace(self.jobs[run.job_id], run)
         if run.gate is not None:
             gate = self.gates.get(run.gate)
             if gate is not None and gate.holder == run.id:
@@ -199,6 +253,44 @@ class Tables:
         self.note("run.queued", run)
         return True
 
+    def edit(self, run: RunRow, new: NewRun) -> None:
+        """Give a run that was never started another due time, key, queue … and the place that goes with them.
+
+        What stays queued keeps its age. What holds its key keeps it as long as it is the first of its line.
+        """
+        was, queued_at, old_gate = run.state, run.queued_at, run.gate
+        held = None if old_gate is None else self.gates.get(old_gate)
+        if held is not None and held.holder != run.id:
+            held = None
+        self._leave(run)
+        self._watch_limits(run, watch=False)
+        run.task, run.payload, run.policy, run.about = new.task, new.payload, new.policy, new.about
+        run.queue, run.priority = new.queue, new.priority
+        run.due = new.at if new.at is not None else self.now + new.delay
+        run.start_by = None if new.start_within is None else run.due + new.start_within
+        run.deadline = None if new.deadline is None else run.due + new.deadline
+        run.gate = gate_of_run(run.tenant, run.policy)
+        self._watch_limits(run)
+        is_due = run.due <= self.now
+        first = held is not None and not any(entry < (run.due, run.id) for entry in held.line.entries[:1])
+        if held is not None and not (is_due and first and run.gate == old_gate):
+            held.holder = None
+        if not is_due:
+            self._schedule(run, run.due)
+            run.queued_at = None
+        elif not self._admit(run):
+            run.queued_at = None
+        elif was is RunState.QUEUED:
+            assert queued_at is not None
+            self._leave(run)
+            self._queue(run, rank_of(queued_at, run.priority))
+            run.queued_at = queued_at
+        else:
+            self.note("run.queued", run)
+        if held is not None and held.holder is None:
+            assert old_gate is not None
+            self.promote(old_gate)
+
     def rank_now(self, run: RunRow) -> int:
         """The rank of what becomes eligible in this transaction."""
         return rank_of(self.now, run.priority, late=run.late or run.attempt > 0)
@@ -224,6 +316,7 @@ class Tables:
     def _queue(self, run: RunRow, rank: int) -> None:
         run.state = RunState.QUEUED
         run.rank = rank
+        run.queued_at = self.now
         self.ready[run.queue].add(rank, run.id)
 
     def _leave(self, run: RunRow) -> None:
@@ -239,13 +332,91 @@ class Tables:
             case RunState.RUNNING:
                 assert run.session is not None
                 self.held[run.session].pop(run.id, None)
+                self.running[run.tenant] -= 1
                 run.session = None
             case _:
                 raise AssertionError(f"{run.id} has ended")
 
+    def _watch_limits(self, run: RunRow, *, watch: bool = True) -> None:
+        for index, limit in ((self.start_bys, run.start_by), (self.deadlines, run.deadline)):
+            if limit is not None:
+                (index.add if watch else index.remove)(limit, run.id)
+
+    def purge_run(self, run: RunRow) -> None:
+        """Forget one that has ended before its time."""
+        (self.succeeded if run.state is RunState.SUCCEEDED else self.unsuccessful).remove(run.id)
+        self.forget_run(run.id)
+
+    def purge_job(self, job: JobRow) -> None:
+        """Forget one that is over. Its runs stay where they are."""
+        del self.jobs[job.id]
+        del self.job_names[job.tenant, job.spec.name]
+        self.versions.pop(job.id, None)
+        self.ledgers.pop(job.id, None)
+
     def forget_run(self, run: RunId) -> None:
         del self.runs[run]
         self.attempts.pop(run, None)
+        self.logs.pop(run, None)
+
+    # What a claim must respect
+
+    def is_paused(self, run: RunRow) -> bool:
+        return bool(self.pauses) and any(
+            (tenant, queue) in self.pauses for tenant in (run.tenant, None) for queue in (run.queue, None)
+        )
+
+    def room(self, tenant: str) -> int:
+        """How many more of a tenant may run."""
+        known = self.tenants.get(tenant)
+        quota = None if known is None else known.quotas.running
+        return sys.maxsize if quota is None else quota - self.running[tenant]
+
+    # What people are told
+
+    def used_key(self, tenant: str, key: str) -> UsedKey | None:
+        """What an idempotency key was used for, as long as that counts."""
+        used = self.used_keys.get((tenant, key))
+        return used if used is not None and self.now < used.at + KEYS_KEPT else None
+
+    def audit(self, action: str, author: Author | None, changes: Iterable[Change]) -> None:
+        """One row a tenant; none for nobody, or for nothing."""
+        if author is None:
+            return
+        by_tenant: dict[str, list[Change]] = {}
+        for change in changes:
+            tenant = change.tenant if author.tenant is None else author.tenant
+            by_tenant.setdefault(tenant, []).append(change)
+        for tenant, changed in by_tenant.items():
+            first, alone = changed[0], len(changed) == 1
+            self.audits.append(
+                AuditEntry(
+                    position=len(self.audits) + 1,
+                    at=self.now,
+                    tenant=tenant,
+                    author=author.name,
+                    action=action,
+                    target=first.target,
+                    count=len(changed),
+                    before=first.before if alone else None,
+                    after=first.after if alone else None,
+                    why=author.why,
+                )
+            )
+
+    def figures_of(self, run: RunRow) -> Counter[str]:
+        """The figures of this minute that a run counts in."""
+        return self.figures[self.now // MINUTE * MINUTE, run.queue, run.tenant]
+
+    def _count_end(self, run: RunRow, state: RunState) -> None:
+        figures = self.figures_of(run)
+        figures[state.value] += 1
+        if run.state is RunState.RUNNING:
+            assert run.started_at is not None
+            figures["started"] += 1
+            for name, duration in (("late", run.started_at - run.due), ("took", self.now - run.started_at)):
+                figures[f"{name}_total"] += duration
+                figures[f"{name}_most"] = max(figures[f"{name}_most"], duration)
 
     # Schedules
 
@@ -258,6 +429,21 @@ class Tables:
             self.due_jobs[job.shard].add(next_fire, job.id)
         job.awaits = None
         job.rev += 1
+
+    def add_version(self, job: JobRow, made_by: str, why: str) -> None:
+        """What the job says now is its next version."""
+        job.version += 1
+        job.rev += 1
+        self.versions[job.id].append(
+            JobVersion(
+                version=job.version,
+                spec=job.spec,
+                payload=job.payload,
+                made_by=made_by,
+                why=why,
+                made_at=self.now,
+            )
+        )
 
     def record(self, job: JobRow, tick: Tick) -> None:
         """A line in the ledger, unless the tick has one."""
@@ -308,6 +494,11 @@ class Tables:
         # Nobody would ever look at a shard that the store does not have.
         if shard_of(identifier) >= self.shards:
             raise Invalid("id", f"{identifier} carries shard {shard_of(identifier)}", f"0 to {self.shards - 1}")
+
+
+def place(number: int) -> str:
+    """A position in the stream of events, which sorts as text."""
+    return f"{number:020d}"
 
 
 def blocked_first(runs: Iterable[RunRow]) -> list[RunRow]:

@@ -1,7 +1,6 @@
 """What workers ask for: a session, runs to start, and an end to what they started."""
 
 from collections.abc import Collection, Sequence
-from itertools import islice
 from typing import assert_never
 
 from mainspring.adapters.store.memory.rows import RunRow, SessionRow
@@ -22,7 +21,14 @@ class MemoryWorkforce:
                 id=SessionId(len(self._tables.sessions) + 1),
                 name=session.name,
                 kind=session.kind,
+                started_at=now,
                 lease_until=now + session.ttl,
+                version=session.version,
+                datacenter=session.datacenter,
+                queues=session.queues,
+                tasks=session.tasks,
+                lease=session.ttl,
+                owner=session.owner,
             )
             self._tables.sessions[row.id] = row
             return row.id
@@ -48,7 +54,7 @@ class MemoryWorkforce:
                 run.attempt -= 1
                 self._go_on(run, RunState.QUEUED, run.rank, Outcome.RELEASED)
             cancels = tuple(run.id for run in running if run.id in known and run.cancel_at is not None)
-            return Beat(now=now, alive=True, cancels=cancels, returned=len(unknown))
+            return Beat(now=now, alive=True, cancels=cancels, returned=len(unknown), draining=row.draining)
 
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
         tables = self._tables
@@ -57,15 +63,31 @@ class MemoryWorkforce:
                 return []
             chosen: list[RunRow] = []
             for want in wants:
-                best = (tables.runs[RunId(run)] for _, run in tables.ready[want.queue].entries)
-                startable = (run for run in best if not run.start_missed(now) and not run.deadline_missed(now))
-                found = list(islice(startable, max(want.limit, 0)))
+                found = self._best(want, now)
                 if found:
                     fence = chosen[0].fence if chosen else tables.next_fence()
                     for run in found:
                         tables.start(run, session, number, fence)
                     chosen += found
             return [run.held() for run in chosen]
+
+    def _best(self, want: Want, now: Instant) -> list[RunRow]:
+        tables = self._tables
+        best: list[RunRow] = []
+        room: dict[str, int] = {}
+        for _, row in tables.ready[want.queue].entries:
+            if len(best) >= want.limit:
+                break
+            run = tables.runs[RunId(row)]
+            if want.tenant not in (None, run.tenant):
+                continue
+            if run.start_missed(now) or run.deadline_missed(now) or tables.is_paused(run):
+                continue
+            left = room.setdefault(run.tenant, tables.room(run.tenant))
+            if left > 0:
+                room[run.tenant] = left - 1
+                best.append(run)
+        return best
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         with self._tables.transaction() as now:
@@ -81,6 +103,8 @@ class MemoryWorkforce:
             return Verdict.ALREADY if recorded or run.ended_by == settlement.fence else Verdict.FENCED
         if settlement.outcome is not Outcome.SUCCESS:
             tables.attempts[run.id].append(_attempt(run, settlement, now))
+        if settlement.outcome in (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST):
+            tables.figures_of(run)["retried"] += 1
         if settlement.outcome is Outcome.RELEASED:
             run.attempt -= 1
         elif settlement.outcome is Outcome.LOST:
@@ -99,6 +123,7 @@ class MemoryWorkforce:
                     ended_by=settlement.fence,
                     result=settlement.result,
                     error=settlement.error,
+                    fingerprint=settlement.fingerprint,
                 )
             case _:
                 raise AssertionError(f"an attempt cannot end in {settlement.state}")

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
@@ -17,7 +18,7 @@ Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 Answer = TypeVar("Answer")
 
 PACKAGE = "mainspring.adapters.store.postgres"
-_FILES = ("submit", "claim", "settle", "stage", "fire", "reap", "read", "coordinate")
+_FILES = ("submit", "claim", "settle", "stage", "fire", "reap", "read", "coordinate", "api")
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TRIES = 6
 #: How many seconds to wait for a free connection …
@@ -96,10 +97,54 @@ def wrong_setting(error: BaseException) -> Invalid | None:
     return Invalid("store", f"PostgreSQL refused: {cause}") if isinstance(cause, _WRONG_SETTING) else None
 
 
-class Database:
+class Statements(ABC):
+    """The named statements of a schema, and where they are run."""
+
+    schema: str
+    sql: Mapping[str, str]
+
+    @abstractmethod
+    async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        """Run one statement, or one transaction that ``work`` opens itself; again when the server chose another."""
+
+    async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        async def inside(connection: Connection) -> Answer:
+            transaction = connection.transaction()
+            # As ``async with`` would, except that who is cancelled leaves the rollback to the release.
+            await transaction.__aenter__()
+            try:
+                answer = await work(connection)
+            except Exception as error:
+                await transaction.__aexit__(type(error), error, error.__traceback__)
+                raise
+            await transaction.__aexit__(None, None, None)
+            return answer
+
+        return await self.run(inside)
+
+    async def fetch(self, name: str, *arguments: object) -> list[asyncpg.Record]:
+        statement = self.sql[name]
+
+        async def work(connection: Connection) -> list[asyncpg.Record]:
+            return await connection.fetch(statement, *arguments)
+
+        return await self.run(work)
+
+    async def execute(self, name: str, *arguments: object) -> int:
+        """Run a statement; how many rows it touched."""
+        statement = self.sql[name]
+
+        async def work(connection: Connection) -> int:
+            return rows_of(await connection.execute(statement, *arguments))
+
+        return await self.run(work)
+
+
+class Database(Statements):
     """A pool with our settings on every connection, and one way to run work on it."""
 
-    def __init__(self, dsn: str, schema: str, connections: int) -> None:
+    def __init__(self, dsn: str, schema: str, connections: int, settings: Mapping[str, str] | None = None) -> None:
+        """``settings``: of the connections, beyond ours."""
         if not _SCHEMA_NAME.fullmatch(schema):
             raise Invalid("schema", f"{schema!r} is not a plain lower-case name")
         self.dsn = dsn
@@ -110,6 +155,7 @@ class Database:
             for name, text in named_sql.load(PACKAGE, f"queries/{file}.sql").items()
         }
         self._connections = connections
+        self._session = SESSION | dict(settings or {})
         self._pool: Pool | None = None
         #: The connection that came back last is kept out of the pool, where each release costs a task, unless somebody
         #: waits for one there.
@@ -130,7 +176,7 @@ class Database:
                 reset=_keep_as_it_is,
                 timeout=5,
                 command_timeout=15,
-                server_settings=SESSION,
+                server_settings=self._session,
             )
 
     async def close(self) -> None:
@@ -145,7 +191,6 @@ class Database:
                 pool.terminate()
 
     async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
-        """Run one statement, or one transaction that ``work`` opens itself; again when the server chose another."""
         if self._pool is None:
             raise StoreUnavailable("the store is not open")
         made = False
@@ -212,38 +257,6 @@ class Database:
         if not task.cancelled():
             # A connection that could not be put right was closed by the pool: nothing is left to be done.
             task.exception()
-
-    async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
-        async def inside(connection: Connection) -> Answer:
-            transaction = connection.transaction()
-            # As ``async with`` would, except that who is cancelled leaves the rollback to the release.
-            await transaction.__aenter__()
-            try:
-                answer = await work(connection)
-            except Exception as error:
-                await transaction.__aexit__(type(error), error, error.__traceback__)
-                raise
-            await transaction.__aexit__(None, None, None)
-            return answer
-
-        return await self.run(inside)
-
-    async def fetch(self, name: str, *arguments: object) -> list[asyncpg.Record]:
-        statement = self.sql[name]
-
-        async def work(connection: Connection) -> list[asyncpg.Record]:
-            return await connection.fetch(statement, *arguments)
-
-        return await self.run(work)
-
-    async def execute(self, name: str, *arguments: object) -> int:
-        """Run a statement; how many rows it touched."""
-        statement = self.sql[name]
-
-        async def work(connection: Connection) -> int:
-            return rows_of(await connection.execute(statement, *arguments))
-
-        return await self.run(work)
 
 
 def rows_of(status: str) -> int:

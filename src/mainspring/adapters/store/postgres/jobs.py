@@ -4,32 +4,48 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 
 import asyncpg
+import msgspec
 
+from mainspring.adapters.store.changes import what_differs, words_of_job
 from mainspring.adapters.store.postgres.database import Connection
+from mainspring.adapters.store.postgres.keys import JOB, KeyUsed, KeyWanted, key_wanted
 from mainspring.adapters.store.postgres.names import Kind
+from mainspring.adapters.store.postgres.part import Change
+from mainspring.adapters.store.postgres.reading import Reading
 from mainspring.adapters.store.postgres.rows import (
     JOB_STATE_CODES,
     JOB_STATES,
     decode_spec,
     encode_spec,
-    job_of,
-    readable_jobs,
 )
 from mainspring.adapters.store.postgres.staging import Staging
-from mainspring.domain.errors import Invalid
+from mainspring.adapters.store.postgres.submissions import moved_state
+from mainspring.domain.errors import Invalid, NotFound
 from mainspring.domain.ids import JobId, shard_of
 from mainspring.domain.instant import DAY, Instant, Micros
-from mainspring.domain.job import Job, JobState, NewJob, version_body_id
+from mainspring.domain.job import Job, JobSpec, JobState, NewJob, version_body_id
 from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.schedule import next_after
+from mainspring.ports.access import Author
+from mainspring.ports.store import Put, PutOutcome
 
-_OVER = (JobState.FINISHED, JobState.CANCELLED)
+OVER = (JobState.FINISHED, JobState.CANCELLED)
+_ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
 #: Their next ticks are computed in one go, between two statements of a transaction.
 _AT_ONCE = 500
 
 
-class Jobs(Staging):
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Job]:
+class _Placed(msgspec.Struct, frozen=True):
+    """What became of a declaration."""
+
+    id: JobId
+    outcome: PutOutcome
+    #: Of what was changed, for the audit.
+    change: Change | None = None
+
+
+class Jobs(Staging, Reading):
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
         self._shards_of([job.id for job in jobs])
         await self._names.number_all(
             pair
@@ -43,29 +59,83 @@ class Jobs(Staging):
         # One order for everybody who declares: two nodes that start together do not deadlock.
         order = sorted(range(len(jobs)), key=lambda index: (jobs[index].tenant, jobs[index].spec.name))
 
-        async def put(connection: Connection) -> dict[int, JobId]:
-            placed: dict[int, JobId] = {}
-            left = dict.fromkeys(order)
+        async def put(connection: Connection) -> tuple[dict[int, _Placed], dict[int, KeyUsed]]:
+            used, taken = await self._use_new_job_keys(connection, jobs)
+            placed: dict[int, _Placed] = {}
+            left = dict.fromkeys(index for index in order if index not in used)
             while left:
                 turn: dict[tuple[str, str], int] = {}
                 for index in islice(left, _AT_ONCE):
                     # A statement puts a name once: who comes a second time has to wait for the next turn.
                     turn.setdefault((jobs[index].tenant, jobs[index].spec.name), index)
-                ids = await self._put(connection, [jobs[index] for index in turn.values()])
-                for index, job_id in zip(turn.values(), ids, strict=True):
-                    placed[index] = job_id
+                put = await self._put(connection, [jobs[index] for index in turn.values()])
+                for index, answer in zip(turn.values(), put, strict=True):
+                    placed[index] = answer
                     del left[index]
-            return placed
+            await self._settle_job_keys(connection, taken, placed)
+            await self._audit_put(connection, jobs, placed)
+            # One key twice in a batch: the second is told of what became of the first.
+            became = {want.id: placed[index].id for index, want in taken.items()}
+            return placed, {
+                index: msgspec.structs.replace(before, id=became.get(before.id, before.id))
+                for index, before in used.items()
+            }
 
         try:
-            placed = await self._db.transaction(put)
+            placed, used = await self._db.transaction(put)
         except asyncpg.UniqueViolationError:
             # One declaration sent twice can meet itself at its id before it does at its name; now the winner is there.
-            placed = await self._db.transaction(put)
-        found = {job.id: job for job in await self.jobs(list(placed.values())) if job is not None}
-        return [found[placed[index]] for index in range(len(jobs))]
+            placed, used = await self._db.transaction(put)
+        ids = [answer.id for answer in placed.values()] + [JobId(before.id) for before in used.values()]
+        found = {job.id: job for job in await self.jobs(ids) if job is not None}
+        return [
+            _put_before(job, used[index], found)
+            if index in used
+            else Put(found[placed[index].id], placed[index].outcome)
+            for index, job in enumerate(jobs)
+        ]
 
-    async def _put(self, connection: Connection, jobs: list[NewJob]) -> list[JobId]:
+    async def _use_new_job_keys(
+        self, connection: Connection, jobs: Sequence[NewJob]
+    ) -> tuple[dict[int, KeyUsed], dict[int, KeyWanted]]:
+        """Jobs that are left alone because their idempotency key was used, and the keys that others use now."""
+        number = self._names.number
+        wanted = {
+            index: key_wanted(number(Kind.TENANT, job.tenant), job.idempotency, job.id)
+            for index, job in enumerate(jobs)
+            if job.idempotency is not None
+        }
+        if not wanted:
+            return {}, {}
+        before, taken = await self._take_keys(connection, list(wanted.values()), JOB)
+        used = {index: used for index, used in zip(wanted, before, strict=True) if used is not None}
+        return used, {index: want for index, want in wanted.items() if want in taken and index not in used}
+
+    async def _settle_job_keys(
+        self, connection: Connection, taken: dict[int, KeyWanted], placed: dict[int, _Placed]
+    ) -> None:
+        """What was refused uses no key; a job that was there before has another id than the declaration."""
+        refused = (PutOutcome.EXISTS, PutOutcome.STALE)
+        await self._free_keys(connection, [want for index, want in taken.items() if placed[index].outcome in refused])
+        others = [
+            msgspec.structs.replace(want, id=placed[index].id)
+            for index, want in taken.items()
+            if placed[index].outcome not in refused and placed[index].id != want.id
+        ]
+        await self._use_keys(connection, others, JOB)
+
+    async def _audit_put(self, connection: Connection, jobs: Sequence[NewJob], placed: dict[int, _Placed]) -> None:
+        by_author: dict[str, list[Change]] = {}
+        whys: dict[str, str] = {}
+        for index in sorted(placed):
+            job, change = jobs[index], placed[index].change
+            if job.author and change is not None:
+                by_author.setdefault(job.author, []).append(change)
+                whys.setdefault(job.author, job.why)
+        for author, changes in by_author.items():
+            await self._audit(connection, "jobs.put", Author(author, why=whys[author]), changes)
+
+    async def _put(self, connection: Connection, jobs: list[NewJob]) -> list[_Placed]:
         """Jobs of different names, in a few statements, however many they are."""
         sql, number = self._db.sql, self._names.number
         tenants = [number(Kind.TENANT, job.tenant) for job in jobs]
@@ -81,26 +151,45 @@ class Jobs(Staging):
         known = {row["job_id"]: row for row in await connection.fetch(sql["job_versions"], ids, versions, bodies)}
         changed: list[tuple[object, ...]] = []
         new_versions: list[tuple[object, ...]] = []
-        moved: list[tuple[JobId, int, Instant | None, Micros | None]] = []
+        moved: list[tuple[JobId, int, Instant | None, Micros | None, int]] = []
         touched: list[JobId] = []
+        placed: dict[JobId, _Placed] = {}
         for job, job_id, row in zip(jobs, ids, rows, strict=True):
             state, version, before = JOB_STATES[row["state"]], row["version"], known[job_id]
+            if version == 0 and job.expected_version is not None:
+                raise NotFound(f"there is no job {job.spec.name!r}")
             spec = decode_spec(before["spec"])
-            if spec != job.spec or before["payload"] != job.payload:
+            same = spec == job.spec and before["payload"] == job.payload
+            refused = _refusal(job, job_id, version, state, same) if version else None
+            if refused is not None:
+                placed[job_id] = _Placed(job_id, refused)
+                continue
+            if not same:
                 version += 1
                 new_versions.append(self._new_version(job, job_id, version))
-            elif state not in _OVER:
+            elif state not in OVER:
                 continue
-            if spec is not None and spec.schedule == job.spec.schedule and state not in _OVER:
+            was = state
+            if spec is not None and spec.schedule == job.spec.schedule and state not in OVER:
                 touched.append(job_id)
             else:
                 following = next_after(job.spec.schedule, row["now"], job_id)
-                moved.append((job_id, shard_of(job_id), following, job.spec.fixed_delay))
+                delay, tenant = job.spec.fixed_delay, number(Kind.TENANT, job.tenant)
+                moved.append((job_id, shard_of(job_id), following, delay, tenant))
                 if following is None:
                     state = JobState.FINISHED
-                elif state in _OVER:
+                elif state in OVER:
                     state = JobState.SCHEDULED
             changed.append((job_id, version, JOB_STATE_CODES[state]))
+            if row["version"] == 0:
+                placed[job_id] = _Placed(job_id, PutOutcome.CREATED, Change(job.tenant, job_id))
+            else:
+                differs = what_differs(
+                    {} if spec is None else words_of_job(_as_it_is(job_id, job.tenant, spec, row["version"], was)),
+                    words_of_job(_as_it_is(job_id, job.tenant, job.spec, version, state)),
+                )
+                change = Change(job.tenant, job_id, *(differs or ()))
+                placed[job_id] = _Placed(job_id, PutOutcome.CHANGED, change)
         if moved:
             await self._drop_ticks(connection, [job_id for job_id, *_ in moved], "schedule changed")
         if new_versions:
@@ -111,7 +200,7 @@ class Jobs(Staging):
             await connection.execute(sql["put_schedules"], *zip(*moved, strict=True))
         if touched:
             await connection.execute(sql["touch_schedule"], sorted(touched), True)
-        return ids
+        return [placed.get(job_id, _Placed(job_id, PutOutcome.UNCHANGED)) for job_id in ids]
 
     def _new_version(self, job: NewJob, job_id: JobId, version: int) -> tuple[object, ...]:
         return (
@@ -122,6 +211,9 @@ class Jobs(Staging):
             self._names.number(Kind.TASK, job.spec.task),
             self._policies.encode(job.spec.policy),
             job.payload,
+            self._names.number(Kind.TENANT, job.tenant),
+            job.author,
+            job.why,
         )
 
     async def _drop_ticks(self, connection: Connection, jobs: list[JobId], reason: str) -> None:
@@ -132,15 +224,7 @@ class Jobs(Staging):
                 # Which ticks it had nobody can say.
                 continue
             # Tenant, state and payload have no say in it.
-            job = Job(
-                id=JobId(row["job_id"]),
-                tenant="",
-                spec=spec,
-                version=row["version"],
-                state=JobState.SCHEDULED,
-                next_fire=row["next_fire"],
-                rev=row["rev"],
-            )
+            job = _as_it_is(JobId(row["job_id"]), "", spec, row["version"], JobState.SCHEDULED, row["next_fire"])
             ticks = dropped_ticks(job, row["now"], reason)
             if ticks:
                 await self._partitions.make_ledger_within(connection, {tick.scheduled_at // DAY for tick in ticks})
@@ -153,28 +237,35 @@ class Jobs(Staging):
                     [tick.reason for tick in ticks],
                     [tick.ticks for tick in ticks],
                     [tick.last_at for tick in ticks],
+                    row["tenant"],
                 )
 
-    async def set_jobs_state(self, jobs: Collection[JobId], state: JobState) -> dict[JobId, JobState]:
+    async def set_jobs_state(
+        self, jobs: Collection[JobId], state: JobState, author: Author | None = None
+    ) -> dict[JobId, JobState]:
         if state is JobState.FINISHED:
             raise Invalid("state", "a job finishes by itself", "scheduled, paused or cancelled")
 
         async def change(connection: Connection) -> dict[JobId, JobState]:
             rows = await connection.fetch(self._db.sql["lock_jobs"], sorted(jobs))
+            await self._names.name_all({row["tenant"] for row in rows}, connection)
             answer: dict[JobId, JobState] = {}
+            changes: list[Change] = []
             if state is JobState.CANCELLED:
                 await self._drop_ticks(connection, [JobId(row["id"]) for row in rows], "cancelled")
             for row in rows:
                 job_id, before = JobId(row["id"]), JOB_STATES[row["state"]]
                 answer[job_id] = before
-                if before in _OVER or before is state:
+                if before in OVER or before is state:
                     continue
                 answer[job_id] = state
+                changes.append(moved_state(self._names.name(row["tenant"]), job_id, before.value, state.value))
                 await connection.execute(self._db.sql["set_job_state"], job_id, JOB_STATE_CODES[state])
                 # The schedule is closed first: no tick can slip in between it and the cancel of what is active.
                 await connection.execute(self._db.sql["touch_schedule"], [job_id], state is not JobState.CANCELLED)
                 if state is JobState.CANCELLED:
                     await self._stop_runs_of(connection, job_id)
+            await self._audit(connection, _ACTIONS[state], author, changes)
             return answer
 
         return await self._db.transaction(change)
@@ -183,15 +274,27 @@ class Jobs(Staging):
         rows = await self._db.fetch("job_named", int(Kind.TENANT), tenant, name)
         return JobId(rows[0]["id"]) if rows else None
 
-    async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
-        rows = await self._db.fetch("jobs", list(ids))
-        await self._names.name_all({row["tenant"] for row in rows})
-        bodies = await self._db.fetch("bodies", [version_body_id(JobId(row["id"]), row["version"]) for row in rows])
-        payloads = {row["id"]: row["payload"] for row in bodies}
 
-        def read(row: asyncpg.Record) -> Job:
-            body = version_body_id(JobId(row["id"]), row["version"])
-            return job_of(row, self._names, payloads.get(body, b"null"))
+def _refusal(new: NewJob, job_id: JobId, version: int, state: JobState, same: bool) -> PutOutcome | None:
+    """Why a known job is not touched. Whoever asks again because the answer was lost finds what they wanted done."""
+    if new.must_be_new and state not in OVER and not (same and job_id == new.id):
+        return PutOutcome.EXISTS
+    if new.expected_version in (None, version) or (same and version - 1 == new.expected_version):
+        return None
+    return PutOutcome.STALE
 
-        found = {job.id: job for job in readable_jobs(rows, read)}
-        return [found.get(job_id) for job_id in ids]
+
+def _put_before(new: NewJob, used: KeyUsed, found: dict[JobId, Job]) -> Put:
+    """The idempotency key was used: for the same, or for something else."""
+    job = found.get(JobId(used.id))
+    if job is not None and used.kind == JOB:
+        same = new.idempotency is not None and new.idempotency.fingerprint == used.fingerprint
+        return Put(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
+    job = _as_it_is(JobId(used.id), new.tenant, new.spec, 0, JobState.SCHEDULED)
+    return Put(msgspec.structs.replace(job, payload=new.payload), PutOutcome.CONFLICT)
+
+
+def _as_it_is(
+    job: JobId, tenant: str, spec: JobSpec, version: int, state: JobState, next_fire: Instant | None = None
+) -> Job:
+    return Job(id=job, tenant=tenant, spec=spec, version=version, state=state, next_fire=next_fire, rev=0)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from enum import IntEnum
 
-from mainspring.adapters.store.postgres.database import Database
+from mainspring.adapters.store.postgres.database import Connection, Database
 
 
 class Kind(IntEnum):
@@ -35,15 +35,23 @@ class Names:
     def known_number(self, kind: Kind, name: str) -> int | None:
         return self._numbers.get((kind, name))
 
-    async def name_all(self, numbers: Iterable[int]) -> None:
-        """Make sure that ``name`` knows each of these."""
-        if not self._names.keys() >= set(numbers):
+    async def find(self, kind: Kind, name: str) -> int | None:
+        """The number of a name, if it has one: asking gives it none."""
+        if (kind, name) not in self._numbers:
             await self._load()
+        return self._numbers.get((kind, name))
+
+    async def name_all(self, numbers: Iterable[int], connection: "Connection | None" = None) -> None:
+        """Make sure that ``name`` knows each of these. Whoever stands in a transaction gives its connection."""
+        if not self._names.keys() >= set(numbers):
+            await self._load(connection)
 
     def name(self, number: int) -> str:
         return self._names[number]
 
-    async def _load(self) -> None:
-        for row in await self._database.fetch("names"):
+    async def _load(self, connection: "Connection | None" = None) -> None:
+        database = self._database
+        rows = await (database.fetch("names") if connection is None else connection.fetch(database.sql["names"]))
+        for row in rows:
             self._numbers[Kind(row["kind"]), row["name"]] = row["id"]
             self._names[row["id"]] = row["name"]

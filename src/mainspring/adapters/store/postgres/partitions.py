@@ -11,10 +11,12 @@ from mainspring.domain.instant import DAY, Instant
 #: Parent → the size of a day in its key.
 FAMILIES: dict[str, int] = {
     "body": 1,
+    "label": 1,
     "history_succeeded": DAY,
     "history_unsuccessful": DAY,
     "attempt": DAY,
     "ledger": DAY,
+    "log": DAY,
 }
 _PARTITION = re.compile(r"(\w+)_d(\d+)")
 
@@ -56,7 +58,12 @@ class Partitions:
         await self._lock(connection)
         for family, day in missing:
             name, size = f"{family}_d{day}", FAMILIES[family]
-            if await connection.fetchval("SELECT to_regclass($1)", f"{schema}.{name}") is not None:
+            # A family that is not there yet is one that a later migration makes.
+            if not await connection.fetchval(
+                "SELECT to_regclass($1) IS NULL AND to_regclass($2) IS NOT NULL",
+                f"{schema}.{name}",
+                f"{schema}.{family}",
+            ):
                 continue
             # LIKE and ATTACH take a weaker lock on the parent than CREATE … PARTITION OF: live work goes on.
             await connection.execute(

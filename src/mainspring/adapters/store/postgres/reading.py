@@ -1,15 +1,23 @@
 """What can be asked, and the events of what happened."""
 
+import re
 from collections.abc import Sequence
 
-from mainspring.adapters.store.postgres.database import Connection
+import asyncpg
+
+from mainspring.adapters.store.postgres.database import Connection, rows_of
 from mainspring.adapters.store.postgres.part import Part
-from mainspring.adapters.store.postgres.rows import OUTCOMES, run_view
+from mainspring.adapters.store.postgres.rows import OUTCOMES, job_of, readable_jobs, run_view
+from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import Instant
-from mainspring.domain.job import LedgerEntry
+from mainspring.domain.instant import Instant, Micros
+from mainspring.domain.job import Job, LedgerEntry, version_body_id
 from mainspring.domain.run import AttemptView, RunView
-from mainspring.ports.store import Depth, EventBatch
+from mainspring.ports.store import EVENTS_KEPT, Depth, EventBatch
+
+_is_position = re.compile(r"[0-9]{20}\.[0-9]{20}").fullmatch
+#: As many as there can be.
+_ALL = 2**63 - 1
 
 
 class Reading(Part):
@@ -17,13 +25,22 @@ class Reading(Part):
         now: Instant = (await self._db.fetch("now"))[0][0]
         return now
 
-    async def runs(self, ids: Sequence[RunId]) -> list[RunView | None]:
-        rows = await self._db.fetch("runs", list(ids))
-        await self._names.name_all(
-            {number for row in rows for number in (row["queue"], row["tenant"], row["task"]) if number is not None}
-        )
-        found = {row["id"]: run_view(row, self._names) for row in rows}
+    async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
+        found = await self._views(ids, payloads=payloads)
         return [found.get(run) for run in ids]
+
+    async def _views(
+        self, ids: Sequence[RunId], *, payloads: bool = False, results: bool = True, within: "Connection | None" = None
+    ) -> dict[RunId, RunView]:
+        """Runs by id; inside a transaction if its connection is given."""
+        arguments = (list(ids), payloads, results, await self._scope_number())
+        if within is None:
+            rows = await self._db.fetch("runs", *arguments)
+        else:
+            rows = await within.fetch(self._db.sql["runs"], *arguments)
+        numbers = {row[column] for row in rows for column in ("queue", "tenant", "task")}
+        await self._names.name_all(numbers - {None}, within)
+        return {RunId(row["id"]): run_view(row, self._names, self._policies) for row in rows}
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
         return [
@@ -37,8 +54,23 @@ class Reading(Part):
                 started_at=row["started_at"],
                 ended_at=row["ended_at"],
             )
-            for row in await self._db.fetch("attempts", run)
+            for row in await self._db.fetch("attempts", run, await self._scope_number())
         ]
+
+    async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
+        tenant = await self._scope_number()
+        rows = await self._db.fetch("jobs", list(ids), tenant)
+        await self._names.name_all({row["tenant"] for row in rows})
+        wanted = [version_body_id(JobId(row["id"]), row["version"]) for row in rows]
+        bodies = await self._db.fetch("bodies", wanted, tenant)
+        payloads = {row["id"]: row["payload"] for row in bodies}
+
+        def read(row: asyncpg.Record) -> Job:
+            body = version_body_id(JobId(row["id"]), row["version"])
+            return job_of(row, self._names, payloads.get(body, b"null"))
+
+        found = {job.id: job for job in readable_jobs(rows, read)}
+        return [found.get(job_id) for job_id in ids]
 
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         return [
@@ -53,34 +85,92 @@ class Reading(Part):
                 ticks=row["ticks"],
                 last_at=row["last_at"],
             )
-            for row in await self._db.fetch("ledger", job, since, until, limit)
+            for row in await self._db.fetch("ledger", job, since, until, limit, await self._scope_number())
         ]
 
-    async def depths(self) -> list[Depth]:
-        return [
-            Depth(queue=row["name"], queued=row["queued"], running=row["running"], oldest_due=row["oldest_due"])
-            for row in await self._db.fetch("depths")
+    async def depths(self, tenant: str | None = None) -> list[Depth]:
+        rows = await self._db.fetch("depths", await self._scope_number(tenant))
+        await self._names.name_all({row["queue"] for row in rows})
+        depths = [
+            Depth(
+                queue=self._names.name(row["queue"]),
+                queued=row["queued"],
+                running=row["running"],
+                oldest_due=row["oldest_due"],
+            )
+            for row in rows
         ]
+        return sorted(depths, key=lambda depth: depth.queue)
 
-    async def attach_reader(self, name: str) -> None:
+    async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         async def attach(connection: Connection) -> None:
-            if await connection.fetchval(self._db.sql["is_reader"], name):
+            if rows_of(await connection.execute(self._db.sql["keep_reader"], name, ttl)):
                 return
             # What is under way has not seen this reader: it ends first. Others wait behind this, so not for long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
             await connection.execute(self._db.sql["lock_readers"])
-            await connection.execute(self._db.sql["attach_reader"], name)
+            await connection.execute(self._db.sql["begin_outbox"])
+            await connection.execute(self._db.sql["attach_reader"], name, ttl)
 
         await self._db.transaction(attach)
 
     async def detach_reader(self, name: str) -> None:
-        await self._db.execute("detach_reader", name)
+        async def detach(connection: Connection) -> None:
+            await connection.execute(self._db.sql["detach_reader"], name)
+            await self._forget_events(connection, _ALL)
+
+        await self._db.transaction(detach)
+
+    async def _forget_events(self, connection: Connection, limit: int) -> int:
+        """What nobody needs any more, oldest first; without a reader that is all of it."""
+        gone: int = await connection.fetchval(self._db.sql["prune_outbox"], limit, EVENTS_KEPT)
+        return gone
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:
+        return await self._batches(await self._db.fetch("events", name, limit))
+
+    async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:
+        rows: list[asyncpg.Record] = []
+        if position is not None:
+            place = _place_of(position)
+            rows = await self._db.fetch("events_after", *place, limit)
+        # After the events: what was forgotten before they were read is behind the horizon by now.
+        ends = (await self._db.fetch("outbox_ends"))[0]
+        horizon = (ends["horizon_xid"], ends["horizon_id"])
+        if position is None:
+            # Whatever is still to come has xmin at least, and is behind the horizon.
+            return [], _position(*max((ends["xmin"] - 1, _ALL), horizon))
+        if place < horizon or place[0] >= ends["xmax"]:
+            raise NotFound("the events after this position are not kept any more")
+        batches = await self._batches(rows)
+        return batches, batches[-1].position if batches else position
+
+    async def _batches(self, rows: Sequence[asyncpg.Record]) -> list[EventBatch]:
+        await self._names.name_all({row["tenant"] for row in rows})
         return [
-            EventBatch(position=row["id"], at=row["at"], kind=row["kind"], runs=tuple(row["runs"]))
-            for row in await self._db.fetch("events", name, limit)
+            EventBatch(
+                position=_position(row["xid"], row["id"]),
+                at=row["at"],
+                kind=row["kind"],
+                runs=tuple(row["runs"]),
+                tenant=self._names.name(row["tenant"]),
+            )
+            for row in rows
         ]
 
-    async def acknowledge(self, name: str, position: int) -> None:
-        await self._db.execute("acknowledge", name, position)
+    async def acknowledge(self, name: str, position: str) -> None:
+        await self._db.execute("acknowledge", name, *_place_of(position))
+
+
+def _position(xid: int, number: int) -> str:
+    return f"{xid:020d}.{number:020d}"
+
+
+def _place_of(position: str) -> tuple[int, int]:
+    """Both parts of a position: the transaction's, and the event's."""
+    if _is_position(position) is None:
+        raise NotFound(f"{position!r:.60} is no position")
+    xid, number = int(position[:20]), int(position[21:])
+    if max(xid, number) > _ALL:
+        raise NotFound(f"{position} is no position")
+    return xid, number

@@ -8,6 +8,7 @@ from mainspring.adapters.store.postgres.database import Connection, rows_of
 from mainspring.adapters.store.postgres.partitions import Partitions, day_of
 from mainspring.adapters.store.postgres.reading import Reading
 from mainspring.adapters.store.postgres.workforce import Workforce
+from mainspring.domain.fingerprint import fingerprint_of
 from mainspring.domain.instant import DAY, Instant, Micros
 from mainspring.domain.run import HeldRun
 from mainspring.ports.store import Retention
@@ -30,7 +31,7 @@ class Reaping(Workforce, Reading):
 
     async def expire(self, limit: int) -> int:
         async def work(connection: Connection) -> int:
-            rows = await connection.fetch(self._db.sql["expire"], limit)
+            rows = await connection.fetch(self._db.sql["expire"], limit, fingerprint_of("deadline", ""))
             await self._let_go(connection, rows)
             return len(rows)
 
@@ -61,38 +62,46 @@ class Reaping(Workforce, Reading):
             ("history_unsuccessful", retention.unsuccessful),
             ("attempt", retention.unsuccessful),
             ("ledger", retention.ledger),
+            ("log", max(retention.succeeded, retention.unsuccessful)),
         ):
             for day in _past(days, family, now - kept):
                 gone += await self._drop(family, day)
         for day in await self._empty_bodies(_past(days, "body", now - retention.succeeded)):
             gone += await self._drop("body", day)
+            gone += await self._drop("label", day)
+        await self._db.execute("prune_minutes", now - retention.unsuccessful)
         await self._db.execute("prune_sessions", _SESSIONS_KEPT)
         gone += await self._db.execute("prune_gates", limit)
-        gone += await self._db.execute("prune_outbox", limit)
+        gone += await self._db.transaction(lambda connection: self._forget_events(connection, limit))
         return gone
 
     async def _drop(self, family: str, day: int) -> bool:
         try:
             if family.startswith("history"):
-                await self._forget_kept_bodies(f"{family}_d{day}")
+                await self._forget_beside(f"{family}_d{day}")
             await self._partitions.drop(family, day)
         except _SOMEBODY_ELSE:
             return False
         return True
 
-    async def _forget_kept_bodies(self, history: str) -> None:
-        """Bodies that outlived their day go with the history that they belong to."""
+    async def _forget_beside(self, history: str) -> None:
+        """What belongs to runs and is not dropped by the day goes with their history: bodies that outlived their day,
+        and what only few runs have."""
         schema = self._db.schema
-        statement = (
-            f"DELETE FROM {schema}.body WHERE bucket = -1 AND id = ANY (ARRAY("
-            f"SELECT h.id FROM {schema}.{history} h JOIN {schema}.body b ON b.bucket = -1 AND b.id = h.id LIMIT 10000))"
-        )
+        for table, column, where in (
+            ("body", "id", "b.bucket = -1 AND "),
+            ("label", "id", "b.bucket = -1 AND "),
+            ("progress", "run_id", ""),
+            ("dead_letter", "run_id", ""),
+        ):
+            these = f"SELECT h.id FROM {schema}.{history} h JOIN {schema}.{table} b ON {where}b.{column} = h.id"
+            statement = f"DELETE FROM {schema}.{table} b WHERE {where}b.{column} = ANY (ARRAY({these} LIMIT 10000))"
 
-        async def work(connection: Connection) -> int:
-            return rows_of(await connection.execute(statement))
+            async def work(connection: Connection, statement: str = statement) -> int:
+                return rows_of(await connection.execute(statement))
 
-        while await self._db.run(work):
-            pass
+            while await self._db.run(work):
+                pass
 
     async def _empty_bodies(self, days: list[int]) -> list[int]:
         """Re-home the bodies of these days that are still needed; the days that nothing points at any more."""
@@ -134,9 +143,12 @@ class Reaping(Workforce, Reading):
     async def _keep_bodies(self, connection: Connection, days: list[int], of: str) -> None:
         schema = self._db.schema
         await connection.execute(
-            f"INSERT INTO {schema}.body (bucket, id, task, policy, payload) "
-            f"SELECT -1, id, task, policy, payload FROM {schema}.body WHERE bucket = ANY ($1) AND id IN ({of}) "
-            "ON CONFLICT DO NOTHING",
+            f"WITH labels AS (INSERT INTO {schema}.label (bucket, id, tenant, label) "
+            f"SELECT -1, id, tenant, label FROM {schema}.label WHERE bucket = ANY ($1) AND id IN ({of}) "
+            "ON CONFLICT DO NOTHING) "
+            f"INSERT INTO {schema}.body (bucket, id, task, policy, payload, tenant, about) "
+            f"SELECT -1, id, task, policy, payload, tenant, about FROM {schema}.body "
+            f"WHERE bucket = ANY ($1) AND id IN ({of}) ON CONFLICT DO NOTHING",
             days,
         )
 

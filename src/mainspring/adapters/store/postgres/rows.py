@@ -7,14 +7,16 @@ import msgspec
 
 from mainspring.adapters.store.postgres.names import Names
 from mainspring.adapters.store.unreadable import UNREADABLE, name_unreadable_job, read_rows
-from mainspring.domain.ids import JobId, RunId, made_at, stable_hash
+from mainspring.domain.ids import JobId, RunId, is_derived, made_at, stable_hash
 from mainspring.domain.instant import DAY
 from mainspring.domain.job import Job, JobSpec, JobState, Overlap
 from mainspring.domain.run import (
     DEFAULT_POLICY,
+    About,
     HeldRun,
     NewRun,
     Outcome,
+    Progress,
     RunPolicy,
     RunState,
     RunView,
@@ -50,7 +52,7 @@ JOB_STATE_CODES: dict[JobState, int] = {
 }
 JOB_STATES = {code: state for state, code in JOB_STATE_CODES.items()}
 
-SUBMITTED, TICK, TICK_OF_DELAY = 1, 2, 3
+SUBMITTED, TICK, TICK_OF_DELAY, MANUAL, BACKFILL = 1, 2, 3, 4, 5
 
 #: Bodies of runs that outlive their day, and of job versions.
 KEPT_BUCKET, FOREVER_BUCKET = -1, 0
@@ -60,6 +62,7 @@ DAYS_AHEAD = 8
 _encode = msgspec.json.Encoder().encode
 _decode_policy = msgspec.json.Decoder(RunPolicy).decode
 _decode_spec = msgspec.json.Decoder(JobSpec).decode
+_decode_about = msgspec.json.Decoder(About).decode
 
 
 class Policies:
@@ -78,6 +81,13 @@ class Policies:
             if len(self._by_policy) < 10_000:
                 self._by_policy[policy] = known
         return known
+
+    def decode_to_show(self, encoded: bytes | None) -> RunPolicy:
+        """One that this program cannot read is not worth an error where somebody only looks."""
+        try:
+            return self.decode(encoded)
+        except UNREADABLE:
+            return DEFAULT_POLICY
 
     def decode(self, encoded: bytes | None) -> RunPolicy:
         if encoded is None:
@@ -109,6 +119,9 @@ def gate_of_job(job: Job) -> int | None:
 
 def bucket_of(run: NewRun) -> int:
     """The day whose partition holds the body: made of the run alone, so that a second submit finds the first."""
+    if is_derived(run.id):
+        # It carries the time of what it was derived from: a tick or a failure whose day may be gone.
+        return KEPT_BUCKET
     made = made_at(run.id)
     day = max(made, run.at if run.at is not None else made + run.delay) // DAY
     return day if day < made // DAY + DAYS_AHEAD - 1 else KEPT_BUCKET
@@ -151,7 +164,24 @@ def shown_state(row: asyncpg.Record) -> RunState:
     return RunState.CANCELLING if state is RunState.RUNNING and row["cancel_at"] is not None else state
 
 
-def run_view(row: asyncpg.Record, names: Names) -> RunView:
+def origin_of(run: NewRun) -> int:
+    if run.job is None:
+        return SUBMITTED
+    return BACKFILL if run.job.kind == "backfill" else MANUAL
+
+
+def encode_about(about: About | None) -> bytes | None:
+    return None if about is None else _encode(about)
+
+
+def decode_about(encoded: bytes | None) -> About | None:
+    try:
+        return None if encoded is None else _decode_about(encoded)
+    except UNREADABLE:
+        return None
+
+
+def run_view(row: asyncpg.Record, names: Names, policies: Policies) -> RunView:
     return RunView(
         id=RunId(row["id"]),
         state=shown_state(row),
@@ -166,13 +196,31 @@ def run_view(row: asyncpg.Record, names: Names) -> RunView:
         fence=row["fence"],
         reason=row["reason"] or "",
         job_id=row["job_id"],
+        job_version=row["job_version"],
         scheduled_at=row["scheduled_at"],
         started_at=row["started_at"],
         finished_at=row["finished_at"],
         cancel_requested=row["cancel_at"] is not None,
         result=row["result"],
         error=row["error"],
+        about=decode_about(row["about"]),
+        policy=policies.decode_to_show(row["policy"]),
+        queued_at=row["queued_at"],
+        session=row["session"],
+        executor=row["executor"] or "",
+        start_by=row["start_by"],
+        deadline=row["deadline"],
+        replay_of=row["replay_of"],
+        progress=_progress(row),
+        fingerprint=row["fingerprint"] or "",
+        payload=row["payload"],
     )
+
+
+def _progress(row: asyncpg.Record) -> Progress | None:
+    if row["progress_at"] is None:
+        return None
+    return Progress(done=row["done"], total=row["total"], note=row["note"], at=row["progress_at"])
 
 
 def job_of(row: asyncpg.Record, names: Names, payload: bytes = b"null") -> Job:
@@ -185,6 +233,8 @@ def job_of(row: asyncpg.Record, names: Names, payload: bytes = b"null") -> Job:
         next_fire=row["next_fire"],
         rev=row["rev"],
         payload=payload,
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
     )
 
 

@@ -210,6 +210,7 @@ class Staging(Submissions):
                 reason,
                 tick.ticks,
                 tick.last_at,
+                self._names.number(Kind.TENANT, job.tenant),
             )
             if recorded is None or decision != "run":
                 continue
@@ -251,12 +252,13 @@ class Staging(Submissions):
                 row[17],
             )
             if state is RunState.QUEUED:
-                queued = (*common, rank_of(now, job.spec.priority, late=tick.late))
+                queued = (*common, rank_of(now, job.spec.priority, late=tick.late), None)
                 await connection.execute(self._db.sql["insert_queued"], *([value] for value in queued))
             else:
                 waiting = (*common, STATE_CODES[state], tick.late)
                 await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
-        await self._tell(connection, "run.submitted", [RunId(str(tick.run_id)) for tick, _ in made])
+        tenant = self._names.number(Kind.TENANT, job.tenant)
+        await self._tell(connection, "run.submitted", [(RunId(str(tick.run_id)), tenant) for tick, _ in made])
 
 
 def _last_tick(fire: Fire) -> Instant:

@@ -6,16 +6,21 @@ from itertools import groupby
 from typing import Any
 
 import asyncpg
+import msgspec
 
+from mainspring.adapters.store.changes import what_differs
 from mainspring.adapters.store.postgres.database import Connection
+from mainspring.adapters.store.postgres.keys import JOB, RUN, Keys, KeyUsed, KeyWanted, key_wanted
 from mainspring.adapters.store.postgres.names import Kind
-from mainspring.adapters.store.postgres.part import Part
+from mainspring.adapters.store.postgres.part import Change
 from mainspring.adapters.store.postgres.rows import (
+    BACKFILL,
     STATE_CODES,
     STATES,
-    SUBMITTED,
     bucket_of,
+    encode_about,
     gate_of,
+    origin_of,
     shown_state,
 )
 from mainspring.domain.errors import StoreUnavailable
@@ -23,18 +28,19 @@ from mainspring.domain.ids import JobId, RunId, shard_of
 from mainspring.domain.instant import Instant
 from mainspring.domain.rank import rank_of
 from mainspring.domain.run import NewRun, RunState
+from mainspring.ports.access import Author
 from mainspring.ports.store import Accepted
 from mainspring.ports.wakeups import queue_topic
 
 _CANCEL_ROUNDS = 10
 
 
-class Submissions(Part):
+class Submissions(Keys):
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if not runs:
             return []
         await self._names.number_all(_names_of(runs))
-        if not any(run.policy.ordering_key for run in runs):
+        if not any(map(_needs_a_look, runs)):
             try:
                 return await self._submit_free(runs)
             except asyncpg.UniqueViolationError:
@@ -43,7 +49,7 @@ class Submissions(Part):
         answers = await self._db.transaction(lambda connection: self._submit_checked(connection, runs))
         known = await self._states([answer.id for answer in answers if not answer.new])
         return [
-            answer if answer.new else Accepted(answer.id, known.get(answer.id, answer.state), False)
+            answer if answer.new else msgspec.structs.replace(answer, state=known.get(answer.id, answer.state))
             for answer in answers
         ]
 
@@ -89,20 +95,66 @@ class Submissions(Part):
         ]
 
     async def _submit_checked(self, connection: Connection, runs: Sequence[NewRun]) -> list[Accepted]:
-        """Look before inserting: which ids are new, and who gets its key."""
-        arguments = self._arguments(runs)
-        made = await connection.fetch(self._db.sql["submit_bodies"], *arguments[:5])
+        """Look before inserting: which ids and idempotency keys are new, and who gets its ordering key."""
+        used, taken = await self._use_new_keys(connection, runs)
+        wanted = [run for run in runs if run.id not in used]
+        made = await self._insert_bodies(connection, wanted)
         new = {row["id"] for row in made}
-        if not new:
-            return [Accepted(run.id, RunState.QUEUED, False) for run in runs]
-        now: Instant = made[0]["now"]
-        gates = {run.id: gate for run in runs if run.id in new and (gate := gate_of(run)) is not None}
+        # Somebody else has just made the very same run.
+        await self._free_keys(connection, [key for key in taken if key.id not in new])
+        states: dict[RunId, RunState] = {}
+        if new:
+            states = await self._place(connection, [run for run in wanted if run.id in new], made[0]["now"])
+        told: set[RunId] = set()
+        answers = []
+        for run in runs:
+            before = used.get(run.id)
+            if before is not None:
+                other = run.idempotency is None or before.fingerprint != run.idempotency.fingerprint
+                state = RunState.SCHEDULED if before.kind == JOB else RunState.QUEUED
+                answers.append(Accepted(RunId(before.id), state, False, other or before.kind == JOB))
+                continue
+            answers.append(Accepted(run.id, states.get(run.id, RunState.QUEUED), run.id in new and run.id not in told))
+            told.add(run.id)
+        return answers
+
+    async def _use_new_keys(
+        self, connection: Connection, runs: Sequence[NewRun]
+    ) -> tuple[dict[RunId, KeyUsed], list[KeyWanted]]:
+        """Runs that are not made because their idempotency key was used, and the keys that others use now."""
+        keyed = [run for run in runs if run.idempotency is not None]
+        if not keyed:
+            return {}, []
+        rows = await connection.fetch(
+            self._db.sql["known_bodies"], [run.id for run in keyed], [bucket_of(run) for run in keyed]
+        )
+        known = {row["id"] for row in rows}
+        wanted = {
+            run.id: key_wanted(self._names.number(Kind.TENANT, run.tenant), run.idempotency, run.id)
+            for run in keyed
+            if run.idempotency is not None and run.id not in known
+        }
+        before, taken = await self._take_keys(connection, list(wanted.values()), RUN)
+        # Whoever meets itself is known by its id.
+        used = {run: used for run, used in zip(wanted, before, strict=True) if used is not None and used.id != run}
+        return used, taken
+
+    async def _insert_bodies(self, connection: Connection, runs: Sequence[NewRun]) -> list[asyncpg.Record]:
+        if not runs:
+            return []
+        arguments = self._arguments(runs)
+        abouts = [encode_about(run.about) for run in runs]
+        return await connection.fetch(self._db.sql["submit_bodies"], *arguments[:5], arguments[7], abouts)
+
+    async def _place(self, connection: Connection, runs: Sequence[NewRun], now: Instant) -> dict[RunId, RunState]:
+        """Make runs that are new: where they stand, what they are called, who asked for them."""
+        gates = {run.id: gate for run in runs if (gate := gate_of(run)) is not None}
         taken = await self._lock_gates(connection, gates.values())
         placed: list[tuple[NewRun, RunState, Instant]] = []
         states: dict[RunId, RunState] = {}
         # The line of a key goes by (due, id), also inside a batch.
         lined_up = sorted(
-            ((run.at if run.at is not None else now + run.delay, run.id, run) for run in runs if run.id in new),
+            ((run.at if run.at is not None else now + run.delay, run.id, run) for run in runs),
             key=lambda entry: entry[:2],
         )
         for due, run_id, run in lined_up:
@@ -123,13 +175,34 @@ class Submissions(Part):
         held = {gate: run for run, gate in gates.items() if taken[gate] == run}
         if held:
             await connection.execute(self._db.sql["hold_gates"], list(held), list(held.values()))
-        await self._tell(connection, "run.submitted", [run.id for run, _, _ in placed])
-        told: set[RunId] = set()
-        answers = []
-        for run in runs:
-            answers.append(Accepted(run.id, states.get(run.id, RunState.QUEUED), run.id in new and run.id not in told))
-            told.add(run.id)
-        return answers
+        # In the order they were handed in: the audit names the first.
+        made = list({run.id: run for run in runs}.values())
+        await self._label(connection, made)
+        replays = [(run.replay_of, self._tenant(run)) for run in made if run.replay_of is not None]
+        if replays:
+            await connection.execute(self._db.sql["mark_replayed"], *zip(*replays, strict=True))
+        by_author: dict[str, list[Change]] = {}
+        for run in made:
+            if run.author:
+                by_author.setdefault(run.author, []).append(Change(run.tenant, run.id))
+        for author, changes in by_author.items():
+            await self._audit(connection, "jobs.submit", Author(author), changes)
+        await self._tell(connection, "run.submitted", [(run.id, self._tenant(run)) for run, _, _ in placed])
+        return states
+
+    def _tenant(self, run: NewRun) -> int:
+        return self._names.number(Kind.TENANT, run.tenant)
+
+    async def _label(self, connection: Connection, runs: Sequence[NewRun], bucket: int | None = None) -> None:
+        """Write the tags of runs; beside their bodies, unless it is said where."""
+        labels = [
+            (bucket_of(run) if bucket is None else bucket, run.id, self._tenant(run), tag)
+            for run in runs
+            if run.about is not None
+            for tag in run.about.tags
+        ]
+        if labels:
+            await connection.execute(self._db.sql["add_labels"], *zip(*labels, strict=True))
 
     async def _lock_gates(self, connection: Connection, gates: Iterable[int]) -> dict[int, str | None]:
         keys = sorted(set(gates))
@@ -160,28 +233,37 @@ class Submissions(Part):
                 None if run.start_within is None else due + run.start_within,
                 None if run.deadline is None else due + run.deadline,
                 gates.get(run.id),
-                None,
-                None,
-                None,
+                None if run.job is None else run.job.scheduled_at,
+                None if run.job is None else run.job.id,
+                None if run.job is None else run.job.version,
                 None,
                 run.replay_of,
-                SUBMITTED,
+                origin_of(run),
                 state,
             )
             for run, state, due in placed
         ]
-        queued = [(*row[:-1], rank_of(now, row[2])) for row in rows if row[-1] is RunState.QUEUED]
-        waiting = [(*row[:-1], STATE_CODES[row[-1]], False) for row in rows if row[-1] is not RunState.QUEUED]
+        queued = [
+            (*row[:-1], rank_of(now, row[2], late=row[-2] == BACKFILL), None)
+            for row in rows
+            if row[-1] is RunState.QUEUED
+        ]
+        waiting = [
+            (*row[:-1], STATE_CODES[row[-1]], row[-2] == BACKFILL) for row in rows if row[-1] is not RunState.QUEUED
+        ]
         if queued:
             await connection.execute(self._db.sql["insert_queued"], *zip(*queued, strict=True))
         if waiting:
             await connection.execute(self._db.sql["insert_waiting"], *zip(*waiting, strict=True))
 
-    async def _tell(self, connection: Connection, kind: str, runs: list[RunId]) -> None:
+    async def _tell(self, connection: Connection, kind: str, runs: Sequence[tuple[RunId, int]]) -> None:
+        """Runs, each with the number of its tenant."""
         if runs:
-            await connection.execute(self._db.sql["tell"], kind, runs)
+            await connection.execute(self._db.sql["tell"], kind, *zip(*runs, strict=True))
 
-    async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
+    async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
+        if author is not None:
+            return await self._db.transaction(partial(self._cancel_audited, runs=runs, author=author))
         found: dict[RunId, RunState] = {}
         for _ in range(_CANCEL_ROUNDS):
             missing = [run for run in runs if run not in found]
@@ -195,9 +277,36 @@ class Submissions(Part):
         return found
 
     async def _cancel(self, connection: Connection, runs: Sequence[RunId | str]) -> dict[RunId, RunState]:
+        return _cancelled(await self._cancel_rows(connection, runs))
+
+    async def _cancel_rows(self, connection: Connection, runs: Sequence[RunId | str]) -> list[asyncpg.Record]:
         rows = await connection.fetch(self._db.sql["cancel_waiting"], sorted(set(runs)))
         await self._let_go(connection, rows)
-        return {RunId(row["id"]): RunState.CANCELLING if row["state"] == 0 else STATES[row["state"]] for row in rows}
+        return rows
+
+    async def _cancel_audited(
+        self, connection: Connection, runs: Collection[RunId], author: Author
+    ) -> dict[RunId, RunState]:
+        """All rounds in one transaction, so that what was changed is one row."""
+        found: dict[RunId, RunState] = {}
+        changed: dict[RunId, asyncpg.Record] = {}
+        for _ in range(_CANCEL_ROUNDS):
+            missing = [run for run in runs if run not in found]
+            if not missing:
+                break
+            rows = await self._cancel_rows(connection, missing)
+            found |= _cancelled(rows)
+            changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
+            if not rows and not await connection.fetch(self._db.sql["states"], missing):
+                break
+        await self._names.name_all({row["tenant"] for row in changed.values()}, connection)
+        changes = [
+            moved_state(self._names.name(row["tenant"]), run, STATES[row["was"]].value, found[run].value)
+            for run in dict.fromkeys(runs)
+            if (row := changed.get(run)) is not None
+        ]
+        await self._audit(connection, "runs.cancel", author, changes)
+        return found
 
     async def _stop_runs_of(self, connection: Connection, job: JobId) -> None:
         """Ask all runs of a job to stop. Its schedule is locked, so no more will come; what moved is found again."""
@@ -211,8 +320,28 @@ class Submissions(Part):
     async def _states(self, runs: Sequence[RunId]) -> dict[RunId, RunState]:
         if not runs:
             return {}
-        rows = await self._db.fetch("runs", list(runs))
+        rows = await self._db.fetch("states", list(runs))
         return {RunId(row["id"]): shown_state(row) for row in rows}
+
+
+def _needs_a_look(run: NewRun) -> bool:
+    """Whether a run takes more than two inserts."""
+    return bool(
+        run.policy.ordering_key
+        or run.about is not None
+        or run.idempotency is not None
+        or run.author
+        or run.job is not None
+        or run.replay_of is not None
+    )
+
+
+def _cancelled(rows: Sequence[asyncpg.Record]) -> dict[RunId, RunState]:
+    return {RunId(row["id"]): RunState.CANCELLING if row["state"] == 0 else STATES[row["state"]] for row in rows}
+
+
+def moved_state(tenant: str, target: str, before: str, after: str) -> Change:
+    return Change(tenant, target, *(what_differs({"state": before}, {"state": after}) or ()))
 
 
 def _names_of(runs: Sequence[NewRun]) -> set[tuple[Kind, str]]:

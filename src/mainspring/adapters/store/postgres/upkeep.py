@@ -1,22 +1,63 @@
-"""Vacuum of the live tables, when it is due: autovacuum looks once a minute, and a queue cannot wait that long."""
+"""What is due every few seconds: vacuum of the live tables, figures by the minute, and what is to be forgotten.
+
+Autovacuum looks once a minute, and a queue cannot wait that long.
+"""
 
 import asyncpg
 
 from mainspring.adapters.store.postgres.database import Connection
-from mainspring.adapters.store.postgres.part import Part
+from mainspring.adapters.store.postgres.reading import Reading
+from mainspring.domain.instant import MINUTE, SECOND, Micros
 from mainspring.runtime.log import get_logger
 
 _log = get_logger("mainspring.upkeep")
 
 #: Dead rows make claims slower from about here on; a vacuum then takes some tens of milliseconds.
 _DEAD_ROWS = 50_000
+#: What is forgotten at a time.
+_AT_ONCE = 10_000
+#: Figures keep this far behind: longer than a transaction may take, so that nothing ends behind their back.
+_BEHIND: Micros = 15 * SECOND
+#: History is rolled up in pieces of this length, and so many of them at a time: an hour in each call.
+_PIECE: Micros = 2 * MINUTE
+_PIECES = 30
 
 
-class Upkeep(Part):
+class Upkeep(Reading):
     async def tidy(self) -> None:
-        await self._db.run(self._tidy)
+        # First: the queues wait for it. Figures may have an hour to catch up on.
+        await self._db.run(self._vacuum)
+        await self._db.transaction(self._forget)
+        for _ in range(_PIECES):
+            if not await self._db.transaction(self._roll_up):
+                break
 
-    async def _tidy(self, connection: Connection) -> None:
+    async def _forget(self, connection: Connection) -> None:
+        if not await self._is_mine(connection):
+            return
+        await connection.execute(self._db.sql["forget_readers"])
+        await self._forget_events(connection, _AT_ONCE)
+        await connection.execute(self._db.sql["prune_keys"], _AT_ONCE)
+
+    async def _roll_up(self, connection: Connection) -> bool:
+        """A piece of history into the figures; whether there is more."""
+        if not await self._is_mine(connection):
+            return False
+        row = await connection.fetchrow(self._db.sql["rolled_up"], _BEHIND)
+        assert row is not None
+        since, end = row["since"], row["until"]
+        if since >= end:
+            return False
+        until = min(end, since + _PIECE)
+        await connection.execute(self._db.sql["roll_up"], since, until)
+        return bool(until < end)
+
+    async def _is_mine(self, connection: Connection) -> bool:
+        """One process at a time; who comes second leaves it to the first."""
+        name = f"{self._db.schema}.tidy"
+        return bool(await connection.fetchval(self._db.sql["try_to_tidy"], name))
+
+    async def _vacuum(self, connection: Connection) -> None:
         rows = await connection.fetch(self._db.sql["dead_rows"])
         due = [row["relname"] for row in rows if row["dead"] > _DEAD_ROWS]
         if not due:

@@ -13,13 +13,24 @@ from mainspring.domain.instant import Micros
 from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement, Verdict
 from mainspring.ports.store import Beat, NewSession, Want
 
-_KINDS = {"worker": 1, "scheduler": 2}
+KINDS = {"worker": 1, "scheduler": 2}
 
 
 class Workforce(Part):
+    #: Something was paused, or a tenant had a quota, when this process last looked: then a claim looks closer at once.
+    _limited = False
+
     async def open_session(self, session: NewSession) -> SessionId:
         rows = await self._db.fetch(
-            "open_session", _KINDS[session.kind], session.name, session.datacenter, session.version, session.ttl
+            "open_session",
+            KINDS[session.kind],
+            session.name,
+            session.datacenter,
+            session.version,
+            session.ttl,
+            session.queues,
+            session.tasks,
+            session.owner,
         )
         return SessionId(rows[0]["id"])
 
@@ -38,6 +49,7 @@ class Workforce(Part):
             alive=row["alive"],
             cancels=tuple(row["cancels"]),
             returned=row["returned"] + len(row["cancelled_unknown"]),
+            draining=row["draining"],
         )
 
     async def _release_unknown(self, session: SessionId, runs: list[RunId]) -> None:
@@ -57,17 +69,96 @@ class Workforce(Part):
         )
 
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
-        queues: list[int] = []
-        limits: list[int] = []
-        await self._names.number_all((Kind.QUEUE, want.queue) for want in wants)
-        for want in wants:
-            if want.limit > 0:
-                queues.append(self._names.number(Kind.QUEUE, want.queue))
-                limits.append(want.limit)
-        if not queues:
+        wants = [want for want in wants if want.limit > 0]
+        if not wants:
             return []
-        rows = await self._db.fetch("claim", session, number, queues, limits)
+        await self._names.number_all((Kind.QUEUE, want.queue) for want in wants)
+        if self._limited or any(want.tenant is not None for want in wants):
+            return await self._claim_closely(session, number, wants)
+        queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+        rows = await self._db.fetch("claim", session, number, queues, [want.limit for want in wants])
+        if not rows and (await self._db.fetch("is_limited"))[0][0]:
+            # The statement above finds nothing where there is a pause or a quota.
+            return await self._claim_closely(session, number, wants)
         return await self._held(rows)
+
+    async def _claim_closely(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        """Where something is paused, a tenant has a quota, or only one tenant's runs are wanted."""
+        places: list[tuple[int, int | None, int]] = []
+        for want in wants:
+            tenant = None if want.tenant is None else await self._names.find(Kind.TENANT, want.tenant)
+            if want.tenant is None or tenant is not None:
+                places.append((self._names.number(Kind.QUEUE, want.queue), tenant, want.limit))
+
+        async def work(connection: Connection) -> list[asyncpg.Record]:
+            if not await connection.fetch(self._db.sql["claiming_session"], session):
+                return []
+            paused = await self._paused(connection, {queue for queue, _, _ in places})
+            room = await self._rooms(connection, [tenant for _, tenant, _ in places])
+            chosen: list[RunId] = []
+            for queue, tenant, limit in places:
+                left_out = paused.get(queue, set())
+                if 0 not in left_out:
+                    chosen += await self._best(connection, queue, tenant, limit, left_out, room, chosen)
+            self._limited = bool(room) or await connection.fetchval(self._db.sql["is_limited"])
+            if not chosen:
+                return []
+            return await connection.fetch(self._db.sql["claim_chosen"], session, number, chosen)
+
+        return await self._held(await self._db.transaction(work)) if places else []
+
+    async def _paused(self, connection: Connection, queues: set[int]) -> dict[int, set[int]]:
+        """The tenants that are paused, by queue; 0 is every one."""
+        paused: dict[int, set[int]] = {}
+        for row in await connection.fetch(self._db.sql["paused_here"], sorted(queues)):
+            for queue in queues if row["queue"] == 0 else [row["queue"]]:
+                paused.setdefault(queue, set()).add(row["tenant"])
+        return paused
+
+    async def _rooms(self, connection: Connection, tenants: list[int | None]) -> dict[int, int]:
+        """How many more may run, of tenants with a quota. Who asks has the answer to itself until it commits."""
+        asked = None if None in tenants else sorted({tenant for tenant in tenants if tenant is not None})
+        quotas = {row["number"]: row["running"] for row in await connection.fetch(self._db.sql["lock_quotas"], asked)}
+        if not quotas:
+            return {}
+        rows = await connection.fetch(self._db.sql["running_of"], list(quotas))
+        running = {row["tenant"]: row["running"] for row in rows}
+        return {tenant: quota - running.get(tenant, 0) for tenant, quota in quotas.items()}
+
+    async def _best(
+        self,
+        connection: Connection,
+        queue: int,
+        tenant: int | None,
+        limit: int,
+        paused: set[int],
+        room: dict[int, int],
+        chosen: Sequence[RunId],
+    ) -> list[RunId]:
+        """The best of a queue. Who has no room left does not take the place of others: they are asked for anew."""
+        best: list[RunId] = []
+        while len(best) < limit:
+            full = {number for number, left in room.items() if left <= 0}
+            rows = await connection.fetch(
+                self._db.sql["claim_best"],
+                queue,
+                tenant,
+                sorted(paused | full),
+                [*chosen, *best],
+                limit - len(best),
+            )
+            refused = False
+            for row in rows:
+                left = room.get(row["tenant"])
+                if left is not None and left <= 0:
+                    refused = True
+                    continue
+                if left is not None:
+                    room[row["tenant"]] = left - 1
+                best.append(RunId(row["id"]))
+            if not refused:
+                break
+        return best
 
     async def _held(self, rows: list[asyncpg.Record]) -> list[HeldRun]:
         try:
@@ -151,6 +242,7 @@ def _others(settlements: list[Settlement]) -> list[object]:
         [item.delay for item in ordered],
         [item.error for item in ordered],
         [item.result for item in ordered],
+        [item.fingerprint for item in ordered],
     ]
 
 

@@ -18,6 +18,9 @@ QUERIES = named_sql.load(PACKAGE, "queries.sql")
 #: How long to wait for another process that writes.
 BUSY_TIMEOUT: Micros = 5 * SECOND
 
+#: How often the switch to a write-ahead log is tried. One of those who try at once succeeds, and then it is done.
+_SWITCHES = 100
+
 #: Locks and shared memory do not work there, or not between machines: a database would be destroyed silently.
 _NETWORK_FILE_SYSTEMS = frozenset(
     (
@@ -91,7 +94,7 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
             # They were read when the connection was opened.
             connection.close()
             connection = _connect(path, flags)
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")
         # The one who writes does the checkpoints, and each rewrites the same hot pages: few and large ones cost less.
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
@@ -102,6 +105,22 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
         connection.close()
         raise
     return connection
+
+
+def _write_ahead(connection: apsw.Connection) -> None:
+    """Switch the file to a write-ahead log, for good.
+
+    The switch does not wait for somebody who is about to write, as those are who start at the same time: it is refused
+    at once, whatever the time-out. So whoever is refused waits as every transaction does, and tries again.
+    """
+    for _ in range(_SWITCHES):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except apsw.BusyError:
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("ROLLBACK")
+    connection.execute("PRAGMA journal_mode = WAL")
 
 
 def open_for_reading(path: Path) -> apsw.Connection:
@@ -162,8 +181,11 @@ def _migrate(connection: apsw.Connection, shards: int, newest: int) -> None:
 
 def schema_version(connection: apsw.Connection) -> int:
     """0: there is nothing in the file yet."""
-    if not _number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'meta'"):
-        if _number(connection, "SELECT count(*) FROM sqlite_master"):
+    # One look: between two somebody else may make the schema.
+    look = "SELECT iif(count(*) = 0, 0, 1 + coalesce(sum(type = 'table' AND name = 'meta'), 0)) FROM sqlite_master"
+    found = _number(connection, look)
+    if found < 2:
+        if found == 1:
             raise Conflict("the file is a database of something else: it has tables, but none of Mainspring's")
         return 0
     return _number(connection, "SELECT schema_version FROM meta")

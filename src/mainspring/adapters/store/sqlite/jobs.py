@@ -5,99 +5,195 @@ from typing import cast
 
 import apsw
 
+from mainspring.adapters.store.changes import what_differs, words_of_job
 from mainspring.adapters.store.sqlite import rows
+from mainspring.adapters.store.sqlite.audit import Change, moved, write_audit
 from mainspring.adapters.store.sqlite.connection import QUERIES
 from mainspring.adapters.store.sqlite.part import Part
-from mainspring.adapters.store.sqlite.threads import Call, call_procedures
-from mainspring.domain.errors import Invalid
+from mainspring.adapters.store.sqlite.threads import Call, call_procedures, read
+from mainspring.domain.errors import Invalid, NotFound
 from mainspring.domain.ids import JobId, shard_of
 from mainspring.domain.instant import Instant
-from mainspring.domain.job import Job, JobState, NewJob
+from mainspring.domain.job import Job, JobSpec, JobState, NewJob
 from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.schedule import next_after
+from mainspring.ports.access import Author
+from mainspring.ports.store import KEYS_KEPT, Put, PutOutcome
+
+_ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
+_TICKING = (JobState.SCHEDULED, JobState.PAUSED)
 
 
 class SqliteJobs(Part):
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Job]:
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
         if not jobs:
             return []
         for job in jobs:
             self._shard_of(job.id)
-        payloads = [rows.text_of(job.payload) for job in jobs]
-        stored: list[Job] = []
+        # Jobs are declared seldom, and their next tick is the interpreter's business: one at a time.
+        return await self._work(lambda connection, now: _put_all(connection, jobs, now))
 
-        def work(connection: apsw.Connection, now: Instant) -> str:
-            # Jobs are declared seldom, and their next tick is the interpreter's business: one at a time.
-            stored.extend(_put(connection, job, payload, now) for job, payload in zip(jobs, payloads, strict=True))
-            return ""
-
-        await self._writer.ask(work)
-        return stored
-
-    async def set_jobs_state(self, jobs: Collection[JobId], state: JobState) -> dict[JobId, JobState]:
+    async def set_jobs_state(
+        self, jobs: Collection[JobId], state: JobState, author: Author | None = None
+    ) -> dict[JobId, JobState]:
         if state is JobState.FINISHED:
             raise Invalid("state", "a job finishes by itself", "scheduled, paused or cancelled")
         ids = list(dict.fromkeys(jobs))
         call = Call("set_jobs", rows.encode((state, ids)))
 
-        def cancel(connection: apsw.Connection, now: Instant) -> str:
-            # Which ticks are due is the interpreter's business too.
-            for job in _jobs(connection, ids):
-                _drop_ticks(connection, job, now, "cancelled")
-            return call_procedures(connection, [call], now)[0]
+        def change(connection: apsw.Connection, now: Instant) -> str:
+            if state is JobState.CANCELLED:
+                # Which ticks are due is the interpreter's business too.
+                for job in stored_jobs(connection, ids):
+                    _drop_ticks(connection, job, now, "cancelled")
+            before = rows.standing.decode(read(connection, "job_states", ids=rows.encode(ids)))
+            [answer] = call_procedures(connection, [call], now)
+            after = dict(rows.job_states.decode(answer))
+            changes = [moved(tenant, job, was, state) for job, tenant, was in before if after[JobId(job)] != was]
+            write_audit(connection, now, _ACTIONS[state], author, changes)
+            return answer
 
-        answer = await self._writer.ask(cancel if state is JobState.CANCELLED else call)
-        return dict(rows.job_states.decode(answer))
+        alone = state is JobState.CANCELLED or author is not None
+        return dict(rows.job_states.decode(await self._writer.ask(change if alone else call)))
 
 
-def _put(connection: apsw.Connection, new: NewJob, payload: str, now: Instant) -> Job:
-    known = connection.execute(QUERIES["job_named"], (new.tenant, new.spec.name)).get
+def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) -> list[Put]:
+    for job in jobs:
+        if job.expected_version is not None and _known(connection, job) is None:
+            raise NotFound(f"there is no job {job.spec.name!r}")
+    made: dict[str, list[Change]] = {}
+    whys: dict[str, str] = {}
+    stored = []
+    for job in jobs:
+        used = _put_before(connection, job, now)
+        if used is not None:
+            stored.append(used)
+            continue
+        known = _known(connection, job)
+        # None if what is stored of it cannot be read: then it is another version whatever it said.
+        before = None if known is None else next(iter(stored_jobs(connection, [known[0]])), None)
+        put = _put(connection, job, known, before, now)
+        stored.append(put)
+        if job.idempotency is not None and put.outcome not in (PutOutcome.EXISTS, PutOutcome.STALE):
+            connection.execute(
+                "INSERT OR REPLACE INTO used_key (tenant, key, made, fingerprint, at) VALUES (?, ?, ?, ?, ?)",
+                (job.tenant, job.idempotency.key, put.job.id, job.idempotency.fingerprint.hex(), now),
+            )
+        if job.author and put.outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
+            differs = None if before is None else what_differs(words_of_job(before), words_of_job(put.job))
+            made.setdefault(job.author, []).append(Change(put.job.tenant, put.job.id, *(differs or ())))
+            whys.setdefault(job.author, job.why)
+    for author, changes in made.items():
+        write_audit(connection, now, "jobs.put", Author(author, why=whys[author]), changes)
+    return stored
+
+
+def _known(connection: apsw.Connection, job: NewJob) -> tuple[JobId, int, JobState] | None:
+    found = connection.execute(QUERIES["job_named"], (job.tenant, job.spec.name)).get
+    if found is None:
+        return None
+    known, version, state = cast(tuple[JobId, int, str], found)
+    return known, version, JobState(state)
+
+
+def _put_before(connection: apsw.Connection, new: NewJob, now: Instant) -> Put | None:
+    """What the declaration's idempotency key was used for, if it was and that is there: the same, or something else."""
+    if new.idempotency is None:
+        return None
+    found = connection.execute(
+        "SELECT made, fingerprint FROM used_key WHERE tenant = ? AND key = ? AND at > ?",
+        (new.tenant, new.idempotency.key, now - KEYS_KEPT),
+    ).get
+    if found is None:
+        return None
+    made, fingerprint = cast(tuple[str, str], found)
+    for job in stored_jobs(connection, [JobId(made)]):
+        same = new.idempotency.fingerprint.hex() == fingerprint
+        return Put(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
+    if not rows.standing.decode(read(connection, "run_states", ids=rows.encode([made]))):
+        return None
+    job = Job(
+        id=JobId(made),
+        tenant=new.tenant,
+        spec=new.spec,
+        version=0,
+        state=JobState.SCHEDULED,
+        next_fire=None,
+        rev=0,
+        payload=new.payload,
+    )
+    return Put(job, PutOutcome.CONFLICT)
+
+
+def _put(
+    connection: apsw.Connection,
+    new: NewJob,
+    known: tuple[JobId, int, JobState] | None,
+    before: Job | None,
+    now: Instant,
+) -> Put:
     if known is None:
-        _make(connection, new, payload, now)
+        _make(connection, new, now)
         _start_schedule(connection, new.id, new, now)
-        return _jobs(connection, [new.id])[0]
-    job, version, state = cast(tuple[JobId, int, str], known)
-    # None if what is stored of it cannot be read: then it is another version whatever it said.
-    before = next(iter(_jobs(connection, [job])), None)
-    ticking = state in (JobState.SCHEDULED, JobState.PAUSED)
+        return Put(stored_jobs(connection, [new.id])[0], PutOutcome.CREATED)
+    job, version, state = known
+    ticking = state in _TICKING
+    same = before is not None and before.spec == new.spec and before.payload == new.payload
+    if before is not None:
+        refused = _refusal(before, new, same)
+        if refused is not None:
+            return Put(before, refused)
+        if same and ticking:
+            return Put(before, PutOutcome.UNCHANGED)
     rescheduled = before is None or before.spec.schedule != new.spec.schedule
     if ticking and rescheduled and before is not None:
         _drop_ticks(connection, before, now, "schedule changed")
-    if before is None or before.spec != new.spec or before.payload != new.payload:
-        _add_version(connection, job, version + 1, new, payload, now)
-        connection.execute("UPDATE job SET version = version + 1, updated_at = ? WHERE id = ?", (now, job))
-        connection.execute("UPDATE schedule SET rev = rev + 1, delay = ? WHERE job_id = ?", (new.spec.fixed_delay, job))
+    if not same:
+        payload = rows.text_of(new.payload)
+        add_version(connection, job, version + 1, new.spec, payload, Author(new.author, why=new.why), now)
     if not ticking:
         connection.execute("UPDATE job SET state = 'scheduled', updated_at = ? WHERE id = ?", (now, job))
+    if not ticking or rescheduled:
         _start_schedule(connection, job, new, now)
-    elif rescheduled:
-        _start_schedule(connection, job, new, now)
-    return _jobs(connection, [job])[0]
+    return Put(stored_jobs(connection, [job])[0], PutOutcome.CHANGED)
 
 
-def _make(connection: apsw.Connection, new: NewJob, payload: str, now: Instant) -> None:
+def _refusal(job: Job, new: NewJob, same: bool) -> PutOutcome | None:
+    """Why a known job is not touched. Whoever asks again because the answer was lost finds what they wanted done."""
+    if new.must_be_new and job.state in _TICKING and not (same and job.id == new.id):
+        return PutOutcome.EXISTS
+    if new.expected_version in (None, job.version) or (same and job.version - 1 == new.expected_version):
+        return None
+    return PutOutcome.STALE
+
+
+def _make(connection: apsw.Connection, new: NewJob, now: Instant) -> None:
     connection.execute(
-        "INSERT INTO job (id, tenant, name, version, state, created_at, updated_at) VALUES (?, ?, ?, 1, ?, ?, ?)",
+        "INSERT INTO job (id, tenant, name, version, state, created_at, updated_at) VALUES (?, ?, ?, 0, ?, ?, ?)",
         (new.id, new.tenant, new.spec.name, JobState.SCHEDULED.value, now, now),
     )
-    _add_version(connection, new.id, 1, new, payload, now)
     connection.execute(
-        "INSERT INTO schedule (job_id, shard, rev, delay) VALUES (?, ?, 0, ?)",
-        (new.id, shard_of(new.id), new.spec.fixed_delay),
+        "INSERT INTO schedule (job_id, shard, rev) VALUES (?, ?, 0)",
+        (new.id, shard_of(new.id)),
     )
+    author = Author(new.author, why=new.why)
+    add_version(connection, new.id, 1, new.spec, rows.text_of(new.payload), author, now)
 
 
-def _add_version(
-    connection: apsw.Connection, job: JobId, version: int, new: NewJob, payload: str, now: Instant
+def add_version(
+    connection: apsw.Connection, job: JobId, version: int, spec: JobSpec, payload: str, author: Author, now: Instant
 ) -> None:
+    """What the job says from now on."""
     connection.execute(
         "INSERT INTO body (task, policy, payload) VALUES (?, ?, ?)",
-        (new.spec.task, rows.policy_text(new.spec.policy), payload),
+        (spec.task, rows.policy_text(spec.policy), payload),
     )
     connection.execute(
-        "INSERT INTO job_version (job_id, version, spec, body, made_at) VALUES (?, ?, ?, ?, ?)",
-        (job, version, rows.encode(new.spec), connection.last_insert_rowid(), now),
+        "INSERT INTO job_version (job_id, version, spec, body, made_by, why, made_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (job, version, rows.encode(spec), connection.last_insert_rowid(), author.name, author.why, now),
     )
+    connection.execute("UPDATE job SET version = ?, updated_at = ? WHERE id = ?", (version, now, job))
+    connection.execute("UPDATE schedule SET rev = rev + 1, delay = ? WHERE job_id = ?", (spec.fixed_delay, job))
 
 
 def _start_schedule(connection: apsw.Connection, job: JobId, new: NewJob, now: Instant) -> None:
@@ -123,7 +219,6 @@ def _drop_ticks(connection: apsw.Connection, job: Job, now: Instant, reason: str
     )
 
 
-def _jobs(connection: apsw.Connection, ids: list[JobId]) -> list[Job]:
-    text = connection.execute(QUERIES["jobs"], {"ids": rows.encode(ids)}).get
-    assert isinstance(text, str)
-    return rows.jobs(text)
+def stored_jobs(connection: apsw.Connection, ids: list[JobId], *, payloads: bool = True) -> list[Job]:
+    """Those that there are and can be read."""
+    return rows.jobs(read(connection, "jobs", ids=rows.encode(ids), payloads=int(payloads)))

@@ -3,21 +3,29 @@
 -- name: runs
 SELECT json_group_array(json_array(
     v.id, v.state, b.task, v.queue, v.tenant, v.priority, v.attempt, v.due, v.created_at, v.lost, v.fence, v.reason,
-    v.job_id, v.scheduled_at, v.started_at, v.finished_at, v.cancel_at IS NOT NULL, v.result, v.error))
+    v.job_id, v.scheduled_at, v.started_at, v.finished_at, v.cancel_at IS NOT NULL, v.result, v.error, v.job_version,
+    b.about, b.policy, v.queued_at, v.session,
+    coalesce(v.executor, (SELECT session.name FROM session WHERE session.id = v.session), ''), v.start_by, v.deadline,
+    v.replay_of, (SELECT progress.told FROM progress WHERE progress.run_id = v.id), coalesce(v.fingerprint, ''),
+    iif(:payloads, b.payload, NULL)))
 FROM (
     SELECT r.id AS id, iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state) AS state,
            r.body AS body, r.queue AS queue, r.tenant AS tenant, r.priority AS priority, r.attempt AS attempt,
            r.due AS due, r.created_at AS created_at, r.lost AS lost, r.fence AS fence, '' AS reason, r.job_id AS job_id,
            r.scheduled_at AS scheduled_at, r.started_at AS started_at, NULL AS finished_at, r.cancel_at AS cancel_at,
-           NULL AS result, NULL AS error
+           NULL AS result, NULL AS error, r.job_version AS job_version, r.queued_at AS queued_at, r.session AS session,
+           NULL AS executor, r.start_by AS start_by, r.deadline AS deadline, r.replay_of AS replay_of,
+           NULL AS fingerprint
     FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value
     UNION ALL
     SELECT w.id, w.state, w.body, w.queue, w.tenant, w.priority, w.attempt, w.due, w.created_at, w.lost, w.fence, '',
-           w.job_id, w.scheduled_at, w.started_at, NULL, NULL, NULL, NULL
+           w.job_id, w.scheduled_at, w.started_at, NULL, NULL, NULL, NULL, w.job_version, NULL, w.session, NULL,
+           w.start_by, w.deadline, w.replay_of, NULL
     FROM json_each(:ids) AS i CROSS JOIN waiting w ON w.id = i.value
     UNION ALL
     SELECT h.id, h.state, h.body, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence,
-           h.reason, h.job_id, h.scheduled_at, h.started_at, h.finished_at, h.cancel_at, h.result, h.error
+           h.reason, h.job_id, h.scheduled_at, h.started_at, h.finished_at, h.cancel_at, iif(:results, h.result, NULL),
+           h.error, h.job_version, h.queued_at, h.session, h.executor, h.start_by, h.deadline, h.replay_of, h.fingerprint
     FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value
 ) AS v CROSS JOIN body b ON b.id = v.body
 
@@ -27,7 +35,9 @@ SELECT json_group_array(json_array(
 FROM attempt WHERE run_id = :run
 
 -- name: jobs
-SELECT json_group_array(json_array(j.id, j.tenant, v.spec, j.version, j.state, s.next_fire, s.rev, b.payload))
+SELECT json_group_array(json_array(
+    j.id, j.tenant, v.spec, j.version, j.state, s.next_fire, s.rev, iif(:payloads, b.payload, 'null'), j.created_at,
+    j.updated_at))
 FROM json_each(:ids) AS i CROSS JOIN job j ON j.id = i.value CROSS JOIN schedule s ON s.job_id = j.id
 CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version CROSS JOIN body b ON b.id = v.body
 
@@ -46,11 +56,26 @@ SELECT json_group_array(json_array(queue, queued, running, oldest_due) ORDER BY 
     FROM run GROUP BY queue
 )
 
+-- name: depths_of
+SELECT json_group_array(json_array(queue, queued, running, oldest_due) ORDER BY queue) FROM (
+    SELECT queue, sum(state = 'queued') AS queued, sum(state = 'running') AS running,
+           min(iif(state = 'queued', due, NULL)) AS oldest_due
+    FROM run WHERE tenant = :tenant GROUP BY queue
+)
+
 -- name: events
-SELECT json_group_array(json_array(position, at, kind, json(runs)) ORDER BY position) FROM (
+SELECT json_group_array(json_array(position, at, kind, json(runs), tenant) ORDER BY position) FROM (
     SELECT o.* FROM outbox_cursor c CROSS JOIN outbox o ON o.position > c.position
     WHERE c.reader = :reader ORDER BY o.position LIMIT :limit
 )
+
+-- name: events_after
+-- With the horizon and the newest position: whoever asks for something else is told so.
+SELECT json_array(
+    outbox_horizon, max(outbox_horizon, coalesce((SELECT max(o.position) FROM outbox o), 0)),
+    json((SELECT json_group_array(json_array(position, at, kind, json(runs), tenant) ORDER BY position) FROM (
+        SELECT o.* FROM outbox o WHERE o.position > :position ORDER BY o.position LIMIT :limit))))
+FROM meta
 
 -- name: upcoming
 -- A merge of the shards' lines, from millisecond to millisecond: runs that are due together cost one look.
@@ -84,7 +109,8 @@ WITH RECURSIVE line (shard, due, job_id) AS (
     ORDER BY 2, 3
     LIMIT :limit
 )
-SELECT json_group_array(json_array(j.id, j.tenant, v.spec, j.version, j.state, l.due, s.rev, 'null'))
+SELECT json_group_array(json_array(
+    j.id, j.tenant, v.spec, j.version, j.state, l.due, s.rev, 'null', j.created_at, j.updated_at))
 FROM line l CROSS JOIN job j ON j.id = l.job_id CROSS JOIN schedule s ON s.job_id = j.id
 CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version
 
@@ -124,3 +150,98 @@ SELECT coalesce((SELECT id FROM job WHERE tenant = :tenant AND name = :name), ''
 
 -- name: shards
 SELECT json(shards) FROM meta
+
+-- name: held
+SELECT json_group_array(json_array(
+    r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
+    r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
+    r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
+FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value AND r.state = 'running' CROSS JOIN body b ON b.id = r.body
+
+-- name: ahead_of
+SELECT coalesce(json((
+    SELECT (SELECT count(*) FROM (
+        SELECT 1 FROM run a INDEXED BY run_ready
+        WHERE a.state = 'queued' AND a.queue = r.queue AND a.lane = r.lane AND (a.rank, a.id) < (r.rank, +r.id)
+        LIMIT :limit))
+    FROM run r WHERE r.id = :run AND r.state = 'queued')), 'null')
+
+-- name: versions
+SELECT json_group_array(json_array(v.version, v.spec, b.payload, v.made_by, v.why, v.made_at) ORDER BY v.version DESC)
+FROM job_version v CROSS JOIN body b ON b.id = v.body WHERE v.job_id = :job
+
+-- name: sessions
+SELECT json_group_array(json_array(
+    s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, json(s.queues),
+    json(s.tasks),
+    (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
+    (SELECT count(*) FROM shard WHERE shard.owner = s.id)) ORDER BY s.id)
+FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until >= :now
+
+-- name: pauses
+SELECT json_group_array(json_array(tenant, queue, since, author, why) ORDER BY tenant, queue) FROM pause
+
+-- name: minutes
+SELECT json_group_array(json_array(
+    at, queue, succeeded, failed, cancelled, skipped, retried, late_total, late_most, took_total, took_most, started)
+    ORDER BY at, queue)
+FROM (
+    SELECT at, queue, sum(succeeded) AS succeeded, sum(failed) AS failed, sum(cancelled) AS cancelled,
+           sum(skipped) AS skipped, sum(retried) AS retried, sum(late_total) AS late_total,
+           max(late_most) AS late_most, sum(took_total) AS took_total, max(took_most) AS took_most,
+           sum(started) AS started
+    FROM minute WHERE at >= :since AND at < :until AND tenant = coalesce(:tenant, tenant) GROUP BY at, queue
+)
+
+-- name: log
+SELECT json_group_array(json_array(position, at, attempt, text) ORDER BY position) FROM (
+    SELECT * FROM log WHERE run_id = :run AND position > :after ORDER BY position LIMIT :limit
+)
+
+-- name: log_sizes
+-- Of each run, also of one that has printed nothing.
+SELECT json_group_object(id, json_array(pieces, size, cut)) FROM (
+    SELECT i.value AS id, count(l.position) AS pieces, coalesce(sum(octet_length(l.text)), 0) AS size,
+           coalesce(max(l.text = :cut), 0) AS cut
+    FROM json_each(:ids) AS i LEFT JOIN log l ON l.run_id = i.value GROUP BY i.value
+)
+
+-- name: tenants
+-- Every name that stands in front of an index, from one to the next.
+WITH RECURSIVE
+    live (name) AS (SELECT min(tenant) FROM run WHERE tenant <> 'default' UNION ALL
+        SELECT (SELECT min(tenant) FROM run WHERE tenant <> 'default' AND tenant > live.name) FROM live WHERE live.name IS NOT NULL),
+    later (name) AS (SELECT min(tenant) FROM waiting WHERE tenant <> 'default' UNION ALL
+        SELECT (SELECT min(tenant) FROM waiting WHERE tenant <> 'default' AND tenant > later.name) FROM later WHERE later.name IS NOT NULL),
+    ended (name) AS (SELECT min(tenant) FROM history WHERE tenant <> 'default' UNION ALL
+        SELECT (SELECT min(tenant) FROM history WHERE tenant <> 'default' AND tenant > ended.name) FROM ended WHERE ended.name IS NOT NULL),
+    declared (name) AS (SELECT min(tenant) FROM job UNION ALL
+        SELECT (SELECT min(tenant) FROM job WHERE tenant > declared.name) FROM declared WHERE declared.name IS NOT NULL)
+SELECT json_group_array(json_array(n.name, coalesce(t.quotas, '{}'), coalesce(t.created_at, 0)) ORDER BY n.name)
+FROM (
+    SELECT name FROM tenant UNION SELECT name FROM live UNION SELECT name FROM later UNION SELECT name FROM ended
+    UNION SELECT name FROM declared UNION SELECT 'default'
+) AS n LEFT JOIN tenant t ON t.name = n.name
+WHERE n.name IS NOT NULL
+
+-- name: keys
+SELECT json_group_array(json_array(
+    id, tenant, name, role, secret_hash, json(queues), made_by, created_at, expires_at, revoked_at, last_used_at)
+    ORDER BY created_at DESC, id DESC)
+FROM api_key WHERE (:tenant IS NULL OR tenant = :tenant) AND (:id IS NULL OR id = :id)
+
+-- name: run_states
+-- Where runs stand, for the audit; in the order asked for.
+SELECT json_group_array(json_array(id, tenant, state) ORDER BY n) FROM (
+    SELECT i.key AS n, r.id AS id, r.tenant AS tenant,
+           iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state) AS state
+    FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value
+    UNION ALL
+    SELECT i.key, w.id, w.tenant, w.state FROM json_each(:ids) AS i CROSS JOIN waiting w ON w.id = i.value
+    UNION ALL
+    SELECT i.key, h.id, h.tenant, h.state FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value
+)
+
+-- name: job_states
+SELECT json_group_array(json_array(j.id, j.tenant, j.state) ORDER BY i.key)
+FROM json_each(:ids) AS i CROSS JOIN job j ON j.id = i.value

@@ -5,25 +5,26 @@ from collections.abc import Sequence
 from mainspring.adapters.store.sqlite import rows
 from mainspring.adapters.store.sqlite.part import Part
 from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import Instant
+from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Job, LedgerEntry
 from mainspring.domain.run import AttemptView, RunView
-from mainspring.ports.store import Depth, EventBatch
+from mainspring.ports.store import EVENTS_KEPT, Depth, EventBatch
 
 
 class SqliteReading(Part):
     async def now(self) -> Instant:
         return self._time.now()
 
-    async def runs(self, ids: Sequence[RunId]) -> list[RunView | None]:
-        found = rows.run_views(await self._reader.read("runs", ids=rows.encode(list(dict.fromkeys(ids)))))
+    async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
+        asked = rows.encode(list(dict.fromkeys(ids)))
+        found = rows.run_views(await self._reader.read("runs", ids=asked, payloads=int(payloads), results=1))
         return [found.get(run) for run in ids]
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
         return rows.attempts(await self._reader.read("attempts", run=run))
 
     async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
-        found = rows.jobs(await self._reader.read("jobs", ids=rows.encode(list(dict.fromkeys(ids)))))
+        found = rows.jobs(await self._reader.read("jobs", ids=rows.encode(list(dict.fromkeys(ids))), payloads=1))
         by_id = {job.id: job for job in found}
         return [by_id.get(job) for job in ids]
 
@@ -34,19 +35,21 @@ class SqliteReading(Part):
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         return rows.ledger_entries(await self._reader.read("ledger", job=job, since=since, until=until, limit=limit))
 
-    async def depths(self) -> list[Depth]:
-        return rows.depths(await self._reader.read("depths"))
+    async def depths(self, tenant: str | None = None) -> list[Depth]:
+        if tenant is None:
+            return rows.depths(await self._reader.read("depths"))
+        return rows.depths(await self._reader.read("depths_of", tenant=tenant))
 
 
 class SqliteOutbox(Part):
-    async def attach_reader(self, name: str) -> None:
-        await self._writer.call("attach_reader", name)
+    async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
+        await self._writer.call("attach_reader", name, size=-1 if ttl is None else ttl)
 
     async def detach_reader(self, name: str) -> None:
-        await self._writer.call("detach_reader", name)
+        await self._writer.call("detach_reader", name, size=EVENTS_KEPT)
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:
         return rows.event_batches(await self._reader.read("events", reader=name, limit=limit))
 
-    async def acknowledge(self, name: str, position: int) -> None:
-        await self._writer.call("acknowledge", name, size=position)
+    async def acknowledge(self, name: str, position: str) -> None:
+        await self._writer.call("acknowledge", name, size=int(position))

@@ -2,9 +2,14 @@
 
 from mainspring.adapters.store.sqlite import rows
 from mainspring.adapters.store.sqlite.workforce import SqliteWorkforce
-from mainspring.domain.instant import Micros
+from mainspring.domain.fingerprint import fingerprint_of
+from mainspring.domain.instant import SECOND, Micros
 from mainspring.domain.run import HeldRun
-from mainspring.ports.store import Retention
+from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, Retention
+
+#: How far the figures are behind: processes that share a file do not agree on the time to the microsecond.
+_BEHIND: Micros = 15 * SECOND
+_DEADLINE = fingerprint_of("deadline", "")
 
 
 class SqliteReaping(SqliteWorkforce):
@@ -16,7 +21,7 @@ class SqliteReaping(SqliteWorkforce):
         return await self._held(await self._reader.read("overdue_runs", before=before, limit=limit))
 
     async def expire(self, limit: int) -> int:
-        return int(await self._writer.call("expire", size=limit))
+        return int(await self._writer.call("expire", _DEADLINE, size=limit))
 
     async def sweep(self, limit: int) -> int:
         # Looking costs as much as there are keys, so it is done beside the writing; what it finds is looked at again.
@@ -26,7 +31,11 @@ class SqliteReaping(SqliteWorkforce):
         return int(await self._writer.call("sweep", found))
 
     async def tidy(self) -> None:
-        """SQLite reuses its pages and checkpoints its log as it goes."""
+        """SQLite reuses its pages and checkpoints its log as it goes. What is left is what the contract asks for."""
+        batch = rows.encode((KEYS_KEPT, EVENTS_KEPT, _BEHIND))
+        while await self._writer.call("tidy", batch) != "0":
+            # Others get their turn in between.
+            continue
 
     async def prune(self, retention: Retention, limit: int) -> int:
         batch = rows.encode((retention.succeeded, retention.unsuccessful, retention.ledger))

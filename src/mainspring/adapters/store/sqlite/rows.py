@@ -9,16 +9,19 @@ from typing import Literal
 
 import msgspec
 
-from mainspring.adapters.store.unreadable import name_unreadable_job, read_rows
+from mainspring.adapters.store.unreadable import UNREADABLE, name_unreadable_job, read_rows
+from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
 from mainspring.domain.ids import JobId, RunId, SessionId, stable_hash
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Fire, Job, JobSpec, JobState, LedgerEntry, Overlap, tick_run_id
 from mainspring.domain.run import (
     DEFAULT_POLICY,
+    About,
     AttemptView,
     HeldRun,
     NewRun,
     Outcome,
+    Progress,
     RunPolicy,
     RunState,
     RunView,
@@ -26,6 +29,8 @@ from mainspring.domain.run import (
     Verdict,
     settle_unreadable,
 )
+from mainspring.ports.access import AuditEntry
+from mainspring.ports.catalog import DeadGroup, JobVersion, LogLine, Minute, Pause, SessionView
 from mainspring.ports.store import Depth, EventBatch
 
 #: No JSON begins with this.
@@ -61,6 +66,14 @@ def policy_text(policy: RunPolicy) -> str | None:
 @lru_cache(maxsize=10_000)
 def policy_of(text: str | None) -> RunPolicy:
     return DEFAULT_POLICY if text is None else msgspec.json.decode(text, type=RunPolicy)
+
+
+def about_text(about: About | None) -> str | None:
+    return None if about is None else encode(about)
+
+
+def about_of(text: str | None) -> About | None:
+    return None if text is None else msgspec.json.decode(text, type=About)
 
 
 @lru_cache(maxsize=10_000)
@@ -102,6 +115,26 @@ def submit_item(run: NewRun, shard: int) -> tuple[object, ...]:
     )
 
 
+def asks_for_more(run: NewRun) -> bool:
+    """Whether a run has something that the engine itself does not need. Most have not."""
+    return bool(run.about or run.job or run.idempotency or run.author or run.replay_of)
+
+
+def submit_more_item(run: NewRun, shard: int) -> tuple[object, ...]:
+    job, idempotency = run.job, run.idempotency
+    return (
+        *submit_item(run, shard),
+        about_text(run.about),
+        None if job is None else job.id,
+        None if job is None else job.version,
+        None if job is None else job.scheduled_at,
+        int(job is not None and job.kind == "backfill"),
+        None if idempotency is None else idempotency.key,
+        None if idempotency is None else idempotency.fingerprint.hex(),
+        run.author,
+    )
+
+
 def settle_item(settlement: Settlement) -> tuple[object, ...]:
     result = settlement.result
     return (
@@ -113,6 +146,7 @@ def settle_item(settlement: Settlement) -> tuple[object, ...]:
         settlement.delay,
         None if result is None else text_of(result),
         settlement.error,
+        settlement.fingerprint or None,
     )
 
 
@@ -189,6 +223,18 @@ class _View(msgspec.Struct, array_like=True, frozen=True, gc=False):
     cancel_requested: int
     result: str | None
     error: str | None
+    job_version: int | None
+    about: str | None
+    policy: str | None
+    queued_at: Instant | None
+    session: SessionId | None
+    executor: str
+    start_by: Instant | None
+    deadline: Instant | None
+    replay_of: RunId | None
+    progress: str | None
+    fingerprint: str
+    payload: str | None
 
 
 class _Job(msgspec.Struct, array_like=True, frozen=True):
@@ -200,6 +246,67 @@ class _Job(msgspec.Struct, array_like=True, frozen=True):
     next_fire: Instant | None
     rev: int
     payload: str
+    created_at: Instant
+    updated_at: Instant
+
+
+class _Session(msgspec.Struct, array_like=True, frozen=True):
+    id: SessionId
+    kind: Literal["worker", "scheduler"]
+    name: str
+    version: str
+    datacenter: str
+    started_at: Instant
+    lease_until: Instant
+    lease: int
+    owner: str
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    running: int
+    draining: int
+    shards: int
+
+
+class _Minute(msgspec.Struct, array_like=True, frozen=True):
+    at: Instant
+    queue: str
+    succeeded: int
+    failed: int
+    cancelled: int
+    skipped: int
+    retried: int
+    late_total: int
+    late_most: int
+    took_total: int
+    took_most: int
+    started: int
+
+
+class _Key(msgspec.Struct, array_like=True, frozen=True):
+    id: str
+    tenant: str | None
+    name: str
+    role: Role
+    secret_hash: str
+    queues: tuple[str, ...]
+    made_by: str
+    created_at: Instant
+    expires_at: Instant | None
+    revoked_at: Instant | None
+    last_used_at: Instant | None
+
+
+class _Audit(msgspec.Struct, array_like=True, frozen=True):
+    position: int
+    at: Instant
+    tenant: str
+    author: str
+    action: str
+    target: str
+    count: int
+    before: str | None
+    after: str | None
+    why: str
 
 
 _held = msgspec.json.Decoder(list[_Held])
@@ -210,13 +317,31 @@ _ledger = msgspec.json.Decoder(
     list[tuple[JobId, Instant, Literal["run", "skipped"], str, RunId | None, int, int, int, Instant | None]]
 )
 _depths = msgspec.json.Decoder(list[tuple[str, int, int, Instant | None]])
-_events = msgspec.json.Decoder(list[tuple[int, Instant, str, tuple[RunId, ...]]])
+_Event = tuple[int, Instant, str, tuple[RunId, ...], str]
+_events = msgspec.json.Decoder(list[_Event])
+_following = msgspec.json.Decoder(tuple[int, int, list[_Event]])
+_versions = msgspec.json.Decoder(list[tuple[int, str, str, str, str, Instant]])
+_sessions = msgspec.json.Decoder(list[_Session])
+_pauses = msgspec.json.Decoder(list[tuple[str, str, Instant, str, str]])
+_minutes = msgspec.json.Decoder(list[_Minute])
+_log = msgspec.json.Decoder(list[tuple[int, Instant, int, str]])
+_log_sizes = msgspec.json.Decoder(dict[str, tuple[int, int, int]])
+_tenants = msgspec.json.Decoder(list[tuple[str, str, Instant]])
+_keys = msgspec.json.Decoder(list[_Key])
+_numbers = msgspec.json.Decoder(list[int])
+_audits = msgspec.json.Decoder(list[_Audit])
+_dead_groups = msgspec.json.Decoder(list[tuple[str, str, str, int, Instant, Instant, RunId, str]])
 
 accepted = msgspec.json.Decoder(list[tuple[int, RunState, int]])
+accepted_more = msgspec.json.Decoder(list[tuple[RunId, RunState, int, int]])
 verdicts = msgspec.json.Decoder(list[tuple[int, Verdict]])
 run_states = msgspec.json.Decoder(list[tuple[RunId, RunState]])
 job_states = msgspec.json.Decoder(list[tuple[JobId, JobState]])
-beat = msgspec.json.Decoder(tuple[Instant, int, tuple[RunId, ...], int])
+#: (id, tenant, state), for the audit.
+standing = msgspec.json.Decoder(list[tuple[str, str, str]])
+strings = msgspec.json.Decoder(list[str])
+number = msgspec.json.Decoder(int | None)
+beat = msgspec.json.Decoder(tuple[Instant, int, tuple[RunId, ...], int, int])
 staged = msgspec.json.Decoder(tuple[Instant, int, list[str], int, int])
 fired = msgspec.json.Decoder(list[tuple[int, int, list[str]]])
 pairs = msgspec.json.Decoder(list[tuple[int, int]])
@@ -275,9 +400,29 @@ def run_views(text: str) -> dict[RunId, RunView]:
             cancel_requested=row.cancel_requested != 0,
             result=None if row.result is None else bytes_of(row.result),
             error=row.error,
+            job_version=row.job_version,
+            about=about_of(row.about),
+            policy=DEFAULT_POLICY if row.policy is None else _policy_shown(row.policy),
+            queued_at=row.queued_at,
+            session=row.session,
+            executor=row.executor,
+            start_by=row.start_by,
+            deadline=row.deadline,
+            replay_of=row.replay_of,
+            progress=None if row.progress is None else msgspec.json.decode(row.progress, type=Progress),
+            fingerprint=row.fingerprint,
+            payload=None if row.payload is None else bytes_of(row.payload),
         )
         for row in _views.decode(text)
     }
+
+
+def _policy_shown(text: str) -> RunPolicy:
+    """One that cannot be read must not hide its run."""
+    try:
+        return policy_of(text)
+    except UNREADABLE:
+        return DEFAULT_POLICY
 
 
 def jobs(text: str) -> list[Job]:
@@ -298,6 +443,8 @@ def _job(row: _Job) -> Job:
         next_fire=row.next_fire,
         rev=row.rev,
         payload=bytes_of(row.payload),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
     )
 
 
@@ -342,6 +489,112 @@ def depths(text: str) -> list[Depth]:
 
 
 def event_batches(text: str) -> list[EventBatch]:
+    return _batches(_events.decode(text))
+
+
+def following(text: str) -> tuple[int, int, list[EventBatch]]:
+    """The horizon, the newest position, and batches."""
+    horizon, newest, events = _following.decode(text)
+    return horizon, newest, _batches(events)
+
+
+def _batches(events: list[_Event]) -> list[EventBatch]:
     return [
-        EventBatch(position=position, at=at, kind=kind, runs=runs) for position, at, kind, runs in _events.decode(text)
+        EventBatch(position=place(position), at=at, kind=kind, runs=runs, tenant=tenant)
+        for position, at, kind, runs, tenant in events
+    ]
+
+
+def place(position: int) -> str:
+    """A position in the stream of events, which sorts as text."""
+    return f"{position:020d}"
+
+
+def job_versions(text: str) -> list[JobVersion]:
+    """Those that can be read."""
+    found, _ = read_rows(_versions.decode(text), _version)
+    return found
+
+
+def _version(row: tuple[int, str, str, str, str, Instant]) -> JobVersion:
+    version, spec, payload, made_by, why, made_at = row
+    return JobVersion(
+        version=version, spec=spec_of(spec), payload=bytes_of(payload), made_by=made_by, why=why, made_at=made_at
+    )
+
+
+def sessions(text: str) -> list[SessionView]:
+    return [
+        SessionView(**{**msgspec.structs.asdict(row), "draining": row.draining != 0}) for row in _sessions.decode(text)
+    ]
+
+
+def pauses(text: str) -> list[Pause]:
+    return [
+        Pause(tenant=tenant or None, queue=queue or None, since=since, author=author, why=why)
+        for tenant, queue, since, author, why in _pauses.decode(text)
+    ]
+
+
+def minutes(text: str) -> list[Minute]:
+    return [Minute(**msgspec.structs.asdict(row)) for row in _minutes.decode(text)]
+
+
+def log_lines(text: str) -> list[LogLine]:
+    return [
+        LogLine(position=position, at=at, attempt=attempt, text=printed)
+        for position, at, attempt, printed in _log.decode(text)
+    ]
+
+
+def log_sizes(text: str) -> dict[RunId, tuple[int, int, bool]]:
+    """Of each run: how many pieces, how many bytes, and whether it is cut."""
+    return {RunId(run): (pieces, size, bool(cut)) for run, (pieces, size, cut) in _log_sizes.decode(text).items()}
+
+
+def tenants(text: str) -> list[Tenant]:
+    return [tenant(*row) for row in _tenants.decode(text)]
+
+
+def tenant(name: str, quotas: str, created_at: Instant) -> Tenant:
+    return Tenant(name=name, quotas=msgspec.json.decode(quotas, type=Quotas), created_at=created_at)
+
+
+def keys(text: str) -> list[ApiKey]:
+    return [
+        ApiKey(**{**msgspec.structs.asdict(row), "secret_hash": bytes.fromhex(row.secret_hash)})
+        for row in _keys.decode(text)
+    ]
+
+
+def audit_entries(text: str) -> list[AuditEntry]:
+    return [
+        AuditEntry(
+            **{
+                **msgspec.structs.asdict(row),
+                "before": None if row.before is None else row.before.encode(),
+                "after": None if row.after is None else row.after.encode(),
+            }
+        )
+        for row in _audits.decode(text)
+    ]
+
+
+def heard(text: str) -> list[bool]:
+    return [answer != 0 for answer in _numbers.decode(text)]
+
+
+def dead_groups(text: str) -> list[DeadGroup]:
+    return [
+        DeadGroup(
+            fingerprint=fingerprint,
+            task=task,
+            reason=reason,
+            count=count,
+            first_at=first_at,
+            last_at=last_at,
+            sample=sample,
+            error=error,
+        )
+        for fingerprint, task, reason, count, first_at, last_at, sample, error in _dead_groups.decode(text)
     ]

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+from mainspring.adapters.store.seen import Seen
+from mainspring.adapters.store.sqlite.access import SqliteAccess
+from mainspring.adapters.store.sqlite.catalog import SqliteCatalog, SqliteReports
 from mainspring.adapters.store.sqlite.coordination import SqliteCoordination
 from mainspring.adapters.store.sqlite.jobs import SqliteJobs
+from mainspring.adapters.store.sqlite.operations import SqliteOperations
 from mainspring.adapters.store.sqlite.reading import SqliteOutbox, SqliteReading
 from mainspring.adapters.store.sqlite.reaping import SqliteReaping
 from mainspring.adapters.store.sqlite.staging import SqliteStaging
@@ -11,6 +15,7 @@ from mainspring.adapters.store.sqlite.steady_time import SteadyTime
 from mainspring.adapters.store.sqlite.submissions import SqliteSubmissions
 from mainspring.adapters.store.sqlite.threads import Reader, Writer
 from mainspring.domain.ids import MAX_SHARDS
+from mainspring.ports.catalog import Reads
 from mainspring.ports.clock import Clock
 
 
@@ -21,6 +26,10 @@ class SqliteStore(
     SqliteReaping,
     SqliteReading,
     SqliteOutbox,
+    SqliteCatalog,
+    SqliteReports,
+    SqliteAccess,
+    SqliteOperations,
     SqliteCoordination,
 ):
     """Store and coordinator. Several processes may open the same file; several loops may use the same object.
@@ -36,11 +45,13 @@ class SqliteStore(
         self._time = SteadyTime(clock)
         self._writer = Writer(path, self._time, shards)
         self._reader = Reader(path)
+        self._browser = Reader(path, "mainspring-sqlite-browser")
 
     async def open(self) -> None:
         await self._writer.start()
         try:
             await self._reader.start()
+            await self._browser.start()
             # The file knows better: it was fixed when the store was made.
             self.shards = int(await self._reader.read("shards"))
         except BaseException:
@@ -48,5 +59,9 @@ class SqliteStore(
             raise
 
     async def close(self) -> None:
+        await self._browser.stop()
         await self._reader.stop()
         await self._writer.stop()
+
+    def seen_by(self, tenant: str | None) -> Reads:
+        return self if tenant is None else Seen(self, tenant)

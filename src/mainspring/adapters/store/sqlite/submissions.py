@@ -2,17 +2,25 @@
 
 from collections.abc import Collection, Sequence
 
+import apsw
+
 from mainspring.adapters.store.sqlite import rows
+from mainspring.adapters.store.sqlite.audit import moved, write_audit
 from mainspring.adapters.store.sqlite.part import Part
+from mainspring.adapters.store.sqlite.threads import Call, call_procedures, read
 from mainspring.domain.ids import RunId
+from mainspring.domain.instant import Instant
 from mainspring.domain.run import NewRun, RunState
-from mainspring.ports.store import Accepted
+from mainspring.ports.access import Author
+from mainspring.ports.store import KEYS_KEPT, Accepted
 
 
 class SqliteSubmissions(Part):
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if not runs:
             return []
+        if any(map(rows.asks_for_more, runs)):
+            return await self._submit_more(runs)
         batch = rows.encode([rows.submit_item(run, self._shard_of(run.id)) for run in runs])
         answer = await self._writer.call("submit", batch, size=len(runs))
         accepted = [Accepted(run.id, RunState.QUEUED, True) for run in runs]
@@ -20,6 +28,30 @@ class SqliteSubmissions(Part):
             accepted[place] = Accepted(runs[place].id, state, new != 0)
         return accepted
 
-    async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
-        answer = await self._writer.call("cancel", rows.encode(list(dict.fromkeys(runs))))
+    async def _submit_more(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        batch = rows.encode([rows.submit_more_item(run, self._shard_of(run.id)) for run in runs])
+        answer = await self._writer.call("submit_more", batch, size=KEYS_KEPT)
+        return [
+            Accepted(run, state, new != 0, conflict != 0)
+            for run, state, new, conflict in rows.accepted_more.decode(answer)
+        ]
+
+    async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
+        ids = rows.encode(list(dict.fromkeys(runs)))
+        call = Call("cancel", ids)
+
+        def cancel(connection: apsw.Connection, now: Instant) -> str:
+            before = rows.standing.decode(read(connection, "run_states", ids=ids))
+            [answer] = call_procedures(connection, [call], now)
+            after = dict(rows.run_states.decode(answer))
+            changes = [
+                moved(tenant, run, state, after[RunId(run)])
+                for run, tenant, state in before
+                if after[RunId(run)] != state
+            ]
+            write_audit(connection, now, "runs.cancel", author, changes)
+            return answer
+
+        # Whoever has no author shares a commit with others.
+        answer = await self._writer.ask(call if author is None else cancel)
         return dict(rows.run_states.decode(answer))

@@ -1,4 +1,4 @@
-"""The two threads that talk to SQLite: one writes, one reads. Loops ask them and wait for an answer.
+"""The threads that talk to SQLite: one writes, one reads for the engine, one for people. Loops ask and wait.
 
 apsw gives the interpreter away while SQLite works and must win it back afterwards, against a loop that is busy. So a
 request is a text in and a text out, however many rows it is about, and requests that wait together are one statement
@@ -28,6 +28,8 @@ LARGEST_GROUP = 16
 
 #: What must be done by the interpreter, inside a transaction of its own.
 Work: TypeAlias = Callable[[apsw.Connection, Instant], str]
+#: The same for reading: several looks at one state of the database.
+Look: TypeAlias = Callable[[apsw.Connection], str]
 Answer: TypeAlias = str | Exception
 Ask = TypeVar("Ask")
 
@@ -45,7 +47,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     """A named read and its parameters."""
 
     name: str
-    parameters: dict[str, str | int]
+    parameters: dict[str, str | int | None]
 
 
 class _Request(Generic[Ask]):
@@ -206,25 +208,42 @@ class Writer(DatabaseThread[Call | Work]):
         return answer
 
 
-class Reader(DatabaseThread[Query]):
+class Reader(DatabaseThread[Query | Look]):
     """Serves reads one by one, beside whatever is being written."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__("mainspring-sqlite-reader", lambda: connections.open_for_reading(path))
+    def __init__(self, path: Path, name: str = "mainspring-sqlite-reader") -> None:
+        super().__init__(name, lambda: connections.open_for_reading(path))
 
-    async def read(self, query: str, **parameters: str | int) -> str:
+    async def read(self, query: str, **parameters: str | int | None) -> str:
         return await self.ask(Query(query, parameters))
 
-    def _serve(self, connection: apsw.Connection, asks: Sequence[Query]) -> list[Answer]:
-        return [self._read(connection, query) for query in asks]
+    def _serve(self, connection: apsw.Connection, asks: Sequence[Query | Look]) -> list[Answer]:
+        return [self._read(connection, ask) if isinstance(ask, Query) else self._look(connection, ask) for ask in asks]
 
     def _read(self, connection: apsw.Connection, query: Query) -> Answer:
         try:
-            answer = connection.execute(connections.QUERIES[query.name], query.parameters).get
+            return read(connection, query.name, **query.parameters)
         except apsw.Error as error:
             return connections.meaning(error)
-        assert isinstance(answer, str)
-        return answer
+
+    def _look(self, connection: apsw.Connection, look: Look) -> Answer:
+        try:
+            connection.execute("BEGIN")
+            try:
+                return look(connection)
+            finally:
+                connection.execute("ROLLBACK")
+        except apsw.Error as error:
+            return connections.meaning(error)
+        except Exception as error:
+            return error
+
+
+def read(connection: apsw.Connection, query: str, **parameters: str | int | None) -> str:
+    """The answer of a named read."""
+    answer = connection.execute(connections.QUERIES[query], parameters).get
+    assert isinstance(answer, str)
+    return answer
 
 
 def call_procedures(connection: apsw.Connection, calls: Sequence[Call], now: Instant) -> tuple[str, ...]:

@@ -13,7 +13,18 @@ from mainspring.ports.store import Beat, NewSession, Want
 
 class SqliteWorkforce(Part):
     async def open_session(self, session: NewSession) -> SessionId:
-        batch = rows.encode((session.name, session.kind, session.ttl, session.version, session.datacenter))
+        batch = rows.encode(
+            (
+                session.name,
+                session.kind,
+                session.ttl,
+                session.version,
+                session.datacenter,
+                session.queues,
+                session.tasks,
+                session.owner,
+            )
+        )
         return SessionId(int(await self._writer.call("open_session", batch)))
 
     async def beat(
@@ -21,14 +32,18 @@ class SqliteWorkforce(Part):
     ) -> Beat:
         batch = rows.encode((ttl, list(held), list(pending)))
         answer = await self._writer.call("beat", batch, who=session, size=last_claim)
-        now, alive, cancels, returned = rows.beat.decode(answer)
-        return Beat(now=now, alive=alive != 0, cancels=cancels, returned=returned)
+        now, alive, cancels, returned, draining = rows.beat.decode(answer)
+        return Beat(
+            now=now, alive=alive != 0, cancels=cancels, returned=returned, draining=alive != 0 and draining != 0
+        )
 
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
-        limits: Counter[str] = Counter()
+        limits: Counter[tuple[str, str | None]] = Counter()
         for want in wants:
-            limits[want.queue] += max(want.limit, 0)
-        batch = rows.encode(list(limits.items()))
+            limits[want.queue, want.tenant] += max(want.limit, 0)
+        # Those for one tenant come last: only they look at what was picked before them.
+        places = sorted(limits, key=lambda place: place[1] is not None)
+        batch = rows.encode([(queue, limits[queue, tenant], tenant) for queue, tenant in places])
         return await self._held(await self._writer.call("claim", batch, who=session, size=number))
 
     async def _held(self, answer: str) -> list[HeldRun]:

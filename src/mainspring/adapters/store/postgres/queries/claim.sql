@@ -1,11 +1,16 @@
 -- name: claim
 -- Start the best runs of some queues: the attempt is counted and the batch gets one fence, in one statement.
+-- Where anything is paused or a tenant has a quota it finds nothing: then claim_best looks closer.
 -- A claim that was overtaken between its fence and its rows must still give a greater one than the run had.
 -- `= ANY (ARRAY(…))` pins the plan: the array is built from the ready index, then the primary key is probed.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), alive AS MATERIALIZED (
-    SELECT s.id FROM mainspring.session s, clock WHERE s.id = $1 AND s.live AND s.lease_until > clock.now FOR SHARE OF s
+    SELECT s.id FROM mainspring.session s, clock
+    WHERE s.id = $1 AND s.live AND s.lease_until > clock.now
+      AND NOT EXISTS (SELECT FROM mainspring.pause)
+      AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
+    FOR SHARE OF s
 ), batch AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
 ), taken AS (
@@ -27,17 +32,75 @@ WITH clock AS MATERIALIZED (
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
               run.rank, run.cancel_at
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, 'run.started', (SELECT array_agg(id) FROM taken) FROM clock
-    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM taken)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'run.started', tenant, array_agg(id) FROM taken
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT t.*, b.task, b.policy, b.payload
 FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
 ORDER BY t.rank, t.id
 
+-- name: is_limited
+SELECT EXISTS (SELECT FROM mainspring.pause) OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
+
+-- name: claiming_session
+-- The first step of a claim that must look closer.
+SELECT s.id FROM mainspring.session s
+WHERE s.id = $1 AND s.live AND s.lease_until > mainspring.now_us() FOR SHARE OF s
+
+-- name: paused_here
+SELECT tenant, queue FROM mainspring.pause WHERE queue = ANY ($1::int[] || 0)
+
+-- name: lock_quotas
+-- One claim at a time where quotas are to be kept; what others have claimed is counted by the next statement.
+SELECT number, running FROM mainspring.tenant
+WHERE running IS NOT NULL AND ($1::int[] IS NULL OR number = ANY ($1::int[])) ORDER BY number FOR UPDATE
+
+-- name: running_of
+SELECT tenant, count(*) AS running FROM mainspring.run WHERE state = 4 AND tenant = ANY ($1::int[]) GROUP BY tenant
+
+-- name: claim_best
+-- The best of a queue, of one tenant (null: any), but of none of those that are paused or have no room.
+SELECT r.id, r.tenant FROM mainspring.run r
+WHERE r.queue = $1 AND r.lane = 0 AND r.state = 3
+  AND ($2::int IS NULL OR r.tenant = $2) AND r.tenant <> ALL ($3::int[]) AND r.id <> ALL ($4::uuid[])
+  AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= mainspring.now_us())
+  AND (r.deadline IS NULL OR r.deadline > mainspring.now_us())
+ORDER BY r.rank, r.id LIMIT $5 FOR UPDATE SKIP LOCKED
+
+-- name: claim_chosen
+-- Start runs that the caller has locked.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), batch AS MATERIALIZED (
+    SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence
+), taken AS (
+    UPDATE mainspring.run
+    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = $2, session = $1,
+        started_at = clock.now, attempt_until = least(clock.now + run.timeout, run.deadline)
+    FROM clock, batch
+    WHERE run.id = ANY ($3::uuid[])
+    RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
+              run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
+              run.rank, run.cancel_at
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'run.started', tenant, array_agg(id) FROM taken
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
+)
+SELECT t.*, b.task, b.policy, b.payload
+FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
+ORDER BY t.rank, t.id
+
+-- name: held
+SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
+       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, b.task, b.policy, b.payload
+FROM mainspring.run r JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
+WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL
+
 -- name: open_session
-INSERT INTO mainspring.session (kind, name, datacenter, version, started_at, lease_until)
-SELECT $1, $2, $3, $4, now, now + $5::bigint FROM (SELECT mainspring.now_us() AS now) AS clock
+INSERT INTO mainspring.session (kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner)
+SELECT $1, $2, $3, $4, now, now + $5::bigint, $5::bigint, $6, $7, $8 FROM (SELECT mainspring.now_us() AS now) AS clock
 RETURNING id
 
 -- name: beat
@@ -48,24 +111,25 @@ WITH clock AS MATERIALIZED (
 ), kept AS (
     UPDATE mainspring.session s SET lease_until = clock.now + $2::bigint
     FROM clock WHERE s.id = $1 AND s.live
-    RETURNING s.id
+    RETURNING s.id, s.draining
 ), mine AS MATERIALIZED (
     SELECT r.id, r.cancel_at, r.claim <= $5 AND r.claim <> ALL ($4::int[]) AND r.id <> ALL ($3::uuid[]) AS unknown
     FROM mainspring.run r WHERE r.session = $1 AND r.state = 4
 ), returned AS (
     UPDATE mainspring.run r
     SET state = 3, attempt = r.attempt - 1, rev = r.rev + 1, claim = NULL, session = NULL, started_at = NULL,
-        attempt_until = NULL
+        attempt_until = NULL, queued_at = (SELECT now FROM clock)
     FROM kept
     WHERE r.id = ANY (ARRAY(SELECT id FROM mine WHERE unknown AND cancel_at IS NULL))
       AND r.session = $1 AND r.claim <= $5 AND r.cancel_at IS NULL
-    RETURNING r.id
+    RETURNING r.id, r.tenant
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, 'run.released', (SELECT array_agg(id) FROM returned) FROM clock
-    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM returned)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'run.released', tenant, array_agg(id) FROM returned
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT clock.now, EXISTS (SELECT FROM kept) AS alive, (SELECT count(*) FROM returned) AS returned,
+       coalesce((SELECT draining FROM kept), false) AS draining,
        ARRAY(SELECT mine.id FROM mine, kept WHERE unknown AND cancel_at IS NOT NULL) AS cancelled_unknown,
        ARRAY(SELECT id FROM mine WHERE NOT unknown AND cancel_at IS NOT NULL AND id = ANY ($3::uuid[])) AS cancels
 FROM clock

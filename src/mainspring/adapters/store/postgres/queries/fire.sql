@@ -27,10 +27,10 @@ WITH clock AS MATERIALIZED (
                   timeout, start_by, deadline, body_id, origin)
     JOIN moved m ON m.job_id = t.job_id
 ), recorded AS (
-    INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at)
+    INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant)
     SELECT t.job_id, t.scheduled_at, CASE WHEN t.busy THEN 2 ELSE t.decision END, t.version, t.epoch,
            CASE WHEN NOT t.busy THEN t.run_id END,
-           CASE WHEN t.busy AND t.decision = 1 THEN 'overlap' ELSE t.reason END, t.ticks, t.last_at
+           CASE WHEN t.busy AND t.decision = 1 THEN 'overlap' ELSE t.reason END, t.ticks, t.last_at, t.tenant
     FROM ticks t ON CONFLICT DO NOTHING
     RETURNING job_id, scheduled_at, decision
 ), made AS MATERIALIZED (
@@ -50,9 +50,9 @@ WITH clock AS MATERIALIZED (
            m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin
     FROM made m, clock WHERE m.due > clock.now
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, 'run.submitted', (SELECT array_agg(run_id) FROM made) FROM clock
-    WHERE EXISTS (SELECT FROM made) AND EXISTS (SELECT FROM mainspring.outbox_cursor)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'run.submitted', tenant, array_agg(run_id) FROM made
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT job_id, count(run_id) AS runs
 FROM (SELECT job_id, NULL::uuid AS run_id FROM moved UNION ALL SELECT job_id, run_id FROM made) AS fired GROUP BY job_id
@@ -70,8 +70,8 @@ RETURNING s.shard, h.epoch, mainspring.now_us() AS now
 UPDATE mainspring.job SET state = 3, updated_at = mainspring.now_us() WHERE id = $1 AND state IN (1, 2)
 
 -- name: record_tick
-INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING
+INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING
 RETURNING job_id
 
 -- name: active_of_job
@@ -101,13 +101,16 @@ FROM unnest($1::uuid[], $2::int[], $3::uuid[]) AS i(job_id, version, body_id)
 
 -- name: add_versions
 WITH written AS (
-    INSERT INTO mainspring.job_version (job_id, version, spec, made_at)
-    SELECT i.job_id, i.version, i.spec, mainspring.now_us()
-    FROM unnest($1::uuid[], $2::int[], $3::bytea[]) AS i(job_id, version, spec)
+    INSERT INTO mainspring.job_version (job_id, version, spec, made_by, why, made_at, tenant)
+    SELECT i.job_id, i.version, i.spec, i.made_by, i.why, mainspring.now_us(), i.tenant
+    FROM unnest($1::uuid[], $2::int[], $3::bytea[], $9::text[], $10::text[], $8::int[])
+      AS i(job_id, version, spec, made_by, why, tenant)
 )
-INSERT INTO mainspring.body (bucket, id, task, policy, payload)
-SELECT 0, i.id, i.task, i.policy, i.payload
-FROM unnest($4::uuid[], $5::int[], $6::bytea[], $7::bytea[]) AS i(id, task, policy, payload)
+INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
+SELECT 0, i.id, i.task, i.policy, i.payload, i.tenant
+FROM unnest($4::uuid[], $5::int[], $6::bytea[], $7::bytea[], $8::int[]) AS i(id, task, policy, payload, tenant)
+-- What a purged job of this id has left for its runs.
+ON CONFLICT (bucket, id) DO UPDATE SET task = excluded.task, policy = excluded.policy, payload = excluded.payload
 
 -- name: update_jobs
 UPDATE mainspring.job SET version = i.version, state = i.state, updated_at = mainspring.now_us()
@@ -117,9 +120,9 @@ FROM unnest($1::uuid[], $2::int[], $3::smallint[]) AS i(id, version, state) WHER
 UPDATE mainspring.job SET state = $2, updated_at = mainspring.now_us() WHERE id = $1
 
 -- name: put_schedules
-INSERT INTO mainspring.schedule AS s (job_id, shard, next_fire, delay, active)
-SELECT i.job_id, i.shard, i.next_fire, i.delay, i.next_fire IS NOT NULL
-FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::bigint[]) AS i(job_id, shard, next_fire, delay)
+INSERT INTO mainspring.schedule AS s (job_id, shard, next_fire, delay, active, tenant)
+SELECT i.job_id, i.shard, i.next_fire, i.delay, i.next_fire IS NOT NULL, i.tenant
+FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[]) AS i(job_id, shard, next_fire, delay, tenant)
 ORDER BY i.job_id
 ON CONFLICT (job_id) DO UPDATE SET next_fire = excluded.next_fire, delay = excluded.delay, active = excluded.active, rev = s.rev + 1
 
@@ -131,7 +134,7 @@ WHERE job_id = ANY ($1::uuid[])
 
 -- name: ending_schedules
 -- Schedules that are about to end, locked: what of them is due was either fired before, or is dropped now.
-SELECT s.job_id, j.version, v.spec, s.next_fire, s.rev, h.epoch, mainspring.now_us() AS now
+SELECT s.job_id, j.tenant, j.version, v.spec, s.next_fire, s.rev, h.epoch, mainspring.now_us() AS now
 FROM mainspring.schedule s
 JOIN mainspring.job j ON j.id = s.job_id
 JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
@@ -139,20 +142,21 @@ JOIN mainspring.shard h ON h.id = s.shard
 WHERE s.job_id = ANY ($1::uuid[]) AND s.active ORDER BY s.job_id FOR UPDATE OF s
 
 -- name: drop_ticks
-INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, reason, ticks, last_at)
-SELECT $1::uuid, i.scheduled_at, 2, $2::int, $3::bigint, i.reason, i.ticks, i.last_at
+INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, reason, ticks, last_at, tenant)
+SELECT $1::uuid, i.scheduled_at, 2, $2::int, $3::bigint, i.reason, i.ticks, i.last_at, $8::int
 FROM unnest($4::bigint[], $5::text[], $6::int[], $7::bigint[]) AS i(scheduled_at, reason, ticks, last_at)
 ON CONFLICT DO NOTHING
 
 -- name: lock_jobs
-SELECT id, state FROM mainspring.job WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE
+SELECT id, tenant, version, state FROM mainspring.job WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE
 
 -- name: jobs
-SELECT j.id, j.tenant, j.version, j.state, s.next_fire, s.rev, v.spec
+SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec
 FROM mainspring.job j
 JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
 JOIN mainspring.schedule s ON s.job_id = j.id
-WHERE j.id = ANY ($1::uuid[])
+WHERE j.id = ANY ($1::uuid[]) AND ($2::int IS NULL OR j.tenant = $2)
 
 -- name: bodies
-SELECT id, payload FROM mainspring.body WHERE bucket = 0 AND id = ANY ($1::uuid[])
+SELECT id, payload FROM mainspring.body
+WHERE bucket = 0 AND id = ANY ($1::uuid[]) AND ($2::int IS NULL OR tenant = $2)

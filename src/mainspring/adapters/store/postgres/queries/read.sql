@@ -2,45 +2,75 @@
 SELECT mainspring.now_us()
 
 -- name: runs
+-- Wherever they are, of one tenant or of all. With payloads and with results only if asked: both can be large.
+-- CASE and not coalesce: that counts as leaky, and could not be an index condition under row-level security.
 SELECT r.id, r.state, b.task, r.queue, r.tenant, r.priority, r.attempt, r.due, r.created_at, r.lost, r.fence, NULL AS reason,
-       r.job_id, r.scheduled_at, r.started_at, NULL::bigint AS finished_at, r.cancel_at, NULL::bytea AS result,
-       NULL::text AS error
-FROM mainspring.run r JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
-WHERE r.id = ANY ($1::uuid[])
+       r.job_id, r.job_version, r.scheduled_at, r.started_at, NULL::bigint AS finished_at, r.cancel_at, NULL::bytea AS result,
+       NULL::text AS error, r.start_by, r.deadline, r.replay_of, coalesce(r.queued_at, r.created_at) AS queued_at, r.session,
+       s.name AS executor, b.policy, b.about, CASE WHEN $2::boolean THEN b.payload END AS payload, NULL::text AS fingerprint,
+       p.done, p.total, p.note, p.at AS progress_at
+FROM mainspring.run r
+JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = CASE WHEN r.body_id IS NULL THEN r.id ELSE r.body_id END
+LEFT JOIN mainspring.session s ON s.id = r.session
+LEFT JOIN mainspring.progress p ON p.run_id = r.id
+WHERE r.id = ANY ($1::uuid[]) AND ($4::int IS NULL OR r.tenant = $4)
 UNION ALL
 SELECT w.id, w.state, b.task, w.queue, w.tenant, w.priority, w.attempt, w.due, w.created_at, w.lost, w.fence, w.reason,
-       w.job_id, w.scheduled_at, NULL, NULL, w.cancel_at, NULL, NULL
-FROM mainspring.waiting w JOIN mainspring.body b ON b.bucket = w.body_bucket AND b.id = coalesce(w.body_id, w.id)
-WHERE w.id = ANY ($1::uuid[])
+       w.job_id, w.job_version, w.scheduled_at, NULL, NULL, w.cancel_at, NULL, NULL, w.start_by, w.deadline, w.replay_of, NULL,
+       NULL, NULL, b.policy, b.about, CASE WHEN $2::boolean THEN b.payload END, NULL, p.done, p.total, p.note, p.at
+FROM mainspring.waiting w
+JOIN mainspring.body b ON b.bucket = w.body_bucket AND b.id = CASE WHEN w.body_id IS NULL THEN w.id ELSE w.body_id END
+LEFT JOIN mainspring.progress p ON p.run_id = w.id
+WHERE w.id = ANY ($1::uuid[]) AND ($4::int IS NULL OR w.tenant = $4)
 UNION ALL
 SELECT h.id, h.state, b.task, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence, h.reason,
-       h.job_id, h.scheduled_at, h.started_at, h.finished_at, NULL, h.result, h.error
+       h.job_id, h.job_version, h.scheduled_at, h.started_at, h.finished_at, NULL, CASE WHEN $3::boolean THEN h.result END,
+       h.error, h.start_by, h.deadline, h.replay_of,
+       CASE WHEN h.started_at IS NOT NULL THEN coalesce(h.queued_at, h.created_at) END, h.session, s.name, b.policy, b.about,
+       b.payload, d.fingerprint, p.done, p.total, p.note, p.at
 FROM mainspring.history h
-LEFT JOIN LATERAL (SELECT b.task FROM mainspring.body b
-                   WHERE b.bucket IN (h.body_bucket, -1) AND b.id = coalesce(h.body_id, h.id) LIMIT 1) AS b ON true
-WHERE h.id = ANY ($1::uuid[])
+LEFT JOIN LATERAL (SELECT b.task, b.policy, b.about, CASE WHEN $2::boolean THEN b.payload END AS payload
+                   FROM mainspring.body b
+                   WHERE b.bucket IN (h.body_bucket, -1) AND b.id = CASE WHEN h.body_id IS NULL THEN h.id ELSE h.body_id END LIMIT 1) AS b ON true
+LEFT JOIN mainspring.session s ON s.id = h.session
+LEFT JOIN mainspring.dead_letter d ON d.run_id = h.id
+LEFT JOIN mainspring.progress p ON p.run_id = h.id
+WHERE h.id = ANY ($1::uuid[]) AND ($4::int IS NULL OR h.tenant = $4)
+
+-- name: states
+SELECT id, state, cancel_at FROM mainspring.run WHERE id = ANY ($1::uuid[])
+UNION ALL SELECT id, state, NULL FROM mainspring.waiting WHERE id = ANY ($1::uuid[])
+UNION ALL SELECT id, state, NULL FROM mainspring.history WHERE id = ANY ($1::uuid[])
 
 -- name: attempts
 SELECT run_id, fence, number, outcome, reason, error, coalesce(started_at, ended_at) AS started_at, ended_at
-FROM mainspring.attempt WHERE run_id = $1 ORDER BY fence
+FROM mainspring.attempt WHERE run_id = $1 AND ($2::int IS NULL OR tenant = $2) ORDER BY fence
 
 -- name: ledger
 SELECT job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at
-FROM mainspring.ledger WHERE job_id = $1 AND scheduled_at >= $2 AND scheduled_at < $3 ORDER BY scheduled_at LIMIT $4
+FROM mainspring.ledger
+WHERE job_id = $1 AND scheduled_at >= $2 AND scheduled_at < $3 AND ($5::int IS NULL OR tenant = $5)
+ORDER BY scheduled_at LIMIT $4
 
 -- name: depths
-SELECT n.name, count(*) FILTER (WHERE r.state = 3) AS queued, count(*) FILTER (WHERE r.state = 4) AS running,
+SELECT r.queue, count(*) FILTER (WHERE r.state = 3) AS queued, count(*) FILTER (WHERE r.state = 4) AS running,
        min(r.due) FILTER (WHERE r.state = 3) AS oldest_due
-FROM mainspring.run r JOIN mainspring.name n ON n.id = r.queue GROUP BY n.name ORDER BY n.name
+FROM mainspring.run r WHERE $1::int IS NULL OR r.tenant = $1 GROUP BY r.queue
 
 -- name: attach_reader
-INSERT INTO mainspring.outbox_cursor (reader, xid, position)
-SELECT $1, coalesce(o.xid, '0'), coalesce(o.id, 0)
+INSERT INTO mainspring.outbox_cursor (reader, xid, position, until)
+SELECT $1, coalesce(o.xid, '0'), coalesce(o.id, 0), mainspring.now_us() + $2::bigint
 FROM (SELECT) AS one LEFT JOIN (SELECT xid, id FROM mainspring.outbox ORDER BY xid DESC, id DESC LIMIT 1) AS o ON true
 ON CONFLICT DO NOTHING
 
--- name: is_reader
-SELECT EXISTS (SELECT FROM mainspring.outbox_cursor WHERE reader = $1)
+-- name: keep_reader
+-- A reader that is there has shown itself.
+UPDATE mainspring.outbox_cursor SET until = mainspring.now_us() + $2::bigint WHERE reader = $1
+
+-- name: begin_outbox
+-- The first reader comes: what happened before was not written, and whoever stands there is to be told so.
+INSERT INTO mainspring.outbox_horizon (xid, id) SELECT pg_current_xact_id(), 0 WHERE NOT EXISTS (SELECT FROM mainspring.outbox_cursor)
+ON CONFLICT (only_row) DO UPDATE SET xid = excluded.xid, id = excluded.id
 
 -- name: lock_readers
 -- Whoever changes a run asks for readers, so it holds this table until it commits: now nobody does.
@@ -54,14 +84,26 @@ DELETE FROM mainspring.outbox_cursor WHERE reader = $1
 WITH seen AS MATERIALIZED (
     SELECT xid, position FROM mainspring.outbox_cursor WHERE reader = $1
 )
-SELECT o.id, o.at, o.kind, o.runs FROM mainspring.outbox o
+SELECT o.id, o.xid::text::bigint AS xid, o.at, o.kind, o.tenant, o.runs FROM mainspring.outbox o
 WHERE (o.xid, o.id) > ((SELECT xid FROM seen), (SELECT position FROM seen))
   AND o.xid < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY o.xid, o.id LIMIT $2
 
+-- name: events_after
+SELECT o.id, o.xid::text::bigint AS xid, o.at, o.kind, o.tenant, o.runs FROM mainspring.outbox o
+WHERE (o.xid, o.id) > ($1::bigint::text::xid8, $2::bigint) AND o.xid < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY o.xid, o.id LIMIT $3
+
+-- name: outbox_ends
+-- What was forgotten ends at the horizon; whatever is still to come is not before xmin, nor anything at or behind xmax.
+SELECT coalesce((SELECT xid::text::bigint FROM mainspring.outbox_horizon), 0) AS horizon_xid,
+       coalesce((SELECT id FROM mainspring.outbox_horizon), 0) AS horizon_id,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xmax
+
 -- name: acknowledge
-UPDATE mainspring.outbox_cursor c SET xid = o.xid, position = o.id
-FROM mainspring.outbox o WHERE c.reader = $1 AND o.id = $2 AND (o.xid, o.id) > (c.xid, c.position)
+UPDATE mainspring.outbox_cursor c SET xid = $2::bigint::text::xid8, position = $3
+WHERE c.reader = $1 AND ($2::bigint::text::xid8, $3::bigint) > (c.xid, c.position)
 
 -- name: job_named
 SELECT j.id FROM mainspring.job j JOIN mainspring.name t ON t.id = j.tenant

@@ -35,7 +35,7 @@ WITH clock AS MATERIALIZED (
         (SELECT id FROM mainspring.waiting w WHERE w.deadline < (SELECT now FROM clock) ORDER BY w.deadline LIMIT $1
          FOR UPDATE SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, start_by
+              job_version, body_id, replay_of, target, origin, gate, start_by, deadline
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY (ARRAY(
         (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.start_by < (SELECT now FROM clock) AND r.attempt = 0
@@ -45,7 +45,7 @@ WITH clock AS MATERIALIZED (
         (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.deadline < (SELECT now FROM clock) ORDER BY r.deadline LIMIT $1
          FOR UPDATE SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, start_by
+              job_version, body_id, replay_of, target, origin, gate, start_by, deadline
 ), gone AS (
     -- What has missed both is expired.
     SELECT g.*, g.attempt > 0 OR coalesce(g.start_by >= clock.now, true) AS failed
@@ -53,15 +53,21 @@ WITH clock AS MATERIALIZED (
 ), ended AS (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
-                                    replay_of, reason)
+                                    replay_of, reason, start_by, deadline)
     SELECT g.id, 2, CASE WHEN g.failed THEN 6 ELSE 8 END, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue,
            g.body_bucket, clock.now, g.due, g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id,
-           g.body_id, g.replay_of, CASE WHEN g.failed THEN 'deadline' ELSE 'expired' END
+           g.body_id, g.replay_of, CASE WHEN g.failed THEN 'deadline' ELSE 'expired' END, g.start_by, g.deadline
     FROM gone g, clock
+), dead AS (
+    INSERT INTO mainspring.dead_letter (run_id, tenant, task, queue, at, fingerprint)
+    SELECT g.id, g.tenant, (SELECT b.task FROM mainspring.body b WHERE b.bucket = g.body_bucket AND b.id = coalesce(g.body_id, g.id)),
+           g.queue, clock.now, $2
+    FROM gone g, clock WHERE g.failed
+    ON CONFLICT (run_id) DO NOTHING
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, CASE WHEN e.failed THEN 'run.failed' ELSE 'run.skipped' END, e.runs
-    FROM clock, (SELECT failed, array_agg(id) AS runs FROM gone GROUP BY failed) AS e
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT clock.now, CASE WHEN e.failed THEN 'run.failed' ELSE 'run.skipped' END, e.tenant, e.runs
+    FROM clock, (SELECT failed, tenant, array_agg(id) AS runs FROM gone GROUP BY failed, tenant) AS e
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 SELECT id, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job FROM gone
@@ -95,16 +101,76 @@ DELETE FROM mainspring.gate WHERE key = ANY (ARRAY(
     WHERE g.holder IS NULL AND NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.gate = g.key AND w.state = 2)
     LIMIT $1 FOR UPDATE SKIP LOCKED))
 
+-- name: forget_readers
+DELETE FROM mainspring.outbox_cursor WHERE until < mainspring.now_us()
+
 -- name: prune_outbox
--- What every reader has done with; all of it when there is none.
+-- What every reader has done with and nobody may resume at any more; all of it when there is no reader. The horizon is
+-- written with it: whoever stands before it is told of the gap.
 WITH slowest AS MATERIALIZED (
     SELECT xid, position FROM mainspring.outbox_cursor ORDER BY xid, position LIMIT 1
+), gone AS (
+    DELETE FROM mainspring.outbox WHERE id = ANY (ARRAY(
+        SELECT o.id FROM (
+            SELECT o.id, o.at FROM mainspring.outbox o
+            WHERE (o.xid, o.id) <= (coalesce((SELECT xid FROM slowest), '18446744073709551615'),
+                                    coalesce((SELECT position FROM slowest), 9223372036854775807))
+            ORDER BY o.xid, o.id LIMIT $1
+        ) AS o
+        WHERE o.at < mainspring.now_us() - $2::bigint OR NOT EXISTS (SELECT FROM slowest)))
+    RETURNING xid, id
+), moved AS (
+    INSERT INTO mainspring.outbox_horizon AS h (xid, id) SELECT xid, id FROM gone ORDER BY xid DESC, id DESC LIMIT 1
+    ON CONFLICT (only_row) DO UPDATE SET xid = excluded.xid, id = excluded.id
+    WHERE (excluded.xid, excluded.id) > (h.xid, h.id)
 )
-DELETE FROM mainspring.outbox WHERE id = ANY (ARRAY(
-    SELECT o.id FROM mainspring.outbox o
-    WHERE (o.xid, o.id) <= (coalesce((SELECT xid FROM slowest), '18446744073709551615'),
-                            coalesce((SELECT position FROM slowest), 9223372036854775807))
-    ORDER BY o.xid, o.id LIMIT $1))
+SELECT count(*) FROM gone
+
+-- name: prune_keys
+DELETE FROM mainspring.idempotency WHERE (tenant, key) IN (
+    SELECT tenant, key FROM mainspring.idempotency WHERE expires_at <= mainspring.now_us()
+    ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+
+-- name: prune_minutes
+DELETE FROM mainspring.minute WHERE at < $1
+
+-- name: try_to_tidy
+SELECT pg_try_advisory_xact_lock(hashtext($1))
+
+-- name: rolled_up
+-- Up to when the figures are, and up to when they can be. Where nobody has begun they begin with the oldest run.
+SELECT coalesce((SELECT until FROM mainspring.rolled_up), (SELECT min(finished_at) FROM mainspring.history),
+                mainspring.now_us()) AS since,
+       mainspring.now_us() - $1::bigint AS until
+
+-- name: roll_up
+WITH ended AS (
+    SELECT h.finished_at / 60000000 * 60000000 AS at, h.tenant, h.queue,
+           count(*) FILTER (WHERE h.state = 5) AS succeeded, count(*) FILTER (WHERE h.state = 6) AS failed,
+           count(*) FILTER (WHERE h.state = 7) AS cancelled, count(*) FILTER (WHERE h.state = 8) AS skipped, 0 AS retried,
+           count(h.started_at) AS started,
+           coalesce(sum(h.started_at - h.due), 0)::bigint AS late_total, greatest(max(h.started_at - h.due), 0) AS late_most,
+           coalesce(sum(h.finished_at - h.started_at), 0)::bigint AS took_total,
+           greatest(max(h.finished_at - h.started_at), 0) AS took_most
+    FROM mainspring.history h WHERE h.finished_at >= $1::bigint AND h.finished_at < $2::bigint GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT a.ended_at / 60000000 * 60000000, a.tenant, a.queue, 0, 0, 0, 0, count(*), 0, 0, 0, 0, 0
+    FROM mainspring.attempt a
+    WHERE a.ended_at >= $1::bigint AND a.ended_at < $2::bigint AND a.outcome IN (2, 3, 4) GROUP BY 1, 2, 3
+), reached AS (
+    INSERT INTO mainspring.rolled_up (until) VALUES ($2::bigint) ON CONFLICT (only_row) DO UPDATE SET until = excluded.until
+)
+INSERT INTO mainspring.minute AS m (at, tenant, queue, succeeded, failed, cancelled, skipped, retried, started, late_total,
+                                    late_most, took_total, took_most)
+SELECT at, tenant, queue, sum(succeeded), sum(failed), sum(cancelled), sum(skipped), sum(retried), sum(started),
+       sum(late_total), max(late_most), sum(took_total), max(took_most)
+FROM ended GROUP BY at, tenant, queue
+ON CONFLICT (at, tenant, queue) DO UPDATE SET
+    succeeded = m.succeeded + excluded.succeeded, failed = m.failed + excluded.failed,
+    cancelled = m.cancelled + excluded.cancelled, skipped = m.skipped + excluded.skipped,
+    retried = m.retried + excluded.retried, started = m.started + excluded.started,
+    late_total = m.late_total + excluded.late_total, late_most = greatest(m.late_most, excluded.late_most),
+    took_total = m.took_total + excluded.took_total, took_most = greatest(m.took_most, excluded.took_most)
 
 -- name: dead_rows
 SELECT c.relname, pg_stat_get_dead_tuples(c.oid) AS dead

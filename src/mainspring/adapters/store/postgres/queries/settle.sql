@@ -11,16 +11,16 @@ WITH clock AS MATERIALIZED (
       AND ((run.id, run.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[]))) IS TRUE
     RETURNING run.*
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, 'run.succeeded', (SELECT array_agg(id) FROM gone) FROM clock
-    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM gone)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'run.succeeded', tenant, array_agg(id) FROM gone
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 ), kept AS (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
-                                    target, job_id, body_id, replay_of, result)
+                                    target, job_id, body_id, replay_of, result, queued_at, start_by, deadline)
     SELECT g.id, 1, 5, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id,
-           g.replay_of, ($3::bytea[])[array_position($1::uuid[], g.id)]
+           g.replay_of, ($3::bytea[])[array_position($1::uuid[], g.id)], g.queued_at, g.start_by, g.deadline
     FROM gone g, clock
 )
 SELECT id, fence, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job FROM gone
@@ -35,22 +35,23 @@ WITH clock AS MATERIALIZED (
       AND ((run.id, run.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[]))) IS TRUE
     RETURNING run.*
 ), gone AS MATERIALIZED (
-    SELECT DISTINCT ON (t.id) t.*, i.outcome, i.state AS wanted, i.reason, i.delay, i.error, i.result,
+    SELECT DISTINCT ON (t.id) t.*, i.outcome, i.state AS wanted, i.reason, i.delay, i.error, i.result, i.fingerprint,
         CASE WHEN i.state IN (1, 3) AND t.cancel_at IS NOT NULL THEN 7::smallint ELSE i.state END AS final,
         CASE WHEN i.state IN (1, 3) AND t.cancel_at IS NOT NULL THEN 'cancelled' ELSE i.reason END AS why
     FROM taken t
-    JOIN unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::smallint[], $5::text[], $6::bigint[], $7::text[], $8::bytea[])
-        AS i(id, fence, outcome, state, reason, delay, error, result) ON i.id = t.id AND i.fence = t.fence
+    JOIN unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::smallint[], $5::text[], $6::bigint[], $7::text[], $8::bytea[],
+                $9::text[]) AS i(id, fence, outcome, state, reason, delay, error, result, fingerprint)
+        ON i.id = t.id AND i.fence = t.fence
     ORDER BY t.id
 ), again AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
-                                body_id, replay_of, target, origin)
+                                body_id, replay_of, target, origin, queued_at)
     SELECT g.id, g.shard, 3, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
            g.lane, g.body_bucket,
            CASE WHEN g.outcome = 6 THEN g.rank ELSE clock.now + g.priority * 1000000000::bigint + 60000000 END, g.due,
            g.created_at, g.timeout, g.rev + 1, g.fence, g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id,
-           g.replay_of, g.target, g.origin
+           g.replay_of, g.target, g.origin, clock.now
     FROM gone g, clock WHERE g.final = 3
 ), later AS (
     INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due,
@@ -65,24 +66,30 @@ WITH clock AS MATERIALIZED (
 ), ended AS (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
-                                    target, job_id, body_id, replay_of, result, reason, error)
+                                    target, job_id, body_id, replay_of, result, reason, error, queued_at, start_by, deadline)
     SELECT g.id, CASE WHEN g.final = 5 THEN 1 ELSE 2 END, g.final, g.priority, g.attempt - (g.outcome = 6)::int,
            g.lost + (g.outcome = 4)::int, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at, g.fence,
            g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, g.result, g.why,
-           CASE WHEN g.final = g.wanted THEN g.error END
+           CASE WHEN g.final = g.wanted THEN g.error END, g.queued_at, g.start_by, g.deadline
     FROM gone g, clock WHERE g.final >= 5
+), dead AS (
+    INSERT INTO mainspring.dead_letter (run_id, tenant, task, queue, at, fingerprint)
+    SELECT g.id, g.tenant, (SELECT b.task FROM mainspring.body b WHERE b.bucket = g.body_bucket AND b.id = coalesce(g.body_id, g.id)),
+           g.queue, clock.now, g.fingerprint
+    FROM gone g, clock WHERE g.final = 6
+    ON CONFLICT (run_id) DO NOTHING
 ), tried AS (
-    INSERT INTO mainspring.attempt (run_id, fence, number, outcome, session, started_at, ended_at, reason, error)
-    SELECT g.id, g.fence, g.attempt, g.outcome, g.session, g.started_at, clock.now, g.reason, g.error
+    INSERT INTO mainspring.attempt (run_id, fence, number, outcome, session, started_at, ended_at, reason, error, tenant, queue)
+    SELECT g.id, g.fence, g.attempt, g.outcome, g.session, g.started_at, clock.now, g.reason, g.error, g.tenant, g.queue
     FROM gone g, clock WHERE g.outcome <> 1
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, e.kind, e.runs
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT clock.now, e.kind, e.tenant, e.runs
     FROM clock, (
-        SELECT CASE WHEN g.final = 5 THEN 'run.succeeded' WHEN g.final = 6 THEN 'run.failed'
+        SELECT g.tenant, CASE WHEN g.final = 5 THEN 'run.succeeded' WHEN g.final = 6 THEN 'run.failed'
                     WHEN g.final = 7 THEN 'run.cancelled' WHEN g.outcome = 4 THEN 'run.lost'
                     WHEN g.outcome = 6 THEN 'run.released' ELSE 'run.retried' END AS kind, array_agg(g.id) AS runs
-        FROM gone g GROUP BY 1
+        FROM gone g GROUP BY 1, 2
     ) AS e
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
@@ -122,19 +129,19 @@ WITH clock AS MATERIALIZED (
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
-                                body_id, replay_of, target, origin)
+                                body_id, replay_of, target, origin, queued_at)
     SELECT n.id, n.shard, 3, n.priority, n.attempt, n.lost, n.tenant, n.queue, n.lane, n.body_bucket,
            clock.now + n.priority * 1000000000::bigint + CASE WHEN n.late THEN 60000000 ELSE 0 END, n.due, n.created_at,
            n.timeout, n.rev + 1, n.fence, n.start_by, n.deadline, n.gate, n.scheduled_at, n.job_id, n.job_version, n.body_id,
-           n.replay_of, n.target, n.origin
+           n.replay_of, n.target, n.origin, clock.now
     FROM next n, clock
 ), held AS (
     UPDATE mainspring.gate SET holder = (SELECT n.id FROM next n WHERE n.gate = gate.key)
     FROM free WHERE gate.key = free.key
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, 'run.queued', (SELECT array_agg(id) FROM next) FROM clock
-    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM next)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'run.queued', tenant, array_agg(id) FROM next
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT n.id, n.queue FROM next n
 
@@ -150,33 +157,36 @@ WITH clock AS MATERIALIZED (
 ), waited AS (
     DELETE FROM mainspring.waiting WHERE id = ANY ($1::uuid[])
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate
+              job_version, body_id, replay_of, target, origin, gate, state, start_by, deadline
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND claim IS NULL
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate
+              job_version, body_id, replay_of, target, origin, gate, state, start_by, deadline
 ), gone AS (
     SELECT * FROM waited UNION ALL SELECT * FROM queued
 ), ended AS (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
-                                    replay_of, reason)
+                                    replay_of, reason, start_by, deadline)
     SELECT g.id, 2, 7, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
-           g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, 'cancelled'
+           g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, 'cancelled', g.start_by,
+           g.deadline
     FROM gone g, clock
 ), asked AS (
     UPDATE mainspring.run SET cancel_at = clock.now, rev = rev + 1
     FROM clock WHERE id = ANY ($1::uuid[]) AND claim IS NOT NULL AND cancel_at IS NULL
-    RETURNING id
+    RETURNING id, tenant
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, e.kind, e.runs
-    FROM clock, (SELECT 'run.cancelled', array_agg(id) FROM gone
-                 UNION ALL SELECT 'run.cancel_requested', array_agg(id) FROM asked) AS e(kind, runs)
-    WHERE e.runs IS NOT NULL AND EXISTS (SELECT FROM mainspring.outbox_cursor)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT clock.now, e.kind, e.tenant, e.runs
+    FROM clock, (SELECT 'run.cancelled', tenant, array_agg(id) FROM gone GROUP BY tenant
+                 UNION ALL SELECT 'run.cancel_requested', tenant, array_agg(id) FROM asked GROUP BY tenant)
+             AS e(kind, tenant, runs)
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
-SELECT id, 7::smallint AS state, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job FROM gone
-UNION ALL SELECT id, 0::smallint, NULL, NULL FROM asked
-UNION ALL SELECT r.id, 0::smallint, NULL, NULL FROM mainspring.run r
+-- was: the state before, of what was changed by this.
+SELECT id, 7::smallint AS state, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, tenant, state AS was FROM gone
+UNION ALL SELECT id, 0::smallint, NULL, NULL, tenant, 4::smallint FROM asked
+UNION ALL SELECT r.id, 0::smallint, NULL, NULL, r.tenant, NULL FROM mainspring.run r
           WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL AND r.cancel_at IS NOT NULL
-UNION ALL SELECT h.id, h.state, NULL, NULL FROM mainspring.history h WHERE h.id = ANY ($1::uuid[])
+UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL FROM mainspring.history h WHERE h.id = ANY ($1::uuid[])

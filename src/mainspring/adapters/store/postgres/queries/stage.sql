@@ -17,16 +17,16 @@ WITH clock AS MATERIALIZED (
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
-                                body_id, replay_of, target, origin)
+                                body_id, replay_of, target, origin, queued_at)
     SELECT d.id, d.shard, 3, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
            clock.now + d.priority * 1000000000::bigint + CASE WHEN d.late THEN 60000000 ELSE 0 END, d.due, d.created_at,
            d.timeout, d.rev + 1, d.fence, d.start_by, d.deadline, d.gate, d.scheduled_at, d.job_id, d.job_version, d.body_id,
-           d.replay_of, d.target, d.origin
+           d.replay_of, d.target, d.origin, clock.now
     FROM due d, clock
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, 'run.queued', (SELECT array_agg(id) FROM due) FROM clock
-    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) AND EXISTS (SELECT FROM due)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'run.queued', tenant, array_agg(id) FROM due
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT clock.now, (SELECT count(*) FROM due) AS runs, ARRAY(SELECT DISTINCT queue FROM due) AS queues,
        EXISTS (SELECT FROM mine, LATERAL (
@@ -59,16 +59,17 @@ WITH clock AS MATERIALIZED (
 ), due AS (
     DELETE FROM mainspring.waiting WHERE id = ANY ($1::uuid[]) RETURNING *
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, 'run.queued', $1::uuid[] FROM clock WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'run.queued', tenant, array_agg(id) FROM due
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due, created_at,
                             timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version, body_id,
-                            replay_of, target, origin)
+                            replay_of, target, origin, queued_at)
 SELECT d.id, d.shard, 3, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
        clock.now + d.priority * 1000000000::bigint + CASE WHEN d.late THEN 60000000 ELSE 0 END, d.due, d.created_at, d.timeout,
        d.rev + 1, d.fence, d.start_by, d.deadline, d.gate, d.scheduled_at, d.job_id, d.job_version, d.body_id, d.replay_of,
-       d.target, d.origin
+       d.target, d.origin, clock.now
 FROM due d, clock
 
 -- name: upcoming
@@ -79,7 +80,7 @@ SELECT m.shard, m.due FROM unnest($1::smallint[]) AS s(id), LATERAL (
 ) AS m ORDER BY m.due LIMIT $3
 
 -- name: due_jobs
-SELECT j.id, j.tenant, j.version, j.state, s.next_fire, s.rev, v.spec
+SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec
 FROM unnest($1::smallint[]) AS h(id), LATERAL (
     SELECT * FROM mainspring.schedule s
     WHERE s.shard = h.id AND s.active AND s.next_fire <= $2 ORDER BY s.next_fire LIMIT $3

@@ -2,9 +2,10 @@
 -- All immediate, none with a key: two inserts. A known id breaks a primary key; then submit_bodies sorts it out.
 -- The last two arguments are a wake-up to send with the commit: channel and message, or null.
 WITH made AS (
-    INSERT INTO mainspring.body (bucket, id, task, policy, payload)
-    SELECT i.bucket, i.id, i.task, i.policy, i.payload
-    FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bytea[], $5::bytea[]) AS i(id, bucket, task, policy, payload)
+    INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
+    SELECT i.bucket, i.id, i.task, i.policy, i.payload, i.tenant
+    FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bytea[], $5::bytea[], $8::int[])
+             AS i(id, bucket, task, policy, payload, tenant)
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due,
                                 created_at, timeout, start_by, deadline, replay_of)
@@ -16,15 +17,16 @@ WITH made AS (
                 $12::bigint[], $13::uuid[])
              AS i(id, bucket, shard, priority, tenant, queue, timeout, start_within, deadline, replay_of)
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT mainspring.now_us(), 'run.submitted', $1::uuid[] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT mainspring.now_us(), 'run.submitted', i.tenant, array_agg(i.id) FROM unnest($1::uuid[], $8::int[]) AS i(id, tenant)
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY i.tenant
 )
 SELECT pg_notify($14, $15) WHERE $15::text IS NOT NULL
 
 -- name: submit_one
 -- The same for a single run: without arrays it takes a good part less beside its commit.
 WITH made AS (
-    INSERT INTO mainspring.body (bucket, id, task, policy, payload) VALUES ($2, $1, $3, $4, $5)
+    INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant) VALUES ($2, $1, $3, $4, $5, $8)
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due,
                                 created_at, timeout, start_by, deadline, replay_of)
@@ -32,8 +34,8 @@ WITH made AS (
            clock.now + $11::bigint, clock.now + $12::bigint, $13
     FROM (SELECT mainspring.now_us() AS now) AS clock
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT mainspring.now_us(), 'run.submitted', ARRAY[$1] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT mainspring.now_us(), 'run.submitted', $8, ARRAY[$1] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 SELECT pg_notify($14, $15) WHERE $15::text IS NOT NULL
 
@@ -49,8 +51,8 @@ WITH clock AS MATERIALIZED (
              AS i(id, bucket, task, policy, payload, shard, priority, tenant, queue, timeout, start_within, deadline, replay_of,
                   at, delay)
 ), made AS (
-    INSERT INTO mainspring.body (bucket, id, task, policy, payload)
-    SELECT bucket, id, task, policy, payload FROM input
+    INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
+    SELECT bucket, id, task, policy, payload, tenant FROM input
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due,
                                 created_at, timeout, start_by, deadline, replay_of)
@@ -65,17 +67,19 @@ WITH clock AS MATERIALIZED (
            due + deadline, replay_of
     FROM input WHERE due > now
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, runs)
-    SELECT clock.now, 'run.submitted', $1::uuid[] FROM clock WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'run.submitted', tenant, array_agg(id) FROM input
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT id FROM queued
 
 -- name: submit_bodies
 -- The first step of a submit that must look at what is there: which of these ids are new.
 WITH clock AS (SELECT mainspring.now_us() AS now)
-INSERT INTO mainspring.body (bucket, id, task, policy, payload)
-SELECT i.bucket, i.id, i.task, i.policy, i.payload
-FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bytea[], $5::bytea[]) AS i(id, bucket, task, policy, payload)
+INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant, about)
+SELECT i.bucket, i.id, i.task, i.policy, i.payload, i.tenant, i.about
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bytea[], $5::bytea[], $6::int[], $7::bytea[])
+         AS i(id, bucket, task, policy, payload, tenant, about)
 ORDER BY i.id
 ON CONFLICT DO NOTHING
 RETURNING id, (SELECT now FROM clock) AS now
@@ -94,14 +98,15 @@ WHERE gate.key = i.key
 
 -- name: insert_queued
 INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, timeout,
-                            start_by, deadline, gate, scheduled_at, job_id, job_version, body_id, replay_of, origin, rank)
+                            start_by, deadline, gate, scheduled_at, job_id, job_version, body_id, replay_of, origin, rank,
+                            queued_at)
 SELECT i.id, i.shard, 3, i.priority, 0, 0, i.tenant, i.queue, i.bucket, i.due, i.created_at, i.timeout, i.start_by,
-       i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.rank
+       i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.rank, i.queued_at
 FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], $6::int[], $7::bigint[], $8::bigint[],
             $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::uuid[], $15::int[], $16::uuid[],
-            $17::uuid[], $18::smallint[], $19::bigint[])
+            $17::uuid[], $18::smallint[], $19::bigint[], $20::bigint[])
     AS i(id, shard, priority, tenant, queue, bucket, due, created_at, timeout, start_by, deadline, gate, scheduled_at,
-         job_id, job_version, body_id, replay_of, origin, rank)
+         job_id, job_version, body_id, replay_of, origin, rank, queued_at)
 
 -- name: insert_waiting
 INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at,
@@ -116,6 +121,64 @@ FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], $6
          job_id, job_version, body_id, replay_of, origin, state, late)
 
 -- name: tell
--- One row a kind of event, while somebody reads.
-INSERT INTO mainspring.outbox (at, kind, runs)
-SELECT mainspring.now_us(), $1, $2::uuid[] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+-- One row a kind of event and tenant, while somebody reads.
+INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+SELECT mainspring.now_us(), $1, i.tenant, array_agg(i.id) FROM unnest($2::uuid[], $3::int[]) AS i(id, tenant)
+WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY i.tenant
+
+-- name: known_bodies
+SELECT b.id FROM unnest($1::uuid[], $2::int[]) AS i(id, bucket)
+JOIN mainspring.body b ON b.bucket = i.bucket AND b.id = i.id
+
+-- name: take_keys
+-- In the order of the keys: two batches with the same ones do not lock each other out.
+INSERT INTO mainspring.idempotency (tenant, key, kind, id, fingerprint, expires_at)
+SELECT i.tenant, i.key, $5::smallint, i.id, i.fingerprint, mainspring.now_us() + $6::bigint
+FROM unnest($1::int[], $2::bytea[], $3::uuid[], $4::bytea[]) AS i(tenant, key, id, fingerprint)
+ORDER BY i.tenant, i.key
+ON CONFLICT DO NOTHING
+RETURNING tenant, key
+
+-- name: lock_keys
+SELECT k.tenant, k.key FROM unnest($1::int[], $2::bytea[]) AS i(tenant, key)
+JOIN mainspring.idempotency k ON k.tenant = i.tenant AND k.key = i.key
+ORDER BY k.tenant, k.key FOR UPDATE OF k
+
+-- name: used_keys
+-- A statement of its own, after the lock: only then is it sure to see what was made with a key.
+SELECT k.tenant, k.key, k.kind, k.id, k.fingerprint, k.expires_at > mainspring.now_us() AND CASE k.kind
+    WHEN 2 THEN EXISTS (SELECT FROM mainspring.job j WHERE j.id = k.id)
+    ELSE EXISTS (SELECT FROM mainspring.run r WHERE r.id = k.id)
+      OR EXISTS (SELECT FROM mainspring.waiting w WHERE w.id = k.id)
+      OR EXISTS (SELECT FROM mainspring.history h WHERE h.id = k.id) END AS counts
+FROM unnest($1::int[], $2::bytea[]) AS i(tenant, key)
+JOIN mainspring.idempotency k ON k.tenant = i.tenant AND k.key = i.key
+
+-- name: use_keys
+-- Keys that the caller has locked are used for something else.
+UPDATE mainspring.idempotency k
+SET kind = $5::smallint, id = i.id, fingerprint = i.fingerprint, expires_at = mainspring.now_us() + $6::bigint
+FROM unnest($1::int[], $2::bytea[], $3::uuid[], $4::bytea[]) AS i(tenant, key, id, fingerprint)
+WHERE k.tenant = i.tenant AND k.key = i.key
+
+-- name: free_keys
+DELETE FROM mainspring.idempotency k USING unnest($1::int[], $2::bytea[]) AS i(tenant, key)
+WHERE k.tenant = i.tenant AND k.key = i.key
+
+-- name: add_labels
+INSERT INTO mainspring.label (bucket, id, tenant, label)
+SELECT i.bucket, i.id, i.tenant, i.label
+FROM unnest($1::int[], $2::uuid[], $3::int[], $4::text[]) AS i(bucket, id, tenant, label)
+ON CONFLICT DO NOTHING
+
+-- name: remove_labels
+DELETE FROM mainspring.label l USING unnest($1::int[], $2::uuid[]) AS i(bucket, id)
+WHERE l.bucket = i.bucket AND l.id = i.id
+
+-- name: mark_replayed
+UPDATE mainspring.dead_letter d SET state = 2 FROM unnest($1::uuid[], $2::int[]) AS i(run_id, tenant)
+WHERE d.run_id = i.run_id AND d.tenant = i.tenant AND d.state = 1
+
+-- name: add_audit
+INSERT INTO mainspring.audit (at, tenant, author, action, target, count, before, after, why)
+VALUES (mainspring.now_us(), $1, $2, $3, $4, $5, $6, $7, $8)

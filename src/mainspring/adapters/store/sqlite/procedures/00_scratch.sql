@@ -11,28 +11,40 @@ CREATE TEMP TABLE reply (number INTEGER PRIMARY KEY, body TEXT);
 -- Parts that procedures share; see moves.sql.
 CREATE TEMP VIEW enter_fresh (now) AS SELECT NULL;
 CREATE TEMP VIEW free_gate (key, holder, now) AS SELECT NULL, NULL, NULL;
-CREATE TEMP VIEW end_run (id, state, reason, now) AS SELECT NULL, NULL, NULL, NULL;
+CREATE TEMP VIEW end_run (id, state, reason, fingerprint, now) AS SELECT NULL, NULL, NULL, NULL, NULL;
 CREATE TEMP VIEW stop_run (id, now) AS SELECT NULL, NULL;
 CREATE TEMP VIEW tell (now) AS SELECT NULL;
+CREATE TEMP VIEW roll_up (until) AS SELECT NULL;
+CREATE TEMP VIEW forget_picked (now) AS SELECT NULL;
+CREATE TEMP VIEW forget_events (until) AS SELECT NULL;
 
 -- What happened to runs in this request, for the outbox; empty while nobody reads it.
-CREATE TEMP TABLE happened (n INTEGER PRIMARY KEY, kind TEXT, run TEXT);
+CREATE TEMP TABLE happened (n INTEGER PRIMARY KEY, kind TEXT, tenant TEXT, run TEXT);
 
 -- Runs about to enter, in the order they were given. Their limits count from when they are due.
 CREATE TEMP TABLE fresh (
     id TEXT PRIMARY KEY, n INTEGER, shard INTEGER, tenant TEXT, queue TEXT, priority INTEGER, task TEXT, policy TEXT,
     payload TEXT, body INTEGER, timeout INTEGER, due INTEGER, start_within INTEGER, deadline INTEGER, gate INTEGER,
-    late INTEGER DEFAULT 0, job_id TEXT, job_version INTEGER, scheduled_at INTEGER, origin TEXT, replay_of TEXT
+    late INTEGER DEFAULT 0, job_id TEXT, job_version INTEGER, scheduled_at INTEGER, origin TEXT, replay_of TEXT,
+    about TEXT, author TEXT
 ) WITHOUT ROWID;
+
+-- Runs with more than the engine asks for, one at a time; and those among them whose idempotency key was used before.
+CREATE TEMP VIEW submit_one (
+    n, id, shard, tenant, queue, priority, task, policy, payload, body, timeout, due, start_within, deadline, gate,
+    replay_of, about, job_id, job_version, scheduled_at, late, key, fingerprint, author, now
+) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+            NULL, NULL, NULL, NULL, NULL, NULL, NULL;
+CREATE TEMP TABLE taken (n INTEGER PRIMARY KEY, made TEXT, conflict INTEGER);
 
 -- Runs chosen, best first.
 CREATE TEMP TABLE picked (n INTEGER PRIMARY KEY, id TEXT);
-CREATE TEMP VIEW want (queue, most, now) AS SELECT NULL, NULL, NULL;
+CREATE TEMP VIEW want (queue, most, tenant, now) AS SELECT NULL, NULL, NULL, NULL;
 
 -- Attempts that end, with what becomes of their runs.
 CREATE TEMP TABLE settling (
     id TEXT PRIMARY KEY, n INTEGER, fence INTEGER, outcome TEXT, state TEXT, reason TEXT, delay INTEGER, result TEXT,
-    error TEXT, gate INTEGER, origin TEXT, by_attempt INTEGER
+    error TEXT, gate INTEGER, origin TEXT, by_attempt INTEGER, fingerprint TEXT
 ) WITHOUT ROWID;
 
 -- Fires and their ticks, one at a time.

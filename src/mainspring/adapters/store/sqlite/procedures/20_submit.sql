@@ -38,6 +38,83 @@ CREATE TEMP TRIGGER submit INSTEAD OF INSERT ON call WHEN NEW.kind = 'submit' BE
     );
 END;
 
+-- The same for runs of which people want to know more: named, tagged, replayed, a job's, with a key or an author.
+-- Item: as above, then about, job, version, scheduled_at, late, key, fingerprint, author. Size: how long keys are kept.
+-- Answer: (id, state, whether new, whether its key was used for something else) of each, in order.
+CREATE TEMP TRIGGER submit_more INSTEAD OF INSERT ON call WHEN NEW.kind = 'submit_more' BEGIN
+    DELETE FROM fresh;
+    DELETE FROM taken;
+
+    -- Keys that do not count any more go first: what is left has been used.
+    DELETE FROM used_key WHERE (tenant, key) IN (
+        SELECT i.value ->> 2, i.value ->> 20 FROM json_each(NEW.batch) AS i) AND at <= NEW.now - NEW.size;
+    INSERT INTO submit_one (n, id, shard, tenant, queue, priority, task, policy, payload, body, timeout, due,
+                            start_within, deadline, gate, replay_of, about, job_id, job_version, scheduled_at, late,
+                            key, fingerprint, author, now)
+    SELECT i.n, i.v ->> 0, i.v ->> 1, i.v ->> 2, i.v ->> 3, i.v ->> 4, i.v ->> 5, i.v ->> 6, i.v ->> 7,
+           (SELECT coalesce(max(b.id), 0) FROM body b) + 1 + i.n, i.v ->> 14,
+           coalesce(i.v ->> 8, NEW.now + (i.v ->> 9)), i.v ->> 10, i.v ->> 11, i.v ->> 12, i.v ->> 13, i.v ->> 15,
+           i.v ->> 16, i.v ->> 17, i.v ->> 18, i.v ->> 19, i.v ->> 20, i.v ->> 21, i.v ->> 22, NEW.now
+    FROM (WITH item AS MATERIALIZED (SELECT key AS n, value AS v FROM json_each(NEW.batch)) SELECT n, v FROM item) AS i
+    ORDER BY i.n;
+
+    INSERT INTO body (id, task, policy, payload, about) SELECT body, task, policy, payload, about FROM fresh;
+    INSERT INTO label (tenant, label, id)
+    SELECT fresh.tenant, t.value, fresh.id FROM fresh CROSS JOIN json_each(fresh.about, '$.tags') AS t;
+
+    INSERT INTO enter_fresh (now) VALUES (NEW.now);
+    INSERT INTO tell (now) VALUES (NEW.now);
+
+    -- A replay deals with a dead letter.
+    UPDATE history SET dead = 0 WHERE seq IN (
+        SELECT h.seq FROM fresh CROSS JOIN history h ON h.id = fresh.replay_of
+        WHERE h.tenant = fresh.tenant AND h.dead = 1);
+    INSERT INTO audit (at, tenant, author, action, target, count)
+    SELECT NEW.now, a.tenant, a.author, 'jobs.submit', a.id, a.count FROM (
+        SELECT fresh.tenant AS tenant, fresh.author AS author, fresh.id AS id, count(*) AS count, min(fresh.n) AS first
+        FROM fresh WHERE fresh.author <> '' GROUP BY fresh.author, fresh.tenant
+    ) AS a ORDER BY a.first;
+
+    INSERT OR REPLACE INTO reply (number, body)
+    SELECT NEW.number, json_group_array(json_array(a.id, coalesce(
+               (SELECT iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state)
+                FROM run r WHERE r.id = a.id),
+               (SELECT w.state FROM waiting w WHERE w.id = a.id),
+               (SELECT h.state FROM history h WHERE h.id = a.id), 'scheduled'), a.new, a.conflict) ORDER BY a.n)
+    FROM (
+        SELECT i.key AS n, coalesce(taken.made, i.value ->> 0) AS id,
+               i.key IS (SELECT fresh.n FROM fresh WHERE fresh.id = i.value ->> 0) AS new,
+               coalesce(taken.conflict, 0) AS conflict
+        FROM json_each(NEW.batch) AS i LEFT JOIN taken ON taken.n = i.key
+    ) AS a;
+END;
+
+-- A known id is left alone. Then the key counts: whoever came first with it, in the same batch too, is the answer, as
+-- long as that is there.
+CREATE TEMP TRIGGER submit_one_run INSTEAD OF INSERT ON submit_one
+WHEN NOT EXISTS (SELECT 1 FROM run r WHERE r.id = NEW.id) AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = NEW.id)
+ AND NOT EXISTS (SELECT 1 FROM history h WHERE h.id = NEW.id) AND NOT EXISTS (SELECT 1 FROM fresh WHERE fresh.id = NEW.id)
+BEGIN
+    INSERT INTO taken (n, made, conflict)
+    SELECT NEW.n, u.made, u.fingerprint <> NEW.fingerprint OR EXISTS (SELECT 1 FROM job j WHERE j.id = u.made)
+    FROM used_key u
+    WHERE u.tenant = NEW.tenant AND u.key = NEW.key AND (
+        EXISTS (SELECT 1 FROM fresh WHERE fresh.id = u.made) OR EXISTS (SELECT 1 FROM run r WHERE r.id = u.made)
+        OR EXISTS (SELECT 1 FROM waiting w WHERE w.id = u.made) OR EXISTS (SELECT 1 FROM history h WHERE h.id = u.made)
+        OR EXISTS (SELECT 1 FROM job j WHERE j.id = u.made));
+
+    INSERT INTO fresh (id, n, shard, tenant, queue, priority, task, policy, payload, body, timeout, due, start_within,
+                       deadline, gate, replay_of, about, job_id, job_version, scheduled_at, late, author)
+    SELECT NEW.id, NEW.n, NEW.shard, NEW.tenant, NEW.queue, NEW.priority, NEW.task, NEW.policy, NEW.payload, NEW.body,
+           NEW.timeout, NEW.due, NEW.start_within, NEW.deadline, NEW.gate, NEW.replay_of, NEW.about, NEW.job_id,
+           NEW.job_version, NEW.scheduled_at, NEW.late, NEW.author
+    WHERE NOT EXISTS (SELECT 1 FROM taken WHERE taken.n = NEW.n);
+
+    INSERT OR REPLACE INTO used_key (tenant, key, made, fingerprint, at)
+    SELECT NEW.tenant, NEW.key, NEW.id, NEW.fingerprint, NEW.now
+    WHERE NEW.key IS NOT NULL AND NOT EXISTS (SELECT 1 FROM taken WHERE taken.n = NEW.n);
+END;
+
 -- Runs are asked to stop. Batch: their ids. Answer: (id, state) of those there are.
 CREATE TEMP TRIGGER cancel INSTEAD OF INSERT ON call WHEN NEW.kind = 'cancel' BEGIN
     -- The blocked first: otherwise the end of one would queue the next, only to cancel it.

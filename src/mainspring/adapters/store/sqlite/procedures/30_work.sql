@@ -1,9 +1,10 @@
 -- What workers ask for.
 
--- Batch: name, kind, ttl, version, datacenter. Answer: the id of the session.
+-- Batch: name, kind, ttl, version, datacenter, queues, tasks, owner. Answer: the id of the session.
 CREATE TEMP TRIGGER open_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'open_session' BEGIN
-    INSERT INTO session (name, kind, version, datacenter, started_at, lease_until)
-    VALUES (NEW.batch ->> 0, NEW.batch ->> 1, NEW.batch ->> 3, NEW.batch ->> 4, NEW.now, NEW.now + (NEW.batch ->> 2));
+    INSERT INTO session (name, kind, version, datacenter, started_at, lease_until, lease, queues, tasks, owner)
+    VALUES (NEW.batch ->> 0, NEW.batch ->> 1, NEW.batch ->> 3, NEW.batch ->> 4, NEW.now, NEW.now + (NEW.batch ->> 2),
+            NEW.batch ->> 2, NEW.batch -> 5, NEW.batch -> 6, NEW.batch ->> 7);
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, max(id) FROM session;
 END;
 
@@ -13,7 +14,8 @@ CREATE TEMP TRIGGER close_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'clo
 END;
 
 -- The lease is extended, and what the worker does not know of is queued again as if it had never been claimed.
--- Batch: ttl, held ids, pending claims. Size: the newest claim. Answer: now, alive, cancels, how many were returned.
+-- Batch: ttl, held ids, pending claims. Size: the newest claim.
+-- Answer: now, alive, cancels, how many were returned, whether it shall leave.
 CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
     UPDATE session SET lease_until = NEW.now + (NEW.batch ->> 0) WHERE id = NEW.who AND dead = 0;
 
@@ -25,16 +27,17 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
       AND r.claim NOT IN (SELECT value FROM json_each(NEW.batch, '$[2]'))
       AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0);
 
-    UPDATE run SET state = 'queued', attempt = attempt - 1, rev = rev + 1, session = NULL, claim = NULL,
-                   attempt_until = NULL
+    UPDATE run SET state = 'queued', attempt = attempt - 1, rev = rev + 1, claim = NULL, attempt_until = NULL,
+                   queued_at = NEW.now
     WHERE id IN (SELECT id FROM picked);
 
-    INSERT INTO happened (kind, run)
-    SELECT 'run.released', r.id FROM picked CROSS JOIN run r ON r.id = picked.id
+    INSERT INTO happened (kind, tenant, run)
+    SELECT 'run.released', r.tenant, r.id FROM picked CROSS JOIN run r ON r.id = picked.id
     WHERE r.cancel_at IS NULL AND EXISTS (SELECT 1 FROM outbox_cursor);
     INSERT INTO end_run (id, state, reason, now)
     SELECT r.id, 'cancelled', 'cancelled', NEW.now FROM picked CROSS JOIN run r ON r.id = picked.id
     WHERE r.cancel_at IS NOT NULL;
+    UPDATE history SET ran = 1 WHERE id IN (SELECT id FROM picked);
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
@@ -45,11 +48,14 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
               WHERE r.state = 'running' AND r.session = NEW.who AND r.cancel_at IS NOT NULL
                 AND r.id IN (SELECT value FROM json_each(NEW.batch, '$[1]'))
                 AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0))),
-        (SELECT count(*) FROM picked));
+        (SELECT count(*) FROM picked),
+        coalesce((SELECT session.draining FROM session WHERE id = NEW.who), 0));
 END;
 
 -- The best of one queue. What missed its start or its deadline is left for the reaper.
-CREATE TEMP TRIGGER pick INSTEAD OF INSERT ON want BEGIN
+CREATE TEMP TRIGGER pick INSTEAD OF INSERT ON want
+WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM pause)
+ AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL) BEGIN
     INSERT INTO picked (id)
     SELECT r.id FROM run r INDEXED BY run_ready
     WHERE r.state = 'queued' AND r.queue = NEW.queue AND r.lane = 0
@@ -58,11 +64,93 @@ CREATE TEMP TRIGGER pick INSTEAD OF INSERT ON want BEGIN
     ORDER BY r.rank, r.id LIMIT NEW.most;
 END;
 
--- Batch: (queue, limit) pairs, each queue once. Size: the number of the claim. Answer: held runs, best first.
+-- The same where something is paused, a tenant has a quota, or only one tenant's are wanted: a merge of the tenants'
+-- lines, each as long as the tenant has room. It looks at no more rows than it takes, whoever has a million waiting;
+-- only the default tenant, whose line has no index of its own, is looked for among all.
+CREATE TEMP TRIGGER pick_with_care INSTEAD OF INSERT ON want
+WHEN NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause)
+  OR EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL) BEGIN
+    INSERT INTO picked (id)
+    SELECT id FROM (
+        WITH RECURSIVE there (tenant) AS (
+            SELECT coalesce(NEW.tenant, '')
+            UNION ALL
+            SELECT (SELECT min(r.tenant) FROM run r INDEXED BY run_queued
+                    WHERE r.state = 'queued' AND r.tenant <> 'default' AND r.tenant > there.tenant)
+            FROM there WHERE there.tenant IS NOT NULL AND NEW.tenant IS NULL
+        ), busy (tenant, n) AS MATERIALIZED (
+            SELECT r.tenant, count(*)
+            FROM session CROSS JOIN run r INDEXED BY run_held ON r.session = session.id AND r.state = 'running'
+            WHERE EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL)
+            GROUP BY r.tenant
+        ), these (tenant) AS (
+            -- The one without an index, which is always there, takes the place of the empty name.
+            SELECT iif(there.tenant = '' AND NEW.tenant IS NULL, 'default', there.tenant)
+            FROM there WHERE there.tenant IS NOT NULL
+        ), allowed (tenant, room) AS MATERIALIZED (
+            SELECT these.tenant, coalesce(
+                (SELECT limited.running FROM tenant AS limited WHERE limited.name = these.tenant)
+                - coalesce((SELECT busy.n FROM busy WHERE busy.tenant = these.tenant), 0)
+                - (SELECT count(*) FROM picked CROSS JOIN run r ON r.id = picked.id WHERE r.tenant = these.tenant),
+                9000000000000000000)
+            FROM these
+            WHERE NOT EXISTS (
+                SELECT 1 FROM pause WHERE pause.tenant IN ('', these.tenant) AND pause.queue IN ('', NEW.queue))
+        ), line (tenant, room, rank, id) AS (
+            SELECT allowed.tenant, allowed.room - 1, r.rank, r.id
+            FROM allowed CROSS JOIN run r ON r.id = iif(allowed.tenant = 'default', (
+                    SELECT f.id FROM run f INDEXED BY run_ready
+                    WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = 0
+                      AND f.tenant = 'default'
+                      AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
+                      AND (f.deadline IS NULL OR f.deadline > NEW.now)
+                      AND f.id NOT IN (SELECT picked.id FROM picked)
+                    ORDER BY f.rank, f.id LIMIT 1
+                ), (
+                    SELECT f.id FROM run f INDEXED BY run_queued
+                    WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = 0
+                      AND f.tenant = allowed.tenant AND f.tenant <> 'default'
+                      AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
+                      AND (f.deadline IS NULL OR f.deadline > NEW.now)
+                      AND f.id NOT IN (SELECT picked.id FROM picked)
+                    ORDER BY f.rank, f.id LIMIT 1
+                ))
+            WHERE allowed.room > 0
+            UNION ALL
+            SELECT line.tenant, line.room - 1, r.rank, r.id
+            FROM line CROSS JOIN run r ON r.id = iif(line.tenant = 'default', (
+                    SELECT f.id FROM run f INDEXED BY run_ready
+                    WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = 0
+                      AND f.tenant = 'default'
+                      AND (f.rank, f.id) > (line.rank, +line.id)
+                      AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
+                      AND (f.deadline IS NULL OR f.deadline > NEW.now)
+                      AND f.id NOT IN (SELECT picked.id FROM picked)
+                    ORDER BY f.rank, f.id LIMIT 1
+                ), (
+                    SELECT f.id FROM run f INDEXED BY run_queued
+                    WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = 0
+                      AND f.tenant = line.tenant AND f.tenant <> 'default'
+                      AND (f.rank, f.id) > (line.rank, +line.id)
+                      AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
+                      AND (f.deadline IS NULL OR f.deadline > NEW.now)
+                      AND f.id NOT IN (SELECT picked.id FROM picked)
+                    ORDER BY f.rank, f.id LIMIT 1
+                ))
+            WHERE line.room > 0
+            ORDER BY 3, 4
+            LIMIT NEW.most
+        )
+        SELECT id FROM line
+    );
+END;
+
+-- Batch: (queue, limit, tenant), each queue once without a tenant, before those with one. Size: the number of the claim.
+-- Answer: held runs, best first.
 CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.kind = 'claim' BEGIN
     DELETE FROM picked;
-    INSERT INTO want (queue, most, now)
-    SELECT i.value ->> 0, i.value ->> 1, NEW.now FROM json_each(NEW.batch) AS i
+    INSERT INTO want (queue, most, tenant, now)
+    SELECT i.value ->> 0, i.value ->> 1, i.value ->> 2, NEW.now FROM json_each(NEW.batch) AS i
     WHERE EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until >= NEW.now);
 
     UPDATE meta SET fence_seq = fence_seq + 1 WHERE EXISTS (SELECT 1 FROM picked);
@@ -72,9 +160,10 @@ CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.kind = 'claim' BEGI
                    started_at = NEW.now, attempt_until = min(NEW.now + timeout, coalesce(deadline, NEW.now + timeout))
     WHERE id IN (SELECT id FROM picked);
 
-    INSERT INTO outbox (at, kind, runs)
-    SELECT NEW.now, 'run.started', (SELECT json_group_array(id ORDER BY n) FROM picked)
-    WHERE EXISTS (SELECT 1 FROM outbox_cursor) AND EXISTS (SELECT 1 FROM picked);
+    INSERT INTO happened (kind, tenant, run)
+    SELECT 'run.started', r.tenant, r.id FROM picked CROSS JOIN run r ON r.id = picked.id
+    WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY picked.n;
+    INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(
@@ -85,17 +174,18 @@ CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.kind = 'claim' BEGI
 END;
 
 -- Attempts end, each under its own fence.
--- Item: run, fence, outcome, state, reason, delay, result, error.
+-- Item: run, fence, outcome, state, reason, delay, result, error, fingerprint.
 -- Answer: (place, verdict) of all that were not applied.
 CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BEGIN
     DELETE FROM settling;
 
     -- What was asked to stop and would go on has stopped now; the attempt that saw to it did not end it by itself.
-    INSERT INTO settling (id, n, fence, outcome, state, reason, delay, result, error, gate, origin, by_attempt)
+    INSERT INTO settling (id, n, fence, outcome, state, reason, delay, result, error, gate, origin, by_attempt,
+                          fingerprint)
     SELECT r.id, i.n, r.fence, i.v ->> 2,
            iif(r.cancel_at IS NOT NULL AND i.v ->> 3 IN ('scheduled', 'queued'), 'cancelled', i.v ->> 3),
            i.v ->> 4, i.v ->> 5, i.v ->> 6, i.v ->> 7, r.gate, r.origin,
-           r.cancel_at IS NULL OR i.v ->> 3 NOT IN ('scheduled', 'queued')
+           r.cancel_at IS NULL OR i.v ->> 3 NOT IN ('scheduled', 'queued'), i.v ->> 8
     FROM (WITH item AS MATERIALIZED (SELECT key AS n, value AS v FROM json_each(NEW.batch)) SELECT n, v FROM item) AS i
     CROSS JOIN run r ON r.id = i.v ->> 0
     WHERE r.fence = i.v ->> 1 AND +r.state = 'running'
@@ -108,38 +198,42 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BE
 
     INSERT INTO history (id, state, tenant, queue, rev, priority, attempt, lost, fence, by_attempt, session, body, due,
                          created_at, started_at, finished_at, cancel_at, job_id, job_version, scheduled_at, origin,
-                         target, replay_of, reason, result, error)
+                         target, replay_of, reason, result, error, executor, start_by, deadline, ran, fingerprint, dead,
+                         queued_at)
     SELECT r.id, settling.state, r.tenant, r.queue, r.rev + 1, r.priority, r.attempt - (settling.outcome = 'released'),
            r.lost + (settling.outcome = 'lost'), r.fence, settling.by_attempt, r.session, r.body, r.due, r.created_at,
            r.started_at, NEW.now, r.cancel_at, r.job_id, r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of,
            iif(settling.by_attempt, settling.reason, 'cancelled'), iif(settling.by_attempt, settling.result, NULL),
-           iif(settling.by_attempt, settling.error, NULL)
+           iif(settling.by_attempt, settling.error, NULL),
+           (SELECT session.name FROM session WHERE session.id = r.session), r.start_by, r.deadline, 1,
+           settling.fingerprint, settling.state = 'failed', r.queued_at
     FROM settling CROSS JOIN run r ON r.id = settling.id
     WHERE settling.state NOT IN ('scheduled', 'queued');
 
     INSERT INTO waiting (id, state, shard, tenant, queue, lane, rev, priority, attempt, lost, late, fence, body,
                          timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version,
-                         scheduled_at, origin, target, replay_of)
+                         scheduled_at, origin, target, replay_of, session)
     SELECT r.id, 'scheduled', r.shard, r.tenant, r.queue, r.lane, r.rev + 1, r.priority,
            r.attempt - (settling.outcome = 'released'), r.lost + (settling.outcome = 'lost'), r.late, r.fence, r.body,
            r.timeout, NEW.now + settling.delay, r.created_at, r.started_at, r.start_by, r.deadline, r.gate, r.job_id,
-           r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of
+           r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of, r.session
     FROM settling CROSS JOIN run r ON r.id = settling.id
     WHERE settling.state = 'scheduled';
+
+    INSERT INTO happened (kind, tenant, run)
+    SELECT CASE WHEN settling.state NOT IN ('scheduled', 'queued') THEN 'run.' || settling.state
+                WHEN settling.outcome IN ('released', 'lost') THEN 'run.' || settling.outcome
+                ELSE 'run.retried' END, r.tenant, r.id
+    FROM settling CROSS JOIN run r ON r.id = settling.id
+    WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY settling.n;
 
     DELETE FROM run WHERE id IN (SELECT settling.id FROM settling WHERE settling.state <> 'queued');
 
     -- A release keeps its rank; whatever else goes on at once queues behind what is eligible now.
-    UPDATE run SET state = 'queued', rev = rev + 1, session = NULL, claim = NULL, attempt_until = NULL,
+    UPDATE run SET state = 'queued', rev = rev + 1, claim = NULL, attempt_until = NULL, queued_at = NEW.now,
                    attempt = attempt - (settling.outcome = 'released'), lost = lost + (settling.outcome = 'lost'),
                    rank = iif(settling.outcome = 'released', rank, NEW.now + priority * 1000000000 + 60000000)
     FROM settling WHERE settling.state = 'queued' AND run.id = settling.id;
-
-    INSERT INTO happened (kind, run)
-    SELECT CASE WHEN settling.state NOT IN ('scheduled', 'queued') THEN 'run.' || settling.state
-                WHEN settling.outcome IN ('released', 'lost') THEN 'run.' || settling.outcome
-                ELSE 'run.retried' END, settling.id
-    FROM settling WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY settling.n;
 
     UPDATE schedule SET next_fire = NEW.now + delay, awaits = NULL, rev = rev + 1
     WHERE job_id IN (SELECT h.job_id FROM settling CROSS JOIN history h ON h.id = settling.id

@@ -46,17 +46,18 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
 
     INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body,
                      timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
-                     origin, target, replay_of)
+                     origin, target, replay_of, session, queued_at)
     SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
            NEW.now + w.priority * 1000000000 + (w.late OR w.attempt > 0) * 60000000, w.rev + 1, w.priority, w.attempt,
            w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline,
-           w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of
+           w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of, w.session, NEW.now
     FROM picked CROSS JOIN waiting w ON w.id = picked.id;
     DELETE FROM waiting WHERE id IN (SELECT id FROM picked);
 
-    INSERT INTO outbox (at, kind, runs)
-    SELECT NEW.now, 'run.queued', (SELECT json_group_array(id ORDER BY n) FROM picked)
-    WHERE EXISTS (SELECT 1 FROM outbox_cursor) AND EXISTS (SELECT 1 FROM picked);
+    INSERT INTO happened (kind, tenant, run)
+    SELECT 'run.queued', r.tenant, r.id FROM picked CROSS JOIN run r ON r.id = picked.id
+    WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY picked.n;
+    INSERT INTO tell (now) VALUES (NEW.now);
 
     UPDATE reply SET body = json_array(
         NEW.now,

@@ -17,7 +17,8 @@ CREATE TEMP TRIGGER bury INSTEAD OF INSERT ON call WHEN NEW.kind = 'bury' BEGIN
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN body b ON b.id = r.body;
 END;
 
--- What missed its start (skipped) or its deadline (failed) ends. Size: the limit. Answer: how many.
+-- What missed its start (skipped) or its deadline (failed) ends. Size: the limit. Batch: the fingerprint of the latter.
+-- Answer: how many.
 CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.kind = 'expire' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (id)
@@ -35,8 +36,9 @@ CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.kind = 'expire' BE
                         WHERE w.deadline <= NEW.now LIMIT NEW.size)
     ) LIMIT NEW.size;
 
-    INSERT INTO end_run (id, state, reason, now)
-    SELECT a.id, iif(a.start_missed, 'skipped', 'failed'), iif(a.start_missed, 'expired', 'deadline'), NEW.now
+    INSERT INTO end_run (id, state, reason, fingerprint, now)
+    SELECT a.id, iif(a.start_missed, 'skipped', 'failed'), iif(a.start_missed, 'expired', 'deadline'),
+           iif(a.start_missed, NULL, NEW.batch), NEW.now
     FROM (
         SELECT picked.n AS n, r.id AS id, r.state AS state,
                coalesce(r.attempt = 0 AND r.start_by < NEW.now, 0) AS start_missed
@@ -83,9 +85,90 @@ CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.kind = 'sweep' BEGI
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
 END;
 
+-- What has ended comes into the figures up to an instant, at most 5,000 runs a call. Only one at a time writes, so their
+-- order in history is the order in which they ended.
+CREATE TEMP TRIGGER roll_up_figures INSTEAD OF INSERT ON roll_up BEGIN
+    DELETE FROM picked;
+    INSERT INTO picked (n)
+    SELECT coalesce(
+        (SELECT h.seq - 1 FROM history h
+         WHERE h.seq > meta.history_counted AND h.seq <= meta.history_counted + 5000 AND h.finished_at >= NEW.until
+         ORDER BY h.seq LIMIT 1),
+        min(meta.history_counted + 5000, coalesce((SELECT max(h.seq) FROM history h), 0)))
+    FROM meta;
+
+    INSERT INTO minute (at, queue, tenant, succeeded, failed, cancelled, skipped, late_total, late_most, took_total,
+                        took_most, started)
+    SELECT h.finished_at / 60000000 * 60000000, h.queue, h.tenant, sum(h.state = 'succeeded'), sum(h.state = 'failed'),
+           sum(h.state = 'cancelled'), sum(h.state = 'skipped'), sum(iif(h.ran, h.started_at - h.due, 0)),
+           max(iif(h.ran, h.started_at - h.due, 0)), sum(iif(h.ran, h.finished_at - h.started_at, 0)),
+           max(iif(h.ran, h.finished_at - h.started_at, 0)), sum(h.ran)
+    FROM meta CROSS JOIN history h ON h.seq > meta.history_counted AND h.seq <= (SELECT n FROM picked)
+    WHERE true
+    GROUP BY 1, 2, 3
+    ON CONFLICT DO UPDATE SET
+        succeeded = succeeded + excluded.succeeded, failed = failed + excluded.failed,
+        cancelled = cancelled + excluded.cancelled, skipped = skipped + excluded.skipped,
+        late_total = late_total + excluded.late_total, late_most = max(late_most, excluded.late_most),
+        took_total = took_total + excluded.took_total, took_most = max(took_most, excluded.took_most),
+        started = started + excluded.started;
+    UPDATE meta SET history_counted = (SELECT n FROM picked) WHERE history_counted < (SELECT n FROM picked);
+
+    INSERT INTO minute (at, queue, tenant, retried)
+    SELECT a.ended_at / 60000000 * 60000000, a.queue, a.tenant, count(*) FROM (
+        SELECT e.ended_at AS ended_at, coalesce(r.queue, w.queue, h.queue) AS queue,
+               coalesce(r.tenant, w.tenant, h.tenant) AS tenant
+        FROM attempt e INDEXED BY attempt_uncounted LEFT JOIN run r ON r.id = e.run_id
+        LEFT JOIN waiting w ON w.id = e.run_id LEFT JOIN history h ON h.id = e.run_id
+        WHERE e.counted = 0 AND e.ended_at < NEW.until AND e.outcome IN ('error', 'timeout', 'lost')
+    ) AS a
+    WHERE a.queue IS NOT NULL
+    GROUP BY 1, 2, 3
+    ON CONFLICT DO UPDATE SET retried = retried + excluded.retried;
+    UPDATE attempt SET counted = 1 WHERE (run_id, fence) IN (
+        SELECT e.run_id, e.fence FROM attempt e INDEXED BY attempt_uncounted
+        WHERE e.counted = 0 AND e.ended_at < NEW.until);
+END;
+
+-- The runs picked by their place in history are forgotten, with all that belongs to them. The payload of a tick is its
+-- job's; if that was purged, it goes with the last run that has it.
+CREATE TEMP TRIGGER forget_picked_runs INSTEAD OF INSERT ON forget_picked BEGIN
+    DELETE FROM label WHERE (tenant, label, id) IN (
+        SELECT h.tenant, t.value, h.id FROM picked CROSS JOIN history h ON h.seq = picked.n
+        CROSS JOIN body b ON b.id = h.body CROSS JOIN json_each(b.about, '$.tags') AS t);
+    DELETE FROM body WHERE id IN (
+        SELECT h.body FROM picked CROSS JOIN history h ON h.seq = picked.n
+        WHERE h.origin IS NULL OR (
+            NOT EXISTS (SELECT 1 FROM job_version v WHERE v.job_id = h.job_id AND v.version = h.job_version)
+            AND NOT EXISTS (SELECT 1 FROM run r WHERE r.job_id = h.job_id AND r.body = h.body)
+            AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = h.job_id AND w.body = h.body)
+            AND NOT EXISTS (SELECT 1 FROM history o INDEXED BY history_job
+                            WHERE o.job_id = h.job_id AND o.body = h.body AND o.seq NOT IN (SELECT n FROM picked))));
+    DELETE FROM attempt WHERE run_id IN (SELECT id FROM picked);
+    DELETE FROM progress WHERE run_id IN (SELECT id FROM picked);
+    DELETE FROM log WHERE run_id IN (SELECT id FROM picked);
+    DELETE FROM history WHERE seq IN (SELECT n FROM picked);
+    -- The next to end gets the place after the last there is.
+    UPDATE meta SET history_counted = coalesce((SELECT max(h.seq) FROM history h), 0)
+    WHERE history_counted > coalesce((SELECT max(h.seq) FROM history h), 0);
+END;
+
+-- Every few seconds. Batch: how long keys and events are kept, and how far figures are behind.
+-- Answer: whether there is more to roll up.
+CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
+    INSERT INTO roll_up (until) VALUES (NEW.now - (NEW.batch ->> 2));
+    DELETE FROM outbox_cursor WHERE until < NEW.now;
+    INSERT INTO forget_events (until) VALUES (NEW.now - (NEW.batch ->> 1));
+    DELETE FROM used_key WHERE at <= NEW.now - (NEW.batch ->> 0);
+    INSERT OR REPLACE INTO reply (number, body)
+    SELECT NEW.number, EXISTS (SELECT 1 FROM meta CROSS JOIN history h ON h.seq = meta.history_counted + 1
+                               WHERE h.finished_at < NEW.now - (NEW.batch ->> 2));
+END;
+
 -- What ended longer ago than it is kept goes, with its payload and its attempts.
 -- Size: the limit. Batch: until when the succeeded, the unsuccessful and the ledger are forgotten. Answer: how many.
 CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.kind = 'prune' BEGIN
+    INSERT INTO roll_up (until) VALUES (NEW.now);
     DELETE FROM picked;
     INSERT INTO picked (n, id)
     SELECT h.seq, h.id FROM history h INDEXED BY history_succeeded
@@ -96,10 +179,8 @@ CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.kind = 'prune' BEGI
     WHERE h.state <> 'succeeded' AND h.finished_at < NEW.now - (NEW.batch ->> 1)
     ORDER BY h.finished_at LIMIT max(0, NEW.size - (SELECT count(*) FROM picked));
 
-    DELETE FROM body WHERE id IN (
-        SELECT h.body FROM picked CROSS JOIN history h ON h.seq = picked.n WHERE h.job_id IS NULL);
-    DELETE FROM attempt WHERE run_id IN (SELECT id FROM picked);
-    DELETE FROM history WHERE seq IN (SELECT n FROM picked);
+    INSERT INTO forget_picked (now) VALUES (NEW.now);
+    DELETE FROM minute WHERE at < NEW.now - (NEW.batch ->> 1);
 
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
 

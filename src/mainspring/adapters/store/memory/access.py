@@ -1,0 +1,82 @@
+"""Tenants, keys and the audit."""
+
+from itertools import islice
+
+import msgspec
+
+from mainspring.adapters.store.changes import what_differs
+from mainspring.adapters.store.memory.rows import Change
+from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.access import DEFAULT_TENANT, ApiKey, Tenant
+from mainspring.ports.access import AuditEntry, Author
+
+
+class MemoryAccess:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def put_tenant(self, tenant: Tenant, author: Author) -> Tenant:
+        tables = self._tables
+        with tables.transaction() as now:
+            known = tables.tenants.get(tenant.name)
+            if known is not None and known.quotas == tenant.quotas:
+                return known
+            made = msgspec.structs.replace(tenant, created_at=now if known is None else known.created_at)
+            tables.tenants[tenant.name] = made
+            before = {} if known is None else msgspec.to_builtins(known.quotas)
+            differs = what_differs(before, msgspec.to_builtins(made.quotas)) if known is not None else None
+            tables.audit("tenants.put", author, [Change(tenant.name, tenant.name, *(differs or ()))])
+            return made
+
+    async def tenants(self) -> list[Tenant]:
+        tables = self._tables
+        named = {DEFAULT_TENANT, *tables.tenants}
+        named.update(row.tenant for row in tables.runs.values())
+        named.update(row.tenant for row in tables.jobs.values())
+        return [tables.tenants.get(name, Tenant(name=name)) for name in sorted(named)]
+
+    async def put_key(self, key: ApiKey, author: Author) -> ApiKey:
+        tables = self._tables
+        with tables.transaction() as now:
+            if key.id not in tables.api_keys:
+                tables.api_keys[key.id] = msgspec.structs.replace(key, created_at=now)
+                tables.audit("keys.put", author, [Change(key.tenant or "", key.id)])
+            return tables.api_keys[key.id]
+
+    async def keys(self, tenant: str | None) -> list[ApiKey]:
+        keys = [key for key in self._tables.api_keys.values() if tenant in (None, key.tenant)]
+        return sorted(keys, key=lambda key: (key.created_at, key.id), reverse=True)
+
+    async def key(self, identifier: str) -> ApiKey | None:
+        return self._tables.api_keys.get(identifier)
+
+    async def revoke_key(self, identifier: str, tenant: str | None, author: Author) -> ApiKey | None:
+        tables = self._tables
+        with tables.transaction() as now:
+            key = tables.api_keys.get(identifier)
+            if key is None or tenant not in (None, key.tenant):
+                return None
+            if key.revoked_at is None:
+                key = tables.api_keys[identifier] = msgspec.structs.replace(key, revoked_at=now)
+                tables.audit("keys.revoke", author, [Change(key.tenant or "", key.id)])
+            return key
+
+    async def touch_keys(self, identifiers: list[str]) -> None:
+        keys = self._tables.api_keys
+        with self._tables.transaction() as now:
+            for identifier in identifiers:
+                if identifier in keys:
+                    keys[identifier] = msgspec.structs.replace(keys[identifier], last_used_at=now)
+
+    async def audit(
+        self, tenant: str | None, *, target: str = "", author: str = "", before: int | None = None, limit: int = 100
+    ) -> list[AuditEntry]:
+        found = (
+            entry
+            for entry in reversed(self._tables.audits)
+            if tenant in (None, entry.tenant)
+            and target in ("", entry.target)
+            and author in ("", entry.author)
+            and (before is None or entry.position < before)
+        )
+        return list(islice(found, limit))

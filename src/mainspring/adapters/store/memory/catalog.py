@@ -1,0 +1,237 @@
+"""What people look at, and what attempts tell while they run."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Literal, TypeVar
+
+from mainspring.adapters.store.log_bounds import LogRoom
+from mainspring.adapters.store.memory.rows import JobRow, RunRow, SessionRow
+from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.errors import NotFound
+from mainspring.domain.ids import JobId, RunId, made_at
+from mainspring.domain.instant import Instant
+from mainspring.domain.job import Job
+from mainspring.domain.run import HeldRun, Progress, RunState, RunView
+from mainspring.ports.catalog import (
+    LOG_CUT,
+    LOOKED_AT,
+    DeadGroup,
+    JobFilter,
+    JobVersion,
+    LogLine,
+    LogReport,
+    Minute,
+    Page,
+    Pause,
+    ProgressReport,
+    RunFilter,
+    SessionView,
+)
+from mainspring.ports.store import EventBatch
+
+Row = TypeVar("Row", RunRow, JobRow)
+Shown = TypeVar("Shown")
+#: Nobody counts further than this how many are ahead.
+COUNTED = 10_000
+
+
+class MemoryCatalog:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:
+        rows = _newest_first(self._tables.runs.values(), wanted, after)
+        return _page(rows, lambda run: _is_wanted(run, wanted), lambda run: run.view(with_result=False), limit)
+
+    async def count_runs(self, wanted: RunFilter, at_most: int) -> int:
+        rows = _newest_first(self._tables.runs.values(), wanted, None)
+        return sum(1 for _ in islice((run for run in rows if _is_wanted(run, wanted)), at_most))
+
+    async def ahead_of(self, run: RunId) -> int | None:
+        row = self._tables.runs.get(run)
+        if row is None or row.state is not RunState.QUEUED:
+            return None
+        return min(bisect_left(self._tables.ready[row.queue].entries, (row.rank, row.id)), COUNTED)
+
+    async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
+        rows = _newest_first(self._tables.jobs.values(), wanted, after)
+        return _page(rows, lambda job: _is_wanted_job(job, wanted), lambda job: job.job(with_payload=False), limit)
+
+    async def versions(self, job: JobId) -> list[JobVersion]:
+        return self._tables.versions.get(job, [])[::-1]
+
+    async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
+        rows = [self._tables.runs.get(run) for run in runs]
+        return [row.held() if row is not None and row.state is RunState.RUNNING else None for row in rows]
+
+    async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
+        tables = self._tables
+        with tables.transaction() as now:
+            owners = Counter(row.owner for row in tables.owners)
+            alive = [row for row in tables.sessions.values() if row.kind == kind and row.alive(now)]
+            return [_session_view(row, len(tables.held[row.id]), owners[row.id]) for row in alive]
+
+    async def pauses(self) -> list[Pause]:
+        pauses = self._tables.pauses.values()
+        return sorted(pauses, key=lambda pause: (pause.tenant or "", pause.queue or ""))
+
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
+        merged: dict[tuple[Instant, str], Counter[str]] = {}
+        for (at, queue, owner), figures in self._tables.figures.items():
+            if since <= at < until and tenant in (None, owner):
+                sums = merged.setdefault((at, queue), Counter())
+                for name, number in figures.items():
+                    sums[name] = max(sums[name], number) if name.endswith("_most") else sums[name] + number
+        return [Minute(at=at, queue=queue, **figures) for (at, queue), figures in sorted(merged.items())]
+
+    async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
+        groups: dict[tuple[str, str], list[RunRow]] = {}
+        for run in _newest_first(self._tables.runs.values(), wanted, None):
+            if run.dead and _is_wanted(run, wanted):
+                groups.setdefault((run.fingerprint, run.task), []).append(run)
+        largest = sorted((_group(runs) for runs in groups.values()), key=lambda group: (-group.count, -group.last_at))
+        return largest[:limit]
+
+    async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
+        lines = self._tables.logs.get(run, [])
+        return list(islice((line for line in lines if line.position > after), limit))
+
+    async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:
+        tables = self._tables
+        if position is None:
+            return [], tables.position
+        if not tables.horizon <= position <= tables.position:
+            raise NotFound("the events after this position are not kept any more")
+        following = (batch for batch in tables.outbox if batch.position > position)
+        batches = list(islice(following, limit))
+        return batches, batches[-1].position if batches else position
+
+
+class MemoryReports:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
+        with self._tables.transaction() as now:
+            answers = []
+            for report in progress:
+                run = self._running(report.run, report.fence)
+                if run is not None:
+                    run.progress = Progress(done=report.done, total=report.total, note=report.note, at=now)
+                answers.append(run is not None)
+            return answers
+
+    async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
+        rooms: dict[RunId, LogRoom] = {}
+        with self._tables.transaction() as now:
+            answers = []
+            for report in lines:
+                run = self._running(report.run, report.fence)
+                if run is not None:
+                    log = self._tables.logs[run.id]
+                    if run.id not in rooms:
+                        size = sum(len(line.text.encode()) for line in log)
+                        rooms[run.id] = LogRoom(len(log), size, cut=bool(log) and log[-1].text == LOG_CUT)
+                    kept = rooms[run.id].fit(report.text)
+                    if kept is not None:
+                        log.append(LogLine(position=len(log) + 1, at=now, attempt=run.attempt, text=kept))
+                answers.append(run is not None)
+            return answers
+
+    def _running(self, run: RunId, fence: int) -> RunRow | None:
+        row = self._tables.runs.get(run)
+        return row if row is not None and row.state is RunState.RUNNING and row.fence == fence else None
+
+
+def _newest_first(rows: Iterable[Row], wanted: RunFilter | JobFilter, after: str | None) -> list[Row]:
+    """What a tenant has, within the time that is asked for: that much has an index."""
+    since, until = wanted.since, wanted.until
+    mine = [
+        row
+        for row in rows
+        if wanted.tenant in (None, row.tenant)
+        and (after is None or row.id < after)
+        and (since is None or since <= made_at(row.id))
+        and (until is None or made_at(row.id) < until)
+    ]
+    return sorted(mine, key=lambda row: row.id, reverse=True)
+
+
+def _page(
+    rows: Iterable[Row], is_wanted: Callable[[Row], bool], show: Callable[[Row], Shown], limit: int
+) -> Page[Shown]:
+    items: list[Shown] = []
+    last: str | None = None
+    for looked_at, row in enumerate(rows):
+        if len(items) == limit or looked_at == LOOKED_AT:
+            return Page(items, last)
+        last = row.id
+        if is_wanted(row):
+            items.append(show(row))
+    return Page(items)
+
+
+def _is_wanted(run: RunRow, wanted: RunFilter) -> bool:
+    name, tags = ("", ()) if run.about is None else (run.about.name, run.about.tags)
+    return (
+        (not wanted.states or run.shown_state() in wanted.states)
+        and wanted.task in ("", run.task)
+        and wanted.queue in ("", run.queue)
+        and (not wanted.tag or wanted.tag in tags)
+        and wanted.job in (None, run.job_id)
+        and not (wanted.one_off and run.job_id is not None)
+        and (not wanted.dead or run.dead)
+        and wanted.fingerprint in ("", run.fingerprint)
+        and _says(wanted.text, name, run.task, run.id)
+    )
+
+
+def _is_wanted_job(job: JobRow, wanted: JobFilter) -> bool:
+    spec = job.spec
+    return (
+        (not wanted.states or job.state in wanted.states)
+        and wanted.task in ("", spec.task)
+        and wanted.queue in ("", spec.queue)
+        and (not wanted.tag or wanted.tag in spec.tags)
+        and _says(wanted.text, spec.name, spec.task, job.id)
+    )
+
+
+def _says(text: str, *places: str) -> bool:
+    return any(text.lower() in place.lower() for place in places)
+
+
+def _group(runs: list[RunRow]) -> DeadGroup:
+    times = [run.finished_at for run in runs if run.finished_at is not None]
+    newest = max(runs, key=lambda run: (run.finished_at, run.id))
+    return DeadGroup(
+        fingerprint=newest.fingerprint,
+        task=newest.task,
+        reason=newest.reason,
+        count=len(runs),
+        first_at=min(times),
+        last_at=max(times),
+        sample=newest.id,
+        error=newest.error or "",
+    )
+
+
+def _session_view(row: SessionRow, running: int, shards: int) -> SessionView:
+    return SessionView(
+        id=row.id,
+        kind=row.kind,
+        name=row.name,
+        version=row.version,
+        datacenter=row.datacenter,
+        started_at=row.started_at,
+        lease_until=row.lease_until,
+        lease=row.lease,
+        owner=row.owner,
+        queues=row.queues,
+        tasks=row.tasks,
+        running=running,
+        draining=row.draining,
+        shards=shards,
+    )

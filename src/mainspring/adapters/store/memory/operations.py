@@ -1,0 +1,115 @@
+"""What people change, beyond submitting."""
+
+from collections.abc import Collection
+
+import msgspec
+
+from mainspring.adapters.store.changes import retagged, what_differs, words_of_run
+from mainspring.adapters.store.memory.rows import Change
+from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.run import About, NewRun
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause
+from mainspring.ports.store import Accepted
+
+
+class MemoryOperations:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def edit_run(self, run: NewRun, author: Author) -> Accepted | None:
+        tables = self._tables
+        with tables.transaction():
+            row = tables.runs.get(run.id)
+            if row is None or row.tenant != run.tenant or row.job_id is not None or row.fence or row.state.ended:
+                return None
+            before = words_of_run(row.view(with_payload=True))
+            tables.edit(row, run)
+            differs = what_differs(before, words_of_run(row.view(with_payload=True)))
+            if differs is not None:
+                tables.audit("runs.edit", author, [Change(row.tenant, row.id, *differs)])
+            return Accepted(row.id, row.shown_state(), new=False)
+
+    async def discard(self, runs: Collection[RunId], author: Author) -> int:
+        tables = self._tables
+        with tables.transaction():
+            dead = [row for run in dict.fromkeys(runs) if (row := tables.runs.get(run)) is not None and row.dead]
+            for row in dead:
+                row.dealt_with = True
+            tables.audit("runs.discard", author, [Change(row.tenant, row.id) for row in dead])
+            return len(dead)
+
+    async def purge(self, ids: Collection[RunId | JobId], author: Author) -> list[str]:
+        tables = self._tables
+        with tables.transaction():
+            gone: list[Change] = []
+            for identifier in dict.fromkeys(ids):
+                run = tables.runs.get(RunId(identifier))
+                if run is not None and run.state.ended:
+                    tables.purge_run(run)
+                    gone.append(Change(run.tenant, run.id))
+                job = tables.jobs.get(JobId(identifier))
+                if job is not None and not job.ticking:
+                    tables.purge_job(job)
+                    gone.append(Change(job.tenant, job.id))
+            tables.audit("jobs.purge", author, gone)
+            return [change.target for change in gone]
+
+    async def retag(
+        self, ids: Collection[RunId | JobId], add: Collection[str], remove: Collection[str], author: Author
+    ) -> int:
+        tables = self._tables
+        with tables.transaction() as now:
+            changes: list[Change] = []
+            for identifier in dict.fromkeys(ids):
+                run, job = tables.runs.get(RunId(identifier)), tables.jobs.get(JobId(identifier))
+                if run is not None and run.job_id is None and author.tenant in (None, run.tenant):
+                    about = run.about or About()
+                    tags = retagged(about.tags, add, remove)
+                    if tags is not None:
+                        changes.append(_retag(run.tenant, run.id, about.tags, tags))
+                        changed = msgspec.structs.replace(about, tags=tags)
+                        run.about = None if changed == About() else changed
+                if job is not None and author.tenant in (None, job.tenant):
+                    tags = retagged(job.spec.tags, add, remove)
+                    if tags is not None:
+                        changes.append(_retag(job.tenant, job.id, job.spec.tags, tags))
+                        job.spec = msgspec.structs.replace(job.spec, tags=tags)
+                        tables.add_version(job, author.name, author.why)
+                        job.updated_at = now
+            tables.audit("jobs.retag", author, changes)
+            return len(changes)
+
+    async def pause(self, pause: Pause, author: Author) -> None:
+        tables = self._tables
+        with tables.transaction() as now:
+            if (pause.tenant, pause.queue) in tables.pauses:
+                return
+            tables.pauses[pause.tenant, pause.queue] = msgspec.structs.replace(
+                pause, since=now, author=author.name, why=author.why
+            )
+            tables.audit("queues.pause", author, [Change(pause.tenant or "", pause.queue or "*")])
+
+    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
+        tables = self._tables
+        with tables.transaction():
+            lifted = tables.pauses.pop((tenant, queue), None) is not None
+            if lifted:
+                tables.audit("queues.resume", author, [Change(tenant or "", queue or "*")])
+            return lifted
+
+    async def drain(self, worker: SessionId, author: Author) -> bool:
+        tables = self._tables
+        with tables.transaction():
+            row = tables.live_session(worker)
+            if row is None or row.kind != "worker":
+                return False
+            if not row.draining:
+                row.draining = True
+                tables.audit("workers.drain", author, [Change("", str(worker))])
+            return True
+
+
+def _retag(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, ...]) -> Change:
+    return Change(tenant, target, *(what_differs({"tags": before}, {"tags": after}) or ()))

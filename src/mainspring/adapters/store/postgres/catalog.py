@@ -1,0 +1,474 @@
+"""What people look at: lists, figures, logs, and what attempts tell while they run."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal
+
+import asyncpg
+import msgspec
+
+from mainspring.adapters.store.log_bounds import LogRoom
+from mainspring.adapters.store.postgres.database import Connection
+from mainspring.adapters.store.postgres.names import Kind
+from mainspring.adapters.store.postgres.reading import Reading
+from mainspring.adapters.store.postgres.rows import (
+    STATE_CODES,
+    decode_spec,
+    held_runs,
+    job_of,
+    readable_jobs,
+)
+from mainspring.adapters.store.postgres.workforce import KINDS
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import MILLISECOND, Instant
+from mainspring.domain.job import Job, version_body_id
+from mainspring.domain.run import ENDED, HeldRun, RunState, RunView
+from mainspring.ports.catalog import (
+    LOG_CUT,
+    LOOKED_AT,
+    DeadGroup,
+    JobFilter,
+    JobVersion,
+    LogLine,
+    LogReport,
+    Minute,
+    Page,
+    Pause,
+    ProgressReport,
+    RunFilter,
+    SessionView,
+)
+
+#: Rows that are looked at in one statement where a filter has no index.
+_CHUNK = 1_000
+_FIRST_ID, _LAST_ID = "0" * 32, "f" * 32
+_WAITING = frozenset({RunState.SCHEDULED, RunState.BLOCKED})
+_LIVE = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING})
+_FIGURES = (
+    "succeeded",
+    "failed",
+    "cancelled",
+    "skipped",
+    "retried",
+    "started",
+    "late_total",
+    "late_most",
+    "took_total",
+    "took_most",
+)
+
+
+class _UnderWay(msgspec.Struct, frozen=True):
+    """An attempt that runs."""
+
+    number: int
+    tenant: int
+
+
+class _Sources:
+    """Where runs are looked for. The first arguments are always: ids from, ids below, and how many."""
+
+    def __init__(self, wanted: RunFilter) -> None:
+        self.selects: list[str] = []
+        self.first = _bound(wanted.since, _FIRST_ID)
+        self.below = _bound(wanted.until, _LAST_ID)
+        self._arguments: list[object] = []
+
+    def argument(self, value: object) -> str:
+        self._arguments.append(value)
+        return f"${len(self._arguments) + 3}"
+
+    def arguments(self, below: str, limit: int) -> list[object]:
+        return [self.first, below, limit, *self._arguments]
+
+    def look_in(self, columns: str, table: str, key: str, conditions: Sequence[str]) -> None:
+        within = " AND ".join([f"{key} >= $1::uuid", f"{key} < $2::uuid", *conditions])
+        self.selects.append(f"(SELECT {columns} FROM {table} WHERE {within} ORDER BY {key} DESC LIMIT $3)")
+
+    @property
+    def found(self) -> str:
+        return " UNION ALL ".join(self.selects)
+
+
+class Catalog(Reading):
+    async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:
+        items: list[RunView] = []
+        last: str | None = None
+        looked_at = 0
+        async for run, view in self._look(wanted, after, limit + 1):
+            if len(items) == limit or looked_at == LOOKED_AT:
+                return Page(items, last)
+            last = run
+            looked_at += 1
+            if view is not None:
+                items.append(view)
+        return Page(items)
+
+    async def count_runs(self, wanted: RunFilter, at_most: int) -> int:
+        if wanted.task or wanted.tag or wanted.text or wanted.dead or wanted.fingerprint:
+            count = 0
+            async for _, view in self._look(wanted, None, _CHUNK):
+                count += view is not None
+                if count >= at_most:
+                    break
+            return min(count, at_most)
+        sources = await self._sources(wanted, exactly=True)
+        if not sources.selects:
+            return 0
+        statement = f"SELECT count(*) FROM (SELECT FROM ({sources.found}) AS found LIMIT $3) AS counted"
+        [row] = await self._fetch(statement, sources.arguments(sources.below, at_most))
+        return int(row[0])
+
+    async def _look(
+        self, wanted: RunFilter, after: RunId | None, size: int
+    ) -> AsyncIterator[tuple[RunId, RunView | None]]:
+        """What is looked at, newest first, each with its run if that is wanted."""
+        sources = await self._sources(wanted)
+        if not sources.selects:
+            return
+        queue = await self._names.find(Kind.QUEUE, wanted.queue) if wanted.queue else None
+        statement = f"SELECT * FROM ({sources.found}) AS found ORDER BY id DESC LIMIT $3"
+        below = sources.below if after is None else min(after, sources.below)
+        # Without a filter that lacks an index whatever is read is shown.
+        size = _CHUNK if _is_picky(wanted) else min(size, _CHUNK)
+        while True:
+            rows = await self._fetch(statement, sources.arguments(below, size))
+            hopeful = [RunId(row["id"]) for row in rows if _may_be(row, wanted, queue)]
+            views = await self._views(hopeful, results=False) if hopeful else {}
+            # Its labels lie in two places while the body of a run is moved.
+            for run in dict.fromkeys(RunId(row["id"]) for row in rows):
+                view = views.get(run)
+                yield run, view if view is not None and _is_wanted(view, wanted) else None
+            if len(rows) < size:
+                return
+            below = rows[-1]["id"]
+
+    async def _sources(self, wanted: RunFilter, *, exactly: bool = False) -> _Sources:
+        """Where to look, by what has an index. ``exactly``: nothing but what is wanted."""
+        sources = _Sources(wanted)
+        tenant = await self._scope_number(wanted.tenant)
+        queue = await self._names.find(Kind.QUEUE, wanted.queue) if wanted.queue else None
+        if tenant == 0 or (wanted.queue and queue is None):
+            return sources
+        schema = self._db.schema
+        mine = [] if tenant is None else [f"tenant = {sources.argument(tenant)}::int"]
+        unknown = "NULL::smallint AS state, NULL::int AS queue, NULL::uuid AS job_id"
+        states = wanted.states
+        if wanted.dead or wanted.fingerprint:
+            if not states or RunState.FAILED in states:
+                conditions = list(mine)
+                if wanted.dead:
+                    conditions.append("state = 1")
+                if wanted.fingerprint:
+                    conditions.append(f"fingerprint = {sources.argument(wanted.fingerprint)}::text")
+                columns = "run_id AS id, 6::smallint AS state, queue, NULL::uuid AS job_id"
+                sources.look_in(columns, f"{schema}.dead_letter", "run_id", conditions)
+            return sources
+        if wanted.tag:
+            tag = f"label = {sources.argument(wanted.tag)}::text"
+            if mine:
+                sources.look_in(f"id, {unknown}", f"{schema}.label", "id", [*mine, tag])
+            else:
+                # The index begins with the tenant: each is asked for its newest.
+                tenants = sources.argument(await self._tenant_numbers())
+                sources.selects.append(
+                    f"(SELECT l.id, {unknown} FROM unnest({tenants}::int[]) AS t(number), LATERAL ("
+                    f"SELECT id FROM {schema}.label WHERE tenant = t.number AND {tag} AND id >= $1::uuid "
+                    "AND id < $2::uuid ORDER BY id DESC LIMIT $3) AS l)"
+                )
+            return sources
+        if wanted.job is not None:
+            # By the index of the job, not of the tenant: it has fewer runs.
+            mine = [condition.replace("tenant =", "tenant + 0 =") for condition in mine]
+            mine.append(f"job_id = {sources.argument(wanted.job)}::uuid")
+        if exactly and queue is not None:
+            mine.append(f"queue = {sources.argument(queue)}::int")
+        if exactly and wanted.one_off:
+            mine.append("job_id IS NULL")
+        for table, there in (("run", _LIVE), ("waiting", _WAITING), ("history", ENDED)):
+            asked = states & there if states else there
+            if not asked:
+                continue
+            conditions = list(mine)
+            if table == "history" and RunState.SUCCEEDED not in asked:
+                conditions.append("class = 2")
+            elif table == "history" and asked == {RunState.SUCCEEDED}:
+                conditions.append("class = 1")
+            if exactly and asked != there:
+                conditions.append(f"({' OR '.join(sorted(map(_is_in, asked)))})")
+            sources.look_in("id, state, queue, job_id", f"{schema}.{table}", "id", conditions)
+        return sources
+
+    async def _tenant_numbers(self) -> list[int]:
+        return [row["id"] for row in await self._db.fetch("names") if row["kind"] == Kind.TENANT]
+
+    async def _fetch(self, statement: str, arguments: Sequence[object]) -> list[asyncpg.Record]:
+        async def work(connection: Connection) -> list[asyncpg.Record]:
+            return await connection.fetch(statement, *arguments)
+
+        return await self._db.run(work)
+
+    async def ahead_of(self, run: RunId) -> int | None:
+        rows = await self._db.fetch("ahead_of", run)
+        return rows[0]["ahead"] if rows else None
+
+    async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
+        tenant = await self._scope_number(wanted.tenant)
+        if tenant == 0:
+            return Page([])
+        first, below = _bound(wanted.since, _FIRST_ID), _bound(wanted.until, _LAST_ID)
+        below = below if after is None else min(after, below)
+        items: list[Job] = []
+        looked_at = 0
+        while True:
+            if tenant is None:
+                rows = await self._db.fetch("list_all_jobs", below, first, _CHUNK)
+            else:
+                rows = await self._db.fetch("list_jobs", tenant, below, first, _CHUNK)
+            await self._names.name_all({row["tenant"] for row in rows})
+            jobs = {job.id: job for job in readable_jobs(rows, lambda row: job_of(row, self._names))}
+            for row in rows:
+                if len(items) == limit or looked_at == LOOKED_AT:
+                    return Page(items, below)
+                below = row["id"]
+                looked_at += 1
+                job = jobs.get(JobId(below))
+                if job is not None and _is_wanted_job(job, wanted):
+                    items.append(job)
+            if len(rows) < _CHUNK:
+                return Page(items)
+
+    async def versions(self, job: JobId) -> list[JobVersion]:
+        tenant = await self._scope_number()
+        rows = await self._db.fetch("versions", job, tenant)
+        bodies = await self._db.fetch("bodies", [version_body_id(job, row["version"]) for row in rows], tenant)
+        payloads = {row["id"]: row["payload"] for row in bodies}
+        versions = []
+        for row in rows:
+            spec = decode_spec(row["spec"])
+            if spec is not None:
+                versions.append(
+                    JobVersion(
+                        version=row["version"],
+                        spec=spec,
+                        payload=payloads.get(version_body_id(job, row["version"]), b"null"),
+                        made_by=row["made_by"],
+                        why=row["why"],
+                        made_at=row["made_at"],
+                    )
+                )
+        return versions
+
+    async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
+        rows = await self._db.fetch("held", list(runs))
+        await self._names.name_all({row[column] for row in rows for column in ("task", "queue", "tenant")})
+        # What cannot be read nobody holds; whoever claims it ends it.
+        readable, _ = held_runs(rows, self._names, self._policies)
+        held = {run.id: run for run in readable}
+        return [held.get(run) for run in runs]
+
+    async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
+        return [
+            SessionView(
+                id=SessionId(row["id"]),
+                kind=kind,
+                name=row["name"],
+                version=row["version"],
+                datacenter=row["datacenter"],
+                started_at=row["started_at"],
+                lease_until=row["lease_until"],
+                lease=row["lease"],
+                owner=row["owner"],
+                queues=tuple(row["queues"]),
+                tasks=tuple(row["tasks"]),
+                running=row["running"],
+                draining=row["draining"],
+                shards=row["shards"],
+            )
+            for row in await self._db.fetch("sessions", KINDS[kind])
+        ]
+
+    async def pauses(self) -> list[Pause]:
+        rows = await self._db.fetch("pauses", await self._scope_number())
+        await self._names.name_all({number for row in rows for number in (row["tenant"], row["queue"])} - {0})
+        pauses = [
+            Pause(
+                tenant=self._names.name(row["tenant"]) if row["tenant"] else None,
+                queue=self._names.name(row["queue"]) if row["queue"] else None,
+                since=row["since"],
+                author=row["author"],
+                why=row["why"],
+            )
+            for row in rows
+        ]
+        return sorted(pauses, key=lambda pause: (pause.tenant or "", pause.queue or ""))
+
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
+        rows = await self._db.fetch("minutes", await self._scope_number(tenant), since, until)
+        await self._names.name_all({row["queue"] for row in rows} - {0})
+        minutes = [
+            Minute(
+                at=row["at"],
+                queue=self._names.name(row["queue"]) if row["queue"] else "",
+                **{figure: row[figure] for figure in _FIGURES},
+            )
+            for row in rows
+        ]
+        return sorted(minutes, key=lambda minute: (minute.at, minute.queue))
+
+    async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
+        wanted = msgspec.structs.replace(wanted, dead=True)
+        sources = await self._sources(msgspec.structs.replace(wanted, tag=""))
+        if not sources.selects:
+            return []
+        conditions = ["d.run_id >= $1::uuid", "d.run_id < $2::uuid", "d.state = 1"]
+        arguments: list[object] = [sources.first, sources.below, limit]
+
+        def condition(text: str, value: object) -> None:
+            arguments.append(value)
+            conditions.append(text.format(f"${len(arguments)}"))
+
+        tenant = await self._scope_number(wanted.tenant)
+        if tenant is not None:
+            condition("d.tenant = {}::int", tenant)
+        if wanted.queue:
+            condition("d.queue = {}::int", await self._names.find(Kind.QUEUE, wanted.queue))
+        if wanted.task:
+            condition("d.task = {}::int", await self._names.find(Kind.TASK, wanted.task))
+        if wanted.fingerprint:
+            condition("d.fingerprint = {}::text", wanted.fingerprint)
+        if wanted.tag or wanted.text or wanted.job is not None or wanted.one_off:
+            # What the dead letters themselves do not know is looked up one by one.
+            found = [view.id async for _, view in self._look(wanted, None, _CHUNK) if view is not None]
+            condition("d.run_id = ANY ({}::uuid[])", found)
+        rows = await self._fetch(
+            "SELECT d.fingerprint, d.task, count(*) AS count, min(d.at) AS first_at, max(d.at) AS last_at, "
+            "(array_agg(d.run_id ORDER BY d.at DESC, d.run_id DESC))[1] AS sample "
+            f"FROM {self._db.schema}.dead_letter d WHERE {' AND '.join(conditions)} "
+            "GROUP BY d.fingerprint, d.task ORDER BY count(*) DESC, max(d.at) DESC LIMIT $3",
+            arguments,
+        )
+        samples = await self._views([RunId(row["sample"]) for row in rows], results=False)
+        await self._names.name_all({row["task"] for row in rows if row["task"] is not None})
+        groups = []
+        for row in rows:
+            sample = samples.get(RunId(row["sample"]))
+            groups.append(
+                DeadGroup(
+                    fingerprint=row["fingerprint"],
+                    task="" if row["task"] is None else self._names.name(row["task"]),
+                    reason="" if sample is None else sample.reason,
+                    count=row["count"],
+                    first_at=row["first_at"],
+                    last_at=row["last_at"],
+                    sample=RunId(row["sample"]),
+                    error="" if sample is None else sample.error or "",
+                )
+            )
+        return groups
+
+    async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
+        return [
+            LogLine(position=row["position"], at=row["at"], attempt=row["attempt"], text=row["text"])
+            for row in await self._db.fetch("log", run, after, limit, await self._scope_number())
+        ]
+
+    async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
+        async def work(connection: Connection) -> list[bool]:
+            under_way = await self._under_way(connection, [report.run for report in progress])
+            heard = [(report.run, report.fence) in under_way for report in progress]
+            last = {report.run: report for report, is_heard in zip(progress, heard, strict=True) if is_heard}
+            if last:
+                rows = [
+                    (report.run, report.done, report.total, report.note, under_way[run, report.fence].tenant)
+                    for run, report in last.items()
+                ]
+                await connection.execute(self._db.sql["report_progress"], *zip(*rows, strict=True))
+            return heard
+
+        return await self._db.transaction(work) if progress else []
+
+    async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
+        async def work(connection: Connection) -> list[bool]:
+            under_way = await self._under_way(connection, [line.run for line in lines])
+            heard = [line for line in lines if (line.run, line.fence) in under_way]
+            sizes = await connection.fetch(self._db.sql["log_sizes"], [line.run for line in heard], LOG_CUT)
+            rooms = {RunId(row["id"]): LogRoom(row["pieces"], row["size"], cut=row["cut"]) for row in sizes}
+            kept = []
+            for line in heard:
+                attempt = under_way[line.run, line.fence]
+                if (text := rooms[line.run].fit(line.text)) is not None:
+                    kept.append((line.run, attempt.number, text, attempt.tenant))
+            if kept:
+                await connection.execute(self._db.sql["append_log"], *zip(*kept, strict=True))
+            return [(line.run, line.fence) in under_way for line in lines]
+
+        return await self._db.transaction(work) if lines else []
+
+    async def _under_way(self, connection: Connection, runs: list[RunId]) -> dict[tuple[RunId, int], _UnderWay]:
+        """The attempts among these that run, by run and fence."""
+        rows = await connection.fetch(self._db.sql["attempts_under_way"], runs)
+        return {(RunId(row["id"]), row["fence"]): _UnderWay(row["attempt"], row["tenant"]) for row in rows}
+
+
+def _bound(instant: Instant | None, otherwise: str) -> str:
+    """The first id that could have been made at an instant."""
+    if instant is None:
+        return otherwise
+    millisecond = min(max(-(-instant // MILLISECOND), 0), (1 << 48) - 1)
+    return f"{millisecond:012x}{'0' * 20}"
+
+
+def _is_picky(wanted: RunFilter) -> bool:
+    """Whether some of what is looked at may not be wanted."""
+    return bool(wanted.states or wanted.task or wanted.queue or wanted.one_off or wanted.text or wanted.tag)
+
+
+def _is_in(state: RunState) -> str:
+    match state:
+        case RunState.CANCELLING:
+            return "state = 4 AND cancel_at IS NOT NULL"
+        case RunState.RUNNING:
+            return "state = 4 AND cancel_at IS NULL"
+        case _:
+            return f"state = {STATE_CODES[state]}"
+
+
+def _may_be(row: asyncpg.Record, wanted: RunFilter, queue: int | None) -> bool:
+    """Whether a row may be of a run that is wanted, as far as the row knows."""
+    if wanted.states and row["state"] is not None:
+        asked = {STATE_CODES[RunState.RUNNING if state is RunState.CANCELLING else state] for state in wanted.states}
+        if row["state"] not in asked:
+            return False
+    if queue is not None and row["queue"] not in (None, queue):
+        return False
+    return not (wanted.one_off and row["job_id"] is not None)
+
+
+def _is_wanted(run: RunView, wanted: RunFilter) -> bool:
+    name, tags = ("", ()) if run.about is None else (run.about.name, run.about.tags)
+    return (
+        wanted.tenant in (None, run.tenant)
+        and (not wanted.states or run.state in wanted.states)
+        and wanted.task in ("", run.task)
+        and wanted.queue in ("", run.queue)
+        and (not wanted.tag or wanted.tag in tags)
+        and wanted.job in (None, run.job_id)
+        and not (wanted.one_off and run.job_id is not None)
+        and wanted.fingerprint in ("", run.fingerprint)
+        and _says(wanted.text, name, run.task, run.id)
+    )
+
+
+def _is_wanted_job(job: Job, wanted: JobFilter) -> bool:
+    spec = job.spec
+    return (
+        (not wanted.states or job.state in wanted.states)
+        and wanted.task in ("", spec.task)
+        and wanted.queue in ("", spec.queue)
+        and (not wanted.tag or wanted.tag in spec.tags)
+        and _says(wanted.text, spec.name, spec.task, job.id)
+    )
+
+
+def _says(text: str, *places: str) -> bool:
+    return any(text.lower() in place.lower() for place in places)

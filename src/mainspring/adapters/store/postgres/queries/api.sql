@@ -1,0 +1,213 @@
+-- name: ahead_of
+SELECT (SELECT count(*) FROM (
+    SELECT FROM mainspring.run a
+    WHERE a.queue = r.queue AND a.lane = r.lane AND a.state = 3 AND (a.rank, a.id) < (r.rank, r.id) LIMIT 10000
+) AS better) AS ahead
+FROM mainspring.run r WHERE r.id = $1 AND r.state = 3
+
+-- name: list_jobs
+-- Newest first, in id order, of one tenant or of all.
+SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec
+FROM (
+    SELECT * FROM mainspring.job WHERE tenant = $1 AND id < $2 AND id >= $3 ORDER BY id DESC LIMIT $4
+) AS j
+JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
+JOIN mainspring.schedule s ON s.job_id = j.id
+ORDER BY j.id DESC
+
+-- name: list_all_jobs
+SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec
+FROM (
+    SELECT * FROM mainspring.job WHERE id < $1 AND id >= $2 ORDER BY id DESC LIMIT $3
+) AS j
+JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
+JOIN mainspring.schedule s ON s.job_id = j.id
+ORDER BY j.id DESC
+
+-- name: versions
+SELECT version, spec, made_by, why, made_at FROM mainspring.job_version
+WHERE job_id = $1 AND ($2::int IS NULL OR tenant = $2) ORDER BY version DESC
+
+-- name: sessions
+SELECT s.*, (SELECT count(*) FROM mainspring.run r WHERE r.session = s.id AND r.state = 4) AS running,
+       (SELECT count(*) FROM mainspring.shard h WHERE h.owner = s.id) AS shards
+FROM mainspring.session s WHERE s.kind = $1 AND s.live AND s.lease_until >= mainspring.now_us() ORDER BY s.id
+
+-- name: pauses
+-- Of one tenant, or of all; those of every tenant are among them.
+SELECT tenant, queue, since, author, why FROM mainspring.pause WHERE $1::int IS NULL OR tenant IN (0, $1)
+
+-- name: minutes
+SELECT at, queue, sum(succeeded)::bigint AS succeeded, sum(failed)::bigint AS failed, sum(cancelled)::bigint AS cancelled,
+       sum(skipped)::bigint AS skipped, sum(retried)::bigint AS retried, sum(started)::bigint AS started,
+       sum(late_total)::bigint AS late_total, max(late_most) AS late_most, sum(took_total)::bigint AS took_total,
+       max(took_most) AS took_most
+FROM mainspring.minute WHERE at >= $2 AND at < $3 AND ($1::int IS NULL OR tenant = $1) GROUP BY at, queue
+
+-- name: log
+SELECT position, at, attempt, text FROM mainspring.log
+WHERE run_id = $1 AND position > $2 AND ($4::int IS NULL OR tenant = $4) ORDER BY position LIMIT $3
+
+-- name: attempts_under_way
+-- Only these are heard; none of them ends before its report is kept.
+SELECT id, fence, attempt, tenant FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND claim IS NOT NULL ORDER BY id FOR KEY SHARE
+
+-- name: report_progress
+-- One report a run.
+INSERT INTO mainspring.progress (run_id, at, done, total, note, tenant)
+SELECT i.id, mainspring.now_us(), i.done, i.total, i.note, i.tenant
+FROM unnest($1::uuid[], $2::float8[], $3::float8[], $4::text[], $5::int[]) AS i(id, done, total, note, tenant) ORDER BY i.id
+ON CONFLICT (run_id) DO UPDATE SET at = excluded.at, done = excluded.done, total = excluded.total, note = excluded.note
+
+-- name: log_sizes
+-- Of each run, also of one that has printed nothing.
+SELECT i.id, count(l.position) AS pieces, coalesce(sum(octet_length(l.text)), 0)::bigint AS size,
+       coalesce(bool_or(l.text = $2), false) AS cut
+FROM (SELECT DISTINCT unnest($1::uuid[]) AS id) AS i LEFT JOIN mainspring.log l ON l.run_id = i.id
+GROUP BY i.id
+
+-- name: append_log
+INSERT INTO mainspring.log (run_id, at, attempt, text, tenant)
+SELECT i.id, mainspring.now_us(), i.attempt, i.text, i.tenant
+FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::int[]) WITH ORDINALITY AS i(id, attempt, text, tenant, place)
+ORDER BY i.place
+
+-- name: put_tenant
+INSERT INTO mainspring.tenant (number, created_at, running, quotas) VALUES ($1, mainspring.now_us(), $2, $3)
+ON CONFLICT (number) DO UPDATE SET running = excluded.running, quotas = excluded.quotas
+RETURNING created_at
+
+-- name: tenant
+SELECT quotas, created_at FROM mainspring.tenant WHERE number = $1
+
+-- name: lock_tenants
+-- Whoever claims has looked at this table, and holds it until it commits: now nobody does.
+LOCK TABLE mainspring.tenant IN ACCESS EXCLUSIVE MODE
+
+-- name: tenants
+SELECT n.name, t.quotas, t.created_at FROM mainspring.name n LEFT JOIN mainspring.tenant t ON t.number = n.id WHERE n.kind = 1
+
+-- name: put_key
+INSERT INTO mainspring.api_key (id, tenant, name, role, secret_hash, queues, made_by, created_at, expires_at, revoked_at,
+                                last_used_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, mainspring.now_us(), $8, $9, $10) ON CONFLICT DO NOTHING
+RETURNING id
+
+-- name: api_key
+SELECT * FROM mainspring.api_key WHERE id = $1
+
+-- name: lock_key
+SELECT * FROM mainspring.api_key WHERE id = $1 FOR UPDATE
+
+-- name: api_keys
+SELECT * FROM mainspring.api_key WHERE $1::text IS NULL OR tenant = $1 ORDER BY created_at DESC, id COLLATE "C" DESC
+
+-- name: revoke_key
+UPDATE mainspring.api_key SET revoked_at = mainspring.now_us() WHERE id = $1
+
+-- name: touch_keys
+UPDATE mainspring.api_key SET last_used_at = mainspring.now_us() WHERE id = ANY ($1::text[])
+
+-- name: audit
+SELECT * FROM mainspring.audit
+WHERE ($1::text IS NULL OR tenant = $1) AND ($2::text = '' OR target = $2) AND ($3::text = '' OR author = $3)
+  AND position < $4::bigint
+ORDER BY position DESC LIMIT $5
+
+-- name: discard
+UPDATE mainspring.dead_letter SET state = 3 WHERE run_id = ANY ($1::uuid[]) AND state = 1 RETURNING run_id AS id, tenant
+
+-- name: purge_history
+DELETE FROM mainspring.history WHERE id = ANY ($1::uuid[]) RETURNING id, tenant, body_bucket, body_id IS NULL AS own_body
+
+-- name: purge_bodies
+-- One that was moved or edited lies in two places: where it was handed in, within the days ahead of its making, as well.
+WITH gone AS (
+    SELECT i.id, b.bucket FROM unnest($1::uuid[], $2::int[], $3::int[]) AS i(id, bucket, day), LATERAL (
+        SELECT i.bucket UNION SELECT -1 UNION SELECT generate_series(i.day, i.day + $4::int)) AS b(bucket)
+), labels AS (
+    DELETE FROM mainspring.label l USING gone g WHERE l.bucket = g.bucket AND l.id = g.id
+)
+DELETE FROM mainspring.body b USING gone g WHERE b.bucket = g.bucket AND b.id = g.id
+
+-- name: purge_rest
+WITH attempts AS (
+    DELETE FROM mainspring.attempt WHERE run_id = ANY ($1::uuid[])
+), lines AS (
+    DELETE FROM mainspring.log WHERE run_id = ANY ($1::uuid[])
+), reports AS (
+    DELETE FROM mainspring.progress WHERE run_id = ANY ($1::uuid[])
+)
+DELETE FROM mainspring.dead_letter WHERE run_id = ANY ($1::uuid[])
+
+-- name: purge_jobs
+-- The bodies of its versions stay: its runs are told by them.
+WITH schedules AS (
+    DELETE FROM mainspring.schedule WHERE job_id = ANY ($1::uuid[])
+), versions AS (
+    DELETE FROM mainspring.job_version WHERE job_id = ANY ($1::uuid[])
+), ticks AS (
+    DELETE FROM mainspring.ledger WHERE job_id = ANY ($1::uuid[])
+)
+DELETE FROM mainspring.job WHERE id = ANY ($1::uuid[])
+
+-- name: bodies_of
+-- Where the bodies of one-offs lie, wherever those are themselves.
+SELECT r.id, r.tenant, r.body_bucket AS bucket FROM mainspring.run r WHERE r.id = ANY ($1::uuid[]) AND r.job_id IS NULL
+UNION ALL SELECT w.id, w.tenant, w.body_bucket FROM mainspring.waiting w WHERE w.id = ANY ($1::uuid[]) AND w.job_id IS NULL
+UNION ALL SELECT h.id, h.tenant, b.bucket FROM mainspring.history h, LATERAL (
+    SELECT b.bucket FROM mainspring.body b WHERE b.bucket IN (h.body_bucket, -1) AND b.id = h.id) AS b
+WHERE h.id = ANY ($1::uuid[]) AND h.job_id IS NULL
+
+-- name: lock_bodies
+SELECT b.id, b.bucket, b.about FROM unnest($1::uuid[], $2::int[]) AS i(id, bucket)
+JOIN mainspring.body b ON b.bucket = i.bucket AND b.id = i.id ORDER BY b.id, b.bucket FOR UPDATE OF b
+
+-- name: set_about
+UPDATE mainspring.body b SET about = i.about FROM unnest($1::uuid[], $2::int[], $3::bytea[]) AS i(id, bucket, about)
+WHERE b.bucket = i.bucket AND b.id = i.id
+
+-- name: lock_pauses
+-- As lock_tenants.
+LOCK TABLE mainspring.pause IN ACCESS EXCLUSIVE MODE
+
+-- name: pause
+INSERT INTO mainspring.pause (tenant, queue, since, author, why) VALUES ($1, $2, mainspring.now_us(), $3, $4)
+ON CONFLICT DO NOTHING RETURNING tenant
+
+-- name: resume
+DELETE FROM mainspring.pause WHERE tenant = $1 AND queue = $2 RETURNING tenant
+
+-- name: draining
+SELECT draining FROM mainspring.session
+WHERE id = $1 AND kind = 1 AND live AND lease_until >= mainspring.now_us() FOR UPDATE
+
+-- name: drain
+UPDATE mainspring.session SET draining = true WHERE id = $1
+
+-- name: editable_waiting
+-- A one-off of a tenant that never started, locked.
+SELECT id, state, gate, body_bucket, created_at, replay_of, NULL::bigint AS queued_at, mainspring.now_us() AS now
+FROM mainspring.waiting
+WHERE id = $1 AND tenant = $2 AND job_id IS NULL AND fence = 0 FOR UPDATE
+
+-- name: editable_queued
+SELECT id, state, gate, body_bucket, created_at, replay_of, coalesce(queued_at, created_at) AS queued_at,
+       mainspring.now_us() AS now
+FROM mainspring.run
+WHERE id = $1 AND tenant = $2 AND job_id IS NULL AND fence = 0 AND claim IS NULL FOR UPDATE
+
+-- name: remove_waiting
+DELETE FROM mainspring.waiting WHERE id = $1
+
+-- name: remove_queued
+DELETE FROM mainspring.run WHERE id = $1
+
+-- name: edit_body
+-- Beside the first body, which stays where a second submit of the run looks for it.
+INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant, about) VALUES (-1, $1, $2, $3, $4, $5, $6)
+ON CONFLICT (bucket, id) DO UPDATE
+SET task = excluded.task, policy = excluded.policy, payload = excluded.payload, about = excluded.about
+
+-- name: first_in_line
+SELECT id, due FROM mainspring.waiting WHERE gate = $1 AND state = 2 AND id <> $2 ORDER BY due, id LIMIT 1

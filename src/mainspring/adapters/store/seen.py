@@ -1,0 +1,100 @@
+"""A store as the people of one tenant see it, where the store itself has no second wall to offer."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from mainspring.domain.access import ApiKey
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import Instant
+from mainspring.domain.job import Job, LedgerEntry
+from mainspring.domain.run import AttemptView, RunView
+from mainspring.ports.access import AuditEntry
+from mainspring.ports.catalog import (
+    DeadGroup,
+    JobFilter,
+    JobVersion,
+    LogLine,
+    Minute,
+    Page,
+    Pause,
+    Reads,
+    RunFilter,
+)
+from mainspring.ports.store import Depth
+
+
+class Seen:
+    """Names the tenant in every question that takes one, and asks whose the run or the job is in every other."""
+
+    def __init__(self, store: Reads, tenant: str) -> None:
+        self._store = store
+        self._tenant = tenant
+
+    async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
+        found = await self._store.runs(ids, payloads=payloads)
+        return [run if run is not None and run.tenant == self._tenant else None for run in found]
+
+    async def attempts(self, run: RunId) -> list[AttemptView]:
+        return await self._store.attempts(run) if await self._is_my_run(run) else []
+
+    async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
+        found = await self._store.jobs(ids)
+        return [job if job is not None and job.tenant == self._tenant else None for job in found]
+
+    async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
+        return await self._store.ledger(job, since, until, limit) if await self._is_my_job(job) else []
+
+    async def depths(self, tenant: str | None = None) -> list[Depth]:
+        return await self._store.depths(self._tenant) if self._is_me(tenant) else []
+
+    async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:
+        if not self._is_me(wanted.tenant):
+            return Page([])
+        return await self._store.list_runs(msgspec.structs.replace(wanted, tenant=self._tenant), after, limit)
+
+    async def count_runs(self, wanted: RunFilter, at_most: int) -> int:
+        if not self._is_me(wanted.tenant):
+            return 0
+        return await self._store.count_runs(msgspec.structs.replace(wanted, tenant=self._tenant), at_most)
+
+    async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
+        if not self._is_me(wanted.tenant):
+            return Page([])
+        return await self._store.list_jobs(msgspec.structs.replace(wanted, tenant=self._tenant), after, limit)
+
+    async def versions(self, job: JobId) -> list[JobVersion]:
+        return await self._store.versions(job) if await self._is_my_job(job) else []
+
+    async def pauses(self) -> list[Pause]:
+        return [pause for pause in await self._store.pauses() if pause.tenant in (None, self._tenant)]
+
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
+        return await self._store.minutes(self._tenant, since, until) if self._is_me(tenant) else []
+
+    async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
+        if not self._is_me(wanted.tenant):
+            return []
+        return await self._store.dead_groups(msgspec.structs.replace(wanted, tenant=self._tenant), limit)
+
+    async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
+        return await self._store.log(run, after, limit) if await self._is_my_run(run) else []
+
+    async def keys(self, tenant: str | None) -> list[ApiKey]:
+        return await self._store.keys(self._tenant) if self._is_me(tenant) else []
+
+    async def audit(
+        self, tenant: str | None, *, target: str = "", author: str = "", before: int | None = None, limit: int = 100
+    ) -> list[AuditEntry]:
+        if not self._is_me(tenant):
+            return []
+        return await self._store.audit(self._tenant, target=target, author=author, before=before, limit=limit)
+
+    def _is_me(self, asked: str | None) -> bool:
+        return asked in (None, self._tenant)
+
+    async def _is_my_run(self, run: RunId) -> bool:
+        return (await self.runs([run]))[0] is not None
+
+    async def _is_my_job(self, job: JobId) -> bool:
+        return (await self.jobs([job]))[0] is not None

@@ -1,0 +1,341 @@
+"""What people look at, and what attempts tell while they run."""
+
+import re
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import apsw
+import msgspec
+
+from mainspring.adapters.store.log_bounds import LogRoom
+from mainspring.adapters.store.sqlite import rows
+from mainspring.adapters.store.sqlite.jobs import stored_jobs
+from mainspring.adapters.store.sqlite.part import Part
+from mainspring.adapters.store.sqlite.threads import read
+from mainspring.domain.access import DEFAULT_TENANT
+from mainspring.domain.errors import NotFound
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import MILLISECOND, Instant
+from mainspring.domain.job import Job
+from mainspring.domain.run import HeldRun, Progress, RunState, RunView
+from mainspring.ports.catalog import (
+    LOG_CUT,
+    LOOKED_AT,
+    DeadGroup,
+    JobFilter,
+    JobVersion,
+    LogLine,
+    LogReport,
+    Minute,
+    Page,
+    Pause,
+    ProgressReport,
+    RunFilter,
+    SessionView,
+)
+from mainspring.ports.store import EventBatch
+
+#: Nobody counts further than this how many are ahead.
+_COUNTED = 10_000
+_NEWEST = 2**63 - 1
+_is_position = re.compile("[0-9]{20}").fullmatch
+
+Values: TypeAlias = dict[str, str | int | None]
+
+_LIVE = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING})
+_WAITING = frozenset({RunState.SCHEDULED, RunState.BLOCKED})
+_ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED})
+
+#: Where runs are: the table, the states there, how the state is shown, and what else a filter looks at.
+_PLACES = (
+    ("run", _LIVE, "iif(p.state = 'running' AND p.cancel_at IS NOT NULL, 'cancelling', p.state)", "0", "NULL"),
+    ("waiting", _WAITING, "p.state", "0", "NULL"),
+    ("history", _ENDED, "p.state", "p.dead", "p.fingerprint"),
+)
+
+
+class SqliteCatalog(Part):
+    async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:
+        def look(connection: apsw.Connection) -> tuple[str, list[str], str | None]:
+            ids, going_on = _page(connection, _runs(wanted, after), _run_filters(wanted), limit)
+            return read(connection, "runs", ids=rows.encode(ids), payloads=0, results=0), ids, going_on
+
+        text, ids, going_on = await self._look(look)
+        views = rows.run_views(text)
+        return Page([views[RunId(run)] for run in ids], going_on)
+
+    async def count_runs(self, wanted: RunFilter, at_most: int) -> int:
+        source, filters = _runs(wanted, None), _run_filters(wanted)
+        text = f"SELECT count(*) FROM (SELECT 1 {_found(source, filters)} LIMIT :at_most)"  # noqa: S608
+        values: Values = {**source.values, **filters.values, "at_most": at_most}
+        return await self._look(lambda connection: int(str(connection.execute(text, values).get)))
+
+    async def ahead_of(self, run: RunId) -> int | None:
+        ahead: int | None = rows.number.decode(await self._reader.read("ahead_of", run=run, limit=_COUNTED))
+        return ahead
+
+    async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
+        def look(connection: apsw.Connection) -> Page[Job]:
+            ids, going_on = _page(connection, _jobs(wanted, after), _job_filters(wanted), limit)
+            stored = stored_jobs(connection, [JobId(job) for job in ids], payloads=False)
+            by_id = {str(job.id): job for job in stored}
+            return Page([by_id[job] for job in ids if job in by_id], going_on)
+
+        return await self._look(look)
+
+    async def versions(self, job: JobId) -> list[JobVersion]:
+        return rows.job_versions(await self._reader.read("versions", job=job))
+
+    async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
+        found, _ = rows.held_runs(await self._reader.read("held", ids=rows.encode(list(dict.fromkeys(runs)))))
+        by_id = {run.id: run for run in found}
+        return [by_id.get(run) for run in runs]
+
+    async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
+        return rows.sessions(await self._reader.read("sessions", kind=kind, now=self._time.now()))
+
+    async def pauses(self) -> list[Pause]:
+        return rows.pauses(await self._reader.read("pauses"))
+
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
+        return rows.minutes(await self._reader.read("minutes", tenant=tenant, since=since, until=until))
+
+    async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
+        wanted = msgspec.structs.replace(wanted, dead=True)
+        source, filters = _runs(wanted, None), _run_filters(wanted)
+        # Times have 16 digits, so the greatest text is the newest run. One sample is looked up for each group.
+        text = f"""
+            SELECT json_group_array(json_array(
+                coalesce(g.fingerprint, ''), g.task, h.reason, g.count, g.first_at, g.last_at, h.id,
+                coalesce(h.error, '')) ORDER BY g.count DESC, g.last_at DESC)
+            FROM (
+                SELECT s.fingerprint, s.task, count(*) AS count, min(s.at) AS first_at, max(s.at) AS last_at,
+                       substr(max(printf('%020d', s.at) || s.id), 21) AS sample
+                FROM (SELECT v.fingerprint AS fingerprint, b.task AS task, v.id AS id,
+                             (SELECT finished_at FROM history WHERE history.id = v.id) AS at
+                      {_found(source, filters)}) AS s
+                GROUP BY s.fingerprint, s.task
+                ORDER BY count DESC, last_at DESC LIMIT :limit
+            ) AS g CROSS JOIN history h ON h.id = g.sample
+        """  # noqa: S608
+        values: Values = {**source.values, **filters.values, "limit": limit}
+        return rows.dead_groups(await self._look(lambda connection: str(connection.execute(text, values).get)))
+
+    async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
+        return rows.log_lines(await self._reader.read("log", run=run, after=after, limit=limit))
+
+    async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:
+        if position is not None and _is_position(position) is None:
+            raise NotFound("this is no position in the stream of events")
+        at = _NEWEST if position is None else min(int(position), _NEWEST)
+        horizon, newest, batches = rows.following(await self._reader.read("events_after", position=at, limit=limit))
+        if position is None:
+            return [], rows.place(newest)
+        if not horizon <= at <= newest:
+            raise NotFound("the events after this position are not kept any more")
+        return batches, batches[-1].position if batches else position
+
+
+class SqliteReports(Part):
+    async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
+        if not progress:
+            return []
+        told = [
+            (report.run, report.fence, rows.encode(Progress(done=report.done, total=report.total, note=report.note)))
+            for report in progress
+        ]
+        return rows.heard(await self._writer.call("report_progress", rows.encode(told)))
+
+    async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
+        if not lines:
+            return []
+        runs = list(dict.fromkeys(line.run for line in lines))
+        sizes = rows.log_sizes(await self._reader.read("log_sizes", ids=rows.encode(runs), cut=LOG_CUT))
+        # By fence, too: only the attempt that runs is heard, and another one must not take its room.
+        rooms: dict[tuple[RunId, int], LogRoom] = {}
+        told = []
+        for line in lines:
+            if (room := rooms.get((line.run, line.fence))) is None:
+                pieces, size, cut = sizes[line.run]
+                room = rooms[line.run, line.fence] = LogRoom(pieces, size, cut=cut)
+            told.append((line.run, line.fence, room.fit(line.text)))
+        return rows.heard(await self._writer.call("append_log", rows.encode(told)))
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """Rows in an order that an index has: the statement without its order, and its values."""
+
+    text: str
+    values: Values
+    #: What goes with each row that a filter is about.
+    joins: str
+
+
+class _Filters(msgspec.Struct, frozen=True):
+    """What must hold of each row."""
+
+    texts: list[str]
+    values: Values
+
+
+def _found(source: _Source, filters: _Filters, looked_at: str = "") -> str:
+    """The rows of a source that are wanted."""
+    return f"FROM ({source.text} {looked_at}) AS v {source.joins} WHERE {' AND '.join(filters.texts) or 'true'}"
+
+
+def _page(connection: apsw.Connection, source: _Source, filters: _Filters, limit: int) -> tuple[list[str], str | None]:
+    """The ids of a page, newest first, and where the next one begins. It looks at a bounded number of rows."""
+    newest_first = "ORDER BY id DESC LIMIT :looked_at"
+    values: Values = {**source.values, **filters.values, "looked_at": LOOKED_AT, "limit": limit + 1}
+    text = f"""
+        SELECT json_group_array(id) FROM (SELECT v.id AS id {_found(source, filters, newest_first)} LIMIT :limit)
+    """  # noqa: S608
+    ids = rows.strings.decode(str(connection.execute(text, values).get))
+    if len(ids) > limit:
+        return ids[:limit], ids[limit - 1] if limit else None
+    if not filters.texts:
+        return ids, None
+    # The last row that was looked at, if there is another one behind it.
+    text = f"SELECT json_group_array(id) FROM (SELECT id FROM ({source.text} {newest_first}) LIMIT 2 OFFSET :offset)"  # noqa: S608
+    values = {**source.values, "looked_at": LOOKED_AT + 1, "offset": LOOKED_AT - 1}
+    last = rows.strings.decode(str(connection.execute(text, values).get))
+    return ids, last[0] if len(last) == 2 else None
+
+
+def _runs(wanted: RunFilter, after: RunId | None) -> _Source:
+    """The runs of a tenant, a tag, a job or all, in the places where the wanted states are."""
+    values: Values = {}
+    texts: list[str] = []
+    label = ""
+    if wanted.tenant is not None and not _is_looked_for(wanted):
+        texts.append("p.tenant = :tenant")
+        values["tenant"] = wanted.tenant
+        if wanted.tag:
+            label = "label CROSS JOIN"
+            texts = ["label.tenant = :tenant AND label.label = :tag AND p.id = label.id AND p.tenant = :tenant"]
+            values["tag"] = wanted.tag
+        elif _by_tenant(wanted):
+            texts.append("p.tenant <> 'default'")
+    if wanted.job is not None:
+        texts.append("p.job_id = :job")
+        values["job"] = wanted.job
+    if wanted.dead:
+        texts.append("p.dead = 1")
+    identifier = "label.id" if label else "p.id"
+    for text, name, value in _span(wanted, after):
+        texts.append(f"{identifier} {text}")
+        values[name] = value
+    states = frozenset({RunState.FAILED}) if wanted.dead or wanted.fingerprint else wanted.states
+    selects = [
+        f"SELECT {identifier} AS id, {state} AS state, p.tenant AS tenant, p.queue AS queue, p.job_id AS job_id,"  # noqa: S608
+        f" p.body AS body, {dead} AS dead, {fingerprint} AS fingerprint"
+        f" FROM {label} {table} p {_index(wanted, table)} WHERE {' AND '.join(texts) or 'true'}"
+        for table, there, state, dead, fingerprint in _PLACES
+        if not states or states & there
+    ]
+    return _Source(" UNION ALL ".join(selects), values, "CROSS JOIN body b ON b.id = v.body")
+
+
+def _by_tenant(wanted: RunFilter) -> bool:
+    """Whether the tenant is what the rows are found by."""
+    return wanted.tenant is not None and not (wanted.tag or wanted.job or wanted.dead)
+
+
+def _is_looked_for(wanted: RunFilter) -> bool:
+    """Whether the rows of the tenant have no index. They are all there is for most, so they need none."""
+    return wanted.tenant == DEFAULT_TENANT and _by_tenant(wanted)
+
+
+def _index(wanted: RunFilter, table: str) -> str:
+    """The index that has the rows in the order of their ids."""
+    if wanted.tag and wanted.tenant is not None:
+        return ""
+    if wanted.job is not None:
+        return f"INDEXED BY {table}_job"
+    if wanted.dead:
+        return "INDEXED BY history_dead" if wanted.tenant is None else "INDEXED BY history_dead_of"
+    return f"INDEXED BY {table}_tenant" if _by_tenant(wanted) and not _is_looked_for(wanted) else ""
+
+
+def _run_filters(wanted: RunFilter) -> _Filters:
+    filters = _Filters([], {})
+    if _is_looked_for(wanted):
+        _add(filters, "v.tenant = :tenant", tenant=wanted.tenant)
+    if wanted.states:
+        _add(filters, "v.state IN (SELECT value FROM json_each(:states))", states=rows.encode(sorted(wanted.states)))
+    if wanted.task:
+        _add(filters, "b.task = :task", task=wanted.task)
+    if wanted.queue:
+        _add(filters, "v.queue = :queue", queue=wanted.queue)
+    if wanted.tag and wanted.tenant is None:
+        _add(
+            filters,
+            "EXISTS (SELECT 1 FROM label WHERE label.tenant = v.tenant AND label.label = :tag AND label.id = v.id)",
+            tag=wanted.tag,
+        )
+    if wanted.one_off:
+        _add(filters, "v.job_id IS NULL")
+    if wanted.fingerprint:
+        _add(filters, "v.fingerprint = :fingerprint", fingerprint=wanted.fingerprint)
+    if wanted.text:
+        _add(filters, _says("coalesce(b.about ->> 'name', '')", "b.task", "v.id"), text=wanted.text)
+    return filters
+
+
+def _jobs(wanted: JobFilter, after: JobId | None) -> _Source:
+    values: Values = {}
+    texts: list[str] = []
+    if wanted.tenant is not None:
+        texts.append("tenant = :tenant")
+        values["tenant"] = wanted.tenant
+    for text, name, value in _span(wanted, after):
+        texts.append(f"id {text}")
+        values[name] = value
+    index = "" if wanted.tenant is None else "INDEXED BY job_tenant"
+    return _Source(
+        f"SELECT id, name, state, version FROM job {index} WHERE {' AND '.join(texts) or 'true'}",  # noqa: S608
+        values,
+        "CROSS JOIN job_version j ON j.job_id = v.id AND j.version = v.version",
+    )
+
+
+def _job_filters(wanted: JobFilter) -> _Filters:
+    filters = _Filters([], {})
+    if wanted.states:
+        _add(filters, "v.state IN (SELECT value FROM json_each(:states))", states=rows.encode(sorted(wanted.states)))
+    if wanted.task:
+        _add(filters, "j.spec ->> 'task' = :task", task=wanted.task)
+    if wanted.queue:
+        # What is as usual is left out of a spec.
+        _add(filters, "coalesce(j.spec ->> 'queue', 'default') = :queue", queue=wanted.queue)
+    if wanted.tag:
+        _add(filters, ":tag IN (SELECT value FROM json_each(j.spec, '$.tags'))", tag=wanted.tag)
+    if wanted.text:
+        _add(filters, _says("v.name", "coalesce(j.spec ->> 'task', '')", "v.id"), text=wanted.text)
+    return filters
+
+
+def _add(filters: _Filters, condition: str, /, **values: str | int | None) -> None:
+    filters.texts.append(condition)
+    filters.values.update(values)
+
+
+def _says(*places: str) -> str:
+    return "(" + " OR ".join(f"instr(lower({place}), lower(:text))" for place in places) + ")"
+
+
+def _span(wanted: RunFilter | JobFilter, after: str | None) -> list[tuple[str, str, str]]:
+    """What ids must be: comparisons, with the name and the value of each. Ids begin with the time they were made."""
+    found = []
+    if after is not None:
+        found.append(("< :after", "after", after))
+    if wanted.since is not None:
+        found.append((">= :since", "since", _first_id(wanted.since)))
+    if wanted.until is not None:
+        found.append(("< :until", "until", _first_id(wanted.until)))
+    return found
+
+
+def _first_id(at: Instant) -> str:
+    """Every id that was made then or later is greater; times count in whole milliseconds there."""
+    return f"{min(max(0, -(-at // MILLISECOND)), 0xFFFF_FFFF_FFFF):012x}"

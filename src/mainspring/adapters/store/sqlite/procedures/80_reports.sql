@@ -1,0 +1,34 @@
+-- What attempts tell while they run. Only the attempt that runs is heard.
+-- Item: run, fence, what it tells; null is heard and not kept. Answer: whether each was heard, in order.
+
+CREATE TEMP TRIGGER report_progress INSTEAD OF INSERT ON call WHEN NEW.kind = 'report_progress' BEGIN
+    INSERT OR REPLACE INTO progress (run_id, told)
+    SELECT r.id, json_set(i.value ->> 2, '$.at', NEW.now)
+    FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0
+    WHERE r.fence = i.value ->> 1 AND +r.state = 'running'
+    ORDER BY i.key;
+
+    INSERT OR REPLACE INTO reply (number, body)
+    SELECT NEW.number, json_group_array(
+        EXISTS (SELECT 1 FROM run r WHERE r.id = i.value ->> 0 AND r.fence = i.value ->> 1 AND +r.state = 'running')
+        ORDER BY i.key)
+    FROM json_each(NEW.batch) AS i;
+END;
+
+CREATE TEMP TRIGGER append_log INSTEAD OF INSERT ON call WHEN NEW.kind = 'append_log' BEGIN
+    INSERT INTO log (run_id, position, at, attempt, text)
+    SELECT a.id, a.place + coalesce((SELECT max(l.position) FROM log l WHERE l.run_id = a.id), 0), NEW.now, a.attempt,
+           a.text
+    FROM (
+        SELECT r.id AS id, r.attempt AS attempt, i.value ->> 2 AS text,
+               row_number() OVER (PARTITION BY r.id ORDER BY i.key) AS place
+        FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0
+        WHERE r.fence = i.value ->> 1 AND +r.state = 'running' AND i.value ->> 2 IS NOT NULL
+    ) AS a;
+
+    INSERT OR REPLACE INTO reply (number, body)
+    SELECT NEW.number, json_group_array(
+        EXISTS (SELECT 1 FROM run r WHERE r.id = i.value ->> 0 AND r.fence = i.value ->> 1 AND +r.state = 'running')
+        ORDER BY i.key)
+    FROM json_each(NEW.batch) AS i;
+END;

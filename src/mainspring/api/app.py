@@ -1,0 +1,311 @@
+"""The ASGI application: every operation behind the same door."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import metadata
+from typing import Any, TypeAlias, cast
+from urllib.parse import parse_qsl
+
+import msgspec
+import structlog
+from litestar import Litestar, Request, Response
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
+from litestar.types import ASGIApp, HTTPScope, Receive, Send
+
+from mainspring.api.context import Api
+from mainspring.api.docs import render
+from mainspring.api.openapi import document
+from mainspring.api.operation import Answer, Call, Operation, Resource
+from mainspring.api.problems import MEDIA_TYPE, Missing, Problem, Refused, problem_of
+from mainspring.api.resources import RESOURCES
+from mainspring.domain.access import Principal
+from mainspring.domain.errors import MainspringError
+from mainspring.domain.instant import SECOND
+
+_log = structlog.get_logger("mainspring.api")
+Door: TypeAlias = Callable[["Asked", Send], Awaitable[None]]
+RawHeaders: TypeAlias = list[tuple[bytes, bytes]]
+_encoder = msgspec.json.Encoder()
+#: Whoever sends slowly holds what others could use. For operations that have no time of their own for all of it.
+_BODY_SECONDS = 30
+_HEADERS = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+
+def make_app(api: Api, resources: Sequence[Resource] = RESOURCES) -> Litestar:
+    api.openapi, api.docs = described(tuple(resources))
+    by_path: dict[str, list[Operation]] = {}
+    for resource in resources:
+        for operation in resource.operations:
+            by_path.setdefault(operation.path, []).append(operation)
+    return Litestar(
+        [_route(api, path, operations) for path, operations in by_path.items()],
+        openapi_config=None,
+        exception_handlers={Exception: _answer_elsewhere},
+        logging_config=None,
+    )
+
+
+@cache
+def described(resources: tuple[Resource, ...] = RESOURCES) -> tuple[bytes, bytes]:
+    """The document of the API, and the page made of it."""
+    made = document(resources, metadata.version("mainspring"))
+    return msgspec.json.encode(made), render(made)
+
+
+class Gone(Exception):
+    """Whoever asked is not there any more."""
+
+
+class Asked:
+    """A request, as the server hands it over."""
+
+    __slots__ = ("_receive", "headers", "scope")
+
+    def __init__(self, scope: HTTPScope, receive: Receive) -> None:
+        self.scope = scope
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self._receive = receive
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body, as it comes."""
+        more = True
+        while more:
+            message: Any = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            more = message.get("more_body", False)
+            yield message.get("body", b"")
+
+    async def left(self) -> None:
+        """Returns when whoever asked has hung up."""
+        with suppress(Gone):
+            async for _ in self.chunks():
+                pass
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+
+
+def _route(api: Api, path: str, operations: list[Operation]) -> ASGIRouteHandler | HTTPRouteHandler:
+    """One handler a path, for all its methods. Below the requests and answers of the framework, which would take as
+    long as everything else together."""
+    doors: dict[str, Door] = {operation.method: _door(api, operation) for operation in operations}
+    allowed = ", ".join(sorted(doors))
+
+    async def handle(scope: HTTPScope, receive: Receive, send: Send) -> None:
+        asked = Asked(scope, receive)
+        door = doors.get(scope["method"])
+        if door is None:
+            problem = Problem(title="Method not allowed", status=405, hint=allowed)
+            await _send(send, 405, _raw({**_HEADERS, "allow": allowed}, MEDIA_TYPE), _encoder.encode(problem))
+        else:
+            await door(asked, send)
+
+    if "{" not in path:
+        return ASGIRouteHandler(path, copy_scope=False)(handle)
+
+    # The framework does not find the parameters of a path for a handler of that kind; one that gives it away has them.
+    async def give() -> ASGIApp:
+        return cast(ASGIApp, handle)
+
+    methods = [operation.method for operation in operations]
+    return HTTPRouteHandler(path.replace("}", ":str}"), http_method=methods, status_code=200)(give)
+
+
+def _door(api: Api, operation: Operation) -> Door:
+    """Who asks, whether they may, what they ask; then the handler."""
+    requests = {status: api.metrics.requests.labels(operation.name, str(status)) for status in operation.answers}
+    latency = api.metrics.latency.labels(operation.name)
+    usual_headers = _raw(_HEADERS, operation.media_type)
+
+    async def enter(asked: Asked, send: Send) -> None:
+        began = api.clock.monotonic()
+        try:
+            try:
+                async with asyncio.timeout(operation.within) as limit:
+                    answer = await let_in(asked)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise _late(operation) from None
+            content = (
+                answer.raw if answer.raw is not None else b"" if operation.streams else _encoder.encode(answer.body)
+            )
+        except Gone:
+            return
+        except Exception as error:
+            await _send_error(send, asked, error)
+            return
+        headers = usual_headers if not answer.headers else _raw({**_HEADERS, **answer.headers}, operation.media_type)
+        if operation.streams:
+            await _stream(send, asked, headers, answer.body)
+            return
+        requests[answer.status].inc()
+        latency.observe((api.clock.monotonic() - began) / SECOND)
+        await _send(send, answer.status, headers, content)
+
+    async def let_in(asked: Asked) -> Answer:
+        principal = api.nobody
+        if operation.permission is not None:
+            principal = await _principal(api, asked)
+            if not principal.may(operation.permission):
+                raise Refused(403, "Forbidden", f"{principal.role.value}s may not {operation.permission.value}")
+        size = _size(asked, operation)
+        try:
+            if operation.permission is not None:
+                api.buckets.take(principal.name)
+            api.bodies.take(size)
+        except Refused:
+            await _pass_over(asked)
+            raise
+        try:
+            given = asked.scope["query_string"]
+            query = operation.read_query(parse_qsl(given.decode("latin-1"), keep_blank_values=True) if given else [])
+            body = operation.read_body(await _body(asked, operation))
+            return await operation.handler(api, Call(principal, asked.scope["path_params"], query, body, asked.headers))
+        finally:
+            api.bodies.give_back(size)
+
+    return enter
+
+
+def _content(operation: Operation, answer: Answer) -> bytes:
+    if answer.raw is not None:
+        return answer.raw
+    return b"" if operation.streams else _encoder.encode(answer.body)
+
+
+def _size(asked: Asked, operation: Operation) -> int:
+    """The size of a body. One that does not say it may have the largest; what says more is refused, and not read."""
+    length = asked.headers.get("content-length", "")
+    if length.isdigit():
+        size = int(length[:20])
+        if size > operation.largest_body:
+            raise _too_large(operation)
+        return size
+    return operation.largest_body if "transfer-encoding" in asked.headers else 0
+
+
+def _too_large(operation: Operation) -> Refused:
+    return Refused(413, "Content too large", f"at most {operation.largest_body} bytes")
+
+
+def _late(operation: Operation) -> Refused:
+    return Refused(
+        503,
+        "Not done in time",
+        f"it took longer than {operation.within:g} s; what was asked may or may not have happened",
+        hint="ask again, with the same idempotency key if you submit",
+        retry_after=1,
+    )
+
+
+async def _principal(api: Api, asked: Asked) -> Principal:
+    try:
+        return await api.auth.principal(asked.headers)
+    except Refused:
+        client = asked.scope.get("client")
+        api.refuse_guessing(client[0] if client else "", asked.headers.get("x-forwarded-for"))
+        raise
+
+
+async def _pass_over(asked: Asked) -> None:
+    """Read a body and keep nothing of it: whoever is still sending would not see the answer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for _ in asked.chunks():
+                pass
+
+
+async def _body(asked: Asked, operation: Operation) -> bytes:
+    encoding = asked.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise Refused(415, "Unsupported media type", f"bodies in {encoding[:20]} are not read", hint="send it as it is")
+    if operation.within is not None:
+        body = await _whole(asked, operation)
+    else:
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await _whole(asked, operation)
+        except TimeoutError:
+            raise Refused(408, "Request timeout", f"the body did not come within {_BODY_SECONDS} s") from None
+    if body and operation.method in ("POST", "PUT", "PATCH"):
+        kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refused(415, "Unsupported media type", f"a body of type {kind[:40]!r}", hint="application/json")
+    return body
+
+
+async def _whole(asked: Asked, operation: Operation) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in asked.chunks():
+        size += len(chunk)
+        if size > operation.largest_body:
+            raise _too_large(operation)
+        parts.append(chunk)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _send(send: Send, status: int, headers: RawHeaders, content: bytes) -> None:
+    length = (b"content-length", str(len(content)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": content, "more_body": False})
+
+
+async def _stream(send: Send, asked: Asked, headers: RawHeaders, source: AsyncIterator[bytes]) -> None:
+    """Until it ends, or whoever listens leaves."""
+
+    async def pump() -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for chunk in source:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    tasks = [asyncio.create_task(pump()), asyncio.create_task(asked.left())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                _log.warning("a stream broke off", path=asked.scope["path"], error=repr(error))
+
+
+async def _send_error(send: Send, asked: Asked, error: Exception) -> None:
+    problem, headers = problem_of(error)
+    if not isinstance(error, MainspringError):
+        _log.exception("a request failed", path=asked.scope["path"], exc_info=error)
+    if problem.status == 401:
+        headers = {**headers, "www-authenticate": "Bearer"}
+    await _send(send, problem.status, _raw({**_HEADERS, **headers}, MEDIA_TYPE), _encoder.encode(problem))
+
+
+def _answer_elsewhere(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """What no door was found for."""
+    headers = dict(_HEADERS)
+    match error:
+        case NotFoundException():
+            problem, _ = problem_of(Missing())
+        case MethodNotAllowedException():
+            problem = Problem(title="Method not allowed", status=405)
+            headers.update(error.headers or {})
+        case HTTPException():
+            problem = Problem(title=error.detail[:200] or "Refused", status=error.status_code)
+        case _:
+            problem, _ = problem_of(error)
+            _log.exception("a request failed", path=request.scope["path"], exc_info=error)
+    return Response(_encoder.encode(problem), status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def _raw(headers: Mapping[str, str], media_type: str) -> RawHeaders:
+    named = {"content-type": media_type, **headers}
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]

@@ -1,0 +1,225 @@
+"""One reader of the store's events for all who follow them."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from mainspring.api.sse import event, keep_alive
+from mainspring.domain.errors import NotFound, StoreUnavailable
+from mainspring.domain.instant import MILLISECOND, SECOND, Micros, isoformat
+from mainspring.ports.catalog import Catalog
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import EventBatch, Outbox
+
+_log = structlog.get_logger("mainspring.api.events")
+
+#: How often the store is asked, and how much longer for each follower: a thousand get a message every two seconds.
+_PAUSE: Micros = 100 * MILLISECOND
+_PAUSE_PER_FOLLOWER: Micros = 2 * MILLISECOND
+_BATCHES = 1_000
+#: After the last follower left, changes are written down for this long, so that a broken connection loses nothing.
+LINGER: Micros = 60 * SECOND
+_ATTACH_EVERY: Micros = 10 * SECOND
+#: Who is behind by so many messages is sent away, and comes again with its ``Last-Event-ID``.
+_MOST_WAITING = 256
+_QUIET: Micros = 15 * SECOND
+#: An event says how many runs there were and names the first; so many, and fewer the more there are to tell: a thousand
+#: followers of a busy system would be sent tens of megabytes of ids a second that nobody reads.
+_NAMED = 1_000
+_NAMED_TO_ALL = 50_000
+
+
+class HubStore(Catalog, Outbox, Protocol):
+    """The part of the store that the hub uses."""
+
+
+class _Follower:
+    __slots__ = ("bell", "gone", "tenant", "waiting")
+
+    def __init__(self, tenant: str | None) -> None:
+        self.tenant = tenant
+        self.waiting: deque[bytes] = deque()
+        self.bell = asyncio.Event()
+        self.gone = False
+
+    def send(self, message: bytes) -> None:
+        if len(self.waiting) >= _MOST_WAITING:
+            self.gone = True
+        else:
+            self.waiting.append(message)
+        self.bell.set()
+
+
+class Hub:
+    """A service. Asks nothing of the store while nobody follows."""
+
+    def __init__(self, store: HubStore, clock: Clock, name: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._reader = f"api:{name}"
+        self._followers: dict[_Follower, None] = {}
+        self._position: str | None = None
+        self._attached_at: Micros | None = None
+        self._left_at: Micros = 0
+        self._told_at: Micros = 0
+        self._wanted = asyncio.Event()
+        self._leaving = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def followers(self) -> int:
+        return len(self._followers)
+
+    async def start(self) -> None:
+        self._told_at = self._clock.monotonic()
+        self._task = asyncio.create_task(self._run(), name="api.events")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self.let_go()
+        if self._attached_at is not None:
+            try:
+                await self._store.detach_reader(self._reader)
+            except StoreUnavailable:
+                _log.debug("the reader was not detached")
+
+    def let_go(self) -> None:
+        """End all streams, also those that begin after this."""
+        self._leaving = True
+        for follower in self._followers:
+            follower.gone = True
+            follower.bell.set()
+
+    async def follow(self, tenant: str | None, last_seen: str | None) -> AsyncIterator[bytes]:
+        """Events of a tenant, or of all, from now on or from where somebody stopped."""
+        follower = _Follower(tenant)
+        try:
+            if last_seen is not None:
+                # What was missed comes from the store, up to where the hub is; then the hub goes on.
+                async for message in self._missed(follower, last_seen):
+                    yield message
+            else:
+                await self._join(follower)
+                yield event("hello", b"{}", self._position or "")
+            while not (follower.gone or self._leaving):
+                follower.bell.clear()
+                if follower.waiting:
+                    messages = b"".join(follower.waiting)
+                    follower.waiting.clear()
+                    yield messages
+                else:
+                    await follower.bell.wait()
+        finally:
+            self._followers.pop(follower, None)
+            self._left_at = self._clock.monotonic()
+
+    async def _join(self, follower: _Follower) -> None:
+        await self._attach()
+        if self._position is None:
+            _, self._position = await self._store.events_after(None, 1)
+        self._add(follower)
+
+    def _add(self, follower: _Follower) -> None:
+        self._followers[follower] = None
+        self._wanted.set()
+
+    async def _missed(self, follower: _Follower, last_seen: str) -> AsyncIterator[bytes]:
+        """What came after a position, up to where the hub stands at a moment when the follower can join it."""
+        await self._attach()
+        if self._position is None:
+            _, self._position = await self._store.events_after(None, 1)
+        position = last_seen
+        while True:
+            hub_at = self._position
+            try:
+                batches, _ = await self._store.events_after(position, _BATCHES)
+            except NotFound:
+                yield event("gap", b'{"reason":"too long ago: events in between are gone"}')
+                self._add(follower)
+                return
+            missed = [batch for batch in batches if hub_at is None or batch.position <= hub_at]
+            if missed:
+                position = missed[-1].position
+                for message in _messages(missed, follower.tenant, position, _NAMED):
+                    yield message
+            if hub_at == self._position and len(batches) < _BATCHES:
+                # Nothing was awaited since the hub's place was looked at, so nothing is lost or told twice.
+                self._add(follower)
+                return
+
+    async def _attach(self) -> None:
+        now = self._clock.monotonic()
+        if self._attached_at is None or now - self._attached_at > _ATTACH_EVERY:
+            await self._store.attach_reader(self._reader, LINGER)
+            self._attached_at = now
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._turn()
+            except StoreUnavailable as error:
+                _log.warning("events cannot be read", error=str(error))
+                await self._clock.sleep(SECOND)
+            if self._clock.monotonic() - self._told_at > _QUIET:
+                self._told_at = self._clock.monotonic()
+                self._tell_all(keep_alive())
+
+    async def _turn(self) -> None:
+        if not self._followers:
+            if self._attached_at is not None and self._clock.monotonic() - self._left_at > LINGER:
+                await self._store.detach_reader(self._reader)
+                self._attached_at = None
+                self._position = None
+            self._wanted.clear()
+            try:
+                async with asyncio.timeout(_ATTACH_EVERY / SECOND):
+                    await self._wanted.wait()
+            except TimeoutError:
+                return
+        await self._attach()
+        try:
+            batches, self._position = await self._store.events_after(self._position, _BATCHES)
+        except NotFound:
+            batches, self._position = await self._store.events_after(None, 1)
+            self._tell_all(event("gap", b'{"reason":"the reader was away for too long"}', self._position))
+        if batches:
+            self._fan_out(batches, self._position)
+        if len(batches) < _BATCHES:
+            await self._clock.sleep(_PAUSE + _PAUSE_PER_FOLLOWER * len(self._followers))
+
+    def _fan_out(self, batches: list[EventBatch], position: str) -> None:
+        made: dict[str | None, list[bytes]] = {}
+        named = min(_NAMED, _NAMED_TO_ALL // max(len(self._followers), 1))
+        for follower in self._followers:
+            if follower.tenant not in made:
+                made[follower.tenant] = _messages(batches, follower.tenant, position, named)
+            for message in made[follower.tenant]:
+                follower.send(message)
+
+    def _tell_all(self, message: bytes) -> None:
+        for follower in self._followers:
+            follower.send(message)
+
+
+def _messages(batches: list[EventBatch], tenant: str | None, position: str, named: int) -> list[bytes]:
+    """What one follower is told of these: one message a kind and tenant, in order. The last one has the position."""
+    grouped: dict[tuple[str, str], list[EventBatch]] = {}
+    for batch in batches:
+        if tenant in (None, batch.tenant):
+            grouped.setdefault((batch.kind, batch.tenant), []).append(batch)
+    messages = []
+    for number, ((kind, owner), group) in enumerate(grouped.items(), 1):
+        runs = [run for batch in group for run in batch.runs]
+        data = msgspec.json.encode(
+            {"time": isoformat(group[-1].at), "tenant": owner, "count": len(runs), "runIds": runs[:named]}
+        )
+        # Only the last message moves the place to resume at: a break in the middle repeats rather than loses.
+        messages.append(event(kind, data, position if number == len(grouped) else ""))
+    return messages

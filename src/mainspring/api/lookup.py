@@ -1,0 +1,42 @@
+"""Finding what a path names, for those who may see it."""
+
+from typing import TypeAlias
+
+from mainspring.api.context import Api
+from mainspring.api.operation import Body, Call, Query
+from mainspring.api.problems import Missing
+from mainspring.api.schemas.common import known_id
+from mainspring.domain.errors import Conflict
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.job import Job
+from mainspring.domain.run import RunView
+
+#: What ``/v1/jobs/{id}`` can be.
+Found: TypeAlias = Job | RunView
+
+
+async def find(api: Api, call: Call[Body, Query], *, payload: bool = False) -> Found:
+    """A recurring job, or a one-off by its run. A run of a recurring job is no job."""
+    identifier = known_id(call.path["id"])
+    seen = api.seen_by(call.principal)
+    job = (await seen.jobs([JobId(identifier)]))[0]
+    if job is not None:
+        return job
+    run = (await seen.runs([RunId(identifier)], payloads=payload))[0]
+    if run is None or run.job_id is not None:
+        raise Missing
+    return run
+
+
+async def job_only(api: Api, call: Call[Body, Query]) -> Job:
+    found = await find(api, call)
+    if isinstance(found, RunView):
+        raise Conflict("this is for recurring jobs; the job is a one-off")
+    return found
+
+
+async def find_run(api: Api, call: Call[Body, Query], *, payload: bool = False) -> RunView:
+    run = (await api.seen_by(call.principal).runs([RunId(known_id(call.path["id"]))], payloads=payload))[0]
+    if run is None:
+        raise Missing
+    return run

@@ -1,0 +1,134 @@
+"""What is said when something cannot be done: RFC 9457 problem details, never a traceback, never SQL."""
+
+from typing import Any
+
+import msgspec
+
+from mainspring.domain.errors import Conflict, Fenced, Invalid, MainspringError, NotFound, StoreUnavailable
+
+MEDIA_TYPE = "application/problem+json"
+#: What the engine calls a field, and what the caller does.
+_FIELDS = {
+    "expression": "cronExpression",
+    "start": "scheduleTime",
+    "at": "scheduleTime",
+    "end": "endTime",
+    "startBy": "startWithin",
+}
+#: What the patterns of the schemas mean, in words: what is wrong, and what would be right.
+PATTERNS: dict[str, tuple[str, str]] = {}
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why a request was not done."""
+
+    title: str
+    status: int
+    detail: str = ""
+    #: The field or parameter that is wrong, as the caller wrote it.
+    field: str = ""
+    #: What would be right.
+    hint: str = ""
+    type: str = "about:blank"
+
+
+class Refused(MainspringError):
+    """A request that is refused for what it is, before anything is looked up."""
+
+    def __init__(self, status: int, title: str, detail: str = "", *, hint: str = "", retry_after: int = 0) -> None:
+        super().__init__(detail or title)
+        self.problem = Problem(title=title, status=status, detail=detail, hint=hint)
+        self.retry_after = retry_after
+
+
+class Missing(NotFound):
+    """What every missing thing and every thing of another tenant answers, byte for byte."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no such thing, or it is not yours")
+
+
+def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
+    """The answer to an error, and its headers. Whatever is not known is our fault, and nothing is told of it."""
+    match error:
+        case Refused():
+            headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
+            return error.problem, headers
+        case Invalid():
+            field = _FIELDS.get(error.field, error.field)
+            return (
+                Problem(
+                    title="Bad request",
+                    status=400,
+                    detail=f"{field}: {error.reason}",
+                    field=field,
+                    hint=error.hint,
+                ),
+                {},
+            )
+        case NotFound():
+            return Problem(title="Not found", status=404, detail=str(error)), {}
+        case Conflict():
+            return Problem(title="Conflict", status=409, detail=str(error)), {}
+        case Fenced():
+            return (
+                Problem(
+                    title="Fenced",
+                    status=409,
+                    detail=str(error),
+                    hint="somebody else has this run now; stop working on it",
+                ),
+                {},
+            )
+        case StoreUnavailable():
+            return (
+                Problem(
+                    title="Store unavailable",
+                    status=503,
+                    detail="the store did not answer; what was asked may or may not have happened",
+                    hint="ask again, with the same idempotency key if you submit",
+                ),
+                {"retry-after": "1"},
+            )
+        case _:
+            return Problem(title="Internal error", status=500, detail="this is our fault; the log says more"), {}
+
+
+def decoding_problem(error: msgspec.ValidationError | msgspec.DecodeError, where: str) -> Invalid:
+    """msgspec says what is wrong and where, as in ``Expected `int`, got `str` - at `$.priority```."""
+    text = str(error)
+    reason, _, path = text.partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").lstrip(".") or where
+    reason = reason.replace("`", "'")
+    unknown = "Object contains unknown field "
+    if reason.startswith(unknown):
+        name = reason.removeprefix(unknown).strip("'")
+        inside = path.rstrip("`").removeprefix("$").lstrip(".")
+        return Invalid(f"{inside}.{name}" if inside else name, "is no field of this", "check its spelling")
+    missing = "Object missing required field "
+    if reason.startswith(missing):
+        name = reason.removeprefix(missing).strip("'")
+        inside = path.rstrip("`").removeprefix("$").lstrip(".")
+        return Invalid(f"{inside}.{name}" if inside else name, "is missing")
+    _, found, pattern = reason.partition(" matching regex ")
+    if found:
+        words, hint = PATTERNS.get(pattern, ("does not have the right form", ""))
+        return Invalid(field, words, hint)
+    return Invalid(field, reason if reason.startswith("JSON") else reason[:1].lower() + reason[1:])
+
+
+def decode(data: bytes, kind: Any, decoder: "msgspec.json.Decoder[Any]") -> Any:
+    """Read a JSON body strictly."""
+    if not data:
+        raise Invalid("body", "is empty", f"a JSON object ({getattr(kind, '__name__', 'JSON')})")
+    try:
+        if not data.isascii():
+            # What is passed on unread is looked at nowhere else.
+            data.decode()
+        return decoder.decode(data)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise decoding_problem(error, "body") from None
+    except UnicodeDecodeError:
+        raise Invalid("body", "is not UTF-8") from None
+    except RecursionError:
+        raise Invalid("body", "is nested too deeply") from None

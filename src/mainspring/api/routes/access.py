@@ -1,0 +1,231 @@
+"""Tenants, keys and the audit."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mainspring.api.auth import make_key
+from mainspring.api.context import Api
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.problems import Missing, Problem, Refused
+from mainspring.api.schemas.common import Limit, Name, Page, Request, Span, Wire, micros_of, time_of
+from mainspring.domain.access import ApiKey, Permission, Quotas, Role, Tenant
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import isoformat
+from mainspring.ports.access import AuditEntry, Author
+
+access = Resource("Access", "Who may do what, and who did.")
+
+RoleName = Literal["viewer", "submitter", "operator", "admin", "worker"]
+Count = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
+
+
+class QuotasIn(Request, omit_defaults=True):
+    """What a tenant may have at most; null or left out is no limit."""
+
+    jobs: Count | None = None
+    queued: Count | None = None
+    running: Count | None = None
+    submits_per_minute: Count | None = None
+    payload_bytes: Annotated[int, Meta(ge=0, le=262_144)] | None = None
+
+
+class TenantIn(Request):
+    name: Name
+    quotas: QuotasIn = msgspec.field(default_factory=QuotasIn)
+
+
+class TenantOut(Wire):
+    name: str
+    quotas: QuotasIn
+    created_at: str | None = None
+
+
+class Tenants(Wire):
+    items: list[TenantOut]
+
+
+class KeyIn(Request):
+    name: Name
+    role: RoleName
+    tenant: Name | None = None
+    """The tenant it is bound to; an administrator of all may leave it out for a key that is bound to none."""
+    queues: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
+    """Only these; all without."""
+    expires_in: Span | None = None
+
+
+class KeyOut(Wire):
+    key_id: str
+    name: str
+    role: str
+    created_at: str
+    tenant: str | None = None
+    queues: tuple[str, ...] = ()
+    made_by: str = ""
+    expires_at: str | None = None
+    revoked_at: str | None = None
+    last_used_at: str | None = None
+
+
+class NewKeyOut(KeyOut, kw_only=True):
+    key: str
+    """Shown this once, and kept nowhere."""
+
+
+class Keys(Wire):
+    items: list[KeyOut]
+
+
+class AuditQuery(Request):
+    tenant: Name | None = None
+    target: Name | None = None
+    author: Name | None = None
+    limit: Limit = 100
+    cursor: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None
+
+
+class AuditOut(Wire):
+    position: int
+    time: str
+    tenant: str
+    author: str
+    action: str
+    target: str
+    count: int
+    before: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    after: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    why: str = ""
+
+
+@access.operation("GET", "/v1/tenants", permission=Permission.ADMINISTER_ALL, answers={200: Tenants})
+async def list_tenants(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """List tenants."""
+    return Answer(200, Tenants(items=[_tenant_out(tenant) for tenant in await api.store.tenants()]))
+
+
+@access.operation("PUT", "/v1/tenants", permission=Permission.ADMINISTER_ALL, body=TenantIn, answers={200: TenantOut})
+async def put_tenant(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
+    """Make a tenant, or change its quotas."""
+    given = call.body.quotas
+    tenant = Tenant(
+        name=call.body.name,
+        quotas=Quotas(
+            jobs=given.jobs,
+            queued=given.queued,
+            running=given.running,
+            submits_per_minute=given.submits_per_minute,
+            payload_bytes=given.payload_bytes,
+        ),
+    )
+    tenant.check()
+    put = await api.store.put_tenant(tenant, Author(call.principal.name, tenant.name))
+    return Answer(200, _tenant_out(put))
+
+
+@access.operation("GET", "/v1/keys", permission=Permission.ADMINISTER, answers={200: Keys})
+async def list_keys(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """List API keys, newest first. Their secrets are not kept."""
+    return Answer(200, Keys(items=[_key_out(key) for key in await api.seen_by(call.principal).keys(None)]))
+
+
+@access.operation("POST", "/v1/keys", permission=Permission.ADMINISTER, body=KeyIn, answers={201: NewKeyOut})
+async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
+    """Make an API key. The answer is the only place where it stands."""
+    body = call.body
+    bound_to = call.principal.tenant
+    tenant = body.tenant if bound_to is None else bound_to
+    if bound_to is not None and body.tenant not in (None, bound_to):
+        raise Invalid("tenant", f"{body.tenant!r} is not yours", "leave it out")
+    expires = None if body.expires_in is None else api.clock.now() + micros_of(body.expires_in, "expiresIn")
+    key, text = make_key(
+        name=body.name,
+        role=Role(body.role),
+        tenant=tenant,
+        author=call.principal.name,
+        queues=body.queues,
+        expires_at=expires,
+    )
+    kept = await api.store.put_key(key, Author(call.principal.name, tenant))
+    shown = msgspec.structs.asdict(_key_out(kept))
+    return Answer(201, NewKeyOut(**shown, key=text))
+
+
+@access.operation(
+    "DELETE", "/v1/keys/{id}", permission=Permission.ADMINISTER, answers={200: KeyOut, 404: Problem, 409: Problem}
+)
+async def revoke_key(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Revoke a key. Every API process refuses it within five seconds."""
+    identifier = call.path["id"]
+    if not (identifier.isascii() and identifier.isalnum()):
+        raise Missing
+    if call.principal.name == f"key:{identifier}":
+        raise Refused(409, "Conflict", "a key cannot revoke itself", hint="use another administrator's")
+    author = Author(call.principal.name, call.principal.tenant)
+    key = await api.store.revoke_key(identifier, call.principal.tenant, author)
+    if key is None:
+        raise Missing
+    api.auth.forget(identifier)
+    return Answer(200, _key_out(key))
+
+
+@access.operation("GET", "/v1/audit", permission=Permission.ADMINISTER, query=AuditQuery, answers={200: Page[AuditOut]})
+async def list_audit(api: Api, call: Call[Nothing, AuditQuery]) -> Answer:
+    """Every change by a person or a key, newest first."""
+    query = call.query
+    entries = await api.seen_by(call.principal).audit(
+        api.scope(call.principal, query.tenant),
+        target=query.target or "",
+        author=query.author or "",
+        before=None if query.cursor is None else int(query.cursor),
+        limit=query.limit + 1,
+    )
+    shown = entries[: query.limit]
+    following = str(shown[-1].position) if len(entries) > query.limit else None
+    return Answer(200, Page(items=[_audit_out(entry) for entry in shown], next_cursor=following))
+
+
+def _tenant_out(tenant: Tenant) -> TenantOut:
+    quotas = tenant.quotas
+    return TenantOut(
+        name=tenant.name,
+        quotas=QuotasIn(
+            jobs=quotas.jobs,
+            queued=quotas.queued,
+            running=quotas.running,
+            submits_per_minute=quotas.submits_per_minute,
+            payload_bytes=quotas.payload_bytes,
+        ),
+        created_at=time_of(tenant.created_at or None),
+    )
+
+
+def _key_out(key: ApiKey) -> KeyOut:
+    return KeyOut(
+        key_id=key.id,
+        name=key.name,
+        role=key.role.value,
+        created_at=isoformat(key.created_at),
+        tenant=key.tenant,
+        queues=key.queues,
+        made_by=key.made_by,
+        expires_at=time_of(key.expires_at),
+        revoked_at=time_of(key.revoked_at),
+        last_used_at=time_of(key.last_used_at),
+    )
+
+
+def _audit_out(entry: AuditEntry) -> AuditOut:
+    return AuditOut(
+        position=entry.position,
+        time=isoformat(entry.at),
+        tenant=entry.tenant,
+        author=entry.author,
+        action=entry.action,
+        target=entry.target,
+        count=entry.count,
+        before=msgspec.UNSET if entry.before is None else msgspec.Raw(entry.before),
+        after=msgspec.UNSET if entry.after is None else msgspec.Raw(entry.after),
+        why=entry.why,
+    )

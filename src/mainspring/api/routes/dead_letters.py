@@ -1,0 +1,243 @@
+"""Dead letters: runs that failed for good, by what they have in common."""
+
+from collections import Counter
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mainspring.api.context import Api
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.schemas.common import (
+    Id,
+    Limit,
+    Name,
+    Page,
+    Request,
+    Text,
+    Time,
+    Wire,
+    cursor_of,
+    given_id,
+    instant_of,
+)
+from mainspring.api.schemas.runs import RunOut, run_out
+from mainspring.domain.access import Permission, Principal
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import SECOND, isoformat
+from mainspring.domain.run import NewRun, RunState, RunView
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import RunFilter
+
+dead_letters = Resource("Dead letters", "Runs that failed and were neither replayed nor discarded.")
+
+#: One request deals with so many; the answer says whether there are more.
+_AT_ONCE = 10_000
+
+
+class DeadQuery(Request):
+    tenant: Name | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    limit: Limit = 100
+
+
+class GroupOut(Wire):
+    fingerprint: str
+    task: str
+    reason: str
+    count: int
+    first_seen: str
+    last_seen: str
+    sample_run_id: str
+    error_message: str
+
+
+class Groups(Wire):
+    items: list[GroupOut]
+
+
+class DeadList(Request):
+    fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")] | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    tenant: Name | None = None
+    limit: Limit = 50
+    cursor: Annotated[str, Meta(max_length=200)] | None = None
+
+
+class Chosen(Request):
+    """Which dead letters: by id, or by what they have in common. At least one of these."""
+
+    run_ids: Annotated[list[Id], Meta(max_length=1_000)] | None = None
+    fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")] | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    failed_after: Time | None = None
+    failed_before: Time | None = None
+    everything: bool = False
+    """All dead letters of the tenant."""
+    dry_run: bool = False
+
+
+class ReplayIn(Chosen):
+    per_second: Annotated[float, Meta(gt=0, le=100_000)] | None = None
+    """The pace: how many of the new runs become due a second; all at once without it."""
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """Instead of the old one; only with one run id."""
+
+
+class DiscardIn(Chosen):
+    why: Text = ""
+
+
+class Dealt(Wire):
+    """What was done, or would be."""
+
+    action: Literal["replay", "discard"]
+    count: int
+    more: bool
+    """There are more than one request deals with: ask again."""
+    dry_run: bool
+    run_ids: list[str] = []
+    """The new runs of a replay; the first hundred."""
+
+
+@dead_letters.operation("GET", "/v1/dead-letters", permission=Permission.READ, query=DeadQuery, answers={200: Groups})
+async def list_groups(api: Api, call: Call[Nothing, DeadQuery]) -> Answer:
+    """Dead letters by error, the largest groups first."""
+    query = call.query
+    wanted = RunFilter(
+        tenant=api.scope(call.principal, query.tenant), dead=True, task=query.task or "", queue=query.queue or ""
+    )
+    items = [
+        GroupOut(
+            fingerprint=group.fingerprint,
+            task=group.task,
+            reason=group.reason,
+            count=group.count,
+            first_seen=isoformat(group.first_at),
+            last_seen=isoformat(group.last_at),
+            sample_run_id=group.sample,
+            error_message=group.error,
+        )
+        for group in await api.seen_by(call.principal).dead_groups(wanted, query.limit)
+    ]
+    return Answer(200, Groups(items=items))
+
+
+@dead_letters.operation(
+    "GET", "/v1/dead-letters/runs", permission=Permission.READ, query=DeadList, answers={200: Page[RunOut]}
+)
+async def list_dead(api: Api, call: Call[Nothing, DeadList]) -> Answer:
+    """Dead letters one by one, newest first."""
+    query = call.query
+    after = cursor_of(query.cursor)
+    wanted = RunFilter(
+        tenant=api.scope(call.principal, query.tenant),
+        dead=True,
+        fingerprint=query.fingerprint or "",
+        task=query.task or "",
+        queue=query.queue or "",
+    )
+    page = await api.seen_by(call.principal).list_runs(wanted, None if after is None else RunId(after), query.limit)
+    return Answer(200, Page(items=[run_out(run) for run in page.items], next_cursor=page.after))
+
+
+@dead_letters.operation(
+    "POST", "/v1/dead-letters/replay", permission=Permission.OPERATE, body=ReplayIn, answers={200: Dealt}, within=None
+)
+async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
+    """Run dead letters again, as new runs that name the old ones.
+
+    Where a quota allows only some, `more` is true: ask again for the others.
+    """
+    body = call.body
+    if body.payload is not msgspec.UNSET and len(body.run_ids or []) != 1:
+        raise Invalid("payload", "needs exactly one run id", "an edited payload is for one run")
+    chosen, more = await _choose(api, call.principal, body)
+    if body.dry_run:
+        return Answer(200, Dealt(action="replay", count=len(chosen), more=more, dry_run=True))
+    made: list[str] = []
+    for start in range(0, len(chosen), 500):
+        part = chosen[start : start + 500]
+        seen = await api.seen_by(call.principal).runs([run.id for run in part], payloads=True)
+        new = []
+        for number, run in enumerate(seen, start):
+            if run is None:
+                continue
+            payload = run.payload if body.payload is msgspec.UNSET else bytes(body.payload)
+            again = api.replay_of(run, payload, call.principal.name, number=0)
+            api.check(call.principal, await api.quotas(again.tenant), again.queue, again.payload)
+            if body.per_second is not None:
+                again = msgspec.structs.replace(again, delay=round(number / body.per_second * SECOND))
+            new.append(again)
+        allowed = await _within_quotas(api, new, insist=not made)
+        made += [answer.id for answer in await api.jobs.submit_many(allowed) if answer.new]
+        if len(allowed) < len(new):
+            more = True
+            break
+    return Answer(200, Dealt(action="replay", count=len(made), more=more, dry_run=False, run_ids=made[:100]))
+
+
+@dead_letters.operation(
+    "POST", "/v1/dead-letters/discard", permission=Permission.OPERATE, body=DiscardIn, answers={200: Dealt}, within=None
+)
+async def discard(api: Api, call: Call[DiscardIn, Nothing]) -> Answer:
+    """Mark dead letters as dealt with. They stay in history."""
+    chosen, more = await _choose(api, call.principal, call.body)
+    if call.body.dry_run:
+        return Answer(200, Dealt(action="discard", count=len(chosen), more=more, dry_run=True))
+    author = Author(call.principal.name, call.principal.tenant, call.body.why)
+    count = await api.store.discard([run.id for run in chosen], author)
+    return Answer(200, Dealt(action="discard", count=count, more=more, dry_run=False))
+
+
+async def _within_quotas(api: Api, runs: list[NewRun], *, insist: bool) -> list[NewRun]:
+    """Those that the quotas allow. Who insists on some, and gets none, is told why."""
+    admitted = {
+        tenant: await api.room_for_runs(tenant, count) for tenant, count in Counter(run.tenant for run in runs).items()
+    }
+    if insist and not any(found.count for found in admitted.values()):
+        for found in admitted.values():
+            found.insist()
+    left = Counter({tenant: found.count for tenant, found in admitted.items()})
+    allowed = []
+    for run in runs:
+        if left[run.tenant] > 0:
+            left[run.tenant] -= 1
+            allowed.append(run)
+    return allowed
+
+
+async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[RunView], bool]:
+    """The dead letters that are meant, and whether there are more than are dealt with at once."""
+    by_filter = (chosen.fingerprint, chosen.task, chosen.queue, chosen.failed_after, chosen.failed_before)
+    if chosen.run_ids is not None:
+        if any(by_filter) or chosen.everything:
+            raise Invalid("runIds", "cannot be given together with a filter")
+        ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(chosen.run_ids)]
+        found = await api.seen_by(principal).runs(ids)
+        return [run for run in found if run is not None and run.state is RunState.FAILED], False
+    if not any(by_filter) and not chosen.everything:
+        raise Invalid("fingerprint", "nothing says which are meant", "runIds, a filter, or everything: true")
+    wanted = RunFilter(
+        tenant=principal.tenant,
+        dead=True,
+        fingerprint=chosen.fingerprint or "",
+        task=chosen.task or "",
+        queue=chosen.queue or "",
+        since=instant_of(chosen.failed_after, "failedAfter"),
+        until=instant_of(chosen.failed_before, "failedBefore"),
+    )
+    runs: list[RunView] = []
+    after: RunId | None = None
+    while True:
+        page = await api.seen_by(principal).list_runs(wanted, after, 1_000)
+        runs += page.items
+        if page.after is None:
+            return runs, False
+        if len(runs) >= _AT_ONCE:
+            return runs[:_AT_ONCE], True
+        after = RunId(page.after)

@@ -1,0 +1,38 @@
+"""What happens, as it happens."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from mainspring.api.context import Api
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.schemas.common import Name, Request
+from mainspring.domain.access import Permission
+
+events = Resource("Events", "Every change the caller may see, as server-sent events.")
+
+
+class Follow(Request):
+    tenant: Name | None = None
+    last_event_id: (
+        Annotated[str, Meta(max_length=100, description="As the header, for those who cannot set it.")] | None
+    ) = None
+
+
+@events.operation(
+    "GET",
+    "/v1/events",
+    permission=Permission.READ,
+    query=Follow,
+    answers={200: str},
+    media_type="text/event-stream",
+    streams=True,
+)
+async def follow_events(api: Api, call: Call[Nothing, Follow]) -> Answer:
+    """Follow all changes of runs.
+
+    `run.submitted`, `run.queued`, `run.started`, `run.succeeded`, `run.failed`, `run.retried` and so on, several runs
+    in one event. `Last-Event-ID` resumes without a gap for ten minutes; after that the first event is `gap`.
+    """
+    last = call.headers.get("last-event-id") or call.query.last_event_id
+    return Answer(200, api.stream(api.hub.follow(api.scope(call.principal, call.query.tenant), last or None)))

@@ -1,0 +1,53 @@
+"""Whether it works, what it says of itself."""
+
+from typing import Any
+
+from mainspring.api.context import Api
+from mainspring.api.docs import CONTENT_SECURITY_POLICY
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.schemas.common import Wire
+from mainspring.domain.access import Permission
+
+health = Resource("Health", "For probes and people.")
+
+
+class Health(Wire):
+    status: str
+    roles: list[str]
+    problems: list[str] = []
+    clock_offset_ms: float = 0.0
+    shards: int | None = None
+    running: int | None = None
+
+
+@health.operation("GET", "/healthz", permission=None, answers={200: Health})
+async def healthz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Does this process live? It does not ask the store: starting anew would not bring that back."""
+    return Answer(200, await api.health())
+
+
+@health.operation("GET", "/readyz", permission=None, answers={200: Health, 503: Health})
+async def readyz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """May it be sent requests? 503 says what is wrong."""
+    ready, found = await api.readiness()
+    return Answer(200 if ready else 503, found)
+
+
+@health.operation(
+    "GET", "/metrics", permission=Permission.READ, answers={200: str}, media_type="text/plain; version=0.0.4"
+)
+async def metrics(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Figures for Prometheus. Who is bound to a tenant sees that tenant's queues."""
+    return Answer(200, raw=await api.metrics.render(call.principal.tenant, api.streams.taken))
+
+
+@health.operation("GET", "/openapi.json", permission=None, answers={200: dict[str, Any]})
+async def openapi(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """This API, as an OpenAPI 3.1 document."""
+    return Answer(200, raw=api.openapi)
+
+
+@health.operation("GET", "/docs", permission=None, answers={200: str}, media_type="text/html; charset=utf-8")
+async def docs(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """This API, to be read."""
+    return Answer(200, raw=api.docs, headers={"content-security-policy": CONTENT_SECURITY_POLICY})

@@ -1,0 +1,225 @@
+"""Queues, workers, schedulers: what there is, and what it is doing."""
+
+from mainspring.api.context import Api, paused
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.problems import Missing, Problem
+from mainspring.api.schemas.common import Name, Request, Text, Wire, session_of, time_of
+from mainspring.domain.access import Permission, Principal
+from mainspring.domain.instant import MILLISECOND, MINUTE, isoformat
+from mainspring.domain.run import check_name
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause, SessionView
+from mainspring.ports.wakeups import queue_topic
+
+queues = Resource("Queues", "Named lanes that workers subscribe to.")
+processes = Resource("Processes", "The workers and schedulers that are alive.")
+
+_RATE_OVER = 5 * MINUTE
+
+
+class ListQueues(Request):
+    tenant: Name | None = None
+
+
+class QueueOut(Wire):
+    name: str
+    queued: int
+    running: int
+    workers: int
+    lag_ms: float
+    """How long the oldest queued run has been due."""
+    rate_per_s: float
+    """What ended, over five minutes."""
+    paused: bool
+    pause_reason: str | None = None
+
+
+class Queues(Wire):
+    items: list[QueueOut]
+
+
+class Why(Request):
+    why: Text = ""
+
+
+class QueueState(Wire):
+    name: str
+    paused: bool
+
+
+class WorkerOut(Wire):
+    worker_id: str
+    name: str
+    version: str
+    started_at: str
+    lease_until: str
+    running: int
+    draining: bool
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    datacenter: str = ""
+
+
+class Workers(Wire):
+    items: list[WorkerOut]
+
+
+class SchedulerOut(Wire):
+    scheduler_id: str
+    name: str
+    version: str
+    started_at: str
+    lease_until: str
+    shards: int
+    datacenter: str = ""
+
+
+class Schedulers(Wire):
+    items: list[SchedulerOut]
+    lag_ms: float
+    """How long the oldest run that should be queued has been due; 0 when there is none."""
+
+
+class Drained(Wire):
+    worker_id: str
+    draining: bool
+
+
+@queues.operation("GET", "/v1/queues", permission=Permission.READ, query=ListQueues, answers={200: Queues})
+async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
+    """Queues with work in them, or with workers."""
+    tenant = api.scope(call.principal, call.query.tenant)
+    now = await api.store.now()
+    depths = {depth.queue: depth for depth in await api.seen_by(call.principal).depths(tenant)}
+    pauses = await api.seen_by(call.principal).pauses()
+    workers = [worker for worker in await api.workers() if not worker.draining]
+    ended: dict[str, int] = {}
+    for minute in await api.seen_by(call.principal).minutes(tenant, now - _RATE_OVER, now):
+        ended[minute.queue] = ended.get(minute.queue, 0) + minute.succeeded + minute.failed + minute.cancelled
+    names = (
+        set(depths)
+        | set(ended)
+        | ({queue for w in workers for queue in w.queues} if _sees_all(call.principal) else set())
+    )
+    items = []
+    for name in sorted(names):
+        depth = depths.get(name)
+        why = paused(pauses, tenant or "", name)
+        oldest = depth.oldest_due if depth is not None else None
+        items.append(
+            QueueOut(
+                name=name,
+                queued=depth.queued if depth is not None else 0,
+                running=depth.running if depth is not None else 0,
+                workers=sum(name in worker.queues for worker in workers),
+                lag_ms=max(now - oldest, 0) / MILLISECOND if oldest is not None else 0.0,
+                rate_per_s=round(ended.get(name, 0) / (_RATE_OVER / 1_000_000), 3),
+                paused=why is not None,
+                pause_reason=why or None,
+            )
+        )
+    return Answer(200, Queues(items=items))
+
+
+@queues.operation(
+    "POST",
+    "/v1/queues/{name}/pause",
+    permission=Permission.OPERATE,
+    body=Why,
+    body_optional=True,
+    answers={200: QueueState},
+)
+async def pause_queue(api: Api, call: Call[Why, Nothing]) -> Answer:
+    """Pause a queue: nothing more of it is started; what runs goes on."""
+    name = check_name("name", call.path["name"])
+    author = Author(call.principal.name, call.principal.tenant, call.body.why)
+    await api.store.pause(Pause(tenant=call.principal.tenant, queue=name), author)
+    return Answer(200, QueueState(name=name, paused=True))
+
+
+@queues.operation("POST", "/v1/queues/{name}/resume", permission=Permission.OPERATE, answers={200: QueueState})
+async def resume_queue(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Resume a queue."""
+    name = check_name("name", call.path["name"])
+    await api.store.resume(call.principal.tenant, name, Author(call.principal.name, call.principal.tenant))
+    api.wakeups.ring([queue_topic(name)])
+    return Answer(200, QueueState(name=name, paused=False))
+
+
+@queues.operation(
+    "POST",
+    "/v1/pause",
+    permission=Permission.ADMINISTER_ALL,
+    body=Why,
+    body_optional=True,
+    answers={200: QueueState},
+)
+async def pause_everything(api: Api, call: Call[Why, Nothing]) -> Answer:
+    """Pause everything: no worker starts anything until this is lifted. Schedules go on, and what they make waits."""
+    await api.store.pause(Pause(tenant=None, queue=None), Author(call.principal.name, None, call.body.why))
+    return Answer(200, QueueState(name="*", paused=True))
+
+
+@queues.operation("POST", "/v1/resume", permission=Permission.ADMINISTER_ALL, answers={200: QueueState})
+async def resume_everything(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Lift the pause of everything. Queues that were paused by themselves stay so."""
+    await api.store.resume(None, None, Author(call.principal.name, None))
+    api.wakeups.ring([queue_topic(depth.queue) for depth in await api.store.depths(None)])
+    return Answer(200, QueueState(name="*", paused=False))
+
+
+@processes.operation("GET", "/v1/workers", permission=Permission.READ, answers={200: Workers})
+async def list_workers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """The workers that are alive. How they are is not a tenant's secret; what they run is."""
+    return Answer(200, Workers(items=[_worker_out(worker) for worker in await api.store.sessions("worker")]))
+
+
+@processes.operation(
+    "POST", "/v1/workers/{id}/drain", permission=Permission.ADMINISTER_ALL, answers={202: Drained, 404: Problem}
+)
+async def drain_worker(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Ask a worker to finish what it runs and leave."""
+    worker = session_of(call.path["id"])
+    if not await api.store.drain(worker, Author(call.principal.name, None)):
+        raise Missing
+    return Answer(202, Drained(worker_id=str(worker), draining=True))
+
+
+@processes.operation("GET", "/v1/schedulers", permission=Permission.READ, answers={200: Schedulers})
+async def list_schedulers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """The schedulers that are alive, and how far they are behind."""
+    now = await api.store.now()
+    first = await api.store.upcoming(list(range(api.store.shards)), now, 1)
+    lag = max(now - first[0][1], 0) / MILLISECOND if first else 0.0
+    items = [
+        SchedulerOut(
+            scheduler_id=str(item.id),
+            name=item.name,
+            version=item.version,
+            started_at=isoformat(item.started_at),
+            lease_until=isoformat(item.lease_until),
+            shards=item.shards,
+            datacenter=item.datacenter,
+        )
+        for item in await api.store.sessions("scheduler")
+    ]
+    return Answer(200, Schedulers(items=items, lag_ms=lag))
+
+
+def _worker_out(worker: SessionView) -> WorkerOut:
+    return WorkerOut(
+        worker_id=str(worker.id),
+        name=worker.name,
+        version=worker.version,
+        started_at=isoformat(worker.started_at),
+        lease_until=time_of(worker.lease_until) or "",
+        running=worker.running,
+        draining=worker.draining,
+        queues=worker.queues,
+        tasks=worker.tasks,
+        datacenter=worker.datacenter,
+    )
+
+
+def _sees_all(principal: Principal) -> bool:
+    return principal.tenant is None

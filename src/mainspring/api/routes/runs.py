@@ -1,0 +1,261 @@
+"""Runs: the executions of jobs."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from mainspring.api.context import Api
+from mainspring.api.lookup import find, find_run
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.problems import Problem
+from mainspring.api.schemas.common import (
+    Cursor,
+    Id,
+    Limit,
+    Name,
+    Page,
+    Request,
+    Time,
+    Wire,
+    cursor_of,
+    given_id,
+    instant_of,
+    time_of,
+)
+from mainspring.api.schemas.runs import (
+    SYNONYMS,
+    Explanation,
+    LogLineOut,
+    RunMade,
+    RunOut,
+    run_out,
+)
+from mainspring.api.sse import event, keep_alive
+from mainspring.domain.access import Permission
+from mainspring.domain.errors import Conflict, Invalid
+from mainspring.domain.explain import explain
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import MILLISECOND, isoformat
+from mainspring.domain.job import Job
+from mainspring.domain.run import ENDED, RunState, RunView
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import LogLine, RunFilter
+
+runs = Resource("Runs", "One execution each: of a one-off job, of a tick, of a `run now` or of a backfill.")
+
+
+class ListRuns(Request):
+    status: Annotated[str, Meta(max_length=200, description="One or several, with commas.")] | None = None
+    job_id: Id | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    tag: Name | None = None
+    tenant: Name | None = None
+    text: Annotated[str, Meta(max_length=200)] | None = None
+    created_after: Time | None = None
+    created_before: Time | None = None
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class LogQuery(Request):
+    after: Annotated[int, Meta(ge=0, le=2**62, description="Lines with a greater position.")] = 0
+    limit: Limit = 500
+
+
+class RetryIn(Request):
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class LogPage(Wire):
+    run_id: str
+    items: list[LogLineOut]
+    next_after: int
+    ended: bool = False
+    """Nothing more will come."""
+
+
+class Stopped(Wire):
+    run_id: str
+    status: str
+
+
+@runs.operation("GET", "/v1/runs", permission=Permission.READ, query=ListRuns, answers={200: Page[RunOut]})
+async def list_runs(api: Api, call: Call[Nothing, ListRuns]) -> Answer:
+    """List runs, newest first. Filters must all hold."""
+    query = call.query
+    after = cursor_of(query.cursor)
+    page = await api.seen_by(call.principal).list_runs(
+        RunFilter(
+            tenant=api.scope(call.principal, query.tenant),
+            states=run_states(query.status),
+            job=None if query.job_id is None else JobId(given_id(query.job_id, "jobId")),
+            task=query.task or "",
+            queue=query.queue or "",
+            tag=query.tag or "",
+            text=query.text or "",
+            since=instant_of(query.created_after, "createdAfter"),
+            until=instant_of(query.created_before, "createdBefore"),
+        ),
+        None if after is None else RunId(after),
+        query.limit,
+    )
+    return Answer(200, Page(items=[run_out(run) for run in page.items], next_cursor=page.after))
+
+
+@runs.operation("GET", "/v1/runs/{id}", permission=Permission.READ, answers={200: RunOut, 404: Problem})
+async def get_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Get a run, with its payload, its result and its attempts."""
+    run = await find_run(api, call, payload=True)
+    return Answer(200, run_out(run, attempts=await api.seen_by(call.principal).attempts(run.id)))
+
+
+@runs.operation(
+    "POST",
+    "/v1/runs/{id}/cancel",
+    permission=Permission.OPERATE,
+    answers={200: Stopped, 202: Stopped, 404: Problem, 409: Problem},
+)
+async def cancel_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Cancel a run. 202 while it is being stopped."""
+    run = await find_run(api, call)
+    state = (await api.jobs.cancel_runs([run.id], Author(call.principal.name, run.tenant))).get(run.id, run.state)
+    if state in ENDED - {RunState.CANCELLED}:
+        raise Conflict(f"the run has {state.value} already")
+    return Answer(200 if state is RunState.CANCELLED else 202, Stopped(run_id=run.id, status=state.value))
+
+
+@runs.operation(
+    "POST",
+    "/v1/runs/{id}/retry",
+    permission=Permission.OPERATE,
+    body=RetryIn,
+    body_optional=True,
+    answers={201: RunMade, 404: Problem, 409: Problem},
+)
+async def retry_run(api: Api, call: Call[RetryIn, Nothing]) -> Answer:
+    """Run an ended run again, as a new run that names it; with another payload if one is given."""
+    run = await find_run(api, call, payload=True)
+    if run.state not in ENDED:
+        raise Conflict(f"the run is {run.state.value}; only one that has ended can be retried")
+    payload = run.payload if call.body.payload is msgspec.UNSET else bytes(call.body.payload)
+    replay = api.replay_of(run, payload, call.principal.name)
+    await api.admit(call.principal, replay.tenant, replay.queue, replay.payload)
+    accepted = await api.jobs.submit(replay)
+    out = RunMade(job_id=run.job_id or accepted.id, run_id=accepted.id, status=accepted.state.value)
+    return Answer(201, out, {"location": f"/v1/runs/{accepted.id}"})
+
+
+@runs.operation("GET", "/v1/runs/{id}/explain", permission=Permission.READ, answers={200: Explanation, 404: Problem})
+async def explain_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Why is it not running?"""
+    run = await find_run(api, call)
+    facts = await api.facts_about(run)
+    found = explain(run, facts)
+    return Answer(
+        200,
+        Explanation(
+            run_id=run.id,
+            status=run.state.value,
+            reasons=found.reasons,
+            hints=found.hints,
+            position=facts.ahead if run.state is RunState.QUEUED else None,
+            estimated_start=time_of(found.estimated_start),
+        ),
+    )
+
+
+@runs.operation(
+    "GET", "/v1/runs/{id}/logs", permission=Permission.READ, query=LogQuery, answers={200: LogPage, 404: Problem}
+)
+async def run_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
+    """What a run has printed, from a position on."""
+    run = await find_run(api, call)
+    return Answer(200, await _log_page(api, run, call.query))
+
+
+@runs.operation(
+    "GET", "/v1/jobs/{id}/logs", permission=Permission.READ, query=LogQuery, answers={200: LogPage, 404: Problem}
+)
+async def job_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
+    """What the newest run of a job has printed."""
+    found = await find(api, call)
+    if isinstance(found, Job):
+        newest = await api.seen_by(call.principal).list_runs(RunFilter(tenant=found.tenant, job=found.id), None, 10)
+        begun = next((run for run in newest.items if run.started_at is not None), None)
+        if begun is None:
+            return Answer(200, LogPage(run_id="", items=[], next_after=0))
+        found = begun
+    return Answer(200, await _log_page(api, found, call.query))
+
+
+@runs.operation(
+    "GET",
+    "/v1/runs/{id}/logs/follow",
+    permission=Permission.READ,
+    query=LogQuery,
+    answers={200: str, 404: Problem},
+    media_type="text/event-stream",
+    streams=True,
+)
+async def follow_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
+    """Follow what a run prints, as server-sent events; ends when the run has.
+
+    `Last-Event-ID` goes on where a broken connection stopped.
+    """
+    run = await find_run(api, call)
+    last = call.headers.get("last-event-id", "")
+    after = int(last) if last.isascii() and last.isdigit() and len(last) < 19 else call.query.after
+    return Answer(200, api.stream(_follow(api, run, after)))
+
+
+async def _follow(api: Api, run: RunView, after: int) -> AsyncIterator[bytes]:
+    quiet = 0
+    while not api.leaving:
+        ended = run.state in ENDED
+        lines = await api.store.seen_by(run.tenant).log(run.id, after, 500)
+        for line in lines:
+            after = line.position
+            yield event("line", msgspec.json.encode(_line_out(line)), str(line.position))
+        if lines:
+            quiet = 0
+            continue
+        if ended:
+            yield event("end", msgspec.json.encode({"status": run.state.value}), str(after))
+            return
+        quiet += 1
+        if quiet % 30 == 0:
+            yield keep_alive()
+        await api.clock.sleep(500 * MILLISECOND)
+        seen = (await api.store.seen_by(run.tenant).runs([run.id]))[0]
+        if seen is None:
+            return
+        run = seen
+
+
+async def _log_page(api: Api, run: RunView, query: LogQuery) -> LogPage:
+    lines = await api.store.seen_by(run.tenant).log(run.id, query.after, query.limit)
+    return LogPage(
+        run_id=run.id,
+        items=[_line_out(line) for line in lines],
+        next_after=lines[-1].position if lines else query.after,
+        ended=run.state in ENDED and len(lines) < query.limit,
+    )
+
+
+def _line_out(line: LogLine) -> LogLineOut:
+    return LogLineOut(position=line.position, time=isoformat(line.at), attempt_number=line.attempt, text=line.text)
+
+
+def run_states(text: str | None) -> frozenset[RunState]:
+    states = set()
+    for word in (text or "").split(","):
+        name = word.strip().lower()
+        if not name:
+            continue
+        if name not in SYNONYMS:
+            raise Invalid("status", f"{name[:40]!r} is no status", ", ".join(sorted(SYNONYMS)))
+        states.add(SYNONYMS[name])
+    return frozenset(states)

@@ -1,0 +1,118 @@
+"""Types that several resources share."""
+
+from typing import Annotated, Generic, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from mainspring.api.problems import PATTERNS, Missing
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import SessionId, is_id
+from mainspring.domain.instant import Instant, Micros, format_duration, isoformat, parse_duration, parse_instant
+from mainspring.domain.run import MAX_NAME, MAX_TAGS
+
+T = TypeVar("T")
+
+
+def _pattern(pattern: str, words: str, hint: str) -> str:
+    """A pattern that is explained to whoever does not match it."""
+    PATTERNS[repr(pattern)] = (words, hint)
+    return pattern
+
+
+_NO_NUL = _pattern(r"^[^\x00]*$", "has a NUL character", "leave it out")
+
+Id: TypeAlias = Annotated[str, Meta(description="Opaque.", examples=["019a8c4b6f2c70008042b1c2d3e4f506"])]
+Time: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=_pattern(
+            r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:\d\d)$",
+            "is not a time with a zone",
+            "for example 2026-12-31T23:59:59Z",
+        ),
+        max_length=40,
+        description="RFC 3339, with a zone.",
+        examples=["2026-12-31T23:59:59Z"],
+    ),
+]
+#: What may stand for a duration in a request …
+Words: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=_pattern(
+            r"^ *([0-9]{1,12}(\.[0-9]{1,6})? *(us|ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?) *)+$",
+            "is not a duration",
+            'for example "30s" or "1h30m", or a number of seconds',
+        ),
+        max_length=100,
+        description="A duration.",
+        examples=["30s", "1h30m"],
+    ),
+]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=10_000_000_000, description="A duration in seconds.")]
+Span: TypeAlias = Words | Seconds
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=_NO_NUL)]
+#: What people write for people.
+Text: TypeAlias = Annotated[str, Meta(max_length=1_000, pattern=_NO_NUL)]
+Tags: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=MAX_TAGS)]
+Limit: TypeAlias = Annotated[int, Meta(ge=1, le=1_000, description="How many at most.")]
+Cursor: TypeAlias = Annotated[str, Meta(max_length=200, description="`nextCursor` of the page before.")]
+
+
+class Wire(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """What we send."""
+
+
+class Request(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What we are sent. A field that we do not know is refused by its name."""
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"):
+    """A page of a list. It may have fewer items than asked for and still not be the last: look at `nextCursor`."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+
+def time_of(instant: Instant | None) -> str | None:
+    return None if instant is None else isoformat(instant)
+
+
+def instant_of(text: str | None, field: str) -> Instant | None:
+    return None if text is None else parse_instant(text, field)
+
+
+def micros_of(span: str | float, field: str) -> Micros:
+    return parse_duration(span, field)
+
+
+def words_of(micros: Micros | None) -> str | None:
+    return None if micros is None else format_duration(micros)
+
+
+def known_id(text: str) -> str:
+    """An id out of a path. What has not even the form of one is as missing as any other."""
+    if not is_id(text):
+        raise Missing
+    return text
+
+
+def given_id(text: str, field: str) -> str:
+    """An id that a request names."""
+    if not is_id(text):
+        raise Invalid(field, f"{text!r:.40} is not an id", "as it stands in an answer")
+    return text
+
+
+def session_of(text: str) -> SessionId:
+    """A worker's id out of a path. What is no number is nobody's."""
+    return SessionId(int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0)
+
+
+def cursor_of(text: str | None) -> str | None:
+    if text is None:
+        return None
+    if not is_id(text):
+        raise Invalid("cursor", "is not one of ours", "leave it out to begin at the start")
+    return text

@@ -1,0 +1,527 @@
+"""A job over the wire, and what it means to the engine."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from mainspring.api.schemas.common import (
+    Name,
+    Request,
+    Seconds,
+    Span,
+    Tags,
+    Text,
+    Time,
+    Wire,
+    Words,
+    micros_of,
+    time_of,
+)
+from mainspring.domain.access import DEFAULT_TENANT
+from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.cron import DstFold, DstGap
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import SECOND, Instant, Micros, format_duration, isoformat, parse_instant
+from mainspring.domain.job import Job, JobSpec, Overlap
+from mainspring.domain.rank import DEFAULT_PRIORITY
+from mainspring.domain.retry import MAX_RETRIES, RetryPolicy
+from mainspring.domain.run import MAX_NAME, About, JobRef, NewRun, RunPolicy, RunView
+from mainspring.domain.schedule import CronSchedule, Interval
+
+ScheduleType: TypeAlias = Literal["immediate", "future", "cron", "interval"]
+#: A clock that runs a little fast must not turn "now" into an error.
+PAST_IS_FINE: Micros = 5 * SECOND
+SHELL_TASK = "shell"
+
+
+class Retry(Request, omit_defaults=True):
+    """The pauses between attempts."""
+
+    backoff: Literal["exponential", "fixed", "list"] = "exponential"
+    first_delay: Span | None = None
+    """The first pause (exponential) or every pause (fixed)."""
+    max_delay: Span | None = None
+    delays: Annotated[tuple[Words | Seconds, ...], Meta(max_length=100)] = ()
+    """The pauses one by one; the last one repeats."""
+
+
+class CatchUpIn(Request, omit_defaults=True):
+    """What happens to ticks that were missed."""
+
+    mode: Literal["none", "latest", "all"] = "latest"
+    grace: Span | None = None
+    cap: Annotated[int, Meta(ge=0, le=10_000)] | None = None
+    max_age: Span | None = None
+    pace: Span | None = None
+
+
+class JobFields(Request, omit_defaults=True):
+    """What can be said of a job. Everything may be left out but what to run."""
+
+    name: Name | UnsetType = UNSET
+    task: Name | UnsetType = UNSET
+    payload: msgspec.Raw | UnsetType = UNSET
+    """What the task is given: any JSON, up to 256 KiB."""
+    schedule_type: ScheduleType | UnsetType = UNSET
+    """Found by itself where it is left out: by `cronExpression`, `every` or `scheduleTime`."""
+    schedule_time: Time | UnsetType | None = UNSET
+    """When a future job runs; of a recurring one the first moment it may."""
+    end_time: Time | UnsetType | None = UNSET
+    """Of a recurring job the last moment it may run."""
+    cron_expression: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    """Five fields, or six with seconds first; `@hourly` and its kin."""
+    every: Span | UnsetType = UNSET
+    interval_mode: Literal["fixedRate", "fixedDelay"] | UnsetType = UNSET
+    timezone: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
+    dst_gap: Literal["run_after", "skip"] | UnsetType = UNSET
+    dst_fold: Literal["once", "twice"] | UnsetType = UNSET
+    jitter: Span | UnsetType = UNSET
+    delay: Span | UnsetType = UNSET
+    """Of a one-off: not before this long from now."""
+    queue: Name | UnsetType = UNSET
+    priority: Annotated[int, Meta(ge=1, le=10)] | UnsetType = UNSET
+    """1 urgent … 10 idle."""
+    max_retries: Annotated[int, Meta(ge=0, le=MAX_RETRIES)] | UnsetType = UNSET
+    retry: Retry | UnsetType = UNSET
+    timeout: Span | UnsetType = UNSET
+    """How long one attempt may take."""
+    deadline: Span | UnsetType | None = UNSET
+    """How long after it was due it must have ended; else it fails."""
+    start_within: Span | UnsetType | None = UNSET
+    """How long after it was due it must have started; else it is skipped."""
+    overlap: Literal["allow", "skip", "queue", "cancel"] | UnsetType = UNSET
+    catch_up: Literal["none", "latest", "all"] | CatchUpIn | UnsetType = UNSET
+    ordering_key: Annotated[str, Meta(max_length=MAX_NAME)] | UnsetType = UNSET
+    """Runs of one key happen one at a time, in order."""
+    guarantee: Literal["at-least-once", "at-most-once"] | UnsetType = UNSET
+    owner: Annotated[str, Meta(max_length=MAX_NAME)] | UnsetType = UNSET
+    tags: Tags | UnsetType = UNSET
+
+
+class JobIn(JobFields, omit_defaults=True):
+    """A job to be made."""
+
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | UnsetType = UNSET
+    """Sent again with the same body it makes no second job. The header `Idempotency-Key` does the same."""
+    tenant: Name | UnsetType = UNSET
+
+
+class JobPatch(JobFields, omit_defaults=True):
+    """What to change. What is not named stays."""
+
+    expected_version: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    """Refused with 409 if the job has another version by now."""
+    why: Text | UnsetType = UNSET
+
+
+class JobOut(Wire):
+    """A job, recurring or not."""
+
+    job_id: str
+    status: str
+    schedule_type: ScheduleType
+    task: str
+    tenant: str
+    queue: str
+    priority: int
+    created_at: str
+    name: str = ""
+    payload: msgspec.Raw | UnsetType = UNSET
+    schedule_time: str | None = None
+    end_time: str | None = None
+    cron_expression: str | None = None
+    every: str | None = None
+    interval_mode: Literal["fixedRate", "fixedDelay"] | None = None
+    timezone: str | None = None
+    dst_gap: str | None = None
+    dst_fold: str | None = None
+    jitter: str | None = None
+    max_retries: int = 0
+    retry: Retry | UnsetType = UNSET
+    timeout: str | None = None
+    deadline: str | None = None
+    start_within: str | None = None
+    overlap: str | None = None
+    catch_up: CatchUpIn | UnsetType = UNSET
+    ordering_key: str | None = None
+    guarantee: str | None = None
+    owner: str | None = None
+    tags: tuple[str, ...] = ()
+    version: int | None = None
+    updated_at: str | None = None
+    next_fires: list[str] = []
+    warnings: list[str] = []
+
+
+def is_recurring(fields: JobFields) -> bool:
+    return schedule_type_of(fields) in ("cron", "interval")
+
+
+def schedule_type_of(fields: JobFields) -> ScheduleType:
+    given = fields.schedule_type
+    found: ScheduleType = (
+        "cron"
+        if fields.cron_expression is not UNSET
+        else "interval"
+        if fields.every is not UNSET
+        else "future"
+        if fields.schedule_time not in (UNSET, None) or fields.delay is not UNSET
+        else "immediate"
+    )
+    if given is UNSET:
+        return found
+    needs = {"cron": "cronExpression", "interval": "every", "future": "scheduleTime"}.get(given)
+    if needs == "cronExpression" and fields.cron_expression is UNSET:
+        raise Invalid("cronExpression", "is missing", 'for example "0 30 9 * * MON"')
+    if needs == "every" and fields.every is UNSET:
+        raise Invalid("every", "is missing", 'for example "10m"')
+    if needs == "scheduleTime" and found == "immediate":
+        raise Invalid("scheduleTime", "is missing", "for example 2026-12-31T23:59:59Z")
+    for kind, name, value in (
+        ("cron", "cronExpression", fields.cron_expression),
+        ("interval", "every", fields.every),
+    ):
+        if value is not UNSET and given != kind:
+            raise Invalid(name, f"does not go with scheduleType {given}", f'scheduleType "{kind}", or leave it out')
+    if given == "immediate" and found == "future":
+        raise Invalid("scheduleTime", "does not go with scheduleType immediate", 'scheduleType "future"')
+    return given
+
+
+def payload_of(fields: JobFields) -> bytes:
+    return b"null" if fields.payload is UNSET else bytes(fields.payload)
+
+
+def task_of(fields: JobFields) -> str:
+    """The task that is named, or the shell's for a payload with a script."""
+    if fields.task is not UNSET:
+        return fields.task
+    if fields.payload is not UNSET:
+        try:
+            script = msgspec.json.decode(fields.payload, type=_Script).script
+        except (msgspec.MsgspecError, RecursionError):
+            script = ""
+        if script:
+            return SHELL_TASK
+    raise Invalid("task", "is missing", "the name of a task; a payload with a script runs that script")
+
+
+class _Script(msgspec.Struct):
+    script: str
+
+
+def policy_of(fields: JobFields) -> RunPolicy:
+    retry = RetryPolicy()
+    changes: dict[str, Any] = {}
+    if fields.retry is not UNSET:
+        given = fields.retry
+        changes["backoff"] = given.backoff
+        if given.first_delay is not None:
+            changes["first_delay"] = micros_of(given.first_delay, "retry.firstDelay")
+        if given.max_delay is not None:
+            changes["max_delay"] = micros_of(given.max_delay, "retry.maxDelay")
+        changes["delays"] = tuple(micros_of(delay, "retry.delays") for delay in given.delays)
+    if fields.max_retries is not UNSET:
+        changes["max_retries"] = fields.max_retries
+    policy = RunPolicy(retry=msgspec.structs.replace(retry, **changes))
+    return msgspec.structs.replace(
+        policy,
+        timeout=policy.timeout if fields.timeout is UNSET else micros_of(fields.timeout, "timeout"),
+        guarantee="at-least-once" if fields.guarantee is UNSET else fields.guarantee,
+        ordering_key="" if fields.ordering_key is UNSET else fields.ordering_key,
+    )
+
+
+def spec_of(fields: JobFields) -> JobSpec:
+    """A recurring job's spec."""
+    if fields.name is UNSET:
+        raise Invalid("name", "is missing", "a recurring job is known by its name")
+    if fields.delay is not UNSET:
+        raise Invalid("delay", "is for one-off jobs", "a recurring one begins at its scheduleTime")
+    start = _optional_time(fields.schedule_time, "scheduleTime")
+    end = _optional_time(fields.end_time, "endTime")
+    jitter = 0 if fields.jitter is UNSET else micros_of(fields.jitter, "jitter")
+    schedule: CronSchedule | Interval
+    if schedule_type_of(fields) == "cron":
+        assert fields.cron_expression is not UNSET
+        if fields.interval_mode is not UNSET:
+            raise Invalid("intervalMode", "is for intervals")
+        schedule = CronSchedule(
+            expression=fields.cron_expression,
+            timezone="UTC" if fields.timezone is UNSET else fields.timezone,
+            gap=DstGap.RUN_AFTER if fields.dst_gap is UNSET else DstGap(fields.dst_gap),
+            fold=DstFold.ONCE if fields.dst_fold is UNSET else DstFold(fields.dst_fold),
+            start=start,
+            end=end,
+            jitter=jitter,
+        )
+    else:
+        assert fields.every is not UNSET
+        for name, value in (("timezone", fields.timezone), ("dstGap", fields.dst_gap), ("dstFold", fields.dst_fold)):
+            if value is not UNSET:
+                raise Invalid(name, "is for cron")
+        schedule = Interval(
+            every=micros_of(fields.every, "every"),
+            mode="fixed_delay" if fields.interval_mode == "fixedDelay" else "fixed_rate",
+            start=start,
+            end=end,
+            jitter=jitter,
+        )
+    return JobSpec(
+        name=fields.name,
+        task=task_of(fields),
+        schedule=schedule,
+        queue="default" if fields.queue is UNSET else fields.queue,
+        priority=DEFAULT_PRIORITY if fields.priority is UNSET else fields.priority,
+        policy=policy_of(fields),
+        overlap=Overlap.ALLOW if fields.overlap is UNSET else Overlap(fields.overlap),
+        catch_up=_catch_up_of(fields),
+        start_within=_optional_span(fields.start_within, "startWithin"),
+        deadline=_optional_span(fields.deadline, "deadline"),
+        owner="" if fields.owner is UNSET else fields.owner,
+        tags=() if fields.tags is UNSET else fields.tags,
+    )
+
+
+def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str, now: Instant) -> NewRun:
+    """A one-off job as a run. ``now`` is the store's time, or a good guess of it."""
+    for name, value in (
+        ("endTime", fields.end_time),
+        ("timezone", fields.timezone),
+        ("jitter", fields.jitter),
+        ("overlap", fields.overlap),
+        ("catchUp", fields.catch_up),
+        ("intervalMode", fields.interval_mode),
+        ("dstGap", fields.dst_gap),
+        ("dstFold", fields.dst_fold),
+    ):
+        if value not in (UNSET, None):
+            raise Invalid(name, "is for recurring jobs", "give cronExpression or every as well")
+    at = _optional_time(fields.schedule_time, "scheduleTime")
+    delay = 0 if fields.delay is UNSET else micros_of(fields.delay, "delay")
+    if at is not None and delay:
+        raise Invalid("delay", "cannot be given together with scheduleTime")
+    if at is not None and at < now - PAST_IS_FINE:
+        ago = format_duration((now - at) // SECOND * SECOND)
+        raise Invalid("scheduleTime", f"{isoformat(at)} is {ago} in the past", "leave it out to run at once")
+    start_within = _optional_span(fields.start_within, "startWithin")
+    deadline = _optional_span(fields.deadline, "deadline")
+    name = "" if fields.name is UNSET else fields.name
+    owner = "" if fields.owner is UNSET else fields.owner
+    tags = () if fields.tags is UNSET else fields.tags
+    return NewRun(
+        id=run_id,
+        task=task_of(fields),
+        payload=payload_of(fields),
+        queue="default" if fields.queue is UNSET else fields.queue,
+        tenant=tenant,
+        priority=DEFAULT_PRIORITY if fields.priority is UNSET else fields.priority,
+        policy=policy_of(fields),
+        at=at,
+        delay=delay,
+        start_within=start_within,
+        deadline=deadline,
+        about=About(name=name, owner=owner, tags=tags) if name or owner or tags else None,
+        author=author,
+    )
+
+
+def run_of_job(job: Job, run_id: RunId, payload: bytes | None, ref: JobRef, author: str) -> NewRun:
+    """A run of a recurring job beside its schedule."""
+    spec = job.spec
+    return NewRun(
+        id=run_id,
+        task=spec.task,
+        payload=job.payload if payload is None else payload,
+        queue=spec.queue,
+        tenant=job.tenant,
+        priority=spec.priority,
+        policy=spec.policy,
+        start_within=spec.start_within,
+        deadline=spec.deadline,
+        job=ref,
+        author=author,
+    )
+
+
+def fields_of(job: Job) -> JobFields:
+    """What would make this job again."""
+    spec = job.spec
+    schedule = spec.schedule
+    policy = spec.policy
+    cron = schedule if isinstance(schedule, CronSchedule) else None
+    interval = schedule if isinstance(schedule, Interval) else None
+    return JobFields(
+        name=spec.name,
+        task=spec.task,
+        payload=msgspec.Raw(job.payload),
+        schedule_type="cron" if cron is not None else "interval",
+        schedule_time=time_of(schedule.start),
+        end_time=time_of(schedule.end),
+        cron_expression=cron.expression if cron is not None else UNSET,
+        every=format_duration(interval.every) if interval is not None else UNSET,
+        interval_mode=UNSET if interval is None else "fixedDelay" if interval.mode == "fixed_delay" else "fixedRate",
+        timezone=cron.timezone if cron is not None else UNSET,
+        dst_gap=_gap(cron.gap) if cron is not None else UNSET,
+        dst_fold=_fold(cron.fold) if cron is not None else UNSET,
+        jitter=format_duration(schedule.jitter),
+        queue=spec.queue,
+        priority=spec.priority,
+        max_retries=policy.retry.max_retries,
+        retry=retry_out(policy.retry),
+        timeout=format_duration(policy.timeout),
+        deadline=None if spec.deadline is None else format_duration(spec.deadline),
+        start_within=None if spec.start_within is None else format_duration(spec.start_within),
+        overlap=spec.overlap.value,
+        catch_up=catch_up_out(spec.catch_up),
+        ordering_key=policy.ordering_key,
+        guarantee=policy.guarantee,
+        owner=spec.owner,
+        tags=spec.tags,
+    )
+
+
+def merged(base: JobFields, changes: JobPatch) -> JobFields:
+    """What is named in the changes, over what was there. Another kind of schedule leaves the old one behind."""
+    values: dict[str, Any] = {name: getattr(base, name) for name in JobFields.__struct_fields__}
+    given = {name: value for name in JobFields.__struct_fields__ if (value := getattr(changes, name)) is not UNSET}
+    if "cron_expression" in given:
+        values.update(every=UNSET, interval_mode=UNSET, schedule_type=UNSET)
+    elif "every" in given:
+        values.update(cron_expression=UNSET, timezone=UNSET, dst_gap=UNSET, dst_fold=UNSET, schedule_type=UNSET)
+    return JobFields(**(values | given))
+
+
+def retry_out(retry: RetryPolicy) -> Retry:
+    return Retry(
+        backoff=retry.backoff,
+        first_delay=format_duration(retry.first_delay),
+        max_delay=format_duration(retry.max_delay),
+        delays=tuple(format_duration(delay) for delay in retry.delays),
+    )
+
+
+def catch_up_out(catch_up: CatchUp) -> CatchUpIn:
+    return CatchUpIn(
+        mode=catch_up.mode,
+        grace=format_duration(catch_up.grace),
+        cap=catch_up.cap,
+        max_age=format_duration(catch_up.max_age),
+        pace=format_duration(catch_up.pace),
+    )
+
+
+def job_out(job: Job, *, payload: bool = True, warnings: list[str] | None = None) -> JobOut:
+    """A recurring job."""
+    fields = fields_of(job)
+    spec = job.spec
+    return JobOut(
+        job_id=job.id,
+        status=job.state.value,
+        schedule_type=schedule_type_of(fields),
+        task=spec.task,
+        tenant=job.tenant,
+        queue=spec.queue,
+        priority=spec.priority,
+        created_at=isoformat(job.created_at),
+        name=spec.name,
+        payload=msgspec.Raw(job.payload) if payload else UNSET,
+        schedule_time=time_of(spec.schedule.start),
+        end_time=time_of(spec.schedule.end),
+        cron_expression=None if fields.cron_expression is UNSET else fields.cron_expression,
+        every=None if fields.every is UNSET else str(fields.every),
+        interval_mode=None if fields.interval_mode is UNSET else fields.interval_mode,
+        timezone=None if fields.timezone is UNSET else fields.timezone,
+        dst_gap=None if fields.dst_gap is UNSET else fields.dst_gap,
+        dst_fold=None if fields.dst_fold is UNSET else fields.dst_fold,
+        jitter=format_duration(spec.schedule.jitter) if spec.schedule.jitter else None,
+        max_retries=spec.policy.retry.max_retries,
+        retry=retry_out(spec.policy.retry),
+        timeout=format_duration(spec.policy.timeout),
+        deadline=None if spec.deadline is None else format_duration(spec.deadline),
+        start_within=None if spec.start_within is None else format_duration(spec.start_within),
+        overlap=spec.overlap.value,
+        catch_up=catch_up_out(spec.catch_up),
+        ordering_key=spec.policy.ordering_key or None,
+        guarantee=spec.policy.guarantee,
+        owner=spec.owner or None,
+        tags=spec.tags,
+        version=job.version,
+        updated_at=isoformat(job.updated_at),
+        next_fires=[isoformat(tick) for tick in job.next_fires()],
+        warnings=warnings or [],
+    )
+
+
+def one_off_out(run: RunView, *, warnings: list[str] | None = None) -> JobOut:
+    """A one-off job: its run, as a job."""
+    about = run.about or About()
+    later = run.due > run.created_at
+    return JobOut(
+        job_id=run.id,
+        status=run.state.value,
+        schedule_type="future" if later else "immediate",
+        task=run.task,
+        tenant=run.tenant,
+        queue=run.queue,
+        priority=run.priority,
+        created_at=isoformat(run.created_at),
+        name=about.name,
+        payload=UNSET if run.payload is None else msgspec.Raw(run.payload),
+        schedule_time=isoformat(run.due) if later else None,
+        max_retries=run.policy.retry.max_retries,
+        retry=retry_out(run.policy.retry),
+        timeout=format_duration(run.policy.timeout),
+        deadline=None if run.deadline is None else format_duration(max(run.deadline - run.due, 0)),
+        start_within=None if run.start_by is None else format_duration(max(run.start_by - run.due, 0)),
+        ordering_key=run.policy.ordering_key or None,
+        guarantee=run.policy.guarantee,
+        owner=about.owner or None,
+        tags=about.tags,
+        updated_at=time_of(run.finished_at or run.started_at or run.queued_at or run.created_at),
+        next_fires=[isoformat(run.due)] if run.state.value in ("scheduled", "blocked", "queued") else [],
+        warnings=warnings or [],
+    )
+
+
+def tenant_of(fields: JobIn, bound_to: str | None) -> str:
+    """The tenant a job is made for. Whoever is bound to one cannot name another."""
+    asked = None if fields.tenant is UNSET else fields.tenant
+    if bound_to is None:
+        return asked or DEFAULT_TENANT
+    if asked not in (None, bound_to):
+        raise Invalid("tenant", f"{asked!r} is not yours", "leave it out")
+    return bound_to
+
+
+def _optional_time(value: str | UnsetType | None, field: str) -> Instant | None:
+    return None if value is UNSET or value is None else parse_instant(value, field)
+
+
+def _optional_span(value: str | float | UnsetType | None, field: str) -> Micros | None:
+    return None if value is UNSET or value is None else micros_of(value, field)
+
+
+def _catch_up_of(fields: JobFields) -> CatchUp:
+    given = fields.catch_up
+    if given is UNSET:
+        return CatchUp()
+    if isinstance(given, str):
+        return CatchUp(mode=given)
+    changes: dict[str, Any] = {"mode": given.mode}
+    for name, value in (("grace", given.grace), ("max_age", given.max_age), ("pace", given.pace)):
+        if value is not None:
+            changes[name] = micros_of(value, f"catchUp.{name}")
+    if given.cap is not None:
+        changes["cap"] = given.cap
+    return CatchUp(**changes)
+
+
+def _gap(gap: DstGap) -> Literal["run_after", "skip"]:
+    return "run_after" if gap is DstGap.RUN_AFTER else "skip"
+
+
+def _fold(fold: DstFold) -> Literal["once", "twice"]:
+    return "once" if fold is DstFold.ONCE else "twice"

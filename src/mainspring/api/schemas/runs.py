@@ -1,0 +1,207 @@
+"""A run over the wire."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mainspring.api.schemas.common import Wire, time_of
+from mainspring.domain.instant import isoformat
+from mainspring.domain.run import ENDED, AttemptView, Progress, RunState, RunView
+
+#: What other schedulers call our states; filters take both.
+SYNONYMS: dict[str, RunState] = {
+    "success": RunState.SUCCEEDED,
+    "completed": RunState.SUCCEEDED,
+    "pending": RunState.QUEUED,
+    "in_progress": RunState.RUNNING,
+    **{state.value: state for state in RunState},
+}
+
+
+class AttemptOut(Wire):
+    attempt_number: int
+    outcome: str
+    start_time: str
+    end_time: str
+    reason: str = ""
+    error_message: str | None = None
+
+
+class RunOut(Wire):
+    """One execution."""
+
+    run_id: str
+    job_id: str
+    status: str
+    task: str
+    tenant: str
+    queue: str
+    priority: int
+    scheduled_for: str
+    created_at: str
+    modified_time: str
+    attempt_number: int
+    max_retries: int
+    log_url: str
+    name: str = ""
+    reason: str = ""
+    tick: str | None = None
+    """The tick of its recurring job."""
+    queued_at: str | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+    executor_id: str | None = None
+    error_message: str | None = None
+    result: msgspec.Raw | UnsetType = UNSET
+    payload: msgspec.Raw | UnsetType = UNSET
+    progress: str | None = None
+    progress_done: float | None = None
+    progress_total: float | None = None
+    progress_note: str | None = None
+    replay_of: str | None = None
+    fingerprint: str | None = None
+    tags: tuple[str, ...] = ()
+    owner: str | None = None
+    attempts: list[AttemptOut] | UnsetType = UNSET
+
+
+class StatusOut(Wire):
+    """Where a job stands: its newest run, or its schedule if it has none."""
+
+    job_id: str
+    status: str
+    run_id: str | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+    progress: str | None = None
+    progress_done: float | None = None
+    progress_total: float | None = None
+    executor_id: str | None = None
+    error_message: str | None = None
+
+
+class RunMade(Wire):
+    """A run that was just made."""
+
+    job_id: str
+    run_id: str
+    status: str
+    warnings: list[str] = []
+
+
+class TickOut(Wire):
+    """One tick of a recurring job: what was decided about it, and why."""
+
+    scheduled_for: str
+    decision: Literal["run", "skipped"]
+    job_version: int
+    reason: str = ""
+    run_id: str | None = None
+    ticks: int = 1
+    """More than one: a span of ticks too many to list. 0: too many to count."""
+    until: str | None = None
+
+
+class LogLineOut(Wire):
+    position: int
+    time: str
+    attempt_number: int
+    text: str
+
+
+class Explanation(Wire):
+    """Why a run is where it is."""
+
+    run_id: str
+    status: str
+    reasons: list[str]
+    hints: list[str] = []
+    position: int | None = None
+    """Runs ahead of it in its queue, by rank."""
+    estimated_start: str | None = None
+
+
+def run_out(run: RunView, *, attempts: list[AttemptView] | None = None) -> RunOut:
+    progress = run.progress
+    about = run.about
+    modified = max(filter(None, (run.created_at, run.queued_at, run.started_at, run.finished_at)))
+    return RunOut(
+        run_id=run.id,
+        job_id=run.job_id or run.id,
+        status=run.state.value,
+        task=run.task,
+        tenant=run.tenant,
+        queue=run.queue,
+        priority=run.priority,
+        scheduled_for=isoformat(run.due),
+        created_at=isoformat(run.created_at),
+        modified_time=isoformat(modified),
+        attempt_number=run.attempt,
+        max_retries=run.policy.retry.max_retries,
+        log_url=f"/v1/runs/{run.id}/logs",
+        name=about.name if about is not None else "",
+        reason=run.reason,
+        tick=time_of(run.scheduled_at),
+        queued_at=time_of(run.queued_at),
+        start_time=time_of(run.started_at),
+        end_time=time_of(run.finished_at),
+        executor_id=executor_of(run),
+        error_message=run.error,
+        result=UNSET if run.result is None else msgspec.Raw(run.result),
+        payload=UNSET if run.payload is None else msgspec.Raw(run.payload),
+        progress=progress_words(run),
+        progress_done=None if progress is None else progress.done,
+        progress_total=None if progress is None else progress.total,
+        progress_note=progress.note or None if progress is not None else None,
+        replay_of=run.replay_of,
+        fingerprint=run.fingerprint or None,
+        tags=about.tags if about is not None else (),
+        owner=about.owner or None if about is not None else None,
+        attempts=UNSET if attempts is None else [attempt_out(attempt) for attempt in attempts],
+    )
+
+
+def attempt_out(attempt: AttemptView) -> AttemptOut:
+    return AttemptOut(
+        attempt_number=attempt.number,
+        outcome=attempt.outcome.value,
+        start_time=isoformat(attempt.started_at),
+        end_time=isoformat(attempt.ended_at),
+        reason=attempt.reason,
+        error_message=attempt.error,
+    )
+
+
+def status_out(job_id: str, status: str, run: RunView | None) -> StatusOut:
+    if run is None:
+        return StatusOut(job_id=job_id, status=status)
+    progress = run.progress
+    return StatusOut(
+        job_id=job_id,
+        status=run.state.value,
+        run_id=run.id,
+        start_time=time_of(run.started_at),
+        end_time=time_of(run.finished_at),
+        progress=progress_words(run),
+        progress_done=None if progress is None else progress.done,
+        progress_total=None if progress is None else progress.total,
+        executor_id=executor_of(run),
+        error_message=run.error,
+    )
+
+
+def executor_of(run: RunView) -> str | None:
+    if run.session is None:
+        return None
+    return f"{run.executor}#{run.session}" if run.executor else str(run.session)
+
+
+def progress_words(run: RunView) -> str | None:
+    """ "50%" where a total is known; a run that has succeeded is done."""
+    if run.state is RunState.SUCCEEDED:
+        return "100%"
+    progress: Progress | None = run.progress
+    if progress is None or not progress.total or run.state in ENDED - {RunState.FAILED, RunState.CANCELLED}:
+        return None
+    return f"{min(max(progress.done / progress.total, 0.0), 1.0) * 100:.0f}%"

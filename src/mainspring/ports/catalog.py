@@ -1,0 +1,251 @@
+"""What people ask the store: lists, figures, logs. Nothing here is on a hot path.
+
+``tenant`` is None only for somebody who is bound to none. Whatever belongs to another tenant is not there.
+Lists are newest first by id, and ids are time-ordered. A filter without an index looks at a bounded number of rows, so
+a page may have fewer items than its limit and still say where to go on; the last page says None.
+"""
+
+from collections.abc import Sequence
+from typing import Generic, Literal, Protocol, TypeVar
+
+import msgspec
+
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import Instant, Micros
+from mainspring.domain.job import Job, JobSpec, JobState
+from mainspring.domain.run import HeldRun, RunState, RunView
+from mainspring.ports.access import Records
+from mainspring.ports.store import EventBatch, Views
+
+T = TypeVar("T")
+#: A page looks at no more rows than this.
+LOOKED_AT = 10_000
+#: A run's log holds so much, over all its attempts. Then comes one last piece, and nothing more.
+MOST_LOG_BYTES = 1024 * 1024
+MOST_LOG_PIECES = 10_000
+LOG_CUT = f"… the log is cut here: a run may print {MOST_LOG_BYTES >> 20} MiB in {MOST_LOG_PIECES} pieces"
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    items: list[T]
+    #: Where the next page begins; None: there is none.
+    after: str | None = None
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is given must hold. Name and tags are a run's own: a tick has none."""
+
+    tenant: str | None
+    #: Empty: any. ``cancelling`` is a running one that was asked to stop, and not ``running``.
+    states: frozenset[RunState] = frozenset()
+    task: str = ""
+    queue: str = ""
+    tag: str = ""
+    job: JobId | None = None
+    #: Only runs that are no tick and no manual run of a recurring job.
+    one_off: bool = False
+    #: Failed, and neither replayed nor discarded.
+    dead: bool = False
+    #: Failed with this fingerprint.
+    fingerprint: str = ""
+    #: Part of the name, the task or the id, taken literally; case does not matter, at least of ASCII letters.
+    text: str = ""
+    #: Made in ``since <= made < until``, by the id.
+    since: Instant | None = None
+    until: Instant | None = None
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Recurring jobs. Everything that is given must hold. Text and times as in ``RunFilter``."""
+
+    tenant: str | None
+    states: frozenset[JobState] = frozenset()
+    task: str = ""
+    queue: str = ""
+    tag: str = ""
+    text: str = ""
+    since: Instant | None = None
+    until: Instant | None = None
+
+
+class JobVersion(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    spec: JobSpec
+    payload: bytes
+    made_by: str
+    why: str
+    made_at: Instant
+
+
+class SessionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that works."""
+
+    id: SessionId
+    kind: Literal["worker", "scheduler"]
+    name: str
+    version: str
+    datacenter: str
+    started_at: Instant
+    lease_until: Instant
+    #: The length of its lease when it was opened, and who may speak for it over the API.
+    lease: Micros = 0
+    owner: str = ""
+    #: Of a worker: what it takes, what it knows, how much it runs; and whether it was asked to leave.
+    queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    running: int = 0
+    draining: bool = False
+    #: Of a scheduler.
+    shards: int = 0
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of this tenant in this queue are not claimed; None is every one. The store fills in the rest."""
+
+    tenant: str | None
+    queue: str | None
+    since: Instant = 0
+    author: str = ""
+    why: str = ""
+
+
+class Minute(msgspec.Struct, frozen=True, kw_only=True):
+    """What ended in a queue within a minute, or several."""
+
+    at: Instant
+    queue: str
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    #: Attempts that ended in an error, a timeout or a loss, whatever came after them.
+    retried: int = 0
+    #: Sums over those that ran when they ended, in microseconds, and the worst: start less due, end less start.
+    late_total: int = 0
+    late_most: int = 0
+    took_total: int = 0
+    took_most: int = 0
+    #: How many these are.
+    started: int = 0
+
+
+class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters of one kind: the same fingerprint and task."""
+
+    fingerprint: str
+    task: str
+    reason: str
+    count: int
+    #: When the first and the last of them failed.
+    first_at: Instant
+    last_at: Instant
+    #: The newest of them, and its error.
+    sample: RunId
+    error: str
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of what an attempt printed: at most 16 KiB, ends where a line ends if it can."""
+
+    #: Grows within a run.
+    position: int
+    at: Instant
+    attempt: int
+    text: str
+
+
+class Lists(Protocol):
+    async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:
+        """Without payloads and results."""
+        ...
+
+    async def count_runs(self, wanted: RunFilter, at_most: int) -> int:
+        """How many there are; it stops counting there. Exact, however many it must look at."""
+        ...
+
+    async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
+        """Without payloads."""
+        ...
+
+    async def versions(self, job: JobId) -> list[JobVersion]:
+        """Newest first."""
+        ...
+
+    async def pauses(self) -> list[Pause]:
+        """By tenant and queue, every one first."""
+        ...
+
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
+        """Figures by minute and queue, in order, of the minutes that begin in ``since <= at < until``; of all tenants
+        added up if none is given. What ended in the last quarter of a minute may be missing, and what ``tidy`` has not
+        rolled up yet. Minutes in which nothing happened are missing."""
+        ...
+
+    async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
+        """Dead letters by fingerprint and task, the largest groups first, of equal ones the one that grew last."""
+        ...
+
+    async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
+        """Lines with a position greater than ``after``, in order."""
+        ...
+
+
+class Reads(Views, Lists, Records, Protocol):
+    """What people look at. Bound to a tenant it is as if there were no other: a foreign id is a missing one, a list has
+    only the tenant's own, and asking for another tenant finds nothing. A pause of every tenant is everybody's."""
+
+
+class Catalog(Lists, Protocol):
+    def seen_by(self, tenant: str | None) -> Reads:
+        """What somebody who is bound to this tenant may look at; None: to none, and that is all there is.
+
+        A store that can binds the connection that reads as well, so that a query that forgot the tenant finds nothing.
+        """
+        ...
+
+    async def ahead_of(self, run: RunId) -> int | None:
+        """How many queued runs of its queue have a better rank, counted up to 10,000; none if it is not queued."""
+        ...
+
+    async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
+        """Those of them that run now, as their worker holds them; in order."""
+        ...
+
+    async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
+        """Those that are alive, oldest first."""
+        ...
+
+    async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:
+        """Batches that follow a position, in order, and the position after them; none that a transaction still under
+        way could precede. Without a position: nothing, and the newest one. ``NotFound`` if it is too old: batches that
+        followed it are forgotten, or there was no reader for a while since, or the text is no position.
+
+        This attaches no reader, and without one nothing is written: attach one first, then ask for the newest position.
+        """
+        ...
+
+
+class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
+    run: RunId
+    fence: int
+    done: float
+    total: float | None = None
+    note: str = ""
+
+
+class LogReport(msgspec.Struct, frozen=True, kw_only=True):
+    run: RunId
+    fence: int
+    text: str
+
+
+class Reports(Protocol):
+    """What an attempt tells while it runs. Refused, one by one, when the fence is not the running one. A run that was
+    asked to stop is still running. Texts have no NUL characters; the caller sees to the length of a piece."""
+
+    async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]: ...
+
+    async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
+        """What is beyond the bounds of a log is heard, and not kept. Reports at the same moment may exceed them by as
+        much as they bring."""
+        ...

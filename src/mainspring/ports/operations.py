@@ -1,0 +1,57 @@
+"""What people change, beyond submitting. Each change and its audit row are one transaction."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.run import NewRun
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause
+from mainspring.ports.store import Accepted
+
+
+class Operations(Protocol):
+    async def edit_run(self, run: NewRun, author: Author) -> Accepted | None:
+        """Change a one-off that has never started: everything but its id, tenant and time of making is taken from
+        ``run``; its ``job``, ``replay_of``, ``idempotency`` and ``author`` are not looked at. None if it was ever
+        claimed, has ended, is a recurring job's or another tenant's, or is not there.
+
+        It gets the state that a submit would give it now. What stays queued keeps its age. What holds its ordering key
+        keeps it as long as it is due and no other of its line comes before it by (due, id); otherwise it lets the next
+        one go. Audited with what differs, if anything does. No event, but ``run.queued`` for what waited before.
+        """
+        ...
+
+    async def discard(self, runs: Collection[RunId], author: Author) -> int:
+        """Mark dead letters as dealt with; how many were. They stay in history. The author says why. What is not a dead
+        letter, or not any more, is passed over."""
+        ...
+
+    async def purge(self, ids: Collection[RunId | JobId], author: Author) -> list[str]:
+        """Delete for good runs that have ended, with their attempts and logs, and jobs that are cancelled or finished,
+        with versions and ledger, not their runs; which were there and are gone now, in the order given. A purged job's
+        name is free; a run of it that is still on its way goes on."""
+        ...
+
+    async def retag(
+        self, ids: Collection[RunId | JobId], add: Collection[str], remove: Collection[str], author: Author
+    ) -> int:
+        """Change tags; how many were changed. A recurring job gets a new version. What would have too many tags, or is
+        another tenant's than the author's, is left alone; so are a recurring job's runs, which have no tags of their
+        own. What is to be removed and added stays. Wherever a one-off is on its way, also when it has ended. One row
+        a tenant in the audit, of a single change with the tags before and after."""
+        ...
+
+    async def pause(self, pause: Pause, author: Author) -> None:
+        """Claim nothing of this any more; what runs goes on, ticks fire and runs are queued as ever. Idempotent: one
+        that is there stays as it is."""
+        ...
+
+    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
+        """Lift exactly that pause; whether it was there."""
+        ...
+
+    async def drain(self, worker: SessionId, author: Author) -> bool:
+        """Ask a worker to finish what it runs and leave; its next beat says so. Idempotent. False: no such worker
+        lives."""
+        ...

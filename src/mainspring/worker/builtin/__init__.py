@@ -1,0 +1,1 @@
+"""Tasks that every worker can offer without an application: ``http`` and ``shell``."""

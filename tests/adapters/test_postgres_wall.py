@@ -1,0 +1,416 @@
+"""The second wall: a role that reads for people, and sees the rows of one tenant whatever it asks."""
+
+import asyncio
+import random
+import re
+import uuid
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.postgres.catalog import Catalog
+from mainspring.adapters.store.postgres.database import SESSION, Connection
+from mainspring.adapters.store.postgres.seen import Seen
+from mainspring.adapters.store.postgres.wall import GUARDED, SHARED
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import JobId
+from mainspring.ports.catalog import RunFilter
+from tests.conftest import as_administrator, create_database, drop_database, with_database, with_user
+from tests.support.belongings import Belongings, two_tenants
+from tests.support.builders import a_run
+from tests.support.store_harness import PostgresHarness
+
+pytestmark = pytest.mark.postgres
+
+_TABLES = """
+SELECT c.relname AS name, c.relrowsecurity AS guarded,
+       (SELECT count(*) FROM pg_policy p WHERE p.polrelid = c.oid AND p.polcmd = 'r') AS policies,
+       (SELECT count(*) FROM pg_policy p WHERE p.polrelid = c.oid AND p.polcmd <> 'r') AS other_policies,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+               AND has_column_privilege($1, c.oid, a.attnum, 'SELECT')) AS readable,
+       has_table_privilege($1, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
+           OR has_any_column_privilege($1, c.oid, 'INSERT, UPDATE, REFERENCES') AS writable
+FROM pg_class c WHERE c.relnamespace = 'mainspring'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+
+
+@pytest.fixture
+async def harness(postgres_database: str) -> AsyncIterator[PostgresHarness]:
+    await PostgresHarness.prepare(postgres_database)
+    harness = PostgresHarness(postgres_database)
+    await harness.open()
+    yield harness
+    await harness.close()
+
+
+@pytest.fixture
+async def owner(harness: PostgresHarness, postgres_database: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(postgres_database, server_settings={"search_path": "mainspring"})
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def reader(owner: asyncpg.Connection, postgres_database: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection with the role, as the API has it, and no tenant set."""
+    settings = SESSION | {"search_path": "mainspring", "role": await role_of(owner)}
+    connection = await asyncpg.connect(postgres_database, server_settings=settings)
+    yield connection
+    await connection.close()
+
+
+async def role_of(connection: asyncpg.Connection) -> str:
+    role: str = await connection.fetchval("""
+        SELECT format('mainspring_reader_%s_%s', d.oid, 'mainspring'::regnamespace::oid)
+        FROM pg_database d WHERE d.datname = current_database()
+    """)
+    return role
+
+
+async def set_tenant(reader: asyncpg.Connection, number: int, name: str) -> None:
+    await reader.execute("SELECT set_config('mainspring.tenant', $1, false)", str(number))
+    await reader.execute("SELECT set_config('mainspring.tenant_name', $1, false)", name)
+
+
+async def number_of(owner: asyncpg.Connection, tenant: str) -> int:
+    number: int = await owner.fetchval("SELECT id FROM name WHERE kind = 1 AND name = $1", tenant)
+    return number
+
+
+# What the role may do
+
+
+async def test_whatever_has_a_tenant_has_a_policy_and_whatever_is_read_too(
+    owner: asyncpg.Connection, reader: asyncpg.Connection
+) -> None:
+    """A table of a later migration that was forgotten fails here."""
+    role = await role_of(owner)
+    tables = [row for row in await owner.fetch(_TABLES, role) if row["name"] != "test_clock"]
+    parents = [row for row in tables if not re.search(r"_d\d+$", row["name"])]
+    of_tenants = {row["name"] for row in parents if {"tenant", "number"} & set(row["columns"])} - {
+        # Partitions are read by their parents, and by nobody directly.
+        *("history_succeeded", "history_unsuccessful", "body_kept", "body_forever", "label_kept"),
+        # The number of an attempt.
+        "attempt",
+    }
+    guarded = {row["name"] for row in parents if row["guarded"] and row["policies"] and not row["other_policies"]}
+    assert of_tenants | {"attempt"} == guarded
+    readable = {row["name"]: tuple(row["readable"]) for row in tables if row["readable"]}
+    assert {name for name, columns in readable.items() if name not in SHARED} == set(GUARDED)
+    assert {name: columns for name, columns in readable.items() if name in SHARED} == SHARED
+    assert set(GUARDED) <= guarded
+    assert [row["name"] for row in tables if row["writable"]] == []
+
+
+async def test_without_a_tenant_the_role_sees_nothing(
+    harness: PostgresHarness, owner: asyncpg.Connection, reader: asyncpg.Connection
+) -> None:
+    await two_tenants(harness)
+    for table in GUARDED:
+        assert await owner.fetchval(f"SELECT count(*) FROM {table}") > 0, f"{table} is empty: this proves nothing"
+        assert await reader.fetchval(f"SELECT count(*) FROM {table}") == 0, table
+    await set_tenant(reader, 0, "")
+    for table in GUARDED:
+        assert await reader.fetchval(f"SELECT count(*) FROM {table} WHERE '{table}' <> 'pause'") == 0, table
+
+
+async def test_with_a_tenant_it_sees_that_tenants_rows(
+    harness: PostgresHarness, owner: asyncpg.Connection, reader: asyncpg.Connection
+) -> None:
+    for of in await two_tenants(harness):
+        number = await number_of(owner, of.tenant)
+        await set_tenant(reader, number, of.tenant)
+        for table in GUARDED:
+            seen = await reader.fetch(f"SELECT tenant, count(*) FROM {table} GROUP BY tenant")
+            known = await owner.fetch(f"SELECT tenant, count(*) FROM {table} GROUP BY tenant")
+            mine = [row for row in known if row["tenant"] in (number, of.tenant)]
+            assert seen == mine, table
+            assert len(mine) == 1, table
+
+
+async def test_it_changes_nothing_and_reads_nothing_else(owner: asyncpg.Connection, reader: asyncpg.Connection) -> None:
+    role = await role_of(owner)
+    await set_tenant(reader, 1, "default")
+    for row in await owner.fetch(_TABLES, role):
+        table, columns = row["name"], ", ".join(row["columns"])
+        column = row["columns"][0]
+        forbidden = [
+            f"INSERT INTO {table} DEFAULT VALUES",
+            f"UPDATE {table} SET {column} = DEFAULT",
+            f"DELETE FROM {table}",
+            f"TRUNCATE {table}",
+            f"SELECT * FROM {table} FOR UPDATE",
+        ]
+        if table not in GUARDED:
+            forbidden.append(f"SELECT {columns} FROM {table}")
+        for statement in forbidden:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await reader.execute(statement)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await reader.execute("CREATE TABLE mainspring.mine (id int)")
+    # Back to who it was at the start of the connection, which is itself.
+    await reader.execute("RESET ROLE")
+    assert await reader.fetchval("SELECT current_user") == role
+
+
+async def test_a_query_that_forgot_the_tenant_finds_only_its_own(harness: PostgresHarness) -> None:
+    mine, theirs = await two_tenants(harness)
+    number = await number_of(harness._connection, mine.tenant)
+
+    async def forgetful(connection: Connection) -> set[int]:
+        tables = ("run", "waiting", "history", "body", "log", "job", "job_version")
+        union = " UNION ".join(f"SELECT tenant FROM mainspring.{table}" for table in tables)
+        return {row["tenant"] for row in await connection.fetch(union)}
+
+    assert len(await harness.store._db.run(forgetful)) == 2
+    assert await _as_seen(harness.store, mine.tenant)._db.run(forgetful) == {number}
+    assert await _as_seen(harness.store, mine.tenant)._db.transaction(forgetful) == {number}
+    assert await _as_seen(harness.store, "nobody")._db.run(forgetful) == set()
+    # In the queries themselves the tenant stands as well: without the wall another's is as missing.
+    seen = _as_seen(harness.store, mine.tenant)
+    seen._db = harness.store._db
+    assert await seen.runs(theirs.runs) == [None] * len(theirs.runs)
+    assert await seen.log(theirs.runs[2], 0, 10) == []
+    assert await seen.versions(theirs.job) == []
+
+
+async def test_nobody_finds_the_tenant_that_another_caller_left(harness: PostgresHarness) -> None:
+    """Few connections, many callers, and some who go away in the middle of their question."""
+    mine, theirs = await two_tenants(harness)
+    numbers = {of.tenant: await number_of(harness._connection, of.tenant) for of in (mine, theirs)}
+    rng = random.Random(5)
+    told = 0
+
+    async def look(connection: Connection) -> set[int]:
+        rows = await connection.fetch("SELECT tenant, pg_sleep(0.002) FROM mainspring.run")
+        return {row["tenant"] for row in rows}
+
+    async def ask(of: Belongings, patience: float | None) -> None:
+        nonlocal told
+        try:
+            async with asyncio.timeout(patience):
+                assert await _as_seen(harness.store, of.tenant)._db.run(look) == {numbers[of.tenant]}
+                told += 1
+        except TimeoutError:
+            assert patience is not None
+
+    await asyncio.gather(
+        *(ask(rng.choice((mine, theirs)), rng.choice((None, rng.random() * 0.05))) for _ in range(200))
+    )
+    assert told > 50
+
+
+def _as_seen(store: PostgresStore, tenant: str) -> Seen:
+    seen = store.seen_by(tenant)
+    assert isinstance(seen, Seen)
+    return seen
+
+
+# How the role comes about
+
+
+@pytest.fixture
+async def administrator(postgres_database: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(as_administrator(postgres_database))
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def builder(postgres_dsn: str) -> AsyncIterator[str]:
+    """The name of a role that may make roles."""
+    name = f"builder_{uuid.uuid4().hex}"
+    connection = await asyncpg.connect(as_administrator(postgres_dsn))
+    await connection.execute(f"CREATE ROLE {name} LOGIN CREATEDB CREATEROLE")
+    yield name
+    await connection.execute(f"DROP ROLE {name}")
+    await connection.close()
+
+
+async def test_who_may_not_make_roles_is_told_what_to_run_and_reads_on(
+    postgres_database: str, administrator: asyncpg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = PostgresStore(postgres_database, shards=4)
+    await store.open()
+    try:
+        assert not warnings_in(caplog), "schedulers and workers have nothing to do with it"
+        mine, theirs = a_run(tenant="acme"), a_run(tenant="zeta")
+        await store.submit([mine, theirs])
+        for _ in range(3):
+            [found, foreign] = await store.seen_by("acme").runs([mine.id, theirs.id])
+            assert found is not None
+            assert foreign is None
+        assert len((await store.seen_by("acme").list_runs(RunFilter(tenant=None), None, 10)).items) == 1
+        assert await user_of(_as_seen(store, "acme")) == "mainspring"
+    finally:
+        await store.close()
+    [warning] = warnings_in(caplog)
+    statements = warning.partition("statements='")[2].removesuffix("'")
+    assert statements.startswith("CREATE ROLE mainspring_reader_")
+    await administrator.execute(statements)
+    caplog.clear()
+    again = PostgresStore(postgres_database, shards=4)
+    await again.open()
+    try:
+        assert (await user_of(_as_seen(again, "acme"))).startswith("mainspring_reader_")
+        assert (await again.seen_by("acme").runs([mine.id, theirs.id]))[1] is None
+        assert await user_of(again) == "mainspring"
+    finally:
+        await again.close()
+    assert not warnings_in(caplog)
+
+
+async def test_who_may_make_roles_has_the_wall_after_the_migration(
+    postgres_dsn: str, builder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"walled_{uuid.uuid4().hex}"
+    dsn = with_database(with_user(postgres_dsn, builder), name)
+    await create_database(with_user(postgres_dsn, builder), name)
+    try:
+        stores = [PostgresStore(dsn, shards=4, schema=schema) for schema in ("mainspring", "mainspring", "other")]
+        await asyncio.gather(*(store.open() for store in stores))
+        connection = await asyncpg.connect(dsn)
+        roles = [
+            row["rolname"]
+            for row in await connection.fetch("""
+                SELECT r.rolname, r.rolcanlogin FROM pg_roles r, pg_database d
+                WHERE d.datname = current_database() AND r.rolname LIKE 'mainspring_reader_' || d.oid || '%'
+            """)
+        ]
+        await connection.close()
+        users = await asyncio.gather(*(user_of(_as_seen(store, "acme")) for store in stores))
+        await asyncio.gather(*(store.close() for store in stores))
+        # One for each schema, and nobody shares one: roles are the whole server's.
+        assert sorted(roles) == sorted(set(users))
+        assert len(roles) == 2
+        assert not warnings_in(caplog)
+    finally:
+        await drop_database(with_user(postgres_dsn, builder), name)
+
+
+async def test_a_role_above_the_wall_is_not_used(
+    harness: PostgresHarness, owner: asyncpg.Connection, administrator: asyncpg.Connection
+) -> None:
+    role = await role_of(owner)
+    for above, below in (
+        (f"ALTER ROLE {role} BYPASSRLS", f"ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"),
+        (f"ALTER ROLE {role} SUPERUSER", f"ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"),
+    ):
+        await administrator.execute(above)
+        assert below in await harness.store._wall.build()
+        await administrator.execute(below)
+    assert await harness.store._wall.build() == []
+
+
+async def test_an_engine_that_the_wall_would_blind_does_not_start(
+    harness: PostgresHarness, postgres_database: str, administrator: asyncpg.Connection, builder: str
+) -> None:
+    """Who does not own the tables would see no runs, and say that all is well."""
+    await administrator.execute(
+        f"GRANT USAGE ON SCHEMA mainspring TO {builder}; GRANT ALL ON ALL TABLES IN SCHEMA mainspring TO {builder}"
+    )
+    with pytest.raises(Invalid, match="row-level security binds this role"):
+        await PostgresStore(with_user(postgres_database, builder), shards=4).open()
+    await administrator.execute(f"DROP OWNED BY {builder}")
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "row-level security" in record.getMessage()]
+
+
+async def user_of(store: Catalog) -> str:
+    async def ask(connection: Connection) -> str:
+        user: str = await connection.fetchval("SELECT current_user")
+        return user
+
+    return await store._db.run(ask)
+
+
+# Plans
+
+#: What is asked for, and the index conditions that it must go by.
+_LISTS = {
+    RunFilter(tenant="acme"): ["(tenant = $4) AND (id >= $1) AND (id < $2)"],
+    RunFilter(tenant="acme", job=JobId("0" * 32)): ["(job_id = $5) AND (id >= $1) AND (id < $2)"],
+    RunFilter(tenant="acme", tag="red"): ["(tenant = $4) AND (label = $5) AND (id >= $1) AND (id < $2)"],
+    RunFilter(tenant="acme", dead=True): ["(tenant = $4) AND (run_id >= $1) AND (run_id < $2)"],
+    RunFilter(tenant="acme", fingerprint="f"): ["(fingerprint = $5) AND (run_id >= $1) AND (run_id < $2)"],
+}
+_ONE = "00000000-0000-0000-0000-000000000001"
+_BY_NAME = {
+    "runs": (
+        f"'{{{_ONE}}}', true, true, 1",
+        ["(id = ANY ($1))", *(f"AND (id = CASE WHEN ({row}.body_id IS NULL)" for row in "rwh")],
+    ),
+    "jobs": (f"'{{{_ONE}}}', 1", ["(id = ANY ($1))", "(job_id = j.id)", "(job_id = s.job_id)"]),
+    "bodies": (f"'{{{_ONE}}}', 1", ["(bucket = 0) AND (id = ANY ($1))"]),
+    "list_jobs": (
+        f"1, 'ffffffff-ffff-ffff-ffff-ffffffffffff', '{_ONE}', 100",
+        ["(tenant = $1) AND (id < $2) AND (id >= $3)", "(job_id = "],
+    ),
+    "attempts": (f"'{_ONE}', 1", ["(run_id = $1)"]),
+    "ledger": (f"'{_ONE}', 0, {2**62}, 100, 1", ["(job_id = $1) AND (scheduled_at >= $2) AND (scheduled_at < $3)"]),
+    "versions": (f"'{_ONE}', 1", ["(job_id = $1)"]),
+    "log": (f"'{_ONE}', 0, 100, 1", ['(run_id = $1) AND ("position" > $2)']),
+    "minutes": ("1, 0, 1", ["(at >= $2) AND (at < $3)"]),
+}
+
+
+@pytest.mark.parametrize("tables", ["empty", "full"])
+async def test_what_people_read_goes_by_an_index_behind_the_wall(
+    harness: PostgresHarness, owner: asyncpg.Connection, reader: asyncpg.Connection, tables: str
+) -> None:
+    """Only what cannot leak may be an index condition under row-level security: coalesce(), for one, may not."""
+    await harness.submit(a_run(tenant="acme"), a_run(tenant="zeta"))
+    acme = await number_of(owner, "acme")
+    if tables == "full":
+        await _fill(owner, acme, await number_of(owner, "zeta"))
+    statements = [(harness.store._db.sql[name], values, needed) for name, (values, needed) in _BY_NAME.items()]
+    for wanted, needed in _LISTS.items():
+        sources = await harness.store._sources(wanted)
+        arguments = sources.arguments("f" * 32, 50)
+        values = ", ".join(repr(value) if isinstance(value, str) else str(value) for value in arguments)
+        statements.append((f"SELECT * FROM ({sources.found}) AS found ORDER BY id DESC LIMIT $3", values, needed))
+    await reader.execute("SET plan_cache_mode = force_generic_plan")
+    await set_tenant(reader, acme, "acme")
+    for text, values, needed in statements:
+        await reader.execute(f"PREPARE look AS {text}")
+        plan = "\n".join(row[0] for row in await reader.fetch(f"EXPLAIN EXECUTE look({values})"))
+        await reader.execute("DEALLOCATE look")
+        assert "InitPlan" in plan, f"there is no policy in this\n{plan}"
+        assert "Seq Scan on" not in plan, plan
+        conditions = "\n".join(re.findall("Index Cond: .*", plan))
+        for condition in needed:
+            assert condition in conditions, f"{condition} is missing\n{plan}"
+
+
+async def _fill(owner: asyncpg.Connection, acme: int, zeta: int) -> None:
+    await owner.execute(f"""
+        INSERT INTO run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due, created_at,
+                         timeout, job_id)
+        SELECT gen_random_uuid(), 0, 3, 5, 0, 0, CASE WHEN i % 10 = 0 THEN {acme} ELSE {zeta} END, 1, 0, i, 0, 0, 1,
+               CASE WHEN i % 2 = 0 THEN gen_random_uuid() END
+        FROM generate_series(1, 5000) i;
+        INSERT INTO waiting (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at,
+                             timeout)
+        SELECT id, shard, 1, priority, 0, 0, tenant, queue, 0, 0, 0, 1 FROM run;
+        INSERT INTO history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket, finished_at,
+                             due, created_at, fence, job_id)
+        SELECT gen_random_uuid(), 1 + i % 2, 5 + i % 2, 5, 1, 0, 1, CASE WHEN i % 10 = 0 THEN {acme} ELSE {zeta} END, 1,
+               0, now_us(), 0, 0, 1, CASE WHEN i % 2 = 0 THEN gen_random_uuid() END
+        FROM generate_series(1, 5000) i;
+        INSERT INTO body (bucket, id, task, payload, tenant)
+        SELECT b.bucket, gen_random_uuid(), 1, 'null', {acme}
+        FROM generate_series(1, 5000) i, LATERAL (VALUES (-1), (0), ((now_us() / 86400000000)::int)) AS b(bucket);
+        INSERT INTO job (id, tenant, name, version, state, created_at, updated_at)
+        SELECT gen_random_uuid(), CASE WHEN i % 10 = 0 THEN {acme} ELSE {zeta} END, 'job ' || i, 1, 1, 0, 0
+        FROM generate_series(1, 5000) i;
+        INSERT INTO job_version (job_id, version, spec, made_at, tenant) SELECT id, 1, '{{}}', 0, tenant FROM job;
+        INSERT INTO schedule (job_id, shard, next_fire, tenant) SELECT id, 0, 1, tenant FROM job;
+        ANALYZE;
+    """)

@@ -1,0 +1,158 @@
+"""The API on every store, spoken to over ASGI: everything but the socket is real."""
+
+import asyncio
+import socket
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx2
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.api.app import make_app
+from mainspring.api.auth import Authenticator, make_key
+from mainspring.api.context import Api, ApiStore
+from mainspring.api.hub import Hub
+from mainspring.api.limits import Buckets
+from mainspring.api.metrics import Metrics
+from mainspring.api.server import HttpServer
+from mainspring.control.jobs import Jobs
+from mainspring.domain.access import Role
+from mainspring.ports.access import Author
+from mainspring.worker.builtin.tasks import BuiltinTasks
+from tests.conftest import create_database, drop_database, with_database
+from tests.support.store_harness import SHARDS, PostgresHarness
+
+
+class Service:
+    """An API, and ways to talk to it."""
+
+    def __init__(self, *, auth: bool, scripts: Path | None = None, store: ApiStore | None = None) -> None:
+        self.clock = SystemClock()
+        self.store = MemoryStore(self.clock, SHARDS) if store is None else store
+        self.wakeups = LocalWakeups()
+        self.jobs = Jobs(self.store, self.wakeups, self.clock, Random(1), shards=SHARDS)
+        self.api = Api(
+            self.store,
+            self.jobs,
+            self.wakeups,
+            self.clock,
+            Authenticator(self.store, self.clock, required=auth),
+            Buckets(self.clock, 0, 1),
+            Hub(self.store, self.clock, "test"),
+            Metrics(self.store, self.clock),
+            self._health,
+            BuiltinTasks(scripts=scripts),
+        )
+        self.app: Any = make_app(self.api)
+
+    async def _health(self) -> Mapping[str, object]:
+        return {"status": "ok", "roles": ["http"]}
+
+    def client(self, key: str | None = None) -> httpx2.AsyncClient:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        transport = httpx2.ASGITransport(app=self.app)
+        return httpx2.AsyncClient(transport=transport, base_url="http://mainspring", headers=headers)
+
+    async def key(self, role: Role, tenant: str | None, queues: tuple[str, ...] = ()) -> str:
+        key, text = make_key(name=f"{role.value} of {tenant}", role=role, tenant=tenant, author="test", queues=queues)
+        await self.store.put_key(key, Author("test", tenant))
+        return text
+
+
+@pytest.fixture(scope="session")
+def api_database(postgres_dsn: str) -> Iterator[str]:
+    """One database for all tests of this process, with the schema made."""
+    name = f"api_{uuid.uuid4().hex}"
+    dsn = with_database(postgres_dsn, name)
+
+    async def make() -> None:
+        await create_database(postgres_dsn, name)
+        await PostgresHarness.prepare(dsn)
+
+    try:
+        asyncio.run(make())
+        yield dsn
+    finally:
+        asyncio.run(drop_database(postgres_dsn, name))
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def store_kind(request: pytest.FixtureRequest) -> str:
+    """Every test of the API runs on each of these, unless it says that one is enough."""
+    kind: str = request.param
+    if kind == "postgres":
+        # Here and not below: it is made by a loop of its own.
+        request.getfixturevalue("api_database")
+    return kind
+
+
+@pytest.fixture
+async def store(store_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ApiStore]:
+    """With nothing in it."""
+    match store_kind:
+        case "memory":
+            yield MemoryStore(SystemClock(), SHARDS)
+        case "sqlite":
+            on_disk = SqliteStore(tmp_path / "mainspring.db", SystemClock(), shards=SHARDS)
+            await on_disk.open()
+            yield on_disk
+            await on_disk.close()
+        case _:
+            harness = PostgresHarness(request.getfixturevalue("api_database"))
+            await harness.open()
+            yield harness.store
+            await harness.close()
+
+
+@pytest.fixture
+async def service(store: ApiStore) -> Service:
+    """Without authentication: everybody is local."""
+    return Service(auth=False, store=store)
+
+
+@pytest.fixture
+async def guarded(store: ApiStore) -> Service:
+    """With API keys."""
+    return Service(auth=True, store=store)
+
+
+@pytest.fixture
+async def client(service: Service) -> AsyncIterator[httpx2.AsyncClient]:
+    async with service.client() as found:
+        yield found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+async def served(guarded: Service) -> AsyncIterator[tuple[Service, str]]:
+    """With API keys, on a real socket."""
+    port = free_port()
+    server = HttpServer("127.0.0.1", port, guarded.app, guarded.clock)
+    await server.start()
+    yield guarded, f"http://127.0.0.1:{port}"
+    await server.stop()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A name of its own for every operation that Schemathesis tests: of those with one name pytest-xdist runs one."""
+    label: str | None = getattr(item, "operation_label", None)
+    if label is not None and label not in item.nodeid:
+        item._id = item.id.with_params(label)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    names = [item.nodeid for item in session.items]
+    assert len(set(names)) == len(names), "tests with one name: not all of them would run"

@@ -1,0 +1,243 @@
+"""Jobs over HTTP: the lecture's examples, the fields, the errors."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from mainspring.api.context import ApiStore
+from tests.api.conftest import Service
+from tests.api.test_remote import claim, register
+
+
+def later(**span: float) -> str:
+    return (datetime.now(UTC) + timedelta(**span)).isoformat().replace("+00:00", "Z")
+
+
+async def create(client: httpx2.AsyncClient, **fields: Any) -> dict[str, Any]:
+    response = await client.post("/v1/jobs", json={"task": "t", **fields})
+    assert response.status_code == 201, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+async def test_immediate_job_is_queued_and_read_back(client: httpx2.AsyncClient) -> None:
+    made = await create(client, name="hello", payload={"a": [1]}, tags=["x"], owner="me", maxRetries=5)
+    assert made["status"] == "queued"
+    assert made["scheduleType"] == "immediate"
+    read = (await client.get(f"/v1/jobs/{made['jobId']}")).json()
+    assert read["payload"] == {"a": [1]}
+    assert (read["name"], read["owner"], read["tags"], read["maxRetries"]) == ("hello", "me", ["x"], 5)
+
+
+LECTURE = {
+    "name": "Daily Cleanup",
+    "scheduleType": "cron",
+    "scheduleTime": "2026-01-22T02:00:00Z",
+    "cronExpression": "0 0 2 * * *",
+    "payload": {"script": "cleanup.py", "params": {"days": 30}},
+    "maxRetries": 3,
+}
+
+
+async def test_the_lectures_script_is_refused_while_scripts_are_off(client: httpx2.AsyncClient) -> None:
+    response = await client.post("/v1/jobs", json=LECTURE)
+    assert response.status_code == 400
+    assert response.json()["detail"] == "task: running scripts is off here"
+    assert "tasks.scripts" in response.json()["hint"]
+
+
+async def test_the_lectures_cron_job(store: ApiStore, tmp_path: Path) -> None:
+    (tmp_path / "cleanup.py").write_text("print('clean')")
+    async with Service(auth=False, scripts=tmp_path, store=store).client() as client:
+        await walk_through_the_lecture(client)
+
+
+async def test_the_lectures_other_kinds_of_schedule(store: ApiStore, tmp_path: Path) -> None:
+    (tmp_path / "cleanup.py").write_text("print('clean')")
+    other = {name: LECTURE[name] for name in ("name", "payload", "maxRetries")}
+    async with Service(auth=False, scripts=tmp_path, store=store).client() as client:
+        now = await client.post("/v1/jobs", json={**other, "scheduleType": "immediate"})
+        assert (now.status_code, now.json()["status"]) == (201, "queued")
+        future = await client.post("/v1/jobs", json={**other, "scheduleType": "future", "scheduleTime": later(days=1)})
+        assert (future.status_code, future.json()["status"]) == (201, "scheduled")
+
+
+async def walk_through_the_lecture(client: httpx2.AsyncClient) -> None:
+    response = await client.post("/v1/jobs", json=LECTURE)
+    assert response.status_code == 201, response.text
+    made = response.json()
+    assert made["status"] == "scheduled"
+    assert made["task"] == "shell"
+    assert len(made["nextFires"]) == 5
+    assert all(fire.endswith("T02:00:00Z") for fire in made["nextFires"])
+    job = made["jobId"]
+
+    read = (await client.get(f"/v1/jobs/{job}")).json()
+    assert read["cronExpression"] == "0 0 2 * * *"
+    changed = await client.put(f"/v1/jobs/{job}", json={"cronExpression": "0 0 3 * * *", "maxRetries": 5})
+    assert changed.status_code == 200, changed.text
+    assert changed.json()["maxRetries"] == 5
+    assert changed.json()["version"] == 2
+    assert changed.json()["nextFires"][0].endswith("T03:00:00Z")
+
+    run = await client.post(f"/v1/jobs/{job}/run")
+    assert run.status_code == 201, run.text
+    assert run.json()["status"] == "queued"
+    assert (await client.get(f"/v1/jobs/{job}/runs")).json()["items"][0]["runId"] == run.json()["runId"]
+    worker = await register(client)
+    [held] = await claim(client, worker)
+    report = {"fence": held["fence"], "done": 5, "total": 10}
+    assert (await client.post(f"/v1/runs/{held['runId']}/progress", json=report)).status_code == 200
+    status = (await client.get(f"/v1/jobs/{job}/status")).json()
+    assert (status["jobId"], status["status"], status["progress"]) == (job, "running", "50%")
+    assert status["executorId"] == f"curl#{worker}"
+    assert status["startTime"].endswith("Z")
+
+    stopping = await client.delete(f"/v1/jobs/{job}")
+    assert (stopping.status_code, stopping.json()) == (202, {"jobId": job, "status": "cancelling"})
+    beat = (await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [held["runId"]]})).json()
+    assert beat["cancel"] == [held["runId"]]
+    await client.post(f"/v1/runs/{held['runId']}/cancelled", json={"fence": held["fence"]})
+    deleted = await client.delete(f"/v1/jobs/{job}")
+    assert (deleted.status_code, deleted.json()) == (200, {"jobId": job, "status": "cancelled"})
+
+
+async def test_future_job_can_be_moved_until_it_starts(client: httpx2.AsyncClient) -> None:
+    made = await create(client, scheduleTime=later(hours=1), payload=1)
+    assert (made["status"], made["scheduleType"]) == ("scheduled", "future")
+    when = later(hours=2)
+    moved = await client.patch(f"/v1/jobs/{made['jobId']}", json={"scheduleTime": when, "priority": 1})
+    assert moved.status_code == 200, moved.text
+    assert moved.json()["scheduleTime"][:19] == when[:19]
+    assert moved.json()["priority"] == 1
+    assert moved.json()["payload"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        ({"nonsense": 1}, "nonsense", "no field"),
+        ({"priority": "high"}, "priority", "expected 'int'"),
+        ({"priority": 11}, "priority", "<= 10"),
+        ({"scheduleTime": "2020-01-01T00:00:00Z"}, "scheduleTime", "in the past"),
+        ({"scheduleType": "cron"}, "cronExpression", "missing"),
+        ({"name": "n", "cronExpression": "0 0 30 2 *"}, "cronExpression", "no such day"),
+        ({"name": "n", "cronExpression": "* * * * *", "timezone": "Mars/Base"}, "timezone", "Mars/Base"),
+        ({"name": "n", "every": "0s"}, "every", "0s"),
+        ({"cronExpression": "* * * * *"}, "name", "missing"),
+        ({"tags": ["a", "a"]}, "tags", "twice"),
+        ({"overlap": "skip"}, "overlap", "recurring"),
+        ({"tenant": " x"}, "tenant", "not a name"),
+    ],
+)
+async def test_bad_input_names_the_field(
+    client: httpx2.AsyncClient, fields: dict[str, Any], field: str, words: str
+) -> None:
+    response = await client.post("/v1/jobs", json={"task": "t", **fields})
+    assert response.status_code == 400, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert problem["field"] == field
+    assert words in problem["detail"]
+
+
+async def test_idempotency_key(client: httpx2.AsyncClient) -> None:
+    first = await create(client, idempotencyKey="k", payload=1)
+    again = await create(client, idempotencyKey="k", payload=1)
+    assert again["jobId"] == first["jobId"]
+    other = await client.post("/v1/jobs", json={"task": "t", "idempotencyKey": "k", "payload": 2})
+    assert other.status_code == 409
+    by_header = await client.post("/v1/jobs", json={"task": "t", "payload": 1}, headers={"idempotency-key": "k"})
+    assert by_header.json()["jobId"] == first["jobId"]
+
+
+async def test_batch_answers_each_for_itself(client: httpx2.AsyncClient) -> None:
+    response = await client.post(
+        "/v1/jobs/batch",
+        json={
+            "jobs": [{"task": "t"}, {"task": ""}, {"task": "t", "oops": 1}, {"task": "t", "name": "c", "every": "5m"}]
+        },
+    )
+    assert response.status_code == 200, response.text
+    body = response.json()
+    assert (body["accepted"], body["refused"]) == (2, 2)
+    assert body["items"][1]["problem"]["field"] == "task"
+    assert body["items"][2]["problem"]["field"] == "oops"
+    for item in (body["items"][0], body["items"][3]):
+        assert (await client.get(f"/v1/jobs/{item['jobId']}")).status_code == 200
+
+
+async def test_missing_and_malformed_ids_answer_alike(client: httpx2.AsyncClient) -> None:
+    missing = await client.get("/v1/jobs/019a8c4b6f2c70008042b1c2d3e4f506")
+    malformed = await client.get("/v1/jobs/nonsense")
+    assert missing.status_code == malformed.status_code == 404
+    assert missing.content == malformed.content
+
+
+async def test_lists_page_over_both_kinds(client: httpx2.AsyncClient) -> None:
+    made = []
+    for number in range(7):
+        fields: dict[str, Any] = {"name": f"job {number}"}
+        if number % 2:
+            fields["every"] = "1h"
+        made.append((await create(client, **fields))["jobId"])
+    for limit in (1, 2, 3, 50):
+        seen: list[str] = []
+        cursor = None
+        for _ in range(20):
+            query: dict[str, Any] = {"limit": limit} | ({"cursor": cursor} if cursor else {})
+            page = (await client.get("/v1/jobs", params=query)).json()
+            seen += [item["jobId"] for item in page["items"]]
+            cursor = page["nextCursor"]
+            if cursor is None:
+                break
+        assert seen == sorted(made, reverse=True), limit
+    found = (await client.get("/v1/jobs", params={"text": "JOB 3"})).json()["items"]
+    assert [item["jobId"] for item in found] == [made[3]]
+    assert (await client.get("/v1/jobs", params={"colour": "red"})).status_code == 400
+
+
+async def test_pause_resume_and_versions(client: httpx2.AsyncClient) -> None:
+    job = (await create(client, name="v", every="1h"))["jobId"]
+    assert (await client.post(f"/v1/jobs/{job}/pause")).json()["status"] == "paused"
+    assert (await client.post(f"/v1/jobs/{job}/resume")).json()["status"] == "scheduled"
+    await client.patch(f"/v1/jobs/{job}", json={"every": "2h", "why": "too often"})
+    stale = await client.patch(f"/v1/jobs/{job}", json={"every": "3h", "expectedVersion": 1})
+    assert stale.status_code == 409
+    versions = (await client.get(f"/v1/jobs/{job}/versions")).json()["items"]
+    assert [version["version"] for version in versions] == [2, 1]
+    assert versions[0]["why"] == "too often"
+    assert versions[0]["changes"] == {"every": {"before": "1h", "after": "2h"}}
+    restored = await client.post(f"/v1/jobs/{job}/versions/1/restore")
+    assert restored.json()["every"] == "1h"
+    assert restored.json()["version"] == 3
+
+
+async def test_a_body_that_is_not_ours(client: httpx2.AsyncClient) -> None:
+    assert (await client.post("/v1/jobs", content=b"{")).status_code == 415
+    headers = {"content-type": "application/json"}
+    assert (await client.post("/v1/jobs", content=b"{", headers=headers)).status_code == 400
+    zipped = await client.post("/v1/jobs", content=b"x", headers=headers | {"content-encoding": "gzip"})
+    assert zipped.status_code == 415
+    huge = b'{"task":"t","payload":"' + b"x" * 600_000 + b'"}'
+    assert (await client.post("/v1/jobs", content=huge, headers=headers)).status_code == 413
+    assert (await client.put("/v1/jobs")).status_code == 405
+
+
+async def test_a_task_nobody_knows_is_accepted_with_a_warning(client: httpx2.AsyncClient) -> None:
+    made = await create(client)
+    assert "no live worker knows task 't'" in made["warnings"][0]
+
+
+async def test_backfill_makes_up_for_ticks_once(client: httpx2.AsyncClient) -> None:
+    job = (await create(client, name="b", every="1h", scheduleTime="2026-01-01T00:00:00Z"))["jobId"]
+    span = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-01T06:00:00Z"}
+    planned = (await client.post(f"/v1/jobs/{job}/backfill", json={**span, "dryRun": True})).json()
+    assert (planned["ticks"], planned["made"]) == (6, 0)
+    done = (await client.post(f"/v1/jobs/{job}/backfill", json=span)).json()
+    assert done["made"] == 6
+    again = (await client.post(f"/v1/jobs/{job}/backfill", json=span)).json()
+    assert again["made"] == 0

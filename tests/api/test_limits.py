@@ -1,0 +1,302 @@
+"""What a tenant and a caller may ask for: quotas and rates."""
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+
+from mainspring.api.auth import KeyKeeper
+from mainspring.api.limits import Buckets
+from mainspring.api.problems import Refused
+from mainspring.api.proxies import read_networks
+from mainspring.domain.access import Quotas, Role, Tenant
+from mainspring.domain.instant import SECOND
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import RunFilter
+from tests.api.conftest import Service
+from tests.support.clock import ManualClock
+
+memory_alone = pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+CRON = {"scheduleType": "cron", "cronExpression": "0 0 1 1 *"}
+
+
+async def limit(service: Service, tenant: str = "default", **quotas: int) -> None:
+    await service.store.put_tenant(Tenant(name=tenant, quotas=Quotas(**quotas)), Author("test"))
+
+
+async def submit(client: httpx2.AsyncClient, **fields: Any) -> httpx2.Response:
+    return await client.post("/v1/jobs", json={"task": "t", **fields})
+
+
+def is_over_quota(response: httpx2.Response, says: str) -> bool:
+    problem = response.json()
+    assert response.headers["content-type"] == "application/problem+json"
+    assert int(response.headers["retry-after"]) >= 1
+    return (response.status_code, problem["title"]) == (429, "Quota reached") and says in problem["detail"]
+
+
+async def batch(client: httpx2.AsyncClient, *jobs: dict[str, Any]) -> list[int | None]:
+    """What was refused with which status, in order."""
+    response = await client.post("/v1/jobs/batch", json={"jobs": [{"task": "t", **job} for job in jobs]})
+    assert response.status_code == 200, response.text
+    return [item.get("problem", {}).get("status") for item in response.json()["items"]]
+
+
+async def failed(service: Service, client: httpx2.AsyncClient, count: int) -> None:
+    """So many dead letters."""
+    assert (await batch(client, *[{}] * count)) == [None] * count
+    worker = (await client.post("/v1/workers/register", json={"name": "w", "queues": ["default"]})).json()["workerId"]
+    for run in (await client.post(f"/v1/workers/{worker}/claim", json={"limit": count})).json()["runs"]:
+        body = {"fence": run["fence"], "error": "ValueError: no", "retry": False}
+        assert (await client.post(f"/v1/runs/{run['runId']}/fail", json=body)).status_code == 200
+
+
+async def test_queued_runs_are_limited(service: Service, client: httpx2.AsyncClient) -> None:
+    await limit(service, queued=2)
+    job = (await submit(client)).json()["jobId"]
+    assert (await submit(client)).status_code == 201
+    assert is_over_quota(await submit(client), "2 queued runs")
+    assert is_over_quota(await client.post(f"/v1/jobs/{job}/run"), "2 queued runs")
+    # A schedule queues nothing now.
+    assert (await submit(client, name="yearly", **CRON)).status_code == 201
+    await client.delete(f"/v1/jobs/{job}")
+    assert (await submit(client)).status_code == 201
+
+
+async def test_of_a_batch_the_first_are_taken_and_each_other_is_refused(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
+    await limit(service, queued=3)
+    assert await batch(client, {}, {"priority": 99_999}, {}, {}, {}, {"tenant": "other"}) == [
+        None,
+        400,
+        None,
+        None,
+        429,
+        None,
+    ]
+    assert await batch(client, {}, {"tenant": "other"}) == [429, None]
+
+
+@memory_alone
+async def test_a_batch_counts_once(
+    service: Service, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await limit(service, queued=1_000)
+    asked = []
+    count = service.store.count_runs
+
+    async def counting(wanted: RunFilter, at_most: int) -> int:
+        asked.append(wanted)
+        return await count(wanted, at_most)
+
+    monkeypatch.setattr(service.store, "count_runs", counting)
+    assert await batch(client, *[{}] * 500) == [None] * 500
+    assert len(asked) == 1
+
+
+async def test_recurring_jobs_are_limited(service: Service, client: httpx2.AsyncClient) -> None:
+    await limit(service, jobs=2)
+    first = (await submit(client, name="a", **CRON)).json()["jobId"]
+    assert await batch(client, {"name": "b", **CRON}, {"name": "c", **CRON}) == [None, 429]
+    assert is_over_quota(await submit(client, name="d", **CRON), "2 recurring jobs")
+    assert (await submit(client)).status_code == 201
+    # One that is paused still counts; one that was cancelled does not.
+    await client.post(f"/v1/jobs/{first}/pause")
+    assert (await submit(client, name="d", **CRON)).status_code == 429
+    await client.delete(f"/v1/jobs/{first}")
+    assert (await submit(client, name="d", **CRON)).status_code == 201
+
+
+async def test_runs_at_the_same_time_are_limited(service: Service, client: httpx2.AsyncClient) -> None:
+    await limit(service, running=2)
+    await batch(client, *[{}] * 5)
+    worker = (await client.post("/v1/workers/register", json={"name": "w", "queues": ["default"]})).json()["workerId"]
+    runs = (await client.post(f"/v1/workers/{worker}/claim", json={"limit": 5})).json()["runs"]
+    assert len(runs) == 2
+    assert (await client.post(f"/v1/workers/{worker}/claim", json={"limit": 5})).json()["runs"] == []
+    await client.post(f"/v1/runs/{runs[0]['runId']}/complete", json={"fence": runs[0]["fence"]})
+    assert len((await client.post(f"/v1/workers/{worker}/claim", json={"limit": 5})).json()["runs"]) == 1
+
+
+async def test_payloads_are_limited(service: Service, client: httpx2.AsyncClient) -> None:
+    await limit(service, payload_bytes=10)
+    assert (await submit(client, payload="12345678")).status_code == 201
+    refused = await submit(client, payload="123456789")
+    assert (refused.status_code, refused.json()["field"], refused.json()["hint"]) == (400, "payload", "the quota is 10")
+    assert await batch(client, {"payload": "123456789"}, {"payload": 1}) == [400, None]
+    assert (await submit(client, name="a", payload="123456789", **CRON)).status_code == 400
+
+
+@memory_alone
+async def test_submits_a_minute_are_limited(service: Service, client: httpx2.AsyncClient) -> None:
+    await limit(service, submits_per_minute=3)
+    await limit(service, "closed", submits_per_minute=0)
+    assert await batch(client, {}, {}) == [None, None]
+    assert await batch(client, {"name": "a", **CRON}, {}, {}) == [429, None, 429]
+    refused = await submit(client)
+    assert is_over_quota(refused, "3 jobs a minute")
+    assert 10 <= int(refused.headers["retry-after"]) <= 20
+    assert is_over_quota(await submit(client, tenant="closed"), "0 jobs a minute")
+    assert (await submit(client, tenant="other")).status_code == 201
+
+
+@memory_alone
+async def test_what_is_refused_for_itself_is_not_charged(service: Service, client: httpx2.AsyncClient) -> None:
+    await limit(service, submits_per_minute=1)
+    assert (await submit(client, priority=99_999)).status_code == 400
+    assert (await submit(client)).status_code == 201
+
+
+async def test_replays_are_charged_and_go_on_where_they_stopped(service: Service, client: httpx2.AsyncClient) -> None:
+    await failed(service, client, 3)
+    await limit(service, queued=2)
+    await asyncio.sleep(2.1)
+    some = (await client.post("/v1/dead-letters/replay", json={"everything": True})).json()
+    assert (some["count"], some["more"]) == (2, True)
+    assert is_over_quota(await client.post("/v1/dead-letters/replay", json={"everything": True}), "2 queued runs")
+    for run in some["runIds"]:
+        await client.delete(f"/v1/jobs/{run}")
+    rest = (await client.post("/v1/dead-letters/replay", json={"everything": True})).json()
+    assert (rest["count"], rest["more"]) == (1, False)
+
+
+async def test_backfills_are_charged_and_go_on_where_they_stopped(service: Service, client: httpx2.AsyncClient) -> None:
+    await limit(service, queued=2)
+    job = (await submit(client, name="hourly", scheduleType="cron", cronExpression="0 * * * *")).json()["jobId"]
+    span = {"since": "2026-03-01T00:30:00Z", "until": "2026-03-01T03:30:00Z"}
+    made = (await client.post(f"/v1/jobs/{job}/backfill", json=span)).json()
+    assert (made["ticks"], made["made"]) == (3, 2)
+    assert is_over_quota(await client.post(f"/v1/jobs/{job}/backfill", json=span), "2 queued runs")
+    for run in (await client.get("/v1/runs", params={"status": "queued"})).json()["items"]:
+        await client.post(f"/v1/runs/{run['runId']}/cancel")
+    assert (await client.post(f"/v1/jobs/{job}/backfill", json=span)).json()["made"] == 1
+    assert (await client.post(f"/v1/jobs/{job}/backfill", json=span)).json()["made"] == 0
+
+
+@memory_alone
+async def test_a_new_quota_holds_after_two_seconds(service: Service, client: httpx2.AsyncClient) -> None:
+    assert (await submit(client)).status_code == 201
+    await limit(service, queued=1)
+    await asyncio.sleep(2.1)
+    assert (await submit(client)).status_code == 429
+
+
+@memory_alone
+async def test_a_batch_is_one_request(guarded: Service) -> None:
+    guarded.api.buckets = Buckets(guarded.clock, 0.1, 2)
+    async with guarded.client(await guarded.key(Role.SUBMITTER, "a")) as client:
+        assert await batch(client, *[{}] * 50) == [None] * 50
+        assert (await submit(client)).status_code == 201
+        refused = await submit(client)
+        assert (refused.status_code, refused.json()["title"]) == (429, "Too many requests")
+        assert 5 <= int(refused.headers["retry-after"]) <= 10
+    async with guarded.client(await guarded.key(Role.SUBMITTER, "a")) as other:
+        assert (await submit(other)).status_code == 201
+
+
+@memory_alone
+async def test_who_guesses_keys_is_slowed_down_by_address(guarded: Service) -> None:
+    async def guess(peer: str, forwarded_for: str) -> int:
+        transport = httpx2.ASGITransport(app=guarded.app, client=(peer, 4711))
+        headers = {"authorization": "Bearer ms_guess", "x-forwarded-for": forwarded_for}
+        async with httpx2.AsyncClient(transport=transport, base_url="http://mainspring", headers=headers) as client:
+            answer = await client.get("/v1/jobs")
+        assert answer.status_code == 401 or int(answer.headers["retry-after"]) >= 1
+        return answer.status_code
+
+    # What a stranger says about addresses helps nobody.
+    assert {await guess("203.0.113.9", f"198.51.100.{number}") for number in range(50)} == {401}
+    assert [await guess("203.0.113.9", f"198.51.101.{number}") for number in range(5)].count(429) >= 3
+    assert await guess("203.0.113.10", "198.51.100.1") == 401
+    guarded.api._proxies = read_networks("proxies", ["203.0.113.9"])
+    assert await guess("203.0.113.9", "198.51.100.1") == 401
+
+
+def test_a_bucket_fills_at_its_rate() -> None:
+    clock = ManualClock()
+    buckets = Buckets(clock, 2, 3)
+    for _ in range(3):
+        buckets.take("ada")
+    with pytest.raises(Refused) as refused:
+        buckets.take("ada")
+    assert (refused.value.problem.status, refused.value.retry_after) == (429, 1)
+    buckets.take("bob")
+    clock.advance(SECOND)
+    assert buckets.take_some("ada", 10) == 2
+    clock.advance(3600 * SECOND)
+    assert buckets.take_some("ada", 10) == 3
+    assert Buckets(clock, 0, 1).take_some("ada", 10_000) == 10_000
+
+
+async def test_the_store_is_told_which_keys_are_used(guarded: Service) -> None:
+    text = await guarded.key(Role.VIEWER, "a")
+    unused = await guarded.key(Role.VIEWER, "a")
+    async with guarded.client(text) as client:
+        await client.get("/v1/jobs")
+    keeper = KeyKeeper(guarded.api.auth, guarded.wakeups, guarded.clock)
+    await keeper.tick()
+    used = {key.id: key.last_used_at for key in await guarded.store.keys("a")}
+    assert used[text.split("_")[1]] is not None
+    assert used[unused.split("_")[1]] is None
+
+
+@memory_alone
+async def test_metrics_are_for_who_may_read_and_show_a_tenants_own_queues(guarded: Service) -> None:
+    async with guarded.client(await guarded.key(Role.SUBMITTER, "a")) as a:
+        await submit(a, queue="only-of-a")
+        mine = await a.get("/metrics")
+    assert mine.status_code == 200
+    assert 'mainspring_queued_runs{queue="only-of-a"} 1.0' in mine.text
+    async with guarded.client(await guarded.key(Role.VIEWER, "b")) as b:
+        theirs = await b.get("/metrics")
+    assert theirs.status_code == 200
+    assert "only-of-a" not in theirs.text
+    async with guarded.client(await guarded.key(Role.WORKER, "a")) as worker:
+        assert (await worker.get("/metrics")).status_code == 403
+    async with guarded.client() as stranger:
+        assert (await stranger.get("/metrics")).status_code == 401
+        assert (await stranger.get("/healthz")).status_code == 200
+        assert (await stranger.get("/readyz")).status_code == 200
+
+
+async def test_the_pause_of_a_tenants_operator_reaches_no_other(guarded: Service) -> None:
+    async with (
+        guarded.client(await guarded.key(Role.OPERATOR, "a")) as a,
+        guarded.client(await guarded.key(Role.OPERATOR, "b")) as b,
+        guarded.client(await guarded.key(Role.ADMIN, None)) as everybody,
+    ):
+        await submit(a)
+        theirs = (await submit(b)).json()["jobId"]
+        assert (await a.post("/v1/queues/default/pause")).status_code == 200
+        assert (await a.post("/v1/pause")).status_code == 403
+        assert (await a.get("/v1/queues")).json()["items"][0]["paused"] is True
+        assert (await b.get("/v1/queues")).json()["items"][0]["paused"] is False
+        worker = await everybody.post("/v1/workers/register", json={"name": "w", "queues": ["default"]})
+        claim = f"/v1/workers/{worker.json()['workerId']}/claim"
+        assert [run["runId"] for run in (await everybody.post(claim, json={"limit": 9})).json()["runs"]] == [theirs]
+        # Nor does another's resume lift it.
+        await b.post("/v1/queues/default/resume")
+        await everybody.post("/v1/queues/default/resume")
+        assert (await everybody.post(claim, json={"limit": 9})).json()["runs"] == []
+        await a.post("/v1/queues/default/resume")
+        assert len((await everybody.post(claim, json={"limit": 9})).json()["runs"]) == 1
+
+
+async def test_what_is_done_to_many_stays_within_the_tenant(guarded: Service) -> None:
+    async with (
+        guarded.client(await guarded.key(Role.OPERATOR, "a")) as a,
+        guarded.client(await guarded.key(Role.OPERATOR, "b")) as b,
+        guarded.client(await guarded.key(Role.ADMIN, None)) as everybody,
+    ):
+        mine, theirs = (await submit(a)).json()["jobId"], (await submit(b)).json()["jobId"]
+        tag = {"target": "runs", "action": "retag", "everything": True, "addTags": ["x"]}
+        assert (await a.post("/v1/bulk", json=tag)).json()["changed"] == 1
+        assert (await b.get(f"/v1/jobs/{theirs}")).json().get("tags", []) == []
+        # Who is bound to no tenant means all of them.
+        assert (await everybody.post("/v1/bulk", json={**tag, "addTags": ["y"]})).json()["changed"] == 2
+        stop = {"target": "runs", "action": "cancel", "everything": True}
+        assert (await a.post("/v1/bulk", json=stop)).json()["changed"] == 1
+        assert (await a.get(f"/v1/jobs/{mine}")).json()["status"] == "cancelled"
+        assert (await b.get(f"/v1/jobs/{theirs}")).json()["status"] == "queued"

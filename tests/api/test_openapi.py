@@ -1,0 +1,135 @@
+"""The document of the API and the page made of it."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import jsonschema_rs
+import pytest
+from schemathesis.openapi import from_dict
+
+from mainspring.api.openapi import document, pretty
+from mainspring.api.resources import RESOURCES
+
+KEPT = Path(__file__).parents[2] / "docs/reference/openapi.json"
+OPERATIONS = [operation for resource in RESOURCES for operation in resource.operations]
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    return document(RESOURCES, metadata.version("mainspring"))
+
+
+def everything(value: Any) -> Iterator[Any]:
+    yield value
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for child in children:
+        yield from everything(child)
+
+
+def test_the_kept_document_is_the_one_of_the_code(made: dict[str, Any]) -> None:
+    if KEPT.read_text() != pretty(made):
+        pytest.fail("docs/reference/openapi.json is not what the code says: run make openapi", pytrace=False)
+
+
+def test_it_is_openapi_3_1(made: dict[str, Any]) -> None:
+    plain = json.loads(pretty(made))
+    from_dict(plain).validate()
+    for schema in plain["components"]["schemas"].values():
+        jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+
+
+def test_it_points_only_at_what_is_there(made: dict[str, Any]) -> None:
+    for value in everything(made):
+        if isinstance(value, dict) and isinstance(value.get("$ref"), str):
+            found: Any = made
+            for part in value["$ref"].removeprefix("#/").split("/"):
+                found = found[part]
+    names = [operation.name for operation in OPERATIONS]
+    assert len(set(names)) == len(names)
+    links = [
+        link
+        for path in made["paths"].values()
+        for operation in path.values()
+        for answer in operation["responses"].values()
+        for link in answer.get("links", {}).values()
+    ]
+    assert {link["operationId"] for link in links} <= set(names)
+
+
+def test_what_makes_something_links_to_what_can_be_asked_of_it(made: dict[str, Any]) -> None:
+    created = made["paths"]["/v1/jobs"]["post"]["responses"]["201"]["links"]
+    assert {"get_job", "change_job", "update_job", "cancel_job", "job_status", "job_runs", "run_job"} <= created.keys()
+    assert created["get_job"]["parameters"] == {"id": "$response.body#/jobId"}
+    again = made["paths"]["/v1/jobs/{id}/run"]["post"]["responses"]["201"]["links"]
+    assert again["get_run"]["parameters"] == {"id": "$response.body#/runId"}
+    registered = made["paths"]["/v1/workers/register"]["post"]["responses"]["201"]["links"]
+    assert {"claim", "heartbeat"} <= registered.keys()
+
+
+@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+async def test_a_server_serves_it(client: httpx2.AsyncClient, made: dict[str, Any]) -> None:
+    served = await client.get("/openapi.json")
+    assert served.json() == json.loads(pretty(made))
+
+
+class Page(HTMLParser):
+    """What a page refers to, and the anchors that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.references: set[str] = set()
+        self.anchors: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "srcset", "action", "data", "poster"):
+                self.references.add(value or "")
+            if name == "id":
+                self.anchors.append(value or "")
+
+
+@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+async def test_the_page_needs_nothing_from_outside(client: httpx2.AsyncClient) -> None:
+    answer = await client.get("/docs")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    page = Page()
+    page.feed(answer.text)
+    assert not page.tags & {"script", "link", "img", "iframe", "object", "embed"}
+    assert all(reference.startswith(("#", "/")) for reference in page.references)
+    assert not any(reference.startswith("//") for reference in page.references)
+    assert "url(" not in answer.text
+    assert "@import" not in answer.text
+
+
+@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+async def test_a_browser_may_use_the_style_of_the_page_and_nothing_else(client: httpx2.AsyncClient) -> None:
+    answer = await client.get("/docs")
+    _, _, rest = answer.text.partition("<style>")
+    style, _, _ = rest.partition("</style>")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = answer.headers["content-security-policy"]
+    assert f"style-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+
+
+@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+async def test_the_page_has_every_operation_and_every_shape(client: httpx2.AsyncClient, made: dict[str, Any]) -> None:
+    text = (await client.get("/docs")).text
+    page = Page()
+    page.feed(text)
+    assert len(page.anchors) == len(set(page.anchors))
+    for operation in OPERATIONS:
+        assert operation.name in page.anchors
+        assert f'<span class="method">{operation.method}</span>{operation.path}</h3>' in text
+    for name in made["components"]["schemas"]:
+        assert f"shape-{name}" in page.anchors
+    assert {reference[1:] for reference in page.references if reference.startswith("#")} <= set(page.anchors)

@@ -1,0 +1,146 @@
+"""Whatever the document allows is answered as it says, and whatever it does not allow is refused; for every role.
+
+The short form; ``MAINSPRING_API_EXAMPLES=100`` asks for more, and for every phase for every role.
+"""
+
+import asyncio
+import os
+from functools import cache
+from itertools import count
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.generation import GenerationMode
+from schemathesis.openapi.loaders import from_asgi
+
+from mainspring.api.auth import make_key
+from mainspring.api.limits import Buckets
+from mainspring.domain.access import Role
+from mainspring.ports.access import Author
+from tests.api.conftest import Service
+from tests.api.test_remote import claim, register, submit
+
+SHORT = 3
+EXAMPLES = int(os.environ.get("MAINSPRING_API_EXAMPLES", SHORT))
+#: A schema cannot say that a time has passed, or that a cron never fires: that is a 400 as well.
+ANSWERS = ["2xx", "400", "401", "403", "404", "409", "429"]
+#: They have no end; tests of their own follow them.
+STREAMS = "/follow$|/v1/events$"
+CALLERS: dict[str, tuple[Role, str | None] | None] = {
+    "nobody": None,
+    **{role.value: (role, "a") for role in Role},
+    "admin of all": (Role.ADMIN, None),
+}
+QUIETLY = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    # The short form is the same every time: it guards a change. The long one looks further.
+    derandomize=EXAMPLES <= SHORT,
+    database=None,
+)
+
+
+async def fill(service: Service) -> None:
+    """Something of everything, so that lists have something to show."""
+    async with service.client(await service.key(Role.ADMIN, "a")) as client:
+        await submit(client, name="one-off", tags=["x"], owner="me", payload={"a": 1})
+        job = await submit(client, name="recurring", cronExpression="0 2 * * *", tags=["x"])
+        await client.patch(f"/v1/jobs/{job}", json={"priority": 3, "why": "it may wait"})
+        worker = await register(client)
+        done, failed, _ = [await submit(client) for _ in range(3)]
+        fences = {run["runId"]: run["fence"] for run in await claim(client, worker, limit=4)}
+        await client.post(f"/v1/runs/{done}/log", json={"fence": fences[done], "text": "hello"})
+        await client.post(f"/v1/runs/{done}/complete", json={"fence": fences[done], "result": 1})
+        await client.post(f"/v1/runs/{failed}/fail", json={"fence": fences[failed], "error": "no", "retry": False})
+
+
+class Door:
+    """An address, behind which there is a new service whenever asked for: a scenario must not see another's traces."""
+
+    def __init__(self, caller: tuple[Role, str | None] | None) -> None:
+        role, tenant = caller or (Role.VIEWER, "a")
+        self._key, self.secret = make_key(name="caller", role=role, tenant=tenant, author="test")
+        self.renew()
+
+    def renew(self) -> None:
+        service = Service(auth=True)
+        service.api.strangers = Buckets(service.clock, 0, 1)
+        asyncio.run(fill(service))
+        asyncio.run(service.store.put_key(self._key, Author("test", self._key.tenant)))
+        self._app = service.app
+
+    async def __call__(self, *connection: Any) -> None:
+        await self._app(*connection)
+
+
+@cache
+def schema_of(caller: str) -> tuple[Any, Door]:
+    door = Door(CALLERS[caller])
+    schema = from_asgi("/openapi.json", door)
+    schema.config.checks.positive_data_acceptance.expected_statuses = ANSWERS
+    # A job that is deleted is cancelled and can still be read; `?purge=true` has a test of its own.
+    schema.config.checks.use_after_free.enabled = False
+    if caller != "admin of all":
+        # Roles differ in what they may, not in how it is understood.
+        schema.config.phases.coverage.enabled = EXAMPLES > SHORT
+
+    @schema.hook
+    def map_body(context: Any, body: Any) -> Any:
+        if isinstance(body, dict) and isinstance(body.get("waitSeconds"), int | float):
+            body["waitSeconds"] = min(body["waitSeconds"], 0)
+        return body
+
+    if CALLERS[caller] is not None:
+
+        @schema.auth()
+        class Key:
+            def get(self, case: Any, context: Any) -> str:
+                return door.secret
+
+            def set(self, case: Any, data: str, context: Any) -> None:
+                case.headers["Authorization"] = f"Bearer {data}"
+
+    return schema.exclude(path_regex=STREAMS), door
+
+
+def every_operation_as(caller: str) -> Any:
+    @pytest.mark.timeout(0)
+    @schema_of(caller)[0].parametrize()
+    @QUIETLY
+    def test(case: schemathesis.Case) -> None:
+        case.call_and_validate()
+
+    return test
+
+
+test_nobody = every_operation_as("nobody")
+test_viewer = every_operation_as("viewer")
+test_submitter = every_operation_as("submitter")
+test_operator = every_operation_as("operator")
+test_admin = every_operation_as("admin")
+test_worker = every_operation_as("worker")
+test_admin_of_all = every_operation_as("admin of all")
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("caller", CALLERS)
+def test_one_thing_after_the_other(caller: str) -> None:
+    """Stateful: what one operation made, the others are asked about."""
+    schema, door = schema_of(caller)
+
+    class Machine(schema.as_state_machine()):  # type: ignore[misc]
+        def setup(self) -> None:
+            door.renew()
+            self.numbers = count()
+
+        def before_call(self, case: schemathesis.Case) -> None:
+            assert case.meta is not None
+            if case.operation.label == "POST /v1/jobs" and case.meta.generation.mode is GenerationMode.POSITIVE:
+                # Fields by chance seldom go together. Here it matters that a job is made, of either kind.
+                number = next(self.numbers)
+                case.body = {"task": "t"} if number % 2 else {"task": "t", "name": f"job {number}", "every": "1h"}
+
+    Machine.run(settings=settings(QUIETLY, max_examples=EXAMPLES, stateful_step_count=10))

@@ -1,0 +1,140 @@
+"""``mainspring keys``, on a memory store in this process; the last tests are about real ones."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mainspring.cli import keys
+from mainspring.domain.access import Role, read_key
+from mainspring.domain.errors import Invalid, NotFound
+from mainspring.domain.instant import DAY
+from tests.support.clock import START
+from tests.support.key_shell import Shell
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    made = Shell()
+    monkeypatch.setattr(keys, "open_access", made.open)
+    return made
+
+
+def test_only_the_key_is_printed_and_it_is_valid(shell: Shell) -> None:
+    identifier, secret = shell.create("--role", "admin", "--all-tenants")
+    [key] = shell.kept()
+    assert (key.id, key.role, key.tenant, key.name, key.made_by) == (identifier, Role.ADMIN, None, "admin", "cli:ada")
+    assert key.is_valid(secret, START)
+    assert secret not in shell.stderr
+    assert f"key {identifier}: admin of all tenants, for ever" in shell.stderr
+
+
+def test_a_key_is_bound_as_it_was_asked(shell: Shell) -> None:
+    words = ["--name", "ci", "--role", "submitter", "--tenant", "acme", "--queue", "mail", "--queue", "images"]
+    _, secret = shell.create(*words, "--expires", "90d")
+    [key] = shell.kept()
+    assert (key.name, key.role, key.tenant, key.queues) == ("ci", Role.SUBMITTER, "acme", ("mail", "images"))
+    assert key.expires_at == START + 90 * DAY
+    assert key.is_valid(secret, START + 90 * DAY - 1)
+    assert not key.is_valid(secret, START + 90 * DAY)
+    assert "until 2026-05-30T00:00:00Z" in shell.stderr
+
+
+def test_without_a_tenant_it_is_the_default_one_and_not_all(shell: Shell) -> None:
+    shell.create("--role", "admin")
+    assert [key.tenant for key in shell.kept()] == ["default"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--role", "root"], "--role: 'root' is no role"),
+        (["--role", "admin", "--tenant", "acme", "--all-tenants"], "--tenant: contradicts --all-tenants"),
+        (["--role", "admin", "--expires", "soon"], "--expires: 'soon' is not a duration"),
+        (["--role", "admin", "--expires", "0s"], "--expires: is no time at all"),
+        (["--role", "admin", "--expires", "999999w"], "--expires: is out of range"),
+        (["--role", "admin", "--name", "a\nb"], "name: 'a\\\\nb' is not a name"),
+        (["--role", "admin", "--tenant", " x"], "tenant: ' x' is not a name"),
+        (["--role", "admin", "--queue", ""], "queues: '' is not a name"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_made(shell: Shell, words: list[str], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        shell.run("create", *words)
+    assert shell.kept() == []
+
+
+def test_an_empty_tenant_does_not_become_another(shell: Shell) -> None:
+    """As when a script's variable is not set."""
+    with pytest.raises(Invalid, match="tenant: '' is not a name"):
+        shell.run("create", "--role", "admin", "--tenant", "")
+
+
+def test_keys_are_listed_with_their_state_and_without_their_secrets(shell: Shell) -> None:
+    secrets = [shell.create("--role", "viewer", "--name", "short", "--expires", "1d")[1]]
+    gone, secret = shell.create("--role", "worker", "--name", "gone", "--tenant", "acme", "--queue", "mail")
+    secrets.append(secret)
+    secrets.append(shell.create("--role", "admin", "--all-tenants")[1])
+    shell.run("revoke", gone)
+    shell.clock.advance(DAY)
+    shell.run("list")
+    header, *rows = shell.stdout.splitlines()
+    assert header.split()[:2] == ["ID", "NAME"]
+    found = {row[14:].split()[0]: row for row in rows}
+    assert "expired" in found["short"]
+    assert "2026-03-02" in found["short"]
+    assert "revoked" in found["gone"]
+    assert "acme" in found["gone"]
+    assert "mail" in found["gone"]
+    assert "valid" in found["admin"]
+    assert "all tenants" in found["admin"]
+    assert not any(secret in shell.stdout for secret in secrets)
+    shell.run("list", "--tenant", "acme")
+    assert [row[14:18] for row in shell.stdout.splitlines()[1:]] == ["gone"]
+
+
+def test_a_revoked_key_is_over(shell: Shell) -> None:
+    identifier, secret = shell.create("--role", "operator", "--tenant", "acme")
+    shell.run("revoke", identifier)
+    assert "within 5s" in shell.stderr
+    [key] = shell.kept()
+    assert not key.is_valid(secret, START)
+    entries = [(entry.tenant, entry.action, entry.author, entry.target) for entry in shell.audit()]
+    assert entries == [
+        ("acme", "keys.revoke", "cli:ada", identifier),
+        ("acme", "keys.put", "cli:ada", identifier),
+    ]
+
+
+def test_a_key_that_is_not_there_cannot_be_revoked_and_is_not_repeated(shell: Shell) -> None:
+    with pytest.raises(NotFound, match="there is no key with this id") as caught:
+        shell.run("revoke", "ms_abcdefghijkl_whole-key-by-mistake")
+    assert "mistake" not in str(caught.value)
+
+
+def real(directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "mainspring", "keys", *words]
+    return subprocess.run(
+        command, cwd=directory, env={**os.environ}, capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+def test_memory_keeps_no_keys(tmp_path: Path) -> None:
+    found = real(tmp_path, "create", "--role", "admin", "--store", "memory:")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith("mainspring: store: memory: keeps nothing")
+    assert len(found.stderr.splitlines()) == 1
+
+
+def test_a_key_lasts_in_a_real_store(tmp_path: Path) -> None:
+    made = real(tmp_path, "create", "--role", "admin", "--store", "jobs.db")
+    assert made.returncode == 0, made.stderr
+    read = read_key(made.stdout.strip())
+    assert read is not None
+    assert read[0] in real(tmp_path, "list", "--store", "jobs.db").stdout
+    assert real(tmp_path, "revoke", read[0], "--store", "jobs.db").returncode == 0
+    assert "revoked" in real(tmp_path, "list", "--store", "jobs.db").stdout

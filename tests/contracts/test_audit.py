@@ -1,0 +1,224 @@
+"""The audit: one row for what a person changed, written with the change; none where nothing was."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import HOUR, MINUTE
+from mainspring.domain.job import JobState
+from mainspring.domain.run import Idempotency
+from mainspring.ports.access import AuditEntry, Author
+from tests.support.builders import a_job, a_run, a_spec, an_id, some_runs
+from tests.support.store_harness import Harness
+
+pytestmark = pytest.mark.api
+
+ADA = Author("ada", why="because")
+
+
+async def audited(harness: Harness, tenant: str | None = None) -> list[AuditEntry]:
+    """Oldest first."""
+    return (await harness.store.audit(tenant))[::-1]
+
+
+def rows(entries: Sequence[AuditEntry]) -> list[tuple[str, str, str, str, int]]:
+    return [(entry.tenant, entry.author, entry.action, entry.target, entry.count) for entry in entries]
+
+
+def difference(entry: AuditEntry) -> tuple[object, object]:
+    assert entry.before is not None
+    assert entry.after is not None
+    return msgspec.json.decode(entry.before), msgspec.json.decode(entry.after)
+
+
+async def test_a_submit_is_one_row_an_author_and_tenant(harness: Harness) -> None:
+    mine = [a_run(author="ada") for _ in range(3)]
+    acmes, bobs, nobodys = a_run(author="ada", tenant="acme"), a_run(author="bob"), a_run()
+    before = await harness.now()
+    await harness.submit(mine[0], acmes, nobodys, mine[1], bobs, mine[2])
+    entries = await audited(harness)
+    assert sorted(rows(entries)) == sorted(
+        [
+            ("default", "ada", "jobs.submit", mine[0].id, 3),
+            ("acme", "ada", "jobs.submit", acmes.id, 1),
+            ("default", "bob", "jobs.submit", bobs.id, 1),
+        ]
+    )
+    assert all(before <= entry.at for entry in entries)
+    assert {entry.before for entry in entries} | {entry.after for entry in entries} == {None}
+
+
+async def test_without_an_author_there_is_no_row(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    job = await harness.put(a_job())
+    await harness.store.set_jobs_state([job.id], JobState.PAUSED)
+    await harness.store.cancel([held.id])
+    assert await audited(harness) == []
+
+
+async def test_what_was_submitted_before_is_not_counted(harness: Harness) -> None:
+    known = a_run(author="ada")
+    await harness.submit(known)
+    new = a_run(author="ada")
+    await harness.submit(known, new)
+    await harness.submit(known)
+    keyed = [a_run(author="ada", idempotency=Idempotency("k", b"1")) for _ in range(2)]
+    await harness.submit(*keyed)
+    await harness.submit(keyed[1])
+    assert rows(await audited(harness)) == [
+        ("default", "ada", "jobs.submit", known.id, 1),
+        ("default", "ada", "jobs.submit", new.id, 1),
+        ("default", "ada", "jobs.submit", keyed[0].id, 1),
+    ]
+
+
+async def test_a_declaration_is_one_row_an_author_and_tenant(harness: Harness) -> None:
+    jobs = [a_job(author="ada", why="a start") for _ in range(2)]
+    acmes, nobodys = a_job(author="ada", tenant="acme"), a_job()
+    await harness.store.put_jobs([*jobs, acmes, nobodys])
+    entries = await audited(harness)
+    assert sorted(rows(entries)) == sorted(
+        [("default", "ada", "jobs.put", jobs[0].id, 2), ("acme", "ada", "jobs.put", acmes.id, 1)]
+    )
+    assert {entry.why for entry in entries if entry.tenant == "default"} == {"a start"}
+
+
+async def test_a_changed_job_is_audited_with_what_differs(harness: Harness) -> None:
+    await harness.put(a_job(a_spec(name="report", task="old")))
+    changed = await harness.put(a_job(a_spec(name="report", task="new", tags=("x",)), author="ada", why="faster"))
+    [entry] = await audited(harness)
+    assert rows([entry]) == [("default", "ada", "jobs.put", changed.id, 1)]
+    assert entry.why == "faster"
+    assert difference(entry) == (
+        {"version": 1, "task": "old", "tags": None},
+        {"version": 2, "task": "new", "tags": ["x"]},
+    )
+
+
+async def test_a_job_that_comes_back_is_audited_with_its_states(harness: Harness) -> None:
+    job = await harness.put(a_job(a_spec(name="report")))
+    await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
+    await harness.put(a_job(a_spec(name="report"), author="ada"))
+    [entry] = await audited(harness)
+    assert difference(entry) == ({"state": "cancelled"}, {"state": "scheduled"})
+
+
+async def test_a_declaration_that_changed_nothing_is_no_row(harness: Harness) -> None:
+    await harness.put(a_job(a_spec(name="report")))
+    await harness.put(a_job(a_spec(name="report"), author="ada"))
+    await harness.put(a_job(a_spec(name="report", task="other"), author="ada", must_be_new=True))
+    await harness.put(a_job(a_spec(name="report", task="other"), author="ada", expected_version=7))
+    assert await audited(harness) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "action"),
+    [
+        (JobState.SCHEDULED, JobState.PAUSED, "jobs.pause"),
+        (JobState.PAUSED, JobState.SCHEDULED, "jobs.resume"),
+        (JobState.SCHEDULED, JobState.CANCELLED, "jobs.cancel"),
+        (JobState.PAUSED, JobState.CANCELLED, "jobs.cancel"),
+    ],
+)
+async def test_the_state_of_a_job_is_audited(harness: Harness, before: JobState, after: JobState, action: str) -> None:
+    job = await harness.put(a_job())
+    await harness.store.set_jobs_state([job.id], before)
+    await harness.store.set_jobs_state([job.id], after, ADA)
+    await harness.store.set_jobs_state([job.id], after, ADA)
+    [entry] = await audited(harness)
+    assert rows([entry]) == [("default", "ada", action, job.id, 1)]
+    assert entry.why == "because"
+    assert difference(entry) == ({"state": before.value}, {"state": after.value})
+
+
+async def test_the_states_of_many_jobs_are_one_row_a_tenant(harness: Harness) -> None:
+    mine = [await harness.put(a_job()) for _ in range(3)]
+    acmes = await harness.put(a_job(tenant="acme"))
+    await harness.store.set_jobs_state([mine[1].id], JobState.PAUSED)
+    asked = [mine[1].id, mine[0].id, acmes.id, mine[2].id, JobId(an_id())]
+    await harness.store.set_jobs_state(asked, JobState.PAUSED, ADA)
+    entries = await audited(harness)
+    by_tenant = {entry.tenant: entry for entry in entries}
+    assert len(entries) == 2
+    assert (by_tenant["default"].count, by_tenant["acme"].count) == (2, 1)
+    assert by_tenant["default"].target in (mine[0].id, mine[2].id)
+    assert by_tenant["default"].before is None
+    assert difference(by_tenant["acme"]) == ({"state": "scheduled"}, {"state": "paused"})
+
+
+async def test_an_author_with_a_tenant_has_it_in_their_own_audit(harness: Harness) -> None:
+    jobs = [await harness.put(a_job()), await harness.put(a_job(tenant="acme"))]
+    await harness.store.set_jobs_state([job.id for job in jobs], JobState.PAUSED, Author("root", "ops"))
+    [entry] = await audited(harness)
+    assert (entry.tenant, entry.count) == ("ops", 2)
+
+
+async def test_a_cancel_is_audited_with_the_states(harness: Harness) -> None:
+    [held] = await harness.start(a_run(queue="a"))
+    queued, waiting = a_run(), a_run(delay=HOUR)
+    await harness.submit(queued, waiting)
+    for run in (held, queued, waiting):
+        await harness.store.cancel([run.id], ADA)
+        await harness.store.cancel([run.id], ADA)
+    entries = await audited(harness)
+    assert rows(entries) == [("default", "ada", "runs.cancel", run.id, 1) for run in (held, queued, waiting)]
+    assert [difference(entry) for entry in entries] == [
+        ({"state": "running"}, {"state": "cancelling"}),
+        ({"state": "queued"}, {"state": "cancelled"}),
+        ({"state": "scheduled"}, {"state": "cancelled"}),
+    ]
+
+
+async def test_a_cancel_of_many_counts_what_it_changed(harness: Harness) -> None:
+    ended = a_run(queue="a")
+    [held] = await harness.start(ended)
+    await harness.succeed(held)
+    runs = some_runs(3)
+    await harness.submit(*runs)
+    await harness.store.cancel([ended.id, *(run.id for run in runs), RunId(an_id())], ADA)
+    await harness.store.cancel([ended.id, RunId(an_id())], ADA)
+    [entry] = await audited(harness)
+    assert (entry.count, entry.before, entry.after) == (3, None, None)
+    assert entry.target in {run.id for run in runs}
+
+
+async def test_cancelling_a_job_is_one_row_though_its_runs_are_cancelled_too(harness: Harness) -> None:
+    job = await harness.put(a_job())
+    await harness.advance(2 * MINUTE)
+    await harness.fire_due()
+    await harness.store.set_jobs_state([job.id], JobState.CANCELLED, ADA)
+    assert rows(await audited(harness)) == [("default", "ada", "jobs.cancel", job.id, 1)]
+
+
+async def test_the_audit_is_read_newest_first_a_page_at_a_time(harness: Harness) -> None:
+    for number in range(7):
+        await harness.submit(a_run(author=f"author-{number}"))
+    everything = await harness.store.audit(None)
+    assert [entry.author for entry in everything] == [f"author-{number}" for number in reversed(range(7))]
+    positions = [entry.position for entry in everything]
+    assert positions == sorted(set(positions), reverse=True)
+    for limit in range(1, 9):
+        read: list[AuditEntry] = []
+        before: int | None = None
+        while page := await harness.store.audit(None, before=before, limit=limit):
+            assert len(page) <= limit
+            read += page
+            before = page[-1].position
+        assert read == everything
+
+
+async def test_the_audit_is_read_by_tenant_target_and_author(harness: Harness) -> None:
+    ada, bob, acme = a_run(author="ada"), a_run(author="bob"), a_run(author="ada", tenant="acme")
+    for run in (ada, bob, acme):
+        await harness.submit(run)
+    audit = harness.store.audit
+    assert [entry.target for entry in await audit("default")] == [bob.id, ada.id]
+    assert [entry.target for entry in await audit("acme")] == [acme.id]
+    assert await audit("beta") == []
+    assert [entry.target for entry in await audit(None, author="ada")] == [acme.id, ada.id]
+    assert [entry.target for entry in await audit("default", author="ada")] == [ada.id]
+    assert [entry.author for entry in await audit(None, target=bob.id)] == ["bob"]
+    assert await audit("acme", target=bob.id) == []
+    assert await audit(None, author="ad") == [], "names are compared whole"

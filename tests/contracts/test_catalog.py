@@ -1,0 +1,451 @@
+"""Lists: every filter, each tenant its own, newest first, the same whatever the size of a page."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from mainspring.domain.ids import JobId, RunId, derived_id, made_at
+from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
+from mainspring.domain.job import Job, JobState
+from mainspring.domain.run import About, JobRef, NewRun, RunState, RunView, settle_success
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import JobFilter, Page, RunFilter
+from mainspring.ports.store import Depth
+from tests.support.builders import a_job, a_policy, a_run, a_spec, an_id, every, some_runs
+from tests.support.store_harness import SHORT_LEASE, Harness, ids
+
+pytestmark = pytest.mark.api
+
+T = TypeVar("T")
+ANY = RunFilter(tenant=None)
+
+
+def made(at: Instant, number: int = 0) -> RunId:
+    """An id that was made at a time of the test's choosing."""
+    return RunId(derived_id(at, 0, number))
+
+
+async def pages(ask: Callable[[str | None], Awaitable[Page[T]]], limit: int) -> list[T]:
+    items: list[T] = []
+    after: str | None = None
+    for _ in range(1_000):
+        page = await ask(after)
+        assert len(page.items) <= limit
+        items += page.items
+        if page.after is None:
+            return items
+        assert after is None or page.after < after, "it goes on"
+        after = page.after
+    raise AssertionError("there is no last page")
+
+
+async def listed(harness: Harness, wanted: RunFilter, limit: int = 1_000) -> list[RunView]:
+    async def ask(after: str | None) -> Page[RunView]:
+        return await harness.store.list_runs(wanted, None if after is None else RunId(after), limit)
+
+    return await pages(ask, limit)
+
+
+async def found(harness: Harness, **wanted: object) -> list[RunId]:
+    """The runs of the default tenant that a filter finds."""
+    return [view.id for view in await listed(harness, msgspec.structs.replace(RunFilter(tenant="default"), **wanted))]
+
+
+async def jobs_listed(harness: Harness, wanted: JobFilter, limit: int = 1_000) -> list[Job]:
+    async def ask(after: str | None) -> Page[Job]:
+        return await harness.store.list_jobs(wanted, None if after is None else JobId(after), limit)
+
+    return await pages(ask, limit)
+
+
+async def jobs_found(harness: Harness, **wanted: object) -> list[JobId]:
+    base = JobFilter(tenant="default")
+    return [job.id for job in await jobs_listed(harness, msgspec.structs.replace(base, **wanted))]
+
+
+async def one_of_each(harness: Harness) -> dict[RunState, RunId]:
+    """Runs in every state, made in the order of the states."""
+    runs = {
+        RunState.SKIPPED: a_run(queue="none", start_within=MINUTE),
+        RunState.FAILED: a_run(queue="a", policy=a_policy(retries=0)),
+        RunState.SUCCEEDED: a_run(queue="a"),
+        RunState.CANCELLING: a_run(queue="a"),
+        RunState.RUNNING: a_run(queue="a", key="k"),
+        RunState.CANCELLED: a_run(delay=HOUR),
+        RunState.BLOCKED: a_run(key="k"),
+        RunState.SCHEDULED: a_run(delay=HOUR),
+        RunState.QUEUED: a_run(),
+    }
+    failed, succeeded, cancelling, _ = await harness.start(
+        *(run for run in runs.values() if run.queue == "a"),
+    )
+    await harness.submit(*(run for run in runs.values() if run.queue != "a"))
+    await harness.fail(failed)
+    await harness.succeed(succeeded)
+    await harness.store.cancel([cancelling.id, runs[RunState.CANCELLED].id])
+    await harness.advance(2 * MINUTE)
+    await harness.store.expire(10)
+    return {state: run.id for state, run in runs.items()}
+
+
+async def test_nothing_is_an_empty_page(harness: Harness) -> None:
+    assert await harness.store.list_runs(ANY, None, 10) == Page([], None)
+    assert await harness.store.list_jobs(JobFilter(tenant=None), None, 10) == Page([], None)
+
+
+async def test_runs_are_listed_newest_first_wherever_they_are(harness: Harness) -> None:
+    runs = await one_of_each(harness)
+    assert await found(harness) == sorted(runs.values(), reverse=True)
+
+
+@pytest.mark.parametrize("state", list(RunState))
+async def test_runs_are_found_by_state(harness: Harness, state: RunState) -> None:
+    runs = await one_of_each(harness)
+    assert await harness.state(runs[state]) is state
+    assert await found(harness, states=frozenset({state})) == [runs[state]]
+    other = RunState.QUEUED if state is not RunState.QUEUED else RunState.FAILED
+    assert await found(harness, states=frozenset({state, other})) == sorted([runs[state], runs[other]], reverse=True)
+
+
+async def test_a_page_of_any_size_gives_the_same(harness: Harness) -> None:
+    await one_of_each(harness)
+    tagged = [a_run(about=About(tags=("x",)), queue="b", delay=HOUR * (number % 2)) for number in range(5)]
+    await harness.submit(*tagged)
+    for wanted in (
+        ANY,
+        RunFilter(tenant="default"),
+        RunFilter(tenant="default", tag="x"),
+        RunFilter(tenant="default", queue="b", states=frozenset({RunState.SCHEDULED})),
+        RunFilter(tenant="default", states=frozenset({RunState.QUEUED, RunState.CANCELLED})),
+        RunFilter(tenant="default", text="greet"),
+    ):
+        everything = await listed(harness, wanted)
+        assert len(everything) >= 2
+        for limit in range(1, len(everything) + 2):
+            assert await listed(harness, wanted, limit) == everything
+
+
+async def test_without_a_filter_every_page_but_the_last_is_full(harness: Harness) -> None:
+    runs = some_runs(7)
+    await harness.submit(*runs)
+    first = await harness.store.list_runs(RunFilter(tenant="default"), None, 3)
+    assert [view.id for view in first.items] == ids(runs)[:-4:-1]
+    assert first.after is not None
+    second = await harness.store.list_runs(RunFilter(tenant="default"), RunId(first.after), 3)
+    assert len(second.items) == 3
+
+
+async def test_what_is_made_while_somebody_pages_does_not_disturb(harness: Harness) -> None:
+    runs = some_runs(4)
+    await harness.submit(*runs)
+    first = await harness.store.list_runs(ANY, None, 2)
+    await harness.submit(a_run())
+    await harness.store.cancel([runs[0].id])
+    assert first.after is not None
+    second = await harness.store.list_runs(ANY, RunId(first.after), 5)
+    assert [view.id for view in second.items] == [runs[1].id, runs[0].id]
+
+
+async def test_each_tenant_sees_its_own(harness: Harness) -> None:
+    mine, other, ended = a_run(about=About(tags=("x",))), a_run(tenant="acme", about=About(tags=("x",))), a_run()
+    [held] = await harness.start(ended)
+    await harness.succeed(held)
+    await harness.submit(mine, other)
+    assert await found(harness) == [ended.id, mine.id]
+    for wanted in (
+        RunFilter(tenant="acme"),
+        RunFilter(tenant="acme", tag="x"),
+        RunFilter(tenant="acme", text="GREET"),
+        RunFilter(tenant="acme", task="greet", queue="default"),
+    ):
+        assert [view.id for view in await listed(harness, wanted)] == [other.id]
+    assert await listed(harness, RunFilter(tenant="beta")) == []
+    assert len(await listed(harness, ANY)) == 3
+
+
+async def test_runs_are_found_by_task_queue_and_tag(harness: Harness) -> None:
+    one = a_run(task="resize", queue="images", about=About(tags=("big", "billing")))
+    two = a_run(task="resize", queue="mail", about=About(tags=("billing",)), delay=HOUR)
+    three = a_run(task="greet", queue="mail")
+    await harness.submit(one, two, three)
+    assert await found(harness, task="resize") == [two.id, one.id]
+    assert await found(harness, queue="mail") == [three.id, two.id]
+    assert await found(harness, tag="billing") == [two.id, one.id]
+    assert await found(harness, tag="big") == [one.id]
+    assert await found(harness, tag="bil") == []
+    assert await found(harness, task="resize", queue="mail") == [two.id]
+    assert await found(harness, task="resize", tag="big", queue="mail") == []
+    assert await found(harness, task="unknown") == await found(harness, queue="unknown") == []
+
+
+async def test_a_tag_is_found_also_when_its_run_has_ended(harness: Harness) -> None:
+    [held] = await harness.start(a_run(about=About(tags=("x",))))
+    assert await found(harness, tag="x") == [held.id]
+    await harness.succeed(held)
+    assert await found(harness, tag="x") == [held.id]
+    assert await found(harness, tag="x", states=frozenset({RunState.RUNNING})) == []
+
+
+@pytest.mark.parametrize("text", ["monthly", "MONTHLY REP", "hly Rep", "größe"])
+async def test_runs_are_found_by_a_part_of_their_name(harness: Harness, text: str) -> None:
+    run = a_run(about=About(name="Monthly report: Größe"))
+    await harness.submit(run, a_run(), a_run(about=About(name="Weekly report")))
+    assert await found(harness, text=text) == [run.id]
+
+
+async def test_runs_are_found_by_a_part_of_their_task_or_id(harness: Harness) -> None:
+    run, other = a_run(task="Images.Resize"), a_run(task="greet", delay=HOUR)
+    await harness.submit(run, other)
+    assert await found(harness, text="s.rES") == [run.id]
+    assert await found(harness, text=run.id[-12:]) == [run.id]
+    assert await found(harness, text=other.id.upper()) == [other.id]
+    assert await found(harness, text="nowhere") == []
+
+
+@pytest.mark.parametrize("text", ["100%", "a_b", "x\\y", "it's", "[a]", "*"])
+async def test_a_text_is_taken_literally(harness: Harness, text: str) -> None:
+    run = a_run(about=About(name=f"before {text} after"))
+    await harness.submit(run, a_run(about=About(name="100 percent axb xy its a")))
+    assert await found(harness, text=text) == [run.id]
+
+
+async def test_runs_are_found_by_when_they_were_made(harness: Harness) -> None:
+    start = made_at(an_id()) - HOUR
+    runs = [a_run(id=made(start + number * SECOND, number)) for number in range(5)]
+    [held, *_] = await harness.start(*runs)
+    await harness.succeed(held)
+    newest_first = ids(runs)[::-1]
+    assert await found(harness, since=start) == newest_first
+    assert await found(harness, since=start + SECOND) == newest_first[:-1]
+    assert await found(harness, since=start + SECOND + MILLISECOND) == newest_first[:-2]
+    assert await found(harness, until=start + 3 * SECOND) == newest_first[2:]
+    assert await found(harness, until=start + 3 * SECOND + MILLISECOND) == newest_first[1:]
+    assert await found(harness, since=start + SECOND, until=start + 3 * SECOND) == newest_first[2:-1]
+    assert await found(harness, since=start + HOUR * 2) == []
+
+
+async def test_runs_are_found_by_their_job(harness: Harness) -> None:
+    job, other = await harness.put(a_job()), await harness.put(a_job(a_spec(schedule=every(HOUR))))
+    await harness.advance(MINUTE + SECOND)
+    await harness.fire_due()
+    [tick] = await harness.ticks(job.id)
+    manual = a_run(job=JobRef(id=job.id, version=1))
+    one_off = a_run()
+    await harness.submit(manual, one_off, a_run(job=JobRef(id=other.id, version=1)))
+    assert tick.run_id is not None
+    assert await found(harness, job=job.id) == sorted([tick.run_id, manual.id], reverse=True)
+    [held] = [run for run in await harness.claim(await harness.worker()) if run.id == tick.run_id]
+    await harness.succeed(held)
+    assert await found(harness, job=job.id) == sorted([tick.run_id, manual.id], reverse=True)
+    assert await found(harness, job=job.id, states=frozenset({RunState.SUCCEEDED})) == [tick.run_id]
+    assert await found(harness, one_off=True) == [one_off.id]
+    assert await listed(harness, RunFilter(tenant="acme", job=job.id)) == []
+
+
+async def test_a_listed_run_is_told_as_it_is_but_without_payload_and_result(harness: Harness) -> None:
+    about = About(name="Größe", owner="ada", tags=("b", "a"))
+    run = a_run(about=about, policy=a_policy(retries=7), deadline=HOUR, replay_of=an_id())
+    await harness.submit(run)
+    [waiting] = await listed(harness, ANY)
+    assert waiting == await harness.view(run.id)
+    assert (waiting.about, waiting.policy, waiting.deadline, waiting.replay_of) == (
+        about,
+        run.policy,
+        waiting.due + HOUR,
+        run.replay_of,
+    )
+    [held] = await harness.claim(await harness.worker())
+    await harness.settle(settle_success(held, b'"result"'))
+    [ended] = await listed(harness, ANY)
+    view = await harness.view(run.id)
+    assert view.result == b'"result"'
+    assert ended == msgspec.structs.replace(view, result=None)
+    assert (ended.about, ended.policy) == (about, run.policy)
+
+
+async def test_a_payload_is_told_only_if_asked_for(harness: Harness) -> None:
+    queued, waiting = a_run(payload=b'"one"'), a_run(payload=bytes(range(256)), delay=HOUR)
+    [held] = await harness.start(a_run(payload=b'"ended"', queue="a"))
+    await harness.succeed(held)
+    await harness.submit(queued, waiting)
+    asked = [queued.id, waiting.id, held.id]
+    assert [view and view.payload for view in await harness.store.runs(asked)] == [None] * 3
+    assert [view and view.payload for view in await harness.store.runs(asked, payloads=True)] == [
+        queued.payload,
+        waiting.payload,
+        b'"ended"',
+    ]
+
+
+async def test_a_run_tells_who_runs_it_and_since_when_it_may(harness: Harness) -> None:
+    run = a_run(delay=MINUTE, start_within=HOUR)
+    await harness.submit(run)
+    waiting = await harness.view(run.id)
+    assert (waiting.queued_at, waiting.session, waiting.executor) == (None, None, "")
+    assert waiting.start_by == waiting.due + HOUR
+    await harness.advance(2 * MINUTE)
+    before = await harness.now()
+    await harness.stage()
+    after = await harness.now()
+    queued = await harness.view(run.id)
+    assert queued.queued_at is not None
+    assert before <= queued.queued_at <= after
+    await harness.advance(MINUTE)
+    worker = await harness.worker()
+    [held] = await harness.claim(worker)
+    running = await harness.view(run.id)
+    assert (running.queued_at, running.session, running.executor) == (queued.queued_at, worker, "worker")
+    await harness.succeed(held)
+    ended = await harness.view(run.id)
+    assert (ended.queued_at, ended.session, ended.executor) == (queued.queued_at, worker, "worker")
+
+
+async def test_runs_are_counted_as_far_as_asked(harness: Harness) -> None:
+    await harness.submit(*some_runs(5), *some_runs(2, delay=HOUR), a_run(tenant="acme"))
+    count = harness.store.count_runs
+    assert await count(ANY, 100) == 8
+    assert await count(RunFilter(tenant="default"), 100) == 7
+    assert await count(RunFilter(tenant="default", states=frozenset({RunState.QUEUED})), 100) == 5
+    assert await count(RunFilter(tenant="default", states=frozenset({RunState.QUEUED})), 3) == 3
+    assert await count(RunFilter(tenant="beta"), 100) == 0
+
+
+async def test_it_is_told_how_many_are_ahead(harness: Harness) -> None:
+    first, second, urgent = a_run(), a_run(), a_run(priority=1)
+    for run in (first, second, urgent):
+        await harness.submit(run)
+        await harness.advance(SECOND)
+    waiting, elsewhere = a_run(delay=HOUR), a_run(queue="other", tenant="acme")
+    await harness.submit(waiting, elsewhere)
+    ahead = harness.store.ahead_of
+    assert [await ahead(run.id) for run in (urgent, first, second, elsewhere)] == [0, 1, 2, 0]
+    assert await ahead(waiting.id) is None
+    assert await ahead(an_id()) is None
+    assert ids(await harness.claim(await harness.worker(), 1)) == [urgent.id]
+    assert await ahead(urgent.id) is None
+    assert await ahead(second.id) == 1
+
+
+async def test_depths_can_be_told_of_one_tenant(harness: Harness) -> None:
+    now = await harness.now()
+    old = a_run(tenant="acme", at=now - HOUR)
+    mine = a_run(at=now - MINUTE)
+    await harness.submit(old, mine, a_run(queue="other"))
+    await harness.claim(await harness.worker(), queue="other")
+    assert await harness.store.depths("acme") == [Depth(queue="default", queued=1, running=0, oldest_due=old.at)]
+    assert await harness.store.depths("default") == [
+        Depth(queue="default", queued=1, running=0, oldest_due=mine.at),
+        Depth(queue="other", queued=0, running=1, oldest_due=None),
+    ]
+    assert await harness.store.depths("beta") == []
+    assert [depth.queued for depth in await harness.store.depths()] == [2, 0]
+
+
+async def test_a_held_run_is_told_as_its_worker_holds_it(harness: Harness) -> None:
+    running, cancelled, queued, ended = a_run(payload=b"1"), a_run(), a_run(queue="other"), a_run()
+    one, two, three = await harness.start(running, cancelled, ended)
+    await harness.submit(queued)
+    await harness.succeed(three)
+    await harness.store.cancel([two.id])
+    asked = [queued.id, running.id, an_id(), cancelled.id, ended.id, running.id]
+    first, second, unknown, third, fourth, again = await harness.store.held(asked)
+    assert (first, unknown, fourth) == (None, None, None)
+    assert second == again == one
+    assert third == msgspec.structs.replace(two, cancel_requested=True)
+    assert await harness.store.held([]) == []
+
+
+async def test_jobs_are_listed_newest_first_without_payloads(harness: Harness) -> None:
+    declared = [a_job(payload=b"1") for _ in range(3)]
+    stored = [await harness.put(job) for job in declared]
+    listed_jobs = await jobs_listed(harness, JobFilter(tenant="default"))
+    assert listed_jobs == [msgspec.structs.replace(job, payload=b"null") for job in reversed(stored)]
+
+
+async def test_jobs_are_found_by_what_they_are(harness: Harness) -> None:
+    report = await harness.put(a_job(a_spec(name="Monthly 100%", task="report", queue="mail", tags=("x", "y"))))
+    resize = await harness.put(a_job(a_spec(name="nightly", task="Resize", tags=("x",))))
+    over = await harness.put(a_job(a_spec(name="over", task="report")))
+    acmes = await harness.put(a_job(a_spec(name="Monthly 100%", task="report", tags=("x",)), tenant="acme"))
+    await harness.store.set_jobs_state([resize.id], JobState.PAUSED)
+    await harness.store.set_jobs_state([over.id], JobState.CANCELLED)
+    assert await jobs_found(harness) == [over.id, resize.id, report.id]
+    assert await jobs_found(harness, states=frozenset({JobState.PAUSED})) == [resize.id]
+    assert await jobs_found(harness, states=frozenset({JobState.SCHEDULED, JobState.CANCELLED})) == [over.id, report.id]
+    assert await jobs_found(harness, task="report") == [over.id, report.id]
+    assert await jobs_found(harness, queue="mail") == [report.id]
+    assert await jobs_found(harness, tag="x") == [resize.id, report.id]
+    assert await jobs_found(harness, tag="y", task="report") == [report.id]
+    assert await jobs_found(harness, text="MONTHLY") == await jobs_found(harness, text="0%") == [report.id]
+    assert await jobs_found(harness, text="rESI") == [resize.id]
+    assert await jobs_found(harness, text=over.id[-12:]) == [over.id]
+    assert [job.id for job in await jobs_listed(harness, JobFilter(tenant="acme", tag="x"))] == [acmes.id]
+    assert await jobs_listed(harness, JobFilter(tenant="beta")) == []
+    assert len(await jobs_listed(harness, JobFilter(tenant=None))) == 4
+
+
+async def test_a_tag_that_a_new_version_lacks_is_not_found(harness: Harness) -> None:
+    job = await harness.put(a_job(a_spec(name="report", tags=("old", "kept"))))
+    await harness.put(a_job(a_spec(name="report", tags=("kept", "new"))))
+    assert await jobs_found(harness, tag="old") == []
+    assert await jobs_found(harness, tag="kept") == await jobs_found(harness, tag="new") == [job.id]
+
+
+async def test_jobs_are_found_by_when_they_were_made(harness: Harness) -> None:
+    start = made_at(an_id()) - HOUR
+    jobs = [a_job(id=JobId(made(start + number * SECOND, number))) for number in range(3)]
+    for job in jobs:
+        await harness.put(job)
+    assert await jobs_found(harness, since=start + SECOND) == [jobs[2].id, jobs[1].id]
+    assert await jobs_found(harness, until=start + SECOND) == [jobs[0].id]
+    assert await jobs_found(harness, since=start + SECOND, until=start + 2 * SECOND) == [jobs[1].id]
+
+
+async def test_a_page_of_jobs_of_any_size_gives_the_same(harness: Harness) -> None:
+    for number in range(6):
+        await harness.put(a_job(a_spec(tags=("x",) if number % 2 else ())))
+    for wanted in (JobFilter(tenant=None), JobFilter(tenant="default", tag="x")):
+        everything = await jobs_listed(harness, wanted)
+        for limit in range(1, len(everything) + 2):
+            assert await jobs_listed(harness, wanted, limit) == everything
+
+
+async def test_sessions_are_told_while_they_live(harness: Harness) -> None:
+    before = await harness.now()
+    first = await harness.worker()
+    dying = await harness.worker(SHORT_LEASE)
+    closed = await harness.worker()
+    await harness.store.close_session(closed)
+    await harness.submit(*some_runs(3))
+    held = await harness.claim(first, 2)
+    one, two = await harness.store.sessions("worker")
+    assert (one.id, one.kind, one.name, one.running, one.draining) == (first, "worker", "worker", 2, False)
+    assert (two.id, two.running) == (dying, 0)
+    assert before <= one.started_at <= await harness.now() < one.lease_until
+    await harness.succeed(held[0])
+    await harness.advance(2 * SHORT_LEASE)
+    assert [(row.id, row.running) for row in await harness.store.sessions("worker")] == [(first, 1)]
+
+
+async def test_a_scheduler_tells_how_many_shards_it_has(harness: Harness) -> None:
+    one, two = await harness.store.join("one", HOUR), await harness.store.join("two", HOUR)
+    await harness.store.take(one, [0, 1, 2])
+    await harness.store.take(two, [3])
+    sessions = await harness.store.sessions("scheduler")
+    assert [(row.id, row.kind, row.name, row.shards) for row in sessions] == [
+        (one, "scheduler", "one", 3),
+        (two, "scheduler", "two", 1),
+    ]
+    await harness.store.leave(one)
+    assert [row.id for row in await harness.store.sessions("scheduler")] == [two]
+    assert await harness.store.sessions("worker") == []
+
+
+async def test_a_purged_run_is_not_listed(harness: Harness) -> None:
+    runs: list[NewRun] = [a_run(about=About(tags=("x",))) for _ in range(2)]
+    one, other = await harness.start(*runs)
+    await harness.succeed(one, other)
+    await harness.store.purge([one.id], Author("ops"))
+    assert await found(harness) == await found(harness, tag="x") == [other.id]

@@ -1,0 +1,189 @@
+"""Dead letters: what has failed and was not dealt with yet, one by one and by kind."""
+
+import pytest
+
+from mainspring.domain.fingerprint import fingerprint_of
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import HOUR, MINUTE
+from mainspring.domain.run import HeldRun, NewRun, RunState, settle_loss
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import DeadGroup, RunFilter
+from tests.support.builders import a_policy, a_run, an_id
+from tests.support.store_harness import Harness, ids
+
+pytestmark = pytest.mark.api
+
+ADA = Author("ada", why="known")
+DEAD = RunFilter(tenant="default", dead=True)
+
+
+def mortal(*, task: str = "greet", tenant: str = "default", queue: str = "default") -> NewRun:
+    return a_run(task=task, tenant=tenant, queue=queue, policy=a_policy(retries=0))
+
+
+async def die(harness: Harness, *runs: NewRun, error: str = "boom") -> list[HeldRun]:
+    held = await harness.start(*runs)
+    await harness.fail(*held, error=error)
+    return held
+
+
+async def dead(harness: Harness, tenant: str | None = "default", fingerprint: str = "") -> list[RunId]:
+    wanted = RunFilter(tenant=tenant, dead=True, fingerprint=fingerprint)
+    return [view.id for view in (await harness.store.list_runs(wanted, None, 1_000)).items]
+
+
+async def test_a_failed_run_is_a_dead_letter_with_a_fingerprint(harness: Harness) -> None:
+    failed, retried, succeeded = mortal(), a_run(), mortal()
+    one, two, three = await harness.start(failed, retried, succeeded)
+    await harness.fail(one, two, error="ValueError: no 17")
+    await harness.succeed(three)
+    assert await dead(harness) == [failed.id]
+    view = await harness.view(failed.id)
+    assert view.fingerprint == fingerprint_of("error", "ValueError: no 17")
+    assert await dead(harness, fingerprint=fingerprint_of("error", "ValueError: no 4")) == [failed.id]
+    assert await dead(harness, fingerprint=fingerprint_of("timeout", "ValueError: no 17")) == []
+    assert [(await harness.view(run.id)).fingerprint for run in (retried, succeeded)] == ["", ""]
+
+
+async def test_every_way_to_fail_has_a_fingerprint(harness: Harness) -> None:
+    missed = a_run(deadline=MINUTE, queue="nobody")
+    [lost] = await harness.start(a_run(policy=a_policy(at_most_once=True)))
+    await harness.settle(settle_loss(lost, blamed=False))
+    await harness.submit(missed)
+    await harness.advance(HOUR)
+    await harness.store.expire(10)
+    assert (await harness.view(missed.id)).fingerprint == fingerprint_of("deadline", "")
+    assert (await harness.view(lost.id)).fingerprint == fingerprint_of(
+        "lost", "its worker died; at-most-once is never repeated"
+    )
+    assert sorted(await dead(harness)) == sorted([missed.id, lost.id])
+
+
+async def test_a_replay_deals_with_a_dead_letter(harness: Harness) -> None:
+    one, other = mortal(), mortal()
+    await die(harness, one, other)
+    replay = a_run(replay_of=one.id)
+    await harness.submit(replay)
+    assert await dead(harness) == [other.id]
+    assert await harness.state(one.id) is RunState.FAILED
+    assert (await harness.view(replay.id)).replay_of == one.id
+    failed = RunFilter(tenant="default", states=frozenset({RunState.FAILED}))
+    listed = (await harness.store.list_runs(failed, None, 10)).items
+    assert [view.id for view in listed] == [other.id, one.id], "it stays in history"
+    await harness.submit(a_run(id=replay.id, replay_of=other.id))
+    assert await dead(harness) == [other.id], "a run that was not made deals with nothing"
+
+
+async def test_a_replay_that_fails_is_a_dead_letter_itself(harness: Harness) -> None:
+    first = mortal()
+    await die(harness, first)
+    replay = a_run(replay_of=first.id, policy=a_policy(retries=0))
+    await die(harness, replay)
+    assert await dead(harness) == [replay.id]
+
+
+async def test_only_a_dead_letter_of_the_same_tenant_is_dealt_with_by_a_replay(harness: Harness) -> None:
+    mine, done = mortal(), a_run()
+    await die(harness, mine)
+    [held] = await harness.start(done)
+    await harness.succeed(held)
+    await harness.submit(a_run(tenant="acme", replay_of=mine.id), a_run(replay_of=done.id), a_run(replay_of=an_id()))
+    assert await dead(harness) == [mine.id]
+    assert await harness.state(done.id) is RunState.SUCCEEDED
+
+
+async def test_dead_letters_can_be_discarded(harness: Harness) -> None:
+    runs = [mortal() for _ in range(3)]
+    await die(harness, *runs)
+    assert await harness.store.discard([runs[0].id, runs[2].id, runs[0].id], ADA) == 2
+    assert await dead(harness) == [runs[1].id]
+    assert await harness.states(runs) == [RunState.FAILED] * 3
+    assert len(await harness.store.attempts(runs[0].id)) == 1
+    assert await harness.store.discard([run.id for run in runs], ADA) == 1
+    assert await harness.store.discard([run.id for run in runs], ADA) == 0
+
+
+async def test_only_dead_letters_can_be_discarded(harness: Harness) -> None:
+    running, ended = await harness.start(a_run(queue="a"), a_run(queue="a"))
+    await harness.succeed(ended)
+    queued, cancelled, replayed = a_run(), a_run(delay=HOUR), mortal(queue="b")
+    await die(harness, replayed)
+    await harness.submit(queued, cancelled, a_run(replay_of=replayed.id))
+    await harness.store.cancel([cancelled.id])
+    asked = [running.id, ended.id, queued.id, cancelled.id, replayed.id, an_id()]
+    assert await harness.store.discard(asked, ADA) == 0
+    assert await harness.store.audit(None) == []
+
+
+async def test_a_discard_is_one_row_a_tenant(harness: Harness) -> None:
+    mine, others = [mortal() for _ in range(2)], [mortal(tenant="acme")]
+    await die(harness, *mine, *others)
+    await harness.store.discard([*ids(mine), *ids(others)], ADA)
+    entries = await harness.store.audit(None)
+    assert sorted((entry.tenant, entry.author, entry.action, entry.count, entry.why) for entry in entries) == [
+        ("acme", "ada", "runs.discard", 1, "known"),
+        ("default", "ada", "runs.discard", 2, "known"),
+    ]
+
+
+async def test_dead_letters_are_grouped_by_kind_the_largest_first(harness: Harness) -> None:
+    many = await die(harness, *(mortal() for _ in range(2)), error="ValueError: no 1")
+    await harness.advance(MINUTE)
+    [third] = await die(harness, mortal(), error="ValueError: no 22")
+    [single] = await die(harness, mortal(), error="KeyError: 'x'")
+    await harness.advance(MINUTE)
+    [other_task] = await die(harness, mortal(task="resize"), error="ValueError: no 3")
+    groups = await harness.store.dead_groups(DEAD, 10)
+    first, last = await harness.view(many[0].id), await harness.view(third.id)
+    assert first.finished_at is not None
+    assert last.finished_at is not None
+    assert groups[0] == DeadGroup(
+        fingerprint=fingerprint_of("error", "ValueError: no 1"),
+        task="greet",
+        reason="error",
+        count=3,
+        first_at=first.finished_at,
+        last_at=last.finished_at,
+        sample=third.id,
+        error="ValueError: no 22",
+    )
+    assert [(group.task, group.count, group.sample) for group in groups[1:]] == [
+        ("resize", 1, other_task.id),
+        ("greet", 1, single.id),
+    ]
+    assert await harness.store.dead_groups(DEAD, 2) == groups[:2]
+
+
+async def test_groups_are_of_what_the_filter_finds(harness: Harness) -> None:
+    mine, others, images = mortal(), mortal(tenant="acme"), mortal(queue="images")
+    await die(harness, mine, others, images)
+    await harness.submit(a_run())
+
+    async def counts(wanted: RunFilter) -> list[int]:
+        return [group.count for group in await harness.store.dead_groups(wanted, 10)]
+
+    assert await counts(DEAD) == await counts(RunFilter(tenant="default")) == [2]
+    assert await counts(RunFilter(tenant="default", queue="images")) == [1]
+    assert await counts(RunFilter(tenant="acme", dead=True)) == [1]
+    assert await counts(RunFilter(tenant="beta", dead=True)) == []
+    assert await counts(RunFilter(tenant=None, dead=True)) == [3]
+    assert await counts(RunFilter(tenant="default", task="unknown")) == []
+
+
+async def test_what_was_dealt_with_is_in_no_group(harness: Harness) -> None:
+    replayed, discarded, left = mortal(), mortal(), mortal()
+    await die(harness, replayed, discarded, left)
+    await harness.submit(a_run(replay_of=replayed.id))
+    await harness.store.discard([discarded.id], ADA)
+    [group] = await harness.store.dead_groups(DEAD, 10)
+    assert (group.count, group.sample) == (1, left.id)
+    await harness.store.purge([left.id], ADA)
+    assert await harness.store.dead_groups(DEAD, 10) == []
+
+
+async def test_a_group_of_runs_that_never_started_has_no_error(harness: Harness) -> None:
+    await harness.submit(a_run(deadline=MINUTE))
+    await harness.advance(HOUR)
+    await harness.store.expire(10)
+    [group] = await harness.store.dead_groups(DEAD, 10)
+    assert (group.reason, group.error) == ("deadline", "")

@@ -1,0 +1,183 @@
+"""Idempotency keys: the same request again is the same run, or the same job."""
+
+import asyncio
+
+import pytest
+
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import HOUR, MINUTE
+from mainspring.domain.run import Idempotency, NewRun, RunState
+from mainspring.ports.access import Author
+from mainspring.ports.store import KEYS_KEPT, PutOutcome
+from tests.support.builders import a_job, a_run, a_spec, every
+from tests.support.store_harness import Harness, ids
+
+pytestmark = pytest.mark.api
+
+READER = "dashboard"
+
+
+def keyed(key: str = "order-1", fingerprint: bytes = b"same", *, tenant: str = "default", queue: str = "q") -> NewRun:
+    return a_run(idempotency=Idempotency(key, fingerprint), tenant=tenant, queue=queue)
+
+
+async def made(harness: Harness, *runs: NewRun) -> list[RunId]:
+    """Those that are there."""
+    return [view.id for view in await harness.store.runs(ids(runs)) if view is not None]
+
+
+async def test_the_same_key_again_is_the_first_run(harness: Harness) -> None:
+    first, again = keyed(), keyed()
+    [one] = await harness.submit(first)
+    assert (one.id, one.new, one.conflict) == (first.id, True, False)
+    [two] = await harness.submit(again)
+    assert (two.id, two.state, two.new, two.conflict) == (first.id, RunState.QUEUED, False, False)
+    assert await made(harness, first, again) == [first.id]
+
+
+async def test_the_same_key_for_something_else_is_a_conflict(harness: Harness) -> None:
+    first, other = keyed(fingerprint=b"one"), keyed(fingerprint=b"other")
+    await harness.submit(first)
+    [answer] = await harness.submit(other)
+    assert (answer.id, answer.new, answer.conflict) == (first.id, False, True)
+    assert await made(harness, other) == []
+
+
+async def test_of_two_in_one_batch_one_is_made(harness: Harness) -> None:
+    first, same, other, free = keyed(), keyed(), keyed(fingerprint=b"other"), keyed("order-2")
+    answers = await harness.submit(first, same, other, free)
+    assert [(answer.id, answer.new, answer.conflict) for answer in answers] == [
+        (first.id, True, False),
+        (first.id, False, False),
+        (first.id, False, True),
+        (free.id, True, False),
+    ]
+    assert await made(harness, first, same, other, free) == [first.id, free.id]
+
+
+async def test_a_batch_may_mix_keys_that_were_used_with_new_ones_and_none(harness: Harness) -> None:
+    first = keyed()
+    await harness.submit(first)
+    plain, new = a_run(), keyed("order-2")
+    answers = await harness.submit(plain, keyed(), new)
+    assert [(answer.id, answer.new) for answer in answers] == [(plain.id, True), (first.id, False), (new.id, True)]
+
+
+async def test_the_same_key_of_another_tenant_is_another_key(harness: Harness) -> None:
+    one, other = keyed(tenant="acme"), keyed(tenant="beta", fingerprint=b"other")
+    answers = [*await harness.submit(one), *await harness.submit(other)]
+    assert [(answer.id, answer.new, answer.conflict) for answer in answers] == [
+        (one.id, True, False),
+        (other.id, True, False),
+    ]
+
+
+async def test_a_key_is_free_again_after_its_time(harness: Harness) -> None:
+    first = keyed()
+    await harness.submit(first)
+    await harness.advance(KEYS_KEPT - 10 * MINUTE)
+    await harness.store.tidy()
+    [before] = await harness.submit(keyed())
+    assert (before.id, before.new) == (first.id, False)
+    await harness.advance(11 * MINUTE)
+    late = keyed(fingerprint=b"other")
+    [after] = await harness.submit(late)
+    assert (after.id, after.new, after.conflict) == (late.id, True, False)
+    [again] = await harness.submit(keyed(fingerprint=b"other"))
+    assert (again.id, again.new) == (late.id, False), "the key counts anew from its second use"
+
+
+async def test_a_key_whose_time_is_over_is_free_whether_or_not_somebody_tidied(harness: Harness) -> None:
+    await harness.submit(keyed("tidied"), keyed("left alone"))
+    await harness.advance(KEYS_KEPT + MINUTE)
+    [left_alone] = await harness.submit(keyed("left alone"))
+    await harness.store.tidy()
+    [tidied] = await harness.submit(keyed("tidied"))
+    assert (left_alone.new, tidied.new) == (True, True)
+
+
+async def test_the_very_same_run_again_is_no_conflict(harness: Harness) -> None:
+    run = keyed()
+    await harness.submit(run)
+    [again] = await harness.submit(run)
+    assert (again.id, again.new, again.conflict) == (run.id, False, False)
+    in_one = keyed("order-2")
+    answers = await harness.submit(in_one, in_one)
+    assert [(answer.id, answer.new, answer.conflict) for answer in answers] == [
+        (in_one.id, True, False),
+        (in_one.id, False, False),
+    ]
+
+
+async def test_the_answer_tells_where_the_first_stands_now(harness: Harness) -> None:
+    running, ended = keyed("a"), keyed("b")
+    _, held = await harness.start(running, ended)
+    await harness.succeed(held)
+    answers = await harness.submit(keyed("a"), keyed("b"), keyed("b", b"other"))
+    assert [answer.state for answer in answers] == [RunState.RUNNING, RunState.SUCCEEDED, RunState.SUCCEEDED]
+
+
+async def test_of_many_that_come_at_once_one_is_made(harness: Harness) -> None:
+    runs = [keyed() for _ in range(8)]
+    answers = [answer for [answer] in await asyncio.gather(*(harness.submit(run) for run in runs))]
+    assert sum(answer.new for answer in answers) == 1
+    assert len({answer.id for answer in answers}) == 1
+    assert await made(harness, *runs) == [answers[0].id]
+
+
+async def test_the_key_of_a_purged_run_is_free(harness: Harness) -> None:
+    [held] = await harness.start(keyed())
+    await harness.succeed(held)
+    await harness.store.purge([held.id], Author("ops"))
+    other = keyed(fingerprint=b"other")
+    [answer] = await harness.submit(other)
+    assert (answer.id, answer.new, answer.conflict) == (other.id, True, False)
+
+
+async def test_what_is_not_made_is_no_event_and_holds_no_ordering_key(harness: Harness) -> None:
+    await harness.submit(keyed())
+    await harness.store.attach_reader(READER)
+    await harness.submit(a_run(idempotency=Idempotency("order-1", b"same"), key="video-1"))
+    assert await harness.told(READER) == []
+    [free] = await harness.submit(a_run(key="video-1"))
+    assert free.state is RunState.QUEUED
+
+
+async def test_a_job_declared_again_with_its_key_is_left_alone_whatever_became_of_it(harness: Harness) -> None:
+    key = Idempotency("job-1", b"same")
+    first = a_job(a_spec(name="report"), idempotency=key)
+    [put] = await harness.store.put_jobs([first])
+    assert put.outcome is PutOutcome.CREATED
+    changed = await harness.put(a_job(a_spec(name="report", task="other")))
+    [again] = await harness.store.put_jobs([a_job(a_spec(name="report"), idempotency=key)])
+    assert (again.outcome, again.job) == (PutOutcome.UNCHANGED, changed)
+
+
+async def test_the_key_of_a_job_for_another_job_is_a_conflict(harness: Harness) -> None:
+    first = await harness.put(a_job(a_spec(name="report"), idempotency=Idempotency("job-1", b"one")))
+    [put] = await harness.store.put_jobs([a_job(a_spec(name="other"), idempotency=Idempotency("job-1", b"other"))])
+    assert (put.outcome, put.job) == (PutOutcome.CONFLICT, first)
+    assert await harness.store.job_named("default", "other") is None
+
+
+async def test_runs_and_jobs_share_the_keys_of_their_tenant(harness: Harness) -> None:
+    key = Idempotency("order-1", b"same")
+    run, job = keyed("order-2"), a_job(idempotency=key)
+    await harness.submit(run)
+    await harness.put(job)
+    [answer] = await harness.submit(a_run(idempotency=key))
+    assert (str(answer.id), answer.new, answer.conflict) == (job.id, False, True)
+    [put] = await harness.store.put_jobs([a_job(a_spec(name="other"), idempotency=Idempotency("order-2", b"same"))])
+    assert (put.outcome, str(put.job.id), put.job.version) == (PutOutcome.CONFLICT, run.id, 0)
+    [elsewhere] = await harness.store.put_jobs([a_job(tenant="acme", idempotency=key)])
+    assert elsewhere.outcome is PutOutcome.CREATED
+
+
+async def test_a_declaration_that_is_refused_uses_no_key(harness: Harness) -> None:
+    await harness.put(a_job(a_spec(name="report")))
+    key = Idempotency("job-1", b"one")
+    refused = a_job(a_spec(name="report", schedule=every(HOUR)), must_be_new=True, idempotency=key)
+    [put] = await harness.store.put_jobs([refused])
+    assert put.outcome is PutOutcome.EXISTS
+    [free] = await harness.store.put_jobs([a_job(idempotency=Idempotency("job-1", b"other"))])
+    assert free.outcome is PutOutcome.CREATED

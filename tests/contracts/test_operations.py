@@ -1,0 +1,561 @@
+"""What people change: runs that have not started, what is over, and workers that shall leave."""
+
+import msgspec
+import pytest
+
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.domain.job import JobState
+from mainspring.domain.run import MAX_TAGS, About, JobRef, NewRun, RunState, settle_release
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import JobFilter, LogReport, RunFilter
+from mainspring.ports.store import Accepted, NewSession, Retention
+from tests.support.builders import a_job, a_policy, a_run, a_spec, an_id, every, some_runs
+from tests.support.store_harness import SHORT_LEASE, Harness, ids
+
+pytestmark = pytest.mark.api
+
+ADA = Author("ada", why="because")
+READER = "dashboard"
+
+
+def changed(run: NewRun, **changes: object) -> NewRun:
+    return msgspec.structs.replace(run, **changes)
+
+
+async def edit(harness: Harness, run: NewRun, **changes: object) -> RunState:
+    """The state it has then."""
+    answer = await harness.store.edit_run(changed(run, **changes), ADA)
+    assert answer is not None
+    assert (answer.id, answer.new, answer.conflict) == (run.id, False, False)
+    assert answer.state is await harness.state(run.id)
+    return answer.state
+
+
+async def actions(harness: Harness) -> list[tuple[str, str, str, int]]:
+    entries = (await harness.store.audit(None))[::-1]
+    return [(entry.tenant, entry.action, entry.target, entry.count) for entry in entries]
+
+
+# Editing
+
+
+@pytest.mark.parametrize("delay", [0, HOUR])
+async def test_everything_about_a_run_that_has_not_started_can_be_edited(harness: Harness, delay: int) -> None:
+    run = a_run(delay=delay, about=About(name="old", tags=("a",)))
+    await harness.submit(run)
+    made = await harness.view(run.id)
+    now = await harness.now()
+    new = changed(
+        run,
+        task="resize",
+        payload=b'"new"',
+        queue="images",
+        priority=1,
+        policy=a_policy(retries=9, timeout=17 * MINUTE),
+        at=now + 2 * HOUR,
+        start_within=HOUR,
+        deadline=2 * HOUR,
+        about=About(name="new", owner="ada", tags=("b", "c")),
+    )
+    answer = await harness.store.edit_run(new, ADA)
+    assert answer == Accepted(run.id, RunState.SCHEDULED, new=False)
+    [view] = await harness.store.runs([run.id], payloads=True)
+    assert view is not None
+    assert (view.task, view.payload, view.queue, view.priority) == ("resize", b'"new"', "images", 1)
+    assert (view.policy, view.about) == (new.policy, new.about)
+    assert (view.due, view.start_by, view.deadline) == (now + 2 * HOUR, now + 3 * HOUR, now + 4 * HOUR)
+    assert (view.created_at, view.tenant) == (made.created_at, "default")
+    await harness.advance(2 * HOUR + MINUTE)
+    await harness.stage()
+    [held] = await harness.claim(await harness.worker(), queue="images")
+    assert (held.id, held.task, held.payload, held.policy, held.priority, held.deadline) == (
+        run.id,
+        "resize",
+        b'"new"',
+        new.policy,
+        1,
+        now + 4 * HOUR,
+    )
+    assert held.attempt_until == held.started_at + 17 * MINUTE
+
+
+async def test_a_new_due_time_moves_it_between_waiting_and_queued(harness: Harness) -> None:
+    run = a_run()
+    await harness.submit(run)
+    worker = await harness.worker()
+    assert await edit(harness, run, delay=HOUR) is RunState.SCHEDULED
+    assert await harness.claim(worker) == []
+    assert await edit(harness, run, delay=2 * HOUR) is RunState.SCHEDULED
+    await harness.advance(90 * MINUTE)
+    await harness.stage()
+    assert await harness.claim(worker) == [], "the old due time does not count any more"
+    assert await edit(harness, run, delay=0) is RunState.QUEUED
+    assert ids(await harness.claim(worker)) == [run.id]
+    await harness.advance(DAY)
+    assert (await harness.stage()).runs == 0
+
+
+async def test_another_queue_is_the_only_one_it_is_claimed_from(harness: Harness) -> None:
+    run = a_run()
+    await harness.submit(run)
+    assert await edit(harness, run, queue="other") is RunState.QUEUED
+    worker = await harness.worker()
+    assert await harness.claim(worker) == []
+    assert ids(await harness.claim(worker, queue="other")) == [run.id]
+
+
+async def test_what_stays_queued_keeps_its_age(harness: Harness) -> None:
+    old, young = a_run(), a_run()
+    await harness.submit(old)
+    await harness.advance(MINUTE)
+    await harness.submit(young)
+    await harness.advance(MINUTE)
+    view = await harness.view(old.id)
+    await edit(harness, old, payload=b"2", at=view.due)
+    assert (await harness.view(old.id)).queued_at == view.queued_at
+    assert ids(await harness.claim(await harness.worker(), 1)) == [old.id]
+
+
+async def test_another_priority_is_another_place_in_the_queue(harness: Harness) -> None:
+    first, second, third = some_runs(3)
+    for run in (first, second, third):
+        await harness.submit(run)
+        await harness.advance(SECOND)
+    await edit(harness, third, priority=1)
+    await edit(harness, first, priority=10)
+    worker = await harness.worker()
+    assert [ids(await harness.claim(worker, 1)) for _ in range(3)] == [[third.id], [second.id], [first.id]]
+
+
+async def test_new_limits_replace_the_old_ones(harness: Harness) -> None:
+    relaxed, stricter = a_run(start_within=MINUTE), a_run(deadline=HOUR)
+    await harness.submit(relaxed, stricter)
+    await edit(harness, relaxed, start_within=None)
+    await edit(harness, stricter, start_within=MINUTE, deadline=None)
+    await harness.advance(2 * HOUR)
+    await harness.store.expire(10)
+    assert await harness.states([relaxed, stricter]) == [RunState.QUEUED, RunState.SKIPPED]
+
+
+async def test_what_has_started_ended_or_is_a_jobs_cannot_be_edited(harness: Harness) -> None:
+    running, released, retried, ended = a_run(), a_run(), a_run(), a_run()
+    held = await harness.start(running, released, retried, ended)
+    await harness.settle(settle_release(held[1]))
+    await harness.fail(held[2])
+    await harness.succeed(held[3])
+    cancelled = a_run(delay=HOUR)
+    job = await harness.put(a_job())
+    by_hand = a_run(job=JobRef(id=job.id, version=1), delay=HOUR)
+    await harness.submit(cancelled, by_hand)
+    await harness.store.cancel([cancelled.id])
+    for run in (running, released, retried, ended, cancelled, by_hand, a_run()):
+        before = await harness.store.runs([run.id], payloads=True)
+        assert await harness.store.edit_run(changed(run, payload=b"2", queue="x", delay=DAY), ADA) is None
+        assert await harness.store.runs([run.id], payloads=True) == before
+    assert await actions(harness) == []
+
+
+async def test_a_run_of_another_tenant_is_not_there_to_be_edited(harness: Harness) -> None:
+    run = a_run(tenant="acme")
+    await harness.submit(run)
+    assert await harness.store.edit_run(changed(run, tenant="beta", payload=b"2"), ADA) is None
+    [view] = await harness.store.runs([run.id], payloads=True)
+    assert view is not None
+    assert (view.tenant, view.payload) == ("acme", run.payload)
+
+
+async def test_an_edit_is_audited_with_what_differs(harness: Harness) -> None:
+    run = a_run(at=await harness.now() + HOUR, tenant="acme", about=About(tags=("a",)), payload=b'"old"')
+    await harness.submit(run)
+    later = await harness.now() + 2 * HOUR
+    await edit(harness, run, at=later, payload=b'"new"', about=About(tags=("b",)), priority=2)
+    [entry] = await harness.store.audit("acme")
+    assert (entry.author, entry.action, entry.target, entry.count, entry.why) == (
+        "ada",
+        "runs.edit",
+        run.id,
+        1,
+        "because",
+    )
+    assert entry.before is not None
+    assert entry.after is not None
+    assert msgspec.json.decode(entry.before) == {
+        "due": run.at,
+        "payload": '"old"',
+        "about": {"tags": ["a"]},
+        "priority": 5,
+    }
+    assert msgspec.json.decode(entry.after) == {
+        "due": later,
+        "payload": '"new"',
+        "about": {"tags": ["b"]},
+        "priority": 2,
+    }
+
+
+async def test_an_edit_that_changes_nothing_is_not_audited(harness: Harness) -> None:
+    run = a_run(at=await harness.now() + HOUR)
+    await harness.submit(run)
+    await edit(harness, run)
+    assert await actions(harness) == []
+
+
+async def test_an_edit_is_told_only_where_a_run_is_queued_by_it(harness: Harness) -> None:
+    queued, waiting = a_run(), a_run(delay=HOUR)
+    await harness.submit(queued, waiting)
+    await harness.store.attach_reader(READER)
+    await edit(harness, queued, priority=1)
+    await edit(harness, queued, delay=HOUR)
+    assert await harness.told(READER) == []
+    await edit(harness, waiting, delay=0)
+    assert await harness.told(READER) == [("run.queued", (waiting.id,))]
+
+
+async def test_a_holder_that_is_put_off_lets_the_next_of_its_key_go(harness: Harness) -> None:
+    first, second, third = some_runs(3, key="video-1")
+    await harness.submit(first, second, third)
+    assert await edit(harness, first, delay=HOUR) is RunState.SCHEDULED
+    assert await harness.states([second, third]) == [RunState.QUEUED, RunState.BLOCKED]
+    await harness.advance(2 * HOUR)
+    await harness.stage()
+    assert await harness.states([first, second, third]) == [RunState.BLOCKED, RunState.QUEUED, RunState.BLOCKED]
+
+
+async def test_a_holder_that_loses_its_key_lets_the_next_go(harness: Harness) -> None:
+    first, second = some_runs(2, key="video-1")
+    await harness.submit(first, second)
+    assert await edit(harness, first, policy=a_policy()) is RunState.QUEUED
+    assert await harness.states([first, second]) == [RunState.QUEUED, RunState.QUEUED]
+
+
+async def test_a_holder_stays_the_holder_while_nobody_is_due_before_it(harness: Harness) -> None:
+    first, second = some_runs(2, key="video-1")
+    await harness.submit(first)
+    await harness.advance(MINUTE)
+    await harness.submit(second)
+    before = await harness.view(first.id)
+    await harness.store.attach_reader(READER)
+    assert await edit(harness, first, at=before.due, priority=9, queue="other") is RunState.QUEUED
+    assert await harness.states([second]) == [RunState.BLOCKED]
+    assert (await harness.view(first.id)).queued_at == before.queued_at
+    assert await harness.told(READER) == []
+    [held] = await harness.claim(await harness.worker(), queue="other")
+    await harness.succeed(held)
+    assert await harness.states([second]) == [RunState.QUEUED]
+
+
+async def test_a_holder_that_is_due_after_the_next_stands_behind_it(harness: Harness) -> None:
+    first, second = some_runs(2, key="video-1")
+    await harness.submit(first)
+    await harness.advance(MINUTE)
+    await harness.submit(second)
+    await harness.advance(MINUTE)
+    assert await edit(harness, first) is RunState.BLOCKED
+    assert await harness.states([second]) == [RunState.QUEUED]
+
+
+async def test_a_blocked_run_that_loses_its_key_is_queued(harness: Harness) -> None:
+    first, second = some_runs(2, key="video-1")
+    await harness.submit(first, second)
+    assert await edit(harness, second, policy=a_policy()) is RunState.QUEUED
+    assert len(await harness.claim(await harness.worker())) == 2
+
+
+async def test_a_blocked_run_that_is_due_earlier_goes_first(harness: Harness) -> None:
+    first, second, third = some_runs(3, key="video-1")
+    await harness.submit(first, second, third)
+    [held] = await harness.claim(await harness.worker())
+    assert await edit(harness, third, at=await harness.now() - HOUR) is RunState.BLOCKED
+    await harness.succeed(held)
+    assert await harness.states([second, third]) == [RunState.BLOCKED, RunState.QUEUED]
+
+
+async def test_a_run_that_gets_a_key_waits_for_it(harness: Harness) -> None:
+    holder, queued, waiting = a_run(key="video-1"), a_run(), a_run(delay=HOUR)
+    await harness.submit(holder, queued, waiting)
+    policy = a_policy(key="video-1")
+    assert await edit(harness, queued, policy=policy) is RunState.BLOCKED
+    assert await edit(harness, waiting, policy=policy, delay=0) is RunState.BLOCKED
+    other = a_run()
+    await harness.submit(other)
+    assert await edit(harness, other, policy=a_policy(key="video-2")) is RunState.QUEUED
+    [blocked] = await harness.submit(a_run(key="video-2"))
+    assert blocked.state is RunState.BLOCKED
+
+
+async def test_a_blocked_run_can_change_its_line(harness: Harness) -> None:
+    one, two, moving = a_run(key="one"), a_run(key="two"), a_run(key="one")
+    await harness.submit(one, two, moving)
+    assert await edit(harness, moving, policy=a_policy(key="two")) is RunState.BLOCKED
+    held = {run.id: run for run in await harness.claim(await harness.worker())}
+    await harness.succeed(held[one.id])
+    assert await harness.state(moving.id) is RunState.BLOCKED
+    await harness.succeed(held[two.id])
+    assert await harness.state(moving.id) is RunState.QUEUED
+
+
+# Purging
+
+
+async def test_an_ended_run_is_purged_with_all_that_belongs_to_it(harness: Harness) -> None:
+    [held] = await harness.start(a_run(policy=a_policy(retries=0)))
+    await harness.store.append_log([LogReport(run=held.id, fence=held.fence, text="printed")])
+    await harness.fail(held)
+    assert await harness.store.purge([held.id], ADA) == [held.id]
+    assert await harness.store.runs([held.id]) == [None]
+    assert await harness.store.attempts(held.id) == []
+    assert await harness.store.log(held.id, 0, 10) == []
+    assert await harness.store.purge([held.id], ADA) == []
+    [again] = await harness.submit(a_run(id=held.id))
+    assert again.new
+
+
+async def test_only_what_is_over_is_purged(harness: Harness) -> None:
+    running, succeeded, failed = await harness.start(
+        a_run(queue="a"), a_run(queue="a"), a_run(queue="a", policy=a_policy(retries=0))
+    )
+    await harness.succeed(succeeded)
+    await harness.fail(failed)
+    queued, waiting, cancelled = a_run(), a_run(delay=HOUR), a_run(delay=HOUR)
+    await harness.submit(queued, waiting, cancelled)
+    await harness.store.cancel([cancelled.id])
+    live, paused, over = [await harness.put(a_job()) for _ in range(3)]
+    await harness.store.set_jobs_state([paused.id], JobState.PAUSED)
+    await harness.store.set_jobs_state([over.id], JobState.CANCELLED)
+    finished = await harness.put(a_job(a_spec(schedule=every(HOUR, end=await harness.now() - DAY))))
+    asked: list[RunId | JobId] = [
+        waiting.id,
+        over.id,
+        failed.id,
+        running.id,
+        an_id(),
+        live.id,
+        cancelled.id,
+        paused.id,
+        queued.id,
+    ]
+    asked += [succeeded.id, finished.id]
+    gone = await harness.store.purge(asked, ADA)
+    assert gone == [over.id, failed.id, cancelled.id, succeeded.id, finished.id]
+    assert None not in await harness.store.runs([running.id, queued.id, waiting.id])
+    assert None not in await harness.store.jobs([live.id, paused.id])
+    assert await harness.store.jobs([over.id, finished.id]) == [None, None]
+
+
+async def test_a_purged_job_leaves_its_runs_and_its_name(harness: Harness) -> None:
+    job = await harness.put(a_job(a_spec(name="report")))
+    await harness.advance(MINUTE + SECOND)
+    await harness.fire_due()
+    [entry] = await harness.ticks(job.id)
+    [held] = await harness.claim(await harness.worker())
+    await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
+    assert await harness.store.purge([job.id], ADA) == [job.id]
+    assert await harness.ticks(job.id) == []
+    assert await harness.store.versions(job.id) == []
+    assert await harness.store.job_named("default", "report") is None
+    assert entry.run_id == held.id
+    await harness.succeed(held)
+    assert await harness.state(held.id) is RunState.SUCCEEDED
+    fresh = await harness.put(a_job(a_spec(name="report")))
+    assert (fresh.id != job.id, fresh.version) == (True, 1)
+
+
+async def test_a_purge_is_one_row_a_tenant(harness: Harness) -> None:
+    runs = [a_run(), a_run(), a_run(tenant="acme")]
+    held = await harness.start(*runs)
+    await harness.succeed(*held)
+    await harness.store.purge([*ids(runs), JobId(an_id())], ADA)
+    await harness.store.purge(ids(runs), ADA)
+    assert sorted(await actions(harness)) == [
+        ("acme", "jobs.purge", runs[2].id, 1),
+        ("default", "jobs.purge", runs[0].id, 2),
+    ]
+
+
+async def test_what_was_purged_is_not_missed_by_retention(harness: Harness) -> None:
+    held = await harness.start(*some_runs(3))
+    await harness.succeed(*held)
+    await harness.store.purge([held[0].id], ADA)
+    await harness.advance(10 * DAY)
+    while await harness.store.prune(Retention(), 100):
+        continue
+    assert await harness.store.runs(ids(held)) == [None] * 3
+
+
+# Tags
+
+
+async def tags(harness: Harness, run: RunId) -> tuple[str, ...]:
+    about = (await harness.view(run)).about
+    return () if about is None else about.tags
+
+
+async def with_tag(harness: Harness, tag: str) -> list[str]:
+    runs = await harness.store.list_runs(RunFilter(tenant=None, tag=tag), None, 100)
+    jobs = await harness.store.list_jobs(JobFilter(tenant=None, tag=tag), None, 100)
+    return sorted([*(run.id for run in runs.items), *(job.id for job in jobs.items)])
+
+
+async def test_the_tags_of_one_offs_are_changed_wherever_they_are(harness: Harness) -> None:
+    about = About(name="report", owner="ada", tags=("a", "b"))
+    ended, running = a_run(about=about), a_run(about=about)
+    held, _ = await harness.start(ended, running)
+    await harness.succeed(held)
+    queued, waiting = a_run(about=about), a_run(about=about, delay=HOUR)
+    await harness.submit(queued, waiting)
+    runs = [ended.id, running.id, queued.id, waiting.id]
+    assert await harness.store.retag(runs, ["c"], ["a"], ADA) == 4
+    assert [await tags(harness, run) for run in runs] == [("b", "c")] * 4
+    view = (await harness.view(queued.id)).about
+    assert view is not None
+    assert (view.name, view.owner) == ("report", "ada")
+    assert await with_tag(harness, "c") == sorted(runs)
+    assert await with_tag(harness, "a") == []
+    assert await harness.states([ended, running, queued, waiting]) == [
+        RunState.SUCCEEDED,
+        RunState.RUNNING,
+        RunState.QUEUED,
+        RunState.SCHEDULED,
+    ]
+
+
+async def test_a_run_without_tags_gets_some_and_loses_them(harness: Harness) -> None:
+    run = a_run()
+    await harness.submit(run)
+    assert await harness.store.retag([run.id], ["x"], [], ADA) == 1
+    assert (await harness.view(run.id)).about == About(tags=("x",))
+    assert await harness.store.retag([run.id], [], ["x"], ADA) == 1
+    assert (await harness.view(run.id)).about is None
+
+
+async def test_only_what_differs_is_counted(harness: Harness) -> None:
+    tagged, plain = a_run(about=About(tags=("a",))), a_run()
+    await harness.submit(tagged, plain)
+    asked: list[RunId | JobId] = [tagged.id, plain.id, an_id(), tagged.id]
+    assert await harness.store.retag(asked, ["a"], [], ADA) == 1
+    assert await harness.store.retag(asked, ["a"], ["a", "z"], ADA) == 0, "what is removed and added stays"
+    assert await harness.store.retag(asked, [], ["z"], ADA) == 0
+    assert [row[1:] for row in await actions(harness)] == [("jobs.retag", plain.id, 1)]
+
+
+async def test_the_tags_of_a_job_are_a_new_version(harness: Harness) -> None:
+    job = await harness.put(a_job(a_spec(tags=("a",)), payload=b'"kept"'))
+    assert await harness.store.retag([job.id], ["b"], ["a"], ADA) == 1
+    changed = await harness.job(job.id)
+    assert (changed.version, changed.spec.tags, changed.payload) == (2, ("b",), b'"kept"')
+    assert (changed.next_fire, changed.state) == (job.next_fire, job.state)
+    assert changed.rev > job.rev
+    newest, first = await harness.store.versions(job.id)
+    assert (newest.spec.tags, newest.payload, newest.made_by, newest.why) == (("b",), b'"kept"', "ada", "because")
+    assert first.spec.tags == ("a",)
+    assert await with_tag(harness, "b") == [job.id]
+    assert await with_tag(harness, "a") == []
+    await harness.advance(2 * MINUTE)
+    await harness.fire_due()
+    [held] = await harness.claim(await harness.worker())
+    assert held.payload == b'"kept"'
+
+
+async def test_the_runs_of_a_job_have_no_tags_of_their_own(harness: Harness) -> None:
+    job = await harness.put(a_job())
+    by_hand = a_run(job=JobRef(id=job.id, version=1))
+    await harness.submit(by_hand)
+    await harness.advance(MINUTE + SECOND)
+    await harness.fire_due()
+    tick = (await harness.ticks(job.id))[0].run_id
+    assert tick is not None
+    assert await harness.store.retag([by_hand.id, tick], ["x"], [], ADA) == 0
+
+
+async def test_what_would_have_too_many_tags_is_left_alone(harness: Harness) -> None:
+    full, room = a_run(about=About(tags=tuple(f"t{n}" for n in range(MAX_TAGS)))), a_run()
+    await harness.submit(full, room)
+    assert await harness.store.retag([full.id, room.id], ["x"], [], ADA) == 1
+    assert await with_tag(harness, "x") == [room.id]
+    assert await harness.store.retag([full.id], ["x"], ["t0"], ADA) == 1
+
+
+async def test_the_tags_of_another_tenant_are_left_alone(harness: Harness) -> None:
+    mine, others = a_run(tenant="acme"), a_run(tenant="beta")
+    await harness.submit(mine, others)
+    job = await harness.put(a_job(tenant="beta"))
+    assert await harness.store.retag([mine.id, others.id, job.id], ["x"], [], Author("ada", "acme")) == 1
+    assert await with_tag(harness, "x") == [mine.id]
+    assert await harness.store.retag([mine.id, others.id, job.id], ["x"], [], ADA) == 2
+
+
+async def test_a_change_of_tags_is_audited_with_the_tags(harness: Harness) -> None:
+    run, job = a_run(about=About(tags=("a",))), await harness.put(a_job(tenant="acme"))
+    await harness.submit(run)
+    await harness.store.retag([run.id, job.id], ["b"], [], ADA)
+    [mine] = await harness.store.audit("default")
+    assert (mine.action, mine.target, mine.count, mine.why) == ("jobs.retag", run.id, 1, "because")
+    assert mine.before is not None
+    assert mine.after is not None
+    assert msgspec.json.decode(mine.before) == {"tags": ["a"]}
+    assert msgspec.json.decode(mine.after) == {"tags": ["a", "b"]}
+    assert [entry.target for entry in await harness.store.audit("acme")] == [job.id]
+
+
+# Draining
+
+
+async def test_a_drained_worker_is_told_with_its_next_beat(harness: Harness) -> None:
+    worker, other = await harness.worker(), await harness.worker()
+    assert not (await harness.store.beat(worker, MINUTE, [], [], 0)).draining
+    assert await harness.store.drain(worker, ADA)
+    for _ in range(2):
+        beat = await harness.store.beat(worker, MINUTE, [], [], 0)
+        assert (beat.alive, beat.draining) == (True, True)
+    assert not (await harness.store.beat(other, MINUTE, [], [], 0)).draining
+    assert [(row.id, row.draining) for row in await harness.store.sessions("worker")] == [
+        (worker, True),
+        (other, False),
+    ]
+
+
+async def test_draining_takes_nothing_away(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.submit(a_run(), a_run())
+    [held] = await harness.claim(worker, 1)
+    await harness.store.drain(worker, ADA)
+    beat = await harness.store.beat(worker, MINUTE, [held.id], [], harness.last_claim(worker))
+    assert (beat.returned, beat.cancels) == (0, ())
+    await harness.succeed(held)
+
+
+async def test_a_drain_is_audited_once(harness: Harness) -> None:
+    worker = await harness.worker()
+    assert await harness.store.drain(worker, ADA)
+    assert await harness.store.drain(worker, ADA)
+    assert await actions(harness) == [("", "workers.drain", str(worker), 1)]
+
+
+async def test_only_a_worker_that_lives_can_be_drained(harness: Harness) -> None:
+    closed, dying = await harness.worker(), await harness.worker(SHORT_LEASE)
+    await harness.store.close_session(closed)
+    await harness.advance(2 * SHORT_LEASE)
+    scheduler = await harness.store.join("scheduler", HOUR)
+    for session in (closed, dying, scheduler, SessionId(987_654_321)):
+        assert not await harness.store.drain(session, ADA)
+    assert await actions(harness) == []
+
+
+async def test_a_worker_tells_what_it_takes_and_what_it_knows(harness: Harness) -> None:
+    new = NewSession(
+        name="größe 🕰",
+        kind="worker",
+        ttl=HOUR,
+        version="1.2",
+        datacenter="eu-1",
+        queues=("default", "mail"),
+        tasks=("greet", "größe/→"),
+        owner="key:0123456789ab",
+    )
+    opened = await harness.store.open_session(new)
+    await harness.store.beat(opened, 2 * HOUR, [], [], 0)
+    [session] = await harness.store.sessions("worker")
+    assert (session.owner, session.lease) == (new.owner, HOUR)
+    assert (session.name, session.version, session.datacenter) == (new.name, "1.2", "eu-1")
+    assert (session.queues, session.tasks, session.shards) == (new.queues, new.tasks, 0)

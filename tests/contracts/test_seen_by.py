@@ -1,0 +1,121 @@
+"""What the people of one tenant see: their own, and of others no more than of what is not there."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from mainspring.domain.instant import DAY, Instant
+from mainspring.domain.run import RunState
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import JobFilter, Pause, Reads, RunFilter
+from tests.support.belongings import Belongings, two_tenants
+from tests.support.builders import a_job_id, an_id
+from tests.support.store_harness import Harness
+
+pytestmark = pytest.mark.api
+
+
+def _filter(of: Belongings) -> RunFilter:
+    return RunFilter(tenant=of.tenant)
+
+
+#: How everything is asked for that belongs to somebody, by the method.
+QUESTIONS: dict[str, Callable[[Reads, Belongings], Awaitable[Any]]] = {
+    "runs": lambda reads, of: reads.runs(of.runs, payloads=True),
+    "attempts": lambda reads, of: reads.attempts(of.runs[3]),
+    "jobs": lambda reads, of: reads.jobs([of.job]),
+    "ledger": lambda reads, of: reads.ledger(of.job, of.now - DAY, of.now + DAY, 100),
+    "depths": lambda reads, of: reads.depths(of.tenant),
+    "list_runs": lambda reads, of: reads.list_runs(_filter(of), None, 100),
+    "count_runs": lambda reads, of: reads.count_runs(_filter(of), 100),
+    "list_jobs": lambda reads, of: reads.list_jobs(JobFilter(tenant=of.tenant), None, 100),
+    "versions": lambda reads, of: reads.versions(of.job),
+    "minutes": lambda reads, of: reads.minutes(of.tenant, of.now - DAY, of.now),
+    "dead_groups": lambda reads, of: reads.dead_groups(_filter(of), 100),
+    "log": lambda reads, of: reads.log(of.runs[2], 0, 100),
+    "keys": lambda reads, of: reads.keys(of.tenant),
+    "audit": lambda reads, of: reads.audit(of.tenant),
+}
+#: And whatever one sees without naming a tenant.
+WITHOUT_A_TENANT: dict[str, Callable[[Reads, Instant], Awaitable[Any]]] = {
+    "depths": lambda reads, now: reads.depths(),
+    "list_runs": lambda reads, now: reads.list_runs(RunFilter(tenant=None), None, 100),
+    "list_runs by tag": lambda reads, now: reads.list_runs(RunFilter(tenant=None, tag="red"), None, 100),
+    "list_runs by state": lambda reads, now: reads.list_runs(
+        RunFilter(tenant=None, states=frozenset({RunState.QUEUED, RunState.SUCCEEDED})), None, 100
+    ),
+    "list_runs that are dead": lambda reads, now: reads.list_runs(RunFilter(tenant=None, dead=True), None, 100),
+    "count_runs": lambda reads, now: reads.count_runs(RunFilter(tenant=None), 100),
+    "count_runs by tag": lambda reads, now: reads.count_runs(RunFilter(tenant=None, tag="red"), 100),
+    "list_jobs": lambda reads, now: reads.list_jobs(JobFilter(tenant=None), None, 100),
+    "minutes": lambda reads, now: reads.minutes(None, now - DAY, now),
+    "dead_groups": lambda reads, now: reads.dead_groups(RunFilter(tenant=None), 100),
+    "keys": lambda reads, now: reads.keys(None),
+    "audit": lambda reads, now: reads.audit(None),
+}
+
+
+def test_every_way_to_look_is_asked_about() -> None:
+    ways = {name for name in dir(Reads) if not name.startswith("_")}
+    assert ways == QUESTIONS.keys() | {"pauses"}
+
+
+async def test_a_tenant_sees_its_own_as_it_is(harness: Harness) -> None:
+    mine, theirs = await two_tenants(harness)
+    for of in (mine, theirs):
+        seen = harness.store.seen_by(of.tenant)
+        for name, ask in QUESTIONS.items():
+            answer = await ask(seen, of)
+            assert answer == await ask(harness.store, of), name
+            assert answer, name
+            assert not isinstance(answer, list) or None not in answer, name
+
+
+async def test_of_another_tenant_it_sees_what_it_sees_of_nothing(harness: Harness) -> None:
+    mine, theirs = await two_tenants(harness)
+    nothing = Belongings("nobody", tuple(an_id() for _ in range(5)), a_job_id(), mine.now)
+    seen = harness.store.seen_by(mine.tenant)
+    for name, ask in QUESTIONS.items():
+        assert await ask(seen, theirs) == await ask(harness.store, nothing), name
+
+
+async def test_who_names_no_tenant_sees_its_own(harness: Harness) -> None:
+    mine, theirs = await two_tenants(harness)
+    seen = harness.store.seen_by(mine.tenant)
+    for name, ask in WITHOUT_A_TENANT.items():
+        answer = await ask(seen, mine.now)
+        assert answer, name
+        text = msgspec.json.encode(msgspec.to_builtins(answer)).decode()
+        for foreign in (theirs.tenant, *theirs.runs, theirs.job):
+            assert foreign not in text, name
+    assert await seen.count_runs(RunFilter(tenant=None), 100) == len(mine.runs) + len(
+        [tick for tick in await harness.ticks(mine.job) if tick.run_id]
+    )
+
+
+async def test_runs_of_another_tenants_job_are_not_found_by_it(harness: Harness) -> None:
+    mine, theirs = await two_tenants(harness)
+    wanted = RunFilter(tenant=None, job=theirs.job)
+    assert (await harness.store.list_runs(wanted, None, 10)).items
+    assert (await harness.store.seen_by(mine.tenant).list_runs(wanted, None, 10)).items == []
+
+
+async def test_a_pause_of_every_tenant_is_everybodys(harness: Harness) -> None:
+    mine, _ = await two_tenants(harness)
+    await harness.store.pause(Pause(tenant=None, queue=None), Author("root", None, "all stop"))
+    pauses = await harness.store.seen_by(mine.tenant).pauses()
+    assert [(pause.tenant, pause.queue, pause.why) for pause in pauses] == [
+        (None, None, "all stop"),
+        (mine.tenant, "slow", "too slow"),
+    ]
+    assert [pause.why for pause in await harness.store.seen_by("nobody").pauses()] == ["all stop"]
+
+
+async def test_who_is_bound_to_no_tenant_sees_all(harness: Harness) -> None:
+    mine, theirs = await two_tenants(harness)
+    seen = harness.store.seen_by(None)
+    assert None not in await seen.runs([*mine.runs, *theirs.runs])
+    tenants = {run.tenant for run in (await seen.list_runs(RunFilter(tenant=None), None, 100)).items}
+    assert tenants == {mine.tenant, theirs.tenant}

@@ -1,0 +1,57 @@
+"""Two tenants, and something of everything for each."""
+
+import msgspec
+
+from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import DAY, HOUR, MINUTE, Instant
+from mainspring.domain.run import About, Idempotency
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import LogReport, Pause, ProgressReport
+from tests.support.builders import a_job, a_policy, a_run, a_spec, every
+from tests.support.store_harness import Harness
+
+
+class Belongings(msgspec.Struct, frozen=True):
+    """What a tenant has; the tenant of nobody has ids that are nowhere."""
+
+    tenant: str
+    #: Waiting, queued, running (with a log), failed (with an attempt), succeeded.
+    runs: tuple[RunId, ...]
+    job: JobId
+    now: Instant = 0
+
+
+async def belongings(harness: Harness, tenant: str) -> Belongings:
+    """Something of everything, called the same whoever has it."""
+    store, author = harness.store, Author("ada", tenant)
+    await store.attach_reader("somebody")
+    await store.put_tenant(Tenant(name=tenant, quotas=Quotas(jobs=10)), author)
+    about = About(name="letter", tags=("red",))
+    policy = a_policy(retries=0)
+    running, failed, succeeded = (
+        a_run(tenant=tenant, queue=f"of-{tenant}", policy=policy, about=about, author="ada") for _ in range(3)
+    )
+    held = await harness.start(running, failed, succeeded)
+    await store.append_log([LogReport(run=held[0].id, fence=held[0].fence, text=f"hello {tenant}")])
+    await store.report_progress([ProgressReport(run=held[0].id, fence=held[0].fence, done=1, note=f"for {tenant}")])
+    await harness.fail(held[1], error="boom")
+    await harness.succeed(held[2])
+    waiting = a_run(tenant=tenant, delay=30 * DAY, about=about)
+    queued = a_run(tenant=tenant, about=about, idempotency=Idempotency("once", b"body"))
+    await harness.submit(waiting, queued)
+    job = await harness.put(a_job(a_spec(name="report", schedule=every(MINUTE)), tenant=tenant, author="ada"))
+    await harness.put(a_job(a_spec(name="report", schedule=every(HOUR)), tenant=tenant, author="ada"))
+    key = ApiKey(id=f"key{tenant}", tenant=tenant, name="key", role=Role.VIEWER, secret_hash=b"x" * 32, made_by="ada")
+    await store.put_key(key, author)
+    await store.pause(Pause(tenant=tenant, queue="slow"), Author("ada", tenant, "too slow"))
+    return Belongings(tenant, (waiting.id, queued.id, running.id, failed.id, succeeded.id), job.id)
+
+
+async def two_tenants(harness: Harness) -> tuple[Belongings, Belongings]:
+    mine, theirs = await belongings(harness, "acme"), await belongings(harness, "zeta")
+    await harness.advance(2 * HOUR)
+    await harness.fire_due()
+    await harness.store.tidy()
+    now = await harness.now()
+    return msgspec.structs.replace(mine, now=now), msgspec.structs.replace(theirs, now=now)

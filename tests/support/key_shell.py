@@ -1,0 +1,48 @@
+"""``mainspring keys`` as one types it, on a memory store."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from typer.testing import CliRunner
+
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.cli.main import application
+from mainspring.domain.access import ApiKey, read_key
+from mainspring.domain.instant import Instant
+from mainspring.ports.access import Access, AuditEntry
+from mainspring.settings import Settings
+from tests.support.clock import ManualClock
+
+
+class Shell:
+    """Commands that all meet the same store."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore(self.clock, 4)
+        self.stdout = ""
+        self.stderr = ""
+
+    @asynccontextmanager
+    async def open(self, settings: Settings) -> AsyncIterator[tuple[Access, Instant]]:
+        yield self.store, await self.store.now()
+
+    def run(self, *words: str) -> None:
+        found = CliRunner().invoke(application, ["keys", *words], catch_exceptions=False)
+        self.stdout, self.stderr = found.stdout, found.stderr
+        assert found.exit_code == 0, found.stderr
+
+    def create(self, *words: str) -> tuple[str, str]:
+        """The id and the secret of what was printed, which is nothing else."""
+        self.run("create", *words)
+        [line] = self.stdout.splitlines()
+        read = read_key(line)
+        assert read is not None
+        return read
+
+    def kept(self) -> list[ApiKey]:
+        return asyncio.run(self.store.keys(None))
+
+    def audit(self) -> list[AuditEntry]:
+        return asyncio.run(self.store.audit(None))

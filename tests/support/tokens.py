@@ -1,0 +1,45 @@
+"""Tokens as an identity provider signs them, and as somebody forges them."""
+
+import base64
+import json
+from typing import Any
+
+from joserfc.jwk import Key
+from joserfc.jws import JWSRegistry
+
+from tests.support.clock import START
+
+NOW = START // 1_000_000
+ISSUER = "https://login.example.org/"
+AUDIENCE = "mainspring"
+#: What a good token says.
+CLAIMS: dict[str, Any] = {
+    "sub": "ada",
+    "iss": ISSUER,
+    "aud": AUDIENCE,
+    "exp": NOW + 600,
+    "iat": NOW,
+    "role": "operator",
+    "tenant": "acme",
+}
+
+
+def encode(data: object) -> bytes:
+    raw = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=")
+
+
+def sign(key: Key | None, algorithm: str, claims: object = None, **header: object) -> str:
+    """Signed with this algorithm, whatever the header then says it is."""
+    text = encode({"alg": algorithm, "typ": "JWT", **header}) + b"." + encode(CLAIMS if claims is None else claims)
+    signature = b"" if key is None else JWSRegistry.algorithms[algorithm].sign(text, key)
+    return (text + b"." + encode(signature)).decode()
+
+
+def jwk(key: Key, **more: object) -> dict[str, Any]:
+    """The public part, as it stands in a set."""
+    return {**key.as_dict(private=False), **more}
+
+
+def jwks(*keys: dict[str, Any]) -> bytes:
+    return json.dumps({"keys": keys}).encode()

@@ -1,0 +1,386 @@
+"""The task ``shell`` with real processes: what a script gets, what is refused, and that nobody is left behind."""
+
+import asyncio
+import os
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.bootstrap import Engine
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.domain.run import MAX_ERROR, MAX_RESULT, NewRun, RunState, RunView
+from mainspring.ports.egress import Egress
+from mainspring.settings import Settings
+from mainspring.worker.attempt import Stop
+from mainspring.worker.builtin.tasks import BuiltinTasks
+from mainspring.worker.settings import WorkerSettings
+from tests.support.builders import a_policy, a_run
+from tests.support.processes import Processes, kill
+from tests.support.worker_kit import Bench, Tasks
+
+pytestmark = pytest.mark.system
+
+SHOW = """
+import json, os, sys
+print(json.dumps({
+    "arguments": sys.argv[1:],
+    "stdin": sys.stdin.read(),
+    "environment": dict(os.environ),
+    "folder": os.getcwd(),
+    "python": sys.executable,
+    "leader": os.getpgrp() == os.getpid(),
+}))
+"""
+
+#: Starts a child that shares nothing with it but the group, says who they are, and neither listens to SIGTERM.
+STUBBORN = """
+import os, signal, subprocess
+print("so far", flush=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+null = subprocess.DEVNULL
+child = subprocess.Popen(["sleep", "300"], stdin=null, stdout=null, stderr=null)
+with open("pids.tmp", "w") as note:
+    note.write(f"{os.getpid()} {child.pid}")
+os.rename("pids.tmp", "pids")
+child.wait()
+signal.pause()
+"""
+
+
+def script(folder: Path, name: str, text: str, *, executable: bool = False) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text).lstrip())
+    path.chmod(0o755 if executable else 0o644)
+
+
+def call(timeout: Micros = 60 * SECOND, retries: int = 0, **payload: object) -> NewRun:
+    policy = a_policy(retries=retries, timeout=timeout)
+    return a_run(task="shell", payload=msgspec.json.encode(payload), policy=policy)
+
+
+@asynccontextmanager
+async def a_worker(
+    folder: Path | None, *, commands: bool = False, grace: Micros = 300 * MILLISECOND
+) -> AsyncIterator[Bench]:
+    tasks = BuiltinTasks(scripts=folder, commands=commands, grace=grace)
+    bench = Bench(SystemClock(), Tasks(tasks.handlers(_no_egress)), WorkerSettings(kill_grace=5 * SECOND))
+    await bench.worker.start()
+    try:
+        yield bench
+    finally:
+        bench.worker.stop_now()
+        await bench.worker.left()
+
+
+def _no_egress() -> Egress:
+    raise AssertionError("nothing is called here")
+
+
+async def done(bench: Bench, run: NewRun) -> RunView:
+    (run_id,) = await bench.submit(run)
+    return await bench.until(run_id, RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, within=20 * SECOND)
+
+
+async def pids(folder: Path) -> list[int]:
+    for _ in range(1_000):
+        if (folder / "pids").exists():
+            return [int(word) for word in (folder / "pids").read_text().split()]
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not start")
+
+
+async def gone(*processes: int) -> bool:
+    for _ in range(500):
+        if not any(_alive(pid) for pid in processes):
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def result(view: RunView) -> dict[str, object]:
+    assert view.state is RunState.SUCCEEDED, view.error
+    assert view.result is not None
+    found: dict[str, object] = msgspec.json.decode(view.result)
+    return found
+
+
+# What a script gets
+
+
+async def test_the_lectures_cleanup_runs_with_its_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAINSPRING_STORE", "postgresql://user:password@host/x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    script(tmp_path, "cleanup.py", SHOW)
+    async with a_worker(tmp_path) as bench:
+        view = await done(bench, call(script="cleanup.py", params={"days": 30}))
+    stdout = result(view)["stdout"]
+    assert isinstance(stdout, str)
+    seen = msgspec.json.decode(stdout)
+    assert seen["arguments"] == ["--days=30"]
+    assert msgspec.json.decode(seen["stdin"]) == {"days": 30}
+    assert (seen["folder"], seen["python"], seen["leader"]) == (str(tmp_path), sys.executable, True)
+    environment = seen["environment"]
+    assert environment["MAINSPRING_RUN_ID"] == view.id
+    assert environment["MAINSPRING_ATTEMPT"] == "1"
+    assert environment["MAINSPRING_FENCE"] == str(view.fence)
+    assert "hush" not in stdout
+    assert "password" not in stdout
+    assert set(environment) <= {
+        *("PATH", "LANG", "LC_CTYPE", "MAINSPRING_RUN_ID", "MAINSPRING_ATTEMPT", "MAINSPRING_FENCE"),
+        *("MAINSPRING_JOB_ID", "MAINSPRING_TENANT"),
+    }
+
+
+async def test_no_parameter_is_read_by_a_shell_or_passes_for_an_option(tmp_path: Path) -> None:
+    script(tmp_path, "show.py", SHOW)
+    wild = {"name": "--force", "text": "a b; touch hacked $(touch hacked) `touch hacked`", "deep": {"a": [1, None]}}
+    async with a_worker(tmp_path) as bench:
+        first = result(await done(bench, call(script="show.py", params=wild)))
+        second = result(await done(bench, call(script="show.py", params=["-x", "a b", "$HOME", ""])))
+    assert msgspec.json.decode(str(first["stdout"]))["arguments"] == [
+        "--name=--force",
+        "--text=a b; touch hacked $(touch hacked) `touch hacked`",
+        '--deep={"a":[1,null]}',
+    ]
+    assert msgspec.json.decode(str(second["stdout"]))["arguments"] == ["-x", "a b", "$HOME", ""]
+    assert not (tmp_path / "hacked").exists()
+
+
+async def test_sh_scripts_and_executables_in_subfolders_run(tmp_path: Path) -> None:
+    script(tmp_path, "a.sh", "echo from sh")
+    script(tmp_path, "tools/b", "#!/bin/sh\necho from b", executable=True)
+    script(tmp_path, "c", "echo never")
+    script(tmp_path, "d", "echo no line", executable=True)
+    async with a_worker(tmp_path) as bench:
+        assert result(await done(bench, call(script="a.sh")))["stdout"] == "from sh\n"
+        assert result(await done(bench, call(script="tools/b")))["stdout"] == "from b\n"
+        assert "not executable" in ((await done(bench, call(script="c"))).error or "")
+        assert "no #! line" in ((await done(bench, call(script="d"))).error or "")
+
+
+async def test_another_exit_code_is_a_failure_that_shows_the_end_of_the_output(tmp_path: Path) -> None:
+    script(tmp_path, "bad.sh", "echo before\necho trouble >&2\nexit 3")
+    async with a_worker(tmp_path) as bench:
+        view = await done(bench, call(script="bad.sh"))
+    assert view.state is RunState.FAILED
+    assert view.error == "before\ntrouble\nScriptFailed: bad.sh ended with exit code 3"
+
+
+async def test_a_script_that_is_killed_by_somebody_says_by_what(tmp_path: Path) -> None:
+    script(tmp_path, "dies.sh", "kill -9 $$")
+    async with a_worker(tmp_path) as bench:
+        view = await done(bench, call(script="dies.sh"))
+    assert view.error == "ScriptFailed: dies.sh ended with signal SIGKILL"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+async def test_a_flood_of_output_is_taken_and_only_its_end_is_kept(tmp_path: Path, code: int) -> None:
+    flood = "import sys\nfor s in (sys.stdout, sys.stderr):\n s.write('\\x00' * 5_000_000 + 'end')\n s.flush()\n"
+    script(tmp_path, "flood.py", f"{flood}sys.exit({code})")
+    async with a_worker(tmp_path) as bench:
+        view = await done(bench, call(script="flood.py"))
+    if code:
+        assert view.error is not None
+        assert "end" in view.error
+        assert len(view.error) <= MAX_ERROR + 10
+    else:
+        found = result(view)
+        assert len(view.result or b"") <= MAX_RESULT
+        assert str(found["stdout"]).endswith("end")
+        assert str(found["stderr"]).endswith("end")
+        assert found["truncated"] is True
+
+
+async def test_what_a_script_leaves_running_is_ended_with_it(tmp_path: Path) -> None:
+    script(tmp_path, "leaves.py", STUBBORN.replace("child.wait()\nsignal.pause()", ""))
+    async with a_worker(tmp_path) as bench:
+        view = await done(bench, call(script="leaves.py"))
+        assert result(view)["stdout"] == "so far\n"
+        assert await gone(*await pids(tmp_path))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside.sh",
+        "/bin/true",
+        "a/../../outside.sh",
+        "./a.sh",
+        ".hidden.sh",
+        "sub/.git/x",
+        "..",
+        ".",
+        "a\\b",
+        "a\n.sh",
+    ],
+)
+async def test_a_name_that_is_not_plainly_inside_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Invalid, match=r"payload\.script"):
+        BuiltinTasks(scripts=tmp_path).check("shell", msgspec.json.encode({"script": name}))
+    async with a_worker(tmp_path) as bench:
+        assert (await done(bench, call(script=name))).state is RunState.FAILED
+
+
+async def test_links_out_folders_and_absent_files_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    script(tmp_path, "outside.sh", "echo out")
+    script(folder, "inside.sh", "echo in")
+    (folder / "out.sh").symlink_to(tmp_path / "outside.sh")
+    (folder / "up").symlink_to(tmp_path)
+    (folder / "in.sh").symlink_to(folder / "inside.sh")
+    (folder / "folder.sh").mkdir()
+    os.mkfifo(folder / "fifo.sh")
+    async with a_worker(folder) as bench:
+        for name, words in [
+            ("out.sh", "leads out of the scripts folder"),
+            ("up/outside.sh", "leads out of the scripts folder"),
+            ("folder.sh", "is not a file"),
+            ("fifo.sh", "is not a file"),
+            ("absent.sh", "there is no 'absent.sh' in the scripts folder"),
+        ]:
+            assert words in ((await done(bench, call(script=name))).error or ""), name
+        assert result(await done(bench, call(script="in.sh")))["stdout"] == "in\n"
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({}, "either a script or a command"),
+        ({"script": "a.sh", "command": ["ls"]}, "either a script or a command"),
+        ({"script": "a.sh", "shell": "rm"}, "unknown field `shell`"),
+        ({"script": "a.sh", "params": "days"}, r"payload\.params"),
+        ({"script": "a.sh", "params": [1]}, r"payload\.params"),
+        ({"script": "a.sh", "params": {"a b": 1}}, "cannot be a name of an option"),
+        ({"script": "a.sh", "params": {"-x": 1}}, "cannot be a name of an option"),
+        ({"script": "a.sh", "params": ["a\0b"]}, "zero character"),
+        ({"script": "a.sh", "timeout": 0}, r"payload\.timeout"),
+        ({"command": ["ls"]}, "running commands is off here"),
+    ],
+)
+def test_a_bad_payload_is_refused_beforehand(tmp_path: Path, payload: dict[str, object], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        BuiltinTasks(scripts=tmp_path).check("shell", msgspec.json.encode(payload))
+
+
+def test_without_a_folder_there_is_no_such_task_and_the_reason_is_told() -> None:
+    off = BuiltinTasks()
+    assert off.names == ["http"]
+    assert "shell" not in off.handlers(_no_egress)
+    with pytest.raises(Invalid, match=r"running scripts is off here \(set tasks\.scripts"):
+        off.check("shell", b'{"script":"cleanup.py","params":{"days":30}}')
+
+
+async def test_commands_run_only_where_they_are_allowed() -> None:
+    async with a_worker(None, commands=True) as bench:
+        assert result(await done(bench, call(command=["echo", "a;b", "$X"])))["stdout"] == "a;b $X\n"
+        assert "cannot be started" in ((await done(bench, call(command=["no-such-program"]))).error or "")
+        assert "running scripts is off here" in ((await done(bench, call(script="a.sh"))).error or "")
+
+
+# Stopping
+
+
+async def test_the_runs_timeout_ends_the_whole_group(tmp_path: Path) -> None:
+    script(tmp_path, "stubborn.py", STUBBORN)
+    async with a_worker(tmp_path) as bench:
+        started = time.monotonic()
+        view = await done(bench, call(script="stubborn.py", timeout=SECOND))
+        assert time.monotonic() - started < 5
+        assert await gone(*await pids(tmp_path))
+    assert (view.state, view.reason) == (RunState.FAILED, "timeout")
+
+
+async def test_its_own_timeout_ends_the_whole_group(tmp_path: Path) -> None:
+    script(tmp_path, "stubborn.py", STUBBORN)
+    async with a_worker(tmp_path) as bench:
+        payload = msgspec.json.encode({"script": "stubborn.py", "timeout": 1})
+        view = await done(bench, a_run(task="shell", payload=payload, policy=a_policy(retries=0)))
+        assert await gone(*await pids(tmp_path))
+    assert view.error == "so far\nScriptFailed: stubborn.py may take 1s and took longer"
+
+
+async def test_a_script_that_is_cancelled_may_clean_up(tmp_path: Path) -> None:
+    text = "trap 'echo cleaned > note; exit 0' TERM\necho $$ > pids.tmp && mv pids.tmp pids\nsleep 300 &\nwait"
+    script(tmp_path, "polite.sh", text)
+    async with a_worker(tmp_path, grace=5 * SECOND) as bench:
+        (run_id,) = await bench.submit(call(script="polite.sh"))
+        await pids(tmp_path)
+        assert bench.worker.holding is not None
+        attempt = bench.worker.holding.held[run_id]
+        bench.worker._cancellation.request(attempt, Stop.CANCEL)
+        view = await bench.until(run_id, RunState.CANCELLED, within=4 * SECOND)
+    assert view.state is RunState.CANCELLED
+    assert (tmp_path / "note").read_text() == "cleaned\n"
+
+
+async def test_a_worker_that_must_stop_at_once_gives_no_grace(tmp_path: Path) -> None:
+    """As when its lease is lost: the run is about to start elsewhere."""
+    script(tmp_path, "stubborn.py", STUBBORN)
+    async with a_worker(tmp_path, grace=30 * SECOND) as bench:
+        (run_id,) = await bench.submit(call(script="stubborn.py"))
+        processes = await pids(tmp_path)
+        started = time.monotonic()
+        bench.worker.stop_now()
+        await bench.worker.left()
+        assert time.monotonic() - started < 5
+        assert await gone(*processes)
+        assert await bench.state(run_id) is RunState.QUEUED, "given back, not failed"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux's kernel kills for us")
+async def test_a_script_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
+    """The command line too: ``mainspring worker`` without an application serves the built-in tasks."""
+    folder, logs = tmp_path / "scripts", tmp_path / "logs"
+    folder.mkdir()
+    logs.mkdir()
+    script(folder, "stubborn.py", STUBBORN)
+    script(folder, "quick.sh", "echo quick")
+    store = str(tmp_path / "store.db")
+    engine = Engine(Settings(store=store))
+    await engine.open()
+    try:
+        async with Processes(store, logs) as processes:
+            os.environ["MAINSPRING_TASKS_SCRIPTS"] = str(folder)
+            try:
+                worker = processes.start("worker")
+            finally:
+                del os.environ["MAINSPRING_TASKS_SCRIPTS"]
+            quick, stubborn = call(script="quick.sh"), call(script="stubborn.py")
+            await engine.store.submit([quick, stubborn])
+            script_processes = await pids(folder)
+            await _until_succeeded(engine, quick, processes)
+            assert all(map(_alive, script_processes))
+            kill(worker)
+            assert await gone(*script_processes)
+    finally:
+        await engine.close()
+
+
+async def _until_succeeded(engine: Engine, run: NewRun, processes: Processes) -> None:
+    for _ in range(1_000):
+        (view,) = await engine.store.runs([run.id])
+        if view is not None and view.state is RunState.SUCCEEDED:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(processes.logs())

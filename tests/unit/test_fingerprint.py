@@ -1,0 +1,81 @@
+"""Fingerprints: errors of one kind have one, whatever differs from run to run."""
+
+import pytest
+
+from mainspring.domain.fingerprint import fingerprint_of, kind_of
+from mainspring.domain.run import clean_error
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/app/orders.py", line {line}, in charge
+    raise ValueError("no such order")
+ValueError: no such order {order}
+"""
+
+
+def same(one: str, other: str) -> bool:
+    return fingerprint_of("error", one) == fingerprint_of("error", other)
+
+
+def test_it_is_sixteen_hexadecimal_digits() -> None:
+    fingerprint = fingerprint_of("error", "boom")
+    assert len(fingerprint) == 16
+    assert set(fingerprint) <= set("0123456789abcdef")
+
+
+def test_it_is_the_same_on_every_machine() -> None:
+    assert fingerprint_of("error", "ValueError: no 17") == "07fa83a628feeee7"
+    assert fingerprint_of("deadline", "") == "c567d0e18f33177a"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("no order 17", "no order 4"),
+        ("took 1.5 s", "took 23.75 s"),
+        ("KeyError: 'ada'", "KeyError: 'bob smith'"),
+        ('no "a"', 'no "b c"'),
+        ("<Order object at 0x7f1c2a>", "<Order object at 0x55D0FF>"),
+        ("run 01a1defca9257002800055a874f431bb", "run 01a1defca92570008000d450892fc8bf"),
+        ("commit deadbeef", "commit 0123abcd9876"),
+        (TRACEBACK.format(line=17, order=1), TRACEBACK.format(line=99, order=2)),
+        ("boom", "boom\n\n  \n"),
+        ("boom", "  boom  "),
+        ("first\nboom", "second\nboom"),
+    ],
+)
+def test_what_varies_does_not_count(one: str, other: str) -> None:
+    assert same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ValueError: no order 17", "KeyError: no order 17"),
+        ("no order 17", "no customer 17"),
+        ("boom", "BOOM"),
+        ("boom", ""),
+        ("a dead bee", "a bad bee"),
+    ],
+)
+def test_what_is_said_counts(one: str, other: str) -> None:
+    assert not same(one, other)
+
+
+def test_the_reason_counts() -> None:
+    assert fingerprint_of("error", "boom") != fingerprint_of("timeout", "boom")
+
+
+def test_the_kind_of_a_traceback_is_its_exception() -> None:
+    assert kind_of(TRACEBACK.format(line=17, order=4)) == "ValueError: no such order …"
+
+
+def test_a_long_error_has_the_kind_of_its_end() -> None:
+    error = "x" * 100_000 + "\nValueError: at the end 17"
+    assert kind_of(error) == "ValueError: at the end …"
+    assert same(error, "ValueError: at the end 4")
+    assert same(error, clean_error(error)), "before and after it is cut for the store"
+
+
+@pytest.mark.parametrize("error", ["", "\n\n", "\ud800 lone", "\x00", "'unclosed", "größe 🕰"])
+def test_nothing_is_too_strange_for_one(error: str) -> None:
+    assert len(fingerprint_of("error", error)) == 16

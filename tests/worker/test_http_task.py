@@ -1,0 +1,178 @@
+"""The task ``http``, run by a worker: what it sends, what it keeps, what it takes for a failure."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import SECOND
+from mainspring.domain.run import MAX_RESULT, RunState, RunView
+from mainspring.ports.egress import Answer, NoAnswer, Outgoing
+from mainspring.worker.builtin.tasks import BuiltinTasks
+from mainspring.worker.settings import WorkerSettings
+from tests.support.builders import a_policy, a_run
+from tests.support.worker_kit import Bench, Tasks
+
+URL = "https://hooks.example/a?token=secret"
+
+
+class FakeEgress:
+    """Answers as it is told, and keeps what it was given."""
+
+    def __init__(self, *answers: Answer | Exception) -> None:
+        self._answers = list(answers)
+        self.sent: list[Outgoing] = []
+
+    async def send(self, request: Outgoing) -> Answer:
+        self.sent.append(request)
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def answered(status: int = 200, body: bytes = b"done", **headers: str) -> Answer:
+    return Answer(status=status, headers={name.replace("_", "-"): value for name, value in headers.items()}, body=body)
+
+
+@asynccontextmanager
+async def a_worker(egress: FakeEgress) -> AsyncIterator[Callable[..., Awaitable[RunView]]]:
+    bench = Bench(SystemClock(), Tasks(BuiltinTasks().handlers(lambda: egress)), WorkerSettings())
+    await bench.worker.start()
+
+    async def run(retries: int = 0, **payload: object) -> RunView:
+        policy = a_policy(retries=retries, pause=0)
+        run = a_run(task="http", payload=msgspec.json.encode(payload), policy=policy)
+        (run_id,) = await bench.submit(run)
+        return await bench.until(run_id, RunState.SCHEDULED, RunState.SUCCEEDED, RunState.FAILED, within=5 * SECOND)
+
+    try:
+        yield run
+    finally:
+        bench.worker.stop_now()
+        await bench.worker.left()
+
+
+async def test_a_body_is_posted_as_json_with_who_asks() -> None:
+    egress = FakeEgress(answered(201, b'{"ok":true}', content_type="application/json", set_cookie="x"))
+    async with a_worker(egress) as run:
+        view = await run(url=URL, body={"n": 1}, headers={"Authorization": "Bearer x"}, timeout="5s")
+    assert view.state is RunState.SUCCEEDED
+    assert view.result is not None
+    assert msgspec.json.decode(view.result) == {
+        "status": 201,
+        "headers": {"content-type": "application/json"},
+        "body": '{"ok":true}',
+    }
+    (sent,) = egress.sent
+    assert (sent.method, sent.url, sent.body, sent.timeout) == ("POST", URL, b'{"n":1}', 5 * SECOND)
+    assert sent.headers == {
+        "Authorization": "Bearer x",
+        "Content-Type": "application/json",
+        "User-Agent": "mainspring",
+        "Idempotency-Key": view.id,
+        "X-Mainspring-Run": view.id,
+        "X-Mainspring-Attempt": "1",
+        "X-Mainspring-Fence": str(view.fence),
+    }
+
+
+async def test_without_a_body_it_gets_and_a_text_goes_as_it_is() -> None:
+    egress = FakeEgress(answered(), answered())
+    async with a_worker(egress) as run:
+        await run(url=URL)
+        await run(url=URL, method="PUT", body="a=1&b=2", headers={"content-type": "application/x-www-form-urlencoded"})
+    first, second = egress.sent
+    assert (first.method, first.body, "Content-Type" in first.headers) == ("GET", None, False)
+    assert (second.method, second.body) == ("PUT", b"a=1&b=2")
+    assert "Content-Type" not in second.headers
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (500, "was answered with 500 Internal Server Error"),
+        (404, "404 Not Found; another try is unlikely to change that"),
+        (429, "429 Too Many Requests"),
+        (302, "302 Found; redirects are not followed"),
+    ],
+)
+async def test_another_status_is_a_failure_with_the_start_of_the_body(status: int, words: str) -> None:
+    async with a_worker(FakeEgress(answered(status, b"because\n" + b"y" * 100_000))) as run:
+        view = await run(url=URL)
+    assert view.state is RunState.FAILED
+    assert view.error is not None
+    first, *_, last = view.error.splitlines()
+    assert first == "because"
+    assert last.startswith("HttpFailed: GET https://hooks.example/a was answered with ")
+    assert last.endswith(words)
+    assert len(view.error) < 5_000
+    assert "secret" not in view.error, "a query may hold one"
+
+
+async def test_a_failure_is_retried_by_the_policy_with_the_same_key() -> None:
+    egress = FakeEgress(answered(503))
+    async with a_worker(egress) as run:
+        view = await run(retries=3, url=URL)
+    assert (view.state, view.attempt) == (RunState.SCHEDULED, 1)
+
+
+async def test_expected_statuses_replace_the_usual_ones() -> None:
+    async with a_worker(FakeEgress(answered(404), answered(200))) as run:
+        assert (await run(url=URL, expectStatus=[404])).state is RunState.SUCCEEDED
+        assert (await run(url=URL, expectStatus=[404])).state is RunState.FAILED
+
+
+@pytest.mark.parametrize("body", [b"x" * 500_000, b"\x00\x01" * 100_000, "€".encode() * 100_000, b"\xff" * 500_000])
+async def test_a_long_answer_is_cut_so_that_it_fits(body: bytes) -> None:
+    async with a_worker(FakeEgress(answered(200, body))) as run:
+        view = await run(url=URL)
+    assert view.state is RunState.SUCCEEDED
+    assert view.result is not None
+    assert MAX_RESULT - 1_000 < len(view.result) <= MAX_RESULT
+    assert msgspec.json.decode(view.result)["truncated"] is True
+    assert b"\\u0000" not in view.result
+
+
+async def test_no_answer_and_a_refused_address_are_told_in_one_line() -> None:
+    egress = FakeEgress(NoAnswer("no complete answer within 1 s"), Invalid("url", "leads inwards"))
+    async with a_worker(egress) as run:
+        assert (await run(url=URL)).error == "HttpFailed: no complete answer within 1 s"
+        assert (await run(url=URL)).error == "HttpFailed: url: leads inwards"
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({}, "missing required field `url`"),
+        ({"url": "ftp://x"}, r"payload\.url: is not HTTP"),
+        ({"url": URL, "methods": "GET"}, "unknown field `methods`"),
+        ({"url": URL, "method": "TRACE"}, "Invalid enum value 'TRACE'"),
+        ({"url": URL, "timeout": "2h"}, "timeout: is out of range"),
+        ({"url": URL, "timeout": 0}, "timeout: is out of range"),
+        ({"url": URL, "expectStatus": [999]}, r"payload\.expectStatus"),
+        ({"url": URL, "headers": {"idempotency-key": "x"}}, "is set by Mainspring"),
+    ],
+)
+async def test_a_bad_payload_is_refused_beforehand_and_by_the_worker(payload: dict[str, object], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        BuiltinTasks().check("http", msgspec.json.encode(payload))
+    egress = FakeEgress()
+    async with a_worker(egress) as run:
+        assert (await run(**payload)).state is RunState.FAILED
+    assert egress.sent == []
+
+
+def test_the_task_can_be_turned_off() -> None:
+    off = BuiltinTasks(http=False)
+    assert off.names == []
+    assert dict(off.handlers(FakeEgress)) == {}
+    with pytest.raises(Invalid, match="calling URLs is off here"):
+        off.check("http", b'{"url":"https://example.org"}')
+
+
+def test_nothing_is_said_of_other_tasks() -> None:
+    BuiltinTasks(http=False).check("mail", b"not even JSON")
