@@ -20,7 +20,7 @@ from mainspring.control.shards import SHORTEST_TTL
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import MAX_SHARDS
 from mainspring.domain.instant import DAY, HOUR, SECOND, format_duration, parse_duration
-from mainspring.domain.run import check_name
+from mainspring.domain.run import check_name, check_queue
 
 PREFIX = "MAINSPRING_"
 FILE = "mainspring.toml"
@@ -438,7 +438,7 @@ def parse_queues(value: object, where: str = "queues") -> dict[str, int]:
     for name, slots in pairs:
         if not name or not _SLOTS.fullmatch(slots):
             raise Invalid(where, f"{name}:{slots} is not a queue with its slots", "for example default:100,mail:20")
-        queues[check_name(where, name)] = int(slots)
+        queues[check_queue(where, name)] = int(slots)
     if not queues:
         raise Invalid(where, "names no queue", "for example default:100,mail:20")
     return queues

@@ -514,13 +514,13 @@ async def test_two_who_settle_one_attempt_are_told_apart(races: Races) -> None:
     settling = asyncio.create_task(races.store.settle([settle_success(held, b"1")]))
     await races.blocked(settling)
     await reaping.execute("COMMIT")
-    # The same fence has ended the attempt before, so this is not news, but nothing is applied twice.
-    assert await settling == [Verdict.ALREADY]
+    # The same fence has ended the attempt before, but as lost: the success does not count, and its worker is told so.
+    assert await settling == [Verdict.FENCED]
     [again] = await races.start(worker, 2)
     assert (again.attempt, again.lost) == (2, 1)
     assert again.fence > held.fence
     assert await races.store.settle([settle_success(again, b"2")]) == [Verdict.APPLIED]
-    assert await races.store.settle([settle_success(held, b"1")]) == [Verdict.ALREADY]
+    assert await races.store.settle([settle_success(held, b"1")]) == [Verdict.FENCED]
 
 
 async def test_an_attempt_that_was_taken_back_is_fenced_also_after_its_run_was_cancelled(races: Races) -> None:
@@ -1153,7 +1153,7 @@ async def test_a_password_that_no_longer_works_is_an_outage(races: Races) -> Non
     ("name", "types"),
     [
         ("let_go", "bigint[]"),
-        ("settled_before", "uuid[], bigint[]"),
+        ("settled_before", "uuid[], bigint[], smallint[]"),
         ("stuck_gates", "int"),
         ("stuck_delays", "int"),
         ("events", "text, int"),

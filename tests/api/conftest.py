@@ -58,7 +58,7 @@ class Service:
     def client(self, key: str | None = None) -> httpx2.AsyncClient:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         transport = httpx2.ASGITransport(app=self.app)
-        return httpx2.AsyncClient(transport=transport, base_url="http://mainspring", headers=headers)
+        return httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
 
     async def key(self, role: Role, tenant: str | None, queues: tuple[str, ...] = ()) -> str:
         key, text = make_key(name=f"{role.value} of {tenant}", role=role, tenant=tenant, author="test", queues=queues)

@@ -184,7 +184,7 @@ async def test_ids_of_the_wrong_form_are_missing(client: httpx2.AsyncClient, ide
         ("GET", "/v1/runs/{}"),
         ("POST", "/v1/runs/{}/cancel"),
         ("POST", "/v1/workers/{}/claim"),
-        ("POST", "/v1/workers/{}/heartbeat"),
+        ("POST", "/v1/workers/{}/leave"),
         ("POST", "/v1/workers/{}/drain"),
         ("DELETE", "/v1/keys/{}"),
     ):

@@ -5,8 +5,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
+import pytest
 
-from mainspring.api.hub import Hub
+from mainspring.api.hub import LINGER, Hub
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.ports.store import EVENTS_KEPT
 from tests.api.conftest import Service
 
 
@@ -112,5 +115,51 @@ async def test_a_position_that_is_too_old_says_so(service: Service) -> None:
     stream = hub.follow(None, "00000000000000000000")
     message = await anext(stream)
     assert b"event: gap" in message
+    # It goes on from there.
+    assert message.startswith(b"id: ")
     await stream.aclose()  # type: ignore[attr-defined]
+    await hub.stop()
+
+
+async def test_a_lone_follower_that_was_away_for_minutes_missed_nothing(service: Service) -> None:
+    hub: Hub = service.api.hub
+    await hub.start()
+    stream = hub.follow(None, None)
+    hello = await anext(stream)
+    last = hello.decode().split("\n")[0].removeprefix("id: ")
+    await stream.aclose()  # type: ignore[attr-defined]
+    async with service.client() as client:
+        job = (await client.post("/v1/jobs", json={"task": "t"})).json()["jobId"]
+    # Nine minutes, for the hub.
+    assert LINGER == EVENTS_KEPT
+    hub._left_at -= 9 * MINUTE
+    hub._wanted.set()
+    await asyncio.sleep(0.1)
+    # Another one begins now, and not where the first one stopped.
+    newcomer = hub.follow(None, None)
+    assert b"event: hello" in await anext(newcomer)
+    resumed = hub.follow(None, last)
+    assert job.encode() in await anext(resumed)
+    await hub.stop()
+    async with asyncio.timeout(5):
+        told = [message async for message in newcomer]
+    assert not any(job.encode() in message for message in told)
+    # The process is gone; another one goes on.
+    other = Hub(service.store, service.clock, "other")
+    assert job.encode() in await anext(other.follow(None, last))
+
+
+async def test_who_hears_nothing_is_told_where_it_is(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub: Hub = service.api.hub
+    monkeypatch.setattr("mainspring.api.hub._QUIET", SECOND // 10)
+    monkeypatch.setattr("mainspring.api.hub._POSITION_EVERY", SECOND // 2)
+    await hub.start()
+    stream = hub.follow("quiet", None)
+    hello = await anext(stream)
+    async with service.client() as client, asyncio.timeout(10):
+        await client.post("/v1/jobs", json={"task": "t", "tenant": "loud"})
+        while b"event: position" not in (message := await anext(stream)):
+            assert b"run." not in message
+    moved = message[message.index(b"id: ") :].split(b"\n")[0]
+    assert moved > hello.split(b"\n")[0]
     await hub.stop()

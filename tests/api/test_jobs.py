@@ -1,5 +1,6 @@
 """Jobs over HTTP: the lecture's examples, the fields, the errors."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from mainspring.adapters.clock.system import SystemClock
 from mainspring.api.context import ApiStore
+from mainspring.domain.instant import MINUTE, Instant
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register
 
@@ -98,7 +101,7 @@ async def walk_through_the_lecture(client: httpx2.AsyncClient) -> None:
 
     stopping = await client.delete(f"/v1/jobs/{job}")
     assert (stopping.status_code, stopping.json()) == (202, {"jobId": job, "status": "cancelling"})
-    beat = (await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [held["runId"]]})).json()
+    beat = (await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [held["runId"]], "claim": 0})).json()
     assert beat["cancel"] == [held["runId"]]
     await client.post(f"/v1/runs/{held['runId']}/cancelled", json={"fence": held["fence"]})
     deleted = await client.delete(f"/v1/jobs/{job}")
@@ -241,3 +244,115 @@ async def test_backfill_makes_up_for_ticks_once(client: httpx2.AsyncClient) -> N
     assert done["made"] == 6
     again = (await client.post(f"/v1/jobs/{job}/backfill", json=span)).json()
     assert again["made"] == 0
+
+
+async def test_a_change_is_checked_as_a_new_job_is(client: httpx2.AsyncClient) -> None:
+    await client.put("/v1/tenants", json={"name": "small", "quotas": {"payloadBytes": 10}})
+    for fields in ({"delay": "1h"}, {"name": "r", "every": "1h"}):
+        job = (await create(client, tenant="small", payload=1, **fields))["jobId"]
+        for method in ("PATCH", "PUT"):
+            for change in ({"payload": "x" * 20}, {"task": "shell", "payload": {"script": "x"}}):
+                refused = await client.request(method, f"/v1/jobs/{job}", json=change)
+                assert refused.status_code == 400, refused.text
+        assert (await client.get(f"/v1/jobs/{job}")).json()["payload"] == 1
+        refused = await client.post(f"/v1/jobs/{job}/run", json={"payload": "x" * 20})
+        assert refused.status_code == 400
+
+
+async def test_a_backfill_is_checked_as_a_new_job_is(service: Service) -> None:
+    async with service.client() as client:
+        start = "2026-01-01T00:00:00Z"
+        fields = {"name": "b", "every": "1h", "scheduleTime": start, "payload": "x" * 20}
+        job = (await create(client, tenant="small", **fields))["jobId"]
+        await client.put("/v1/tenants", json={"name": "small", "quotas": {"payloadBytes": 10}})
+        service.api._quotas.forget()
+        span = {"since": start, "until": "2026-01-01T06:00:00Z"}
+        refused = await client.post(f"/v1/jobs/{job}/backfill", json=span)
+        assert (refused.status_code, refused.json()["field"]) == (400, "payload")
+        assert (await client.get(f"/v1/jobs/{job}/runs")).json()["items"] == []
+
+
+async def test_changes_of_a_one_off_at_the_same_time_are_all_kept(client: httpx2.AsyncClient) -> None:
+    for _ in range(5):
+        job = (await create(client, delay="1h"))["jobId"]
+        changes = ({"priority": 1}, {"owner": "ada"}, {"tags": ["x"]}, {"payload": 7}, {"name": "n"})
+        answers = await asyncio.gather(*(client.patch(f"/v1/jobs/{job}", json=change) for change in changes))
+        assert [answer.status_code for answer in answers] == [200] * len(changes)
+        read = (await client.get(f"/v1/jobs/{job}")).json()
+        assert (read["priority"], read["owner"], read["tags"], read["payload"], read["name"]) == (
+            1,
+            "ada",
+            ["x"],
+            7,
+            "n",
+        )
+
+
+async def test_a_repeat_is_known_when_its_time_has_passed(service: Service) -> None:
+    async with service.client() as client:
+        when = later(minutes=5)
+        once = {"task": "t", "scheduleTime": when, "idempotencyKey": "once"}
+        twice = {"task": "t", "scheduleTime": when, "idempotencyKey": "twice"}
+        first = await client.post("/v1/jobs", json=once)
+        [second] = (await client.post("/v1/jobs/batch", json={"jobs": [twice]})).json()["items"]
+        count = len((await client.get("/v1/jobs")).json()["items"])
+        ahead = service.clock.now() + 12 * MINUTE
+
+        class Later(SystemClock):
+            def now(self) -> Instant:
+                return ahead
+
+        service.api.clock = Later()
+        again = await client.post("/v1/jobs", json=once)
+        assert (again.status_code, again.json()["jobId"]) == (201, first.json()["jobId"]), again.text
+        other = await client.post("/v1/jobs", json=once | {"payload": 2})
+        assert other.status_code == 409
+        new = await client.post("/v1/jobs", json=once | {"idempotencyKey": "new"})
+        assert new.status_code == 400
+        assert "7m" in new.json()["detail"]
+        assert "in the past" in new.json()["detail"]
+        jobs = [once, once | {"idempotencyKey": "new"}, twice, {"task": "t", "scheduleTime": when}]
+        items = (await client.post("/v1/jobs/batch", json={"jobs": jobs})).json()["items"]
+        assert (items[0]["jobId"], items[2]["jobId"]) == (first.json()["jobId"], second["jobId"])
+        assert [items[number]["problem"]["field"] for number in (1, 3)] == ["scheduleTime"] * 2
+        assert len((await client.get("/v1/jobs")).json()["items"]) == count
+
+
+@pytest.mark.parametrize("fields", [{}, {"name": "r", "every": "1h"}], ids=["one-off", "recurring"])
+async def test_run_now_honours_the_idempotency_key(client: httpx2.AsyncClient, fields: dict[str, Any]) -> None:
+    job = (await create(client, **fields))["jobId"]
+    headers = {"idempotency-key": "k"}
+    first = await client.post(f"/v1/jobs/{job}/run", json={"payload": 1}, headers=headers)
+    again = await client.post(f"/v1/jobs/{job}/run", json={"payload": 1}, headers=headers)
+    assert first.status_code == again.status_code == 201
+    assert first.json()["runId"] == again.json()["runId"]
+    other = await client.post(f"/v1/jobs/{job}/run", json={"payload": 2}, headers=headers)
+    assert other.status_code == 409
+    bad = await client.post(f"/v1/jobs/{job}/run", headers={"idempotency-key": "x" * 201})
+    assert bad.status_code == 400
+
+
+async def test_retry_honours_the_idempotency_key(client: httpx2.AsyncClient) -> None:
+    run = (await create(client))["jobId"]
+    await client.delete(f"/v1/jobs/{run}")
+    headers = {"idempotency-key": "k"}
+    first = await client.post(f"/v1/runs/{run}/retry", headers=headers)
+    again = await client.post(f"/v1/runs/{run}/retry", headers=headers)
+    assert first.status_code == again.status_code == 201
+    assert first.json() == again.json()
+
+
+async def test_a_batch_has_no_idempotency_key_of_its_own(client: httpx2.AsyncClient) -> None:
+    body = {"jobs": [{"task": "t"}]}
+    refused = await client.post("/v1/jobs/batch", json=body, headers={"idempotency-key": "k"})
+    assert (refused.status_code, refused.json()["field"]) == (400, "Idempotency-Key")
+    assert (await client.get("/v1/jobs")).json()["items"] == []
+
+
+@pytest.mark.parametrize("queue", ["a/b", "/", ".", ".."])
+async def test_a_queue_that_no_path_could_name_is_refused(client: httpx2.AsyncClient, queue: str) -> None:
+    for fields in ({}, {"name": "r", "every": "1h"}):
+        refused = await client.post("/v1/jobs", json={"task": "t", "queue": queue, **fields})
+        assert (refused.status_code, refused.json()["field"]) == (400, "queue")
+    refused = await client.post("/v1/workers/register", json={"name": "w", "queues": [queue]})
+    assert refused.status_code == 400

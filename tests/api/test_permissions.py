@@ -28,6 +28,7 @@ BODIES: dict[str, Any] = {
     "put_tenant": {"name": "a"},
     "create_key": {"name": "k", "role": "viewer"},
     "register": {"name": "w", "queues": ["default"]},
+    "heartbeat": {"held": [], "claim": 0},
     "complete": {"fence": 1},
     "fail": {"fence": 1, "error": "x"},
     "cancelled": {"fence": 1},
@@ -125,3 +126,112 @@ async def test_lists_show_nothing_of_another_tenant(guarded: Service) -> None:
                 assert b"secret" not in response.content, operation.path
         with_tag = await stranger.get("/v1/jobs", params={"tag": "secret-tag", "tenant": "a"})
         assert with_tag.json()["items"] == []
+
+
+#: What these name lies in a queue of its own choosing, or in none; the others are refused as soon as they are asked.
+FILTERED = {"create_jobs", "act_on_many", "replay", "discard", "create_key", "register"}
+CHANGING = [op for op in GUARDED if op.method != "GET"]
+#: Bodies that reach for what is in the queue, and would change it.
+REACHING: dict[str, list[Any]] = {
+    "create_job": [{"task": "t", "queue": "prod"}, {"task": "t", "queue": "prod", "name": "n", "every": "1h"}],
+    "create_jobs": [
+        {"jobs": [{"task": "t", "queue": "prod"}, {"task": "t", "queue": "prod", "name": "n", "every": "1h"}]}
+    ],
+    "change_job": [{"priority": 2}, {"queue": "mail"}],
+    "update_job": [{"priority": 2}, {"queue": "mail"}],
+    "backfill_job": [{"since": "2026-01-01T00:00:00Z", "until": "2026-01-01T03:00:00Z"}],
+    "replay": [{"everything": True}, {"queue": "prod"}, {"runIds": ["DEAD"]}],
+    "discard": [{"everything": True}, {"queue": "prod"}, {"runIds": ["DEAD"]}],
+    "act_on_many": [
+        {"action": action, "target": target, **which, **({"addTags": ["x"]} if action == "retag" else {})}
+        for target, actions in (("runs", ("cancel", "retag")), ("jobs", ("pause", "resume", "cancel", "retag")))
+        for action in actions
+        for which in ({"everything": True}, {"queue": "prod"})
+    ],
+    "create_key": [{"name": "k", "role": "admin", "queues": ["prod"]}],
+    "register": [{"name": "w", "queues": ["prod"]}, {"name": "w", "queues": ["mail", "prod"]}],
+}
+
+
+async def everything_in(owner: httpx2.AsyncClient) -> list[Any]:
+    """All that could be changed, without what is only looked at."""
+    found: list[Any] = []
+    for path in ("/v1/jobs", "/v1/runs", "/v1/dead-letters", "/v1/keys"):
+        items = (await owner.get(path)).json()["items"]
+        found.append([{name: value for name, value in item.items() if name != "lastUsedAt"} for item in items])
+    found.append([(item["name"], item["paused"]) for item in (await owner.get("/v1/queues")).json()["items"]])
+    return found
+
+
+@pytest.mark.parametrize("operation", CHANGING, ids=lambda operation: operation.name)
+async def test_who_is_bound_to_queues_changes_nothing_elsewhere(guarded: Service, operation: Operation) -> None:
+    """A new operation that changes something, and asks nobody whether the caller reaches the queue, fails here."""
+    async with (
+        guarded.client(await guarded.key(Role.ADMIN, "a")) as owner,
+        guarded.client(await guarded.key(Role.ADMIN, "a", ("mail",))) as scoped,
+    ):
+        worker = (await owner.post("/v1/workers/register", json={"name": "w", "queues": ["prod"]})).json()["workerId"]
+        fences = {}
+        ended = {}
+        for how, body in (("fail", {"error": "E: x", "retry": False}), ("complete", {}), ("", {})):
+            run = (await owner.post("/v1/jobs", json={"task": "t", "queue": "prod"})).json()["jobId"]
+            [held] = (await owner.post(f"/v1/workers/{worker}/claim")).json()["runs"]
+            assert held["runId"] == run
+            fences[run] = held["fence"]
+            ended[how] = run
+            if how:
+                done = await owner.post(f"/v1/runs/{run}/{how}", json={"fence": held["fence"], **body})
+                assert done.status_code == 200, done.text
+        later = (await owner.post("/v1/jobs", json={"task": "t", "queue": "prod", "delay": "1h"})).json()["jobId"]
+        cron = {"task": "t", "name": "r", "every": "1h", "queue": "prod", "scheduleTime": "2026-01-01T00:00:00Z"}
+        recurring = (await owner.post("/v1/jobs", json=cron)).json()["jobId"]
+        tick = (await owner.post(f"/v1/jobs/{recurring}/run")).json()["runId"]
+        key = (await owner.post("/v1/keys", json={"name": "k", "role": "viewer", "queues": ["prod"]})).json()["keyId"]
+        before = await everything_in(owner)
+        for identifier in (ended["fail"], ended["complete"], ended[""], later, recurring, tick, key, worker):
+            path = operation.path.format(id=identifier, name="prod", version="1")
+            bodies = REACHING.get(operation.name, [BODIES.get(operation.name)])
+            for body in bodies:
+                body = msgspec.json.decode(msgspec.json.encode(body).replace(b"DEAD", ended["fail"].encode()))
+                if body and "fence" in body:
+                    body["fence"] = fences.get(identifier, 1)
+                answer = await scoped.request(operation.method, path, json=body)
+                assert answer.status_code < 500, answer.text
+                allowed = {200, 400, 403} if operation.name in FILTERED else {403, 404}
+                assert answer.status_code in allowed, (operation.name, body, answer.text)
+            if "{id}" not in operation.path:
+                break
+        assert await everything_in(owner) == before, operation.name
+
+
+@pytest.mark.parametrize("kind", [{"delay": "1h"}, {"name": "r", "every": "1h"}], ids=["one-off", "recurring"])
+async def test_who_is_bound_to_queues_moves_nothing_out_of_them(guarded: Service, kind: dict[str, Any]) -> None:
+    async with (
+        guarded.client(await guarded.key(Role.OPERATOR, "a", ("mail", "sms"))) as scoped,
+        guarded.client(await guarded.key(Role.OPERATOR, "a")) as owner,
+    ):
+        job = (await scoped.post("/v1/jobs", json={"task": "t", "queue": "mail", **kind})).json()["jobId"]
+        assert (await scoped.patch(f"/v1/jobs/{job}", json={"queue": "sms"})).json()["queue"] == "sms"
+        assert (await scoped.patch(f"/v1/jobs/{job}", json={"queue": "prod"})).status_code == 403
+        assert (await owner.get(f"/v1/jobs/{job}")).json()["queue"] == "sms"
+        assert (await owner.patch(f"/v1/jobs/{job}", json={"queue": "prod"})).status_code == 200
+        assert (await scoped.patch(f"/v1/jobs/{job}", json={"priority": 1})).status_code == 403
+        assert (await scoped.get(f"/v1/jobs/{job}")).status_code == 200, "to read is not bound"
+        if "every" in kind:
+            assert (await owner.patch(f"/v1/jobs/{job}", json={"queue": "mail"})).status_code == 200
+            for version, status in ((3, 403), (2, 200)):
+                restored = await scoped.post(f"/v1/jobs/{job}/versions/{version}/restore")
+                assert restored.status_code == status, restored.text
+
+
+async def test_bulk_changes_and_replays_reach_as_far_as_the_queues(guarded: Service) -> None:
+    async with (
+        guarded.client(await guarded.key(Role.ADMIN, "a")) as owner,
+        guarded.client(await guarded.key(Role.OPERATOR, "a", ("mail",))) as scoped,
+    ):
+        made = {}
+        for queue in ("mail", "prod"):
+            made[queue] = (await owner.post("/v1/jobs", json={"task": "t", "queue": queue})).json()["jobId"]
+        body = {"action": "cancel", "target": "runs", "everything": True}
+        assert (await scoped.post("/v1/bulk", json=body)).json()["sample"] == [made["mail"]]
+        assert (await owner.get(f"/v1/runs/{made['prod']}")).json()["status"] == "queued"

@@ -23,6 +23,7 @@ NAMES = {
     "runId": "RUN",
     "workerId": "WORKER",
     "fence": "FENCE",
+    "claim": "CLAIM",
     "fingerprint": "FINGERPRINT",
     "keyId": "KEYID",
 }

@@ -4,8 +4,15 @@ import asyncio
 from typing import Any
 
 import httpx2
+import pytest
 
-from mainspring.domain.access import Role
+from mainspring.api.operation import Call, Nothing
+from mainspring.api.routes.remote import Claim
+from mainspring.api.routes.remote import claim as claim_handler
+from mainspring.domain.access import Permission, Principal, Role
+from mainspring.domain.ids import SessionId
+from mainspring.domain.instant import parse_instant
+from mainspring.domain.run import HeldRun, JobRef, NewRun, settle_loss
 from tests.api.conftest import Service
 
 
@@ -92,7 +99,7 @@ async def test_cancel_reaches_the_worker(client: httpx2.AsyncClient) -> None:
     (run,) = await claim(client, worker)
     asked = await client.delete(f"/v1/jobs/{job}")
     assert (asked.status_code, asked.json()["status"]) == (202, "cancelling")
-    beat = (await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [job]})).json()
+    beat = (await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [job], "claim": 0})).json()
     assert beat["cancel"] == [job]
     stopped = await client.post(f"/v1/runs/{job}/cancelled", json={"fence": run["fence"]})
     assert stopped.status_code == 200, stopped.text
@@ -103,10 +110,178 @@ async def test_a_claim_whose_answer_was_lost_is_given_back(client: httpx2.AsyncC
     worker = await register(client)
     job = await submit(client)
     lost = (await client.post(f"/v1/workers/{worker}/claim")).json()
+    await asyncio.sleep(0.02)
+    # Nothing is known of its runs until the next one is answered: this may be the answer that is still under way.
     beat = await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [], "claim": lost["claim"]})
+    assert (beat.status_code, "returned" in beat.json()) == (200, False)
+    other = await submit(client)
+    heard = (await client.post(f"/v1/workers/{worker}/claim")).json()
+    assert [run["runId"] for run in heard["runs"]] == [other]
+    beat = await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [other], "claim": heard["claim"]})
     assert beat.json()["returned"] == 1
     (run,) = await claim(client, worker)
     assert (run["runId"], run["attemptNumber"]) == (job, 1)
+
+
+@pytest.mark.parametrize("body", [None, {}, {"held": []}, {"claim": 0}])
+async def test_a_heartbeat_names_what_the_worker_holds(client: httpx2.AsyncClient, body: Any) -> None:
+    worker = await register(client)
+    assert (await client.post(f"/v1/workers/{worker}/heartbeat", json=body)).status_code == 400
+
+
+REPORTS: dict[str, dict[str, Any]] = {
+    "complete": {"result": 1},
+    "fail": {"error": "x"},
+    "release": {},
+    "cancelled": {},
+    "progress": {"done": 1},
+    "log": {"text": "x"},
+}
+
+
+async def report(client: httpx2.AsyncClient, run: dict[str, Any], how: str) -> tuple[int, str]:
+    answer = await client.post(f"/v1/runs/{run['runId']}/{how}", json={"fence": run["fence"], **REPORTS[how]})
+    return answer.status_code, answer.json().get("verdict", answer.json().get("title"))
+
+
+async def lose(service: Service, worker: str) -> None:
+    """As if it had been silent for longer than its lease."""
+    await service.store.close_session(SessionId(int(worker)))
+    lost = await service.store.lost_runs(10)
+    await service.store.settle([settle_loss(held, blamed=False) for held in lost])
+
+
+async def test_what_a_lost_worker_reports_does_not_count(service: Service, client: httpx2.AsyncClient) -> None:
+    zombie, other = await register(client), await register(client)
+    await submit(client)
+    (old,) = await claim(client, zombie)
+    await lose(service, zombie)
+    for how in REPORTS:
+        assert await report(client, old, how) == (409, "Fenced"), how
+    (new,) = await claim(client, other)
+    for how in REPORTS:
+        assert await report(client, old, how) == (409, "Fenced"), how
+    assert await report(client, new, "complete") == (200, "applied")
+    assert await report(client, new, "complete") == (200, "already applied")
+    assert await report(client, old, "complete") == (409, "Fenced")
+
+
+@pytest.mark.parametrize("first", ["complete", "fail", "release"])
+async def test_only_the_same_report_again_is_a_repeat(client: httpx2.AsyncClient, first: str) -> None:
+    worker = await register(client)
+    await submit(client)
+    (run,) = await claim(client, worker)
+    assert await report(client, run, first) == (200, "applied")
+    for how in ("complete", "fail", "release", "cancelled"):
+        expected = (200, "already applied") if how == first else (409, "Fenced")
+        assert await report(client, run, how) == expected, how
+
+
+async def test_a_worker_that_was_lost_is_told_so(service: Service, client: httpx2.AsyncClient) -> None:
+    worker = await register(client)
+    await lose(service, worker)
+    beat = await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [], "claim": 0})
+    assert (beat.status_code, beat.json()) == (200, {"alive": False, "cancel": []})
+    assert (await client.post(f"/v1/workers/{worker}/claim")).status_code == 409
+    assert (await client.post(f"/v1/workers/{worker}/leave")).status_code == 200
+
+
+async def test_a_drained_worker_gets_nothing_more(client: httpx2.AsyncClient) -> None:
+    worker = await register(client)
+    job = await submit(client)
+    waiting = asyncio.create_task(client.post(f"/v1/workers/{worker}/claim", json={"waitSeconds": 20, "queues": []}))
+    await asyncio.sleep(0.05)
+    assert (await client.post(f"/v1/workers/{worker}/drain")).status_code == 202
+    # Those who wait look at it now and then.
+    told = await asyncio.wait_for(waiting, 15)
+    assert (told.json()["runs"], told.json()["draining"]) == ([], True)
+    told = await client.post(f"/v1/workers/{worker}/claim", json={"waitSeconds": 20})
+    assert (told.json()["runs"], told.json()["draining"]) == ([], True)
+    assert (await client.get(f"/v1/runs/{job}")).json()["status"] == "queued"
+
+
+async def test_a_claim_tells_which_tick_it_is_for(service: Service, client: httpx2.AsyncClient) -> None:
+    made = (await client.post("/v1/jobs", json={"name": "n", "task": "t", "cronExpression": "0 2 * * *"})).json()
+    tick = parse_instant("2026-01-02T02:00:00Z")
+    ref = JobRef(id=made["jobId"], version=1, kind="backfill", scheduled_at=tick)
+    run = NewRun(id=service.jobs.new_run_id(""), task="t", job=ref)
+    await service.store.submit([run])
+    worker = await register(client)
+    (held,) = await claim(client, worker)
+    assert (held["runId"], held["tick"]) == (run.id, "2026-01-02T02:00:00Z")
+    assert held["scheduledFor"] > "2026-01-03"
+    await submit(client)
+    (plain,) = await claim(client, worker)
+    assert "tick" not in plain
+
+
+async def test_nobody_reports_for_another_worker(guarded: Service) -> None:
+    async with (
+        guarded.client(await guarded.key(Role.OPERATOR, "a")) as operator,
+        guarded.client(await guarded.key(Role.WORKER, "a", ("prod",))) as mine,
+        guarded.client(await guarded.key(Role.WORKER, "a", ("mail",))) as of_another_queue,
+        guarded.client(await guarded.key(Role.WORKER, "a", ("prod",))) as of_the_same_queue,
+    ):
+        job = await submit(operator, queue="prod")
+        (run,) = await claim(mine, await register(mine, "prod"))
+        assert (await operator.delete(f"/v1/jobs/{job}")).status_code == 202
+        for stranger in (of_another_queue, of_the_same_queue):
+            for how in REPORTS:
+                assert await report(stranger, run, how) == (404, "Not found"), how
+        assert await report(mine, run, "cancelled") == (200, "applied")
+        assert await report(of_another_queue, run, "cancelled") == (404, "Not found")
+
+
+async def test_a_long_poll_ends_when_its_client_hangs_up(served: tuple[Service, str]) -> None:
+    service, url = served
+    key = await service.key(Role.WORKER, "a")
+    async with (
+        httpx2.AsyncClient(base_url=url, headers={"authorization": f"Bearer {key}"}) as client,
+        service.client(await service.key(Role.SUBMITTER, "a")) as submitter,
+    ):
+        worker = await register(client)
+        poll = asyncio.create_task(client.post(f"/v1/workers/{worker}/claim", json={"waitSeconds": 20}))
+        async with asyncio.timeout(5):
+            while not service.api.polls.taken:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            poll.cancel()
+            while service.api.polls.taken:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        job = await submit(submitter)
+        await asyncio.sleep(1)
+        assert (await submitter.get(f"/v1/runs/{job}")).json()["status"] == "queued"
+        (run,) = await claim(client, worker)
+        assert (run["runId"], run["attemptNumber"]) == (job, 1)
+
+
+async def test_what_was_claimed_for_somebody_who_hung_up_is_given_back(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They leave while the store looks for work."""
+    take, gone = service.store.claim, asyncio.Event()
+
+    async def claim_slowly(*arguments: Any) -> list[HeldRun]:
+        found = await take(*arguments)
+        gone.set()
+        await asyncio.sleep(0)
+        return found
+
+    async def left() -> None:
+        await gone.wait()
+
+    async with service.client() as client:
+        worker = await register(client)
+        job = await submit(client)
+        monkeypatch.setattr(service.store, "claim", claim_slowly)
+        owner = (await service.store.sessions("worker"))[0].owner
+        principal = Principal(name=owner, role=Role.ADMIN, tenant=None)
+        call: Call[Claim, Any] = Call(
+            Permission.WORK, principal, {"id": worker}, Nothing(), Claim(wait_seconds=5), {}, left
+        )
+        answer = await claim_handler(service.api, call)
+        assert answer.body.runs == []
+        read = (await client.get(f"/v1/runs/{job}")).json()
+        assert (read["status"], read["attemptNumber"]) == ("queued", 0)
 
 
 async def test_long_poll_is_woken_by_a_submit(client: httpx2.AsyncClient) -> None:
@@ -149,7 +324,7 @@ async def test_a_paused_queue_is_not_claimed(client: httpx2.AsyncClient) -> None
     await client.post("/v1/queues/default/pause", json={"why": "deploy"})
     assert await claim(client, worker) == []
     why = (await client.get(f"/v1/runs/{job}/explain")).json()
-    assert why["reasons"][0] == "its queue 'default' is paused: deploy"
+    assert why["reasons"][0] == "queue 'default' is paused for every tenant: deploy"
     await client.post("/v1/queues/default/resume")
     await client.post("/v1/pause")
     assert await claim(client, worker) == []

@@ -138,7 +138,7 @@ async def test_queues_tell_what_is_in_them(client: httpx2.AsyncClient) -> None:
     [shown] = (await get(client, "/v1/workers"))["items"]
     assert (shown["workerId"], shown["running"], shown["queues"]) == (worker, 1, ["mail"])
     assert (await post(client, f"/v1/workers/{worker}/drain", status=202))["draining"]
-    assert (await post(client, f"/v1/workers/{worker}/heartbeat"))["draining"]
+    assert (await post(client, f"/v1/workers/{worker}/heartbeat", {"held": [], "claim": 0}))["draining"]
     figures = await get(client, "/v1/stats", step="5m")
     assert (figures["queued"], figures["running"]) == (1, 1)
     assert (await get(client, "/v1/schedulers"))["items"] == []

@@ -12,7 +12,7 @@ import structlog
 from joserfc.jwk import Key, OctKey, OKPKey, RSAKey
 
 from mainspring.adapters.store.memory import MemoryStore
-from mainspring.api.auth import Authenticator
+from mainspring.api.auth import REFUSED_WITHIN, Authenticator
 from mainspring.api.problems import Refused
 from mainspring.api.token_rules import Algorithm, check_jwks_url, check_secret
 from mainspring.api.tokens import (
@@ -171,6 +171,19 @@ async def test_a_token_expires_while_the_process_runs() -> None:
     assert await tokens.principal(token) == ADA
     clock.advance(SECOND)
     assert await tokens.principal(token) is None
+
+
+async def test_what_follows_with_a_token_ends_when_it_has_expired() -> None:
+    clock = ManualClock()
+    auth = Authenticator(MemoryStore(clock, 1), clock, required=True, tokens=tokens_of("HS256", clock=clock))
+    ended = asyncio.create_task(auth.no_longer({"authorization": f"Bearer {sign(OCT, 'HS256')}"}))
+    for seconds, done in ((629, False), (REFUSED_WITHIN // SECOND, True)):
+        for _ in range(seconds):
+            clock.advance(SECOND)
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert ended.done() == done
+    await ended
 
 
 @pytest.mark.parametrize(

@@ -67,14 +67,17 @@ async def test_tenants_are_told_by_name_also_those_that_only_have_work(harness: 
 async def test_a_tenant_is_audited_when_it_is_made_or_changed(harness: Harness) -> None:
     await harness.store.put_tenant(Tenant(name="acme", quotas=Quotas(running=3, jobs=9)), ADA)
     for _ in range(2):
-        await harness.store.put_tenant(Tenant(name="acme", quotas=Quotas(running=5, jobs=9)), ADA)
+        quotas = Quotas(running=5, jobs=9, submits_per_minute=7)
+        await harness.store.put_tenant(Tenant(name="acme", quotas=quotas), ADA)
     assert await audited(harness) == [("acme", "tenants.put", "acme")] * 2
     changed, made = await harness.store.audit("acme")
-    assert (made.before, made.after) == (None, None)
+    assert made.before is None
+    assert made.after is not None
+    assert msgspec.json.decode(made.after) == {"jobs": 9, "running": 3}
     assert changed.before is not None
     assert changed.after is not None
-    assert msgspec.json.decode(changed.before) == {"running": 3}
-    assert msgspec.json.decode(changed.after) == {"running": 5}
+    assert msgspec.json.decode(changed.before) == {"running": 3, "submitsPerMinute": None}
+    assert msgspec.json.decode(changed.after) == {"running": 5, "submitsPerMinute": 7}
     assert changed.why == "because"
 
 
@@ -94,6 +97,20 @@ async def test_a_key_kept_again_stays_as_it_is(harness: Harness) -> None:
     assert await harness.store.put_key(a_key("0123456789ab", role=Role.ADMIN), ADA) == kept
     assert await harness.store.key(kept.id) == kept
     assert await audited(harness) == [("default", "keys.put", kept.id)]
+
+
+async def test_the_audit_says_what_a_new_key_may_and_not_what_proves_it(harness: Harness) -> None:
+    await harness.store.put_key(a_key("0123456789ab"), ADA)
+    [entry] = await harness.store.audit(None)
+    assert entry.before is None
+    assert entry.after is not None
+    assert msgspec.json.decode(entry.after) == {
+        "name": "größe 🕰",
+        "role": "operator",
+        "tenant": "default",
+        "queues": ["mail", "images"],
+        "expiresAt": "2096-10-02T07:06:40Z",
+    }
 
 
 async def test_keys_are_told_newest_first_each_tenant_its_own(harness: Harness) -> None:

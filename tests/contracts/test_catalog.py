@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from mainspring.domain.ids import JobId, RunId, derived_id, made_at
+from mainspring.domain.ids import JobId, RunId, SessionId, derived_id, made_at
 from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.run import About, JobRef, NewRun, RunState, RunView, settle_success
@@ -228,7 +228,7 @@ async def test_runs_are_found_by_when_they_were_made(harness: Harness) -> None:
 
 async def test_runs_are_found_by_their_job(harness: Harness) -> None:
     job, other = await harness.put(a_job()), await harness.put(a_job(a_spec(schedule=every(HOUR))))
-    await harness.advance(MINUTE + SECOND)
+    await harness.advance(MINUTE)
     await harness.fire_due()
     [tick] = await harness.ticks(job.id)
     manual = a_run(job=JobRef(id=job.id, version=1))
@@ -352,8 +352,11 @@ async def test_a_held_run_is_told_as_its_worker_holds_it(harness: Harness) -> No
     asked = [queued.id, running.id, an_id(), cancelled.id, ended.id, running.id]
     first, second, unknown, third, fourth, again = await harness.store.held(asked)
     assert (first, unknown, fourth) == (None, None, None)
-    assert second == again == one
-    assert third == msgspec.structs.replace(two, cancel_requested=True)
+    assert second is not None
+    session = second.session
+    assert session is not None
+    assert second == again == msgspec.structs.replace(one, session=session)
+    assert third == msgspec.structs.replace(two, session=session, cancel_requested=True)
     assert await harness.store.held([]) == []
 
 
@@ -429,6 +432,28 @@ async def test_sessions_are_told_while_they_live(harness: Harness) -> None:
     assert [(row.id, row.running) for row in await harness.store.sessions("worker")] == [(first, 1)]
 
 
+async def test_a_session_is_told_of_also_after_its_end(harness: Harness) -> None:
+    worker, dying = await harness.worker(), await harness.worker(SHORT_LEASE)
+    await harness.submit(*some_runs(2))
+    [held, _] = await harness.claim(worker)
+    [living, _] = await harness.store.sessions("worker")
+    assert await harness.store.session(worker) == living
+    await harness.store.close_session(worker)
+    await harness.advance(2 * SHORT_LEASE)
+    for session, running in ((worker, 2), (dying, 0)):
+        ended = await harness.store.session(session)
+        assert ended is not None
+        assert (ended.id, ended.kind, ended.running) == (session, "worker", running)
+    [found] = await harness.store.held([held.id])
+    assert found is not None
+    assert (found.id, found.session) == (held.id, worker)
+    scheduler = await harness.store.join("one", HOUR)
+    told = await harness.store.session(scheduler)
+    assert told is not None
+    assert told.kind == "scheduler"
+    assert await harness.store.session(SessionId(987_654_321)) is None
+
+
 async def test_a_scheduler_tells_how_many_shards_it_has(harness: Harness) -> None:
     one, two = await harness.store.join("one", HOUR), await harness.store.join("two", HOUR)
     await harness.store.take(one, [0, 1, 2])
@@ -449,3 +474,28 @@ async def test_a_purged_run_is_not_listed(harness: Harness) -> None:
     await harness.succeed(one, other)
     await harness.store.purge([one.id], Author("ops"))
     assert await found(harness) == await found(harness, tag="x") == [other.id]
+
+
+async def test_versions_are_read_from_a_version_on(harness: Harness) -> None:
+    job = a_job(payload=b"1")
+    for number in range(1, 6):
+        await harness.put(msgspec.structs.replace(job, payload=b"%d" % number))
+
+    async def payloads(*, before: int | None = None, limit: int = 100) -> list[bytes]:
+        return [kept.payload for kept in await harness.store.versions(job.id, before=before, limit=limit)]
+
+    assert await payloads() == [b"5", b"4", b"3", b"2", b"1"]
+    assert await payloads(limit=2) == [b"5", b"4"]
+    assert await payloads(before=4, limit=2) == [b"3", b"2"]
+    assert await payloads(before=1) == []
+    assert await payloads(before=2**40, limit=1) == [b"5"]
+
+
+async def test_recurring_jobs_are_counted(harness: Harness) -> None:
+    jobs = [await harness.put(a_job(tenant="acme")) for _ in range(5)]
+    await harness.put(a_job(tenant="beta"))
+    await harness.store.set_jobs_state([jobs[0].id], JobState.PAUSED, Author("ada", "acme"))
+    await harness.store.set_jobs_state([jobs[1].id], JobState.CANCELLED, Author("ada", "acme"))
+    assert await harness.store.count_jobs("acme", 100) == 4
+    assert await harness.store.count_jobs("acme", 3) == 3
+    assert await harness.store.count_jobs("nobody", 3) == 0

@@ -181,3 +181,17 @@ async def test_a_declaration_that_is_refused_uses_no_key(harness: Harness) -> No
     assert put.outcome is PutOutcome.EXISTS
     [free] = await harness.store.put_jobs([a_job(idempotency=Idempotency("job-1", b"other"))])
     assert free.outcome is PutOutcome.CREATED
+
+
+async def test_keys_that_are_used_are_told(harness: Harness) -> None:
+    run, gone = keyed(), keyed("gone")
+    await harness.submit(run, gone, keyed("other", tenant="acme"))
+    await harness.store.put_jobs([a_job(idempotency=Idempotency("job", b"x"))])
+    await harness.store.cancel([gone.id])
+    await harness.store.purge([gone.id], Author("ada"))
+    asked = ["order-1", "gone", "job", "other", "never"]
+    assert await harness.store.used_keys("default", asked) == {"order-1", "job"}
+    assert await harness.store.used_keys("acme", asked) == {"other"}
+    assert await harness.store.used_keys("nobody", asked) == set()
+    await harness.advance(KEYS_KEPT + MINUTE)
+    assert await harness.store.used_keys("default", asked) == set()

@@ -1,5 +1,7 @@
 """What people change: runs that have not started, what is over, and workers that shall leave."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -9,7 +11,7 @@ from mainspring.domain.job import JobState
 from mainspring.domain.run import MAX_TAGS, About, JobRef, NewRun, RunState, settle_release
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import JobFilter, LogReport, RunFilter
-from mainspring.ports.store import Accepted, NewSession, Retention
+from mainspring.ports.store import Accepted, NewSession, Retention, Want
 from tests.support.builders import a_job, a_policy, a_run, a_spec, an_id, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
@@ -154,6 +156,50 @@ async def test_what_has_started_ended_or_is_a_jobs_cannot_be_edited(harness: Har
         assert await harness.store.edit_run(changed(run, payload=b"2", queue="x", delay=DAY), ADA) is None
         assert await harness.store.runs([run.id], payloads=True) == before
     assert await actions(harness) == []
+
+
+async def test_an_edit_of_what_is_not_as_it_was_read_is_a_conflict(harness: Harness) -> None:
+    """Everything that an edit replaces counts; where the run stands by now does not."""
+    changes = (
+        {"payload": b"2"},
+        {"priority": 1},
+        {"queue": "x"},
+        {"task": "x"},
+        {"policy": a_policy(retries=9)},
+        {"about": About(owner="ada")},
+        {"start_within": HOUR},
+        {"deadline": HOUR},
+    )
+    for change in changes:
+        run = a_run(delay=HOUR)
+        await harness.submit(run)
+        [read] = await harness.store.runs([run.id], payloads=True)
+        assert read is not None
+        at = read.due
+        first = await harness.store.edit_run(changed(run, at=at, **change), ADA, was=read)
+        assert first == Accepted(run.id, RunState.SCHEDULED, new=False)
+        before = await harness.store.runs([run.id], payloads=True)
+        second = await harness.store.edit_run(changed(run, at=at + 1), ADA, was=read)
+        assert second == Accepted(run.id, RunState.SCHEDULED, new=False, conflict=True)
+        assert await harness.store.runs([run.id], payloads=True) == before
+        [read] = before
+        assert read is not None
+        await harness.advance(2 * HOUR)
+        await harness.stage()
+        queued = await harness.store.edit_run(changed(run, at=at), ADA, was=read)
+        assert queued == Accepted(run.id, RunState.QUEUED, new=False)
+    edits = [entry for entry in await actions(harness) if entry[1] == "runs.edit"]
+    assert len(edits) == 2 * len(changes)
+
+
+async def test_of_edits_at_the_same_time_one_is_made(harness: Harness) -> None:
+    run = a_run(delay=HOUR)
+    await harness.submit(run)
+    [read] = await harness.store.runs([run.id], payloads=True)
+    answers = await asyncio.gather(
+        *(harness.store.edit_run(changed(run, priority=priority), ADA, was=read) for priority in (1, 2, 3, 4))
+    )
+    assert [answer is not None and answer.conflict for answer in answers].count(False) == 1
 
 
 async def test_a_run_of_another_tenant_is_not_there_to_be_edited(harness: Harness) -> None:
@@ -523,6 +569,15 @@ async def test_draining_takes_nothing_away(harness: Harness) -> None:
     beat = await harness.store.beat(worker, MINUTE, [held.id], [], harness.last_claim(worker))
     assert (beat.returned, beat.cancels) == (0, ())
     await harness.succeed(held)
+
+
+@pytest.mark.parametrize("tenant", [None, "default"])
+async def test_a_drained_worker_gets_nothing_more(harness: Harness, tenant: str | None) -> None:
+    worker, other = await harness.worker(), await harness.worker()
+    await harness.submit(a_run())
+    await harness.store.drain(worker, ADA)
+    assert await harness.store.claim(worker, 1, [Want("default", 1, tenant)]) == []
+    assert len(await harness.store.claim(other, 1, [Want("default", 1, tenant)])) == 1
 
 
 async def test_a_drain_is_audited_once(harness: Harness) -> None:

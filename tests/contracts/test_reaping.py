@@ -85,7 +85,7 @@ async def test_a_buried_workers_success_counts_until_somebody_takes_the_run(harn
     await harness.advance(SHORT_LEASE + SECOND)
     [lost] = await harness.store.lost_runs(10)
     assert await harness.settle(settle_success(held, b"1")) == [Verdict.APPLIED]
-    assert await harness.settle(settle_loss(lost, blamed=False)) == [Verdict.ALREADY]
+    assert await harness.settle(settle_loss(lost, blamed=False)) == [Verdict.FENCED]
     assert await harness.state(held.id) is RunState.SUCCEEDED
 
 
@@ -97,7 +97,7 @@ async def test_a_loss_then_a_late_success_runs_again(harness: Harness) -> None:
     [lost] = await harness.store.lost_runs(10)
     await harness.settle(settle_loss(lost, blamed=False))
     [again] = await harness.claim(await harness.worker())
-    assert await harness.settle(settle_success(held, b"old")) != [Verdict.APPLIED]
+    assert await harness.settle(settle_success(held, b"old")) == [Verdict.FENCED]
     assert await harness.settle(settle_success(again, b"new")) == [Verdict.APPLIED]
     assert (await harness.view(held.id)).result == b"new"
 

@@ -194,3 +194,17 @@ async def test_a_log_is_cut_at_so_many_pieces(harness: Harness) -> None:
     again = await claimed_again(harness, held)
     assert await harness.store.append_log([line(again, "another attempt")]) == [True]
     assert len(await harness.store.log(held.id, 0, MOST_LOG_PIECES + 1)) == MOST_LOG_PIECES
+
+
+async def test_several_logs_are_read_together(harness: Harness) -> None:
+    one, other, quiet = await harness.start(a_run(), a_run(tenant="beta"), a_run())
+    await harness.store.append_log([line(one, "a"), line(other, "x"), line(one, "b"), line(one, "c")])
+    first, second, third = await harness.store.log(one.id, 0, 10)
+    (theirs,) = await harness.store.log(other.id, 0, 10)
+    nowhere = an_id()
+    places = {one.id: first.position, other.id: 0, quiet.id: 0, nowhere: 0}
+    assert await harness.store.logs_after(places, 10) == {one.id: [second, third], other.id: [theirs]}
+    assert await harness.store.logs_after(places, 1) == {one.id: [second], other.id: [theirs]}
+    assert await harness.store.logs_after({one.id: third.position}, 10) == {}
+    assert await harness.store.logs_after({one.id: 2**62}, 10) == {}
+    assert await harness.store.logs_after({}, 10) == {}

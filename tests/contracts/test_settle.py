@@ -218,6 +218,37 @@ async def test_a_settlement_repeated_while_the_next_attempt_runs_does_not_touch_
     assert await harness.settle(succeeded(again)) == [Verdict.APPLIED]
 
 
+@pytest.mark.parametrize("first", EVERY_END)
+async def test_another_outcome_under_a_fence_that_has_settled_does_not_count(
+    harness: Harness, first: Callable[[HeldRun], Settlement]
+) -> None:
+    """A worker that was taken for dead must not be told that its work counts, nor one that gave the run back."""
+    [held] = await harness.start(a_run())
+    settled = first(held)
+    await harness.settle(settled)
+    after = await harness.view(held.id)
+    for end in EVERY_END:
+        same = end(held).outcome is settled.outcome
+        assert await harness.settle(end(held)) == [Verdict.ALREADY if same else Verdict.FENCED]
+    assert await harness.view(held.id) == after
+
+
+async def test_another_outcome_of_an_ended_attempt_does_not_count_while_the_next_one_runs(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    await harness.settle(lost(held))
+    [again] = await harness.claim(await harness.worker())
+    assert await harness.settle(succeeded(held), released(held)) == [Verdict.FENCED, Verdict.FENCED]
+    assert await harness.settle(succeeded(again)) == [Verdict.APPLIED]
+    # The run has succeeded, but not by this one.
+    assert await harness.settle(succeeded(held)) == [Verdict.FENCED]
+
+
+async def test_two_ends_of_one_attempt_in_one_batch(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    verdicts = await harness.settle(succeeded(held), succeeded(held), lost(held))
+    assert verdicts == [Verdict.APPLIED, Verdict.ALREADY, Verdict.FENCED]
+
+
 @pytest.mark.parametrize("end", EVERY_END)
 async def test_an_old_fence_is_refused(harness: Harness, end: Callable[[HeldRun], Settlement]) -> None:
     """The first worker's lease ran out, its beat never said so, and the run has started elsewhere."""
@@ -371,7 +402,7 @@ async def test_a_run_settled_in_another_session_is_settled_all_the_same(harness:
     await harness.advance(MINUTE)
     [found] = await harness.store.lost_runs(10)
     assert await harness.settle(lost(found)) == [Verdict.APPLIED]
-    assert await harness.settle(succeeded(held)) != [Verdict.APPLIED]
+    assert await harness.settle(succeeded(held)) == [Verdict.FENCED]
     assert await harness.state(held.id) is RunState.QUEUED
 
 
@@ -389,7 +420,7 @@ async def test_a_run_that_comes_twice_in_a_batch_ends_once_by_the_fence_that_run
         failed(other_new),
     )
     assert verdicts[1:3] == [Verdict.APPLIED, Verdict.APPLIED]
-    assert Verdict.APPLIED not in (verdicts[0], *verdicts[3:])
+    assert {verdicts[0], *verdicts[3:]} == {Verdict.FENCED}
     for held in (new, other_new):
         view = await harness.view(held.id)
         assert (view.state, view.result) == (RunState.SUCCEEDED, b'"new"')

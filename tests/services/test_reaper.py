@@ -51,7 +51,7 @@ def test_the_runs_of_a_dead_worker_start_elsewhere_within_fifteen_seconds() -> N
             _, (again,) = await world.claim()
         assert (again.id, again.attempt, again.lost) == (run.id, 2, 1)
         assert again.fence > held.fence
-        assert await world.store.settle([settle_success(held, None)]) == [Verdict.ALREADY]
+        assert await world.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
         (attempt,) = await world.store.attempts(run.id)
         assert attempt.outcome is Outcome.LOST
 
@@ -168,7 +168,7 @@ def test_a_hung_attempt_is_taken_from_a_live_worker_and_tried_again() -> None:
         (attempt,) = await world.store.attempts(run.id)
         assert attempt.outcome is Outcome.TIMEOUT
         # Its worker wakes up too late.
-        assert await world.store.settle([settle_success(held, None)]) != [Verdict.APPLIED]
+        assert await world.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
         assert not (await world.store.beat(session, HOUR, [], [], 1)).returned
 
     run_virtual(scenario())

@@ -203,7 +203,9 @@ async def test_an_api_that_is_asked_to_leave_answers_everybody(processes: Proces
         events = asyncio.create_task(client.get("/v1/events"))
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         body = b'{"task": "nobody-knows-it"}'
-        head = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head = (
+            b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        )
         writer.write(head % len(body) + body[:5])
         await asyncio.sleep(0.3)
         asked_at = time.monotonic()

@@ -16,14 +16,15 @@ import pytest
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.bootstrap import Engine
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
-from mainspring.domain.run import MAX_ERROR, MAX_RESULT, NewRun, RunState, RunView
+from mainspring.domain.ids import JobId
+from mainspring.domain.instant import MILLISECOND, SECOND, Micros, parse_instant
+from mainspring.domain.run import MAX_ERROR, MAX_RESULT, JobRef, NewRun, RunState, RunView
 from mainspring.ports.egress import Egress
 from mainspring.settings import Settings
 from mainspring.worker.attempt import Stop
 from mainspring.worker.builtin.tasks import BuiltinTasks
 from mainspring.worker.settings import WorkerSettings
-from tests.support.builders import a_policy, a_run
+from tests.support.builders import a_policy, a_run, an_id
 from tests.support.processes import Processes, kill
 from tests.support.worker_kit import Bench, Tasks
 
@@ -144,8 +145,17 @@ async def test_the_lectures_cleanup_runs_with_its_parameters(tmp_path: Path, mon
     assert "password" not in stdout
     assert set(environment) <= {
         *("PATH", "LANG", "LC_CTYPE", "MAINSPRING_RUN_ID", "MAINSPRING_ATTEMPT", "MAINSPRING_FENCE"),
-        *("MAINSPRING_JOB_ID", "MAINSPRING_TENANT"),
+        *("MAINSPRING_JOB_ID", "MAINSPRING_TICK", "MAINSPRING_TENANT"),
     }
+    assert environment["MAINSPRING_JOB_ID"] == environment["MAINSPRING_TICK"] == ""
+
+
+async def test_a_tick_says_which_one_it_is(tmp_path: Path) -> None:
+    script(tmp_path, "tick.sh", 'printf %s "$MAINSPRING_TICK"')
+    job = JobRef(id=JobId(an_id()), version=1, kind="backfill", scheduled_at=parse_instant("2026-01-02T02:00:00Z"))
+    async with a_worker(tmp_path) as bench:
+        view = await done(bench, msgspec.structs.replace(call(script="tick.sh"), job=job))
+    assert result(view)["stdout"] == "2026-01-02T02:00:00Z"
 
 
 async def test_no_parameter_is_read_by_a_shell_or_passes_for_an_option(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_both_readings_of_an_hour_that_comes_twice_are_told_apart() -> None:
 def test_text_is_rfc_3339_in_utc() -> None:
     assert isoformat(0) == "1970-01-01T00:00:00Z"
     assert isoformat(1_500_000) == "1970-01-01T00:00:01.500000Z"
+    assert isoformat(2**62) == "9999-12-31T23:59:59Z"
     assert parse_instant("1970-01-01T01:00:01+01:00") == SECOND
 
 

@@ -8,12 +8,13 @@ import pytest
 
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import SECOND
-from mainspring.domain.run import MAX_RESULT, RunState, RunView
+from mainspring.domain.ids import JobId
+from mainspring.domain.instant import SECOND, parse_instant
+from mainspring.domain.run import MAX_RESULT, JobRef, RunState, RunView
 from mainspring.ports.egress import Answer, NoAnswer, Outgoing
 from mainspring.worker.builtin.tasks import BuiltinTasks
 from mainspring.worker.settings import WorkerSettings
-from tests.support.builders import a_policy, a_run
+from tests.support.builders import a_policy, a_run, an_id
 from tests.support.worker_kit import Bench, Tasks
 
 URL = "https://hooks.example/a?token=secret"
@@ -43,9 +44,9 @@ async def a_worker(egress: FakeEgress) -> AsyncIterator[Callable[..., Awaitable[
     bench = Bench(SystemClock(), Tasks(BuiltinTasks().handlers(lambda: egress)), WorkerSettings())
     await bench.worker.start()
 
-    async def run(retries: int = 0, **payload: object) -> RunView:
+    async def run(retries: int = 0, job: JobRef | None = None, **payload: object) -> RunView:
         policy = a_policy(retries=retries, pause=0)
-        run = a_run(task="http", payload=msgspec.json.encode(payload), policy=policy)
+        run = a_run(task="http", payload=msgspec.json.encode(payload), policy=policy, job=job)
         (run_id,) = await bench.submit(run)
         return await bench.until(run_id, RunState.SCHEDULED, RunState.SUCCEEDED, RunState.FAILED, within=5 * SECOND)
 
@@ -78,6 +79,14 @@ async def test_a_body_is_posted_as_json_with_who_asks() -> None:
         "X-Mainspring-Attempt": "1",
         "X-Mainspring-Fence": str(view.fence),
     }
+
+
+async def test_a_tick_says_which_one_it_is() -> None:
+    egress = FakeEgress(answered())
+    tick = JobRef(id=JobId(an_id()), version=1, kind="backfill", scheduled_at=parse_instant("2026-01-02T02:00:00Z"))
+    async with a_worker(egress) as run:
+        await run(url=URL, job=tick)
+    assert egress.sent[0].headers["X-Mainspring-Tick"] == "2026-01-02T02:00:00Z"
 
 
 async def test_without_a_body_it_gets_and_a_text_goes_as_it_is() -> None:

@@ -1,9 +1,9 @@
 """The ASGI application: every operation behind the same door."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from typing import Any, TypeAlias, cast
 from urllib.parse import parse_qsl
@@ -21,6 +21,7 @@ from mainspring.api.openapi import document
 from mainspring.api.operation import Answer, Call, Operation, Resource
 from mainspring.api.problems import MEDIA_TYPE, Missing, Problem, Refused, problem_of
 from mainspring.api.resources import RESOURCES
+from mainspring.api.token_rules import is_loopback
 from mainspring.domain.access import Principal
 from mainspring.domain.errors import MainspringError
 from mainspring.domain.instant import SECOND
@@ -29,8 +30,14 @@ _log = structlog.get_logger("mainspring.api")
 Door: TypeAlias = Callable[["Asked", Send], Awaitable[None]]
 RawHeaders: TypeAlias = list[tuple[bytes, bytes]]
 _encoder = msgspec.json.Encoder()
-#: Whoever sends slowly holds what others could use. For operations that have no time of their own for all of it.
+#: Whoever sends slowly holds what others could use: each of these pieces has so long to come, and the whole so long.
+_PIECE_BYTES = 256 * 1024
+_PIECE_SECONDS = 5
 _BODY_SECONDS = 30
+#: So much of a body is not counted: who sends little is not refused because others send much.
+_UNCOUNTED = 64 * 1024
+#: Who is sent away, and does not read, is not waited for.
+_GOODBYE_SECONDS = 1
 _HEADERS = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
@@ -47,7 +54,7 @@ def make_app(api: Api, resources: Sequence[Resource] = RESOURCES) -> Litestar:
     return Litestar(
         [_route(api, path, operations) for path, operations in by_path.items()],
         openapi_config=None,
-        exception_handlers={Exception: _answer_elsewhere},
+        exception_handlers={Exception: partial(_answer_elsewhere, api)},
         logging_config=None,
     )
 
@@ -66,21 +73,21 @@ class Gone(Exception):
 class Asked:
     """A request, as the server hands it over."""
 
-    __slots__ = ("_receive", "headers", "scope")
+    __slots__ = ("_more", "_receive", "headers", "scope")
 
     def __init__(self, scope: HTTPScope, receive: Receive) -> None:
         self.scope = scope
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self._receive = receive
+        self._more = True
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body, as it comes."""
-        more = True
-        while more:
+        """The body, as it comes; what has not come yet."""
+        while self._more:
             message: Any = await self._receive()
             if message["type"] == "http.disconnect":
                 raise Gone
-            more = message.get("more_body", False)
+            self._more = message.get("more_body", False)
             yield message.get("body", b"")
 
     async def left(self) -> None:
@@ -98,10 +105,16 @@ def _route(api: Api, path: str, operations: list[Operation]) -> ASGIRouteHandler
     doors: dict[str, Door] = {operation.method: _door(api, operation) for operation in operations}
     allowed = ", ".join(sorted(doors))
 
+    # Probes may ask without wanting to hear.
+    is_probe = any(operation.method == "GET" and operation.permission is None for operation in operations)
+
     async def handle(scope: HTTPScope, receive: Receive, send: Send) -> None:
         asked = Asked(scope, receive)
         door = doors.get(scope["method"])
+        if scope["method"] == "HEAD" and is_probe:
+            door, send = doors["GET"], _without_body(send)
         if door is None:
+            api.metrics.count("none", 405)
             problem = Problem(title="Method not allowed", status=405, hint=allowed)
             await _send(send, 405, _raw({**_HEADERS, "allow": allowed}, MEDIA_TYPE), _encoder.encode(problem))
         else:
@@ -120,7 +133,6 @@ def _route(api: Api, path: str, operations: list[Operation]) -> ASGIRouteHandler
 
 def _door(api: Api, operation: Operation) -> Door:
     """Who asks, whether they may, what they ask; then the handler."""
-    requests = {status: api.metrics.requests.labels(operation.name, str(status)) for status in operation.answers}
     latency = api.metrics.latency.labels(operation.name)
     usual_headers = _raw(_HEADERS, operation.media_type)
 
@@ -140,15 +152,17 @@ def _door(api: Api, operation: Operation) -> Door:
         except Gone:
             return
         except Exception as error:
-            await _send_error(send, asked, error)
+            problem, headers = _told(asked, error)
+            api.metrics.count(operation.name, problem.status)
+            await _send(send, problem.status, _raw(headers, MEDIA_TYPE), _encoder.encode(problem))
             return
-        headers = usual_headers if not answer.headers else _raw({**_HEADERS, **answer.headers}, operation.media_type)
+        api.metrics.count(operation.name, answer.status)
+        raw = usual_headers if not answer.headers else _raw({**_HEADERS, **answer.headers}, operation.media_type)
         if operation.streams:
-            await _stream(send, asked, headers, answer.body)
+            await _stream(send, asked, raw, answer.body, api.auth.no_longer(asked.headers))
             return
-        requests[answer.status].inc()
         latency.observe((api.clock.monotonic() - began) / SECOND)
-        await _send(send, answer.status, headers, content)
+        await _send(send, answer.status, raw, content)
 
     async def let_in(asked: Asked) -> Answer:
         principal = api.nobody
@@ -156,40 +170,55 @@ def _door(api: Api, operation: Operation) -> Door:
             principal = await _principal(api, asked)
             if not principal.may(operation.permission):
                 raise Refused(403, "Forbidden", f"{principal.role.value}s may not {operation.permission.value}")
-        size = _size(asked, operation)
+        length = asked.headers.get("content-length", "")
+        if length.isdigit() and int(length[:20]) > operation.largest_body:
+            raise _too_large(operation)
+        held = _Bytes(api, principal)
         try:
-            if operation.permission is not None:
-                api.buckets.take(principal.name)
-            api.bodies.take(size)
-        except Refused:
-            await _pass_over(asked)
-            raise
-        try:
+            try:
+                if operation.permission is not None:
+                    api.buckets.take(principal.name)
+                data = await _body(asked, operation, held)
+            except Refused as refused:
+                if refused.problem.status in (429, 503):
+                    await _pass_over(asked)
+                raise
             given = asked.scope["query_string"]
             query = operation.read_query(parse_qsl(given.decode("latin-1"), keep_blank_values=True) if given else [])
-            body = operation.read_body(await _body(asked, operation))
-            return await operation.handler(api, Call(principal, asked.scope["path_params"], query, body, asked.headers))
+            body = operation.read_body(data)
+            call = Call(
+                operation.permission, principal, asked.scope["path_params"], query, body, asked.headers, asked.left
+            )
+            return await operation.handler(api, call)
         finally:
-            api.bodies.give_back(size)
+            held.give_back()
 
     return enter
 
 
-def _content(operation: Operation, answer: Answer) -> bytes:
-    if answer.raw is not None:
-        return answer.raw
-    return b"" if operation.streams else _encoder.encode(answer.body)
+class _Bytes:
+    """What has come of one body, and takes room until it is answered."""
 
+    __slots__ = ("_api", "_principal", "_size", "_taken")
 
-def _size(asked: Asked, operation: Operation) -> int:
-    """The size of a body. One that does not say it may have the largest; what says more is refused, and not read."""
-    length = asked.headers.get("content-length", "")
-    if length.isdigit():
-        size = int(length[:20])
-        if size > operation.largest_body:
-            raise _too_large(operation)
-        return size
-    return operation.largest_body if "transfer-encoding" in asked.headers else 0
+    def __init__(self, api: Api, principal: Principal) -> None:
+        self._api = api
+        self._principal = principal
+        self._size = 0
+        self._taken = 0
+
+    def add(self, size: int) -> int:
+        """How much it is by now. Refused when there is no room for it."""
+        self._size += size
+        more = max(self._size - _UNCOUNTED, 0) - self._taken
+        if more:
+            self._api.bodies.take(self._principal, more)
+            self._taken += more
+        return self._size
+
+    def give_back(self) -> None:
+        if self._taken:
+            self._api.bodies.give_back(self._principal, self._taken)
 
 
 def _too_large(operation: Operation) -> Refused:
@@ -207,12 +236,42 @@ def _late(operation: Operation) -> Refused:
 
 
 async def _principal(api: Api, asked: Asked) -> Principal:
+    if not api.auth.required:
+        _refuse_other_sites(asked)
     try:
         return await api.auth.principal(asked.headers)
     except Refused:
         client = asked.scope.get("client")
         api.refuse_guessing(client[0] if client else "", asked.headers.get("x-forwarded-for"))
         raise
+
+
+def _refuse_other_sites(asked: Asked) -> None:
+    """Where nobody is asked who they are, a browser on this machine must not lend a foreign page its hands: neither
+    under a name that leads here (DNS rebinding) nor by a request that a page sends across (CSRF)."""
+    host = asked.headers.get("host", "")
+    if not is_loopback(_name_in(host)):
+        raise Refused(
+            403,
+            "Forbidden",
+            f"without authentication only local names are answered, not {host[:100]!r}",
+            hint="ask localhost, or set auth.mode = keys",
+        )
+    origin = asked.headers.get("origin")
+    if origin is not None and asked.scope["method"] != "GET" and origin.partition("://")[2] != host:
+        raise Refused(
+            403,
+            "Forbidden",
+            f"without authentication nothing is changed for pages of {origin[:100]!r}",
+            hint="set auth.mode = keys",
+        )
+
+
+def _name_in(host: str) -> str:
+    """The name or the address in a header ``Host``, without the port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()
 
 
 async def _pass_over(asked: Asked) -> None:
@@ -223,18 +282,11 @@ async def _pass_over(asked: Asked) -> None:
                 pass
 
 
-async def _body(asked: Asked, operation: Operation) -> bytes:
+async def _body(asked: Asked, operation: Operation, held: _Bytes) -> bytes:
     encoding = asked.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise Refused(415, "Unsupported media type", f"bodies in {encoding[:20]} are not read", hint="send it as it is")
-    if operation.within is not None:
-        body = await _whole(asked, operation)
-    else:
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                body = await _whole(asked, operation)
-        except TimeoutError:
-            raise Refused(408, "Request timeout", f"the body did not come within {_BODY_SECONDS} s") from None
+    body = await _whole(asked, operation, held)
     if body and operation.method in ("POST", "PUT", "PATCH"):
         kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
@@ -242,14 +294,28 @@ async def _body(asked: Asked, operation: Operation) -> bytes:
     return body
 
 
-async def _whole(asked: Asked, operation: Operation) -> bytes:
+async def _whole(asked: Asked, operation: Operation, held: _Bytes) -> bytes:
     parts: list[bytes] = []
-    size = 0
-    async for chunk in asked.chunks():
-        size += len(chunk)
-        if size > operation.largest_body:
-            raise _too_large(operation)
-        parts.append(chunk)
+    expected = _PIECE_BYTES
+    time = asyncio.get_running_loop().time
+    end = time() + _BODY_SECONDS
+    try:
+        async with asyncio.timeout(_PIECE_SECONDS) as pace:
+            async for chunk in asked.chunks():
+                size = held.add(len(chunk))
+                if size > operation.largest_body:
+                    raise _too_large(operation)
+                parts.append(chunk)
+                if size >= expected:
+                    expected = size + _PIECE_BYTES
+                    pace.reschedule(min(time() + _PIECE_SECONDS, end))
+    except TimeoutError:
+        raise Refused(
+            408,
+            "Request timeout",
+            f"the body did not come within {_BODY_SECONDS} s, or {_PIECE_BYTES >> 10} KiB of it within "
+            f"{_PIECE_SECONDS} s",
+        ) from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -259,16 +325,20 @@ async def _send(send: Send, status: int, headers: RawHeaders, content: bytes) ->
     await send({"type": "http.response.body", "body": content, "more_body": False})
 
 
-async def _stream(send: Send, asked: Asked, headers: RawHeaders, source: AsyncIterator[bytes]) -> None:
-    """Until it ends, or whoever listens leaves."""
+async def _stream(
+    send: Send, asked: Asked, headers: RawHeaders, source: AsyncIterator[bytes], no_longer: Coroutine[Any, Any, None]
+) -> None:
+    """Until it ends, or whoever listens leaves, or may not any more."""
+    last: Any = {"type": "http.response.body", "body": b"", "more_body": False}
 
     async def pump() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for chunk in source:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send(last)
 
-    tasks = [asyncio.create_task(pump()), asyncio.create_task(asked.left())]
+    refused = asyncio.create_task(no_longer)
+    tasks = [asyncio.create_task(pump()), asyncio.create_task(asked.left()), refused]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -278,18 +348,31 @@ async def _stream(send: Send, asked: Asked, headers: RawHeaders, source: AsyncIt
         for error in ended:
             if isinstance(error, Exception):
                 _log.warning("a stream broke off", path=asked.scope["path"], error=repr(error))
+    if refused.done() and not refused.cancelled():
+        with suppress(Exception):
+            await asyncio.wait_for(send(last), _GOODBYE_SECONDS)
 
 
-async def _send_error(send: Send, asked: Asked, error: Exception) -> None:
+def _without_body(send: Send) -> Send:
+    async def send_head(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            message["body"] = b""
+        await send(message)
+
+    return send_head
+
+
+def _told(asked: Asked, error: Exception) -> tuple[Problem, Mapping[str, str]]:
+    """What whoever asked is told of an error, and with which headers."""
     problem, headers = problem_of(error)
     if not isinstance(error, MainspringError):
         _log.exception("a request failed", path=asked.scope["path"], exc_info=error)
     if problem.status == 401:
         headers = {**headers, "www-authenticate": "Bearer"}
-    await _send(send, problem.status, _raw({**_HEADERS, **headers}, MEDIA_TYPE), _encoder.encode(problem))
+    return problem, {**_HEADERS, **headers}
 
 
-def _answer_elsewhere(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def _answer_elsewhere(api: Api, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """What no door was found for."""
     headers = dict(_HEADERS)
     match error:
@@ -303,6 +386,7 @@ def _answer_elsewhere(request: Request[Any, Any, Any], error: Exception) -> Resp
         case _:
             problem, _ = problem_of(error)
             _log.exception("a request failed", path=request.scope["path"], exc_info=error)
+    api.metrics.count("none", problem.status)
     return Response(_encoder.encode(problem), status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 
 

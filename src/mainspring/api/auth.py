@@ -16,14 +16,17 @@ from mainspring.domain.access import (
     read_key,
     write_key,
 )
+from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.ports.access import Access
 from mainspring.ports.clock import Clock
 from mainspring.ports.wakeups import Wakeups
 from mainspring.runtime.service import TickingService
 
-#: A key that was revoked is refused after this long at the latest.
-KEY_CACHED: Micros = 5 * SECOND
+#: A key that was revoked is refused after this long at the latest, and whatever it follows has ended.
+REFUSED_WITHIN: Micros = 5 * SECOND
+_KEY_CACHED: Micros = 3 * SECOND
+_ASKED_AGAIN: Micros = 3 * SECOND // 2
 _MISS_CACHED: Micros = SECOND
 #: How often the store is told which keys were used.
 _NOTED_EVERY: Micros = 10 * SECOND
@@ -71,6 +74,18 @@ class Authenticator:
             raise _unauthorized("these credentials are not valid", "unknown, expired or revoked")
         return found
 
+    async def no_longer(self, headers: Mapping[str, str]) -> None:
+        """Returns when these credentials are not valid any more: for whatever goes on for long."""
+        while True:
+            await self._clock.sleep(_ASKED_AGAIN)
+            try:
+                await self.principal(headers)
+            except Refused:
+                return
+            except StoreUnavailable:
+                # Nobody can say. What was valid stays so until somebody can.
+                continue
+
     async def _by_key(self, token: str) -> Principal | None:
         read = read_key(token)
         if read is None:
@@ -82,7 +97,7 @@ class Authenticator:
             key = await self._store.key(identifier)
             if len(self._keys) >= _REMEMBERED:
                 self._keys.clear()
-            known = (key, now + (_MISS_CACHED if key is None else KEY_CACHED))
+            known = (key, now + (_MISS_CACHED if key is None else _KEY_CACHED))
             self._keys[identifier] = known
         key = known[0]
         if key is None or not key.is_valid(secret, self._clock.now()):

@@ -8,21 +8,23 @@ import msgspec
 
 from mainspring.api.auth import Authenticator
 from mainspring.api.hub import Hub
-from mainspring.api.limits import Buckets, Room
+from mainspring.api.limits import Buckets, Counted, Room
 from mainspring.api.metrics import Metrics
 from mainspring.api.problems import Refused
 from mainspring.api.proxies import Network, address_of
 from mainspring.api.sse import Stream
+from mainspring.api.tail import LogTail
+from mainspring.api.waiting import Lines
 from mainspring.control.jobs import Jobs
 from mainspring.domain.access import Principal, Quotas, Role
 from mainspring.domain.errors import Invalid, StoreUnavailable
-from mainspring.domain.explain import Facts
-from mainspring.domain.ids import JobId, RunId, SessionId, derived_id, shard_of
+from mainspring.domain.explain import Facts, PausedBy
+from mainspring.domain.ids import RunId, SessionId, derived_id, shard_of
 from mainspring.domain.instant import MINUTE, SECOND, Micros
-from mainspring.domain.job import JobState
+from mainspring.domain.job import NewJob
 from mainspring.domain.run import JobRef, NewRun, RunState, RunView
 from mainspring.ports.access import Access
-from mainspring.ports.catalog import Catalog, JobFilter, Pause, Reads, Reports, RunFilter, SessionView
+from mainspring.ports.catalog import Catalog, Pause, Reads, Reports, RunFilter, SessionView
 from mainspring.ports.clock import Clock
 from mainspring.ports.operations import Operations
 from mainspring.ports.store import Store
@@ -33,12 +35,16 @@ T = TypeVar("T")
 
 #: What changes rarely is asked for this often: a new quota holds after this long.
 _REMEMBERED: Micros = 2 * SECOND
-#: Bytes of the bodies of all requests that are under way: the largest batch, and half as much besides. What is made of
-#: them takes several times as much memory.
-MOST_BYTES = 96 * 1024 * 1024
+#: Bytes of the bodies of all requests that are under way: twice the largest batch. What is made of them takes several
+#: times as much memory.
+MOST_BYTES = 128 * 1024 * 1024
 #: Streams of server-sent events, and claims that wait for work.
 MOST_STREAMS = 1_000
 MOST_POLLS = 1_000
+#: Where there are principals, one may have such a part of these: the largest batch, and a quarter.
+_BYTES_EACH = MOST_BYTES // 2
+_STREAMS_EACH = MOST_STREAMS // 4
+_POLLS_EACH = MOST_POLLS // 4
 #: A probe is answered within this time, also when the store does not answer.
 _PROBE_SECONDS = 2
 _RATE_OVER: Micros = 5 * MINUTE
@@ -121,6 +127,7 @@ class Api:
         self.auth = auth
         self.buckets = buckets
         self.hub = hub
+        self.tail = LogTail(store, clock)
         self.metrics = metrics
         self.health = health
         self._tasks = tasks
@@ -132,13 +139,18 @@ class Api:
         #: The document of this API, and the page made of it.
         self.openapi = b""
         self.docs = b""
-        self.bodies = Room("bytes of requests", MOST_BYTES)
-        self.streams = Room("streams", MOST_STREAMS)
-        self.polls = Room("waiting claims", MOST_POLLS)
+        # Without authentication everybody is the same, and there is nobody to share with.
+        shared = auth.required
+        self.bodies = Room("bytes of requests", MOST_BYTES, _BYTES_EACH if shared else None)
+        self.streams = Room("streams", MOST_STREAMS, _STREAMS_EACH if shared else None)
+        self.polls = Room("waiting claims", MOST_POLLS, _POLLS_EACH if shared else None)
+        self.lines = Lines()
         self._workers = Remembered(lambda: store.sessions("worker"), clock)
         self._known_tasks = Remembered(self._read_tasks, clock)
         self._quotas = Remembered(self._read_quotas, clock)
         self._submits: dict[str, Buckets] = {}
+        self._queued = Counted(self._count_queued, clock)
+        self._recurring = Counted(store.count_jobs, clock)
 
     def scope(self, principal: Principal, asked: str | None) -> str | None:
         """The tenant whose things are listed. Of another's there is nothing to be seen."""
@@ -151,6 +163,7 @@ class Api:
         """The process is about to stop: say so to probes, end what streams and what waits."""
         self.leaving = True
         self.hub.let_go()
+        self.tail.let_go()
 
     async def readiness(self) -> tuple[bool, Mapping[str, object]]:
         """Whether requests should be sent here; how the process is, and what is wrong. Anybody may see this."""
@@ -163,73 +176,86 @@ class Api:
             # Not in the words of the driver: they name hosts and users.
             problems.append("the store does not answer")
         else:
-            found["clock_offset_ms"] = round((now - self.clock.now()) / 1_000, 1)
+            found["clockOffsetMs"] = round((now - self.clock.now()) / 1_000, 1)
         if problems:
             found.update(status="unavailable", problems=problems)
         return not problems, found
 
-    def stream(self, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    def stream(self, listener: Principal, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """A stream of events for one listener. Refused when there are too many."""
-        return Stream(source, self.streams)
+        return Stream(source, self.streams, listener)
 
     def seen_by(self, principal: Principal) -> Reads:
         """The store as the caller may look at it: whatever is read for people is read here."""
         return self.store.seen_by(principal.tenant)
 
-    async def workers(self) -> list[SessionView]:
-        """Live workers, as of a moment ago."""
-        return await self._workers.get()
+    async def workers(self, tenant: str | None) -> list[SessionView]:
+        """Live workers that take runs of a tenant, or all, as of a moment ago."""
+        return [worker for worker in await self._workers.get() if tenant is None or worker.serves in ("", tenant)]
+
+    def worker_came(self) -> None:
+        """Whoever registers here is seen here at once."""
+        self._workers.forget()
 
     async def session(self, session: SessionId) -> SessionView | None:
-        """A worker by its id. What is asked of it does not change while it lives; whether it does, the store says."""
-        found = await self._worker(session)
-        if found is None:
-            # It may have registered just now, perhaps elsewhere.
-            self._workers.forget()
-            found = await self._worker(session)
-        return found
-
-    async def _worker(self, session: SessionId) -> SessionView | None:
-        return next((worker for worker in await self._workers.get() if worker.id == session), None)
+        """A worker by its id, also one that has died. What is asked of it here never changes; whether it lives, the
+        store says."""
+        known = next((worker for worker in await self._workers.get() if worker.id == session), None)
+        return known or await self.store.session(session)
 
     def refuse_guessing(self, peer: str, forwarded_for: str | None) -> None:
         """Somebody gave wrong credentials, or none."""
         self.strangers.take(address_of(peer, forwarded_for, self._proxies))
 
-    async def check_task(self, task: str, payload: bytes) -> None:
-        """Refuse a built-in task that is off here, or could never run. A worker that offers the task knows better."""
-        if task not in await self._known_tasks.get():
+    def reach(self, principal: Principal, queue: str) -> None:
+        """Refuse who is bound to other queues than what they want to change."""
+        if not principal.reaches([queue]):
+            raise Refused(403, "Forbidden", f"this key does not reach queue {queue!r}")
+
+    async def _check_task(self, tenant: str, task: str, payload: bytes) -> None:
+        """Refuse a built-in task that could never run. One that is off here may be on where a worker offers it, or an
+        application's own."""
+        if task in self._tasks.names or not await self._is_known(tenant, task):
             self._tasks.check(task, payload)
 
-    async def warnings(self, task: str) -> list[str]:
+    async def _is_known(self, tenant: str, task: str) -> bool:
+        """Whether a live worker that takes runs of the tenant knows the task."""
+        known = await self._known_tasks.get()
+        return task in known.get("", ()) or task in known.get(tenant, ())
+
+    async def warnings(self, tenant: str, task: str) -> list[str]:
         """What the caller should know about a job that was accepted."""
-        if task in await self._known_tasks.get():
+        if await self._is_known(tenant, task):
             return []
         return [f"no live worker knows task {task!r}; it waits until one does"]
 
     async def quotas(self, tenant: str) -> Quotas:
         return (await self._quotas.get()).get(tenant, _NO_QUOTAS)
 
-    async def _read_tasks(self) -> frozenset[str]:
-        return frozenset(task for worker in await self.workers() for task in worker.tasks)
+    async def _read_tasks(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for worker in await self._workers.get():
+            found.setdefault(worker.serves, set()).update(worker.tasks)
+        return found
 
     async def _read_quotas(self) -> dict[str, Quotas]:
         return {item.name: item.quotas for item in await self.store.tenants()}
 
-    async def admit(self, principal: Principal, tenant: str, queue: str, payload: bytes) -> None:
-        """One run, or refuse it for what the caller's key or the tenant's quotas do not allow."""
-        self.check(principal, await self.quotas(tenant), queue, payload)
-        (await self.room_for_runs(tenant, 1)).insist()
+    async def admit(self, principal: Principal, run: NewRun) -> None:
+        """One run, or refuse it for what cannot run here, or the caller's key or the tenant's quotas do not allow."""
+        await self.check(principal, run.tenant, run.queue, run.task, run.payload)
+        (await self.room_for_runs(run.tenant, 1)).insist()
 
-    async def admit_job(self, principal: Principal, tenant: str, queue: str, payload: bytes) -> None:
+    async def admit_job(self, principal: Principal, job: NewJob) -> None:
         """One recurring job, or refuse it likewise."""
-        self.check(principal, await self.quotas(tenant), queue, payload)
-        (await self.room_for_jobs(tenant, 1)).insist()
+        await self.check(principal, job.tenant, job.spec.queue, job.spec.task, job.payload)
+        (await self.room_for_jobs(job.tenant, 1)).insist()
 
-    def check(self, principal: Principal, quotas: Quotas, queue: str, payload: bytes) -> None:
-        """What can be said of a job without counting any."""
-        if principal.queues and queue not in principal.queues:
-            raise Refused(403, "Forbidden", f"this key does not reach queue {queue!r}")
+    async def check(self, principal: Principal, tenant: str, queue: str, task: str, payload: bytes) -> None:
+        """What can be said of anything new or changed without counting."""
+        self.reach(principal, queue)
+        await self._check_task(tenant, task, payload)
+        quotas = await self.quotas(tenant)
         if quotas.payload_bytes is not None and len(payload) > quotas.payload_bytes:
             raise Invalid("payload", f"is {len(payload)} bytes", f"the quota is {quotas.payload_bytes}")
 
@@ -238,30 +264,25 @@ class Api:
         quotas = await self.quotas(tenant)
         if quotas.queued is None or not wanted:
             return self._submitted(tenant, quotas, wanted)
-        queued = RunFilter(tenant=tenant, states=frozenset({RunState.QUEUED}))
-        left = quotas.queued - await self.store.count_runs(queued, quotas.queued)
+        left = await self._queued.left(tenant, quotas.queued, wanted)
         why = Refused(429, "Quota reached", f"the tenant may have {quotas.queued} queued runs", retry_after=5)
-        return self._submitted(tenant, quotas, wanted, left, why)
+        admitted = self._submitted(tenant, quotas, wanted, left, why)
+        self._queued.add(tenant, admitted.count)
+        return admitted
 
     async def room_for_jobs(self, tenant: str, wanted: int) -> Admitted:
         """The same for recurring jobs."""
         quotas = await self.quotas(tenant)
         if quotas.jobs is None or not wanted:
             return self._submitted(tenant, quotas, wanted)
-        left = quotas.jobs - await self._count_jobs(tenant, quotas.jobs)
+        left = await self._recurring.left(tenant, quotas.jobs, wanted)
         why = Refused(429, "Quota reached", f"the tenant may have {quotas.jobs} recurring jobs", retry_after=60)
-        return self._submitted(tenant, quotas, wanted, left, why)
+        admitted = self._submitted(tenant, quotas, wanted, left, why)
+        self._recurring.add(tenant, admitted.count)
+        return admitted
 
-    async def _count_jobs(self, tenant: str, at_most: int) -> int:
-        wanted = JobFilter(tenant=tenant, states=frozenset({JobState.SCHEDULED, JobState.PAUSED}))
-        count, after = 0, None
-        while count < at_most:
-            page = await self.store.list_jobs(wanted, after, min(at_most - count, 1_000))
-            count += len(page.items)
-            if page.after is None:
-                break
-            after = JobId(page.after)
-        return count
+    async def _count_queued(self, tenant: str, at_most: int) -> int:
+        return await self.store.count_runs(RunFilter(tenant=tenant, states=frozenset({RunState.QUEUED})), at_most)
 
     def _submitted(
         self, tenant: str, quotas: Quotas, wanted: int, left: int | None = None, why: Refused | None = None
@@ -308,7 +329,8 @@ class Api:
             return Facts(now=now, scheduled_by_somebody=bool(await self.store.sessions("scheduler")))
         if run.state is not RunState.QUEUED:
             return Facts(now=now)
-        workers = [worker for worker in await self.workers() if run.queue in worker.queues and not worker.draining]
+        serving = await self.workers(run.tenant)
+        workers = [worker for worker in serving if run.queue in worker.queues and not worker.draining]
         minutes = await self.store.minutes(None, now - _RATE_OVER, now)
         ended = sum(m.succeeded + m.failed + m.cancelled for m in minutes if m.queue == run.queue)
         return Facts(
@@ -321,11 +343,11 @@ class Api:
         )
 
 
-def paused(pauses: Sequence[Pause], tenant: str, queue: str) -> str | None:
+def paused(pauses: Sequence[Pause], tenant: str, queue: str) -> PausedBy | None:
     """Why runs of this tenant and queue are not claimed; None: they are."""
     for pause in pauses:
         if pause.tenant in (None, tenant) and pause.queue in (None, queue):
-            return pause.why
+            return PausedBy(tenant=pause.tenant, queue=pause.queue, why=pause.why)
     return None
 
 

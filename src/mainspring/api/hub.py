@@ -10,10 +10,10 @@ import structlog
 
 from mainspring.api.sse import event, keep_alive
 from mainspring.domain.errors import NotFound, StoreUnavailable
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros, isoformat
+from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros, isoformat
 from mainspring.ports.catalog import Catalog
 from mainspring.ports.clock import Clock
-from mainspring.ports.store import EventBatch, Outbox
+from mainspring.ports.store import EVENTS_KEPT, EventBatch, Outbox
 
 _log = structlog.get_logger("mainspring.api.events")
 
@@ -21,12 +21,15 @@ _log = structlog.get_logger("mainspring.api.events")
 _PAUSE: Micros = 100 * MILLISECOND
 _PAUSE_PER_FOLLOWER: Micros = 2 * MILLISECOND
 _BATCHES = 1_000
-#: After the last follower left, changes are written down for this long, so that a broken connection loses nothing.
-LINGER: Micros = 60 * SECOND
+#: After the last follower left, changes are written down for as long as they are kept, so that a broken connection
+#: loses nothing.
+LINGER: Micros = EVENTS_KEPT
 _ATTACH_EVERY: Micros = 10 * SECOND
 #: Who is behind by so many messages is sent away, and comes again with its ``Last-Event-ID``.
 _MOST_WAITING = 256
 _QUIET: Micros = 15 * SECOND
+#: Who is told nothing is told the position this often: an old one cannot be resumed at.
+_POSITION_EVERY: Micros = 2 * MINUTE
 #: An event says how many runs there were and names the first; so many, and fewer the more there are to tell: a thousand
 #: followers of a busy system would be sent tens of megabytes of ids a second that nobody reads.
 _NAMED = 1_000
@@ -38,10 +41,12 @@ class HubStore(Catalog, Outbox, Protocol):
 
 
 class _Follower:
-    __slots__ = ("bell", "gone", "tenant", "waiting")
+    __slots__ = ("bell", "gone", "placed_at", "tenant", "waiting")
 
-    def __init__(self, tenant: str | None) -> None:
+    def __init__(self, tenant: str | None, now: Micros) -> None:
         self.tenant = tenant
+        #: When it was last told a position.
+        self.placed_at = now
         self.waiting: deque[bytes] = deque()
         self.bell = asyncio.Event()
         self.gone = False
@@ -83,12 +88,8 @@ class Hub:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        # The reader stays attached until its time is over: whoever followed here resumes elsewhere, or here later.
         self.let_go()
-        if self._attached_at is not None:
-            try:
-                await self._store.detach_reader(self._reader)
-            except StoreUnavailable:
-                _log.debug("the reader was not detached")
 
     def let_go(self) -> None:
         """End all streams, also those that begin after this."""
@@ -99,7 +100,7 @@ class Hub:
 
     async def follow(self, tenant: str | None, last_seen: str | None) -> AsyncIterator[bytes]:
         """Events of a tenant, or of all, from now on or from where somebody stopped."""
-        follower = _Follower(tenant)
+        follower = _Follower(tenant, self._clock.monotonic())
         try:
             if last_seen is not None:
                 # What was missed comes from the store, up to where the hub is; then the hub goes on.
@@ -121,10 +122,16 @@ class Hub:
             self._left_at = self._clock.monotonic()
 
     async def _join(self, follower: _Follower) -> None:
-        await self._attach()
-        if self._position is None:
-            _, self._position = await self._store.events_after(None, 1)
+        await self._begin()
         self._add(follower)
+
+    async def _begin(self) -> None:
+        """Begin at the newest position, unless there are followers already."""
+        await self._attach()
+        if self._position is None or not self._followers:
+            _, newest = await self._store.events_after(None, 1)
+            if self._position is None or not self._followers:
+                self._position = newest
 
     def _add(self, follower: _Follower) -> None:
         self._followers[follower] = None
@@ -132,17 +139,15 @@ class Hub:
 
     async def _missed(self, follower: _Follower, last_seen: str) -> AsyncIterator[bytes]:
         """What came after a position, up to where the hub stands at a moment when the follower can join it."""
-        await self._attach()
-        if self._position is None:
-            _, self._position = await self._store.events_after(None, 1)
+        await self._begin()
         position = last_seen
         while True:
             hub_at = self._position
             try:
                 batches, _ = await self._store.events_after(position, _BATCHES)
             except NotFound:
-                yield event("gap", b'{"reason":"too long ago: events in between are gone"}')
                 self._add(follower)
+                yield event("gap", b'{"reason":"too long ago: events in between are gone"}', self._position or "")
                 return
             missed = [batch for batch in batches if hub_at is None or batch.position <= hub_at]
             if missed:
@@ -157,7 +162,7 @@ class Hub:
     async def _attach(self) -> None:
         now = self._clock.monotonic()
         if self._attached_at is None or now - self._attached_at > _ATTACH_EVERY:
-            await self._store.attach_reader(self._reader, LINGER)
+            await self._store.attach_reader(self._reader, LINGER + _ATTACH_EVERY)
             self._attached_at = now
 
     async def _run(self) -> None:
@@ -169,7 +174,7 @@ class Hub:
                 await self._clock.sleep(SECOND)
             if self._clock.monotonic() - self._told_at > _QUIET:
                 self._told_at = self._clock.monotonic()
-                self._tell_all(keep_alive())
+                self._keep_alive()
 
     async def _turn(self) -> None:
         if not self._followers:
@@ -184,8 +189,13 @@ class Hub:
             except TimeoutError:
                 return
         await self._attach()
+        began_at = self._position
         try:
-            batches, self._position = await self._store.events_after(self._position, _BATCHES)
+            batches, position = await self._store.events_after(began_at, _BATCHES)
+            if self._position != began_at:
+                # Somebody joined meanwhile, the first one, and began elsewhere.
+                return
+            self._position = position
         except NotFound:
             batches, self._position = await self._store.events_after(None, 1)
             self._tell_all(event("gap", b'{"reason":"the reader was away for too long"}', self._position))
@@ -195,6 +205,7 @@ class Hub:
             await self._clock.sleep(_PAUSE + _PAUSE_PER_FOLLOWER * len(self._followers))
 
     def _fan_out(self, batches: list[EventBatch], position: str) -> None:
+        now = self._clock.monotonic()
         made: dict[str | None, list[bytes]] = {}
         named = min(_NAMED, _NAMED_TO_ALL // max(len(self._followers), 1))
         for follower in self._followers:
@@ -202,6 +213,17 @@ class Hub:
                 made[follower.tenant] = _messages(batches, follower.tenant, position, named)
             for message in made[follower.tenant]:
                 follower.send(message)
+            if made[follower.tenant]:
+                follower.placed_at = now
+
+    def _keep_alive(self) -> None:
+        now = self._clock.monotonic()
+        for follower in self._followers:
+            if now - follower.placed_at >= _POSITION_EVERY and self._position is not None:
+                follower.placed_at = now
+                follower.send(event("position", b"{}", self._position))
+            else:
+                follower.send(keep_alive())
 
     def _tell_all(self, message: bytes) -> None:
         for follower in self._followers:

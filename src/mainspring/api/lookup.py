@@ -1,4 +1,4 @@
-"""Finding what a path names, for those who may see it."""
+"""Finding what a path names, for those who may see it; and, by what the operation asks for, who may change it."""
 
 from typing import TypeAlias
 
@@ -6,6 +6,7 @@ from mainspring.api.context import Api
 from mainspring.api.operation import Body, Call, Query
 from mainspring.api.problems import Missing
 from mainspring.api.schemas.common import known_id
+from mainspring.domain.access import Permission
 from mainspring.domain.errors import Conflict
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.job import Job
@@ -21,10 +22,12 @@ async def find(api: Api, call: Call[Body, Query], *, payload: bool = False) -> F
     seen = api.seen_by(call.principal)
     job = (await seen.jobs([JobId(identifier)]))[0]
     if job is not None:
+        _reach(api, call, job.spec.queue)
         return job
     run = (await seen.runs([RunId(identifier)], payloads=payload))[0]
     if run is None or run.job_id is not None:
         raise Missing
+    _reach(api, call, run.queue)
     return run
 
 
@@ -39,4 +42,11 @@ async def find_run(api: Api, call: Call[Body, Query], *, payload: bool = False) 
     run = (await api.seen_by(call.principal).runs([RunId(known_id(call.path["id"]))], payloads=payload))[0]
     if run is None:
         raise Missing
+    _reach(api, call, run.queue)
     return run
+
+
+def _reach(api: Api, call: Call[Body, Query], queue: str) -> None:
+    """Whoever is bound to queues may read everything of their tenant, and change nothing elsewhere."""
+    if call.permission is not Permission.READ:
+        api.reach(call.principal, queue)

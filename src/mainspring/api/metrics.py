@@ -22,9 +22,9 @@ class Metrics:
         self._store = store
         self._clock = clock
         self._registry = CollectorRegistry()
-        self.requests = Counter(
+        self._requests = Counter(
             "mainspring_api_requests_total",
-            "Requests answered, by operation and status.",
+            "Requests answered, by operation and status, also with errors.",
             ["operation", "status"],
             registry=self._registry,
         )
@@ -45,6 +45,10 @@ class Metrics:
             registry=self._registry,
         )
         self._up = Gauge("mainspring_store_up", "1: the store answers.", registry=self._registry)
+
+    def count(self, operation: str, status: int) -> None:
+        """A request was answered; by ``none`` if there is no such operation."""
+        self._requests.labels(operation, str(status)).inc()
 
     async def render(self, tenant: str | None, streams: int) -> bytes:
         """Queues of one tenant, or of all."""

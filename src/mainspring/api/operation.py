@@ -37,16 +37,27 @@ class Answer(msgspec.Struct, frozen=True):
 class Call(Generic[Body, Query]):
     """A request that has been let in and understood."""
 
-    __slots__ = ("body", "headers", "path", "principal", "query")
+    __slots__ = ("body", "headers", "left", "path", "permission", "principal", "query")
 
     def __init__(
-        self, principal: Principal, path: Mapping[str, str], query: Query, body: Body, headers: Mapping[str, str]
+        self,
+        permission: Permission | None,
+        principal: Principal,
+        path: Mapping[str, str],
+        query: Query,
+        body: Body,
+        headers: Mapping[str, str],
+        left: Callable[[], Awaitable[None]],
     ) -> None:
+        #: What the operation asks for.
+        self.permission = permission
         self.principal = principal
         self.path = path
         self.query = query
         self.body = body
         self.headers = headers
+        #: Returns when whoever asked has hung up.
+        self.left = left
 
 
 Handler: TypeAlias = Callable[[Any, Call[Body, Query]], Awaitable[Answer]]

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Self
 
 from mainspring.api.limits import Room
+from mainspring.domain.access import Principal
 
 
 def event(kind: str, data: bytes, identifier: str = "") -> bytes:
@@ -20,10 +21,11 @@ def keep_alive() -> bytes:
 class Stream(AsyncIterator[bytes]):
     """A source that takes a place for as long as there is somebody to listen."""
 
-    def __init__(self, source: AsyncIterator[bytes], room: Room) -> None:
+    def __init__(self, source: AsyncIterator[bytes], room: Room, listener: Principal) -> None:
         self._room: Room | None = None
         self._source = source
-        room.take()
+        self._listener = listener
+        room.take(listener)
         self._room = room
 
     def __aiter__(self) -> Self:
@@ -43,4 +45,4 @@ class Stream(AsyncIterator[bytes]):
     def _end(self) -> None:
         room, self._room = self._room, None
         if room is not None:
-            room.give_back()
+            room.give_back(self._listener)

@@ -22,14 +22,13 @@ from mainspring.api.token_rules import Algorithm, check_jwks_url, check_secret
 from mainspring.domain.access import Principal, Role
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MINUTE, SECOND, Micros
-from mainspring.domain.run import MAX_NAME, check_name
+from mainspring.domain.run import ALL_TENANTS, MAX_NAME, check_name
 from mainspring.ports.clock import Clock
 
 LARGEST_TOKEN = 8 * 1024
 #: Clocks of two machines differ by this at most, in seconds.
 LEEWAY = 30
 #: In the tenant claim: bound to no tenant. Only administrators may be.
-ALL_TENANTS = "*"
 
 LARGEST_SET = 1024 * 1024
 MOST_KEYS = 100

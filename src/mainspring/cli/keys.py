@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from mainspring.api.auth import KEY_CACHED, make_key
+from mainspring.api.auth import REFUSED_WITHIN, make_key
 from mainspring.bootstrap import Engine
 from mainspring.cli.options import Config, Store, settings_of
 from mainspring.domain.access import DEFAULT_TENANT, ApiKey, Role
@@ -123,7 +123,7 @@ def revoke(
     if _with_store(settings_of(None, config, store=store), end) is None:
         # Not what was given: it may be a whole key.
         raise NotFound("there is no key with this id; see: mainspring keys list")
-    typer.echo(f"revoked; refused everywhere within {format_duration(KEY_CACHED)}", err=True)
+    typer.echo(f"revoked; refused everywhere within {format_duration(REFUSED_WITHIN)}", err=True)
 
 
 @asynccontextmanager

@@ -2,13 +2,14 @@
 
 import hashlib
 import hmac
+from collections.abc import Collection
 from enum import StrEnum
 
 import msgspec
 
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import Instant
-from mainspring.domain.run import MAX_PAYLOAD, check_name
+from mainspring.domain.instant import Instant, check_instant
+from mainspring.domain.run import MAX_PAYLOAD, check_name, check_queue, check_tenant
 
 DEFAULT_TENANT = "default"
 #: An API key is ``ms_<id>_<secret>``. Only a hash of the secret is kept: it is random, so a fast hash is enough.
@@ -34,7 +35,7 @@ class Permission(StrEnum):
     OPERATE = "operate"
     ADMINISTER = "administer"
     WORK = "work"
-    #: Only for those who are not bound to a tenant.
+    #: Only for those who are bound neither to a tenant nor to queues.
     ADMINISTER_ALL = "administer all"
 
 
@@ -64,13 +65,17 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     #: None: bound to no tenant.
     tenant: str | None
-    #: Submits and claims only in these queues; empty: in all.
+    #: Changes and claims only what is in these queues; empty: in all.
     queues: frozenset[str] = frozenset()
 
     def may(self, permission: Permission) -> bool:
-        if permission is Permission.ADMINISTER_ALL and self.tenant is not None:
+        if permission is Permission.ADMINISTER_ALL and (self.tenant is not None or self.queues):
             return False
         return permission in GRANTS[self.role]
+
+    def reaches(self, queues: Collection[str]) -> bool:
+        """Whether all that is in these queues is theirs to change; none are all queues."""
+        return not self.queues or (bool(queues) and self.queues.issuperset(queues))
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,7 +105,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Instant = 0
 
     def check(self) -> None:
-        check_name("name", self.name)
+        check_tenant("name", self.name)
         self.quotas.check()
 
 
@@ -124,9 +129,11 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         check_name("name", self.name)
         if self.tenant is not None:
-            check_name("tenant", self.tenant)
+            check_tenant("tenant", self.tenant)
         for queue in self.queues:
-            check_name("queues", queue)
+            check_queue("queues", queue)
+        if self.expires_at is not None:
+            check_instant(self.expires_at, "expiresIn")
 
     def is_valid(self, secret: str, now: Instant) -> bool:
         """Takes the same time whatever is wrong with the secret."""

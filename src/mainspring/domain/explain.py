@@ -6,6 +6,33 @@ from mainspring.domain.instant import Instant, format_duration, isoformat
 from mainspring.domain.run import RunState, RunView
 
 
+class PausedBy(msgspec.Struct, frozen=True, kw_only=True):
+    """A pause that a run falls under: of this tenant and queue; None is every one."""
+
+    tenant: str | None
+    queue: str | None
+    why: str = ""
+
+    @property
+    def what(self) -> str:
+        match self.tenant, self.queue:
+            case None, None:
+                return "everything is paused"
+            case None, queue:
+                return f"queue {queue!r} is paused for every tenant"
+            case tenant, None:
+                return f"tenant {tenant!r} is paused"
+            case tenant, queue:
+                return f"queue {queue!r} is paused for tenant {tenant!r}"
+
+    @property
+    def remedy(self) -> str:
+        if self.queue is None:
+            return "POST /v1/resume, by an admin who is bound to no tenant"
+        who = "who is bound to no tenant" if self.tenant is None else f"of tenant {self.tenant!r}"
+        return f"POST /v1/queues/{self.queue}/resume, by an operator {who}"
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What the store knows around a run that has not started."""
 
@@ -13,8 +40,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     #: Live workers that take its queue, how many of those know its task, and whether any is asked to leave.
     workers: int = 0
     workers_knowing_task: int = 0
-    #: Why its queue is paused; None: it is not.
-    paused: str | None = None
+    #: The widest pause that holds it back.
+    paused: PausedBy | None = None
     #: Who holds its ordering key.
     key_holder: str | None = None
     #: Queued runs before it, by rank; None: not known.
@@ -75,8 +102,8 @@ def _queued(run: RunView, facts: Facts) -> Explained:
     reasons = []
     hints = []
     if facts.paused is not None:
-        reasons.append(f"its queue {run.queue!r} is paused{f': {facts.paused}' if facts.paused else ''}")
-        hints.append("resume it: POST /v1/queues/{name}/resume")
+        reasons.append(f"{facts.paused.what}{f': {facts.paused.why}' if facts.paused.why else ''}")
+        hints.append(f"resume it: {facts.paused.remedy}")
     if facts.workers == 0:
         reasons.append(f"no live worker takes queue {run.queue!r}")
         hints.append(f"start one: mainspring worker MODULE:APP --queue {run.queue}")

@@ -69,8 +69,9 @@ def to_datetime(instant: Instant) -> datetime:
 
 
 def isoformat(instant: Instant) -> str:
-    """RFC 3339 in UTC, with a Z, to the microsecond where there are any."""
-    return to_datetime(instant).isoformat().replace("+00:00", "Z")
+    """RFC 3339 in UTC, with a Z, to the microsecond where there are any. What lies beyond the calendar is its end: one
+    such time in a list must not hide all the others."""
+    return to_datetime(min(instant, LATEST)).isoformat().replace("+00:00", "Z")
 
 
 def parse_instant(text: str, field: str = "time") -> Instant:

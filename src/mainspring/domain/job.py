@@ -23,6 +23,8 @@ from mainspring.domain.run import (
     check_name,
     check_payload,
     check_policy,
+    check_queue,
+    check_tenant,
 )
 
 
@@ -65,7 +67,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def check(self) -> None:
         check_name("name", self.name)
         check_name("task", self.task)
-        check_name("queue", self.queue)
+        check_queue("queue", self.queue)
         check_priority(self.priority)
         check_policy(self.policy)
         check_kind("overlap", self.overlap, Overlap)
@@ -109,7 +111,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         check_id("id", self.id)
         check_kind("spec", self.spec, JobSpec)
         self.spec.check()
-        check_name("tenant", self.tenant)
+        check_tenant("tenant", self.tenant)
         check_payload(self.payload)
         check_words("author", self.author, MAX_NAME)
         check_words("why", self.why, MAX_WHY)

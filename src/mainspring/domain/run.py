@@ -30,6 +30,8 @@ MAX_RESULT = 64 * 1024
 MAX_ERROR = 16 * 1024
 MAX_NAME = 200
 MAX_TAGS = 20
+#: Instead of a tenant's name.
+ALL_TENANTS = "*"
 #: Words of people.
 MAX_WHY = 1_000
 
@@ -186,8 +188,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         check_id("id", self.id)
         check_name("task", self.task)
-        check_name("queue", self.queue)
-        check_name("tenant", self.tenant)
+        check_queue("queue", self.queue)
+        check_tenant("tenant", self.tenant)
         check_priority(self.priority)
         if id(self.policy) not in _checked:
             check_policy(self.policy)
@@ -238,6 +240,8 @@ class HeldRun(msgspec.Struct, kw_only=True):
     #: Ending this run lets another one go (an ordering key, an overlap rule, a fixed delay).
     lets_go: bool = False
     cancel_requested: bool = False
+    #: Who holds it. Only where others ask: whoever claims knows.
+    session: SessionId | None = None
 
     @property
     def alone(self) -> bool:
@@ -269,7 +273,9 @@ class Verdict(StrEnum):
     """What the store says to a settlement."""
 
     APPLIED = "applied"
+    #: The same outcome was applied under this fence before.
     ALREADY = "already applied"
+    #: It does not count: the attempt ended otherwise, or was never this one.
     FENCED = "fenced"
 
 
@@ -359,6 +365,22 @@ def check_name(field: str, name: str) -> str:
     good = isinstance(name, str) and name and len(name) <= MAX_NAME and name.isprintable() and name == name.strip()
     if not good:
         raise Invalid(field, f"{name!r:.40} is not a name", f"1 to {MAX_NAME} printable characters")
+    return name
+
+
+def check_queue(field: str, name: str) -> str:
+    """A queue is a part of a path: one with a slash could not be paused."""
+    check_name(field, name)
+    if "/" in name or name in (".", ".."):
+        raise Invalid(field, f"{name!r:.40} is not a name of a queue", "without a slash, and not just dots")
+    return name
+
+
+def check_tenant(field: str, name: str) -> str:
+    """In tokens ``*`` is every tenant, so none has that name."""
+    check_name(field, name)
+    if name == ALL_TENANTS:
+        raise Invalid(field, f"{ALL_TENANTS!r} means all tenants", "another name")
     return name
 
 

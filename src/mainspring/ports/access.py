@@ -33,7 +33,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     #: How many were changed. Where nothing was, there is no entry.
     count: int = 1
-    #: JSON, of a single change of something that was there: what differs.
+    #: JSON with names in camelCase, of a single change: what differs. What was made has no before, and an after only if
+    #: it is a key or a tenant. No secrets, and no hashes of any.
     before: bytes | None = None
     after: bytes | None = None
     why: str = ""

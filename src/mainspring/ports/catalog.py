@@ -5,7 +5,7 @@ Lists are newest first by id, and ids are time-ordered. A filter without an inde
 a page may have fewer items than its limit and still say where to go on; the last page says None.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Generic, Literal, Protocol, TypeVar
 
 import msgspec
@@ -90,6 +90,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     #: The length of its lease when it was opened, and who may speak for it over the API.
     lease: Micros = 0
     owner: str = ""
+    #: The only tenant whose runs it takes; empty: of all.
+    serves: str = ""
     #: Of a worker: what it takes, what it knows, how much it runs; and whether it was asked to leave.
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
@@ -167,8 +169,8 @@ class Lists(Protocol):
         """Without payloads."""
         ...
 
-    async def versions(self, job: JobId) -> list[JobVersion]:
-        """Newest first."""
+    async def versions(self, job: JobId, *, before: int | None = None, limit: int = 100) -> list[JobVersion]:
+        """Newest first, of those before a version if one is given. With payloads: ask for few."""
         ...
 
     async def pauses(self) -> list[Pause]:
@@ -203,16 +205,33 @@ class Catalog(Lists, Protocol):
         """
         ...
 
+    async def count_jobs(self, tenant: str, at_most: int) -> int:
+        """How many recurring jobs a tenant has that are scheduled or paused; it stops counting there."""
+        ...
+
+    async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
+        """What several runs have printed, each after its position, in order, at most so many lines of each. Runs
+        without a new line are left out."""
+        ...
+
+    async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
+        """Those of these idempotency keys that a submit now would find used, whatever for."""
+        ...
+
     async def ahead_of(self, run: RunId) -> int | None:
         """How many queued runs of its queue have a better rank, counted up to 10,000; none if it is not queued."""
         ...
 
     async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
-        """Those of them that run now, as their worker holds them; in order."""
+        """Those of them that run now, as their worker holds them, and who that is (``session``); in order."""
         ...
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
         """Those that are alive, oldest first."""
+        ...
+
+    async def session(self, session: SessionId) -> SessionView | None:
+        """One of them, also for a day after its end, and at least as long as anything runs under it."""
         ...
 
     async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:

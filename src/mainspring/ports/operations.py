@@ -4,14 +4,14 @@ from collections.abc import Collection
 from typing import Protocol
 
 from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.run import NewRun
+from mainspring.domain.run import NewRun, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Accepted
 
 
 class Operations(Protocol):
-    async def edit_run(self, run: NewRun, author: Author) -> Accepted | None:
+    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
         """Change a one-off that has never started: everything but its id, tenant and time of making is taken from
         ``run``; its ``job``, ``replay_of``, ``idempotency`` and ``author`` are not looked at. None if it was ever
         claimed, has ended, is a recurring job's or another tenant's, or is not there.
@@ -19,6 +19,9 @@ class Operations(Protocol):
         It gets the state that a submit would give it now. What stays queued keeps its age. What holds its ordering key
         keeps it as long as it is due and no other of its line comes before it by (due, id); otherwise it lets the next
         one go. Audited with what differs, if anything does. No event, but ``run.queued`` for what waited before.
+
+        ``was``: the run as the caller read it, with its payload. If anything that can be edited is not so any more, the
+        answer is a conflict, and nothing is done: somebody was quicker, and their change would be lost.
         """
         ...
 

@@ -37,7 +37,8 @@ class Accepted(msgspec.Struct, frozen=True):
     state: RunState
     #: False: this id, or its idempotency key, was submitted before, and nothing was done. Of an edited run, too.
     new: bool
-    #: The idempotency key was used before for something else; the id is that one's, and nothing was done.
+    #: The idempotency key was used before for something else; the id is that one's, and nothing was done. Of an edited
+    #: run: somebody was quicker.
     conflict: bool = False
 
 
@@ -75,6 +76,8 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...] = ()
     #: Who registered it over the API; only they may speak for it.
     owner: str = ""
+    #: The only tenant whose runs it takes; empty: of all.
+    serves: str = ""
 
 
 class Want(msgspec.Struct, frozen=True):
@@ -245,10 +248,11 @@ class Workforce(Protocol):
         """Start the best runs by rank, at most each want's limit. Counts the attempt and gives one fence to the batch.
 
         Skips what others are just claiming. Nothing for a session that is not alive (closed, buried, or past its
-        lease), nothing whose ``deadline`` has passed, or whose ``start_by`` has while it never started (attempt 0),
-        nothing that was asked to stop, nothing that is paused, and no more of a tenant than its quota lets run at a
-        time, over all workers. ``number`` grows with each claim of the session. The fence is greater than any
-        given before. A claim without an answer is not repeated but followed by the next: the beat returns its runs.
+        lease) or is asked to leave, nothing whose ``deadline`` has passed, or whose ``start_by`` has while it never
+        started (attempt 0), nothing that was asked to stop, nothing that is paused, and no more of a tenant than its
+        quota lets run at a time, over all workers. ``number`` grows with each claim of the session. The fence is
+        greater than any given before. A claim without an answer is not repeated but followed by the next: the beat
+        returns its runs.
         """
         ...
 
@@ -259,8 +263,9 @@ class Workforce(Protocol):
         ``cancelled`` instead if the run was asked to stop. An attempt that was released is not charged and, if queued,
         keeps its rank; one that was lost counts as lost and queues, like a retry, a minute behind what is eligible now.
         The ended go to history, and whoever waited for their key is queued. The end of a fixed-delay tick's run,
-        however it comes about, sets its job's next tick to one delay from now. A fence that has settled this run
-        before is ``already applied``; any other that is not the running one is ``fenced``.
+        however it comes about, sets its job's next tick to one delay from now. What this fence has settled before
+        with the same outcome is ``already applied``: its answer was lost, and it counts. Anything else that is not
+        running under its fence is ``fenced`` and does not count, also the success of an attempt that was lost.
         """
         ...
 

@@ -20,7 +20,7 @@ from mainspring.domain.instant import Duration, from_datetime, parse_duration
 from mainspring.domain.job import Job, JobSpec, NewJob, Overlap
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.retry import RetryPolicy, check_retries
-from mainspring.domain.run import RunPolicy, check_name
+from mainspring.domain.run import RunPolicy, check_name, check_queue, check_tenant
 from mainspring.domain.schedule import CronSchedule, Interval
 from mainspring.sdk.context import Context
 from mainspring.sdk.handle import RunHandle
@@ -65,7 +65,7 @@ class Mainspring:
 
     def __init__(self, store: str | None = None, *, tenant: str = "default") -> None:
         self._flags: dict[str, object] = {} if store is None else {"store": store}
-        self.tenant = check_name("tenant", tenant)
+        self.tenant = check_tenant("tenant", tenant)
         self._tasks: dict[str, Task[..., Any]] = {}
         self._jobs: dict[str, tuple[JobSpec, bytes]] = {}
         #: What the process was started with, flags and all, where somebody has said so.
@@ -134,7 +134,7 @@ class Mainspring:
             )
             policy.check()
             check_word("executor", executor, ("child", "process", "thread"))
-            options = Options(queue=check_name("queue", queue), priority=check_priority(priority), policy=policy)
+            options = Options(queue=check_queue("queue", queue), priority=check_priority(priority), policy=policy)
             task: Task[..., Any] = Task(self, function, chosen, options, executor)
             self._tasks[chosen] = task
             return task

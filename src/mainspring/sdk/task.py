@@ -12,7 +12,7 @@ from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Duration, Instant, from_datetime, parse_duration
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.retry import check_retries
-from mainspring.domain.run import HeldRun, NewRun, RunPolicy, check_name, check_policy
+from mainspring.domain.run import HeldRun, NewRun, RunPolicy, check_policy, check_queue
 from mainspring.sdk.arguments import Arguments, encode_result
 from mainspring.sdk.context import LOCAL
 from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
@@ -86,7 +86,7 @@ class Submitter(Generic[P]):
         if policy is not options.policy:
             check_policy(policy)
         chosen = Options(
-            queue=options.queue if queue is None else check_name("queue", queue),
+            queue=options.queue if queue is None else check_queue("queue", queue),
             priority=options.priority if priority is None else check_priority(priority),
             policy=policy,
             at=options.at if at is None else from_datetime(at, "at"),

@@ -4,7 +4,7 @@ import msgspec
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
-from mainspring.domain.run import OVERDUE_GRACE, check_name
+from mainspring.domain.run import OVERDUE_GRACE, check_name, check_queue
 
 
 class ChildSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not self.queues:
             raise Invalid("queues", "is empty", 'for example {"default": 100}')
         for queue, slots in self.queues.items():
-            check_name("queues", queue)
+            check_queue("queues", queue)
             if slots < 1:
                 raise Invalid("queues", f"{queue!r} has {slots} slots", "at least 1")
         if self.beat_interval < 1 or 2 * self.beat_interval + self.lease_margin > self.lease:

@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from mainspring.domain.access import ApiKey, Quotas
+from mainspring.domain.instant import isoformat
 from mainspring.domain.job import Job
 from mainspring.domain.run import MAX_TAGS, RunView
 
@@ -15,7 +17,40 @@ def what_differs(before: Mapping[str, object], after: Mapping[str, object]) -> t
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     if not names:
         return None
-    return _encode({name: before.get(name) for name in names}), _encode({name: after.get(name) for name in names})
+    old, new = ({name: side.get(name) for name in names} for side in (before, after))
+    return _encode(_camel(old)), _encode(_camel(new))
+
+
+def _camel(value: object) -> object:
+    """The same, with names as the API writes them. What people wrote stands in texts and lists, never in names."""
+    if not isinstance(value, Mapping):
+        return value
+    return {_camel_name(name): _camel(inner) for name, inner in value.items()}
+
+
+def _camel_name(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def quotas_changed(before: Quotas | None, after: Quotas) -> tuple[bytes | None, bytes]:
+    """What a tenant might have, and may now. All of it where there was no tenant."""
+    words: dict[str, object] = msgspec.to_builtins(after)
+    differs = None if before is None else what_differs(msgspec.to_builtins(before), words)
+    return (None, _encode(_camel(words))) if differs is None else differs
+
+
+def words_of_key(key: ApiKey) -> bytes:
+    """What a new key may, never what proves it."""
+    return _encode(
+        {
+            "name": key.name,
+            "role": key.role.value,
+            "tenant": key.tenant,
+            "queues": key.queues,
+            "expiresAt": None if key.expires_at is None else isoformat(key.expires_at),
+        }
+    )
 
 
 def words_of_job(job: Job) -> dict[str, object]:

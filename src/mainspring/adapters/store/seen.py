@@ -63,8 +63,8 @@ class Seen:
             return Page([])
         return await self._store.list_jobs(msgspec.structs.replace(wanted, tenant=self._tenant), after, limit)
 
-    async def versions(self, job: JobId) -> list[JobVersion]:
-        return await self._store.versions(job) if await self._is_my_job(job) else []
+    async def versions(self, job: JobId, *, before: int | None = None, limit: int = 100) -> list[JobVersion]:
+        return await self._store.versions(job, before=before, limit=limit) if await self._is_my_job(job) else []
 
     async def pauses(self) -> list[Pause]:
         return [pause for pause in await self._store.pauses() if pause.tenant in (None, self._tenant)]

@@ -52,7 +52,7 @@ class KeyIn(Request):
     tenant: Name | None = None
     """The tenant it is bound to; an administrator of all may leave it out for a key that is bound to none."""
     queues: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
-    """Only these; all without."""
+    """It changes and claims only what is in these; without them, in all that whoever makes it reaches."""
     expires_in: Span | None = None
 
 
@@ -132,20 +132,28 @@ async def list_keys(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 @access.operation("POST", "/v1/keys", permission=Permission.ADMINISTER, body=KeyIn, answers={201: NewKeyOut})
 async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
-    """Make an API key. The answer is the only place where it stands."""
+    """Make an API key. The answer is the only place where it stands.
+
+    Whoever is bound to a tenant or to queues makes keys within these.
+    """
     body = call.body
     bound_to = call.principal.tenant
     tenant = body.tenant if bound_to is None else bound_to
     if bound_to is not None and body.tenant not in (None, bound_to):
         raise Invalid("tenant", f"{body.tenant!r} is not yours", "leave it out")
-    expires = None if body.expires_in is None else api.clock.now() + micros_of(body.expires_in, "expiresIn")
+    queues = tuple(dict.fromkeys(body.queues)) or tuple(sorted(call.principal.queues))
+    if not call.principal.reaches(queues):
+        raise Invalid("queues", "not all of them are yours", ", ".join(sorted(call.principal.queues)))
+    valid_for = None if body.expires_in is None else micros_of(body.expires_in, "expiresIn")
+    if valid_for == 0:
+        raise Invalid("expiresIn", "is no time at all", 'for example "90d"')
     key, text = make_key(
         name=body.name,
         role=Role(body.role),
         tenant=tenant,
         author=call.principal.name,
-        queues=body.queues,
-        expires_at=expires,
+        queues=queues,
+        expires_at=None if valid_for is None else api.clock.now() + valid_for,
     )
     kept = await api.store.put_key(key, Author(call.principal.name, tenant))
     shown = msgspec.structs.asdict(_key_out(kept))
@@ -156,12 +164,20 @@ async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
     "DELETE", "/v1/keys/{id}", permission=Permission.ADMINISTER, answers={200: KeyOut, 404: Problem, 409: Problem}
 )
 async def revoke_key(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Revoke a key. Every API process refuses it within five seconds."""
+    """Revoke a key. Every API process refuses it within five seconds, and ends what it follows.
+
+    Whoever is bound to queues revokes only keys within these.
+    """
     identifier = call.path["id"]
     if not (identifier.isascii() and identifier.isalnum()):
         raise Missing
     if call.principal.name == f"key:{identifier}":
         raise Refused(409, "Conflict", "a key cannot revoke itself", hint="use another administrator's")
+    known = await api.store.key(identifier)
+    if known is None or call.principal.tenant not in (None, known.tenant):
+        raise Missing
+    if not call.principal.reaches(known.queues):
+        raise Refused(403, "Forbidden", "this key reaches further than yours")
     author = Author(call.principal.name, call.principal.tenant)
     key = await api.store.revoke_key(identifier, call.principal.tenant, author)
     if key is None:

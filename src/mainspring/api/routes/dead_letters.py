@@ -34,6 +34,8 @@ dead_letters = Resource("Dead letters", "Runs that failed and were neither repla
 
 #: One request deals with so many; the answer says whether there are more.
 _AT_ONCE = 10_000
+#: Payloads that are held at once: 256 KiB each at most.
+_REPLAYED_TOGETHER = 50
 
 
 class DeadQuery(Request):
@@ -77,7 +79,7 @@ class Chosen(Request):
     failed_after: Time | None = None
     failed_before: Time | None = None
     everything: bool = False
-    """All dead letters of the tenant."""
+    """All dead letters of the tenant, in the queues that the caller reaches."""
     dry_run: bool = False
 
 
@@ -160,8 +162,8 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
     if body.dry_run:
         return Answer(200, Dealt(action="replay", count=len(chosen), more=more, dry_run=True))
     made: list[str] = []
-    for start in range(0, len(chosen), 500):
-        part = chosen[start : start + 500]
+    for start in range(0, len(chosen), _REPLAYED_TOGETHER):
+        part = chosen[start : start + _REPLAYED_TOGETHER]
         seen = await api.seen_by(call.principal).runs([run.id for run in part], payloads=True)
         new = []
         for number, run in enumerate(seen, start):
@@ -169,7 +171,7 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
                 continue
             payload = run.payload if body.payload is msgspec.UNSET else bytes(body.payload)
             again = api.replay_of(run, payload, call.principal.name, number=0)
-            api.check(call.principal, await api.quotas(again.tenant), again.queue, again.payload)
+            await api.check(call.principal, again.tenant, again.queue, again.task, again.payload)
             if body.per_second is not None:
                 again = msgspec.structs.replace(again, delay=round(number / body.per_second * SECOND))
             new.append(again)
@@ -218,10 +220,14 @@ async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[
         if any(by_filter) or chosen.everything:
             raise Invalid("runIds", "cannot be given together with a filter")
         ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(chosen.run_ids)]
-        found = await api.seen_by(principal).runs(ids)
-        return [run for run in found if run is not None and run.state is RunState.FAILED], False
+        found = [run for run in await api.seen_by(principal).runs(ids) if run is not None]
+        for run in found:
+            api.reach(principal, run.queue)
+        return [run for run in found if run.state is RunState.FAILED], False
     if not any(by_filter) and not chosen.everything:
         raise Invalid("fingerprint", "nothing says which are meant", "runIds, a filter, or everything: true")
+    if chosen.queue is not None:
+        api.reach(principal, chosen.queue)
     wanted = RunFilter(
         tenant=principal.tenant,
         dead=True,
@@ -235,7 +241,7 @@ async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[
     after: RunId | None = None
     while True:
         page = await api.seen_by(principal).list_runs(wanted, after, 1_000)
-        runs += page.items
+        runs += [run for run in page.items if principal.reaches([run.queue])]
         if page.after is None:
             return runs, False
         if len(runs) >= _AT_ONCE:

@@ -32,7 +32,9 @@ async def follow_events(api: Api, call: Call[Nothing, Follow]) -> Answer:
     """Follow all changes of runs.
 
     `run.submitted`, `run.queued`, `run.started`, `run.succeeded`, `run.failed`, `run.retried` and so on, several runs
-    in one event. `Last-Event-ID` resumes without a gap for ten minutes; after that the first event is `gap`.
+    in one event. `Last-Event-ID` resumes without a gap for ten minutes; after that the first event is `gap`. Who is
+    told nothing else is sent a `position` every two minutes: an id to resume at.
     """
     last = call.headers.get("last-event-id") or call.query.last_event_id
-    return Answer(200, api.stream(api.hub.follow(api.scope(call.principal, call.query.tenant), last or None)))
+    tenant = api.scope(call.principal, call.query.tenant)
+    return Answer(200, api.stream(call.principal, api.hub.follow(tenant, last or None)))

@@ -1,8 +1,7 @@
 """Jobs: one-off and recurring."""
 
-import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -29,15 +28,16 @@ from mainspring.api.schemas.jobs import (
     JobOut,
     JobPatch,
     fields_of,
+    idempotency_of,
     is_recurring,
     job_out,
     merged,
     one_off_out,
+    past_of,
     payload_of,
     run_of,
     run_of_job,
     spec_of,
-    task_of,
     tenant_of,
 )
 from mainspring.api.schemas.runs import (
@@ -49,7 +49,7 @@ from mainspring.api.schemas.runs import (
     run_out,
     status_out,
 )
-from mainspring.domain.access import Permission
+from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.ids import JobId, RunId, derived_id, shard_of
 from mainspring.domain.instant import DAY, Instant, isoformat, parse_instant
@@ -57,15 +57,21 @@ from mainspring.domain.job import Job, JobState, NewJob
 from mainspring.domain.run import ENDED, Idempotency, JobRef, NewRun, RunState, RunView
 from mainspring.domain.schedule import ticks_between
 from mainspring.ports.access import Author
-from mainspring.ports.catalog import JobFilter, RunFilter
+from mainspring.ports.catalog import JobFilter, JobVersion, Reads, RunFilter
 from mainspring.ports.store import Put, PutOutcome
 
 jobs = Resource("Jobs", "What to run, when, and by which policies. A one-off job is its run: both have the same id.")
 
 New = TypeVar("New", NewRun, NewJob)
 
+KEY_HEADER = "idempotency-key"
 LARGEST_BATCH = 10_000
+#: How often a change is made anew on top of what somebody else changed meanwhile.
+_TRIES = 10
 _MOST_BACKFILLED = 10_000
+#: Of larger values a change tells the sizes.
+_LARGEST_SHOWN = 4_096
+_VERSIONS_AT_ONCE = 8
 _ON_ITS_WAY = frozenset(set(RunState) - ENDED)
 
 
@@ -168,13 +174,23 @@ class Version(Wire):
 
 
 class Change(Wire):
-    before: msgspec.Raw
-    after: msgspec.Raw
+    """What it was and what it became; of what has more than 4 KiB only the sizes."""
+
+    before: msgspec.Raw | UnsetType = UNSET
+    after: msgspec.Raw | UnsetType = UNSET
+    bytes_before: int | UnsetType = UNSET
+    bytes_after: int | UnsetType = UNSET
+
+
+class VersionsQuery(Request):
+    limit: Annotated[int, Meta(ge=1, le=100, description="How many at most.")] = 20
+    cursor: Annotated[str, Meta(pattern="^[0-9]{1,9}$", description="`nextCursor` of the page before.")] | None = None
 
 
 class Versions(Wire):
     job_id: str
     items: list[Version]
+    next_cursor: str | None = None
 
 
 class JobStateOut(Wire):
@@ -190,17 +206,21 @@ async def create_job(api: Api, call: Call[JobIn, Nothing]) -> Answer:
     """
     fields = call.body
     tenant = tenant_of(fields, call.principal.tenant)
-    await api.check_task(task_of(fields), payload_of(fields))
+    key = key_of(fields, call.headers.get(KEY_HEADER))
     if is_recurring(fields):
-        new = new_job(api, fields, tenant, call.principal.name, key_of(fields, call.headers.get("idempotency-key")))
-        await api.admit_job(call.principal, tenant, new.spec.queue, new.payload)
-        return _put_answer((await api.jobs.put_jobs([new]))[0], 201, await api.warnings(new.spec.task))
-    run = _new_run(api, fields, tenant, call.principal.name, key_of(fields, call.headers.get("idempotency-key")))
-    await api.admit(call.principal, tenant, run.queue, run.payload)
+        new = new_job(api, fields, tenant, call.principal.name, key)
+        await api.admit_job(call.principal, new)
+        return _put_answer((await api.jobs.put_jobs([new]))[0], 201, await api.warnings(tenant, new.spec.task))
+    run = _new_run(api, fields, tenant, call.principal.name, key)
+    past = past_of(run, api.clock.now())
+    # Its time may have come since it was made. Sent again it is the same, whatever became of it.
+    if past is not None and (key is None or not await api.store.used_keys(tenant, [key.key])):
+        raise past
+    await api.admit(call.principal, run)
     accepted = await api.jobs.submit(run)
     if accepted.conflict:
         raise Conflict(f"this idempotency key was used for another job, {accepted.id}")
-    warnings = await api.warnings(run.task)
+    warnings = await api.warnings(tenant, run.task)
     if not accepted.new:
         found = (await api.seen_by(call.principal).runs([accepted.id]))[0]
         if found is not None:
@@ -221,32 +241,38 @@ async def create_job(api: Api, call: Call[JobIn, Nothing]) -> Answer:
 async def create_jobs(api: Api, call: Call[Batch, Nothing]) -> Answer:
     """Make up to 10,000 jobs.
 
-    Each is answered for itself, in order. What has a `jobId` is committed; what has a `problem` is not. Where a quota
-    allows only some, these are the first ones.
+    Each is answered for itself, in order, and has its own `idempotencyKey`; the header is refused. What has a `jobId`
+    is committed; what has a `problem` is not. Where a quota allows only some, these are the first ones.
     """
     items: list[BatchItem | None] = []
     runs: list[tuple[int, NewRun]] = []
+    late: list[tuple[int, NewRun]] = []
     recurring: list[tuple[int, NewJob]] = []
+    now = api.clock.now()
+    if KEY_HEADER in call.headers:
+        raise Invalid("Idempotency-Key", "is not for a batch", "give each job an idempotencyKey of its own")
     for number, raw in enumerate(call.body.jobs):
         items.append(None)
         try:
             fields = decode(bytes(raw), JobIn, _job_decoder)
             tenant = tenant_of(fields, call.principal.tenant)
-            payload = payload_of(fields)
-            await api.check_task(task_of(fields), payload)
-            queue = "default" if fields.queue is UNSET else fields.queue
-            api.check(call.principal, await api.quotas(tenant), queue, payload)
             key = key_of(fields, None)
             if is_recurring(fields):
                 new = new_job(api, fields, tenant, call.principal.name, key)
                 new.check()
+                await api.check(call.principal, tenant, new.spec.queue, new.spec.task, new.payload)
                 recurring.append((number, new))
             else:
                 run = _new_run(api, fields, tenant, call.principal.name, key)
                 run.check()
-                runs.append((number, run))
+                await api.check(call.principal, tenant, run.queue, run.task, run.payload)
+                past = past_of(run, now)
+                if past is not None and key is None:
+                    raise past
+                (runs if past is None else late).append((number, run))
         except Exception as error:
             items[number] = _refused(error)
+    runs = sorted(runs + await _repeats(api, late, now, items), key=lambda pair: pair[0])
     runs = await _within_quotas(runs, api.room_for_runs, items)
     recurring = await _within_quotas(recurring, api.room_for_jobs, items)
     for start in range(0, len(runs), 1_000):
@@ -292,6 +318,23 @@ async def create_jobs(api: Api, call: Call[Batch, Nothing]) -> Answer:
     done = [item for item in items if item is not None]
     refused = sum(item.problem is not None for item in done)
     return Answer(200, BatchOut(accepted=len(done) - refused, refused=refused, items=done))
+
+
+async def _repeats(
+    api: Api, late: list[tuple[int, NewRun]], now: Instant, items: list[BatchItem | None]
+) -> list[tuple[int, NewRun]]:
+    """Of those whose time has passed, the ones that were made before. The others are answered."""
+    keys: dict[str, list[str]] = {}
+    for _, run in late:
+        keys.setdefault(run.tenant, []).append("" if run.idempotency is None else run.idempotency.key)
+    used = {tenant: await api.store.used_keys(tenant, given) for tenant, given in keys.items()}
+    known = []
+    for number, run in late:
+        if run.idempotency is not None and run.idempotency.key in used[run.tenant]:
+            known.append((number, run))
+        elif (past := past_of(run, now)) is not None:
+            items[number] = _refused(past)
+    return known
 
 
 async def _within_quotas(
@@ -380,14 +423,17 @@ async def get_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 async def _change(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
-    found = await find(api, call, payload=True)
-    author = call.principal.name
-    if isinstance(found, RunView):
-        return await _edit_one_off(api, found, call.body, Author(author, found.tenant, _why(call.body)))
-    return await _new_version(api, found, merged(fields_of(found), call.body), call.body, author)
+    for _ in range(_TRIES):
+        found = await find(api, call, payload=True)
+        if not isinstance(found, RunView):
+            return await _new_version(api, call.principal, found, merged(fields_of(found), call.body), call.body)
+        answer = await _edit_one_off(api, call.principal, found, call.body)
+        if answer is not None:
+            return answer
+    raise Conflict("others are changing this job at the same time; ask again")
 
 
-async def _new_version(api: Api, job: Job, fields: JobFields, patch: JobPatch, author: str) -> Answer:
+async def _new_version(api: Api, principal: Principal, job: Job, fields: JobFields, patch: JobPatch) -> Answer:
     if job.state not in (JobState.SCHEDULED, JobState.PAUSED):
         raise Conflict(f"the job is {job.state.value}")
     spec = spec_of(fields)
@@ -399,17 +445,19 @@ async def _new_version(api: Api, job: Job, fields: JobFields, patch: JobPatch, a
         spec=spec,
         payload=payload_of(fields),
         tenant=job.tenant,
-        author=author,
+        author=principal.name,
         why=_why(patch),
         expected_version=expected,
     )
+    await api.check(principal, new.tenant, spec.queue, spec.task, new.payload)
     put = (await api.jobs.put_jobs([new]))[0]
     if put.outcome is PutOutcome.STALE:
         raise Conflict(f"the job has version {put.job.version} by now")
-    return Answer(200, job_out(put.job, warnings=await api.warnings(spec.task)))
+    return Answer(200, job_out(put.job, warnings=await api.warnings(job.tenant, spec.task)))
 
 
-async def _edit_one_off(api: Api, run: RunView, patch: JobPatch, author: Author) -> Answer:
+async def _edit_one_off(api: Api, principal: Principal, run: RunView, patch: JobPatch) -> Answer | None:
+    """None: somebody else has changed it since it was read."""
     if patch.expected_version is not UNSET:
         raise Invalid("expectedVersion", "is for recurring jobs", "a one-off job has no versions")
     if patch.cron_expression is not UNSET or patch.every is not UNSET:
@@ -418,13 +466,18 @@ async def _edit_one_off(api: Api, run: RunView, patch: JobPatch, author: Author)
     changed = merged(base, patch)
     if patch.schedule_time is UNSET:
         changed = msgspec.structs.replace(changed, schedule_time=UNSET, schedule_type=UNSET)
-    new = run_of(changed, run.id, run.tenant, author.name, api.clock.now())
+    new = run_of(changed, run.id, run.tenant, principal.name)
+    if (past := past_of(new, api.clock.now())) is not None:
+        raise past
     if patch.schedule_time is UNSET and patch.delay is UNSET:
         new = msgspec.structs.replace(new, at=run.due)
     new.check()
-    accepted = await api.store.edit_run(new, author)
+    await api.check(principal, new.tenant, new.queue, new.task, new.payload)
+    accepted = await api.store.edit_run(new, Author(principal.name, run.tenant, _why(patch)), was=run)
     if accepted is None:
         raise Conflict("the job has started; what it does cannot be changed any more")
+    if accepted.conflict:
+        return None
     seen = (await api.store.seen_by(run.tenant).runs([run.id], payloads=True))[0]
     if seen is None:
         raise Missing
@@ -504,7 +557,8 @@ async def cancel_job(api: Api, call: Call[Nothing, Purge]) -> Answer:
 async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
     """Run a job now.
 
-    A recurring one beside its schedule, a one-off once more; with another payload if one is given.
+    A recurring one beside its schedule, a one-off once more; with another payload if one is given. The same
+    `Idempotency-Key` makes no second run.
     """
     found = await find(api, call, payload=True)
     payload = None if call.body.payload is UNSET else bytes(call.body.payload)
@@ -525,10 +579,17 @@ async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
             about=found.about,
             author=call.principal.name,
         )
-    await api.admit(call.principal, run.tenant, run.queue, run.payload)
+    said = [found.id, "run", None if payload is None else msgspec.Raw(payload)]
+    run = msgspec.structs.replace(run, idempotency=idempotency_of(call.headers.get(KEY_HEADER), said))
+    await api.admit(call.principal, run)
     accepted = await api.jobs.submit(run)
+    if accepted.conflict:
+        raise Conflict(f"this idempotency key was used for something else, {accepted.id}")
     out = RunMade(
-        job_id=found.id, run_id=accepted.id, status=accepted.state.value, warnings=await api.warnings(run.task)
+        job_id=found.id,
+        run_id=accepted.id,
+        status=accepted.state.value,
+        warnings=await api.warnings(run.tenant, run.task),
     )
     return Answer(201, out, {"location": f"/v1/runs/{accepted.id}"})
 
@@ -584,6 +645,7 @@ async def backfill_job(api: Api, call: Call[Backfill, Nothing]) -> Answer:
     ticks = ticks_between(job.spec.schedule, since - 1, until - 1, job.id, _MOST_BACKFILLED + 1)
     if len(ticks) > _MOST_BACKFILLED:
         raise Invalid("since", f"there are more than {_MOST_BACKFILLED} ticks in this range", "take a shorter one")
+    await api.check(call.principal, job.tenant, job.spec.queue, job.spec.task, job.payload)
     ran = await _ticks_with_runs(api, job, since, until)
     missing = [tick for tick in ticks if tick not in ran]
     made = 0
@@ -655,14 +717,15 @@ async def job_runs(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
 async def job_ledger(api: Api, call: Call[Nothing, LedgerQuery]) -> Answer:
     """What became of every tick, oldest first.
 
-    The last day unless `since` says otherwise; the cursor of a page is the `since` of the next.
+    The last day before `until` unless `since` says otherwise; the cursor of a page is the `since` of the next.
     """
     job = await job_only(api, call)
     query = call.query
-    until = instant_of(query.until, "until")
-    until = api.clock.now() + DAY if until is None else until
+    until, now = instant_of(query.until, "until"), api.clock.now()
     since = instant_of(query.since, "since")
-    since = until - 2 * DAY if since is None else since
+    since = (now if until is None else until) - DAY if since is None else since
+    # The store's clock may be ahead of ours.
+    until = now + DAY if until is None else until
     entries = await api.seen_by(call.principal).ledger(job.id, since, until, query.limit + 1)
     shown = entries[: query.limit]
     items = [
@@ -682,31 +745,38 @@ async def job_ledger(api: Api, call: Call[Nothing, LedgerQuery]) -> Answer:
 
 
 @jobs.operation(
-    "GET", "/v1/jobs/{id}/versions", permission=Permission.READ, answers={200: Versions, 404: Problem, 409: Problem}
+    "GET",
+    "/v1/jobs/{id}/versions",
+    permission=Permission.READ,
+    query=VersionsQuery,
+    answers={200: Versions, 404: Problem, 409: Problem},
 )
-async def job_versions(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def job_versions(api: Api, call: Call[Nothing, VersionsQuery]) -> Answer:
     """Who changed what, newest first."""
     job = await job_only(api, call)
-    versions = await api.seen_by(call.principal).versions(job.id)
-    items = []
-    for number, version in enumerate(versions):
-        as_job = msgspec.structs.replace(job, spec=version.spec, payload=version.payload)
-        changes = {}
-        if number + 1 < len(versions):
-            older = versions[number + 1]
-            changes = _differences(
-                fields_of(msgspec.structs.replace(job, spec=older.spec, payload=older.payload)), fields_of(as_job)
-            )
-        items.append(
-            Version(
-                version=version.version,
-                made_by=version.made_by,
-                made_at=isoformat(version.made_at),
-                why=version.why,
-                changes=changes,
-            )
-        )
+    before = None if call.query.cursor is None else int(call.query.cursor) + 1
+    items: list[Version] = []
+    newer: JobVersion | None = None
+    async for version in _versions(api.seen_by(call.principal), job.id, before):
+        if newer is not None:
+            items.append(_version_out(job, newer, version))
+        newer = version
+        if len(items) == call.query.limit:
+            return Answer(200, Versions(job_id=job.id, items=items, next_cursor=str(newer.version)))
+    if newer is not None:
+        items.append(_version_out(job, newer, None))
     return Answer(200, Versions(job_id=job.id, items=items))
+
+
+async def _versions(reads: Reads, job: JobId, before: int | None) -> AsyncIterator[JobVersion]:
+    """Newest first. They have payloads, so only a few are held at once."""
+    while True:
+        some = await reads.versions(job, before=before, limit=_VERSIONS_AT_ONCE)
+        for version in some:
+            yield version
+        if len(some) < _VERSIONS_AT_ONCE:
+            return
+        before = some[-1].version
 
 
 @jobs.operation(
@@ -718,19 +788,19 @@ async def job_versions(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 async def restore_version(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """Make an old version the newest one."""
     job = await job_only(api, call)
-    wanted = call.path["version"]
-    old = next(
-        (item for item in await api.seen_by(call.principal).versions(job.id) if str(item.version) == wanted), None
-    )
-    if old is None:
+    text = call.path["version"]
+    wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    found = await api.seen_by(call.principal).versions(job.id, before=wanted + 1, limit=1)
+    if not found or found[0].version != wanted:
         raise Missing
+    old = found[0]
     restored = fields_of(msgspec.structs.replace(job, spec=old.spec, payload=old.payload))
-    return await _new_version(api, job, restored, JobPatch(why=f"restored version {old.version}"), call.principal.name)
+    return await _new_version(api, call.principal, job, restored, JobPatch(why=f"restored version {old.version}"))
 
 
 def _new_run(api: Api, fields: JobFields, tenant: str, author: str, key: Idempotency | None) -> NewRun:
     ordering_key = "" if fields.ordering_key is UNSET else fields.ordering_key
-    run = run_of(fields, api.jobs.new_run_id(ordering_key), tenant, author, api.clock.now())
+    run = run_of(fields, api.jobs.new_run_id(ordering_key), tenant, author)
     return run if key is None else msgspec.structs.replace(run, idempotency=key)
 
 
@@ -752,12 +822,7 @@ def key_of(fields: JobIn, header: str | None) -> Idempotency | None:
     key = header if fields.idempotency_key is UNSET else fields.idempotency_key
     if header is not None and key != header:
         raise Invalid("idempotencyKey", "differs from the header Idempotency-Key")
-    if key is None:
-        return None
-    if not 0 < len(key) <= 200 or not key.isprintable():
-        raise Invalid("idempotencyKey", "is not a key", "1 to 200 printable characters")
-    said = msgspec.json.encode(msgspec.structs.replace(fields, idempotency_key=UNSET))
-    return Idempotency(key, hashlib.blake2b(said, digest_size=16).digest())
+    return idempotency_of(key, msgspec.structs.replace(fields, idempotency_key=UNSET))
 
 
 def view_of(run: NewRun, state: RunState, now: Instant) -> RunView:
@@ -826,15 +891,36 @@ async def _ticks_with_runs(api: Api, job: Job, since: Instant, until: Instant) -
         since = entries[-1].scheduled_at + 1
 
 
+def _version_out(job: Job, version: JobVersion, older: JobVersion | None) -> Version:
+    changes = {}
+    if older is not None:
+        before = msgspec.structs.replace(job, spec=older.spec, payload=older.payload)
+        after = msgspec.structs.replace(job, spec=version.spec, payload=version.payload)
+        changes = _differences(fields_of(before), fields_of(after))
+    return Version(
+        version=version.version,
+        made_by=version.made_by,
+        made_at=isoformat(version.made_at),
+        why=version.why,
+        changes=changes,
+    )
+
+
 def _differences(before: JobFields, after: JobFields) -> dict[str, Change]:
     old = msgspec.json.decode(msgspec.json.encode(before), type=dict[str, msgspec.Raw])
     new = msgspec.json.decode(msgspec.json.encode(after), type=dict[str, msgspec.Raw])
     null = msgspec.Raw(b"null")
-    return {
-        name: Change(before=old.get(name, null), after=new.get(name, null))
-        for name in sorted(old.keys() | new.keys())
-        if bytes(old.get(name, null)) != bytes(new.get(name, null))
-    }
+    changes = {}
+    for name in sorted(old.keys() | new.keys()):
+        was, became = old.get(name, null), new.get(name, null)
+        sizes = len(bytes(was)), len(bytes(became))
+        if bytes(was) == bytes(became):
+            continue
+        if max(sizes) > _LARGEST_SHOWN:
+            changes[name] = Change(bytes_before=sizes[0], bytes_after=sizes[1])
+        else:
+            changes[name] = Change(before=was, after=became)
+    return changes
 
 
 def _put_answer(put: Put, status: int, warnings: list[str]) -> Answer:

@@ -1,5 +1,7 @@
 """Queues, workers, schedulers: what there is, and what it is doing."""
 
+import msgspec
+
 from mainspring.api.context import Api, paused
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem
@@ -92,7 +94,7 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
     now = await api.store.now()
     depths = {depth.queue: depth for depth in await api.seen_by(call.principal).depths(tenant)}
     pauses = await api.seen_by(call.principal).pauses()
-    workers = [worker for worker in await api.workers() if not worker.draining]
+    workers = [worker for worker in await api.workers(tenant) if not worker.draining]
     ended: dict[str, int] = {}
     for minute in await api.seen_by(call.principal).minutes(tenant, now - _RATE_OVER, now):
         ended[minute.queue] = ended.get(minute.queue, 0) + minute.succeeded + minute.failed + minute.cancelled
@@ -104,7 +106,7 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
     items = []
     for name in sorted(names):
         depth = depths.get(name)
-        why = paused(pauses, tenant or "", name)
+        pause = paused(pauses, tenant or "", name)
         oldest = depth.oldest_due if depth is not None else None
         items.append(
             QueueOut(
@@ -114,8 +116,8 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
                 workers=sum(name in worker.queues for worker in workers),
                 lag_ms=max(now - oldest, 0) / MILLISECOND if oldest is not None else 0.0,
                 rate_per_s=round(ended.get(name, 0) / (_RATE_OVER / 1_000_000), 3),
-                paused=why is not None,
-                pause_reason=why or None,
+                paused=pause is not None,
+                pause_reason=None if pause is None else pause.why or None,
             )
         )
     return Answer(200, Queues(items=items))
@@ -132,6 +134,7 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
 async def pause_queue(api: Api, call: Call[Why, Nothing]) -> Answer:
     """Pause a queue: nothing more of it is started; what runs goes on."""
     name = check_name("name", call.path["name"])
+    api.reach(call.principal, name)
     author = Author(call.principal.name, call.principal.tenant, call.body.why)
     await api.store.pause(Pause(tenant=call.principal.tenant, queue=name), author)
     return Answer(200, QueueState(name=name, paused=True))
@@ -141,6 +144,7 @@ async def pause_queue(api: Api, call: Call[Why, Nothing]) -> Answer:
 async def resume_queue(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """Resume a queue."""
     name = check_name("name", call.path["name"])
+    api.reach(call.principal, name)
     await api.store.resume(call.principal.tenant, name, Author(call.principal.name, call.principal.tenant))
     api.wakeups.ring([queue_topic(name)])
     return Answer(200, QueueState(name=name, paused=False))
@@ -170,8 +174,20 @@ async def resume_everything(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 @processes.operation("GET", "/v1/workers", permission=Permission.READ, answers={200: Workers})
 async def list_workers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """The workers that are alive. How they are is not a tenant's secret; what they run is."""
-    return Answer(200, Workers(items=[_worker_out(worker) for worker in await api.store.sessions("worker")]))
+    """The workers that are alive.
+
+    Who is bound to a tenant sees those that take its runs; of one that takes everybody's no tasks, and only queues
+    where the tenant has runs or had some in the last five minutes.
+    """
+    found = await api.store.sessions("worker")
+    tenant = call.principal.tenant
+    if tenant is not None:
+        found = [worker for worker in found if worker.serves in ("", tenant)]
+        now, seen = await api.store.now(), api.seen_by(call.principal)
+        mine = {depth.queue for depth in await seen.depths(tenant)}
+        mine |= {minute.queue for minute in await seen.minutes(tenant, now - _RATE_OVER, now)}
+        found = [worker if worker.serves else _shared(worker, mine) for worker in found]
+    return Answer(200, Workers(items=[_worker_out(worker) for worker in found]))
 
 
 @processes.operation(
@@ -204,6 +220,11 @@ async def list_schedulers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
         for item in await api.store.sessions("scheduler")
     ]
     return Answer(200, Schedulers(items=items, lag_ms=lag))
+
+
+def _shared(worker: SessionView, queues: set[str]) -> SessionView:
+    """A worker of everybody, as one tenant sees it."""
+    return msgspec.structs.replace(worker, tasks=(), queues=tuple(name for name in worker.queues if name in queues))
 
 
 def _worker_out(worker: SessionView) -> WorkerOut:

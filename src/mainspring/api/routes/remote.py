@@ -1,7 +1,9 @@
 """Workers in any language: register, claim, heartbeat, report. Every report carries the fence of its claim."""
 
+import asyncio
+from contextlib import nullcontext
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +24,7 @@ from mainspring.domain.run import (
     RunState,
     Settlement,
     Verdict,
+    check_queue,
     settle_cancel,
     settle_failure,
     settle_release,
@@ -35,10 +38,14 @@ remote = Resource("Remote workers", "The protocol of a worker in any language. `
 
 _LONGEST_POLL = 30
 _SHORTEST_LEASE, _LONGEST_LEASE = 5, 300
-#: Between two looks of a long poll, if nobody rings.
-_LOOK_EVERY = 500 * MILLISECOND
-#: Claims are numbered by the time since 1970 in these units: they grow, and fit for a century.
+#: Between two looks of those who wait for the same, if nobody rings.
+_LOOK_EVERY = SECOND
+_GATHER = 5 * MILLISECOND
+#: How often a claim that waits renews the lease, at most.
+_RENEW_EVERY = 5 * SECOND
+#: Claims are numbered by the age of their worker, by the store's clock, in these units: they grow, for eight months.
 _CLAIM_UNIT = 10 * MILLISECOND
+_LAST_CLAIM = 2**31 - 1
 
 Fence = Annotated[int, Meta(ge=1, le=2**62)]
 
@@ -77,22 +84,29 @@ class Claimed(Wire):
     tenant: str
     attempt_number: int
     scheduled_for: str
+    """When it was due: that of a retry is later than that of the first attempt."""
     stop_by: str
     """When the attempt has timed out."""
     payload: msgspec.Raw
     job_id: str | None = None
+    tick: str | None = None
+    """Of a recurring job: the time of its schedule that this run stands for. The same for every attempt."""
     cancel_requested: bool = False
 
 
 class ClaimedRuns(Wire):
     claim: int
+    """Name it in your next heartbeat."""
     runs: list[Claimed]
+    draining: bool = False
+    """Finish what runs, claim nothing more, and leave."""
 
 
 class HeartbeatIn(Request):
-    held: Annotated[tuple[Id, ...], Meta(max_length=10_000)] | None = None
-    """The runs the worker knows. With `claim`, the newest it has had an answer to: others are given back."""
-    claim: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    held: Annotated[tuple[Id, ...], Meta(max_length=10_000)]
+    """The runs the worker has. Any other that it claimed before `claim` is given to others: its answer was lost."""
+    claim: Annotated[int, Meta(ge=0, le=_LAST_CLAIM)]
+    """The newest claim that was answered; 0 before the first. One claim at a time, so that the others are older."""
 
 
 class HeartbeatOut(Wire):
@@ -145,6 +159,8 @@ _jitter = Random()
 async def register(api: Api, call: Call[Register, Nothing]) -> Answer:
     """Introduce a worker."""
     body = call.body
+    for queue in body.queues:
+        check_queue("queues", queue)
     allowed = call.principal.queues
     if allowed and not set(body.queues) <= allowed:
         raise Invalid("queues", "this key does not reach all of them", ", ".join(sorted(allowed)))
@@ -157,8 +173,10 @@ async def register(api: Api, call: Call[Register, Nothing]) -> Answer:
             queues=body.queues,
             tasks=body.tasks,
             owner=call.principal.name,
+            serves=call.principal.tenant or "",
         )
     )
+    api.worker_came()
     out = Registered(
         worker_id=str(session), lease_seconds=body.lease_seconds, heartbeat_seconds=round(body.lease_seconds / 3, 1)
     )
@@ -183,28 +201,61 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
     queues = worker.queues if call.body.queues is None else call.body.queues
     if not set(queues) <= set(worker.queues):
         raise Invalid("queues", "the worker did not register for all of them", ", ".join(worker.queues))
-    lease = worker.lease
     give_up = api.clock.monotonic() + round(call.body.wait_seconds * SECOND)
-    api.polls.take()
+    api.polls.take(call.principal)
     bell = api.wakeups.listen([queue_topic(queue) for queue in queues])
+    gone = asyncio.ensure_future(call.left())
+    gone.add_done_callback(lambda _: bell.ring())
     try:
+        line = api.lines.of(queues, call.principal.tenant)
+        beat, beaten_at, rung_at, waited = None, 0, api.clock.monotonic(), False
         while True:
-            if not (await api.store.beat(worker.id, lease, (), (), -1)).alive:
-                raise Conflict("the lease of this worker was lost; register anew")
-            number = api.clock.now() // _CLAIM_UNIT % 2**31
+            now = api.clock.monotonic()
+            if beat is None or now - beaten_at >= min(worker.lease // 3, _RENEW_EVERY):
+                beat, beaten_at = await api.store.beat(worker.id, worker.lease, (), (), -1), now
+                if not beat.alive:
+                    raise Conflict("the lease of this worker was lost; register anew")
+            age = beat.now + now - beaten_at - worker.started_at
+            number = min(max(age, 0) // _CLAIM_UNIT + 1, _LAST_CLAIM)
             runs: list[HeldRun] = []
-            for queue in queues:
-                # One queue after the other, in the order they were named: the limit is for all of them.
-                if (room := call.body.limit - len(runs)) > 0:
-                    want = Want(queue, room, call.principal.tenant)
-                    runs += await api.store.claim(worker.id, number, [want])
+            # Who comes looks at once. Those who wait take turns.
+            async with line.turn if waited else nullcontext():
+                if waited and api.clock.monotonic() - line.empty_at < _GATHER:
+                    # All who heard the same ring stand in line before one of them looks again.
+                    await api.clock.sleep(_GATHER)
+                # If one that waits for the same has looked since the bell rang, and found nothing, there is nothing.
+                if not beat.draining and not gone.done() and line.empty_at < rung_at:
+                    looked_at = api.clock.monotonic()
+                    if waited:
+                        # A key that was revoked meanwhile gets nothing more.
+                        await api.auth.principal(call.headers)
+                    for queue in queues:
+                        # One queue after the other, in the order they were named: the limit is for all of them.
+                        if (room := call.body.limit - len(runs)) > 0:
+                            want = Want(queue, room, call.principal.tenant)
+                            runs += await api.store.claim(worker.id, number, [want])
+                    if not runs:
+                        line.empty_at = looked_at
+            if gone.done():
+                # Nobody is there to do them.
+                await _give_back(api, runs)
+                runs = []
             left = give_up - api.clock.monotonic()
-            if runs or left <= 0 or api.leaving:
-                return Answer(200, ClaimedRuns(claim=number, runs=[_claimed(run) for run in runs]))
-            await bell.wait(min(left, _LOOK_EVERY))
+            if runs or left <= 0 or beat.draining or gone.done() or api.leaving:
+                found = [_claimed(run) for run in runs]
+                return Answer(200, ClaimedRuns(claim=number, runs=found, draining=beat.draining))
+            waited, rang = True, await bell.wait(min(left, _LOOK_EVERY))
+            rung_at = api.clock.monotonic() - (0 if rang else _LOOK_EVERY)
     finally:
+        gone.cancel()
         bell.close()
-        api.polls.give_back()
+        api.polls.give_back(call.principal)
+
+
+async def _give_back(api: Api, runs: list[HeldRun]) -> None:
+    if runs:
+        await api.store.settle([settle_release(run, "its worker hung up") for run in runs])
+        api.wakeups.ring({queue_topic(run.queue) for run in runs})
 
 
 @remote.operation(
@@ -212,15 +263,14 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
     "/v1/workers/{id}/heartbeat",
     permission=Permission.WORK,
     body=HeartbeatIn,
-    body_optional=True,
     answers={200: HeartbeatOut, 404: Problem},
 )
 async def heartbeat(api: Api, call: Call[HeartbeatIn, Nothing]) -> Answer:
     """Stay alive, and hear which runs should stop."""
     worker = await _worker(api, call.principal, call.path["id"])
-    held = [RunId(known_id(run)) for run in call.body.held or ()]
-    last = call.body.claim if call.body.held is not None and call.body.claim is not None else -1
-    beat = await api.store.beat(worker.id, worker.lease, held, (), last)
+    held = [RunId(known_id(run)) for run in call.body.held]
+    # Its own runs came with the answer, and the next claim may have the same number while its answer is under way.
+    beat = await api.store.beat(worker.id, worker.lease, held, (), call.body.claim - 1)
     out = HeartbeatOut(alive=beat.alive, cancel=list(beat.cancels), returned=beat.returned, draining=beat.draining)
     return Answer(200, out)
 
@@ -248,9 +298,8 @@ async def complete(api: Api, call: Call[CompleteIn, Nothing]) -> Answer:
     if result is not None and len(result) > MAX_RESULT:
         raise Invalid("result", f"is {len(result)} bytes", f"at most {MAX_RESULT}")
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
-    return await _settle(
-        api, call.path["id"], call.body.fence, held, None if held is None else settle_success(held, result)
-    )
+    settlement = None if held is None else settle_success(held, result)
+    return await _settle(api, call, Outcome.SUCCESS, held, settlement)
 
 
 @remote.operation(
@@ -269,7 +318,7 @@ async def fail(api: Api, call: Call[FailIn, Nothing]) -> Answer:
             once = msgspec.structs.replace(held.policy.retry, max_retries=0)
             held = msgspec.structs.replace(held, policy=msgspec.structs.replace(held.policy, retry=once))
         settlement = settle_failure(held, call.body.error, _jitter, now=await api.store.now())
-    return await _settle(api, call.path["id"], call.body.fence, held, settlement)
+    return await _settle(api, call, Outcome.ERROR, held, settlement)
 
 
 @remote.operation(
@@ -284,7 +333,8 @@ async def cancelled(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
     if held is not None and not held.cancel_requested:
         raise Conflict("nobody asked this run to stop; report a failure, or give it back")
-    return await _settle(api, call.path["id"], call.body.fence, held, None if held is None else settle_cancel(held))
+    settlement = None if held is None else settle_cancel(held)
+    return await _settle(api, call, Outcome.CANCELLED, held, settlement)
 
 
 @remote.operation(
@@ -297,9 +347,8 @@ async def cancelled(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
 async def release(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
     """Give a run back unharmed; the attempt is not charged."""
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
-    return await _settle(
-        api, call.path["id"], call.body.fence, held, None if held is None else settle_release(held, "given back")
-    )
+    settlement = None if held is None else settle_release(held, "given back")
+    return await _settle(api, call, Outcome.RELEASED, held, settlement)
 
 
 @remote.operation(
@@ -336,7 +385,7 @@ async def log(api: Api, call: Call[LogIn, Nothing]) -> Answer:
 
 
 async def _worker(api: Api, principal: Principal, text: str) -> SessionView:
-    """The session of the caller. Somebody else's is not there."""
+    """The session of the caller, alive or not. Somebody else's is not there."""
     worker = await api.session(session_of(text))
     if worker is None or worker.owner != principal.name:
         raise Missing
@@ -344,25 +393,33 @@ async def _worker(api: Api, principal: Principal, text: str) -> SessionView:
 
 
 async def _held(api: Api, principal: Principal, text: str, fence: int) -> HeldRun | None:
-    """The run if the caller's fence is the running one; none if it is not; missing if it is not theirs to know of."""
+    """The run if the caller holds it under this fence; none if nobody does; missing if it is not theirs to know of."""
     run = RunId(known_id(text))
     held = (await api.store.held([run]))[0]
-    if held is None:
-        seen = (await api.store.runs([run]))[0]
-        if seen is None or principal.tenant not in (None, seen.tenant):
-            raise Missing
-        return None
-    if principal.tenant not in (None, held.tenant):
+    seen = held or (await api.store.runs([run]))[0]
+    if seen is None or principal.tenant not in (None, seen.tenant):
         raise Missing
-    return held if held.fence == fence else None
+    if not principal.reaches([seen.queue]):
+        raise Missing
+    if held is None or held.session is None or held.fence != fence:
+        return None
+    holder = await api.session(held.session)
+    if holder is None or holder.owner != principal.name:
+        raise Missing
+    return held
 
 
-async def _settle(api: Api, run: str, fence: int, held: HeldRun | None, settlement: Settlement | None) -> Answer:
+async def _settle(
+    api: Api,
+    call: Call[Any, Nothing],
+    outcome: Outcome,
+    held: HeldRun | None,
+    settlement: Settlement | None,
+) -> Answer:
+    run = RunId(call.path["id"])
     if settlement is None:
-        # Nothing runs under this fence. Only the store can tell a repeat from an impostor.
-        settlement = Settlement(
-            run=RunId(run), fence=fence, outcome=Outcome.SUCCESS, state=RunState.SUCCEEDED, lets_go=True
-        )
+        # Nothing runs under this fence. Only the store can tell a repeat of what was applied from what came too late.
+        settlement = Settlement(run=run, fence=call.body.fence, outcome=outcome, state=_ENDS[outcome], lets_go=True)
     verdict = (await api.store.settle([settlement]))[0]
     if held is not None:
         # Somebody may have waited for its key, or it goes back.
@@ -370,6 +427,14 @@ async def _settle(api: Api, run: str, fence: int, held: HeldRun | None, settleme
     if verdict is Verdict.FENCED:
         raise Fenced("this fence is not the running one")
     return Answer(200, Reported(run_id=run, verdict=verdict.value))
+
+
+_ENDS = {
+    Outcome.SUCCESS: RunState.SUCCEEDED,
+    Outcome.ERROR: RunState.FAILED,
+    Outcome.CANCELLED: RunState.CANCELLED,
+    Outcome.RELEASED: RunState.QUEUED,
+}
 
 
 def _reported(run: str, accepted: bool) -> Answer:
@@ -390,5 +455,6 @@ def _claimed(run: HeldRun) -> Claimed:
         stop_by=isoformat(run.attempt_until),
         payload=msgspec.Raw(run.payload),
         job_id=run.job_id,
+        tick=None if run.scheduled_at is None else isoformat(run.scheduled_at),
         cancel_requested=run.cancel_requested,
     )

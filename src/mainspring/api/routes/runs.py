@@ -1,6 +1,5 @@
 """Runs: the executions of jobs."""
 
-from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
@@ -24,24 +23,24 @@ from mainspring.api.schemas.common import (
     instant_of,
     time_of,
 )
+from mainspring.api.schemas.jobs import idempotency_of
 from mainspring.api.schemas.runs import (
     SYNONYMS,
     Explanation,
     LogLineOut,
     RunMade,
     RunOut,
+    line_out,
     run_out,
 )
-from mainspring.api.sse import event, keep_alive
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.explain import explain
 from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import MILLISECOND, isoformat
 from mainspring.domain.job import Job
 from mainspring.domain.run import ENDED, RunState, RunView
 from mainspring.ports.access import Author
-from mainspring.ports.catalog import LogLine, RunFilter
+from mainspring.ports.catalog import RunFilter
 
 runs = Resource("Runs", "One execution each: of a one-off job, of a tick, of a `run now` or of a backfill.")
 
@@ -136,14 +135,22 @@ async def cancel_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={201: RunMade, 404: Problem, 409: Problem},
 )
 async def retry_run(api: Api, call: Call[RetryIn, Nothing]) -> Answer:
-    """Run an ended run again, as a new run that names it; with another payload if one is given."""
+    """Run an ended run again, as a new run that names it; with another payload if one is given.
+
+    The same `Idempotency-Key` makes no second run.
+    """
     run = await find_run(api, call, payload=True)
     if run.state not in ENDED:
         raise Conflict(f"the run is {run.state.value}; only one that has ended can be retried")
     payload = run.payload if call.body.payload is msgspec.UNSET else bytes(call.body.payload)
     replay = api.replay_of(run, payload, call.principal.name)
-    await api.admit(call.principal, replay.tenant, replay.queue, replay.payload)
+    edited = None if call.body.payload is msgspec.UNSET else call.body.payload
+    key = idempotency_of(call.headers.get("idempotency-key"), [run.id, "retry", edited])
+    replay = msgspec.structs.replace(replay, idempotency=key)
+    await api.admit(call.principal, replay)
     accepted = await api.jobs.submit(replay)
+    if accepted.conflict:
+        raise Conflict(f"this idempotency key was used for something else, {accepted.id}")
     out = RunMade(job_id=run.job_id or accepted.id, run_id=accepted.id, status=accepted.state.value)
     return Answer(201, out, {"location": f"/v1/runs/{accepted.id}"})
 
@@ -201,52 +208,24 @@ async def job_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
     streams=True,
 )
 async def follow_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
-    """Follow what a run prints, as server-sent events; ends when the run has.
+    """Follow what a run prints, as server-sent events, within a second or so; ends when the run has.
 
     `Last-Event-ID` goes on where a broken connection stopped.
     """
     run = await find_run(api, call)
     last = call.headers.get("last-event-id", "")
     after = int(last) if last.isascii() and last.isdigit() and len(last) < 19 else call.query.after
-    return Answer(200, api.stream(_follow(api, run, after)))
-
-
-async def _follow(api: Api, run: RunView, after: int) -> AsyncIterator[bytes]:
-    quiet = 0
-    while not api.leaving:
-        ended = run.state in ENDED
-        lines = await api.store.seen_by(run.tenant).log(run.id, after, 500)
-        for line in lines:
-            after = line.position
-            yield event("line", msgspec.json.encode(_line_out(line)), str(line.position))
-        if lines:
-            quiet = 0
-            continue
-        if ended:
-            yield event("end", msgspec.json.encode({"status": run.state.value}), str(after))
-            return
-        quiet += 1
-        if quiet % 30 == 0:
-            yield keep_alive()
-        await api.clock.sleep(500 * MILLISECOND)
-        seen = (await api.store.seen_by(run.tenant).runs([run.id]))[0]
-        if seen is None:
-            return
-        run = seen
+    return Answer(200, api.stream(call.principal, api.tail.follow(run, after)))
 
 
 async def _log_page(api: Api, run: RunView, query: LogQuery) -> LogPage:
     lines = await api.store.seen_by(run.tenant).log(run.id, query.after, query.limit)
     return LogPage(
         run_id=run.id,
-        items=[_line_out(line) for line in lines],
+        items=[line_out(line) for line in lines],
         next_after=lines[-1].position if lines else query.after,
         ended=run.state in ENDED and len(lines) < query.limit,
     )
-
-
-def _line_out(line: LogLine) -> LogLineOut:
-    return LogLineOut(position=line.position, time=isoformat(line.at), attempt_number=line.attempt, text=line.text)
 
 
 def run_states(text: str | None) -> frozenset[RunState]:

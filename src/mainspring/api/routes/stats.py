@@ -126,6 +126,8 @@ async def act_on_many(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
         raise Invalid("everything", "nothing says which are meant", "a filter, or everything: true")
     if body.action == "retag" and not (body.add_tags or body.remove_tags):
         raise Invalid("addTags", "is missing", "addTags, removeTags or both")
+    if body.queue is not None:
+        api.reach(call.principal, body.queue)
     if body.target == "runs":
         return await _on_runs(api, call)
     return await _on_jobs(api, call)
@@ -154,7 +156,7 @@ async def _on_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     more = False
     while len(found) < _AT_ONCE:
         page = await api.seen_by(call.principal).list_jobs(wanted, after, 1_000)
-        found += [job.id for job in page.items]
+        found += [job.id for job in page.items if call.principal.reaches([job.spec.queue])]
         if page.after is None:
             break
         after = JobId(page.after)
@@ -198,7 +200,7 @@ async def _on_runs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     more = False
     while len(found) < _AT_ONCE:
         page = await api.seen_by(call.principal).list_runs(wanted, after, 1_000)
-        found += [run.id for run in page.items]
+        found += [run.id for run in page.items if call.principal.reaches([run.queue])]
         if page.after is None:
             break
         after = RunId(page.after)

@@ -1,5 +1,6 @@
 """A job over the wire, and what it means to the engine."""
 
+import hashlib
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -27,7 +28,7 @@ from mainspring.domain.instant import SECOND, Instant, Micros, format_duration, 
 from mainspring.domain.job import Job, JobSpec, Overlap
 from mainspring.domain.rank import DEFAULT_PRIORITY
 from mainspring.domain.retry import MAX_RETRIES, RetryPolicy
-from mainspring.domain.run import MAX_NAME, About, JobRef, NewRun, RunPolicy, RunView
+from mainspring.domain.run import MAX_NAME, About, Idempotency, JobRef, NewRun, RunPolicy, RunView
 from mainspring.domain.schedule import CronSchedule, Interval
 
 ScheduleType: TypeAlias = Literal["immediate", "future", "cron", "interval"]
@@ -285,8 +286,25 @@ def spec_of(fields: JobFields) -> JobSpec:
     )
 
 
-def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str, now: Instant) -> NewRun:
-    """A one-off job as a run. ``now`` is the store's time, or a good guess of it."""
+def past_of(run: NewRun, now: Instant) -> Invalid | None:
+    """What is wrong with a time that has passed. ``now`` is the store's, or a good guess of it."""
+    if run.at is None or run.at >= now - PAST_IS_FINE:
+        return None
+    ago = format_duration((now - run.at) // SECOND * SECOND)
+    return Invalid("scheduleTime", f"{isoformat(run.at)} is {ago} in the past", "leave it out to run at once")
+
+
+def idempotency_of(key: str | None, said: object) -> Idempotency | None:
+    """An idempotency key, with a fingerprint of everything else that was said."""
+    if key is None:
+        return None
+    if not 0 < len(key) <= MAX_NAME or not key.isprintable():
+        raise Invalid("idempotencyKey", "is not a key", f"1 to {MAX_NAME} printable characters")
+    return Idempotency(key, hashlib.blake2b(msgspec.json.encode(said), digest_size=16).digest())
+
+
+def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun:
+    """A one-off job as a run."""
     for name, value in (
         ("endTime", fields.end_time),
         ("timezone", fields.timezone),
@@ -303,9 +321,6 @@ def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str, now: Inst
     delay = 0 if fields.delay is UNSET else micros_of(fields.delay, "delay")
     if at is not None and delay:
         raise Invalid("delay", "cannot be given together with scheduleTime")
-    if at is not None and at < now - PAST_IS_FINE:
-        ago = format_duration((now - at) // SECOND * SECOND)
-        raise Invalid("scheduleTime", f"{isoformat(at)} is {ago} in the past", "leave it out to run at once")
     start_within = _optional_span(fields.start_within, "startWithin")
     deadline = _optional_span(fields.deadline, "deadline")
     name = "" if fields.name is UNSET else fields.name
@@ -455,10 +470,15 @@ def job_out(job: Job, *, payload: bool = True, warnings: list[str] | None = None
     )
 
 
+_WAITS = ("scheduled", "blocked", "queued")
+
+
 def one_off_out(run: RunView, *, warnings: list[str] | None = None) -> JobOut:
     """A one-off job: its run, as a job."""
     about = run.about or About()
-    later = run.due > run.created_at
+    # What is tried again has the time of the next try, and not its own any more.
+    again = run.attempt > 1 or (run.attempt > 0 and run.state.value in _WAITS)
+    later = run.due > run.created_at and not again
     return JobOut(
         job_id=run.id,
         status=run.state.value,
@@ -481,7 +501,7 @@ def one_off_out(run: RunView, *, warnings: list[str] | None = None) -> JobOut:
         owner=about.owner or None,
         tags=about.tags,
         updated_at=time_of(run.finished_at or run.started_at or run.queued_at or run.created_at),
-        next_fires=[isoformat(run.due)] if run.state.value in ("scheduled", "blocked", "queued") else [],
+        next_fires=[isoformat(run.due)] if run.state.value in _WAITS else [],
         warnings=warnings or [],
     )
 

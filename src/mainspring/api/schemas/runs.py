@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.api.schemas.common import Wire, time_of
 from mainspring.domain.instant import isoformat
 from mainspring.domain.run import ENDED, AttemptView, Progress, RunState, RunView
+from mainspring.ports.catalog import LogLine
 
 #: What other schedulers call our states; filters take both.
 SYNONYMS: dict[str, RunState] = {
@@ -123,7 +124,7 @@ class Explanation(Wire):
 
 
 def run_out(run: RunView, *, attempts: list[AttemptView] | None = None) -> RunOut:
-    progress = run.progress
+    progress = progress_of(run)
     about = run.about
     modified = max(filter(None, (run.created_at, run.queued_at, run.started_at, run.finished_at)))
     return RunOut(
@@ -173,10 +174,14 @@ def attempt_out(attempt: AttemptView) -> AttemptOut:
     )
 
 
+def line_out(line: LogLine) -> LogLineOut:
+    return LogLineOut(position=line.position, time=isoformat(line.at), attempt_number=line.attempt, text=line.text)
+
+
 def status_out(job_id: str, status: str, run: RunView | None) -> StatusOut:
     if run is None:
         return StatusOut(job_id=job_id, status=status)
-    progress = run.progress
+    progress = progress_of(run)
     return StatusOut(
         job_id=job_id,
         status=run.state.value,
@@ -197,11 +202,19 @@ def executor_of(run: RunView) -> str | None:
     return f"{run.executor}#{run.session}" if run.executor else str(run.session)
 
 
+def progress_of(run: RunView) -> Progress | None:
+    """What its newest attempt has reported, not one before it."""
+    progress = run.progress
+    if progress is None or (run.started_at is not None and progress.at < run.started_at):
+        return None
+    return progress
+
+
 def progress_words(run: RunView) -> str | None:
     """ "50%" where a total is known; a run that has succeeded is done."""
     if run.state is RunState.SUCCEEDED:
         return "100%"
-    progress: Progress | None = run.progress
+    progress = progress_of(run)
     if progress is None or not progress.total or run.state in ENDED - {RunState.FAILED, RunState.CANCELLED}:
         return None
     return f"{min(max(progress.done / progress.total, 0.0), 1.0) * 100:.0f}%"

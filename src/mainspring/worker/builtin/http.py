@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import HOUR, MILLISECOND, Micros, parse_duration
+from mainspring.domain.instant import HOUR, MILLISECOND, Micros, isoformat, parse_duration
 from mainspring.domain.run import MAX_RESULT, HeldRun
 from mainspring.ports.egress import Answer, Egress, NoAnswer, Outgoing
 from mainspring.worker.builtin.text import head, readable
@@ -20,7 +20,9 @@ _KEPT_HEADERS = ("content-type", "date", "etag", "last-modified", "location", "r
 _MAX_HEADER = 500
 #: What a receiver may tell its caller to come back for. Any other 4xx stays as it is however often one asks.
 _WORTH_ANOTHER_TRY = (408, 425, 429)
-_SET_BY_US = frozenset({"idempotency-key", "x-mainspring-run", "x-mainspring-attempt", "x-mainspring-fence"})
+_SET_BY_US = frozenset(
+    {"idempotency-key", "x-mainspring-run", "x-mainspring-attempt", "x-mainspring-fence", "x-mainspring-tick"}
+)
 
 
 class HttpFailed(Told):
@@ -104,6 +106,8 @@ def _request(call: HttpCall, held: HeldRun) -> Outgoing:
     headers["Idempotency-Key"] = headers["X-Mainspring-Run"] = held.id
     headers["X-Mainspring-Attempt"] = str(held.attempt)
     headers["X-Mainspring-Fence"] = str(held.fence)
+    if held.scheduled_at is not None:
+        headers["X-Mainspring-Tick"] = isoformat(held.scheduled_at)
     return Outgoing(method=call.verb, url=call.url, headers=headers, body=body, timeout=call.limit())
 
 

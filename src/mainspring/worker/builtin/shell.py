@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, MILLISECOND, SECOND, Micros, format_duration, parse_duration
+from mainspring.domain.instant import DAY, MILLISECOND, SECOND, Micros, format_duration, isoformat, parse_duration
 from mainspring.domain.run import MAX_NAME, MAX_RESULT, HeldRun
 from mainspring.worker.builtin.process import Program
 from mainspring.worker.builtin.text import readable, tail
@@ -206,6 +206,7 @@ def _environment(held: HeldRun) -> dict[str, str]:
         "MAINSPRING_ATTEMPT": str(held.attempt),
         "MAINSPRING_FENCE": str(held.fence),
         "MAINSPRING_JOB_ID": held.job_id or "",
+        "MAINSPRING_TICK": "" if held.scheduled_at is None else isoformat(held.scheduled_at),
         "MAINSPRING_TENANT": held.tenant,
     }
 

@@ -4,7 +4,7 @@ from itertools import islice
 
 import msgspec
 
-from mainspring.adapters.store.changes import what_differs
+from mainspring.adapters.store.changes import quotas_changed, words_of_key
 from mainspring.adapters.store.memory.rows import Change
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.access import DEFAULT_TENANT, ApiKey, Tenant
@@ -23,9 +23,8 @@ class MemoryAccess:
                 return known
             made = msgspec.structs.replace(tenant, created_at=now if known is None else known.created_at)
             tables.tenants[tenant.name] = made
-            before = {} if known is None else msgspec.to_builtins(known.quotas)
-            differs = what_differs(before, msgspec.to_builtins(made.quotas)) if known is not None else None
-            tables.audit("tenants.put", author, [Change(tenant.name, tenant.name, *(differs or ()))])
+            differs = quotas_changed(None if known is None else known.quotas, made.quotas)
+            tables.audit("tenants.put", author, [Change(tenant.name, tenant.name, *differs)])
             return made
 
     async def tenants(self) -> list[Tenant]:
@@ -40,7 +39,7 @@ class MemoryAccess:
         with tables.transaction() as now:
             if key.id not in tables.api_keys:
                 tables.api_keys[key.id] = msgspec.structs.replace(key, created_at=now)
-                tables.audit("keys.put", author, [Change(key.tenant or "", key.id)])
+                tables.audit("keys.put", author, [Change(key.tenant or "", key.id, None, words_of_key(key))])
             return tables.api_keys[key.id]
 
     async def keys(self, tenant: str | None) -> list[ApiKey]:

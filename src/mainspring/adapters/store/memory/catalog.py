@@ -2,17 +2,19 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Literal, TypeVar
+
+import msgspec
 
 from mainspring.adapters.store.log_bounds import LogRoom
 from mainspring.adapters.store.memory.rows import JobRow, RunRow, SessionRow
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.errors import NotFound
-from mainspring.domain.ids import JobId, RunId, made_at
+from mainspring.domain.ids import JobId, RunId, SessionId, made_at
 from mainspring.domain.instant import Instant
-from mainspring.domain.job import Job
+from mainspring.domain.job import Job, JobState
 from mainspring.domain.run import HeldRun, Progress, RunState, RunView
 from mainspring.ports.catalog import (
     LOG_CUT,
@@ -59,12 +61,23 @@ class MemoryCatalog:
         rows = _newest_first(self._tables.jobs.values(), wanted, after)
         return _page(rows, lambda job: _is_wanted_job(job, wanted), lambda job: job.job(with_payload=False), limit)
 
-    async def versions(self, job: JobId) -> list[JobVersion]:
-        return self._tables.versions.get(job, [])[::-1]
+    async def count_jobs(self, tenant: str, at_most: int) -> int:
+        there = (JobState.SCHEDULED, JobState.PAUSED)
+        mine = (job for job in self._tables.jobs.values() if job.tenant == tenant and job.state in there)
+        return sum(1 for _ in islice(mine, at_most))
+
+    async def versions(self, job: JobId, *, before: int | None = None, limit: int = 100) -> list[JobVersion]:
+        newest_first = self._tables.versions.get(job, [])[::-1]
+        return [version for version in newest_first if before is None or version.version < before][:limit]
 
     async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
         rows = [self._tables.runs.get(run) for run in runs]
-        return [row.held() if row is not None and row.state is RunState.RUNNING else None for row in rows]
+        return [
+            msgspec.structs.replace(row.held(), session=row.session)
+            if row is not None and row.state is RunState.RUNNING
+            else None
+            for row in rows
+        ]
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
         tables = self._tables
@@ -72,6 +85,13 @@ class MemoryCatalog:
             owners = Counter(row.owner for row in tables.owners)
             alive = [row for row in tables.sessions.values() if row.kind == kind and row.alive(now)]
             return [_session_view(row, len(tables.held[row.id]), owners[row.id]) for row in alive]
+
+    async def session(self, session: SessionId) -> SessionView | None:
+        tables = self._tables
+        row = tables.sessions.get(session)
+        if row is None:
+            return None
+        return _session_view(row, len(tables.held[row.id]), sum(shard.owner == row.id for shard in tables.owners))
 
     async def pauses(self) -> list[Pause]:
         pauses = self._tables.pauses.values()
@@ -97,6 +117,10 @@ class MemoryCatalog:
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
         lines = self._tables.logs.get(run, [])
         return list(islice((line for line in lines if line.position > after), limit))
+
+    async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
+        found = {run: await self.log(run, after, limit) for run, after in places.items()}
+        return {run: lines for run, lines in found.items() if lines}
 
     async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:
         tables = self._tables
@@ -229,6 +253,7 @@ def _session_view(row: SessionRow, running: int, shards: int) -> SessionView:
         lease_until=row.lease_until,
         lease=row.lease,
         owner=row.owner,
+        serves=row.serves,
         queues=row.queues,
         tasks=row.tasks,
         running=running,

@@ -8,7 +8,7 @@ from mainspring.adapters.store.changes import retagged, what_differs, words_of_r
 from mainspring.adapters.store.memory.rows import Change
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.run import About, NewRun
+from mainspring.domain.run import About, NewRun, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Accepted
@@ -18,13 +18,15 @@ class MemoryOperations:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def edit_run(self, run: NewRun, author: Author) -> Accepted | None:
+    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
         tables = self._tables
         with tables.transaction():
             row = tables.runs.get(run.id)
             if row is None or row.tenant != run.tenant or row.job_id is not None or row.fence or row.state.ended:
                 return None
             before = words_of_run(row.view(with_payload=True))
+            if was is not None and words_of_run(was) != before:
+                return Accepted(row.id, row.shown_state(), new=False, conflict=True)
             tables.edit(row, run)
             differs = what_differs(before, words_of_run(row.view(with_payload=True)))
             if differs is not None:

@@ -226,6 +226,7 @@ class SessionRow(msgspec.Struct, kw_only=True):
     tasks: tuple[str, ...] = ()
     lease: Micros = 0
     owner: str = ""
+    serves: str = ""
     #: Asked to leave.
     draining: bool = False
     dead: bool = False

@@ -65,6 +65,10 @@ class MemorySubmissions:
             return None
         return used
 
+    async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
+        with self._tables.transaction():
+            return {key for key in keys if self._used(tenant, Idempotency(key, b"")) is not None}
+
     def _use(self, tenant: str, asked: Idempotency | None, made: RunId | JobId) -> None:
         if asked is not None:
             self._tables.used_keys[tenant, asked.key] = UsedKey(made, asked.fingerprint, self._tables.now)

@@ -29,6 +29,7 @@ class MemoryWorkforce:
                 tasks=session.tasks,
                 lease=session.ttl,
                 owner=session.owner,
+                serves=session.serves,
             )
             self._tables.sessions[row.id] = row
             return row.id
@@ -59,7 +60,8 @@ class MemoryWorkforce:
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
         tables = self._tables
         with tables.transaction() as now:
-            if tables.live_session(session) is None:
+            claimer = tables.live_session(session)
+            if claimer is None or claimer.draining:
                 return []
             chosen: list[RunRow] = []
             for want in wants:
@@ -99,8 +101,7 @@ class MemoryWorkforce:
         if run is None:
             return Verdict.FENCED
         if run.state is not RunState.RUNNING or run.fence != settlement.fence:
-            recorded = any(attempt.fence == settlement.fence for attempt in tables.attempts.get(run.id, ()))
-            return Verdict.ALREADY if recorded or run.ended_by == settlement.fence else Verdict.FENCED
+            return Verdict.ALREADY if self._settled_before(run, settlement) else Verdict.FENCED
         if settlement.outcome is not Outcome.SUCCESS:
             tables.attempts[run.id].append(_attempt(run, settlement, now))
         if settlement.outcome in (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST):
@@ -128,6 +129,15 @@ class MemoryWorkforce:
             case _:
                 raise AssertionError(f"an attempt cannot end in {settlement.state}")
         return Verdict.APPLIED
+
+    def _settled_before(self, run: RunRow, settlement: Settlement) -> bool:
+        """By this very fence, and in the same way. A success has no attempt."""
+        if settlement.outcome is Outcome.SUCCESS:
+            return run.state is RunState.SUCCEEDED and run.ended_by == settlement.fence
+        return any(
+            (attempt.fence, attempt.outcome) == (settlement.fence, settlement.outcome)
+            for attempt in self._tables.attempts.get(run.id, ())
+        )
 
     def _go_on(self, run: RunRow, state: RunState, place: int, outcome: Outcome) -> None:
         """Another attempt follows, at a due time or a rank; but what was asked to stop has now stopped."""

@@ -3,7 +3,7 @@
 import asyncpg
 import msgspec
 
-from mainspring.adapters.store.changes import what_differs
+from mainspring.adapters.store.changes import quotas_changed, words_of_key
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.part import Change, Part
@@ -30,10 +30,8 @@ class Access(Part):
                 return msgspec.structs.replace(tenant, created_at=row["created_at"])
             quotas = tenant.quotas
             created_at = await connection.fetchval(self._db.sql["put_tenant"], number, quotas.running, _encode(quotas))
-            differs = None
-            if known is not None:
-                differs = what_differs(msgspec.to_builtins(known), msgspec.to_builtins(quotas))
-            await self._audit(connection, "tenants.put", author, [Change(tenant.name, tenant.name, *(differs or ()))])
+            differs = quotas_changed(known, quotas)
+            await self._audit(connection, "tenants.put", author, [Change(tenant.name, tenant.name, *differs)])
             return msgspec.structs.replace(tenant, created_at=created_at)
 
         return await self._db.transaction(put)
@@ -63,7 +61,8 @@ class Access(Part):
                 key.last_used_at,
             )
             if made:
-                await self._audit(connection, "keys.put", author, [Change(key.tenant or "", key.id)])
+                change = Change(key.tenant or "", key.id, None, words_of_key(key))
+                await self._audit(connection, "keys.put", author, [change])
             row = await connection.fetchrow(self._db.sql["api_key"], key.id)
             assert row is not None
             return _key(row)

@@ -1,6 +1,6 @@
 """What people look at: lists, figures, logs, and what attempts tell while they run."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Literal
 
 import asyncpg
@@ -40,6 +40,7 @@ from mainspring.ports.catalog import (
 
 #: Rows that are looked at in one statement where a filter has no index.
 _CHUNK = 1_000
+_NEWEST_VERSION = 2**31 - 1
 _FIRST_ID, _LAST_ID = "0" * 32, "f" * 32
 _WAITING = frozenset({RunState.SCHEDULED, RunState.BLOCKED})
 _LIVE = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING})
@@ -237,9 +238,14 @@ class Catalog(Reading):
             if len(rows) < _CHUNK:
                 return Page(items)
 
-    async def versions(self, job: JobId) -> list[JobVersion]:
+    async def count_jobs(self, tenant: str, at_most: int) -> int:
+        number = await self._scope_number(tenant)
+        return (await self._db.fetch("count_jobs", number, at_most))[0]["count"] if number else 0
+
+    async def versions(self, job: JobId, *, before: int | None = None, limit: int = 100) -> list[JobVersion]:
         tenant = await self._scope_number()
-        rows = await self._db.fetch("versions", job, tenant)
+        below = _NEWEST_VERSION if before is None else min(before, _NEWEST_VERSION)
+        rows = await self._db.fetch("versions", job, tenant, below, limit)
         bodies = await self._db.fetch("bodies", [version_body_id(job, row["version"]) for row in rows], tenant)
         payloads = {row["id"]: row["payload"] for row in bodies}
         versions = []
@@ -264,28 +270,16 @@ class Catalog(Reading):
         # What cannot be read nobody holds; whoever claims it ends it.
         readable, _ = held_runs(rows, self._names, self._policies)
         held = {run.id: run for run in readable}
+        for row in rows:
+            if row["id"] in held:
+                held[row["id"]].session = row["session"]
         return [held.get(run) for run in runs]
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
-        return [
-            SessionView(
-                id=SessionId(row["id"]),
-                kind=kind,
-                name=row["name"],
-                version=row["version"],
-                datacenter=row["datacenter"],
-                started_at=row["started_at"],
-                lease_until=row["lease_until"],
-                lease=row["lease"],
-                owner=row["owner"],
-                queues=tuple(row["queues"]),
-                tasks=tuple(row["tasks"]),
-                running=row["running"],
-                draining=row["draining"],
-                shards=row["shards"],
-            )
-            for row in await self._db.fetch("sessions", KINDS[kind])
-        ]
+        return [_session(row) for row in await self._db.fetch("sessions", KINDS[kind])]
+
+    async def session(self, session: SessionId) -> SessionView | None:
+        return next((_session(row) for row in await self._db.fetch("session", session)), None)
 
     async def pauses(self) -> list[Pause]:
         rows = await self._db.fetch("pauses", await self._scope_number())
@@ -372,6 +366,13 @@ class Catalog(Reading):
             for row in await self._db.fetch("log", run, after, limit, await self._scope_number())
         ]
 
+    async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
+        found: dict[RunId, list[LogLine]] = {}
+        for row in await self._db.fetch("logs_after", list(places), list(places.values()), limit):
+            line = LogLine(position=row["position"], at=row["at"], attempt=row["attempt"], text=row["text"])
+            found.setdefault(RunId(row["run_id"]), []).append(line)
+        return found
+
     async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
         async def work(connection: Connection) -> list[bool]:
             under_way = await self._under_way(connection, [report.run for report in progress])
@@ -408,6 +409,26 @@ class Catalog(Reading):
         """The attempts among these that run, by run and fence."""
         rows = await connection.fetch(self._db.sql["attempts_under_way"], runs)
         return {(RunId(row["id"]), row["fence"]): _UnderWay(row["attempt"], row["tenant"]) for row in rows}
+
+
+def _session(row: asyncpg.Record) -> SessionView:
+    return SessionView(
+        id=SessionId(row["id"]),
+        kind="worker" if row["kind"] == KINDS["worker"] else "scheduler",
+        name=row["name"],
+        version=row["version"],
+        datacenter=row["datacenter"],
+        started_at=row["started_at"],
+        lease_until=row["lease_until"],
+        lease=row["lease"],
+        owner=row["owner"],
+        serves=row["serves"],
+        queues=tuple(row["queues"]),
+        tasks=tuple(row["tasks"]),
+        running=row["running"],
+        draining=row["draining"],
+        shards=row["shards"],
+    )
 
 
 def _bound(instant: Instant | None, otherwise: str) -> str:

@@ -1,11 +1,12 @@
 """Idempotency keys: a tenant uses one once, for a run or for a job."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from mainspring.adapters.store.postgres.database import Connection
+from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.part import Part
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.run import Idempotency
@@ -38,10 +39,22 @@ class KeyUsed(msgspec.Struct, frozen=True):
 
 
 def key_wanted(tenant: int, asked: Idempotency, made: str) -> KeyWanted:
-    return KeyWanted(tenant, hashlib.sha256(asked.key.encode()).digest(), made, asked.fingerprint)
+    return KeyWanted(tenant, _hash(asked.key), made, asked.fingerprint)
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
 
 
 class Keys(Part):
+    async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
+        number = await self._names.find(Kind.TENANT, tenant)
+        if number is None:
+            return set()
+        by_hash = {_hash(key): key for key in keys}
+        found = await self._db.fetch("used_keys", [number] * len(by_hash), list(by_hash))
+        return {by_hash[row["key"]] for row in found if row["counts"]}
+
     async def _take_keys(
         self, connection: Connection, wanted: Sequence[KeyWanted], kind: int
     ) -> tuple[list[KeyUsed | None], list[KeyWanted]]:

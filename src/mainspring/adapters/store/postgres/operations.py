@@ -26,7 +26,7 @@ from mainspring.domain.ids import JobId, RunId, SessionId, made_at, shard_of
 from mainspring.domain.instant import DAY, Instant
 from mainspring.domain.job import NewJob, version_body_id
 from mainspring.domain.rank import rank_of
-from mainspring.domain.run import About, NewRun, RunState
+from mainspring.domain.run import About, NewRun, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Accepted
@@ -36,7 +36,7 @@ _LOOKS = 3
 
 
 class Operations(Jobs):
-    async def edit_run(self, run: NewRun, author: Author) -> Accepted | None:
+    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
         await self._names.number_all([(Kind.TASK, run.task), (Kind.QUEUE, run.queue)])
         tenant = await self._names.find(Kind.TENANT, run.tenant)
         if tenant is None:
@@ -46,7 +46,11 @@ class Operations(Jobs):
             row = await self._editable(connection, run.id, tenant)
             if row is None:
                 return None
+            # New tags are written under this lock: they are read before the edit, or come after it.
+            await connection.fetch(self._db.sql["lock_bodies"], [run.id], [row["body_bucket"]])
             before = (await self._views([run.id], payloads=True, within=connection))[run.id]
+            if was is not None and words_of_run(was) != words_of_run(before):
+                return Accepted(run.id, before.state, new=False, conflict=True)
             state = await self._edit(connection, run, row)
             after = (await self._views([run.id], payloads=True, within=connection))[run.id]
             differs = what_differs(words_of_run(before), words_of_run(after))

@@ -31,6 +31,7 @@ class Workforce(Part):
             session.queues,
             session.tasks,
             session.owner,
+            session.serves,
         )
         return SessionId(rows[0]["id"])
 
@@ -201,7 +202,12 @@ class Workforce(Part):
 
     async def _verdicts(self, settlements: Sequence[Settlement], applied: set[tuple[str, int]]) -> list[Verdict]:
         missed = [item for item in settlements if (item.run, item.fence) not in applied]
-        rows = await self._db.fetch("settled_before", [item.run for item in missed], [item.fence for item in missed])
+        rows = await self._db.fetch(
+            "settled_before",
+            [item.run for item in missed],
+            [item.fence for item in missed],
+            [OUTCOME_CODES[item.outcome] for item in missed],
+        )
         before = {(row["id"], row["fence"]) for row in rows}
         verdicts = []
         for item in settlements:

@@ -5,7 +5,7 @@ from typing import cast
 import apsw
 import msgspec
 
-from mainspring.adapters.store.changes import what_differs
+from mainspring.adapters.store.changes import quotas_changed, words_of_key
 from mainspring.adapters.store.sqlite import rows
 from mainspring.adapters.store.sqlite.audit import Change, write_audit
 from mainspring.adapters.store.sqlite.part import Part
@@ -30,10 +30,8 @@ class SqliteAccess(Part):
                 "INSERT OR REPLACE INTO tenant (name, quotas, running, created_at) VALUES (?, ?, ?, ?)",
                 (made.name, rows.encode(made.quotas), made.quotas.running, made.created_at),
             )
-            differs = None
-            if known is not None:
-                differs = what_differs(msgspec.to_builtins(known.quotas), msgspec.to_builtins(made.quotas))
-            change = Change(tenant.name, tenant.name, *(differs or ()))
+            differs = quotas_changed(None if known is None else known.quotas, made.quotas)
+            change = Change(tenant.name, tenant.name, *differs)
             write_audit(connection, now, "tenants.put", author, [change])
             return made
 
@@ -62,7 +60,8 @@ class SqliteAccess(Part):
                 ),
             )
             if connection.changes():
-                write_audit(connection, now, "keys.put", author, [Change(key.tenant or "", key.id)])
+                change = Change(key.tenant or "", key.id, None, words_of_key(key))
+                write_audit(connection, now, "keys.put", author, [change])
             [kept] = rows.keys(read(connection, "keys", tenant=None, id=key.id))
             return kept
 

@@ -1,7 +1,7 @@
 """What people look at, and what attempts tell while they run."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import apsw
@@ -14,7 +14,7 @@ from mainspring.adapters.store.sqlite.part import Part
 from mainspring.adapters.store.sqlite.threads import read
 from mainspring.domain.access import DEFAULT_TENANT
 from mainspring.domain.errors import NotFound
-from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import MILLISECOND, Instant
 from mainspring.domain.job import Job
 from mainspring.domain.run import HeldRun, Progress, RunState, RunView
@@ -83,8 +83,13 @@ class SqliteCatalog(Part):
 
         return await self._look(look)
 
-    async def versions(self, job: JobId) -> list[JobVersion]:
-        return rows.job_versions(await self._reader.read("versions", job=job))
+    async def count_jobs(self, tenant: str, at_most: int) -> int:
+        count: int = rows.number.decode(await self._reader.read("count_jobs", tenant=tenant, at_most=at_most))
+        return count
+
+    async def versions(self, job: JobId, *, before: int | None = None, limit: int = 100) -> list[JobVersion]:
+        below = _NEWEST if before is None else before
+        return rows.job_versions(await self._reader.read("versions", job=job, before=below, limit=limit))
 
     async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
         found, _ = rows.held_runs(await self._reader.read("held", ids=rows.encode(list(dict.fromkeys(runs)))))
@@ -93,6 +98,9 @@ class SqliteCatalog(Part):
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
         return rows.sessions(await self._reader.read("sessions", kind=kind, now=self._time.now()))
+
+    async def session(self, session: SessionId) -> SessionView | None:
+        return next(iter(rows.sessions(await self._reader.read("session", session=session))), None)
 
     async def pauses(self) -> list[Pause]:
         return rows.pauses(await self._reader.read("pauses"))
@@ -123,6 +131,9 @@ class SqliteCatalog(Part):
 
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
         return rows.log_lines(await self._reader.read("log", run=run, after=after, limit=limit))
+
+    async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
+        return rows.logs(await self._reader.read("logs_after", places=rows.encode(dict(places)), limit=limit))
 
     async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:
         if position is not None and _is_position(position) is None:

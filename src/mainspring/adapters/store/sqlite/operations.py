@@ -25,8 +25,8 @@ _EVER: Instant = 2**62
 
 
 class SqliteOperations(Part):
-    async def edit_run(self, run: NewRun, author: Author) -> Accepted | None:
-        return await self._work(lambda connection, now: _edit(connection, run, author, now))
+    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
+        return await self._work(lambda connection, now: _edit(connection, run, author, was, now))
 
     async def discard(self, runs: Collection[RunId], author: Author) -> int:
         def discard(connection: apsw.Connection, now: Instant) -> int:
@@ -210,12 +210,16 @@ class _Row(msgspec.Struct, array_like=True, frozen=True):
     queued_at: Instant | None
 
 
-def _edit(connection: apsw.Connection, new: NewRun, author: Author, now: Instant) -> Accepted | None:
+def _edit(
+    connection: apsw.Connection, new: NewRun, author: Author, was: RunView | None, now: Instant
+) -> Accepted | None:
     """What stays queued keeps its age. What holds its key keeps it as long as it is the first of its line."""
     row = _editable(connection, new)
     if row is None:
         return None
     before = _view(connection, new.id)
+    if was is not None and words_of_run(was) != words_of_run(before):
+        return Accepted(new.id, before.state, new=False, conflict=True)
     due = new.at if new.at is not None else now + new.delay
     gate = rows.gate_of_run(row.tenant, new.policy)
     connection.execute("DELETE FROM run WHERE id = ?", (new.id,))

@@ -155,7 +155,7 @@ SELECT json(shards) FROM meta
 SELECT json_group_array(json_array(
     r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
     r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
-    r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
+    r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL, r.session))
 FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value AND r.state = 'running' CROSS JOIN body b ON b.id = r.body
 
 -- name: ahead_of
@@ -168,15 +168,30 @@ SELECT coalesce(json((
 
 -- name: versions
 SELECT json_group_array(json_array(v.version, v.spec, b.payload, v.made_by, v.why, v.made_at) ORDER BY v.version DESC)
-FROM job_version v CROSS JOIN body b ON b.id = v.body WHERE v.job_id = :job
+FROM (
+    SELECT * FROM job_version WHERE job_id = :job AND version < :before ORDER BY version DESC LIMIT :limit
+) AS v CROSS JOIN body b ON b.id = v.body
+
+-- name: count_jobs
+SELECT cast(count(*) AS TEXT) FROM (
+    SELECT 1 FROM job INDEXED BY job_tenant WHERE tenant = :tenant AND state IN ('scheduled', 'paused') LIMIT :at_most
+)
 
 -- name: sessions
 SELECT json_group_array(json_array(
-    s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, json(s.queues),
-    json(s.tasks),
+    s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
+    json(s.queues), json(s.tasks),
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id)) ORDER BY s.id)
 FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until >= :now
+
+-- name: session
+SELECT json_group_array(json_array(
+    s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
+    json(s.queues), json(s.tasks),
+    (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
+    (SELECT count(*) FROM shard WHERE shard.owner = s.id)))
+FROM session s WHERE s.id = :session
 
 -- name: pauses
 SELECT json_group_array(json_array(tenant, queue, since, author, why) ORDER BY tenant, queue) FROM pause
@@ -197,6 +212,16 @@ FROM (
 SELECT json_group_array(json_array(position, at, attempt, text) ORDER BY position) FROM (
     SELECT * FROM log WHERE run_id = :run AND position > :after ORDER BY position LIMIT :limit
 )
+
+-- name: logs_after
+-- Of each run after a position of its own.
+SELECT json_group_object(run_id, json(lines)) FROM (
+    SELECT p.key AS run_id, (
+        SELECT json_group_array(json_array(position, at, attempt, text) ORDER BY position) FROM (
+            SELECT * FROM log WHERE run_id = p.key AND position > p.value ORDER BY position LIMIT :limit
+        )
+    ) AS lines FROM json_each(:places) AS p
+) WHERE lines != '[]'
 
 -- name: log_sizes
 -- Of each run, also of one that has printed nothing.

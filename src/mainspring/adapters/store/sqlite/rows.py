@@ -201,6 +201,7 @@ class _Held(msgspec.Struct, array_like=True, frozen=True, gc=False):
     scheduled_at: Instant | None
     lets_go: int
     cancel_requested: int
+    session: SessionId | None = None
 
 
 class _View(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -260,6 +261,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     lease_until: Instant
     lease: int
     owner: str
+    serves: str
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
     running: int
@@ -325,6 +327,7 @@ _sessions = msgspec.json.Decoder(list[_Session])
 _pauses = msgspec.json.Decoder(list[tuple[str, str, Instant, str, str]])
 _minutes = msgspec.json.Decoder(list[_Minute])
 _log = msgspec.json.Decoder(list[tuple[int, Instant, int, str]])
+_logs = msgspec.json.Decoder(dict[str, list[tuple[int, Instant, int, str]]])
 _log_sizes = msgspec.json.Decoder(dict[str, tuple[int, int, int]])
 _tenants = msgspec.json.Decoder(list[tuple[str, str, Instant]])
 _keys = msgspec.json.Decoder(list[_Key])
@@ -375,6 +378,7 @@ def _held_run(row: _Held) -> HeldRun:
         scheduled_at=row.scheduled_at,
         lets_go=row.lets_go != 0,
         cancel_requested=row.cancel_requested != 0,
+        session=row.session,
     )
 
 
@@ -545,6 +549,15 @@ def log_lines(text: str) -> list[LogLine]:
         LogLine(position=position, at=at, attempt=attempt, text=printed)
         for position, at, attempt, printed in _log.decode(text)
     ]
+
+
+def logs(text: str) -> dict[RunId, list[LogLine]]:
+    return {
+        RunId(run): [
+            LogLine(position=position, at=at, attempt=attempt, text=printed) for position, at, attempt, printed in lines
+        ]
+        for run, lines in _logs.decode(text).items()
+    }
 
 
 def log_sizes(text: str) -> dict[RunId, tuple[int, int, bool]]:

@@ -16,6 +16,20 @@ from mainspring.ports.store import KEYS_KEPT, Accepted
 
 
 class SqliteSubmissions(Part):
+    async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
+        def look(connection: apsw.Connection, now: Instant) -> set[str]:
+            found = connection.execute(
+                "SELECT u.key FROM json_each(?) AS i CROSS JOIN used_key u ON u.tenant = ? AND u.key = i.value"
+                " WHERE u.at > ? AND (EXISTS (SELECT 1 FROM run r WHERE r.id = u.made)"
+                " OR EXISTS (SELECT 1 FROM waiting w WHERE w.id = u.made)"
+                " OR EXISTS (SELECT 1 FROM history h WHERE h.id = u.made)"
+                " OR EXISTS (SELECT 1 FROM job j WHERE j.id = u.made))",
+                (rows.encode(list(keys)), tenant, now - KEYS_KEPT),
+            )
+            return {str(key) for (key,) in found}
+
+        return await self._work(look)
+
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if not runs:
             return []

@@ -23,6 +23,7 @@ class SqliteWorkforce(Part):
                 session.queues,
                 session.tasks,
                 session.owner,
+                session.serves,
             )
         )
         return SessionId(int(await self._writer.call("open_session", batch)))

@@ -26,6 +26,7 @@ ALTER TABLE session
     ADD COLUMN queues text[] NOT NULL DEFAULT '{}',
     ADD COLUMN tasks text[] NOT NULL DEFAULT '{}',
     ADD COLUMN owner text NOT NULL DEFAULT '',
+    ADD COLUMN serves text NOT NULL DEFAULT '',
     ADD COLUMN lease bigint NOT NULL DEFAULT 0,
     ADD COLUMN draining boolean NOT NULL DEFAULT false;
 

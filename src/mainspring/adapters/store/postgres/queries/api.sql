@@ -26,12 +26,20 @@ ORDER BY j.id DESC
 
 -- name: versions
 SELECT version, spec, made_by, why, made_at FROM mainspring.job_version
-WHERE job_id = $1 AND ($2::int IS NULL OR tenant = $2) ORDER BY version DESC
+WHERE job_id = $1 AND ($2::int IS NULL OR tenant = $2) AND version < $3 ORDER BY version DESC LIMIT $4
+
+-- name: count_jobs
+SELECT count(*) FROM (SELECT 1 FROM mainspring.job WHERE tenant = $1 AND state IN (1, 2) LIMIT $2) AS found
 
 -- name: sessions
 SELECT s.*, (SELECT count(*) FROM mainspring.run r WHERE r.session = s.id AND r.state = 4) AS running,
        (SELECT count(*) FROM mainspring.shard h WHERE h.owner = s.id) AS shards
 FROM mainspring.session s WHERE s.kind = $1 AND s.live AND s.lease_until >= mainspring.now_us() ORDER BY s.id
+
+-- name: session
+SELECT s.*, (SELECT count(*) FROM mainspring.run r WHERE r.session = s.id AND r.state = 4) AS running,
+       (SELECT count(*) FROM mainspring.shard h WHERE h.owner = s.id) AS shards
+FROM mainspring.session s WHERE s.id = $1
 
 -- name: pauses
 -- Of one tenant, or of all; those of every tenant are among them.
@@ -47,6 +55,14 @@ FROM mainspring.minute WHERE at >= $2 AND at < $3 AND ($1::int IS NULL OR tenant
 -- name: log
 SELECT position, at, attempt, text FROM mainspring.log
 WHERE run_id = $1 AND position > $2 AND ($4::int IS NULL OR tenant = $4) ORDER BY position LIMIT $3
+
+-- name: logs_after
+-- Of each run after a position of its own; of whatever tenant: whoever asks has been let in to each.
+SELECT p.run_id, l.position, l.at, l.attempt, l.text
+FROM unnest($1::uuid[], $2::bigint[]) AS p(run_id, after), LATERAL (
+    SELECT position, at, attempt, text FROM mainspring.log
+    WHERE run_id = p.run_id AND position > p.after ORDER BY position LIMIT $3
+) AS l ORDER BY p.run_id, l.position
 
 -- name: attempts_under_way
 -- Only these are heard; none of them ends before its report is kept.

@@ -7,7 +7,7 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), alive AS MATERIALIZED (
     SELECT s.id FROM mainspring.session s, clock
-    WHERE s.id = $1 AND s.live AND s.lease_until > clock.now
+    WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now
       AND NOT EXISTS (SELECT FROM mainspring.pause)
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
     FOR SHARE OF s
@@ -46,7 +46,7 @@ SELECT EXISTS (SELECT FROM mainspring.pause) OR EXISTS (SELECT FROM mainspring.t
 -- name: claiming_session
 -- The first step of a claim that must look closer.
 SELECT s.id FROM mainspring.session s
-WHERE s.id = $1 AND s.live AND s.lease_until > mainspring.now_us() FOR SHARE OF s
+WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > mainspring.now_us() FOR SHARE OF s
 
 -- name: paused_here
 SELECT tenant, queue FROM mainspring.pause WHERE queue = ANY ($1::int[] || 0)
@@ -94,13 +94,15 @@ ORDER BY t.rank, t.id
 
 -- name: held
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
-       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, b.task, b.policy, b.payload
+       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.session, b.task, b.policy,
+       b.payload
 FROM mainspring.run r JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
 WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL
 
 -- name: open_session
-INSERT INTO mainspring.session (kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner)
-SELECT $1, $2, $3, $4, now, now + $5::bigint, $5::bigint, $6, $7, $8 FROM (SELECT mainspring.now_us() AS now) AS clock
+INSERT INTO mainspring.session
+    (kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner, serves)
+SELECT $1, $2, $3, $4, now, now + $5::bigint, $5::bigint, $6, $7, $8, $9 FROM (SELECT mainspring.now_us() AS now) AS clock
 RETURNING id
 
 -- name: beat

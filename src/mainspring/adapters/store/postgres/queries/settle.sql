@@ -98,13 +98,15 @@ SELECT g.id, g.fence, CASE WHEN g.final >= 5 THEN g.gate END AS gate,
 FROM gone g
 
 -- name: settled_before
--- For settlements that met no running row: was it this very fence that ended the attempt?
--- History has a session only where a settlement wrote it; what was cancelled or expired carries an old fence.
+-- For settlements that met no running row: did this very fence end the attempt before, and in the same way?
+-- A success has no attempt, and only a success ends as succeeded.
 -- `OFFSET 0` keeps the index probe: without it a plan made for an empty table hashes the whole of it for ever.
 SELECT i.id, i.fence
-FROM unnest($1::uuid[], $2::bigint[]) AS i(id, fence)
-WHERE EXISTS (SELECT FROM mainspring.attempt a WHERE a.run_id = i.id AND a.fence = i.fence OFFSET 0)
-   OR EXISTS (SELECT FROM mainspring.history h WHERE h.id = i.id AND h.fence = i.fence AND h.session IS NOT NULL OFFSET 0)
+FROM unnest($1::uuid[], $2::bigint[], $3::smallint[]) AS i(id, fence, outcome)
+WHERE CASE WHEN i.outcome = 1
+    THEN EXISTS (SELECT FROM mainspring.history h WHERE h.id = i.id AND h.fence = i.fence AND h.state = 5 OFFSET 0)
+    ELSE EXISTS (SELECT FROM mainspring.attempt a WHERE a.run_id = i.id AND a.fence = i.fence AND a.outcome = i.outcome OFFSET 0)
+END
 
 -- name: lock_held_gates
 SELECT key FROM mainspring.gate WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UPDATE

@@ -1,10 +1,10 @@
 -- What workers ask for.
 
--- Batch: name, kind, ttl, version, datacenter, queues, tasks, owner. Answer: the id of the session.
+-- Batch: name, kind, ttl, version, datacenter, queues, tasks, owner, serves. Answer: the id of the session.
 CREATE TEMP TRIGGER open_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'open_session' BEGIN
-    INSERT INTO session (name, kind, version, datacenter, started_at, lease_until, lease, queues, tasks, owner)
+    INSERT INTO session (name, kind, version, datacenter, started_at, lease_until, lease, queues, tasks, owner, serves)
     VALUES (NEW.batch ->> 0, NEW.batch ->> 1, NEW.batch ->> 3, NEW.batch ->> 4, NEW.now, NEW.now + (NEW.batch ->> 2),
-            NEW.batch ->> 2, NEW.batch -> 5, NEW.batch -> 6, NEW.batch ->> 7);
+            NEW.batch ->> 2, NEW.batch -> 5, NEW.batch -> 6, NEW.batch ->> 7, NEW.batch ->> 8);
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, max(id) FROM session;
 END;
 
@@ -151,7 +151,7 @@ CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.kind = 'claim' BEGI
     DELETE FROM picked;
     INSERT INTO want (queue, most, tenant, now)
     SELECT i.value ->> 0, i.value ->> 1, i.value ->> 2, NEW.now FROM json_each(NEW.batch) AS i
-    WHERE EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until >= NEW.now);
+    WHERE EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND draining = 0 AND lease_until >= NEW.now);
 
     UPDATE meta SET fence_seq = fence_seq + 1 WHERE EXISTS (SELECT 1 FROM picked);
 
@@ -175,7 +175,7 @@ END;
 
 -- Attempts end, each under its own fence.
 -- Item: run, fence, outcome, state, reason, delay, result, error, fingerprint.
--- Answer: (place, verdict) of all that were not applied.
+-- Answer: (place, verdict) of all that were not applied. A success has no attempt, and only a success is succeeded.
 CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BEGIN
     DELETE FROM settling;
 
@@ -249,11 +249,13 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BE
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(i.n, iif(
-               EXISTS (SELECT 1 FROM settling WHERE settling.id = i.id AND settling.fence = i.fence)
-               OR EXISTS (SELECT 1 FROM attempt a WHERE a.run_id = i.id AND a.fence = i.fence)
-               OR EXISTS (SELECT 1 FROM history h WHERE h.id = i.id AND h.fence = i.fence AND h.by_attempt),
+               iif(i.outcome = 'success',
+                   EXISTS (SELECT 1 FROM history h WHERE h.id = i.id AND h.fence = i.fence AND h.state = 'succeeded'),
+                   EXISTS (SELECT 1 FROM attempt a
+                           WHERE a.run_id = i.id AND a.fence = i.fence AND a.outcome = i.outcome)),
                'already applied', 'fenced')))
-    FROM (SELECT key AS n, value ->> 0 AS id, value ->> 1 AS fence FROM json_each(NEW.batch)) AS i
+    FROM (SELECT key AS n, value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS outcome
+          FROM json_each(NEW.batch)) AS i
     WHERE (SELECT count(*) FROM settling) < NEW.size
       AND i.n IS NOT (SELECT settling.n FROM settling WHERE settling.id = i.id);
 END;

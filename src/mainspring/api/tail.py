@@ -1,0 +1,181 @@
+"""One reader of logs for all who follow one."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from mainspring.api.schemas.runs import line_out
+from mainspring.api.sse import event, keep_alive
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import SECOND, Micros
+from mainspring.domain.run import ENDED, RunState, RunView
+from mainspring.ports.catalog import Catalog, LogLine
+from mainspring.ports.clock import Clock
+from mainspring.ports.store import Views
+
+_log = structlog.get_logger("mainspring.api.logs")
+
+#: How often the store is asked, once for all logs that are followed.
+LOOK_EVERY: Micros = SECOND
+_QUIET: Micros = 15 * SECOND
+#: Lines of one run that are read at once.
+_LINES = 500
+
+
+class TailStore(Catalog, Views, Protocol):
+    """The part of the store that is read here."""
+
+
+class _Follower:
+    __slots__ = ("bell", "gone", "waiting")
+
+    def __init__(self) -> None:
+        #: Messages are shared by all followers of a run, and its log is bounded: so is this.
+        self.waiting: deque[tuple[int, bytes]] = deque()
+        self.bell = asyncio.Event()
+        #: Nothing comes after what waits.
+        self.gone = False
+
+
+class _Followed:
+    """A run: where its log was read to, and who follows it."""
+
+    __slots__ = ("followers", "position")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.followers: dict[_Follower, None] = {}
+
+    def send(self, position: int, message: bytes) -> None:
+        for follower in self.followers:
+            follower.waiting.append((position, message))
+            follower.bell.set()
+
+    def end(self) -> None:
+        for follower in self.followers:
+            follower.gone = True
+            follower.bell.set()
+
+
+class LogTail:
+    """Asks nothing of the store while nobody follows."""
+
+    def __init__(self, store: TailStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._followed: dict[RunId, _Followed] = {}
+        self._leaving = False
+        self._reading: asyncio.Task[None] | None = None
+
+    def let_go(self) -> None:
+        """End all streams, also those that begin after this."""
+        self._leaving = True
+        for followed in self._followed.values():
+            followed.end()
+
+    async def follow(self, run: RunView, after: int) -> AsyncIterator[bytes]:
+        """What a run prints after a position, until it has ended."""
+        follower = _Follower()
+        try:
+            while not self._leaving:
+                lines = await self._store.seen_by(run.tenant).log(run.id, after, _LINES)
+                for line in lines:
+                    after = line.position
+                    yield _line(line)
+                if len(lines) == _LINES:
+                    continue
+                if run.state in ENDED:
+                    yield _end(run.state, after)
+                    return
+                # Nothing was awaited since, so nothing is lost: what comes after this is sent to everybody.
+                if self._join(run.id, follower, after, read_all=not lines):
+                    break
+            while not self._leaving:
+                follower.bell.clear()
+                while follower.waiting:
+                    position, message = follower.waiting.popleft()
+                    # The reader may be behind of what was read here.
+                    if position > after:
+                        after = position
+                        yield message
+                    elif not position:
+                        yield message
+                if follower.gone:
+                    return
+                await follower.bell.wait()
+        finally:
+            followed = self._followed.get(run.id)
+            if followed is not None:
+                followed.followers.pop(follower, None)
+                if not followed.followers:
+                    del self._followed[run.id]
+
+    def _join(self, run: RunId, follower: _Follower, position: int, *, read_all: bool) -> bool:
+        """False: the reader is further by now, so what lies between is to be read first."""
+        followed = self._followed.get(run)
+        if followed is None:
+            followed = self._followed[run] = _Followed(position)
+        elif followed.position > position:
+            if not read_all:
+                return False
+            # There is nothing in between: somebody named a place that does not exist yet.
+            followed.position = position
+        followed.followers[follower] = None
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read(), name="api.logs")
+        return True
+
+    async def _read(self) -> None:
+        told_at = self._clock.monotonic()
+        try:
+            while self._followed and not self._leaving:
+                try:
+                    await self._turn()
+                except StoreUnavailable as error:
+                    _log.warning("logs cannot be read", error=str(error))
+                if self._clock.monotonic() - told_at > _QUIET:
+                    told_at = self._clock.monotonic()
+                    for followed in self._followed.values():
+                        followed.send(0, keep_alive())
+                await self._clock.sleep(LOOK_EVERY)
+        except Exception as error:
+            # Whoever follows comes again.
+            _log.exception("logs are not read any more", exc_info=error)
+            for followed in self._followed.values():
+                followed.end()
+        finally:
+            self._reading = None
+
+    async def _turn(self) -> None:
+        places = {run: followed.position for run, followed in self._followed.items()}
+        # First how they are: what has ended has printed everything.
+        runs = dict(zip(places, await self._store.runs(list(places)), strict=True))
+        found = await self._store.logs_after(places, _LINES)
+        for run, position in places.items():
+            followed = self._followed.get(run)
+            if followed is None or followed.position != position:
+                # Somebody joined at another place meanwhile: the next turn reads from there.
+                continue
+            lines = found.get(run, [])
+            for line in lines:
+                followed.position = line.position
+                followed.send(line.position, _line(line))
+            seen = runs[run]
+            if seen is None:
+                followed.end()
+            elif seen.state in ENDED and len(lines) < _LINES:
+                followed.send(0, _end(seen.state, followed.position))
+                followed.end()
+
+
+def _line(line: LogLine) -> bytes:
+    return event("line", msgspec.json.encode(line_out(line)), str(line.position))
+
+
+def _end(state: RunState, after: int) -> bytes:
+    return event("end", msgspec.json.encode({"status": state.value}), str(after))
