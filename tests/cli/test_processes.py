@@ -127,6 +127,8 @@ def test_whatever_a_handler_does_the_process_is_gone_soon_after_its_grace(
     commands.submit(task)
     process = commands.start("worker", "tasks:app", MAINSPRING_WORKER_GRACE="1s")
     commands.until("started")
+    # Python hears a signal that comes in the very moment a call begins to block only when that has ended.
+    time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     asked = time.monotonic()
     assert process.wait(10) == status, commands.log.read_text()
@@ -139,6 +141,8 @@ def test_whatever_a_handler_does_the_process_is_gone_soon_after_a_second_signal(
     commands.submit(task)
     process = commands.start("worker", "tasks:app", MAINSPRING_WORKER_GRACE="60s")
     commands.until("started")
+    # Python hears a signal that comes in the very moment a call begins to block only when that has ended.
+    time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     time.sleep(0.5)
     assert process.poll() is None, "it lets what runs go on"
