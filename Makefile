@@ -11,7 +11,7 @@ CODE := $(wildcard src tests tools bench)
 COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format openapi bench soak peers peers-bench services services-stop lock clean
+.PHONY: help setup run test check format openapi reference bench soak peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +24,8 @@ run: setup ## run the demo application on an embedded store
 test: check ## everything that must hold on each change, real servers included (PYTEST_ARGS)
 	@# Without a server a laptop skips tests and CI fails. Not inside pytest: installing can take longer than a test may.
 	@$(BIN)/python -m tools.services start || [ "$$CI" != true ]
-	$(BIN)/python -m pytest --numprocesses=logical --dist=loadgroup $(PYTEST_ARGS)
+	@# Two for each processor: many tests wait for something most of their time.
+	$(BIN)/python -m pytest --numprocesses=$$(( 2 * $$($(BIN)/python -c 'import os; print(os.cpu_count())') )) --dist=loadgroup $(PYTEST_ARGS)
 
 check: setup ## format, lint, types, layers
 	$(BIN)/ruff format --check $(CODE)
@@ -38,6 +39,10 @@ format: setup ## format the code and fix what can be fixed
 
 openapi: setup ## write docs/reference/openapi.json anew
 	$(BIN)/python -m mainspring.api.openapi > docs/reference/openapi.json
+
+reference: setup ## write docs/reference/cli.md and docs/reference/sdk.md anew
+	$(BIN)/python -m mainspring.cli.reference > docs/reference/cli.md
+	$(BIN)/python -m tools.sdk_reference > docs/reference/sdk.md
 
 bench: setup ## measure (BENCH_ARGS)
 	$(BIN)/mainspring bench $(BENCH_ARGS)

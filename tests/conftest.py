@@ -3,13 +3,14 @@
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import hypothesis
 import pytest
 
+from mainspring.cli import logs
 from tools.services import ServiceUnavailable, ensure
 
 IN_CI = os.environ.get("CI") == "true"
@@ -17,6 +18,14 @@ IN_CI = os.environ.get("CI") == "true"
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("laptop", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("ci" if IN_CI else "laptop")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _logs_stay_as_they_are() -> Iterator[None]:
+    """A command that is called in this process must not set up its logs: other tests look at what is logged."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "configure", lambda section: None)
+        yield
 
 
 @pytest.fixture(scope="session")

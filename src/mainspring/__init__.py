@@ -3,6 +3,7 @@
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.errors import (
     Conflict,
+    Denied,
     Fenced,
     Invalid,
     MainspringError,
@@ -13,6 +14,9 @@ from mainspring.domain.job import Overlap
 from mainspring.domain.retry import RetryPolicy
 from mainspring.sdk.app import Mainspring
 from mainspring.sdk.context import Context
+from mainspring.sdk.handle import RunCancelled, RunFailed, RunHandle, RunSkipped
+from mainspring.sdk.resources import provided
+from mainspring.sdk.transactions import transaction
 
 __version__ = "0.1.0"
 
@@ -20,6 +24,7 @@ __all__ = [
     "CatchUp",
     "Conflict",
     "Context",
+    "Denied",
     "Fenced",
     "Invalid",
     "Mainspring",
@@ -27,5 +32,11 @@ __all__ = [
     "NotFound",
     "Overlap",
     "RetryPolicy",
+    "RunCancelled",
+    "RunFailed",
+    "RunHandle",
+    "RunSkipped",
     "StoreUnavailable",
+    "provided",
+    "transaction",
 ]

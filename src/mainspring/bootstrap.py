@@ -6,19 +6,19 @@ import os
 import random
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.api.auth import Tokens
-from mainspring.api.server import address_of
+from mainspring.api.auth import Authenticator, KeyKeeper, Tokens
+from mainspring.api.server import address_of, refuse_taken
 from mainspring.api.token_rules import Algorithm
 from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.jobs import Jobs
@@ -26,13 +26,16 @@ from mainspring.control.reaper import Reaper
 from mainspring.control.retention import RetentionKeeper
 from mainspring.control.scheduler.scheduler import Scheduler
 from mainspring.control.shards import ShardKeeper
+from mainspring.control.transfer import Moved, transfer
 from mainspring.domain.errors import Invalid, StoreUnavailable
-from mainspring.domain.instant import SECOND
+from mainspring.domain.instant import SECOND, Instant
+from mainspring.domain.labels import label_words
 from mainspring.ports.access import Access
 from mainspring.ports.catalog import Catalog, Reports
 from mainspring.ports.clock import Clock
 from mainspring.ports.coordination import Coordinator
 from mainspring.ports.egress import Egress
+from mainspring.ports.health import Health
 from mainspring.ports.operations import Operations
 from mainspring.ports.store import Retention, Store, Workforce
 from mainspring.ports.wakeups import Wakeups
@@ -40,13 +43,17 @@ from mainspring.runtime.service import Service
 from mainspring.runtime.supervisor import Supervisor
 from mainspring.settings import AuthSection, Settings, TasksSection, read_file, without_secrets
 from mainspring.worker.builtin.tasks import BuiltinTasks
-from mainspring.worker.handler import Handler, HandlerSource
+from mainspring.worker.handler import Handler, HandlerSource, Host
 from mainspring.worker.pulse import Pulse
 from mainspring.worker.settings import ChildSettings, WorkerSettings
 from mainspring.worker.worker import Worker
 
+if TYPE_CHECKING:
+    from mainspring.api.context import Api
+
 #: How many runs of a queue a worker runs at once where nobody said.
 DEFAULT_SLOTS = 100
+_POSTGRES = ("postgresql://", "postgres://")
 #: What nobody calls a file: something:// and the schemes of databases.
 _ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNORECASE)
 
@@ -86,11 +93,24 @@ class Offer:
         if self._application is not None:
             self._application.adopt(settings)
 
+    def hosting(self) -> AbstractAsyncContextManager[None] | None:
+        return self._application.hosting() if isinstance(self._application, Host) else None
+
 
 class Role(StrEnum):
     SCHEDULER = "scheduler"
     WORKER = "worker"
     HTTP = "http"
+
+
+def system_clock() -> Clock:
+    """This machine's clock, for who has no engine."""
+    return SystemClock()
+
+
+def system_time() -> Instant:
+    """What this machine's clock shows, for commands that need no store."""
+    return system_clock().now()
 
 
 class Engine:
@@ -164,6 +184,9 @@ class Node:
         self._supervisor = Supervisor()
 
     async def start(self) -> None:
+        if Role.HTTP in self._roles:
+            # Before anything is done: a scheduler that ends at once would have taken shards from the others.
+            refuse_taken(self._settings.host, self._settings.port)
         await self.engine.open()
         services: list[Service] = []
         if Role.SCHEDULER in self._roles:
@@ -247,17 +270,10 @@ class Node:
     def _http_services(self) -> list[Service]:
         # Here and not above: importing it takes as long as everything else together, and child processes need none.
         from mainspring.api.app import make_app
-        from mainspring.api.auth import Authenticator, KeyKeeper
-        from mainspring.api.context import Api
-        from mainspring.api.hub import Hub
-        from mainspring.api.limits import Buckets
-        from mainspring.api.metrics import Metrics
-        from mainspring.api.proxies import read_networks
         from mainspring.api.server import HttpServer
 
         engine, settings = self.engine, self._settings
         auth = settings.auth
-        hub = Hub(engine.store, engine.clock, _label())
         authenticator = Authenticator(
             engine.store,
             engine.clock,
@@ -265,21 +281,9 @@ class Node:
             keys=auth.takes_keys,
             tokens=make_tokens(auth, engine.clock),
         )
-        api = Api(
-            engine.store,
-            engine.jobs,
-            engine.wakeups,
-            engine.clock,
-            auth=authenticator,
-            buckets=Buckets(engine.clock, settings.api.rate, settings.api.burst),
-            hub=hub,
-            metrics=Metrics(engine.store, engine.clock),
-            health=self.health,
-            tasks=make_builtin_tasks(settings.tasks),
-            proxies=read_networks("api.trusted_proxies", settings.api.trusted_proxies),
-        )
+        api = _make_api(engine, authenticator, self.health)
         keeper = KeyKeeper(authenticator, engine.wakeups, engine.clock)
-        return [hub, keeper, HttpServer(settings.host, settings.port, make_app(api), engine.clock, leave=api.leave)]
+        return [api.hub, keeper, HttpServer(settings.host, settings.port, make_app(api), engine.clock, leave=api.leave)]
 
     def _worker_service(self, application: Application) -> Worker:
         section, scripts = self._settings.worker, self._settings.tasks.scripts
@@ -288,7 +292,9 @@ class Node:
         settings = WorkerSettings(
             name=section.name or _label(),
             queues=self._queues(application),
+            labels=label_words("worker.labels", section.labels),
             grace=section.grace,
+            capture_logs=section.capture_logs,
             recycle_after_runs=section.recycle_after_runs or None,
             recycle_memory_bytes=section.recycle_memory or None,
             children=ChildSettings(
@@ -317,11 +323,91 @@ class Node:
         return dict(self._settings.worker.queues) or dict.fromkeys(sorted(application.queues()), DEFAULT_SLOTS)
 
 
+@asynccontextmanager
+async def local_api(engine: Engine) -> AsyncIterator["Api"]:
+    """What the API is made of, on an open engine and without a server: for commands that are given a store."""
+
+    async def health() -> Mapping[str, object]:
+        return {"status": "ok", "roles": []}
+
+    # Nobody is asked who they are: whoever reaches the store could do all of it without us.
+    api = _make_api(engine, Authenticator(engine.store, engine.clock, required=False), health)
+    await api.hub.start()
+    try:
+        yield api
+    finally:
+        await api.hub.stop()
+
+
+def _make_api(
+    engine: Engine, authenticator: Authenticator, health: Callable[[], Awaitable[Mapping[str, object]]]
+) -> "Api":
+    from mainspring.api.context import Api
+    from mainspring.api.hub import Hub
+    from mainspring.api.limits import Buckets
+    from mainspring.api.metrics import Metrics
+    from mainspring.api.proxies import read_networks
+
+    settings = engine.settings
+    return Api(
+        engine.store,
+        engine.jobs,
+        engine.wakeups,
+        engine.clock,
+        auth=authenticator,
+        buckets=Buckets(engine.clock, settings.api.rate, settings.api.burst),
+        hub=Hub(engine.store, engine.clock, _label()),
+        metrics=Metrics(engine.store, engine.clock),
+        health=health,
+        tasks=make_builtin_tasks(settings.tasks),
+        proxies=read_networks("api.trusted_proxies", settings.api.trusted_proxies),
+    )
+
+
 async def migrate(settings: Settings) -> None:
     """Bring the store's schema up to date, as every process does when it starts."""
     store = _make_store(settings, SystemClock())
     await store.open()
     await store.close()
+
+
+def make_health(settings: Settings) -> Health:
+    """What examines the store, without opening it as a process would."""
+    if settings.store == "memory:":
+        raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
+    if settings.store.startswith(_POSTGRES):
+        try:
+            from mainspring.adapters.store.postgres.health import PostgresHealth
+        except ModuleNotFoundError as error:
+            raise _missing("PostgreSQL", "postgres", error) from error
+        kept = settings.retention
+        return PostgresHealth(
+            settings.store,
+            settings.schema,
+            SystemClock(),
+            connections=settings.connections,
+            retention=Retention(succeeded=kept.succeeded, unsuccessful=kept.unsuccessful, ledger=kept.ledger),
+        )
+    from mainspring.adapters.store.sqlite.health import SqliteHealth
+
+    return SqliteHealth(path_of(settings.store), SystemClock())
+
+
+async def move(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> Moved:
+    """Take everything from an SQLite file to PostgreSQL. ``tell``: of each batch its kind, how many, of how many."""
+    if not target.store.startswith(_POSTGRES):
+        raise Invalid("--to", "is not PostgreSQL", "postgresql://user@host/database")
+    if settings.store == "memory:" or settings.store.startswith(_POSTGRES):
+        raise Invalid("--from", "is not an SQLite file", "such as mainspring.db")
+    from mainspring.adapters.store.sqlite.transfer import SqliteSource
+
+    try:
+        from mainspring.adapters.store.postgres.transfer import PostgresTarget
+    except ModuleNotFoundError as error:
+        raise _missing("PostgreSQL", "postgres", error) from error
+    source = SqliteSource(path_of(settings.store), SystemClock())
+    to = PostgresTarget(target.store, target.schema)
+    return await transfer(source, to, without_secrets(target.store), tell)
 
 
 def make_builtin_tasks(tasks: TasksSection) -> BuiltinTasks:
@@ -383,6 +469,7 @@ def _make_store(
             connections=connections or settings.connections,
             migrate=connections is None,
             wakeups=wakeups if isinstance(wakeups, PostgresWakeups) else None,
+            transactions=settings.worker.transactions,
         )
     from mainspring.adapters.store.sqlite import SqliteStore
 

@@ -20,13 +20,14 @@ from mainspring.control.shards import SHORTEST_TTL
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import MAX_SHARDS
 from mainspring.domain.instant import DAY, HOUR, SECOND, format_duration, parse_duration
+from mainspring.domain.labels import label_words, labels_of, read_label
 from mainspring.domain.run import check_name, check_queue
 
 PREFIX = "MAINSPRING_"
 FILE = "mainspring.toml"
-#: Variables with our prefix that are no settings: the file, what tests and benchmarks use, and what Kubernetes sets
-#: for a service that is called mainspring.
-_OTHER_VARIABLES = re.compile(PREFIX + r"(CONFIG|SEEDS|BENCH_\w+|SERVICE_\w+|PORT_\d+_\w+)")
+#: Variables with our prefix that are no settings: the file, which API the command line speaks to, what tests and
+#: benchmarks use, and what Kubernetes sets for a service that is called mainspring.
+_OTHER_VARIABLES = re.compile(PREFIX + r"(CONFIG|URL|KEY|PROFILE|SEEDS|BENCH_\w+|SERVICE_\w+|PORT_\d+_\w+)")
 #: 1 to 999999.
 _SLOTS = re.compile(r"0*[1-9][0-9]{0,5}")
 _CENTURY = 36_525 * DAY
@@ -39,6 +40,7 @@ RANGES = {
     "worker.grace": (0, _CENTURY),
     "worker.children": (1, 1_000),
     "worker.threads_per_child": (1, 1_000),
+    "worker.transactions": (1, 1_000),
     "worker.recycle_after_runs": (0, _PLENTY),
     "worker.recycle_memory": (0, _PLENTY),
     "worker.recycle_child_after_runs": (0, _PLENTY),
@@ -63,12 +65,18 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     queues: dict[str, int] = msgspec.field(default_factory=dict)
     """Queues and how many of their runs go on at once, as in ``default:100,mail:20``. None named: all that the
     application uses, 100 each."""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    """What kind of worker this is, as in ``gpu=a100,region=eu``: runs that require labels go where these are."""
     grace: Span = 25 * SECOND
     """How long runs may go on after the first SIGTERM."""
     children: int = 2
     """Child processes for sync tasks."""
     threads_per_child: int = 8
     """Threads in each of them."""
+    transactions: int = 5
+    """Connections for handlers that ask for a transaction, on PostgreSQL."""
+    capture_logs: bool = True
+    """Keep what tasks print and log with their runs."""
     recycle_after_runs: int = 0
     """Leave, to be started anew, after this many runs; 0 for never."""
     recycle_memory: int = 0
@@ -321,7 +329,7 @@ def describe() -> Iterator[tuple[str, str]]:
         value = defaults[section][leaf] if section else defaults[leaf]
         if kind == "duration":
             yield path, format_duration(value)
-        elif isinstance(value, tuple | list):
+        elif isinstance(value, tuple | list | dict):
             yield path, ", ".join(value)
         elif isinstance(value, bool):
             yield path, str(value).lower()
@@ -396,6 +404,8 @@ def _parse(where: str, value: object, kind: object) -> object:
         return parse_duration(value, where)
     if kind == dict[str, int]:
         return parse_queues(value, where)
+    if kind == dict[str, str]:
+        return parse_labels(value, where)
     if kind is bool:
         found = {"true": True, "false": False}.get(str(value).lower())
         if found is None:
@@ -419,6 +429,18 @@ def _parse(where: str, value: object, kind: object) -> object:
     if not isinstance(value, str):
         raise Invalid(where, "is not a text" if kind == "secret" else f"{value!r} is not a text")
     return value
+
+
+def parse_labels(value: object, where: str = "labels") -> dict[str, str]:
+    """Read ``gpu=a100,region=eu``, a list of such, or a table."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if isinstance(value, list | tuple):
+        pairs = [read_label(where, str(word).strip()) for word in value]
+        if len(dict(pairs)) < len(pairs):
+            raise Invalid(where, "names a label twice")
+        value = dict(pairs)
+    return labels_of(label_words(where, value))  # type: ignore[arg-type]
 
 
 def parse_queues(value: object, where: str = "queues") -> dict[str, int]:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from importlib.resources import files
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from mainspring.adapters.store.postgres import PostgresStore, catalog, upkeep
-from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, Connection, _prepare_connection
+from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, Connection, prepare_connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.rows import order_gate
 from mainspring.adapters.store.postgres.submissions import _names_of
@@ -93,7 +94,7 @@ class Races:
         connection = await asyncpg.connect(
             self._dsn, server_settings={"search_path": "mainspring", "enable_seqscan": SESSION["enable_seqscan"]}
         )
-        await _prepare_connection(connection)
+        await prepare_connection(connection)
         self._stack.push_async_callback(connection.close)
         return connection
 
@@ -1177,14 +1178,12 @@ async def test_a_plan_made_for_empty_tables_is_good_for_full_ones(
 
 
 async def test_a_catch_up_of_many_ticks_is_no_nested_loop(races: Races) -> None:
-    types = (
-        "bigint, uuid[], bigint[], bigint[], boolean[], int[], boolean[], uuid[], bigint[], smallint[], text[], "
-        "uuid[], bigint[], boolean[], int[], bigint[], int[], int[], int[], smallint[], bigint[], bigint[], bigint[], "
-        "uuid[], smallint[], bigint[]"
-    )
+    sql = races.store._db.sql["fire"]
+    kinds = dict(re.findall(r"\$(\d+)::(\w+(?:\[\])?)", sql))
+    types = [kinds.get(str(number), "bigint") for number in range(1, max(map(int, kinds)) + 1)]
     await races.watch.execute("SET plan_cache_mode = force_generic_plan")
-    await races.watch.execute(f"PREPARE it ({types}) AS {races.store._db.sql['fire']}")
-    arguments = ", ".join("'{}'" if kind.endswith("[]") else "'1'" for kind in types.split(", "))
+    await races.watch.execute(f"PREPARE it ({', '.join(types)}) AS {sql}")
+    arguments = ", ".join("'{}'" if kind.endswith("[]") else "'1'" for kind in types)
     plan = "\n".join(row[0] for row in await races.watch.fetch(f"EXPLAIN EXECUTE it({arguments})"))
     assert "hashed SubPlan" in plan.split("CTE made")[1].split("CTE queued")[0], plan
 

@@ -10,7 +10,7 @@ import pytest
 from joserfc.jwk import OKPKey
 
 from mainspring.api.tokens import JwtTokens, OneKey
-from mainspring.cli import keys
+from mainspring.cli import target
 from mainspring.domain.access import GRANTS, Permission, Principal, Role
 from mainspring.settings import load
 from tests.api.conftest import Service
@@ -60,7 +60,7 @@ async def test_the_claims_are_enough() -> None:
 
 def test_the_commands_work(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = Shell()
-    monkeypatch.setattr(keys, "open_access", shell.open)
+    monkeypatch.setattr(target, "open_engine", shell.open)
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("mainspring ")]
     assert len(lines) == 4
     for line in lines:

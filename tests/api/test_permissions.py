@@ -22,6 +22,8 @@ BODIES: dict[str, Any] = {
     "change_job": {"priority": 2},
     "update_job": {"priority": 2},
     "backfill_job": {"since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z", "dryRun": True},
+    "reconcile_schedules": {"source": "app:a", "schedules": [], "dryRun": True},
+    "broadcast": {"task": "t"},
     "replay": {"runIds": [MISSING]},
     "discard": {"runIds": [MISSING]},
     "act_on_many": {"action": "cancel", "target": "runs", "task": "nobody", "dryRun": True},
@@ -142,6 +144,12 @@ REACHING: dict[str, list[Any]] = {
     "backfill_job": [{"since": "2026-01-01T00:00:00Z", "until": "2026-01-01T03:00:00Z"}],
     "replay": [{"everything": True}, {"queue": "prod"}, {"runIds": ["DEAD"]}],
     "discard": [{"everything": True}, {"queue": "prod"}, {"runIds": ["DEAD"]}],
+    "reconcile_schedules": [
+        {"source": "s", "schedules": [{"task": "t", "name": "n", "every": "1h", "queue": "prod"}]},
+        # One that is there, to be moved to a queue of theirs; and one that is declared no more.
+        {"source": "s", "schedules": [{"task": "t", "name": "r", "every": "1h", "queue": "mail"}], "takeOver": True},
+        {"source": "app", "schedules": [], "remove": True},
+    ],
     "act_on_many": [
         {"action": action, "target": target, **which, **({"addTags": ["x"]} if action == "retag" else {})}
         for target, actions in (("runs", ("cancel", "retag")), ("jobs", ("pause", "resume", "cancel", "retag")))
@@ -185,6 +193,8 @@ async def test_who_is_bound_to_queues_changes_nothing_elsewhere(guarded: Service
         later = (await owner.post("/v1/jobs", json={"task": "t", "queue": "prod", "delay": "1h"})).json()["jobId"]
         cron = {"task": "t", "name": "r", "every": "1h", "queue": "prod", "scheduleTime": "2026-01-01T00:00:00Z"}
         recurring = (await owner.post("/v1/jobs", json=cron)).json()["jobId"]
+        declared = {"source": "app", "schedules": [{**cron, "name": "d"}]}
+        assert (await owner.post("/v1/schedules/reconcile", json=declared)).status_code == 200
         tick = (await owner.post(f"/v1/jobs/{recurring}/run")).json()["runId"]
         key = (await owner.post("/v1/keys", json={"name": "k", "role": "viewer", "queues": ["prod"]})).json()["keyId"]
         before = await everything_in(owner)

@@ -70,7 +70,6 @@ def test_the_version_is_told(tmp_path: Path) -> None:
         (["worker", "--config", "off.toml"], "there is nothing to run"),
         (["worker", "--config", "absent-folder.toml"], "tasks.scripts: nowhere is not a folder"),
         (["migrate", "--store", "mysql://x"], "mysql:// is not a store"),
-        (["migrate", "--store", "postgresql://nobody@127.0.0.1:1/x"], "PostgreSQL"),
         (["scheduler", "--config", "absent.toml"], "absent.toml: cannot be read"),
     ],
 )
@@ -83,6 +82,13 @@ def test_an_error_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[st
     assert message in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
     assert "Traceback" not in found.stderr
+
+
+def test_a_store_that_is_away_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    found = run(tmp_path, "migrate", "--store", "postgresql://nobody@127.0.0.1:1/x")
+    assert found.returncode == 6
+    assert "PostgreSQL" in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
 
 
 def test_migrate_makes_a_store(tmp_path: Path) -> None:
@@ -131,9 +137,9 @@ def test_up_without_an_application_serves_the_built_in_tasks(tmp_path: Path) -> 
         text=True,
     )
     submit = (
-        "import asyncio, mainspring.sdk.task as t\nfrom mainspring import Mainspring\n"
+        "import asyncio\nfrom mainspring import Mainspring\n"
         "async def main():\n async with Mainspring() as app:\n"
-        '  run = await app.submit("shell", b\'{"script":"hello.sh","params":["you"]}\', t.Options())\n'
+        '  run = await app.named("shell").submit(script="hello.sh", params=["you"])\n'
         "  print((await run.wait(20)).result)\n"
         "asyncio.run(main())"
     )

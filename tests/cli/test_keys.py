@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.cli import keys
+from mainspring.cli import target
 from mainspring.domain.access import Role, read_key
 from mainspring.domain.errors import Invalid, NotFound
 from mainspring.domain.instant import DAY
@@ -20,7 +20,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
     made = Shell()
-    monkeypatch.setattr(keys, "open_access", made.open)
+    monkeypatch.setattr(target, "open_engine", made.open)
     return made
 
 

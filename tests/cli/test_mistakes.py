@@ -1,4 +1,4 @@
-"""What a user gets wrong: one line that says what, exit status 2, and never a traceback or a password."""
+"""What a user gets wrong: one line that says what, its exit status, and never a traceback or a password."""
 
 import asyncio
 import re
@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from mainspring.bootstrap import Node, Role
-from mainspring.cli import main
+from mainspring.cli.main import main
 from mainspring.settings import load
 from tests.cli.test_commands import free_port, run
 
@@ -126,7 +126,7 @@ async def test_a_role_without_rights(tmp_path: Path, postgres_database: str) -> 
 def test_a_benchmark_of_a_server_that_is_not_there_tells_no_password(tmp_path: Path) -> None:
     dsn = "postgresql://me:hidden@127.0.0.1:1/x?password=hidden"
     found = run(tmp_path, "bench", "--quick", "--only", "idle", "--store", dsn)
-    assert found.returncode == 2
+    assert found.returncode == 6
     assert len(found.stderr.splitlines()) == 1
     assert "idle on postgresql://me@127.0.0.1:1/x: about" in found.stdout
     assert "hidden" not in found.stdout + found.stderr
@@ -150,3 +150,78 @@ async def test_every_host_that_settings_allow_can_be_listened_on(host: str) -> N
 def _status(address: str) -> int:
     with urllib.request.urlopen(f"http://{address}/healthz", timeout=5) as answer:
         return int(answer.status)
+
+
+def called(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[object, str]:
+    monkeypatch.setattr(sys, "argv", ["mainspring", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return left.value.code, capsys.readouterr().err
+
+
+def test_an_empty_name_is_nobody(tmp_path: Path, said: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that was not set must not cancel the one job without a name."""
+    monkeypatch.setenv("MAINSPRING_STORE", str(tmp_path / "x.db"))
+    run(tmp_path, "migrate", "--store", str(tmp_path / "x.db"))
+    run(tmp_path, "jobs", "submit", "t", "--delay", "1h", "--store", str(tmp_path / "x.db"))
+    assert "job: is empty" in said("jobs", "cancel", "")
+    assert "job: is empty" in said("jobs", "show", " ")
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "a\nb", "a b", "\t"])
+def test_a_key_that_cannot_be_one_is_not_shown(said: Say, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("MAINSPRING_KEY", key)
+    line = said("jobs", "list", "--url", "http://127.0.0.1:1")
+    assert line.startswith("mainspring: key: is not a key")
+    assert key.strip() == "" or key not in line
+
+
+def test_a_cron_and_an_interval_are_one_too_many(said: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path, "migrate", "--store", str(tmp_path / "x.db"))
+    monkeypatch.setenv("MAINSPRING_STORE", str(tmp_path / "x.db"))
+    both = ("--name", "r", "--cron", "0 0 * * *", "--every", "10m")
+    assert "every: does not go with cronExpression" in said("jobs", "submit", "t", *both)
+    (tmp_path / "both.yaml").write_text("schedules:\n- {name: a, task: t, cronExpression: '0 0 * * *', every: 10m}\n")
+    assert "does not go with cronExpression" in said("plan", "-f", "both.yaml")
+
+
+def test_what_looks_into_the_store_does_not_look_elsewhere(
+    tmp_path: Path, said: Say, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("MAINSPRING_URL", "http://127.0.0.1:1")
+    for command in ("forecast", "doctor", "migrate"):
+        assert "--store: is needed" in said(command)
+    monkeypatch.delenv("MAINSPRING_URL")
+    elsewhere = tmp_path / "elsewhere" / "x.db"
+    elsewhere.parent.mkdir()
+    monkeypatch.chdir(tmp_path)
+    code, line = called(capsys, monkeypatch, "forecast")
+    assert (code, "there is no store mainspring.db" in line) == (6, True)
+    assert not (tmp_path / "mainspring.db").exists()
+    run(tmp_path, "migrate", "--store", str(elsewhere))
+    called(capsys, monkeypatch, "profiles", "set", "away", "--store", str(elsewhere))
+    called(capsys, monkeypatch, "profiles", "use", "away")
+    assert called(capsys, monkeypatch, "forecast", "--json")[0] in (None, 0)
+    assert called(capsys, monkeypatch, "doctor", "--profile", "away")[0] in (None, 0, 1)
+    assert not (tmp_path / "mainspring.db").exists()
+
+
+def test_a_move_of_what_is_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tasks.py").write_text("print('hello')\n" * 200)
+    monkeypatch.chdir(tmp_path)
+    code, line = called(capsys, monkeypatch, "move", "--from", "tasks.py", "--to", "postgresql://127.0.0.1:1/x")
+    assert (code, line.count("\n")) == (6, 1)
+    assert "tasks.py cannot be read" in line
+
+
+def test_events_of_nobody(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(capsys, monkeypatch, "events", "--url", "http://127.0.0.1:1")[0] == 6
+
+
+def test_a_noun_without_a_verb_shows_its_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(capsys, monkeypatch, "jobs") == (2, "")

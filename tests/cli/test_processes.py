@@ -15,7 +15,6 @@ from mainspring import Mainspring
 from mainspring.bootstrap import Engine
 from mainspring.domain.job import JobState
 from mainspring.domain.run import RunState, RunView
-from mainspring.sdk.task import Options
 from mainspring.settings import load
 
 TASKS = """
@@ -80,7 +79,7 @@ class Commands:
     def submit(self, task: str) -> RunView:
         async def submit() -> RunView:
             app = Mainspring(str(self.directory / "mainspring.db"))
-            return await (await app.submit(task, b"{}", Options())).view()
+            return await (await app.named(task).submit()).view()
 
         return asyncio.run(submit())
 
@@ -188,8 +187,8 @@ def test_a_schedule_that_the_code_names_no_more_can_be_cancelled(commands: Comma
     commands.until("mainspring: worker on")
     process.send_signal(signal.SIGTERM)
     process.wait(10)
-    assert commands.start("cancel", "old").wait(10) == 0
-    assert "schedule old is cancelled\n" in commands.log.read_text()
+    assert commands.start("jobs", "cancel", "old").wait(10) == 0
+    assert "job old is cancelled\n" in commands.log.read_text()
 
     async def state() -> JobState:
         engine = Engine(load({"store": str(commands.directory / "mainspring.db")}))
@@ -202,8 +201,8 @@ def test_a_schedule_that_the_code_names_no_more_can_be_cancelled(commands: Comma
         return found.state
 
     assert asyncio.run(state()) is JobState.CANCELLED
-    assert commands.start("cancel", "older").wait(10) == 2
-    assert "mainspring: there is no schedule 'older' of tenant 'default'\n" in commands.log.read_text()
+    assert commands.start("jobs", "cancel", "older").wait(10) == 4
+    assert "mainspring: there is no job 'older'\n" in commands.log.read_text()
 
 
 # Starting

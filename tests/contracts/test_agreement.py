@@ -1,6 +1,7 @@
 """Every store does what the memory store does, whatever is done to both in whatever order."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from random import Random
 
 import msgspec
@@ -25,6 +26,9 @@ from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tic
 from tests.support.store_harness import Harness, MemoryHarness, ids
 
 READER = "walk"
+#: The labels of the workers, and what some runs require; nobody has the last.
+LABELS: list[tuple[str, ...]] = [(), ("gpu=a100",), ("gpu=a100", "region=eu")]
+REQUIRED: list[tuple[str, ...]] = [("gpu=a100",), ("region=eu",), ("gpu=a100", "region=eu"), ("gpu=h100",)]
 
 
 class Side:
@@ -38,7 +42,7 @@ class Side:
         self.given_to: dict[RunId, int] = {}
 
     async def open(self, workers: int) -> None:
-        self.workers = [await self.harness.worker() for _ in range(workers)]
+        self.workers = [await self.harness.worker(labels=LABELS[number]) for number in range(workers)]
         await self.harness.owner()
         await self.harness.store.attach_reader(READER)
 
@@ -71,6 +75,9 @@ class Side:
                     view.result,
                     view.started_at is not None if view.state is RunState.RUNNING else None,
                     view.finished_at is not None,
+                    view.policy.requires,
+                    # Sessions have their own numbers on each side.
+                    view.target is not None,
                 )
             )
         depths = [(depth.queue, depth.queued, depth.running) for depth in await store.depths()]
@@ -117,6 +124,8 @@ class Walk:
         keyed = a_policy(key="a", retries=1, pause=MINUTE)
         specs = [a_spec(overlap=overlap, schedule=every(DAY), policy=policy) for overlap in overlaps]
         specs.append(a_spec(overlap=Overlap.QUEUE, schedule=every(DAY), policy=keyed))
+        labelled = a_policy(retries=1, pause=MINUTE, requires=("gpu=a100",))
+        specs.append(a_spec(overlap=Overlap.QUEUE, schedule=every(DAY), policy=labelled))
         specs.append(a_spec(overlap=Overlap.ALLOW, schedule=after_each(DAY), policy=policy))
         specs.append(a_spec(overlap=Overlap.SKIP, schedule=after_each(DAY), policy=policy, start_within=90 * SECOND))
         jobs = [a_job(spec, shard=number) for number, spec in enumerate(specs)]
@@ -135,6 +144,7 @@ class Walk:
             (3, self.pass_time),
             (3, self.stage),
             (1, self.expire),
+            (1, self.tidy),
             (1, self.lose_an_answer),
             (1, self.lose_a_worker),
             (3, self.fire),
@@ -154,7 +164,10 @@ class Walk:
         for _ in range(self.random.randint(1, 4)):
             run = a_run(
                 policy=a_policy(
-                    key=self.random.choice(["", "", "a", "b"]), retries=self.random.randint(0, 2), pause=MINUTE
+                    key=self.random.choice(["", "", "a", "b"]),
+                    retries=self.random.randint(0, 2),
+                    pause=MINUTE,
+                    requires=self.random.choice([(), (), (), *REQUIRED]),
                 ),
                 queue=self.random.choice(["default", "other"]),
                 shard=self.random.randrange(8),
@@ -164,12 +177,18 @@ class Walk:
                 deadline=self.random.choice([None, None, None, 150 * SECOND]),
             )
             new.append(run)
+        # For one worker alone, by its place.
+        targets = {run.id: self.random.randrange(3) for run in new if self.random.random() < 0.15}
         known = [run for run in self.submitted if self.random.random() < 0.02]
         self.submitted += [run.id for run in new]
         self.runs += [run.id for run in new]
 
         async def act(side: Side) -> object:
-            return await side.harness.submit(*new, *(a_run(id=run) for run in known))
+            runs = [
+                msgspec.structs.replace(run, target=side.workers[targets[run.id]]) if run.id in targets else run
+                for run in new
+            ]
+            return await side.harness.submit(*runs, *(a_run(id=run) for run in known))
 
         await self.both("submit", act)
         return f"submit {[run.id[-4:] for run in new]}"
@@ -232,6 +251,11 @@ class Walk:
     async def expire(self) -> str:
         return f"expire {await self.both('expire', lambda side: side.harness.store.expire(100))}"
 
+    async def tidy(self) -> str:
+        for side in self.sides:
+            await side.harness.store.tidy()
+        return "tidy"
+
     async def lose_an_answer(self) -> str:
         """A worker beats without knowing some of what it was given."""
         worker = self.random.randrange(3)
@@ -253,7 +277,7 @@ class Walk:
 
         async def act(side: Side) -> object:
             await side.harness.store.close_session(side.workers[worker])
-            side.workers[worker] = await side.harness.worker()
+            side.workers[worker] = await side.harness.worker(labels=LABELS[worker])
             lost = sorted(await side.harness.store.lost_runs(1_000), key=lambda run: run.id)
             for run in lost:
                 del side.held[run.id]
@@ -303,13 +327,21 @@ class Walk:
         return f"job {place} is {spec.overlap} with key {policy.ordering_key!r}"
 
     async def finish(self) -> None:
-        """Whatever was accepted comes to an end."""
+        """Whatever was accepted comes to an end, once there is a worker for it."""
+        wants = [Want("default", 100), Want("other", 100)]
+        for side in self.sides:
+            await side.harness.store.close_session(side.workers[0])
+            lost = await side.harness.store.lost_runs(1_000)
+            await side.harness.settle(*(settle_loss(run, blamed=False) for run in lost))
+            side.workers[0] = await side.harness.worker(labels=("gpu=h100",))
+            side.held = {run: held for run, held in side.held.items() if run not in set(ids(lost))}
         for _ in range(200):
             for side in self.sides:
                 await side.harness.advance(5 * MINUTE)
                 await side.harness.store.expire(1_000)
                 await side.harness.stage()
-            await self.both("claim", lambda side: side.claim(0, [Want("default", 100), Want("other", 100)]))
+            for worker in range(3):
+                await self.both("claim", partial(Side.claim, worker=worker, wants=wants))
             for side in self.sides:
                 await side.harness.succeed(*side.held.values())
                 side.held.clear()

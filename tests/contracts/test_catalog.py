@@ -367,6 +367,20 @@ async def test_jobs_are_listed_newest_first_without_payloads(harness: Harness) -
     assert listed_jobs == [msgspec.structs.replace(job, payload=b"null") for job in reversed(stored)]
 
 
+async def test_jobs_are_found_by_who_declares_them(harness: Harness) -> None:
+    declared = msgspec.structs.replace(a_spec(name="declared"), source="app:billing")
+    mine = await harness.put(a_job(declared))
+    theirs = await harness.put(a_job(msgspec.structs.replace(declared, name="theirs", source="app:bill")))
+    by_hand = await harness.put(a_job(a_spec(name="by-hand")))
+    assert mine.spec.source == "app:billing"
+    assert await jobs_found(harness, source="app:billing") == [mine.id]
+    assert await jobs_found(harness) == [by_hand.id, theirs.id, mine.id]
+    # Whoever else declares it from now on makes a version of it.
+    again = await harness.put(a_job(msgspec.structs.replace(declared, source="file:x.yaml")))
+    assert (again.id, again.version) == (mine.id, 2)
+    assert await jobs_found(harness, source="app:billing") == []
+
+
 async def test_jobs_are_found_by_what_they_are(harness: Harness) -> None:
     report = await harness.put(a_job(a_spec(name="Monthly 100%", task="report", queue="mail", tags=("x", "y"))))
     resize = await harness.put(a_job(a_spec(name="nightly", task="Resize", tags=("x",))))

@@ -41,10 +41,11 @@ async def test_a_tick_tells_the_version_it_was_made_of(harness: Harness) -> None
     await harness.put(a_job(a_spec(name="report", task="other")))
     await harness.advance(MINUTE + SECOND)
     await harness.fire_due()
-    # One tick, or two when the test began just before a minute's end.
-    for entry in await harness.ticks(job.id):
-        assert entry.run_id is not None
-        assert (await harness.view(entry.run_id)).job_version == 2
+    # One tick, or two when the test began just before a minute's end, and then one of them may be skipped.
+    made = [entry.run_id for entry in await harness.ticks(job.id) if entry.run_id is not None]
+    assert made
+    for run in made:
+        assert (await harness.view(run)).job_version == 2
     await harness.submit(one_off := a_run())
     assert (await harness.view(one_off.id)).job_version is None
 

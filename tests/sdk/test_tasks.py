@@ -17,8 +17,7 @@ from mainspring.domain.ids import RunId
 from mainspring.domain.instant import HOUR, MINUTE, SECOND
 from mainspring.domain.run import RunState
 from mainspring.domain.schedule import CronSchedule
-from mainspring.sdk.handle import RunHandle
-from mainspring.sdk.task import Options, new_run
+from mainspring.sdk.task import Options, Prepared, new_run
 
 
 @dataclass
@@ -121,13 +120,14 @@ async def test_options_say_when_and_how(app: Mainspring) -> None:
     assert (await later.options(at=moment).submit()).state is RunState.SCHEDULED
     assert await handle.cancel() is RunState.CANCELLED
     with pytest.raises(NotFound):
-        await RunHandle(app, RunId("f" * 12 + "7" + "f" * 19), RunState.QUEUED).view()
+        await app.handle("f" * 12 + "7" + "f" * 19).view()
     await app.close()
 
 
 def test_what_counts_from_now_is_left_to_the_clock_of_the_store() -> None:
     options = Options(delay=SECOND, start_within=MINUTE, deadline=HOUR)
-    run = new_run(RunId("f" * 12 + "7" + "f" * 19), "greet", b"{}", options, "default")
+    call: Prepared[None] = Prepared("greet", b"{}", options, lambda result: None)
+    run = new_run(RunId("f" * 12 + "7" + "f" * 19), call, "default")
     assert (run.at, run.delay, run.start_within, run.deadline) == (None, SECOND, MINUTE, HOUR)
 
 

@@ -16,13 +16,13 @@ from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.domain.run import HeldRun, RunState, settle_release
 from mainspring.ports.store import Beat, Want
+from mainspring.testing.virtual_time import VirtualClock, run_virtual
 from mainspring.worker import heartbeat as heartbeat_module
 from mainspring.worker.attempt import Attempt, Holding
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.slots import Lane
 from tests.support.builders import a_run, a_worker
-from tests.support.virtual_time import VirtualClock, run_virtual
 from tests.support.worker_kit import Bench, FaultyStore, Tasks, WorkforceContext
 
 T = TypeVar("T")

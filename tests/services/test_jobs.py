@@ -16,8 +16,8 @@ from mainspring.domain.job import JobState
 from mainspring.domain.run import NewRun, RunState
 from mainspring.ports.store import Accepted, PutOutcome, Want
 from mainspring.ports.wakeups import CANCELS, SCHEDULES, Bell, queue_topic
+from mainspring.testing.virtual_time import VirtualClock, run_virtual
 from tests.support.builders import a_job, a_run, a_worker, some_runs
-from tests.support.virtual_time import VirtualClock, run_virtual
 
 SHARDS = 16
 

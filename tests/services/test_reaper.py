@@ -11,8 +11,8 @@ from mainspring.domain.instant import HOUR, MINUTE, SECOND, Micros
 from mainspring.domain.run import LOST_AFTER, OVERDUE_GRACE, HeldRun, NewRun, Outcome, RunState, Verdict, settle_success
 from mainspring.ports.store import Want
 from mainspring.ports.wakeups import Bell, queue_topic
+from mainspring.testing.virtual_time import VirtualClock, run_virtual
 from tests.support.builders import a_policy, a_run, a_worker, some_runs
-from tests.support.virtual_time import VirtualClock, run_virtual
 
 
 class World:

@@ -7,8 +7,8 @@ from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.retention import RetentionKeeper
 from mainspring.domain.instant import DAY, MINUTE, SECOND
 from mainspring.ports.store import Retention
+from mainspring.testing.virtual_time import VirtualClock, run_virtual
 from tests.support.builders import some_runs
-from tests.support.virtual_time import VirtualClock, run_virtual
 
 
 def test_what_ended_is_forgotten_when_its_time_is_over_however_much_it_is() -> None:

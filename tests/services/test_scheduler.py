@@ -7,6 +7,7 @@ from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
 from mainspring.domain.run import RunState
 from mainspring.domain.schedule import CronSchedule
 from mainspring.ports.wakeups import SCHEDULES
+from mainspring.testing.virtual_time import START, VirtualClock, run_virtual
 from tests.support.builders import a_job, a_run, a_spec
 from tests.support.scheduler_node import (
     PROMPT,
@@ -19,7 +20,6 @@ from tests.support.scheduler_node import (
     ledger_of,
     queued_at,
 )
-from tests.support.virtual_time import START, VirtualClock, run_virtual
 
 
 def test_a_delayed_run_is_queued_when_it_is_due_and_not_before() -> None:

@@ -11,6 +11,7 @@ from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobSpec, JobState
 from mainspring.domain.schedule import CronSchedule
+from mainspring.testing.virtual_time import START, VirtualClock, run_virtual
 from tests.support.builders import a_job, a_run, a_spec, after_each, every
 from tests.support.scheduler_node import (
     PROMPT,
@@ -23,7 +24,6 @@ from tests.support.scheduler_node import (
     ledger_of,
     queued_at,
 )
-from tests.support.virtual_time import START, VirtualClock, run_virtual
 
 
 @pytest.mark.parametrize(("use_wheel", "seconds"), [(True, 3_600), (False, 600)])

@@ -9,7 +9,7 @@ from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
 from mainspring.ports.coordination import Membership
-from tests.support.virtual_time import VirtualClock, run_virtual
+from mainspring.testing.virtual_time import VirtualClock, run_virtual
 
 SHARDS = 40
 

@@ -13,10 +13,10 @@ from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement
 from mainspring.ports.access import Author
 from mainspring.ports.wakeups import CANCELS
+from mainspring.testing.virtual_time import VirtualClock, run_virtual, virtual_loop
 from mainspring.worker.attempt import Attempt, Stop
 from mainspring.worker.settings import WorkerSettings
 from tests.support.builders import a_policy, a_run, some_runs
-from tests.support.virtual_time import VirtualClock, run_virtual, virtual_loop
 from tests.support.worker_kit import Bench, Tasks
 
 

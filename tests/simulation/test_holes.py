@@ -343,7 +343,7 @@ def test_hole_11_a_job_that_is_cancelled_while_a_tick_is_on_its_way_makes_no_run
     async def script(director: Director) -> None:
         end = director.start + 20 * SECOND
         spec = JobSpec(name="each second", task=LOOP, schedule=CronSchedule(expression="* * * * * *", end=end))
-        job = director.put(spec, Act("work", 3 * SECOND))
+        job = director.put(spec, Act("work", 10 * SECOND))
         await director.until(lambda: len(director.world.store.tables.ledgers[job].times) == 2)
         director.next("fire", request=0.4)
         await director.until(lambda: not director.world.faults.script)

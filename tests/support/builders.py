@@ -5,7 +5,7 @@ from itertools import count
 from random import Random
 
 from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.ids import IdMaker, JobId, RunId
+from mainspring.domain.ids import IdMaker, JobId, RunId, SessionId
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobSpec, JobState, NewJob, Overlap, Tick, tick_run_id
 from mainspring.domain.rank import DEFAULT_PRIORITY
@@ -34,12 +34,14 @@ def a_policy(
     pause: Micros = 10 * SECOND,
     timeout: Micros = 60 * MINUTE,
     at_most_once: bool = False,
+    requires: tuple[str, ...] = (),
 ) -> RunPolicy:
     return RunPolicy(
         retry=RetryPolicy(max_retries=retries, backoff="fixed", first_delay=pause),
         timeout=timeout,
         guarantee="at-most-once" if at_most_once else "at-least-once",
         ordering_key=key,
+        requires=requires,
     )
 
 
@@ -63,9 +65,11 @@ def a_run(
     job: JobRef | None = None,
     idempotency: Idempotency | None = None,
     author: str = "",
+    requires: tuple[str, ...] = (),
+    target: SessionId | None = None,
 ) -> NewRun:
     if policy is None:
-        policy = a_policy(key=key) if key else DEFAULT_POLICY
+        policy = a_policy(key=key, requires=requires) if key or requires else DEFAULT_POLICY
     return NewRun(
         id=an_id(shard) if id is None else id,
         task=task,
@@ -83,6 +87,7 @@ def a_run(
         job=job,
         idempotency=idempotency,
         author=author,
+        target=target,
     )
 
 

@@ -6,11 +6,10 @@ from contextlib import asynccontextmanager
 
 from typer.testing import CliRunner
 
-from mainspring.adapters.store.memory import MemoryStore
+from mainspring.bootstrap import Engine
 from mainspring.cli.main import application
 from mainspring.domain.access import ApiKey, read_key
-from mainspring.domain.instant import Instant
-from mainspring.ports.access import Access, AuditEntry
+from mainspring.ports.access import AuditEntry
 from mainspring.settings import Settings
 from tests.support.clock import ManualClock
 
@@ -20,13 +19,15 @@ class Shell:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.store = MemoryStore(self.clock, 4)
+        self.engine = Engine(Settings(store="memory:", shards=4), self.clock)
+        self.store = self.engine.store
         self.stdout = ""
         self.stderr = ""
 
     @asynccontextmanager
-    async def open(self, settings: Settings) -> AsyncIterator[tuple[Access, Instant]]:
-        yield self.store, await self.store.now()
+    async def open(self, settings: Settings, *, makes_store: bool) -> AsyncIterator[Engine]:
+        await self.engine.open()
+        yield self.engine
 
     def run(self, *words: str) -> None:
         found = CliRunner().invoke(application, ["keys", *words], catch_exceptions=False)

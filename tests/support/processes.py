@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,10 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
     """As the kernel does it: no farewell."""
     process.send_signal(signal.SIGKILL)
     process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

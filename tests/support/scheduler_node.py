@@ -15,7 +15,7 @@ from mainspring.domain.job import Fire, Job, LedgerEntry, NewJob
 from mainspring.domain.schedule import CronSchedule
 from mainspring.ports.coordination import Membership
 from mainspring.ports.store import Fired, Staged
-from tests.support.virtual_time import START, VirtualClock
+from mainspring.testing.virtual_time import START, VirtualClock
 
 SHARDS = 8
 #: What the agenda foresaw is late by the journey to the store and no more than one look that is under way.

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import apsw
 import asyncpg
+import msgspec
 import pytest
 
 from mainspring.adapters.store.memory import MemoryStore
@@ -101,9 +102,9 @@ class Harness(ABC):
     async def submit(self, *runs: NewRun) -> list[Accepted]:
         return await self.store.submit(runs)
 
-    async def worker(self, ttl: Micros = 365 * DAY) -> SessionId:
+    async def worker(self, ttl: Micros = 365 * DAY, labels: tuple[str, ...] = ()) -> SessionId:
         """A worker that lives as long as the test, unless told otherwise."""
-        return await self.store.open_session(a_worker(ttl=ttl))
+        return await self.store.open_session(msgspec.structs.replace(a_worker(ttl=ttl), labels=labels))
 
     def last_claim(self, session: SessionId) -> int:
         """The number of the session's newest claim."""

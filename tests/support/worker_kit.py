@@ -11,6 +11,7 @@ from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.domain.run import HeldRun, NewRun, RunState, RunView, Settlement, Verdict
+from mainspring.ports.catalog import Checkpoint, LogReport, ProgressReport
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Beat, NewSession, Want, Workforce
 from mainspring.ports.wakeups import queue_topic
@@ -44,6 +45,9 @@ class FaultyStore:
         self.claims: list[tuple[list[Want], int]] = []
         self.settled: list[list[Settlement]] = []
         self.sessions: list[SessionId] = []
+        #: How many attempts each flush of progress was about.
+        self.told: list[int] = []
+        self.kept: list[tuple[RunId, bytes]] = []
         self.check_settlements: Callable[[Sequence[Settlement]], None] = lambda settlements: None
         self.settles_in_flight = 0
         self.most_settles_in_flight = 0
@@ -108,6 +112,20 @@ class FaultyStore:
     async def close_session(self, session: SessionId) -> None:
         async with self._operation("close_session"):
             await self.inner.close_session(session)
+
+    async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
+        async with self._operation("report_progress"):
+            self.told.append(len(progress))
+            return await self.inner.report_progress(progress)
+
+    async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
+        async with self._operation("append_log"):
+            return await self.inner.append_log(lines)
+
+    async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
+        async with self._operation("save_checkpoints"):
+            self.kept += [(checkpoint.run, checkpoint.state) for checkpoint in checkpoints]
+            return await self.inner.save_checkpoints(checkpoints)
 
 
 class Bench:

@@ -169,6 +169,8 @@ async def test_an_immediate_restart_of_postgresql_under_load_loses_nothing(
     processes.start("scheduler")
     for _ in range(2):
         processes.start("worker", APP, "--queue", "load:100")
+    # One that cannot reach its store when it starts says so and ends.
+    await until_there_are(server.dsn, 4)
     accepted: set[RunId] = set()
     stop = asyncio.Event()
 
@@ -190,6 +192,15 @@ async def test_an_immediate_restart_of_postgresql_under_load_loses_nothing(
     await asyncio.gather(*submitters)
     assert len(accepted) > 1_000
     await until_ended_at_least(server.dsn, accepted, 45, processes)
+
+
+async def until_there_are(dsn: str, sessions: int) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        while await connection.fetchval("SELECT count(*) FROM mainspring.session WHERE live") < sessions:
+            await asyncio.sleep(0.1)
+    finally:
+        await connection.close()
 
 
 async def until_ended_at_least(dsn: str, accepted: set[RunId], seconds: float, processes: Processes) -> None:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from mainspring.domain.instant import DAY, HOUR, SECOND, Micros
-from tests.support.virtual_time import START, Stuck, VirtualClock, run_virtual
+from mainspring.testing.virtual_time import START, Stuck, VirtualClock, run_virtual
 
 
 def test_a_year_passes_in_no_time_and_to_the_microsecond() -> None:

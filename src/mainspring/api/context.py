@@ -22,6 +22,7 @@ from mainspring.domain.explain import Facts, PausedBy
 from mainspring.domain.ids import RunId, SessionId, derived_id, shard_of
 from mainspring.domain.instant import MINUTE, SECOND, Micros
 from mainspring.domain.job import NewJob
+from mainspring.domain.labels import has_all
 from mainspring.domain.run import JobRef, NewRun, RunState, RunView
 from mainspring.ports.access import Access
 from mainspring.ports.catalog import Catalog, Pause, Reads, Reports, RunFilter, SessionView
@@ -317,6 +318,7 @@ class Api:
             priority=run.priority,
             policy=run.policy,
             replay_of=run.id,
+            target=run.target,
             about=run.about,
             job=None if run.job_id is None else JobRef(id=run.job_id, version=run.job_version or 1),
             author=author,
@@ -337,6 +339,7 @@ class Api:
             now=now,
             workers=len(workers),
             workers_knowing_task=sum(run.task in worker.tasks for worker in workers),
+            workers_with_labels=sum(has_all(worker.labels, run.policy.requires) for worker in workers),
             paused=paused(await self.store.pauses(), run.tenant, run.queue),
             ahead=await self.store.ahead_of(run.id),
             rate=ended * SECOND / _RATE_OVER,

@@ -3,14 +3,14 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any
-
-from granian.constants import HTTPModes, Interfaces
-from granian.server.embed import Server
+from typing import TYPE_CHECKING, Any
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from granian.server.embed import Server
 
 #: Whoever comes beyond this waits to be accepted.
 _MOST_CONNECTIONS = 4_096
@@ -34,8 +34,7 @@ class HttpServer:
     ) -> None:
         """``leave`` is called a moment before the end, and lets go of whatever would not end by itself.
         ``share_port``: several processes may listen on it, and the system shares out connections."""
-        # The server takes addresses only; what a file says about the name could reach further than this machine.
-        self._host = "127.0.0.1" if host == "localhost" else host
+        self._host = _address(host)
         self._port = port
         self._app = app
         self._clock = clock
@@ -46,7 +45,11 @@ class HttpServer:
 
     async def start(self) -> None:
         if not self._share_port:
-            _refuse_taken(self._host, self._port)
+            refuse_taken(self._host, self._port)
+        # Here and not above: commands that serve nothing load this module, too.
+        from granian.constants import HTTPModes, Interfaces
+        from granian.server.embed import Server
+
         self._server = Server(
             self._app,
             address=self._host,
@@ -90,8 +93,14 @@ def address_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _refuse_taken(host: str, port: int) -> None:
+def _address(host: str) -> str:
+    """The server takes addresses only; what a file says about the name could reach further than this machine."""
+    return "127.0.0.1" if host == "localhost" else host
+
+
+def refuse_taken(host: str, port: int) -> None:
     """Say it before anything starts, in words."""
+    host = _address(host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:

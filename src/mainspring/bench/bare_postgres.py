@@ -38,7 +38,7 @@ class Statements:
         for kind, name in ((1, "default"), (2, TASK), (3, QUEUE)):
             await submitting.execute(self._sql["intern"], kind, [name])
         self._names = {row["name"]: row["id"] for row in await submitting.fetch(self._sql["names"])}
-        self._session = await claiming.fetchval(self._sql["open_session"], 1, "bare", "", "", HOUR, [], [], "", "")
+        self._session = await claiming.fetchval(self._sql["open_session"], 1, "bare", "", "", HOUR, [], [], "", "", [])
         self._submit = await submitting.prepare(self._sql["submit_now"])
         self._claim = await claiming.prepare(self._sql["claim"])
         self._settle = await settling.prepare(self._sql["settle_succeeded"])

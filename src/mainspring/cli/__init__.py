@@ -1,5 +1,12 @@
 """The command line."""
 
-from mainspring.cli.main import main
+import sys
 
-__all__ = ["main"]
+
+def start() -> None:
+    """Loading it takes a moment, in which Ctrl-C is no reason for a traceback."""
+    try:
+        from mainspring.cli.main import main
+    except KeyboardInterrupt:
+        sys.exit(130)
+    main()

@@ -1,41 +1,55 @@
-"""API keys, made and ended on the store itself: the first one cannot be asked of an API that lets nobody in."""
+"""``mainspring keys``. On the store itself, too: the first key cannot be asked of an API that lets nobody in."""
 
-import asyncio
-import getpass
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Annotated, TypeVar
+from typing import Annotated
 
+import msgspec
 import typer
 
-from mainspring.api.auth import REFUSED_WITHIN, make_key
-from mainspring.bootstrap import Engine
-from mainspring.cli.options import Config, Store, settings_of
-from mainspring.domain.access import DEFAULT_TENANT, ApiKey, Role
+from mainspring.api.auth import REFUSED_WITHIN
+from mainspring.cli.output import Output
+from mainspring.cli.target import Client, Found, command, read, segment
+from mainspring.domain.access import DEFAULT_TENANT, Role
 from mainspring.domain.errors import Invalid, NotFound
-from mainspring.domain.instant import Instant, check_instant, format_duration, isoformat, parse_duration
-from mainspring.ports.access import Access, Author
-from mainspring.settings import Settings
+from mainspring.domain.instant import check_instant, format_duration, parse_duration, parse_instant
+from mainspring.domain.run import check_name
 
-Result = TypeVar("Result")
 _ROLES = "viewer, submitter, operator, admin or worker"
+group = typer.Typer(name="keys", help="Make, list and revoke API keys.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:
-    group = typer.Typer(name="keys", help="Make, list and revoke API keys.", no_args_is_help=True)
-    group.command("create")(create)
-    group.command("list")(list_keys)
-    group.command("revoke")(revoke)
     application.add_typer(group)
 
 
-def create(
+class Key(msgspec.Struct, rename="camel"):
+    key_id: str
+    name: str
+    role: str
+    created_at: str
+    tenant: str | None = None
+    queues: tuple[str, ...] = ()
+    expires_at: str | None = None
+    revoked_at: str | None = None
+    last_used_at: str | None = None
+    key: str = ""
+
+    @property
+    def bound_to(self) -> str:
+        return "all tenants" if self.tenant is None else self.tenant
+
+    def state(self, now: int) -> str:
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and now >= parse_instant(self.expires_at) else "valid"
+
+
+@command(group, "create", makes_store=True)
+async def create(
+    api: Client,
+    out: Output,
     role: Annotated[str, typer.Option("--role", help=f"{_ROLES}.")],
     name: Annotated[
         str | None, typer.Option("--name", help="What it is for; the role by default.", show_default=False)
-    ] = None,
-    tenant: Annotated[
-        str | None, typer.Option("--tenant", help="The tenant it is bound to; default.", show_default=False)
     ] = None,
     all_tenants: Annotated[bool, typer.Option("--all-tenants", help="Bound to no tenant.")] = False,
     queue: Annotated[
@@ -45,132 +59,92 @@ def create(
     expires: Annotated[
         str | None, typer.Option("--expires", help="Valid for so long, such as 90d; for ever without.")
     ] = None,
-    store: Store = None,
-    config: Config = None,
 ) -> None:
-    """Make a key. It is printed this once and kept nowhere; what else there is to say goes to stderr.
+    """Make a key, bound to --tenant. It is printed this once and kept nowhere; all else goes to stderr.
 
     Example: mainspring keys create --name ci --role submitter --tenant acme --expires 90d > ci.key
     """
-    if tenant is not None and all_tenants:
+    if api.tenant is not None and all_tenants:
         raise Invalid("--tenant", "contradicts --all-tenants")
-    bound_to = None if all_tenants else DEFAULT_TENANT if tenant is None else tenant
+    if api.tenant is None and not all_tenants and not api.is_local:
+        raise Invalid("--tenant", "is missing", "--tenant NAME, or --all-tenants")
+    tenant = None if all_tenants else DEFAULT_TENANT if api.tenant is None else check_name("tenant", api.tenant)
+    if role not in set(Role):
+        raise Invalid("--role", f"{role!r} is no role", _ROLES)
     valid_for = None if expires is None else parse_duration(expires, "--expires")
     if valid_for == 0:
         raise Invalid("--expires", "is no time at all", "for example 90d")
+    if valid_for is not None:
+        check_instant(out.now() + valid_for, "--expires")
+    body = {
+        "name": role if name is None else name,
+        "role": role,
+        "tenant": tenant,
+        "queues": [check_name("queues", one) for one in dict.fromkeys(queue or ())],
+        "expiresIn": expires,
+    }
+    answer = await api.ask("POST", "/v1/keys", body=body)
+    key = read(answer, Key)
 
-    async def make(access: Access, now: Instant) -> tuple[ApiKey, str]:
-        key, text = make_key(
-            name=role if name is None else name,
-            role=_role(role),
-            tenant=bound_to,
-            author=_author(),
-            queues=tuple(dict.fromkeys(queue or ())),
-            expires_at=None if valid_for is None else check_instant(now + valid_for, "--expires"),
+    def show() -> None:
+        typer.echo(key.key)
+        until = "for ever" if key.expires_at is None else f"until {key.expires_at}"
+        out.say(
+            f"key {key.key_id}: {key.role} of {key.bound_to}, {until}. It is not shown again.\n"
+            "Send it as: Authorization: Bearer <key>"
         )
-        return await access.put_key(key, Author(_author(), bound_to)), text
 
-    key, text = _with_store(settings_of(None, config, store=store), make)
-    typer.echo(text)
-    until = "for ever" if key.expires_at is None else f"until {isoformat(key.expires_at)}"
-    typer.echo(
-        f"key {key.id}: {key.role.value} of {_tenant(key)}, {until}. It is not shown again.\n"
-        "Send it as: Authorization: Bearer <key>",
-        err=True,
-    )
+    # Not its id, which can be listed: the key cannot.
+    out.tell(answer, [key.key], show)
 
 
-def list_keys(
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of this tenant.", show_default=False)] = None,
-    store: Store = None,
-    config: Config = None,
-) -> None:
-    """List keys, newest first; also those that were revoked or have expired. Their secrets are not kept."""
+@command(group, "list")
+async def list_keys(api: Client, out: Output) -> None:
+    """List keys, newest first; also those that were revoked or have expired. Their secrets are not kept.
 
-    async def read(access: Access, now: Instant) -> tuple[list[ApiKey], Instant]:
-        return await access.keys(tenant), now
+    Example: mainspring keys list --tenant acme
+    """
+    answer = read(await api.ask("GET", "/v1/keys"), Found)
+    keys = [(item, read(item, Key)) for item in answer.items]
+    if api.tenant is not None:
+        keys = [(item, key) for item, key in keys if key.tenant == api.tenant]
 
-    keys, now = _with_store(settings_of(None, config, store=store), read)
-    rows = [("ID", "NAME", "ROLE", "TENANT", "QUEUES", "STATE", "EXPIRES", "LAST USED")]
-    rows += [
-        (
-            key.id,
-            key.name,
-            key.role.value,
-            _tenant(key),
-            ",".join(key.queues) or "all",
-            _state(key, now),
-            _day(key.expires_at),
-            _day(key.last_used_at),
+    def show() -> None:
+        out.rows(
+            ("ID", "NAME", "ROLE", "TENANT", "STATE", "EXPIRES", "LAST USED", "QUEUES"),
+            [
+                (
+                    key.key_id,
+                    key.name,
+                    key.role,
+                    key.bound_to,
+                    key.state(out.now()),
+                    (key.expires_at or "never")[:10],
+                    (key.last_used_at or "never")[:10],
+                    ",".join(key.queues) or "all",
+                )
+                for _, key in keys
+            ],
         )
-        for key in keys
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+    out.tell({"items": [item for item, _ in keys]}, [key.key_id for _, key in keys], show)
 
 
-def revoke(
+@command(group, "revoke")
+async def revoke(
+    api: Client,
+    out: Output,
     identifier: Annotated[str, typer.Argument(help="The key's id, as list shows it.", metavar="ID")],
-    store: Store = None,
-    config: Config = None,
 ) -> None:
-    """End a key for good."""
+    """End a key for good.
 
-    async def end(access: Access, now: Instant) -> ApiKey | None:
-        return await access.revoke_key(identifier, None, Author(_author()))
-
-    if _with_store(settings_of(None, config, store=store), end) is None:
+    Example: mainspring keys revoke 1a2b3c4d5e6f
+    """
+    try:
+        answer = await api.ask("DELETE", f"/v1/keys/{segment(identifier)}", repeatable=True)
+    except NotFound:
         # Not what was given: it may be a whole key.
-        raise NotFound("there is no key with this id; see: mainspring keys list")
-    typer.echo(f"revoked; refused everywhere within {format_duration(REFUSED_WITHIN)}", err=True)
-
-
-@asynccontextmanager
-async def open_access(settings: Settings) -> AsyncIterator[tuple[Access, Instant]]:
-    """The part of the store that keeps keys, and its time."""
-    if settings.store == "memory:":
-        raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
-    engine = Engine(settings)
-    await engine.open()
-    try:
-        yield engine.store, await engine.store.now()
-    finally:
-        await engine.close()
-
-
-def _with_store(settings: Settings, use: Callable[[Access, Instant], Awaitable[Result]]) -> Result:
-    async def run() -> Result:
-        async with open_access(settings) as (access, now):
-            return await use(access, now)
-
-    return asyncio.run(run())
-
-
-def _role(text: str) -> Role:
-    try:
-        return Role(text)
-    except ValueError:
-        raise Invalid("--role", f"{text!r} is no role", _ROLES) from None
-
-
-def _author() -> str:
-    """As the audit has it. Somebody at a shell has no key, but a login."""
-    try:
-        return f"cli:{getpass.getuser()}"
-    except (OSError, KeyError):
-        return "cli"
-
-
-def _tenant(key: ApiKey) -> str:
-    return "all tenants" if key.tenant is None else key.tenant
-
-
-def _state(key: ApiKey, now: Instant) -> str:
-    if key.revoked_at is not None:
-        return "revoked"
-    return "expired" if key.expires_at is not None and now >= key.expires_at else "valid"
-
-
-def _day(instant: Instant | None) -> str:
-    return "never" if instant is None else isoformat(instant)[:10]
+        raise NotFound("there is no key with this id; see: mainspring keys list") from None
+    out.tell(
+        answer, [identifier], lambda: out.say(f"revoked; refused everywhere within {format_duration(REFUSED_WITHIN)}")
+    )

@@ -1,12 +1,33 @@
-"""``mainspring``: errors are one line and a non-zero exit, never a traceback."""
+"""``mainspring``: errors are one line and an exit code of their own, never a traceback."""
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
 import mainspring
-from mainspring.cli import bench, keys, processes, schedules, store
+from mainspring.cli import (
+    bench,
+    convert,
+    cron,
+    dead_letters,
+    doctor,
+    events,
+    exits,
+    forecast,
+    jobs,
+    keys,
+    move,
+    plan,
+    processes,
+    profiles,
+    queues,
+    runs,
+    store,
+    top,
+    workers,
+)
 from mainspring.domain.errors import MainspringError
 
 application = typer.Typer(
@@ -18,9 +39,22 @@ application = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 processes.register(application)
-schedules.register(application)
+jobs.register(application)
+runs.register(application)
+dead_letters.register(application)
+queues.register(application)
+workers.register(application)
+events.register(application)
+top.register(application)
+profiles.register(application)
+plan.register(application)
+move.register(application)
+doctor.register(application)
 store.register(application)
 keys.register(application)
+cron.register(application)
+forecast.register(application)
+convert.register(application)
 bench.register(application)
 
 
@@ -43,18 +77,26 @@ def main() -> None:
     try:
         # Alone, typer shows the help for no arguments, and a box around each of its own errors.
         status = application(standalone_mode=len(sys.argv) < 2)
+        sys.stdout.flush()
     except MainspringError as error:
-        status = _say(str(error))
+        status = _say(str(error), exits.code_of(error))
     except KeyboardInterrupt:
         status = 130
+    except BrokenPipeError:
+        # Whoever read us, such as head, has enough. Nor is what is still unwritten to be tried when we exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # As typer has it for more than fits a buffer.
+        status = exits.FAILED
     except Exception as error:
         # What typer, or click in its older versions, says about options.
         if not hasattr(error, "format_message"):
             raise
-        status = _say(error.format_message())
+        message = error.format_message()
+        # Of a noun without a verb the help was shown, and there is nothing more to say.
+        status = _say(message, exits.BAD_INPUT) if message else exits.BAD_INPUT
     sys.exit(status)
 
 
-def _say(message: str) -> int:
+def _say(message: str, status: int) -> int:
     typer.echo(f"mainspring: {'; '.join(message.splitlines())}", err=True)
-    return 2
+    return status

@@ -5,6 +5,7 @@ import sys
 import sysconfig
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, TypeAlias
 
 import typer
@@ -12,7 +13,7 @@ import typer
 import mainspring
 from mainspring.domain.errors import Invalid
 from mainspring.sdk.app import Mainspring
-from mainspring.settings import Settings, load, parse_queues
+from mainspring.settings import Settings, load, parse_labels, parse_queues
 
 Store: TypeAlias = Annotated[
     str | None,
@@ -26,6 +27,10 @@ Port: TypeAlias = Annotated[int | None, typer.Option("--port", help="Listen on t
 Queues: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--queue", "-q", help="A queue with its slots, such as mail:20; can be repeated.", show_default=False),
+]
+Labels: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--label", help="What kind of worker it is, such as gpu=a100; can be repeated.", show_default=False),
 ]
 Name: TypeAlias = Annotated[str | None, typer.Option("--name", help="A label for this process.", show_default=False)]
 LogLevel: TypeAlias = Annotated[
@@ -48,22 +53,26 @@ def load_application(path: str) -> Mainspring:
     module_name, separator, attribute = path.partition(":")
     if not separator or not module_name or not attribute:
         raise Invalid("application", f"{path!r} is not of the form module:app", "for example tasks:app")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise Invalid("application", f"there is no module {error.name!r} here") from None
-        raise Invalid("application", f"{module_name} cannot be imported: {error}", _line_of(error)) from error
-    except (Exception, SystemExit) as error:
-        raise Invalid(
-            "application", f"{module_name} cannot be imported: {type(error).__name__}: {error}", _line_of(error)
-        ) from error
-    found = getattr(module, attribute, None)
+    found = getattr(load_module(module_name, "application"), attribute, None)
     if not isinstance(found, Mainspring):
         raise Invalid("application", f"{module_name} has no Mainspring called {attribute!r}")
     return found
+
+
+def load_module(module_name: str, field: str) -> ModuleType:
+    """Import a module of the user's, and blame them in one line if it cannot be."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise Invalid(field, f"there is no module {error.name!r} here") from None
+        raise Invalid(field, f"{module_name} cannot be imported: {error}", _line_of(error)) from error
+    except (Exception, SystemExit) as error:
+        raise Invalid(
+            field, f"{module_name} cannot be imported: {type(error).__name__}: {error}", _line_of(error)
+        ) from error
 
 
 def _line_of(error: BaseException) -> str:
@@ -82,6 +91,9 @@ def settings_of(application: Mainspring | None, config: Path | None, **flags: ob
     queues = given.pop("worker.queues", None)
     if queues:
         given["worker.queues"] = parse_queues(queues, "--queue")
+    labels = given.pop("worker.labels", None)
+    if labels:
+        given["worker.labels"] = parse_labels(labels, "--label")
     if application is not None:
         return application.settings(given, config)
     return load(given, file=config)

@@ -19,6 +19,7 @@ from mainspring.cli.options import (
     Application,
     Config,
     Host,
+    Labels,
     LogLevel,
     Name,
     Port,
@@ -94,6 +95,7 @@ def worker(
     app: Application = None,
     store: Store = None,
     queue: Queues = None,
+    label: Labels = None,
     name: Name = None,
     config: Config = None,
     log_level: LogLevel = None,
@@ -103,10 +105,18 @@ def worker(
     SIGTERM lets running work finish within the grace period; a second one gives it back at once. Without an application
     it offers the built-in tasks alone, on the queue default or those named.
 
-    Example: mainspring worker tasks:app --queue mail:20
+    Example: mainspring worker tasks:app --queue mail:20 --label gpu=a100
     """
     loaded = load_application(app) if app else None
-    settings = settings_of(loaded, config, store=store, worker__queues=queue, worker__name=name, log__level=log_level)
+    settings = settings_of(
+        loaded,
+        config,
+        store=store,
+        worker__queues=queue,
+        worker__labels=label,
+        worker__name=name,
+        log__level=log_level,
+    )
     if loaded is None and not make_builtin_tasks(settings.tasks).names:
         raise Invalid("application", "without one, and with the built-in tasks off, there is nothing to run")
     _run(settings, {Role.WORKER}, loaded, app)
@@ -165,6 +175,14 @@ async def _start(node: Node, app: Mainspring | None) -> None:
         # First: if a schedule is refused, nothing has begun.
         for job in await app.declare():
             typer.echo(f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}: {_coming(job)}", err=True)
+        left_over = await app.left_over()
+        if left_over:
+            names = ", ".join(left_over[:5]) + (" …" if len(left_over) > 5 else "")
+            typer.echo(
+                f"  {len(left_over)} schedules of this application are in the store and not in its code: {names}; "
+                "mainspring plan shows them, mainspring apply removes them",
+                err=True,
+            )
     await node.start()
     typer.echo(node.banner(), err=True)
     # What is there now stays. Looking through it for garbage every few hundred requests would take a tenth of the time.

@@ -8,14 +8,13 @@ from mainspring.domain.instant import MILLISECOND, Micros
 from mainspring.domain.shard import shards_of
 from mainspring.ports.clock import Clock
 from mainspring.ports.coordination import Coordinator, Membership
-from mainspring.ports.wakeups import Wakeups
+from mainspring.ports.wakeups import SHARDS, Wakeups
 from mainspring.runtime.service import TickingService
 
 DEFAULT_TTL: Micros = 1_500 * MILLISECOND
 #: Of a shorter lease the margin, and renewals that take a moment, would leave nothing in which to act.
 SHORTEST_TTL: Micros = 500 * MILLISECOND
 #: Rung when a member came, went or gave shards up: the others look at once instead of at their next renewal.
-SHARDS = "shards"
 
 #: A death is noticed at the first renewal after its lease has run out, so renewals are close together.
 _LONGEST_PAUSE: Micros = 250 * MILLISECOND

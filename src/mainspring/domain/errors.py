@@ -4,6 +4,7 @@ MainspringError
 ├── Invalid            bad input: names the field and the reason, never retried
 ├── NotFound           no such job, run, task …
 ├── Conflict           true of the request, false of the stored state
+├── Denied            the API does not let this key do this, or does not know it
 ├── Fenced             the caller lost the lease or fence it acts under
 └── StoreUnavailable   the store did not answer; the outcome may be unknown
 """
@@ -29,6 +30,10 @@ class NotFound(MainspringError):
 
 class Conflict(MainspringError):
     """The stored state does not allow it."""
+
+
+class Denied(MainspringError):
+    """The API does not let this key do this, or does not know it."""
 
 
 class Fenced(MainspringError):

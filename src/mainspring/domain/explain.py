@@ -40,6 +40,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     #: Live workers that take its queue, how many of those know its task, and whether any is asked to leave.
     workers: int = 0
     workers_knowing_task: int = 0
+    #: How many of them have the labels that it requires.
+    workers_with_labels: int = 0
     #: The widest pause that holds it back.
     paused: PausedBy | None = None
     #: Who holds its ordering key.
@@ -107,6 +109,11 @@ def _queued(run: RunView, facts: Facts) -> Explained:
     if facts.workers == 0:
         reasons.append(f"no live worker takes queue {run.queue!r}")
         hints.append(f"start one: mainspring worker MODULE:APP --queue {run.queue}")
+    elif run.policy.requires and run.target is None and facts.workers_with_labels == 0:
+        required = ", ".join(run.policy.requires)
+        reasons.append(f"no live worker has {required}")
+        labels = " ".join(f"--label {label}" for label in run.policy.requires)
+        hints.append(f"start one: mainspring worker MODULE:APP --queue {run.queue} {labels}")
     elif facts.workers_knowing_task == 0:
         reasons.append(f"no live worker of its queue knows task {run.task!r}")
     if facts.at_quota:
@@ -117,4 +124,6 @@ def _queued(run: RunView, facts: Facts) -> Explained:
         reasons.append(f"{facts.ahead} runs of its queue come before it")
         estimate = facts.now + round(facts.ahead / facts.rate * 1_000_000) if facts.rate > 0 else None
         return Explained(reasons, hints, estimate)
+    if run.target is not None:
+        return Explained([f"it is for worker {run.target} alone, and next there"], [], facts.now)
     return Explained(["it is next in its queue: a worker takes it as soon as it has a free slot"], [], facts.now)

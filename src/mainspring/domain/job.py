@@ -63,6 +63,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline: Micros | None = None
     owner: str = ""
     tags: tuple[str, ...] = ()
+    #: The application or the file that declares it, such as ``app:billing``; nobody: it was made by hand.
+    source: str = ""
 
     def check(self) -> None:
         check_name("name", self.name)
@@ -76,6 +78,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         check_kind("schedule", self.schedule, schedules.Interval, schedules.CronSchedule)
         schedules.validate(self.schedule, self.name)
         check_labels(self.owner, self.tags)
+        check_words("source", self.source, MAX_NAME)
         for field, limit in (("startWithin", self.start_within), ("deadline", self.deadline)):
             if limit is not None:
                 check_limit(field, limit)

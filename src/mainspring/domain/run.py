@@ -11,7 +11,9 @@ A run that is running and was asked to stop shows as ``cancelling``. Whatever ha
 ``skipped`` (expired) or ``failed`` (deadline).
 """
 
+import hashlib
 from enum import StrEnum
+from functools import cache
 from random import Random
 from typing import Literal
 
@@ -22,11 +24,13 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.fingerprint import fingerprint_of
 from mainspring.domain.ids import JobId, RunId, SessionId, check_id
 from mainspring.domain.instant import DAY, HOUR, SECOND, Instant, Micros, check_instant
+from mainspring.domain.labels import check_labels_kept
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.retry import RetryPolicy
 
 MAX_PAYLOAD = 256 * 1024
 MAX_RESULT = 64 * 1024
+MAX_STATE = 256 * 1024
 MAX_ERROR = 16 * 1024
 MAX_NAME = 200
 MAX_TAGS = 20
@@ -34,6 +38,9 @@ MAX_TAGS = 20
 ALL_TENANTS = "*"
 #: Words of people.
 MAX_WHY = 1_000
+
+#: Why a run ends that only one worker could have run.
+WORKER_LEFT = "its worker left"
 
 #: A run is parked when the loss of this many processes can be laid at its door …
 POISON_AFTER = 3
@@ -100,6 +107,8 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     guarantee: Literal["at-least-once", "at-most-once"] = "at-least-once"
     #: Runs of one key happen one at a time, in the order they came due.
     ordering_key: str = ""
+    #: Labels, as words in order: only a worker that has all of them may run it.
+    requires: tuple[str, ...] = ()
 
     def check(self) -> None:
         check_kind("retry", self.retry, RetryPolicy)
@@ -111,6 +120,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise Invalid(
                 "orderingKey", f"{self.ordering_key[:40]!r} is not a key", f"at most {MAX_NAME} printable characters"
             )
+        check_labels_kept("requires", self.requires)
 
 
 DEFAULT_POLICY = RunPolicy()
@@ -133,10 +143,14 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     owner: str = ""
     tags: tuple[str, ...] = ()
+    #: The run that made it.
+    parent: RunId | None = None
 
     def check(self) -> None:
         if self.name:
             check_name("name", self.name)
+        if self.parent is not None:
+            check_id("parent", self.parent)
         check_labels(self.owner, self.tags)
 
 
@@ -149,6 +163,25 @@ class Idempotency(msgspec.Struct, frozen=True):
     def check(self) -> None:
         check_name("idempotencyKey", self.key)
         check_kind("fingerprint", self.fingerprint, bytes)
+
+
+def fingerprint_of_request(*request: object) -> bytes:
+    """Tells whether two requests under one idempotency key ask for the same, however they came here."""
+    return hashlib.blake2b(msgspec.json.encode([_said(part) for part in request]), digest_size=16).digest()
+
+
+def _said(part: object) -> object:
+    """What is not as usual: a field that a later version adds must not make an old request another one."""
+    if not isinstance(part, msgspec.Struct):
+        return part
+    kind = type(part)
+    said = {name: _said(value) for name, default in _defaults(kind) if (value := getattr(part, name)) != default}
+    return [kind.__name__, said]
+
+
+@cache
+def _defaults(kind: type[msgspec.Struct]) -> list[tuple[str, object]]:
+    return [(field.name, field.default) for field in msgspec.structs.fields(kind)]
 
 
 class JobRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +217,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     idempotency: Idempotency | None = None
     #: Who asked for it, for the audit; nobody: the program itself.
     author: str = ""
+    #: The one session that may run it. When that is gone before it has, the run is ``skipped`` (its worker left).
+    target: SessionId | None = None
 
     def check(self) -> None:
         check_id("id", self.id)
@@ -205,6 +240,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
             check_limit("deadline", self.deadline)
         if self.author != "":
             check_words("author", self.author, MAX_NAME)
+        if self.target is not None:
+            check_whole("target", self.target, 1, 2**31 - 1, "the number of a session")
         if self.about is not None:
             check_kind("about", self.about, About)
             self.about.check()
@@ -213,6 +250,12 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
         if self.idempotency is not None:
             check_kind("idempotency", self.idempotency, Idempotency)
             self.idempotency.check()
+
+
+def made_once(run: NewRun, key: str) -> NewRun:
+    """The same run, to be made once under this key, whoever is asked: the store or an API."""
+    asked = msgspec.structs.replace(run, id=RunId(""), author="", idempotency=None)
+    return msgspec.structs.replace(run, idempotency=Idempotency(key, fingerprint_of_request(asked)))
 
 
 class HeldRun(msgspec.Struct, kw_only=True):
@@ -242,6 +285,8 @@ class HeldRun(msgspec.Struct, kw_only=True):
     cancel_requested: bool = False
     #: Who holds it. Only where others ask: whoever claims knows.
     session: SessionId | None = None
+    #: What the last attempt left for this one, as JSON. Only where it was claimed.
+    state: bytes | None = None
 
     @property
     def alone(self) -> bool:
@@ -290,16 +335,24 @@ def settle_success(held: HeldRun, result: bytes | None) -> Settlement:
     )
 
 
-def settle_failure(held: HeldRun, error: str, jitter: Random, *, now: Instant, timed_out: bool = False) -> Settlement:
+def settle_failure(
+    held: HeldRun, error: str, jitter: Random, *, now: Instant, timed_out: bool = False, reason: str = ""
+) -> Settlement:
     """The handler raised, or had to be stopped. Losses do not count against the retries."""
     outcome = Outcome.TIMEOUT if timed_out else Outcome.ERROR
+    reason = reason or outcome.value
     failures = held.attempt - held.lost
     if held.deadline is not None and now >= held.deadline:
         return _settle(held, outcome, RunState.FAILED, "deadline", error)
-    if held.policy.guarantee == "at-most-once" or not held.policy.retry.allows(failures):
-        return _settle(held, outcome, RunState.FAILED, outcome.value, error)
+    if not tries_again(held):
+        return _settle(held, outcome, RunState.FAILED, reason, error)
     delay = held.policy.retry.delay_after(failures, jitter)
-    return _settle(held, outcome, RunState.SCHEDULED, outcome.value, error, delay)
+    return _settle(held, outcome, RunState.SCHEDULED, reason, error, delay)
+
+
+def tries_again(held: HeldRun) -> bool:
+    """Whether another attempt follows if this one fails, as far as its policy says."""
+    return held.policy.guarantee != "at-most-once" and held.policy.retry.allows(held.attempt - held.lost)
 
 
 def settle_loss(held: HeldRun, *, blamed: bool) -> Settlement:
@@ -452,6 +505,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     progress: Progress | None = None
     #: Of a failed run.
     fingerprint: str = ""
+    #: The one session that may run it.
+    target: SessionId | None = None
     #: Only where it was asked for.
     payload: bytes | None = None
 

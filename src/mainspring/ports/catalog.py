@@ -15,7 +15,7 @@ from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Job, JobSpec, JobState
 from mainspring.domain.run import HeldRun, RunState, RunView
 from mainspring.ports.access import Records
-from mainspring.ports.store import EventBatch, Views
+from mainspring.ports.store import EventBatch, Views, Workforce
 
 T = TypeVar("T")
 #: A page looks at no more rows than this.
@@ -63,6 +63,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     task: str = ""
     queue: str = ""
     tag: str = ""
+    #: Those that this application or file declares.
+    source: str = ""
     text: str = ""
     since: Instant | None = None
     until: Instant | None = None
@@ -95,6 +97,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     #: Of a worker: what it takes, what it knows, how much it runs; and whether it was asked to leave.
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     running: int = 0
     draining: bool = False
     #: Of a scheduler.
@@ -198,6 +201,11 @@ class Reads(Views, Lists, Records, Protocol):
 
 
 class Catalog(Lists, Protocol):
+    async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
+        """How many scheduled runs are due in ``since <= due < until``, by the minute, in order. Exact, however many
+        there are. Minutes without any are missing."""
+        ...
+
     def seen_by(self, tenant: str | None) -> Reads:
         """What somebody who is bound to this tenant may look at; None: to none, and that is all there is.
 
@@ -258,13 +266,30 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt wants the next one to know."""
+
+    run: RunId
+    fence: int
+    #: JSON.
+    state: bytes
+
+
 class Reports(Protocol):
     """What an attempt tells while it runs. Refused, one by one, when the fence is not the running one. A run that was
     asked to stop is still running. Texts have no NUL characters; the caller sees to the length of a piece."""
 
     async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]: ...
 
+    async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
+        """Of each run the newest stands, and is given out with every later claim of the run. It goes with the run."""
+        ...
+
     async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
         """What is beyond the bounds of a log is heard, and not kept. Reports at the same moment may exceed them by as
         much as they bring."""
         ...
+
+
+class WorkerStore(Workforce, Reports, Protocol):
+    """What a worker asks for."""

@@ -74,6 +74,8 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     #: Of a worker: for people to look at.
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    #: Of a worker: it is given runs that require some of these, and no others.
+    labels: tuple[str, ...] = ()
     #: Who registered it over the API; only they may speak for it.
     owner: str = ""
     #: The only tenant whose runs it takes; empty: of all.
@@ -185,6 +187,9 @@ class Submissions(Protocol):
         A run of a recurring job (``job``) counts among its runs, for cancelling the job and for the overlap rule of
         its ticks. It does not follow that rule itself, sets no tick of a fixed delay and stands in no ledger. A
         backfill queues behind live work of its priority. Whether there is such a job is the caller's business.
+
+        One with a ``target`` is for that session alone, whatever it requires. If there is no such session, or none any
+        more, ``expire`` ends it.
         """
         ...
 
@@ -250,9 +255,10 @@ class Workforce(Protocol):
         Skips what others are just claiming. Nothing for a session that is not alive (closed, buried, or past its
         lease) or is asked to leave, nothing whose ``deadline`` has passed, or whose ``start_by`` has while it never
         started (attempt 0), nothing that was asked to stop, nothing that is paused, and no more of a tenant than its
-        quota lets run at a time, over all workers. ``number`` grows with each claim of the session. The fence is
-        greater than any given before. A claim without an answer is not repeated but followed by the next: the beat
-        returns its runs.
+        quota lets run at a time, over all workers. Of those that require labels only what the session has all labels
+        for; what has a ``target`` only that session is given. Nobody looks at what they may not take. ``number`` grows
+        with each claim of the session. The fence is greater than any given before. A claim without an answer is not
+        repeated but followed by the next: the beat returns its runs.
         """
         ...
 
@@ -327,7 +333,8 @@ class Reaping(Protocol):
         ...
 
     async def expire(self, limit: int) -> int:
-        """End what waits or is queued past its ``start_by`` (skipped: expired) or ``deadline`` (failed: deadline).
+        """End what waits or is queued past its ``start_by`` (skipped: expired) or ``deadline`` (failed: deadline), and
+        what has a ``target`` that is not alive any more (skipped: its worker left), whatever else it has missed.
 
         A run that has started once, and was not released, has kept its ``start_by``. Past both it is expired. What
         fails has the fingerprint of its reason without an error.

@@ -5,9 +5,10 @@ from typing import Protocol
 
 from mainspring.domain.instant import Micros
 
-#: Topics: a queue has new work, a schedule is due soon, somebody asked a running run to stop.
+#: Topics: a queue has new work, a schedule is due soon, somebody asked a running run to stop, a scheduler came or left.
 SCHEDULES = "schedules"
 CANCELS = "cancels"
+SHARDS = "shards"
 
 
 def queue_topic(queue: str) -> str:

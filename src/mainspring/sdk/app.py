@@ -1,77 +1,145 @@
 """The application: its tasks, its schedules, and the store they are submitted to."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from enum import StrEnum
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from types import FrameType, TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import msgspec
 
 from mainspring import settings as configuration
-from mainspring.bootstrap import Engine
+from mainspring.bootstrap import Engine, Node, Role, system_clock
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.checks import check_word
 from mainspring.domain.cron import DstFold, DstGap
 from mainspring.domain.errors import Conflict, Invalid
-from mainspring.domain.instant import Duration, from_datetime, parse_duration
-from mainspring.domain.job import Job, JobSpec, NewJob, Overlap
+from mainspring.domain.ids import JobId, RunId, check_id
+from mainspring.domain.instant import SECOND, Duration, from_datetime, parse_duration
+from mainspring.domain.job import Job, JobSpec, JobState, NewJob, Overlap
+from mainspring.domain.labels import label_words
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.retry import RetryPolicy, check_retries
-from mainspring.domain.run import RunPolicy, check_name, check_queue, check_tenant
+from mainspring.domain.run import RunPolicy, RunState, check_name, check_queue, check_tenant
 from mainspring.domain.schedule import CronSchedule, Interval
+from mainspring.ports.catalog import JobFilter
+from mainspring.ports.store import Accepted
+from mainspring.ports.transactions import Request, Transactional
+from mainspring.sdk.backend import Backend, StoreBackend
+from mainspring.sdk.blocking import BlockingLoop
 from mainspring.sdk.context import Context
-from mainspring.sdk.handle import RunHandle
-from mainspring.sdk.task import Options, Task, new_run
+from mainspring.sdk.handle import RunHandle, SyncHandle
+from mainspring.sdk.hooks import Hooks
+from mainspring.sdk.per_loop import PerLoop
+from mainspring.sdk.task import NamedArguments, Options, Prepared, Submitter, Task, new_run
+from mainspring.sdk.transactions import connection_of, submit_on, submit_on_blocking, transactional
 from mainspring.settings import Settings
 from mainspring.worker.handler import Handler
 
+if TYPE_CHECKING:
+    from mainspring.sdk.remote import RemoteBackend
+
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
+#: Signs of life of a child process come a tenth of a second late.
+SHORTEST_HEARTBEAT = SECOND
+#: What an async function returns when it is called, and its result.
+Async: TypeAlias = Coroutine[Any, Any, T]
 
 
 class MakeTask(Protocol):
     """Makes a task of a function. A context that comes first is not an argument of the call."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Context, P], Async[T]], /) -> Task[P, Async[T], T]: ...
 
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[P, Async[T]], /) -> Task[P, Async[T], T]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
 
 
 class MakeSchedule(Protocol):
     """Puts a task, or a function that becomes one, on a schedule."""
 
+    # A task can be called, too: what it is counts first.
     @overload
-    def __call__(self, function: Task[P, R], /) -> Task[P, R]: ...
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    def __call__(self, function: Task[P, R, T], /) -> Task[P, R, T]: ...  # type: ignore[overload-overlap]
 
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Context, P], Async[T]], /) -> Task[P, Async[T], T]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, Async[T]], /) -> Task[P, Async[T], T]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
 
 
-class Mainspring:
+class Mainspring(Hooks):
     """Tasks and schedules of one application, and the way to submit them.
 
     ``Mainspring()`` keeps everything in ``./mainspring.db``, or where ``MAINSPRING_STORE`` or ``mainspring.toml`` says;
     ``Mainspring("postgresql://…")`` on a server.
     """
 
-    def __init__(self, store: str | None = None, *, tenant: str = "default") -> None:
+    def __init__(self, store: str | None = None, *, tenant: str = "default", name: str | None = None) -> None:
+        """``name``: under which its schedules are known as its own, so that those it declares no more can be removed;
+        the module it is made in, if none is given."""
+        super().__init__()
         self._flags: dict[str, object] = {} if store is None else {"store": store}
         self.tenant = check_tenant("tenant", tenant)
-        self._tasks: dict[str, Task[..., Any]] = {}
+        self.name = check_name("name", name or _calling_module())
+        self._engines = PerLoop(self._new_engine)
+        self._remote: PerLoop[RemoteBackend] | None = None
+        self._blocking = BlockingLoop()
+        self._tasks: dict[str, Task[..., Any, Any]] = {}
         self._jobs: dict[str, tuple[JobSpec, bytes]] = {}
         #: What the process was started with, flags and all, where somebody has said so.
         self._settled: Settings | None = None
-        self._engines: dict[asyncio.AbstractEventLoop, Engine] = {}
-        self._kept: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
+        #: Where every loop has its engine from while a test stands in for the store.
+        self._stand_in: Callable[[], Engine] | None = None
+
+    @classmethod
+    def connect(cls, url: str, *, key: str | None = None, tenant: str = "default", name: str | None = None) -> Self:
+        """An application whose work goes to an API: the same surface, without the store's address.
+
+        A request that gets no answer is sent again under the same key, so that a lost reply makes no second job.
+        """
+        # Here and not above: it takes a tenth of a second to import, and most programs have a store.
+        from mainspring.sdk.client import ApiClient, checked_url
+        from mainspring.sdk.remote import RemoteBackend
+
+        app = cls("memory:", tenant=tenant, name=name)
+        checked_url(url)
+        app._remote = PerLoop(lambda: RemoteBackend(ApiClient(url, key, system_clock())))
+        return app
 
     def settings(self, flags: Mapping[str, object] | None = None, file: Path | None = None) -> Settings:
         """The settings of this application; what is said here in code gives way to flags only."""
@@ -81,10 +149,16 @@ class Mainspring:
         return configuration.load({**self._flags, **given}, file=file)
 
     @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    def task(self, function: Callable[Concatenate[Context, P], Async[T]], /) -> Task[P, Async[T], T]: ...
 
     @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def task(self, function: Callable[P, Async[T]], /) -> Task[P, Async[T], T]: ...
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
 
     @overload
     def task(
@@ -99,6 +173,10 @@ class Mainspring:
         timeout: Duration = "1h",
         guarantee: Literal["at-least-once", "at-most-once"] = "at-least-once",
         executor: Literal["child", "process", "thread"] = "child",
+        requires: Mapping[str, str] | None = None,
+        heartbeat: Duration | None = None,
+        aliases: Sequence[str] = (),
+        upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> MakeTask: ...
 
     def task(
@@ -114,28 +192,47 @@ class Mainspring:
         timeout: Duration = "1h",
         guarantee: Literal["at-least-once", "at-most-once"] = "at-least-once",
         executor: Literal["child", "process", "thread"] = "child",
-    ) -> Task[..., Any] | MakeTask:
+        requires: Mapping[str, str] | None = None,
+        heartbeat: Duration | None = None,
+        aliases: Sequence[str] = (),
+        upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> Task[..., Any, Any] | MakeTask:
         """Make a task of a function. An async one runs on the worker's loop; for a sync one ``executor`` says where.
 
         ``child``: on a thread of a child process, which can be killed. ``process``: in a child process of its own, for
         work that needs a processor. ``thread``: a thread of the worker, only for code that ends when it should.
+
+        ``requires``: labels that a worker must have to run it, such as ``{"gpu": "a100"}``.
+
+        ``heartbeat``: an attempt that has not called ``context.heartbeat()`` or ``context.progress()`` for this long is
+        stopped, as if it were out of time.
+
+        ``aliases``: names the task had before, under which runs may still be on their way. ``upgrade``: is given the
+        arguments of a run, as JSON has them, that do not fit the function any more, and returns those that do.
         """
 
-        def decorate(function: Callable[..., Any]) -> Task[..., Any]:
+        def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
             if not callable(function):
                 raise Invalid("task", f"{function!r:.40} is not a function", "a name is given as name=…")
             chosen = check_name("task", name or _name_of(function))
-            if chosen in self._tasks:
-                raise Conflict(f"task {chosen!r} is defined twice; give one of them a name of its own")
+            known_as = (chosen, *(check_name("aliases", alias) for alias in aliases))
+            taken = {other for task in self._tasks.values() for other in (task.name, *task.aliases)}
+            for one in known_as:
+                if one in taken:
+                    raise Conflict(f"task {one!r} is defined twice; give one of them a name of its own")
             policy = RunPolicy(
                 retry=retry or RetryPolicy(max_retries=check_retries("retries", retries)),
                 timeout=parse_duration(timeout, "timeout"),
                 guarantee=guarantee,
+                requires=label_words("requires", requires or {}),
             )
             policy.check()
             check_word("executor", executor, ("child", "process", "thread"))
+            beat = None if heartbeat is None else parse_duration(heartbeat, "heartbeat")
+            if beat is not None and beat < SHORTEST_HEARTBEAT:
+                raise Invalid("heartbeat", f"{heartbeat!r:.40} is too short", "1s at least")
             options = Options(queue=check_queue("queue", queue), priority=check_priority(priority), policy=policy)
-            task: Task[..., Any] = Task(self, function, chosen, options, executor)
+            task: Task[..., Any, Any] = Task(self, function, chosen, options, executor, known_as[1:], upgrade, beat)
             self._tasks[chosen] = task
             return task
 
@@ -196,8 +293,8 @@ class Mainspring:
         overlap: Overlap,
         catch_up: CatchUp | Literal["none", "latest", "all"],
     ) -> MakeSchedule:
-        def decorate(function: Callable[..., Any]) -> Task[..., Any]:
-            task: Task[..., Any] = function if isinstance(function, Task) else self.task(function)
+        def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
+            task: Task[..., Any, Any] = function if isinstance(function, Task) else self.task(function)
             options = task.default_options
             spec = JobSpec(
                 name=name or task.name,
@@ -208,6 +305,7 @@ class Mainspring:
                 policy=options.policy,
                 overlap=_member("overlap", overlap, Overlap),
                 catch_up=catch_up if isinstance(catch_up, CatchUp) else CatchUp(mode=catch_up),
+                source=self.source,
             )
             spec.check()
             if spec.name in self._jobs:
@@ -217,9 +315,22 @@ class Mainspring:
 
         return cast(MakeSchedule, decorate)
 
+    @property
+    def source(self) -> str:
+        """What the schedules of this application carry."""
+        return f"app:{self.name}"
+
+    def schedules(self) -> Sequence[tuple[JobSpec, bytes]]:
+        """What is put on a schedule here, each with the payload of its runs."""
+        return list(self._jobs.values())
+
     def handlers(self) -> Mapping[str, Handler]:
         """What a worker can run."""
-        return {name: task.handler() for name, task in self._tasks.items()}
+        found = {}
+        for task in self._tasks.values():
+            handler = task.handler()
+            found.update(dict.fromkeys((task.name, *task.aliases), handler))
+        return found
 
     def queues(self) -> Collection[str]:
         """The queues that its tasks are submitted to."""
@@ -238,64 +349,208 @@ class Mainspring:
         )
         return [answer.job for answer in put]
 
-    async def submit(self, task: str, payload: bytes, options: Options) -> RunHandle:
-        """Submit by name, with a payload that is JSON already. Tasks have a ``submit`` that is typed."""
+    async def left_over(self) -> list[str]:
+        """Schedules that this application has declared before and declares no more, and that go on firing."""
+        store = (await self.engine()).store
+        ticking = frozenset({JobState.SCHEDULED, JobState.PAUSED})
+        wanted = JobFilter(tenant=self.tenant, source=self.source, states=ticking)
+        names: list[str] = []
+        after: JobId | None = None
+        while True:
+            page = await store.list_jobs(wanted, after, 1_000)
+            names += [job.spec.name for job in page.items if job.spec.name not in self._jobs]
+            if page.after is None:
+                return sorted(names)
+            after = JobId(page.after)
+
+    def named(self, task: str) -> Submitter[..., Any]:
+        """A task by its name, for who cannot import it: ``app.named("send_welcome").submit(user_id=42)``.
+
+        Its arguments must be named; they are checked when it runs. Of a task that is defined elsewhere nothing is
+        known but its name, so ``options`` must say what should not be as usual, first of all its queue.
+        """
+        return self._tasks.get(task) or Submitter(self, check_name("task", task), NamedArguments(), Options())
+
+    async def submit_many(
+        self, calls: Iterable[Prepared[T]], *, connection: object | None = None
+    ) -> list[RunHandle[T]]:
+        """Submit calls in one round trip, of one task or of many: ``await app.submit_many([task.prepare(1), …])``.
+
+        In the order given. When it returns all are committed. A key that was used for something else is a ``Conflict``;
+        the others are committed then.
+
+        ``connection``: one of yours to the store's own database, in a transaction: then they are committed with that.
+        """
+        wanted = list(calls)
+        chosen = connection_of(wanted, connection)
+        if chosen is not None:
+            return self._handles(wanted, await submit_on(chosen, *await self._requests(wanted)))
+        backend = await self.backend()
+        ids = backend.new_run_ids([call.options.policy.ordering_key for call in wanted])
+        runs = [new_run(run_id, call, self.tenant) for run_id, call in zip(ids, wanted, strict=True)]
+        return self._handles(wanted, await backend.submit(runs))
+
+    async def broadcast(self, call: Prepared[T]) -> list[RunHandle[T]]:
+        """Run a call once on every live worker that knows its task: ``await app.broadcast(task.prepare(…))``.
+
+        One run a worker, which no other is given; retries stay there, too. When its worker has left before it is done,
+        a run is ``skipped``. Whoever starts later has none.
+        """
+        backend = await self.backend()
+        [run_id] = backend.new_run_ids([call.options.policy.ordering_key])
+        accepted = await backend.broadcast(new_run(run_id, call, self.tenant))
+        return self._handles([call] * len(accepted), accepted)
+
+    def broadcast_sync(self, call: Prepared[T]) -> list[SyncHandle[T]]:
+        """As ``broadcast``, for code that blocks."""
+        return [handle.sync for handle in self.block_on(self.broadcast(call))]
+
+    def _handles(self, wanted: Sequence[Prepared[T]], accepted: Sequence[Accepted]) -> list[RunHandle[T]]:
+        for answer, call in zip(accepted, wanted, strict=True):
+            if answer.conflict:
+                raise Conflict(f"unique key {call.options.unique!r} was used for something else, run {answer.id}")
+        return [
+            RunHandle(self, answer.id, answer.state, call.read, new=answer.new)
+            for answer, call in zip(accepted, wanted, strict=True)
+        ]
+
+    async def _requests(self, wanted: Sequence[Prepared[T]]) -> tuple[Transactional, list[Request]]:
+        """The statements that submit calls on a connection that is not ours."""
+        if self._remote is not None:
+            raise Invalid("connection", "is of no use to an API", "give the application the store itself")
         engine = await self.engine()
-        run_id = engine.jobs.new_run_id(options.policy.ordering_key)
-        run = new_run(run_id, task, payload, options, self.tenant)
-        accepted = await engine.jobs.submit(run)
-        return RunHandle(self, accepted.id, accepted.state)
+        store = transactional(engine.store)
+        ids = engine.jobs.new_run_ids([call.options.policy.ordering_key for call in wanted])
+        runs = [new_run(run_id, call, self.tenant) for run_id, call in zip(ids, wanted, strict=True)]
+        for run in runs:
+            run.check()
+        return store, await store.requests_for(runs)
+
+    def submit_many_sync(
+        self, calls: Iterable[Prepared[T]], *, connection: object | None = None
+    ) -> list[SyncHandle[T]]:
+        """As ``submit_many``, for code that blocks."""
+        wanted = list(calls)
+        chosen = connection_of(wanted, connection)
+        if chosen is None:
+            handles = self.block_on(self.submit_many(wanted))
+        else:
+            accepted = submit_on_blocking(chosen, *self.block_on(self._requests(wanted)))
+            handles = self._handles(wanted, accepted)
+        return [handle.sync for handle in handles]
+
+    def handle(self, run_id: str) -> RunHandle[Any]:
+        """A run by its id."""
+        check_id("run", run_id)
+        return RunHandle(self, RunId(run_id), RunState.QUEUED, NamedArguments().read_result)
+
+    def block_on(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait here for something that happens on the loop of a thread of its own."""
+        return self._blocking.run(work)
+
+    async def backend(self) -> Backend:
+        """Where the work goes."""
+        if self._remote is not None and self._stand_in is None:
+            return await self._remote.get()
+        return StoreBackend(await self.engine())
 
     async def engine(self) -> Engine:
         """The open engine of this loop; opened when it is first needed, and closed when the loop ends."""
-        loop = asyncio.get_running_loop()
-        engine = self._engines.get(loop)
-        if engine is None:
-            if self._settled is not None and self._settled.store == "memory:":
-                raise Invalid("store", "memory: is there for one event loop alone", "a path, or submit from there")
-            engine = self._engines[loop] = Engine(self.settings())
-            kept = self._kept[loop] = self._keep(engine)
-            await anext(kept)
+        if self._stand_in is not None:
+            return self._stand_in()
+        engine = await self._engines.get()
         await engine.open()
         return engine
+
+    def _new_engine(self) -> Engine:
+        if self._remote is not None:
+            raise Conflict("this application goes through an API and has no store of its own")
+        if self._settled is not None and self._settled.store == "memory:":
+            raise Invalid("store", "memory: is there for one event loop alone", "a path, or submit from there")
+        return Engine(self.settings())
 
     def use(self, engine: Engine) -> None:
         """Submit from this loop through an engine that somebody else opened and will close, and from other loops to
         the same store."""
         self._settled = engine.settings
-        self._engines[asyncio.get_running_loop()] = engine
+        self._engines.lend(engine)
+
+    @contextmanager
+    def standing_in(self, engine: Callable[[], Engine]) -> Iterator[None]:
+        """Every loop asks here for its engine, which is open: how ``mainspring.testing`` takes the store's place."""
+        if self._stand_in is not None:
+            raise Conflict("the application is in a test already")
+        self._stand_in = engine
+        try:
+            yield
+        finally:
+            self._stand_in = None
 
     def adopt(self, settings: bytes) -> None:
         """In a child process: the settings of the worker, so that what handlers submit goes to the same store."""
         self._settled = msgspec.json.decode(settings, type=Settings)
 
     async def close(self) -> None:
-        """Let go of this loop's engine."""
-        loop = asyncio.get_running_loop()
-        self._engines.pop(loop, None)
-        kept = self._kept.pop(loop, None)
-        if kept is not None:
-            await kept.aclose()
+        """Let go of what this loop has open, and of what code that blocks has."""
+        await self._engines.close()
+        if self._remote is not None:
+            await self._remote.close()
+        await asyncio.to_thread(self._blocking.close)
 
-    async def _keep(self, engine: Engine) -> AsyncGenerator[None, None]:
-        """A loop that ends closes its async generators first: so ``asyncio.run(task.submit())`` leaves nothing open."""
-        loop = asyncio.get_running_loop()
+    @asynccontextmanager
+    async def running(
+        self, *, scheduler: bool = True, worker: bool = True, http: bool = False, path: str | None = None
+    ) -> AsyncIterator[None]:
+        """Run inside a program that has an event loop already, such as a web server: as its lifespan, or in a script.
+
+        ``path`` is where child processes find this application, as ``module:attribute``. Without it sync tasks run on
+        bare threads, which cannot be killed when their time is up.
+        """
+        wanted = {Role.SCHEDULER: scheduler, Role.WORKER: worker, Role.HTTP: http}
+        node = Node(self.settings(), {role for role, is_wanted in wanted.items() if is_wanted}, self, path)
+        await node.engine.open()
         try:
-            yield
+            self.use(node.engine)
+            await self.declare()
+            await node.start()
+            try:
+                yield
+            finally:
+                await node.stop()
         finally:
-            self._kept.pop(loop, None)
-            if self._engines.get(loop) is engine:
-                del self._engines[loop]
-            await engine.close()
+            await self._engines.close()
+            await node.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """For code that blocks."""
+        self._blocking.close()
 
     async def __aenter__(self) -> Self:
-        await self.engine()
+        await self.backend()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _calling_module() -> str:
+    """The module that makes the application. A script that is run has the name it would be imported by."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("mainspring.sdk."):
+        frame = frame.f_back
+    there = {} if frame is None else frame.f_globals
+    module = str(there.get("__name__") or "main")
+    if module != "__main__":
+        return module
+    spec: ModuleSpec | None = there.get("__spec__")
+    return (spec.name.removesuffix(".__main__") if spec else Path(there.get("__file__") or "main").stem) or "main"
 
 
 def _name_of(function: Callable[..., Any]) -> str:

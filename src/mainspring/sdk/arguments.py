@@ -1,26 +1,36 @@
 """A function's arguments as JSON: named, typed, checked before they are stored and after they are read."""
 
 import inspect
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
 
 import msgspec
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.run import HeldRun
-from mainspring.sdk.context import Context, context_of
+from mainspring.sdk.context import Context, context_for
+from mainspring.sdk.values import encode, from_json, leaves, not_a_number
 
-_encode = msgspec.json.Encoder().encode
 #: JSON has strings and arrays for them; without an annotation nobody makes them again of these.
 _TYPED_ONLY = (bytes, bytearray, memoryview, set, frozenset)
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
+class Marker:
+    """The default of a parameter that the worker fills: it is no argument of the call."""
+
+
 class Arguments:
     """Turns a call into a payload and a payload into a call. The payload is a JSON object of the parameters."""
 
-    def __init__(self, task: str, function: Callable[..., object]) -> None:
+    def __init__(
+        self,
+        task: str,
+        function: Callable[..., object],
+        upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
+        """``upgrade`` makes of a payload that does not fit any more one that does."""
+        self._upgrade = upgrade
         self._signature = inspect.signature(function)
         try:
             hints = get_type_hints(function)
@@ -28,6 +38,13 @@ class Arguments:
             raise Invalid(task, f"its annotations cannot be read: {error}") from error
         #: The function wants a context, before its other arguments.
         self.wants_context = False
+        #: Whose tasks these are, for the context; and what gives marked parameters their values.
+        self.app: Any = None
+        self.provide: Callable[[], Mapping[str, object]] | None = None
+        #: What the worker fills, by the names of the parameters.
+        self.markers: dict[str, Marker] = {}
+        #: What their annotations say.
+        self.marked: dict[str, Any] = {}
         fields: list[tuple[str, type] | tuple[str, type, object]] = []
         for name, parameter in self._signature.parameters.items():
             if hints.get(name) is Context:
@@ -35,18 +52,27 @@ class Arguments:
                     raise Invalid(task, f"{name} must be the first parameter", "the context comes first")
                 self.wants_context = True
                 continue
+            if isinstance(parameter.default, Marker):
+                self.markers[name] = parameter.default
+                self.marked[name] = hints.get(name, Any)
+                continue
             if parameter.kind not in _KINDS:
                 raise Invalid(task, f"parameter {parameter} has no name of its own", "payloads are JSON objects")
             kind = hints.get(name, Any)
             fields.append((name, kind) if parameter.default is parameter.empty else (name, kind, parameter.default))
-        if self.wants_context:
-            self._signature = self._signature.replace(parameters=list(self._signature.parameters.values())[1:])
+        self._full = self._signature
+        if self.wants_context or self.markers:
+            parameters = list(self._signature.parameters.values())[int(self.wants_context) :]
+            self._full = self._signature.replace(parameters=parameters)
+            arguments = [parameter for parameter in parameters if parameter.name not in self.markers]
+            self._signature = self._signature.replace(parameters=arguments)
+        self._result: Any = hints.get("return", Any)
         self._names = tuple(field[0] for field in fields)
         #: What is read back as whatever JSON made of it.
         self._untyped = {field[0] for field in fields if field[1] in (Any, object)}
         try:
             shape = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
-            self._decode = msgspec.json.Decoder(shape).decode
+            self._decode = msgspec.json.Decoder(shape, dec_hook=from_json).decode
         except (TypeError, ValueError) as error:
             raise Invalid(task, f"its parameters cannot be read from JSON: {error}") from error
 
@@ -59,7 +85,7 @@ class Arguments:
         if not self._names:
             return b"{}"
         try:
-            payload = _encode(bound.arguments)
+            payload = encode(bound.arguments)
             values = self._decode(payload)
             if self._untyped or payload.find(b"null") >= 0:
                 for name, value in bound.arguments.items():
@@ -71,50 +97,47 @@ class Arguments:
 
     def _check_said(self, name: str, value: object) -> None:
         """Refuse an argument that JSON would quietly make something else of. A tuple may become a list."""
-        odd = _not_a_number(value)
+        odd = not_a_number(value)
         if odd is not None:
             raise Invalid("arguments", f"`{name}` holds {odd}, which JSON cannot say")
-        for leaf in _leaves(value) if name in self._untyped else ():
+        for leaf in leaves(value) if name in self._untyped else ():
             if isinstance(leaf, _TYPED_ONLY):
                 kind = type(leaf).__name__
                 raise Invalid("arguments", f"`{name}` holds {kind}, which JSON cannot say", "annotate the parameter")
 
     def decode(self, held: HeldRun) -> tuple[tuple[Context, ...], dict[str, object]]:
         """The call that a run stands for: the context, if the function wants one, and the named arguments."""
-        first = (context_of(held),) if self.wants_context else ()
-        if not self._names:
-            return first, {}
+        first = (context_for(held, self.app),) if self.wants_context else ()
+        named: dict[str, object] = {} if self.provide is None else dict(self.provide())
+        if self._names:
+            values = self._read(b"{}" if held.payload == b"null" else held.payload)
+            for name in self._names:
+                named[name] = getattr(values, name)
+        return first, named
+
+    def check_direct(self, task: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """Refuse a direct call that leaves to a worker what no worker will see to."""
+        given = self._full.bind_partial(*args, **kwargs).arguments
+        for name in self.markers:
+            if name not in given:
+                raise Invalid("arguments", f"`{name}` is there in a worker only", f"give one: {task}(…, {name}=…)")
+
+    def _read(self, payload: bytes) -> Any:
         try:
-            values = self._decode(b"{}" if held.payload == b"null" else held.payload)
+            return self._decode(payload)
         except msgspec.MsgspecError as error:
-            raise Invalid("payload", str(error)) from None
-        return first, {name: getattr(values, name) for name in self._names}
+            if self._upgrade is None:
+                raise Invalid("payload", str(error)) from None
+        # Submitted before the parameters changed.
+        try:
+            return self._decode(encode(self._upgrade(msgspec.json.decode(payload, type=dict[str, Any]))))
+        except msgspec.MsgspecError as error:
+            raise Invalid("payload", f"does not fit, upgraded or not: {error}") from None
 
-
-def encode_result(result: object) -> bytes | None:
-    """A handler's result as JSON; nothing for nothing."""
-    if result is None:
-        return None
-    try:
-        encoded = _encode(result)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise Invalid("result", f"cannot be written as JSON: {error}") from None
-    if encoded.find(b"null") >= 0 and (odd := _not_a_number(result)) is not None:
-        raise Invalid("result", f"holds {odd}, which JSON cannot say")
-    return encoded
-
-
-def _not_a_number(value: object) -> str | None:
-    """A float in it that would be written as null."""
-    leaves = _leaves(msgspec.to_builtins(value))
-    return next((str(leaf) for leaf in leaves if isinstance(leaf, float) and not math.isfinite(leaf)), None)
-
-
-def _leaves(value: object) -> Iterator[object]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
+    def read_result(self, result: bytes | None) -> Any:
+        """What the function returned, as its annotation says."""
+        if result is None:
+            return None
+        if self._result is Any:
+            return msgspec.json.decode(result)
+        return msgspec.json.decode(result, type=self._result, dec_hook=from_json)

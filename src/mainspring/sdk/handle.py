@@ -1,8 +1,9 @@
 """A submitted run, from the outside."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from mainspring.domain.errors import NotFound
+from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MILLISECOND, Duration, parse_duration
 from mainspring.domain.run import RunState, RunView
@@ -10,45 +11,126 @@ from mainspring.domain.run import RunState, RunView
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring
 
+T = TypeVar("T")
 
-class RunHandle:
-    """Names a run. ``state`` is where it stood when it was accepted."""
+_FIRST_LOOK = 5 * MILLISECOND
+_LONGEST_LOOK = 250 * MILLISECOND
 
-    def __init__(self, app: "Mainspring", run_id: RunId, state: RunState) -> None:
+
+class RunFailed(MainspringError):
+    """The run whose result was asked for has none. ``run`` says all about it, ``run.error`` with its traceback."""
+
+    def __init__(self, run: RunView) -> None:
+        last = (run.error or "").strip().rpartition("\n")[2]
+        text = f"run {run.id} of {run.task} {run.state.value}" + (f" ({run.reason})" if run.reason else "")
+        super().__init__(text + (f": {last}" if last else ""))
+        self.run = run
+        if run.error and run.error.strip() != last:
+            # Shown under the traceback of whoever asked.
+            self.add_note(f"where it was raised:\n{run.error}")
+
+
+class RunCancelled(RunFailed):
+    """It was cancelled."""
+
+
+class RunSkipped(RunFailed):
+    """It was skipped: it would have started too late."""
+
+
+_ERRORS = {RunState.CANCELLED: RunCancelled, RunState.SKIPPED: RunSkipped}
+
+
+class RunHandle(Generic[T]):
+    """Names a run. ``state`` is where it stood when it was accepted; ``new`` is false if its key was known already."""
+
+    def __init__(
+        self,
+        app: "Mainspring",
+        run_id: RunId,
+        state: RunState,
+        read: Callable[[bytes | None], Any],
+        *,
+        new: bool = True,
+    ) -> None:
         self._app = app
+        self._read = read
         self.id = run_id
         self.state = state
+        self.new = new
 
     def __repr__(self) -> str:
         return f"RunHandle({self.id})"
 
     async def view(self) -> RunView:
         """How it stands now."""
-        engine = await self._app.engine()
-        view = (await engine.store.runs([self.id]))[0]
+        backend = await self._app.backend()
+        view = (await backend.runs([self.id]))[0]
         if view is None:
             raise NotFound(f"run {self.id} is not known, or was pruned")
         return view
 
     async def wait(self, timeout: Duration = "1h") -> RunView:
-        """Return when it has ended; ``TimeoutError`` if it has not by then."""
-        engine = await self._app.engine()
-        until = engine.clock.monotonic() + parse_duration(timeout, "timeout")
-        pause = 5 * MILLISECOND
+        """Return when it has ended, however it did; ``TimeoutError`` if it has not by then."""
+        backend = await self._app.backend()
+        until = backend.clock.monotonic() + parse_duration(timeout, "timeout")
+        pause = _FIRST_LOOK
         while True:
             view = await self.view()
             if view.state.ended:
                 return view
-            left = until - engine.clock.monotonic()
+            left = until - backend.clock.monotonic()
             if left <= 0:
-                raise TimeoutError(f"run {self.id} is still {view.state}")
-            await engine.clock.sleep(min(pause, left))
-            pause = min(pause * 2, 250 * MILLISECOND)
+                raise TimeoutError(f"run {self.id} is still {view.state.value}")
+            await backend.clock.sleep(min(pause, left))
+            pause = min(pause * 2, _LONGEST_LOOK)
+
+    async def result(self, timeout: Duration = "1h") -> T:
+        """What the function returned, when it has; else ``RunFailed``, ``RunCancelled`` or ``RunSkipped``."""
+        view = await self.wait(timeout)
+        if view.state is not RunState.SUCCEEDED:
+            raise _ERRORS.get(view.state, RunFailed)(view)
+        value: T = self._read(view.result)
+        return value
 
     async def cancel(self) -> RunState:
         """Ask it to stop; what it is now."""
-        engine = await self._app.engine()
-        found = await engine.jobs.cancel_runs([self.id])
+        found = await (await self._app.backend()).cancel([self.id])
         if self.id not in found:
             raise NotFound(f"run {self.id} is not known, or was pruned")
         return found[self.id]
+
+    @property
+    def sync(self) -> "SyncHandle[T]":
+        """The same for code that blocks."""
+        return SyncHandle(self._app, self)
+
+
+class SyncHandle(Generic[T]):
+    """A handle for code without an event loop: each call blocks until it is done."""
+
+    def __init__(self, app: "Mainspring", handle: RunHandle[T]) -> None:
+        self._app = app
+        self._handle = handle
+        self.id = handle.id
+        self.state = handle.state
+        self.new = handle.new
+
+    def __repr__(self) -> str:
+        return f"SyncHandle({self.id})"
+
+    def view(self) -> RunView:
+        """How it stands now."""
+        return self._app.block_on(self._handle.view())
+
+    def wait(self, timeout: Duration = "1h") -> RunView:
+        """Return when it has ended, however it did; ``TimeoutError`` if it has not by then."""
+        return self._app.block_on(self._handle.wait(timeout))
+
+    def result(self, timeout: Duration = "1h") -> T:
+        """What the function returned, when it has; else ``RunFailed``, ``RunCancelled`` or ``RunSkipped``."""
+        return self._app.block_on(self._handle.result(timeout))
+
+    def cancel(self) -> RunState:
+        """Ask it to stop; what it is now."""
+        return self._app.block_on(self._handle.cancel())

@@ -1,28 +1,32 @@
 """A task: a function that can still be called, and that can be submitted."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import Duration, Instant, from_datetime, parse_duration
+from mainspring.domain.instant import Duration, Instant, Micros, from_datetime, parse_duration
+from mainspring.domain.labels import label_words
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.retry import check_retries
-from mainspring.domain.run import HeldRun, NewRun, RunPolicy, check_policy, check_queue
-from mainspring.sdk.arguments import Arguments, encode_result
-from mainspring.sdk.context import LOCAL
+from mainspring.domain.run import About, HeldRun, NewRun, RunPolicy, check_name, check_policy, check_queue, made_once
+from mainspring.sdk.arguments import Arguments
+from mainspring.sdk.context import local_context
+from mainspring.sdk.transactions import check_connection, invoke_in_transaction, transaction_parameter
+from mainspring.sdk.values import encode_result
 from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring
-    from mainspring.sdk.handle import RunHandle
+    from mainspring.sdk.handle import RunHandle, SyncHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,20 +39,54 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     delay: int = 0
     start_within: int | None = None
     deadline: int | None = None
+    #: Submitted again with the same key, nothing new is made.
+    unique: str | None = None
+    #: None: the application's own.
+    tenant: str | None = None
+    about: About | None = None
+    #: One of the application's own, in whose transaction it is submitted.
+    connection: object | None = None
 
 
-class Submitter(Generic[P]):
+class Encoder(Protocol):
+    """Turns a call into a payload, and a result back into a value."""
+
+    def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes: ...
+
+    def read_result(self, result: bytes | None) -> Any: ...
+
+
+class Prepared(msgspec.Struct, Generic[T], frozen=True, eq=False):
+    """A call that is ready to be submitted, alone or with others: ``app.submit_many([…])``."""
+
+    task: str
+    payload: bytes
+    options: Options
+    read: Callable[[bytes | None], Any]
+
+
+class Submitter(Generic[P, T]):
     """A task with options of its own for one call: ``task.options(delay="10m").submit(…)``."""
 
-    def __init__(self, app: "Mainspring", name: str, arguments: Arguments, options: Options) -> None:
+    def __init__(self, app: "Mainspring", name: str, arguments: Encoder, options: Options) -> None:
         self._app = app
         self._name = name
         self._arguments = arguments
         self._options = options
 
-    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> "RunHandle":
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> "RunHandle[T]":
         """Hand the call to the store. When this returns, it is committed: it will run, or end with a visible reason."""
-        return await self._app.submit(self._name, self._arguments.encode(args, kwargs), self._options)
+        return (await self._app.submit_many([self.prepare(*args, **kwargs)]))[0]
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[T]:
+        """The call, checked, to be submitted together with others by ``app.submit_many``."""
+        payload = self._arguments.encode(args, kwargs)
+        return Prepared(self._name, payload, self._options, self._arguments.read_result)
+
+    @property
+    def sync(self) -> "SyncSubmitter[P, T]":
+        """The same for code that blocks: ``task.sync.submit(…).result()``."""
+        return SyncSubmitter(self._app, self)
 
     def options(
         self,
@@ -63,12 +101,22 @@ class Submitter(Generic[P]):
         start_within: Duration | None = None,
         deadline: Duration | None = None,
         guarantee: Literal["at-least-once", "at-most-once"] | None = None,
-    ) -> "Submitter[P]":
+        requires: Mapping[str, str] | None = None,
+        unique: str | None = None,
+        tenant: str | None = None,
+        name: str | None = None,
+        owner: str | None = None,
+        tags: tuple[str, ...] | None = None,
+        connection: object | None = None,
+    ) -> "Submitter[P, T]":
         """The same task with other options. ``delay``: not before this long from now. ``at``: not before this moment.
 
         ``priority``: 1 urgent to 10 idle. ``ordering_key``: runs of one key happen one at a time, in order.
         ``start_within``: skipped if it has not started this long after it was due. ``deadline``: failed if it has not
-        ended by then.
+        ended by then. ``requires``: labels that a worker must have to run it. ``unique``: a second submit under the
+        same key makes nothing and has the first one's handle; with other arguments or options it is a ``Conflict``.
+        ``name``, ``owner`` and ``tags`` help people to find it.
+        ``connection``: one of yours to the store's own database; the run is committed, or not, with its transaction.
         """
         if delay is not None and at is not None:
             raise Invalid("delay", "cannot be given together with at")
@@ -83,8 +131,19 @@ class Submitter(Generic[P]):
             policy = msgspec.structs.replace(policy, ordering_key=ordering_key)
         if guarantee is not None:
             policy = msgspec.structs.replace(policy, guarantee=guarantee)
+        if requires is not None:
+            policy = msgspec.structs.replace(policy, requires=label_words("requires", requires))
         if policy is not options.policy:
             check_policy(policy)
+        about = options.about
+        if name is not None or owner is not None or tags is not None:
+            said = about or About()
+            about = msgspec.structs.replace(
+                said,
+                name=said.name if name is None else name,
+                owner=said.owner if owner is None else owner,
+                tags=said.tags if tags is None else tuple(tags),
+            )
         chosen = Options(
             queue=options.queue if queue is None else check_queue("queue", queue),
             priority=options.priority if priority is None else check_priority(priority),
@@ -93,11 +152,27 @@ class Submitter(Generic[P]):
             delay=options.delay if delay is None else parse_duration(delay, "delay"),
             start_within=options.start_within if start_within is None else parse_duration(start_within, "start_within"),
             deadline=options.deadline if deadline is None else parse_duration(deadline, "deadline"),
+            unique=options.unique if unique is None else check_name("unique", unique),
+            tenant=options.tenant if tenant is None else check_name("tenant", tenant),
+            about=about,
+            connection=options.connection if connection is None else check_connection(connection),
         )
         return Submitter(self._app, self._name, self._arguments, chosen)
 
 
-class Task(Submitter[P], Generic[P, R]):
+class SyncSubmitter(Generic[P, T]):
+    """A task for code without an event loop."""
+
+    def __init__(self, app: "Mainspring", submitter: Submitter[P, T]) -> None:
+        self._app = app
+        self._submitter = submitter
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> "SyncHandle[T]":
+        """As ``submit``, but blocks until it is committed."""
+        return self._app.submit_many_sync([self._submitter.prepare(*args, **kwargs)])[0]
+
+
+class Task(Submitter[P, T], Generic[P, R, T]):
     """What ``@app.task`` makes of a function. Calling it calls the function, here and now."""
 
     def __init__(
@@ -107,17 +182,29 @@ class Task(Submitter[P], Generic[P, R]):
         name: str,
         options: Options,
         executor: Literal["child", "process", "thread"],
+        aliases: tuple[str, ...] = (),
+        upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        heartbeat: Micros | None = None,
     ) -> None:
-        super().__init__(app, name, Arguments(name, function), options)
+        self._call = Arguments(name, function, upgrade)
+        self._call.app = app
+        app.give_to(self._call)
+        self._transaction = transaction_parameter(name, function, self._call)
+        super().__init__(app, name, self._call, options)
         self.function = function
+        self.aliases = aliases
         self.name = name
         self.__name__ = getattr(function, "__name__", name)
         self.__doc__ = function.__doc__
         self._executor = executor
+        self._heartbeat = heartbeat
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._arguments.wants_context:
-            return self.function(LOCAL, *args, **kwargs)
+        if self._call.markers:
+            self._call.check_direct(self.name, args, kwargs)
+        if self._call.wants_context:
+            tenant = self._options.tenant or self._app.tenant
+            return self.function(local_context(self._app, self.name, tenant, self._options.queue), *args, **kwargs)
         return self.function(*args, **kwargs)
 
     @property
@@ -130,35 +217,54 @@ class Task(Submitter[P], Generic[P, R]):
 
     def handler(self) -> Handler:
         """How a worker calls it."""
-        arguments = self._arguments
-        function: Callable[..., object] = self.function
+        app, arguments = self._app, self._call
+        app.check_needs(self.name, arguments)
+        function = app.watched(self.function)
+        if self._transaction is not None:
+            in_transaction = invoke_in_transaction(app, arguments, function, self._transaction)
+            return AsyncHandler(self.name, app.wrapped(in_transaction), heartbeat=self._heartbeat)
         if inspect.iscoroutinefunction(function):
 
             async def invoke(held: HeldRun) -> bytes | None:
                 first, named = arguments.decode(held)
                 return encode_result(await function(*first, **named))
 
-            return AsyncHandler(self.name, invoke)
+            return AsyncHandler(self.name, app.wrapped(invoke), heartbeat=self._heartbeat)
 
         def invoke_and_block(held: HeldRun) -> bytes | None:
             first, named = arguments.decode(held)
             return encode_result(function(*first, **named))
 
-        return SyncHandler(self.name, invoke_and_block, self._executor)
+        return SyncHandler(self.name, app.wrapped_blocking(invoke_and_block), self._executor, self._heartbeat)
 
 
-def new_run(run_id: RunId, task: str, payload: bytes, options: Options, tenant: str) -> NewRun:
+class NamedArguments:
+    """Of a task that is known by its name alone: whatever is named, checked by the worker."""
+
+    def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
+        if args:
+            raise Invalid("arguments", "must be named", "the function is not known here, nor the order it wants")
+        return encode_result(dict(kwargs)) or b"{}"
+
+    def read_result(self, result: bytes | None) -> Any:
+        return None if result is None else msgspec.json.decode(result)
+
+
+def new_run(run_id: RunId, call: Prepared[Any], tenant: str) -> NewRun:
     """A run as the store takes it. What counts from now does so by the store's clock, not by this one."""
-    return NewRun(
+    options = call.options
+    run = NewRun(
         id=run_id,
-        task=task,
-        payload=payload,
+        task=call.task,
+        payload=call.payload,
         queue=options.queue,
-        tenant=tenant,
+        tenant=options.tenant or tenant,
         priority=options.priority,
         policy=options.policy,
         at=options.at,
         delay=options.delay,
         start_within=options.start_within,
         deadline=options.deadline,
+        about=options.about,
     )
+    return run if options.unique is None else made_once(run, options.unique)

@@ -10,6 +10,7 @@ from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import Micros
 from mainspring.domain.run import HeldRun
 from mainspring.worker.slots import Lane
+from mainspring.worker.telling import Telling
 
 #: Later than anything: an attempt whose time is not counted yet.
 NEVER: Micros = 1 << 62
@@ -19,6 +20,8 @@ class Stop(Enum):
     """Why an attempt was told to stop."""
 
     TIMEOUT = "timeout"
+    #: It has not shown life for as long as its task allows.
+    SILENT = "no heartbeat"
     CANCEL = "cancel"
     #: The worker leaves; the run goes on elsewhere.
     RELEASE = "release"
@@ -45,6 +48,8 @@ class Attempt(msgspec.Struct, eq=False):
     kill_at: Micros = NEVER
     executor: "Executor | None" = None
     task: "asyncio.Task[None] | None" = None
+    #: What it tells; there from when user code is called.
+    telling: "Telling[Attempt] | None" = None
 
     @property
     def duration(self) -> Micros:

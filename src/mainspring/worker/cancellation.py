@@ -35,6 +35,8 @@ class Cancellation(TickingService):
         #: What else has to be looked at now and then; returns how long that can wait.
         self._also = also
         self._stopping_attempts: dict[Attempt, None] = {}
+        #: Attempts that must show life: how often, and when they last did.
+        self._beating: dict[Attempt, tuple[Micros, Micros]] = {}
         #: Nothing has to be done before this.
         self.earliest = NEVER
         self._next_sweep = NEVER
@@ -47,11 +49,25 @@ class Cancellation(TickingService):
                 self._next_sweep = until
                 self.bell.ring()
 
+    def expect_life(self, attempt: Attempt, every: Micros) -> None:
+        """Stop an attempt that shows no life for so long, counted from when user code is called."""
+        now = self.clock.monotonic()
+        self._beating[attempt] = (every, now)
+        self.watch(now + every)
+
+    @property
+    def next_silence(self) -> Micros | None:
+        """When an attempt is next to be stopped if it shows no life until then, by the monotonic clock."""
+        self._see_life(self.clock.monotonic())
+        return min((since + every for every, since in self._beating.values()), default=None)
+
     def request(self, attempt: Attempt, reason: Stop) -> None:
         """Ask an attempt to stop. The first reason stays; asking again changes nothing."""
         if attempt.stop is not None or attempt.executor is None:
             return
         attempt.stop = reason
+        if attempt.telling is not None:
+            attempt.telling.stop = reason.value
         if reason is Stop.CANCEL:
             # Code that looks at its context sees it, and a process that dies of it was cancelled all the same.
             attempt.held.cancel_requested = True
@@ -71,8 +87,14 @@ class Cancellation(TickingService):
         now = self.clock.monotonic()
         if now >= self.earliest:
             self._stop_overdue(now)
+        if self._beating:
+            self._see_life(now)
+            self._stop_silent(now)
         self._insist(now)
         wait = min(self._also(now), _LONGEST_WAIT, self.earliest - now)
+        for every, since in self._beating.values():
+            # A few looks within the time, so that a sign of life is seen not long after it was given.
+            wait = min(wait, since + every - now, every // 8)
         for attempt in self._stopping_attempts:
             wait = min(wait, attempt.kill_at - now)
         wait = max(wait, _SWEEP)
@@ -88,6 +110,24 @@ class Cancellation(TickingService):
                 elif attempt.until < earliest:
                     earliest = attempt.until
         self.earliest = earliest
+
+    def _see_life(self, now: Micros) -> None:
+        for attempt, (every, _) in list(self._beating.items()):
+            telling = attempt.telling
+            if attempt not in self._running or attempt.stop is not None:
+                del self._beating[attempt]
+            elif telling is None:
+                # It has not begun.
+                self._beating[attempt] = (every, now)
+            elif telling.alive:
+                telling.alive = False
+                self._beating[attempt] = (every, now)
+
+    def _stop_silent(self, now: Micros) -> None:
+        for attempt, (every, since) in list(self._beating.items()):
+            if now - since >= every:
+                del self._beating[attempt]
+                self.request(attempt, Stop.SILENT)
 
     def _insist(self, now: Micros) -> None:
         for attempt in list(self._stopping_attempts):

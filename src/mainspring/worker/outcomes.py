@@ -16,6 +16,8 @@ from mainspring.domain.run import (
 )
 from mainspring.ports.clock import Clock
 from mainspring.worker.attempt import Attempt, Stop
+from mainspring.worker.handler import SETTLED
+from mainspring.worker.reporter import Reporter
 from mainspring.worker.results import result_problem
 from mainspring.worker.settler import Settler
 from mainspring.worker.slots import Slots
@@ -25,7 +27,13 @@ class Outcomes:
     """Executors report here when user code has really ended: the slot is free, and the settlement goes its way."""
 
     def __init__(
-        self, clock: Clock, jitter: Random, slots: Slots, settler: Settler, none_left: Callable[[], None]
+        self,
+        clock: Clock,
+        jitter: Random,
+        slots: Slots,
+        settler: Settler,
+        reporter: Reporter,
+        none_left: Callable[[], None],
     ) -> None:
         #: Attempts that occupy a slot, in the order they came: a simulation must find the same one on replay.
         self.running: dict[Attempt, None] = {}
@@ -35,11 +43,14 @@ class Outcomes:
         self._jitter = jitter
         self._slots = slots
         self._settler = settler
+        self._reporter = reporter
         self._none_left = none_left
 
     def succeeded(self, attempt: Attempt, result: bytes | None) -> None:
         """It returned. That counts even if it had been told to stop: the work is done."""
-        if result is not None and (problem := result_problem(result)) is not None:
+        if result == SETTLED:
+            self._end(attempt, settle_success(attempt.held, None), settled=True)
+        elif result is not None and (problem := result_problem(result)) is not None:
             attempt.stop = None
             self.failed(attempt, problem)
         else:
@@ -54,6 +65,15 @@ class Outcomes:
                 reason = f"TimeoutError: it may take {format_duration(attempt.duration)} and took longer"
                 settlement = settle_failure(
                     attempt.held, f"{error}\n{reason}", self._jitter, now=self._store_time(attempt), timed_out=True
+                )
+            case Stop.SILENT:
+                settlement = settle_failure(
+                    attempt.held,
+                    f"{error}\nTimeoutError: it has shown no life for longer than its task allows",
+                    self._jitter,
+                    now=self._store_time(attempt),
+                    timed_out=True,
+                    reason=Stop.SILENT.value,
                 )
             case Stop.CANCEL:
                 settlement = settle_cancel(attempt.held)
@@ -75,14 +95,23 @@ class Outcomes:
         """Tell nothing of it, however it ends; its slot stays taken until it does."""
         attempt.dropped = True
 
-    def _end(self, attempt: Attempt, settlement: Settlement) -> None:
+    def _end(self, attempt: Attempt, settlement: Settlement, *, settled: bool = False) -> None:
         running = self.running
         running.pop(attempt, None)
         attempt.task = None
         self._slots.give(attempt.lane)
         self.counts[settlement.outcome] += 1
-        if not attempt.dropped:
-            self._settler.add(attempt, settlement)
+        if settled:
+            # Also of one that was dropped: the store has accepted it, whatever became of the lease.
+            self._settler.was_settled(attempt, settlement)
+        elif not attempt.dropped:
+            telling = attempt.telling
+            if telling is not None and telling.ever and telling.close():
+                self._reporter.settle_after(attempt, settlement)
+            else:
+                # They point at each other: parted, they need no garbage collection.
+                attempt.telling = None
+                self._settler.add(attempt, settlement)
         if not running:
             self._none_left()
 

@@ -4,6 +4,7 @@ import msgspec
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.domain.labels import check_labels_kept
 from mainspring.domain.run import OVERDUE_GRACE, check_name, check_queue
 
 
@@ -54,12 +55,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     recycle_after_runs: int | None = None
     #: The same when its own process, without children, uses this much memory.
     recycle_memory_bytes: int | None = None
+    #: Keep what handlers print and log with their runs.
+    capture_logs: bool = True
     children: ChildSettings = ChildSettings()
+    #: What kind of worker it is, as words: it is given runs that require some of these.
+    labels: tuple[str, ...] = ()
     version: str = ""
     datacenter: str = ""
 
     def check(self) -> None:
         check_name("name", self.name)
+        check_labels_kept("labels", self.labels)
         if not self.queues:
             raise Invalid("queues", "is empty", 'for example {"default": 100}')
         for queue, slots in self.queues.items():

@@ -68,6 +68,10 @@ class Settler:
             self._idle = False
             asyncio.get_running_loop().call_soon(self._pump)
 
+    def was_settled(self, attempt: Attempt, settlement: Settlement) -> None:
+        """The handler has done it itself, in its own transaction."""
+        self._heard([(attempt, settlement)], [Verdict.APPLIED])
+
     async def close(self) -> None:
         """Stop trying; what was not heard by now is found by the reaper."""
         self.drop()

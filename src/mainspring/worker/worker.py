@@ -2,27 +2,30 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from random import Random
 from typing import TypeAlias
 
 from mainspring.domain.errors import MainspringError, StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.domain.run import ALONE_AFTER, HeldRun, Outcome
+from mainspring.ports.catalog import WorkerStore
 from mainspring.ports.clock import Clock
-from mainspring.ports.store import Beat, NewSession, Workforce
+from mainspring.ports.store import Beat, NewSession
 from mainspring.ports.wakeups import CANCELS, Wakeups, queue_topic
 from mainspring.runtime.log import get_logger
 from mainspring.runtime.service import TickingService
 from mainspring.worker.attempt import NEVER, Attempt, Holding, Stop
 from mainspring.worker.cancellation import Cancellation
+from mainspring.worker.capture import capture
 from mainspring.worker.claimer import Claimer
 from mainspring.worker.executors.crew import Crew
 from mainspring.worker.executors.loop import LoopExecutor
-from mainspring.worker.handler import AsyncHandler, Handler, HandlerSource
+from mainspring.worker.handler import AsyncHandler, Handler, HandlerSource, Host
 from mainspring.worker.heartbeat import Heartbeat, OpenWorkforce
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.outcomes import Outcomes
+from mainspring.worker.reporter import Reporter
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.settler import Settler
 from mainspring.worker.slots import Slots
@@ -52,7 +55,7 @@ class Worker:
 
     def __init__(
         self,
-        store: Workforce,
+        store: WorkerStore,
         wakeups: Wakeups,
         clock: Clock,
         handlers: HandlerSource,
@@ -79,6 +82,7 @@ class Worker:
         self._most_unflushed = max(10 * sum(settings.queues.values()), _FEWEST_UNFLUSHED)
         self._held_back = False
         self._accepted = 0
+        self._look_again = False
         self._memory_check_at: Micros = 0
         self._unknown_told: dict[str, Micros] = {}
         self._leaving: asyncio.Task[None] | None = None
@@ -93,31 +97,58 @@ class Worker:
         self._work_bell = wakeups.listen([queue_topic(queue) for queue in settings.queues])
         self._slots = Slots(settings.queues, clock, self._work_bell, settings.gather)
         self._settler = Settler(store, clock, wakeups, self.jitter, settings, self._flushed)
-        self._outcomes = Outcomes(clock, self.jitter, self._slots, self._settler, self._none_left)
+        self._reporter = Reporter(store, clock, wakeups.listen(()), self.jitter, settings, self._settler.add)
+        self._outcomes = Outcomes(clock, self.jitter, self._slots, self._settler, self._reporter, self._none_left)
         self._running = self._outcomes.running
         self._cancellation = Cancellation(
             clock, wakeups.listen(()), settings.kill_grace, self._running, self._look_after
         )
-        self._loop_executor = LoopExecutor(self._outcomes)
-        self._crew = Crew(clock, settings, self._outcomes, self._cancellation.watch, self._check_lease, source)
+        self._loop_executor = LoopExecutor(self._outcomes, self._reporter)
+        self._crew = Crew(
+            clock, settings, self._outcomes, self._cancellation.watch, self._check_lease, self._reporter, source
+        )
+        #: What handlers need, opened; and whether what they print is caught.
+        self._hosting = AsyncExitStack()
         self._claimer = Claimer(
             store, clock, self._work_bell, self.jitter, settings, self._slots, self._accept, self._overloaded
         )
         self._heartbeat = Heartbeat(self, store, clock, settings, open_workforce)
-        self._listener = CancelListener(clock, wakeups, self._heartbeat)
+        self._listener = CancelListener(clock, wakeups, self._look_for_cancels)
 
     # The life of the worker.
 
     async def start(self) -> None:
         self._handlers = dict(self._source_of_handlers.handlers())
         self._on_loop = {
-            task: handler.invoke for task, handler in self._handlers.items() if isinstance(handler, AsyncHandler)
+            task: handler.invoke
+            for task, handler in self._handlers.items()
+            if isinstance(handler, AsyncHandler) and handler.heartbeat is None
         }
-        await self._open_session()
+        self._reporter.start()
+        await self._open_host()
+        try:
+            await self._open_session()
+        except BaseException:
+            await self._close_host()
+            raise
         self._heartbeat.start()
         await self._cancellation.start()
         await self._listener.start()
         await self._claimer.start()
+
+    async def _open_host(self) -> None:
+        hosting = self._source_of_handlers.hosting() if isinstance(self._source_of_handlers, Host) else None
+        if hosting is not None:
+            await self._hosting.enter_async_context(hosting)
+        if self.settings.capture_logs:
+            capture.begin()
+            self._hosting.callback(capture.end)
+
+    async def _close_host(self) -> None:
+        try:
+            await self._hosting.aclose()
+        except Exception:
+            self._log.exception("what the application opened could not be closed")
 
     async def stop(self, grace: Micros | None = None) -> None:
         """Drain: claim nothing more, let what runs finish, give back what is not done after the grace period.
@@ -152,7 +183,12 @@ class Worker:
     @property
     def unflushed(self) -> int:
         """How many outcomes the store has not heard of."""
-        return self._settler.unflushed
+        return self._settler.unflushed + self._reporter.unflushed
+
+    @property
+    def next_silence(self) -> Micros | None:
+        """When an attempt is next to be stopped if it shows no life until then, by the monotonic clock."""
+        return self._cancellation.next_silence
 
     @property
     def processes(self) -> list[int]:
@@ -179,16 +215,18 @@ class Worker:
         for attempt in list(self._running):
             self._log.warning("an attempt was left behind", run=attempt.held.id, task=attempt.held.task)
             self._outcomes.drop(attempt)
-        await self._wait_until(lambda: not self._settler.unflushed, _FLUSHING)
+        await self._wait_until(lambda: not self.unflushed, _FLUSHING)
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.gather(self._reopening, return_exceptions=True)
         await self._heartbeat.stop()
         await self._listener.stop()
         await self._cancellation.stop()
+        await self._reporter.close()
         await self._settler.close()
         await self._say_goodbye()
         await self._crew.close()
+        await self._close_host()
         self._work_bell.close()
         self._log.info("worker left")
 
@@ -231,6 +269,7 @@ class Worker:
             datacenter=settings.datacenter,
             queues=tuple(settings.queues),
             tasks=tuple(sorted(self._handlers)),
+            labels=settings.labels,
         )
         try:
             async with asyncio.timeout(settings.claim_timeout / SECOND):
@@ -242,7 +281,8 @@ class Worker:
 
     @property
     def failing_since(self) -> Micros | None:
-        return self._settler.failing_since
+        since = (self._settler.failing_since, self._reporter.failing_since)
+        return min((moment for moment in since if moment is not None), default=None)
 
     def lease_renewed(self) -> None:
         self._crew.pulse()
@@ -268,6 +308,7 @@ class Worker:
         self.holding = self._claimer.holding = None
         self._log.error("the lease is lost", session=holding.session, why=why, running=len(self._running))
         if self._heartbeat.withholding:
+            self._reporter.drop()
             self._settler.drop()
         for attempt in list(self._running):
             self._outcomes.drop(attempt)
@@ -294,6 +335,7 @@ class Worker:
                 await self._clock.sleep(round(back_off * (0.5 + self.jitter.random() / 2)))
                 back_off = min(back_off * 2, _LONGEST_BACK_OFF)
         self._settler.start_counting_anew()
+        self._reporter.start_counting_anew()
         self._reopening = None
         self._work_bell.ring()
 
@@ -320,8 +362,20 @@ class Worker:
                     cancellation.watch(until)
                 start(attempt, invoke)
         self._accepted += len(runs)
+        if self._look_again:
+            self._look_again = False
+            if runs:
+                self._heartbeat.hurry()
         if self.settings.recycle_after_runs is not None and self._accepted >= self.settings.recycle_after_runs:
             self._recycle(f"{self._accepted} runs")
+
+    def _look_for_cancels(self) -> None:
+        """A beat is written down. Where every change of the store rings, an idle worker would beat for ever."""
+        if self.running:
+            self._heartbeat.hurry()
+        else:
+            # What a claim is about to bring may be what was asked to stop.
+            self._look_again = self._claimer.claiming
 
     def _start_elsewhere(self, attempt: Attempt) -> None:
         handler = self._handlers.get(attempt.held.task)
@@ -330,16 +384,22 @@ class Worker:
                 self._outcomes.released(attempt, "the worker left")
             elif handler is None:
                 self._release_unknown(attempt)
-            elif attempt.held.alone and self._crew.source is not None and not _harmless(handler):
-                self._crew.start_alone(attempt)
-            elif isinstance(handler, AsyncHandler):
-                self._cancellation.watch(attempt.until)
-                self._loop_executor.start(attempt, handler.invoke)
             else:
-                self._crew.start(attempt, handler)
+                self._start_known(attempt, handler)
         except Exception as error:
             self._log.exception("an attempt could not be started", run=attempt.held.id, task=attempt.held.task)
             self._outcomes.failed(attempt, describe(error))
+
+    def _start_known(self, attempt: Attempt, handler: Handler) -> None:
+        if handler.heartbeat is not None:
+            self._cancellation.expect_life(attempt, handler.heartbeat)
+        if attempt.held.alone and self._crew.source is not None and not _harmless(handler):
+            self._crew.start_alone(attempt)
+        elif isinstance(handler, AsyncHandler):
+            self._cancellation.watch(attempt.until)
+            self._loop_executor.start(attempt, handler.invoke)
+        else:
+            self._crew.start(attempt, handler)
 
     def _release_unknown(self, attempt: Attempt) -> None:
         """Another worker, perhaps a newer one, may know the task."""
@@ -352,7 +412,7 @@ class Worker:
         self._outcomes.released(attempt, f"no handler for task {task!r}", _UNKNOWN_TASK_DELAY)
 
     def _overloaded(self) -> bool:
-        self._held_back = self._settler.unflushed > self._most_unflushed
+        self._held_back = self.unflushed > self._most_unflushed
         return self._held_back
 
     def _flushed(self) -> None:
@@ -384,10 +444,10 @@ def _harmless(handler: Handler) -> bool:
 class CancelListener(TickingService):
     """Makes the heart beat at once when somebody was asked to stop: the answer says whether it was one of ours."""
 
-    def __init__(self, clock: Clock, wakeups: Wakeups, heartbeat: Heartbeat) -> None:
+    def __init__(self, clock: Clock, wakeups: Wakeups, look: Callable[[], None]) -> None:
         super().__init__("worker.cancels", clock, wakeups.listen([CANCELS]))
-        self._heartbeat = heartbeat
+        self._look = look
 
     async def tick(self) -> Micros:
-        self._heartbeat.hurry()
+        self._look()
         return MINUTE

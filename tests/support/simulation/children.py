@@ -41,6 +41,8 @@ class SimulatedChild:
         lifeline: SimulatedLifeline,
         silence: int,
         measures_memory: bool,
+        adopts: bytes,
+        captures: bool,
         clock: Clock,
         owner: Owner,
     ) -> None:
@@ -106,7 +108,7 @@ class SimulatedChild:
     def forget(self, attempt: Attempt) -> None:
         del self._backlog[attempt]
 
-    def interrupt(self, attempt: Attempt, *, cancelled: bool) -> None:
+    def interrupt(self, attempt: Attempt) -> None:
         self._interrupted[attempt] = None
         self._loop.call_later(_TRAVEL / SECOND, self._strike, attempt, context=self._process.context)
 

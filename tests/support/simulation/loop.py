@@ -14,8 +14,8 @@ from random import Random
 from typing import Any, TypeVar, TypeVarTuple
 
 from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.testing.virtual_time import VirtualLoop
 from tests.support.simulation.history import HandlerCall
-from tests.support.virtual_time import VirtualLoop
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")

@@ -16,6 +16,7 @@ from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobState, LedgerEntry, NewJob, Tick
 from mainspring.domain.run import AttemptView, HeldRun, NewRun, RunState, RunView, Settlement, Verdict
 from mainspring.ports.access import Author
+from mainspring.ports.catalog import Checkpoint, LogReport, ProgressReport
 from mainspring.ports.coordination import Membership
 from mainspring.ports.store import Accepted, Beat, Depth, EventBatch, Fired, NewSession, Put, Retention, Staged, Want
 from tests.support.simulation.clock import StoreClock
@@ -213,6 +214,15 @@ class FaultyStore:
 
     async def close_session(self, session: SessionId) -> None:
         await self.ask("close_session", session)
+
+    async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
+        return await self.ask("report_progress", list(progress))
+
+    async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
+        return await self.ask("append_log", list(lines))
+
+    async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
+        return await self.ask("save_checkpoints", list(checkpoints))
 
     async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
         return await self.ask("stage", owner, list(shards), limit)

@@ -49,9 +49,9 @@ class LocalWakeups:
             for bell in list(self._bells.get(topic, ())):
                 bell.ring()
 
-    def ring_all(self) -> None:
+    def ring_all(self, but: Collection[str] = ()) -> None:
         """Something may have happened to anything."""
-        self.ring(list(self._bells))
+        self.ring([topic for topic in self._bells if topic not in but])
 
     def listen(self, topics: Collection[str]) -> LocalBell:
         bell = LocalBell(self, topics)

@@ -8,6 +8,7 @@ import apsw
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
+from mainspring.ports.wakeups import SHARDS
 
 #: How often to look while the file changes, and while it does not.
 _SOON: Micros = 20 * MILLISECOND
@@ -22,7 +23,8 @@ class SqliteWakeups(LocalWakeups):
     SQLite keeps a number that changes with every commit of another connection; looking at it takes some microseconds
     and waits for nobody. It does not say what changed, so all bells ring: they are hints. The commits of this process
     are seen, too, because the store writes through a connection of its own; whoever is rung in vain finds nothing to
-    do, and writes nothing.
+    do, and writes nothing. Schedulers would: they renew their lease when they look for the others. So they are not
+    rung, or they would ring themselves for ever; they look twice a second anyway.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -55,7 +57,7 @@ class SqliteWakeups(LocalWakeups):
             if version != seen:
                 seen = version
                 changed_at = self._clock.monotonic()
-                self.ring_all()
+                self.ring_all(but=[SHARDS])
 
     def _version(self) -> int | None:
         """Nothing while nobody can look: the store has not made the file yet, or somebody recovers it."""

@@ -80,6 +80,8 @@ class Chosen(Request):
     failed_before: Time | None = None
     everything: bool = False
     """All dead letters of the tenant, in the queues that the caller reaches."""
+    tenant: Name | None = None
+    """Only of this one, where the filter would reach several."""
     dry_run: bool = False
 
 
@@ -229,7 +231,7 @@ async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[
     if chosen.queue is not None:
         api.reach(principal, chosen.queue)
     wanted = RunFilter(
-        tenant=principal.tenant,
+        tenant=api.scope(principal, chosen.tenant),
         dead=True,
         fingerprint=chosen.fingerprint or "",
         task=chosen.task or "",

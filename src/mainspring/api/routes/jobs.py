@@ -54,7 +54,17 @@ from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.ids import JobId, RunId, derived_id, shard_of
 from mainspring.domain.instant import DAY, Instant, isoformat, parse_instant
 from mainspring.domain.job import Job, JobState, NewJob
-from mainspring.domain.run import ENDED, Idempotency, JobRef, NewRun, RunState, RunView
+from mainspring.domain.labels import labels_of
+from mainspring.domain.run import (
+    ENDED,
+    Idempotency,
+    JobRef,
+    NewRun,
+    RunState,
+    RunView,
+    fingerprint_of_request,
+    made_once,
+)
 from mainspring.domain.schedule import ticks_between
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import JobFilter, JobVersion, Reads, RunFilter
@@ -108,6 +118,7 @@ class ListJobs(Request):
     task: Name | None = None
     queue: Name | None = None
     tag: Name | None = None
+    source: Annotated[Name, Meta(description="Recurring ones that this application or file declares.")] | None = None
     tenant: Name | None = None
     text: Annotated[str, Meta(max_length=200, description="Part of the name, the task or the id.")] | None = None
     created_after: Time | None = None
@@ -214,7 +225,7 @@ async def create_job(api: Api, call: Call[JobIn, Nothing]) -> Answer:
     run = _new_run(api, fields, tenant, call.principal.name, key)
     past = past_of(run, api.clock.now())
     # Its time may have come since it was made. Sent again it is the same, whatever became of it.
-    if past is not None and (key is None or not await api.store.used_keys(tenant, [key.key])):
+    if past is not None and (key is None or not await api.store.used_keys(tenant, [key])):
         raise past
     await api.admit(call.principal, run)
     accepted = await api.jobs.submit(run)
@@ -379,6 +390,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
                 task=query.task or "",
                 queue=query.queue or "",
                 tag=query.tag or "",
+                source=query.source or "",
                 text=query.text or "",
                 since=since,
                 until=until,
@@ -388,7 +400,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
         )
         items += [(job.id, job_out(job, payload=False)) for job in page.items]
         reached += [page.after] if page.after else []
-    if query.kind != "recurring" and (run_states or not asked):
+    if query.kind != "recurring" and query.source is None and (run_states or not asked):
         runs = await api.seen_by(call.principal).list_runs(
             RunFilter(
                 tenant=tenant,
@@ -436,7 +448,8 @@ async def _change(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
 async def _new_version(api: Api, principal: Principal, job: Job, fields: JobFields, patch: JobPatch) -> Answer:
     if job.state not in (JobState.SCHEDULED, JobState.PAUSED):
         raise Conflict(f"the job is {job.state.value}")
-    spec = spec_of(fields)
+    # Whoever declares it goes on doing so: their next plan shows what was changed here.
+    spec = msgspec.structs.replace(spec_of(fields), source=job.spec.source)
     if spec.name != job.spec.name:
         raise Invalid("name", "of a recurring job cannot be changed", "make another job and delete this one")
     expected = job.version if patch.expected_version is UNSET else patch.expected_version
@@ -798,31 +811,36 @@ async def restore_version(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     return await _new_version(api, call.principal, job, restored, JobPatch(why=f"restored version {old.version}"))
 
 
-def _new_run(api: Api, fields: JobFields, tenant: str, author: str, key: Idempotency | None) -> NewRun:
+def _new_run(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewRun:
     ordering_key = "" if fields.ordering_key is UNSET else fields.ordering_key
     run = run_of(fields, api.jobs.new_run_id(ordering_key), tenant, author)
-    return run if key is None else msgspec.structs.replace(run, idempotency=key)
+    return run if key is None else made_once(run, key)
 
 
-def new_job(api: Api, fields: JobFields, tenant: str, author: str, key: Idempotency | None) -> NewJob:
+def new_job(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewJob:
     spec = spec_of(fields)
+    payload = payload_of(fields)
     return NewJob(
         id=api.jobs.new_job_id(tenant, spec.name),
         spec=spec,
-        payload=payload_of(fields),
+        payload=payload,
         tenant=tenant,
         author=author,
         must_be_new=True,
-        idempotency=key,
+        idempotency=None if key is None else Idempotency(key, fingerprint_of_request(spec, payload)),
     )
 
 
-def key_of(fields: JobIn, header: str | None) -> Idempotency | None:
-    """The idempotency key, with a fingerprint of everything else that was said."""
+def key_of(fields: JobIn, header: str | None) -> str | None:
+    """The idempotency key, wherever it stands."""
     key = header if fields.idempotency_key is UNSET else fields.idempotency_key
     if header is not None and key != header:
         raise Invalid("idempotencyKey", "differs from the header Idempotency-Key")
-    return idempotency_of(key, msgspec.structs.replace(fields, idempotency_key=UNSET))
+    if key is None:
+        return None
+    if not 0 < len(key) <= 200 or not key.isprintable():
+        raise Invalid("idempotencyKey", "is not a key", "1 to 200 printable characters")
+    return key
 
 
 def view_of(run: NewRun, state: RunState, now: Instant) -> RunView:
@@ -860,6 +878,7 @@ def one_off_fields(run: RunView) -> JobFields:
         deadline=out.deadline,
         start_within=out.start_within,
         ordering_key=run.policy.ordering_key,
+        requires=labels_of(run.policy.requires),
         guarantee=run.policy.guarantee,
         owner=out.owner or UNSET,
         tags=out.tags,
@@ -896,7 +915,7 @@ def _version_out(job: Job, version: JobVersion, older: JobVersion | None) -> Ver
     if older is not None:
         before = msgspec.structs.replace(job, spec=older.spec, payload=older.payload)
         after = msgspec.structs.replace(job, spec=version.spec, payload=version.payload)
-        changes = _differences(fields_of(before), fields_of(after))
+        changes = differences(fields_of(before), fields_of(after))
     return Version(
         version=version.version,
         made_by=version.made_by,
@@ -906,7 +925,8 @@ def _version_out(job: Job, version: JobVersion, older: JobVersion | None) -> Ver
     )
 
 
-def _differences(before: JobFields, after: JobFields) -> dict[str, Change]:
+def differences(before: JobFields, after: JobFields) -> dict[str, Change]:
+    """Field by field, as people write them."""
     old = msgspec.json.decode(msgspec.json.encode(before), type=dict[str, msgspec.Raw])
     new = msgspec.json.decode(msgspec.json.encode(after), type=dict[str, msgspec.Raw])
     null = msgspec.Raw(b"null")

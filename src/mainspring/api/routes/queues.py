@@ -7,7 +7,9 @@ from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem
 from mainspring.api.schemas.common import Name, Request, Text, Wire, session_of, time_of
 from mainspring.domain.access import Permission, Principal
+from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND, MINUTE, isoformat
+from mainspring.domain.labels import labels_of
 from mainspring.domain.run import check_name
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause, SessionView
@@ -44,6 +46,15 @@ class Why(Request):
     why: Text = ""
 
 
+class WhyAndWhose(Why):
+    tenant: Name | None = None
+    """Only runs of this one; of all that the caller may see without."""
+
+
+class Whose(Request):
+    tenant: Name | None = None
+
+
 class QueueState(Wire):
     name: str
     paused: bool
@@ -59,6 +70,7 @@ class WorkerOut(Wire):
     draining: bool
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
+    labels: dict[str, str] = {}
     datacenter: str = ""
 
 
@@ -127,25 +139,33 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
     "POST",
     "/v1/queues/{name}/pause",
     permission=Permission.OPERATE,
-    body=Why,
+    body=WhyAndWhose,
     body_optional=True,
     answers={200: QueueState},
 )
-async def pause_queue(api: Api, call: Call[Why, Nothing]) -> Answer:
+async def pause_queue(api: Api, call: Call[WhyAndWhose, Nothing]) -> Answer:
     """Pause a queue: nothing more of it is started; what runs goes on."""
     name = check_name("name", call.path["name"])
     api.reach(call.principal, name)
-    author = Author(call.principal.name, call.principal.tenant, call.body.why)
-    await api.store.pause(Pause(tenant=call.principal.tenant, queue=name), author)
+    tenant = _whose(call.principal, call.body.tenant)
+    await api.store.pause(Pause(tenant=tenant, queue=name), Author(call.principal.name, tenant, call.body.why))
     return Answer(200, QueueState(name=name, paused=True))
 
 
-@queues.operation("POST", "/v1/queues/{name}/resume", permission=Permission.OPERATE, answers={200: QueueState})
-async def resume_queue(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+@queues.operation(
+    "POST",
+    "/v1/queues/{name}/resume",
+    permission=Permission.OPERATE,
+    body=Whose,
+    body_optional=True,
+    answers={200: QueueState},
+)
+async def resume_queue(api: Api, call: Call[Whose, Nothing]) -> Answer:
     """Resume a queue."""
     name = check_name("name", call.path["name"])
     api.reach(call.principal, name)
-    await api.store.resume(call.principal.tenant, name, Author(call.principal.name, call.principal.tenant))
+    tenant = _whose(call.principal, call.body.tenant)
+    await api.store.resume(tenant, name, Author(call.principal.name, tenant))
     api.wakeups.ring([queue_topic(name)])
     return Answer(200, QueueState(name=name, paused=False))
 
@@ -238,8 +258,18 @@ def _worker_out(worker: SessionView) -> WorkerOut:
         draining=worker.draining,
         queues=worker.queues,
         tasks=worker.tasks,
+        labels=labels_of(worker.labels),
         datacenter=worker.datacenter,
     )
+
+
+def _whose(principal: Principal, asked: str | None) -> str | None:
+    """Whose runs are meant. Whoever is bound to a tenant cannot name another."""
+    if principal.tenant is None:
+        return asked
+    if asked not in (None, principal.tenant):
+        raise Invalid("tenant", f"{asked!r} is not yours", "leave it out")
+    return principal.tenant
 
 
 def _sees_all(principal: Principal) -> bool:

@@ -11,11 +11,12 @@ from msgspec import Meta
 from mainspring.api.context import Api
 from mainspring.api.operation import LONGEST, Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem
-from mainspring.api.schemas.common import Id, Name, Request, Text, Wire, known_id, session_of
+from mainspring.api.schemas.common import Id, Labels, Name, Request, Text, Wire, known_id, session_of
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Conflict, Fenced, Invalid
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MILLISECOND, SECOND, isoformat
+from mainspring.domain.labels import label_words
 from mainspring.domain.run import (
     MAX_ERROR,
     MAX_RESULT,
@@ -54,6 +55,8 @@ class Register(Request):
     name: Name
     queues: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=100)]
     tasks: Annotated[tuple[Name, ...], Meta(max_length=1_000)] = ()
+    labels: Labels = {}
+    """Runs that require some of these may be given to it, such as `{"gpu": "a100"}`."""
     version: Text = ""
     lease_seconds: Annotated[int, Meta(ge=_SHORTEST_LEASE, le=_LONGEST_LEASE)] = 30
     """How long the worker may be silent before its runs are given to others."""
@@ -172,6 +175,7 @@ async def register(api: Api, call: Call[Register, Nothing]) -> Answer:
             version=body.version,
             queues=body.queues,
             tasks=body.tasks,
+            labels=label_words("labels", body.labels),
             owner=call.principal.name,
             serves=call.principal.tenant or "",
         )

@@ -70,6 +70,8 @@ class BulkIn(Request):
     created_after: Time | None = None
     created_before: Time | None = None
     everything: bool = False
+    tenant: Name | None = None
+    """Only of this one, where the filter would reach several."""
     add_tags: Tags = ()
     remove_tags: Tags = ()
     dry_run: bool = False
@@ -142,7 +144,7 @@ async def _on_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     except ValueError:
         raise Invalid("status", f"{body.status!r} is no status of a job", ", ".join(JobState)) from None
     wanted = JobFilter(
-        tenant=call.principal.tenant,
+        tenant=api.scope(call.principal, body.tenant),
         states=states or frozenset({JobState.SCHEDULED, JobState.PAUSED}),
         task=body.task or "",
         queue=body.queue or "",
@@ -185,7 +187,7 @@ async def _on_runs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     if body.action in ("pause", "resume"):
         raise Invalid("action", f"runs cannot be {body.action}d", "pause their queue, or their job")
     wanted = RunFilter(
-        tenant=call.principal.tenant,
+        tenant=api.scope(call.principal, body.tenant),
         states=run_states(body.status) or (_ON_ITS_WAY if body.action == "cancel" else frozenset()),
         job=None if body.job_id is None else JobId(given_id(body.job_id, "jobId")),
         task=body.task or "",

@@ -9,6 +9,7 @@ from mainspring.api.problems import PATTERNS, Missing
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import SessionId, is_id
 from mainspring.domain.instant import Instant, Micros, format_duration, isoformat, parse_duration, parse_instant
+from mainspring.domain.labels import MAX_LABELS
 from mainspring.domain.run import MAX_NAME, MAX_TAGS
 
 T = TypeVar("T")
@@ -56,6 +57,15 @@ Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern
 #: What people write for people.
 Text: TypeAlias = Annotated[str, Meta(max_length=1_000, pattern=_NO_NUL)]
 Tags: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=MAX_TAGS)]
+#: What a worker is like, and what a run asks of it.
+Labels: TypeAlias = Annotated[
+    dict[str, str],
+    Meta(
+        max_length=MAX_LABELS,
+        description="Names and values of letters, digits and `. _ / : -`.",
+        examples=[{"gpu": "a100"}],
+    ),
+]
 Limit: TypeAlias = Annotated[int, Meta(ge=1, le=1_000, description="How many at most.")]
 Cursor: TypeAlias = Annotated[str, Meta(max_length=200, description="`nextCursor` of the page before.")]
 

@@ -7,6 +7,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from mainspring.api.schemas.common import (
+    Id,
+    Labels,
     Name,
     Request,
     Seconds,
@@ -26,6 +28,7 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import SECOND, Instant, Micros, format_duration, isoformat, parse_instant
 from mainspring.domain.job import Job, JobSpec, Overlap
+from mainspring.domain.labels import label_words, labels_of
 from mainspring.domain.rank import DEFAULT_PRIORITY
 from mainspring.domain.retry import MAX_RETRIES, RetryPolicy
 from mainspring.domain.run import MAX_NAME, About, Idempotency, JobRef, NewRun, RunPolicy, RunView
@@ -96,6 +99,8 @@ class JobFields(Request, omit_defaults=True):
     catch_up: Literal["none", "latest", "all"] | CatchUpIn | UnsetType = UNSET
     ordering_key: Annotated[str, Meta(max_length=MAX_NAME)] | UnsetType = UNSET
     """Runs of one key happen one at a time, in order."""
+    requires: Labels | UnsetType = UNSET
+    """Labels, such as `{"gpu": "a100"}`: only a worker that has all of them runs it."""
     guarantee: Literal["at-least-once", "at-most-once"] | UnsetType = UNSET
     owner: Annotated[str, Meta(max_length=MAX_NAME)] | UnsetType = UNSET
     tags: Tags | UnsetType = UNSET
@@ -106,6 +111,14 @@ class JobIn(JobFields, omit_defaults=True):
 
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | UnsetType = UNSET
     """Sent again with the same body it makes no second job. The header `Idempotency-Key` does the same."""
+    tenant: Name | UnsetType = UNSET
+
+
+class BroadcastIn(JobFields, omit_defaults=True):
+    """A one-off for every worker. Where a worker does not take its queue, it goes through the first that it takes."""
+
+    broadcast_id: Id | UnsetType = UNSET
+    """An id of your own, of the form of a run's. Sent again with the same one it makes no second run on any worker."""
     tenant: Name | UnsetType = UNSET
 
 
@@ -147,9 +160,14 @@ class JobOut(Wire):
     overlap: str | None = None
     catch_up: CatchUpIn | UnsetType = UNSET
     ordering_key: str | None = None
+    requires: dict[str, str] = {}
     guarantee: str | None = None
     owner: str | None = None
     tags: tuple[str, ...] = ()
+    parent_id: str | None = None
+    """Of a one-off: the run that made it."""
+    source: str | None = None
+    """Of a recurring job: the application or the file that declares it."""
     version: int | None = None
     updated_at: str | None = None
     next_fires: list[str] = []
@@ -162,6 +180,8 @@ def is_recurring(fields: JobFields) -> bool:
 
 def schedule_type_of(fields: JobFields) -> ScheduleType:
     given = fields.schedule_type
+    if fields.cron_expression is not UNSET and fields.every is not UNSET:
+        raise Invalid("every", "does not go with cronExpression", "one of them")
     found: ScheduleType = (
         "cron"
         if fields.cron_expression is not UNSET
@@ -232,6 +252,7 @@ def policy_of(fields: JobFields) -> RunPolicy:
         timeout=policy.timeout if fields.timeout is UNSET else micros_of(fields.timeout, "timeout"),
         guarantee="at-least-once" if fields.guarantee is UNSET else fields.guarantee,
         ordering_key="" if fields.ordering_key is UNSET else fields.ordering_key,
+        requires=() if fields.requires is UNSET else label_words("requires", fields.requires),
     )
 
 
@@ -363,7 +384,10 @@ def run_of_job(job: Job, run_id: RunId, payload: bytes | None, ref: JobRef, auth
 
 def fields_of(job: Job) -> JobFields:
     """What would make this job again."""
-    spec = job.spec
+    return fields_of_spec(job.spec, job.payload)
+
+
+def fields_of_spec(spec: JobSpec, payload: bytes) -> JobFields:
     schedule = spec.schedule
     policy = spec.policy
     cron = schedule if isinstance(schedule, CronSchedule) else None
@@ -371,7 +395,7 @@ def fields_of(job: Job) -> JobFields:
     return JobFields(
         name=spec.name,
         task=spec.task,
-        payload=msgspec.Raw(job.payload),
+        payload=msgspec.Raw(payload),
         schedule_type="cron" if cron is not None else "interval",
         schedule_time=time_of(schedule.start),
         end_time=time_of(schedule.end),
@@ -392,6 +416,7 @@ def fields_of(job: Job) -> JobFields:
         overlap=spec.overlap.value,
         catch_up=catch_up_out(spec.catch_up),
         ordering_key=policy.ordering_key,
+        requires=labels_of(policy.requires),
         guarantee=policy.guarantee,
         owner=spec.owner,
         tags=spec.tags,
@@ -460,9 +485,11 @@ def job_out(job: Job, *, payload: bool = True, warnings: list[str] | None = None
         overlap=spec.overlap.value,
         catch_up=catch_up_out(spec.catch_up),
         ordering_key=spec.policy.ordering_key or None,
+        requires=labels_of(spec.policy.requires),
         guarantee=spec.policy.guarantee,
         owner=spec.owner or None,
         tags=spec.tags,
+        source=spec.source or None,
         version=job.version,
         updated_at=isoformat(job.updated_at),
         next_fires=[isoformat(tick) for tick in job.next_fires()],
@@ -497,7 +524,9 @@ def one_off_out(run: RunView, *, warnings: list[str] | None = None) -> JobOut:
         deadline=None if run.deadline is None else format_duration(max(run.deadline - run.due, 0)),
         start_within=None if run.start_by is None else format_duration(max(run.start_by - run.due, 0)),
         ordering_key=run.policy.ordering_key or None,
+        requires=labels_of(run.policy.requires),
         guarantee=run.policy.guarantee,
+        parent_id=about.parent,
         owner=about.owner or None,
         tags=about.tags,
         updated_at=time_of(run.finished_at or run.started_at or run.queued_at or run.created_at),
@@ -506,7 +535,7 @@ def one_off_out(run: RunView, *, warnings: list[str] | None = None) -> JobOut:
     )
 
 
-def tenant_of(fields: JobIn, bound_to: str | None) -> str:
+def tenant_of(fields: JobIn | BroadcastIn, bound_to: str | None) -> str:
     """The tenant a job is made for. Whoever is bound to one cannot name another."""
     asked = None if fields.tenant is UNSET else fields.tenant
     if bound_to is None:

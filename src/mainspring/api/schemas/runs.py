@@ -61,6 +61,8 @@ class RunOut(Wire):
     progress_total: float | None = None
     progress_note: str | None = None
     replay_of: str | None = None
+    parent_id: str | None = None
+    """The run that made it."""
     fingerprint: str | None = None
     tags: tuple[str, ...] = ()
     owner: str | None = None
@@ -156,6 +158,7 @@ def run_out(run: RunView, *, attempts: list[AttemptView] | None = None) -> RunOu
         progress_total=None if progress is None else progress.total,
         progress_note=progress.note or None if progress is not None else None,
         replay_of=run.replay_of,
+        parent_id=about.parent if about is not None else None,
         fingerprint=run.fingerprint or None,
         tags=about.tags if about is not None else (),
         owner=about.owner or None if about is not None else None,

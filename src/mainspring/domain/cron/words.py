@@ -20,6 +20,39 @@ def describe(times: WallTimes) -> str:
     return clock if days == "every day" else f"{clock}, {days}"
 
 
+def describe_second(times: WallTimes) -> str:
+    return _values_words(bits(times.seconds), 60, "second")
+
+
+def describe_minute(times: WallTimes) -> str:
+    return _values_words(bits(times.minutes), 60, "minute")
+
+
+def describe_hour(times: WallTimes) -> str:
+    return _values_words(bits(times.hours), 24, "hour")
+
+
+def describe_day(times: WallTimes) -> str:
+    return _day_of_month_words(times) or "every day"
+
+
+def describe_month(times: WallTimes) -> str:
+    months = bits(times.months)
+    return "every month" if len(months) == 12 else _join([MONTH_WORDS[month] for month in months])
+
+
+def describe_weekday(times: WallTimes) -> str:
+    return _weekday_words(times) or "every day of the week"
+
+
+def _values_words(values: list[int], size: int, unit: str) -> str:
+    if every := _every(values, size, unit):
+        return every
+    if len(values) > 2 and values[-1] - values[0] == len(values) - 1:
+        return f"{unit}s {values[0]} to {values[-1]}"
+    return _listed(unit, values)
+
+
 def _time_words(times: WallTimes) -> tuple[str, bool]:
     """The words for the time of day, and whether they are a short list of exact times."""
     seconds, minutes, hours = bits(times.seconds), bits(times.minutes), bits(times.hours)
@@ -53,6 +86,9 @@ def _day_words(times: WallTimes) -> str:
     in_months = "" if len(months) == 12 else f" in {of_months}"
     weekdays = _weekday_words(times)
     numbers = _day_of_month_words(times)
+    if times.either_day and not (numbers and weekdays):
+        # One of the two lists every day, and either is enough.
+        return "every day" + in_months
     if numbers and weekdays:
         if times.either_day:
             return f"on {numbers} of {of_months} or {weekdays}{in_months}"
@@ -108,7 +144,7 @@ def _listed(unit: str, values: list[int]) -> str:
 def _every(values: list[int], size: int, unit: str) -> str:
     """``every 15 minutes`` if the values are evenly spread over the whole field from 0 on, or else nothing."""
     step = size // len(values)
-    if values != list(range(0, size, step)) or size % step:
+    if len(values) < 2 or values != list(range(0, size, step)) or size % step:
         return ""
     return f"every {unit}" if step == 1 else f"every {step} {unit}s"
 

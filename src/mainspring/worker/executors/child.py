@@ -4,7 +4,6 @@ Started by the worker as ``python -m mainspring.worker.executors.child module:at
 fork copies locks and database connections in whatever state they are.
 """
 
-import asyncio
 import importlib
 import os
 import socket
@@ -13,11 +12,11 @@ import threading
 from collections.abc import Mapping
 from functools import partial
 from queue import SimpleQueue
-from typing import cast
+from typing import NamedTuple, cast
 
 from mainspring.domain.run import HeldRun
+from mainspring.worker.capture import capture
 from mainspring.worker.executors.frames import (
-    Adopt,
     Begin,
     Ended,
     Finish,
@@ -27,17 +26,28 @@ from mainspring.worker.executors.frames import (
     Ready,
     Refused,
     Start,
+    Tells,
     decode_to_child,
     encode,
 )
+from mainspring.worker.executors.host import HostLoop
 from mainspring.worker.executors.interruption import Call
 from mainspring.worker.executors.lifeline import end_when_still, end_with_worker, leave_nobody_behind
 from mainspring.worker.handler import Adopter, AsyncHandler, Handler, HandlerSource
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.results import result_problem
+from mainspring.worker.telling import Telling, current
 from mainspring.worker.trace import describe
 
 _CHUNK = 256 * 1024
+#: What comes within these seconds is told together.
+_GATHER = 0.1
+
+
+class _Entry(NamedTuple):
+    start: Start
+    call: Call
+    telling: Telling[int]
 
 
 class Child:
@@ -47,12 +57,17 @@ class Child:
         self._line = line
         self._source = source
         self._sending = threading.Lock()
-        self._waiting: SimpleQueue[tuple[Start, Call]] = SimpleQueue()
-        self._calls: dict[int, tuple[Start, Call]] = {}
+        self._waiting: SimpleQueue[_Entry] = SimpleQueue()
+        self._calls: dict[int, _Entry] = {}
         self._threads = 0
         self._application: HandlerSource | None = None
         self._handlers: Mapping[str, Handler] = {}
         self._measures_memory = False
+        self.captures = False
+        self._host = HostLoop()
+        #: Attempts with something to tell. What is taken from one is sent before anybody else takes from it.
+        self._telling: SimpleQueue[Telling[int]] = SimpleQueue()
+        self._taking = threading.Lock()
 
     def serve(self) -> None:
         """Until the worker says that it is enough, or hangs up."""
@@ -63,16 +78,15 @@ class Child:
                     case Begin() as begin:
                         if not self._begin(begin):
                             return
-                    case Adopt(settings=settings):
-                        if isinstance(self._application, Adopter):
-                            self._application.adopt(settings)
                     case Start() as start:
                         self._start(start)
-                    case Interrupt(key=key, cancelled=cancelled):
+                    case Interrupt(key=key, cancelled=cancelled, why=why):
                         if (entry := self._calls.get(key)) is not None:
-                            entry[0].held.cancel_requested |= cancelled
-                            entry[1].interrupt()
+                            entry.start.held.cancel_requested |= cancelled
+                            entry.telling.stop = why
+                            entry.call.interrupt()
                     case Finish():
+                        self._close()
                         return
         leave_nobody_behind()
 
@@ -81,32 +95,50 @@ class Child:
         sys.path[:] = begin.path
         try:
             self._application = load(self._source)
+            if begin.adopts and isinstance(self._application, Adopter):
+                self._application.adopt(begin.adopts)
             self._handlers = self._application.handlers()
+            self.captures = begin.captures
+            if begin.captures:
+                capture.begin()
+            self._host.open(self._application)
         except BaseException as error:
             self._send(Refused(f"{self._source} could not be loaded in a child process:\n{describe(error)}"))
             return False
+        threading.Thread(target=self._keep_telling, name="mainspring telling", daemon=True).start()
         end_when_still(begin.lifeline, begin.silence)
         self._send(Ready())
         return True
 
+    def _close(self) -> None:
+        try:
+            self._host.close()
+        except BaseException as error:
+            sys.stderr.write(f"mainspring: what the application opened could not be closed:\n{describe(error)}\n")
+
     def _start(self, start: Start) -> None:
-        call = Call()
-        self._calls[start.key] = (start, call)
+        entry = _Entry(start, Call(), Telling(start.key, self, shows_life=True))
+        self._calls[start.key] = entry
         # The worker never sends more than it has threads for, so a thread is free or may be added.
         if len(self._calls) > self._threads:
             self._threads += 1
             threading.Thread(target=self._work, name=f"mainspring {self._threads}", daemon=True).start()
-        self._waiting.put((start, call))
+        self._waiting.put(entry)
 
     def _work(self) -> None:
         while True:
-            start, call = self._waiting.get()
-            result, error = call.run(partial(self._invoke, start.held))
-            if result is not None and (problem := result_problem(result)) is not None:
+            entry = self._waiting.get()
+            start = entry.start
+            current.set(entry.telling)
+            result, error = entry.call.run(partial(self._invoke, start.held))
+            current.set(None)
+            if result and (problem := result_problem(result)) is not None:
                 # Told here, so that a result of a gigabyte does not travel first.
                 result, error = None, problem
             memory = resident_bytes() if self._measures_memory else 0
             del self._calls[start.key]
+            entry.telling.close()
+            self._tell(entry.telling)
             self._send(Ended(start.key, result, error, memory))
 
     def _invoke(self, held: HeldRun) -> bytes | None:
@@ -115,8 +147,29 @@ class Child:
             raise LookupError(f"{self._source} has no handler for task {held.task!r} in a child process")
         if isinstance(handler, AsyncHandler):
             # On the loop in general, but this one runs alone because workers died of it.
-            return asyncio.run(handler.invoke(held))
+            return self._host.run(handler.invoke(held))
         return handler.invoke(held)
+
+    def wake(self, telling: Telling[int]) -> None:
+        self._telling.put(telling)
+
+    async def heard(self, telling: Telling[int]) -> None:
+        """As far as the worker."""
+        self._tell(telling)
+
+    def _keep_telling(self) -> None:
+        pause = threading.Event()
+        while True:
+            first = self._telling.get()
+            pause.wait(_GATHER)
+            self._tell(first)
+            for _ in range(self._telling.qsize()):
+                self._tell(self._telling.get())
+
+    def _tell(self, telling: Telling[int]) -> None:
+        with self._taking:
+            if telling.waiting:
+                self._send(Tells(telling.owner, telling.take()))
 
     def _send(self, message: FromChild) -> None:
         frame = encode(message)

@@ -8,10 +8,11 @@ from contextlib import suppress
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.runtime.log import get_logger
-from mainspring.worker.attempt import NEVER, Attempt, Stop
+from mainspring.worker.attempt import NEVER, Attempt
 from mainspring.worker.executors.lifeline import Lifeline
 from mainspring.worker.executors.process import ChildProcess
 from mainspring.worker.outcomes import Outcomes
+from mainspring.worker.telling import Ear, Telling
 
 _log = get_logger("mainspring.children")
 
@@ -41,6 +42,8 @@ class ChildPool:
         silence: int,
         watch: Callable[[Micros], None],
         check_lease: Callable[[], None],
+        ear: Ear[Attempt],
+        captures: bool,
         start_timeout: Micros,
         patience: Micros,
         kill_grace: Micros,
@@ -57,6 +60,8 @@ class ChildPool:
         self._silence = silence
         self._watch = watch
         self._check_lease = check_lease
+        self._ear = ear
+        self._captures = captures
         self._start_timeout = start_timeout
         self._patience = patience
         self._kill_grace = kill_grace
@@ -93,7 +98,7 @@ class ChildPool:
     def stop(self, attempt: Attempt) -> None:
         child = self._where.get(attempt)
         if child is not None and attempt.begun:
-            child.interrupt(attempt, cancelled=attempt.stop is Stop.CANCEL)
+            child.interrupt(attempt)
         elif child is not None:
             del self._where[attempt]
             child.forget(attempt)
@@ -168,11 +173,11 @@ class ChildPool:
             lifeline=self._lifeline,
             silence=self._silence,
             measures_memory=self._recycle_memory_bytes is not None,
+            adopts=self._adopts,
+            captures=self._captures,
             clock=self._clock,
             owner=self,
         )
-        if self._adopts:
-            child.adopt(self._adopts)
         self._children.add(child)
         self._all_gone.clear()
         self._watch(child.started_at + self._start_timeout)
@@ -181,6 +186,7 @@ class ChildPool:
     def begin(self, attempt: Attempt) -> None:
         """A child is about to call its handler."""
         attempt.begun = True
+        attempt.telling = Telling(attempt, self._ear)
         attempt.until = self._clock.monotonic() + attempt.duration
         self._watch(attempt.until)
 

@@ -13,6 +13,7 @@ from mainspring.worker.executors.threads import ThreadExecutor
 from mainspring.worker.handler import SyncHandler
 from mainspring.worker.outcomes import Outcomes
 from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.telling import Ear
 
 _log = get_logger("mainspring.children")
 
@@ -27,6 +28,7 @@ class Crew:
         outcomes: Outcomes,
         watch: Callable[[Micros], None],
         check_lease: Callable[[], None],
+        ear: Ear[Attempt],
         source: str | None,
     ) -> None:
         self.source = source
@@ -35,7 +37,8 @@ class Crew:
         self._outcomes = outcomes
         self._watch = watch
         self._check_lease = check_lease
-        self._threads = ThreadExecutor(outcomes)
+        self._ear = ear
+        self._threads = ThreadExecutor(outcomes, ear)
         self._lifeline: Lifeline | None = None
         self._pools: dict[str, ChildPool] = {}
         self._warned = False
@@ -111,6 +114,8 @@ class Crew:
             silence=-(-(self._settings.lease - self._settings.lease_margin) // SECOND),
             watch=self._watch,
             check_lease=self._check_lease,
+            ear=self._ear,
+            captures=self._settings.capture_logs,
             start_timeout=children.start_timeout,
             patience=children.patience,
             kill_grace=self._settings.kill_grace,

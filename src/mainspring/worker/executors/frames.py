@@ -5,6 +5,7 @@ from typing import TypeAlias
 import msgspec
 
 from mainspring.domain.run import HeldRun
+from mainspring.worker.telling import Told
 
 _LENGTH = 4
 
@@ -19,12 +20,10 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     #: The descriptor of the lifeline, and how many seconds it may be still.
     lifeline: int
     silence: int
-
-
-class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
-    """What the application is told about its worker, before anything starts."""
-
-    settings: bytes
+    #: What the application is told about its worker, before anything starts.
+    adopts: bytes
+    #: Catch what handlers print and log.
+    captures: bool
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -39,6 +38,7 @@ class Interrupt(msgspec.Struct, frozen=True, tag="interrupt"):
 
     key: int
     cancelled: bool
+    why: str
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
@@ -55,6 +55,13 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     error: str
 
 
+class Tells(msgspec.Struct, frozen=True, tag="tells"):
+    """One that runs shows life, and may have something to tell."""
+
+    key: int
+    told: Told
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """One has ended."""
 
@@ -64,8 +71,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     memory: int
 
 
-ToChild: TypeAlias = Begin | Adopt | Start | Interrupt | Finish
-FromChild: TypeAlias = Ready | Refused | Ended
+ToChild: TypeAlias = Begin | Start | Interrupt | Finish
+FromChild: TypeAlias = Ready | Refused | Tells | Ended
 
 _encoder = msgspec.msgpack.Encoder()
 _to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)

@@ -6,14 +6,16 @@ from collections.abc import Callable, Coroutine
 from mainspring.domain.run import HeldRun
 from mainspring.worker.attempt import Attempt
 from mainspring.worker.outcomes import Outcomes
+from mainspring.worker.telling import Ear, Telling, current
 from mainspring.worker.trace import describe
 
 
 class LoopExecutor:
     """A task gives every attempt its own context variables and a handle to cancel it by; there is nothing else."""
 
-    def __init__(self, outcomes: Outcomes) -> None:
+    def __init__(self, outcomes: Outcomes, ear: Ear[Attempt]) -> None:
         self._outcomes = outcomes
+        self._ear = ear
 
     def start(self, attempt: Attempt, invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]) -> None:
         attempt.executor = self
@@ -35,6 +37,8 @@ class LoopExecutor:
             self._outcomes.failed(attempt, "stopped before it began")
             return
         attempt.begun = True
+        attempt.telling = telling = Telling(attempt, self._ear)
+        current.set(telling)
         try:
             result = await invoke(attempt.held)
         except BaseException as error:

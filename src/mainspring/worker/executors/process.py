@@ -12,9 +12,19 @@ from typing import Protocol
 
 from mainspring.domain.instant import Micros
 from mainspring.ports.clock import Clock
-from mainspring.worker.attempt import Attempt
+from mainspring.worker.attempt import Attempt, Stop
 from mainspring.worker.executors.channel import Channel
-from mainspring.worker.executors.frames import Adopt, Begin, Ended, Finish, FromChild, Interrupt, Ready, Refused, Start
+from mainspring.worker.executors.frames import (
+    Begin,
+    Ended,
+    Finish,
+    FromChild,
+    Interrupt,
+    Ready,
+    Refused,
+    Start,
+    Tells,
+)
 from mainspring.worker.executors.lifeline import Lifeline
 
 _PROGRAM = "mainspring.worker.executors.child"
@@ -40,6 +50,8 @@ class ChildProcess:
         lifeline: Lifeline,
         silence: int,
         measures_memory: bool,
+        adopts: bytes,
+        captures: bool,
         clock: Clock,
         owner: Owner,
     ) -> None:
@@ -87,7 +99,7 @@ class ChildProcess:
             os.close(read_end)
         self.pid = self._process.pid
         self._channel = Channel(ours, self._heard, self._hung_up)
-        self._channel.send(Begin(list(sys.path), measures_memory, lifeline.fileno(), silence))
+        self._channel.send(Begin(list(sys.path), measures_memory, lifeline.fileno(), silence, adopts, captures))
         threading.Thread(target=self._await_exit, name=f"mainspring child {self.pid}", daemon=True).start()
 
     @property
@@ -109,10 +121,6 @@ class ChildProcess:
         """Attempts that wait until it is ready."""
         return list(self._backlog)
 
-    def adopt(self, settings: bytes) -> None:
-        """Tell the application there what its worker was started with."""
-        self._channel.send(Adopt(settings))
-
     def give(self, attempt: Attempt) -> None:
         self.given += 1
         if self.ready:
@@ -124,9 +132,10 @@ class ChildProcess:
         """One that has not begun is not wanted any more."""
         del self._backlog[attempt]
 
-    def interrupt(self, attempt: Attempt, *, cancelled: bool) -> None:
+    def interrupt(self, attempt: Attempt) -> None:
         self._interrupted.add(attempt)
-        self._channel.send(Interrupt(self._keys[attempt], cancelled))
+        why = "" if attempt.stop is None else attempt.stop.value
+        self._channel.send(Interrupt(self._keys[attempt], attempt.stop is Stop.CANCEL, why))
 
     def finish(self) -> None:
         """Let it exit by itself."""
@@ -160,6 +169,10 @@ class ChildProcess:
                     self._begin(attempt)
             case Refused(error=error):
                 self.refuse(error)
+            case Tells(key=key, told=told):
+                teller = self._running.get(key)
+                if teller is not None and teller.telling is not None:
+                    teller.telling.tell(told)
             case Ended(key=key, result=result, error=error, memory=memory):
                 attempt = self._running.pop(key)
                 del self._keys[attempt]

@@ -7,18 +7,21 @@ from mainspring.worker.attempt import Attempt
 from mainspring.worker.executors.interruption import Call, Ending
 from mainspring.worker.handler import SyncHandler
 from mainspring.worker.outcomes import Outcomes
+from mainspring.worker.telling import Ear, Telling, current
 
 
 class ThreadExecutor:
     """A thread cannot be killed: one that does not stop keeps its slot until it ends. A child process is safer."""
 
-    def __init__(self, outcomes: Outcomes) -> None:
+    def __init__(self, outcomes: Outcomes, ear: Ear[Attempt]) -> None:
         self._outcomes = outcomes
+        self._ear = ear
         self._calls: dict[Attempt, Call] = {}
 
     def start(self, attempt: Attempt, handler: SyncHandler) -> None:
         attempt.executor = self
         attempt.begun = True
+        attempt.telling = Telling(attempt, self._ear)
         call = self._calls[attempt] = Call()
         thread = threading.Thread(
             target=self._run,
@@ -37,6 +40,8 @@ class ThreadExecutor:
         self.stop(attempt)
 
     def _run(self, loop: asyncio.AbstractEventLoop, attempt: Attempt, call: Call, handler: SyncHandler) -> None:
+        # A thread begins with no context variables; these are its own.
+        current.set(attempt.telling)
         ending = call.run(lambda: handler.invoke(attempt.held))
         try:
             loop.call_soon_threadsafe(self._ended, attempt, ending)

@@ -13,12 +13,13 @@ from mainspring.adapters.store.memory.rows import JobRow, RunRow, SessionRow
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import JobId, RunId, SessionId, made_at
-from mainspring.domain.instant import Instant
+from mainspring.domain.instant import MINUTE, Instant
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.run import HeldRun, Progress, RunState, RunView
 from mainspring.ports.catalog import (
     LOG_CUT,
     LOOKED_AT,
+    Checkpoint,
     DeadGroup,
     JobFilter,
     JobVersion,
@@ -55,7 +56,7 @@ class MemoryCatalog:
         row = self._tables.runs.get(run)
         if row is None or row.state is not RunState.QUEUED:
             return None
-        return min(bisect_left(self._tables.ready[row.queue].entries, (row.rank, row.id)), COUNTED)
+        return min(bisect_left(self._tables.ready[row.queue][row.lane].entries, (row.rank, row.id)), COUNTED)
 
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
         rows = _newest_first(self._tables.jobs.values(), wanted, after)
@@ -106,6 +107,14 @@ class MemoryCatalog:
                     sums[name] = max(sums[name], number) if name.endswith("_most") else sums[name] + number
         return [Minute(at=at, queue=queue, **figures) for (at, queue), figures in sorted(merged.items())]
 
+    async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
+        counts: Counter[Instant] = Counter()
+        for index in self._tables.scheduled:
+            for due, run in index.entries:
+                if since <= due < until and tenant in (None, self._tables.runs[RunId(run)].tenant):
+                    counts[due - due % MINUTE] += 1
+        return sorted(counts.items())
+
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
         groups: dict[tuple[str, str], list[RunRow]] = {}
         for run in _newest_first(self._tables.runs.values(), wanted, None):
@@ -144,6 +153,16 @@ class MemoryReports:
                 run = self._running(report.run, report.fence)
                 if run is not None:
                     run.progress = Progress(done=report.done, total=report.total, note=report.note, at=now)
+                answers.append(run is not None)
+            return answers
+
+    async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
+        with self._tables.transaction():
+            answers = []
+            for checkpoint in checkpoints:
+                run = self._running(checkpoint.run, checkpoint.fence)
+                if run is not None:
+                    run.checkpoint = checkpoint.state
                 answers.append(run is not None)
             return answers
 
@@ -219,6 +238,7 @@ def _is_wanted_job(job: JobRow, wanted: JobFilter) -> bool:
         and wanted.task in ("", spec.task)
         and wanted.queue in ("", spec.queue)
         and (not wanted.tag or wanted.tag in spec.tags)
+        and wanted.source in ("", spec.source)
         and _says(wanted.text, spec.name, spec.task, job.id)
     )
 
@@ -256,6 +276,7 @@ def _session_view(row: SessionRow, running: int, shards: int) -> SessionView:
         serves=row.serves,
         queues=row.queues,
         tasks=row.tasks,
+        labels=row.labels,
         running=running,
         draining=row.draining,
         shards=shards,

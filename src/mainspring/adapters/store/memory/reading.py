@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.ids import JobId, RunId
@@ -43,8 +43,8 @@ class MemoryReading:
         held = (tables.runs[run] for runs in tables.held.values() for run in runs)
         running = Counter(run.queue for run in held if tenant in (None, run.tenant))
         dues: defaultdict[str, list[Instant]] = defaultdict(list)
-        for queue, index in tables.ready.items():
-            for _, row in index.entries:
+        for queue, lanes in tables.ready.items():
+            for _, row in chain.from_iterable(index.entries for index in lanes.values()):
                 run = tables.runs[RunId(row)]
                 if tenant in (None, run.tenant):
                     dues[queue].append(run.due)

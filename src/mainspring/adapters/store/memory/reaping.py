@@ -1,13 +1,14 @@
 """What is taken away from those who do not answer, and what is forgotten."""
 
+from collections.abc import Iterator
 from itertools import chain, islice
 
 from mainspring.adapters.store.memory.rows import RunRow
 from mainspring.adapters.store.memory.tables import Tables, blocked_first
 from mainspring.domain.fingerprint import fingerprint_of
-from mainspring.domain.ids import RunId
+from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import Micros
-from mainspring.domain.run import HeldRun, RunState
+from mainspring.domain.run import WORKER_LEFT, HeldRun, RunState
 from mainspring.ports.store import KEYS_KEPT, Retention
 
 
@@ -39,14 +40,27 @@ class MemoryReaping:
             rows = (tables.runs[RunId(row)] for _, row in passed)
             late = (run for run in rows if run.state is not RunState.RUNNING)
             missed = (run for run in late if run.start_missed(now) or run.deadline_missed(now))
-            # A run can have missed both.
-            expired = {run.id: run for run in islice(missed, limit)}
+            # A run can have missed both, and its worker may have left as well.
+            expired = {run.id: run for run in islice(chain(self._left_behind(), missed), limit)}
             for run in blocked_first(expired.values()):
-                if run.start_missed(now):
+                if run.target is not None and self._is_gone(run.target):
+                    tables.end(run, RunState.SKIPPED, WORKER_LEFT)
+                elif run.start_missed(now):
                     tables.end(run, RunState.SKIPPED, "expired")
                 else:
                     tables.end(run, RunState.FAILED, "deadline", fingerprint=fingerprint_of("deadline", ""))
             return len(expired)
+
+    def _left_behind(self) -> Iterator[RunRow]:
+        """What was for one worker that has gone. What still runs there is lost first."""
+        tables = self._tables
+        for target, runs in tables.targeted.items():
+            if self._is_gone(target):
+                yield from (row for run in runs if (row := tables.runs[run]).state is not RunState.RUNNING)
+
+    def _is_gone(self, session: SessionId) -> bool:
+        row = self._tables.sessions.get(session)
+        return row is None or row.dead
 
     async def sweep(self, limit: int) -> int:
         tables = self._tables

@@ -2,14 +2,18 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from mainspring.domain.ids import JobId, RunId, SessionId, shard_of
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry
+from mainspring.domain.labels import has_all
 from mainspring.domain.run import About, HeldRun, Progress, RunPolicy, RunState, RunView
+
+#: What the runs of a line require, or the one session that may take them.
+Lane: TypeAlias = tuple[str, ...] | SessionId
 
 
 class Index:
@@ -79,6 +83,8 @@ class RunRow(msgspec.Struct, kw_only=True):
     #: Caught up on: queues behind live work of its priority.
     late: bool = False
     replay_of: RunId | None = None
+    #: The one session that may run it.
+    target: SessionId | None = None
     reason: str = ""
     finished_at: Instant | None = None
     result: bytes | None = None
@@ -89,6 +95,8 @@ class RunRow(msgspec.Struct, kw_only=True):
     last_session: SessionId | None = None
     executor: str = ""
     progress: Progress | None = None
+    #: What its attempts want the next one to know.
+    checkpoint: bytes | None = None
     #: Of a failed run.
     fingerprint: str = ""
     #: A failed run that was replayed or discarded: no dead letter any more.
@@ -97,6 +105,10 @@ class RunRow(msgspec.Struct, kw_only=True):
     @property
     def shard(self) -> int:
         return shard_of(self.id)
+
+    @property
+    def lane(self) -> Lane:
+        return self.policy.requires if self.target is None else self.target
 
     @property
     def dead(self) -> bool:
@@ -130,6 +142,7 @@ class RunRow(msgspec.Struct, kw_only=True):
             scheduled_at=self.scheduled_at,
             lets_go=self.gate is not None or self.paces_job,
             cancel_requested=self.cancel_at is not None,
+            state=self.checkpoint,
         )
 
     def shown_state(self) -> RunState:
@@ -169,6 +182,7 @@ class RunRow(msgspec.Struct, kw_only=True):
             replay_of=self.replay_of,
             progress=self.progress,
             fingerprint=self.fingerprint,
+            target=self.target,
             payload=self.payload if with_payload else None,
         )
 
@@ -224,6 +238,7 @@ class SessionRow(msgspec.Struct, kw_only=True):
     datacenter: str = ""
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     lease: Micros = 0
     owner: str = ""
     serves: str = ""
@@ -236,6 +251,9 @@ class SessionRow(msgspec.Struct, kw_only=True):
 
     def alive(self, now: Instant) -> bool:
         return not self.dead and not self.expired(now)
+
+    def may_take(self, lane: Lane) -> bool:
+        return has_all(self.labels, lane) if isinstance(lane, tuple) else lane == self.id
 
 
 class UsedKey(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from mainspring.adapters.store.memory.submissions import MemorySubmissions
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.adapters.store.memory.workforce import MemoryWorkforce
 from mainspring.adapters.store.seen import Seen
+from mainspring.domain.instant import Instant
 from mainspring.ports.catalog import Reads
 from mainspring.ports.clock import Clock
 
@@ -42,6 +43,13 @@ class MemoryStore(
 
     async def close(self) -> None:
         """What it holds goes with the object."""
+
+    def next_change(self) -> Instant | None:
+        """When something here comes due by itself, or has and was not dealt with; None: never.
+
+        A clock that jumps may jump there: up to then nobody who looks finds anything new.
+        """
+        return self._tables.next_change()
 
     def seen_by(self, tenant: str | None) -> Reads:
         return self if tenant is None else Seen(self, tenant)

@@ -247,5 +247,6 @@ def _row(run: NewRun, now: Instant) -> RunRow:
         scheduled_at=None if run.job is None else run.job.scheduled_at,
         late=run.job is not None and run.job.kind == "backfill",
         replay_of=run.replay_of,
+        target=run.target,
         about=run.about,
     )

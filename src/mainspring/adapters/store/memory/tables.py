@@ -4,12 +4,14 @@ import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from mainspring.adapters.store.memory.rows import (
     Change,
     Gate,
     Index,
     JobRow,
+    Lane,
     Ledger,
     RunRow,
     SessionRow,
@@ -46,8 +48,10 @@ class Tables:
 
         self.runs: dict[RunId, RunRow] = {}
         self.attempts: defaultdict[RunId, list[AttemptView]] = defaultdict(list)
-        #: Queued, by queue and rank.
-        self.ready: defaultdict[str, Index] = defaultdict(Index)
+        #: Queued, by queue, lane and rank.
+        self.ready: defaultdict[str, defaultdict[Lane, Index]] = defaultdict(lambda: defaultdict(Index))
+        #: Not ended, by the one session that may run them.
+        self.targeted: defaultdict[SessionId, dict[RunId, None]] = defaultdict(dict)
         #: Scheduled, by shard and due time.
         self.scheduled = [Index() for _ in range(shards)]
         #: Running, by session.
@@ -148,6 +152,8 @@ class Tables:
         self._watch_limits(run)
         if run.job_id is not None:
             self.active[run.job_id][run.id] = None
+        if run.target is not None:
+            self.targeted[run.target][run.id] = None
         self.note("run.submitted", run)
         if run.due <= self.now:
             self._admit(run)
@@ -212,6 +218,10 @@ class Tables:
         run.fingerprint = fingerprint
         run.finished_at = self.now
         self._watch_limits(run, watch=False)
+        if run.target is not None:
+            self.targeted[run.target].pop(run.id)
+            if not self.targeted[run.target]:
+                del self.targeted[run.target]
         (self.succeeded if state is RunState.SUCCEEDED else self.unsuccessful).append(run.id)
         self.note(f"run.{state.value}", run)
         if run.job_id is not None:
@@ -317,7 +327,7 @@ class Tables:
         run.state = RunState.QUEUED
         run.rank = rank
         run.queued_at = self.now
-        self.ready[run.queue].add(rank, run.id)
+        self.ready[run.queue][run.lane].add(rank, run.id)
 
     def _leave(self, run: RunRow) -> None:
         """Out of the index of its state."""
@@ -328,7 +338,10 @@ class Tables:
                 assert run.gate is not None
                 self.gates[run.gate].line.remove(run.due, run.id)
             case RunState.QUEUED:
-                self.ready[run.queue].remove(run.rank, run.id)
+                lanes = self.ready[run.queue]
+                lanes[run.lane].remove(run.rank, run.id)
+                if not lanes[run.lane]:
+                    del lanes[run.lane]
             case RunState.RUNNING:
                 assert run.session is not None
                 self.held[run.session].pop(run.id, None)
@@ -489,6 +502,21 @@ class Tables:
         if self.live_session(owner) is None:
             return []
         return [shard for shard in set(shards) if 0 <= shard < self.shards and self.owners[shard].owner == owner]
+
+    def next_change(self) -> Instant | None:
+        """The earliest moment at which time alone makes somebody's look worth while."""
+        moments = [index.entries[0][0] for index in (*self.scheduled, *self.due_jobs) if index.entries]
+        limited = ((limit, self.runs[RunId(row)]) for limit, row in self.start_bys.entries)
+        moments += islice((limit + 1 for limit, run in limited if run.attempt == 0), 1)
+        limited = ((limit, self.runs[RunId(row)]) for limit, row in self.deadlines.entries)
+        moments += islice((limit for limit, run in limited if run.state is not RunState.RUNNING), 1)
+        for session, runs in self.held.items():
+            if runs:
+                row = self.sessions[session]
+                moments.append(self.now if row.dead else row.lease_until + 1)
+                for run in map(self.runs.__getitem__, runs):
+                    moments.append(run.attempt_until if run.cancel_at is None else run.cancel_at)
+        return min(moments, default=None)
 
     def check_shard(self, identifier: str) -> None:
         # Nobody would ever look at a shard that the store does not have.

@@ -1,6 +1,7 @@
 """What workers ask for: a session, runs to start, and an end to what they started."""
 
 from collections.abc import Collection, Sequence
+from heapq import merge
 from typing import assert_never
 
 from mainspring.adapters.store.memory.rows import RunRow, SessionRow
@@ -27,6 +28,7 @@ class MemoryWorkforce:
                 datacenter=session.datacenter,
                 queues=session.queues,
                 tasks=session.tasks,
+                labels=session.labels,
                 lease=session.ttl,
                 owner=session.owner,
                 serves=session.serves,
@@ -60,12 +62,12 @@ class MemoryWorkforce:
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
         tables = self._tables
         with tables.transaction() as now:
-            claimer = tables.live_session(session)
-            if claimer is None or claimer.draining:
+            claimant = tables.live_session(session)
+            if claimant is None or claimant.draining:
                 return []
             chosen: list[RunRow] = []
             for want in wants:
-                found = self._best(want, now)
+                found = self._best(claimant, want, now)
                 if found:
                     fence = chosen[0].fence if chosen else tables.next_fence()
                     for run in found:
@@ -73,11 +75,12 @@ class MemoryWorkforce:
                     chosen += found
             return [run.held() for run in chosen]
 
-    def _best(self, want: Want, now: Instant) -> list[RunRow]:
+    def _best(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
         tables = self._tables
         best: list[RunRow] = []
         room: dict[str, int] = {}
-        for _, row in tables.ready[want.queue].entries:
+        lines = (index.entries for lane, index in tables.ready[want.queue].items() if claimant.may_take(lane))
+        for _, row in merge(*lines):
             if len(best) >= want.limit:
                 break
             run = tables.runs[RunId(row)]

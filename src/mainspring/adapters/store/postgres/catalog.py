@@ -25,6 +25,7 @@ from mainspring.domain.run import ENDED, HeldRun, RunState, RunView
 from mainspring.ports.catalog import (
     LOG_CUT,
     LOOKED_AT,
+    Checkpoint,
     DeadGroup,
     JobFilter,
     JobVersion,
@@ -309,6 +310,13 @@ class Catalog(Reading):
         ]
         return sorted(minutes, key=lambda minute: (minute.at, minute.queue))
 
+    async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
+        number = None if tenant is None else await self._names.find(Kind.TENANT, tenant)
+        if tenant is not None and number is None:
+            return []
+        rows = await self._db.fetch("due_by_minute", list(range(self.shards)), number, since, until)
+        return [(row["minute"], row["runs"]) for row in rows]
+
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
         wanted = msgspec.structs.replace(wanted, dead=True)
         sources = await self._sources(msgspec.structs.replace(wanted, tag=""))
@@ -388,6 +396,18 @@ class Catalog(Reading):
 
         return await self._db.transaction(work) if progress else []
 
+    async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
+        async def work(connection: Connection) -> list[bool]:
+            under_way = await self._under_way(connection, [checkpoint.run for checkpoint in checkpoints])
+            heard = [(checkpoint.run, checkpoint.fence) in under_way for checkpoint in checkpoints]
+            last = {one.run: one for one, is_heard in zip(checkpoints, heard, strict=True) if is_heard}
+            if last:
+                rows = [(run, under_way[run, one.fence].tenant, one.state) for run, one in last.items()]
+                await connection.execute(self._db.sql["save_checkpoints"], *zip(*rows, strict=True))
+            return heard
+
+        return await self._db.transaction(work) if checkpoints else []
+
     async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
         async def work(connection: Connection) -> list[bool]:
             under_way = await self._under_way(connection, [line.run for line in lines])
@@ -425,6 +445,7 @@ def _session(row: asyncpg.Record) -> SessionView:
         serves=row["serves"],
         queues=tuple(row["queues"]),
         tasks=tuple(row["tasks"]),
+        labels=tuple(row["labels"]),
         running=row["running"],
         draining=row["draining"],
         shards=row["shards"],
@@ -487,6 +508,7 @@ def _is_wanted_job(job: Job, wanted: JobFilter) -> bool:
         and wanted.task in ("", spec.task)
         and wanted.queue in ("", spec.queue)
         and (not wanted.tag or wanted.tag in spec.tags)
+        and wanted.source in ("", spec.source)
         and _says(wanted.text, spec.name, spec.task, job.id)
     )
 

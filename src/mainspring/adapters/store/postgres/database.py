@@ -172,7 +172,7 @@ class Database(Statements):
                 min_size=1,
                 max_size=self._connections,
                 max_inactive_connection_lifetime=300,
-                init=_prepare_connection,
+                init=prepare_connection,
                 reset=_keep_as_it_is,
                 timeout=5,
                 command_timeout=15,
@@ -273,7 +273,7 @@ def _is_closed(connection: Connection) -> bool:
         return True
 
 
-async def _prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+async def prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
     # Ids are 32 hexadecimal digits here and 16 bytes there; both directions are one call in C.
     await connection.set_type_codec(
         "uuid", schema="pg_catalog", encoder=bytes.fromhex, decoder=bytes.hex, format="binary"

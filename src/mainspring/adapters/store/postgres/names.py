@@ -1,4 +1,4 @@
-"""Tenants, tasks and queues by number: live rows carry integers, and each process remembers the names."""
+"""Tenants, tasks, queues and sets of labels by number: rows carry integers, and each process remembers the names."""
 
 from collections.abc import Iterable
 from enum import IntEnum
@@ -10,6 +10,8 @@ class Kind(IntEnum):
     TENANT = 1
     TASK = 2
     QUEUE = 3
+    #: What runs require: words in order, with a comma between them.
+    LABELS = 4
 
 
 class Names:
@@ -27,6 +29,9 @@ class Names:
             names = sorted(name for of, name in missing if of is kind)
             if names:
                 await self._database.execute("intern", int(kind), names)
+                if kind is Kind.LABELS:
+                    # Before anything that requires them is made: whoever has them will look for it.
+                    await self._database.execute("widen_lanes", None)
         await self._load()
 
     def number(self, kind: Kind, name: str) -> int:

@@ -21,6 +21,7 @@ from mainspring.adapters.store.postgres.rows import (
     decode_spec,
     encode_about,
     gate_of,
+    set_of_labels,
 )
 from mainspring.domain.ids import JobId, RunId, SessionId, made_at, shard_of
 from mainspring.domain.instant import DAY, Instant
@@ -37,7 +38,8 @@ _LOOKS = 3
 
 class Operations(Jobs):
     async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
-        await self._names.number_all([(Kind.TASK, run.task), (Kind.QUEUE, run.queue)])
+        labels = [(Kind.LABELS, set_of_labels(run.policy.requires))] if run.policy.requires else []
+        await self._names.number_all([(Kind.TASK, run.task), (Kind.QUEUE, run.queue), *labels])
         tenant = await self._names.find(Kind.TENANT, run.tenant)
         if tenant is None:
             return None
@@ -148,6 +150,8 @@ class Operations(Jobs):
             None,
             row["replay_of"],
             SUBMITTED,
+            self._lane(run.policy, row["target"]),
+            row["target"],
         )
         if state is RunState.QUEUED:
             queued_at: Instant = row["now"] if row["queued_at"] is None else row["queued_at"]

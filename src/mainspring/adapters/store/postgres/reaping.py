@@ -92,6 +92,7 @@ class Reaping(Workforce, Reading):
             ("body", "id", "b.bucket = -1 AND "),
             ("label", "id", "b.bucket = -1 AND "),
             ("progress", "run_id", ""),
+            ("checkpoint", "run_id", ""),
             ("dead_letter", "run_id", ""),
         ):
             these = f"SELECT h.id FROM {schema}.{history} h JOIN {schema}.{table} b ON {where}b.{column} = h.id"

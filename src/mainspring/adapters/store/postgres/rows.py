@@ -152,6 +152,8 @@ def held_runs(
             scheduled_at=row["scheduled_at"],
             lets_go=row["gate"] is not None or row["origin"] == TICK_OF_DELAY,
             cancel_requested=row["cancel_at"] is not None,
+            # Only of what was claimed.
+            state=row.get("checkpoint"),
         )
 
     held, unreadable = read_rows(rows, held_run)
@@ -168,6 +170,11 @@ def origin_of(run: NewRun) -> int:
     if run.job is None:
         return SUBMITTED
     return BACKFILL if run.job.kind == "backfill" else MANUAL
+
+
+def set_of_labels(requires: tuple[str, ...]) -> str:
+    """The name of a lane."""
+    return ",".join(requires)
 
 
 def encode_about(about: About | None) -> bytes | None:
@@ -213,6 +220,7 @@ def run_view(row: asyncpg.Record, names: Names, policies: Policies) -> RunView:
         replay_of=row["replay_of"],
         progress=_progress(row),
         fingerprint=row["fingerprint"] or "",
+        target=row["target"],
         payload=row["payload"],
     )
 

@@ -15,6 +15,7 @@ from mainspring.adapters.store.postgres.rows import (
     gate_of_job,
     job_of,
     readable_jobs,
+    set_of_labels,
 )
 from mainspring.adapters.store.postgres.submissions import Submissions
 from mainspring.domain.ids import RunId, SessionId
@@ -85,9 +86,7 @@ class Staging(Submissions):
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
         if not fires:
             return []
-        await self._names.number_all(
-            pair for fire in fires for pair in ((Kind.QUEUE, fire.job.spec.queue), (Kind.TENANT, fire.job.tenant))
-        )
+        await self._names.number_all(_names_of(fires))
         await self._partitions.make_ledger({tick.scheduled_at // DAY for fire in fires for tick in fire.ticks})
         free = [fire for fire in fires if gate_of_job(fire.job) is None]
         answers: dict[str, Fired] = {}
@@ -127,7 +126,7 @@ class Staging(Submissions):
             [fire.job.spec.overlap is Overlap.SKIP for fire in fires],
         ]
         rows = list(chain.from_iterable(self._tick_rows(fire) for fire in fires))
-        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(18)]
+        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(19)]
         return [*jobs, *columns, [_last_tick(fire) for fire in fires]]
 
     def _tick_rows(self, fire: Fire) -> list[tuple[object, ...]]:
@@ -135,6 +134,7 @@ class Staging(Submissions):
         spec = job.spec
         tenant = self._names.number(Kind.TENANT, job.tenant)
         queue = self._names.number(Kind.QUEUE, spec.queue)
+        lane = self._lane(spec.policy)
         body = version_body_id(job.id, job.version)
         origin = TICK if spec.fixed_delay is None else TICK_OF_DELAY
         return [
@@ -157,6 +157,7 @@ class Staging(Submissions):
                 None if spec.deadline is None else tick.due + spec.deadline,
                 body,
                 origin,
+                lane,
             )
             for tick in fire.ticks
         ]
@@ -250,6 +251,8 @@ class Staging(Submissions):
                 row[16],
                 None,
                 row[17],
+                row[18],
+                None,
             )
             if state is RunState.QUEUED:
                 queued = (*common, rank_of(now, job.spec.priority, late=tick.late), None)
@@ -259,6 +262,16 @@ class Staging(Submissions):
                 await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
         tenant = self._names.number(Kind.TENANT, job.tenant)
         await self._tell(connection, "run.submitted", [(RunId(str(tick.run_id)), tenant) for tick, _ in made])
+
+
+def _names_of(fires: Sequence[Fire]) -> set[tuple[Kind, str]]:
+    wanted: set[tuple[Kind, str]] = set()
+    for fire in fires:
+        spec = fire.job.spec
+        wanted |= {(Kind.QUEUE, spec.queue), (Kind.TENANT, fire.job.tenant)}
+        if spec.policy.requires:
+            wanted.add((Kind.LABELS, set_of_labels(spec.policy.requires)))
+    return wanted
 
 
 def _last_tick(fire: Fire) -> Instant:

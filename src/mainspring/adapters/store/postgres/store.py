@@ -1,5 +1,7 @@
 """The store on PostgreSQL: an ordinary role, its own schema, no extension."""
 
+import asyncio
+
 from mainspring.adapters.store.postgres import schema as schemas
 from mainspring.adapters.store.postgres.access import Access
 from mainspring.adapters.store.postgres.catalog import Catalog
@@ -11,6 +13,7 @@ from mainspring.adapters.store.postgres.partitions import Partitions, day_of
 from mainspring.adapters.store.postgres.reaping import Reaping
 from mainspring.adapters.store.postgres.rows import Policies
 from mainspring.adapters.store.postgres.seen import Seen
+from mainspring.adapters.store.postgres.transactions import LateStatements, Transactions
 from mainspring.adapters.store.postgres.upkeep import Upkeep
 from mainspring.adapters.store.postgres.wall import Wall
 from mainspring.adapters.wakeups.postgres import PostgresWakeups
@@ -19,7 +22,7 @@ from mainspring.domain.ids import MAX_SHARDS
 from mainspring.ports.catalog import Reads
 
 
-class PostgresStore(Operations, Reaping, Upkeep, Coordination, Catalog, Access):
+class PostgresStore(Operations, Reaping, Upkeep, Coordination, Catalog, Access, Transactions):
     """Implements the store, the coordination port, and all that the API asks for."""
 
     def __init__(
@@ -31,8 +34,9 @@ class PostgresStore(Operations, Reaping, Upkeep, Coordination, Catalog, Access):
         connections: int = 8,
         migrate: bool = True,
         wakeups: PostgresWakeups | None = None,
+        transactions: int = 5,
     ) -> None:
-        """``wakeups``: those that a submit may send with its commit."""
+        """``wakeups``: those that a submit may send with its commit. ``transactions``: connections for handlers."""
         assert 0 < shards <= MAX_SHARDS
         self.shards = shards
         self._engine = Database(dsn, schema, connections)
@@ -43,6 +47,10 @@ class PostgresStore(Operations, Reaping, Upkeep, Coordination, Catalog, Access):
         self._partitions = Partitions(self._engine)
         self._migrate = migrate
         self._wakeups = wakeups
+        self._with_lanes = set()
+        self._most_handlers = transactions
+        self._opening = asyncio.Lock()
+        self._late = LateStatements(self._engine)
         self._engine.make_partitions = self._make_partitions
 
     async def open(self) -> None:
@@ -60,6 +68,7 @@ class PostgresStore(Operations, Reaping, Upkeep, Coordination, Catalog, Access):
             raise
 
     async def close(self) -> None:
+        await self._close_handlers()
         await self._wall.close()
         await self._engine.close()
 
@@ -70,11 +79,12 @@ class PostgresStore(Operations, Reaping, Upkeep, Coordination, Catalog, Access):
     async def _read_shards(self, connection: Connection) -> int:
         schema = self._engine.schema
         row = await connection.fetchrow(
-            f"SELECT shards, row_security_active('{schema}.run') AS bound FROM {schema}.meta"
+            f"SELECT shards, store_id, row_security_active('{schema}.run') AS bound FROM {schema}.meta"
         )
         assert row is not None
         if row["bound"]:
             raise Invalid("store", "row-level security binds this role", f"the owner of the tables in {schema}")
+        self._store_id = row["store_id"]
         shards: int = row["shards"]
         return shards
 

@@ -21,13 +21,14 @@ from mainspring.adapters.store.postgres.rows import (
     encode_about,
     gate_of,
     origin_of,
+    set_of_labels,
     shown_state,
 )
 from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import JobId, RunId, shard_of
+from mainspring.domain.ids import JobId, RunId, SessionId, shard_of
 from mainspring.domain.instant import Instant
 from mainspring.domain.rank import rank_of
-from mainspring.domain.run import NewRun, RunState
+from mainspring.domain.run import NewRun, RunPolicy, RunState
 from mainspring.ports.access import Author
 from mainspring.ports.store import Accepted
 from mainspring.ports.wakeups import queue_topic
@@ -239,22 +240,32 @@ class Submissions(Keys):
                 None,
                 run.replay_of,
                 origin_of(run),
+                self._lane(run.policy, run.target),
+                run.target,
                 state,
             )
             for run, state, due in placed
         ]
         queued = [
-            (*row[:-1], rank_of(now, row[2], late=row[-2] == BACKFILL), None)
+            (*row[:-1], rank_of(now, row[2], late=row[17] == BACKFILL), None)
             for row in rows
             if row[-1] is RunState.QUEUED
         ]
         waiting = [
-            (*row[:-1], STATE_CODES[row[-1]], row[-2] == BACKFILL) for row in rows if row[-1] is not RunState.QUEUED
+            (*row[:-1], STATE_CODES[row[-1]], row[17] == BACKFILL) for row in rows if row[-1] is not RunState.QUEUED
         ]
         if queued:
             await connection.execute(self._db.sql["insert_queued"], *zip(*queued, strict=True))
         if waiting:
             await connection.execute(self._db.sql["insert_waiting"], *zip(*waiting, strict=True))
+        targets = sorted({run.target for run, _, _ in placed if run.target is not None})
+        if targets:
+            await connection.execute(self._db.sql["open_own_lanes"], targets)
+
+    def _lane(self, policy: RunPolicy, target: SessionId | None = None) -> int:
+        if target is not None:
+            return -target
+        return self._names.number(Kind.LABELS, set_of_labels(policy.requires)) if policy.requires else 0
 
     async def _tell(self, connection: Connection, kind: str, runs: Sequence[tuple[RunId, int]]) -> None:
         """Runs, each with the number of its tenant."""
@@ -326,8 +337,11 @@ class Submissions(Keys):
 
 def _needs_a_look(run: NewRun) -> bool:
     """Whether a run takes more than two inserts."""
+    policy = run.policy
     return bool(
-        run.policy.ordering_key
+        policy.ordering_key
+        or policy.requires
+        or run.target is not None
         or run.about is not None
         or run.idempotency is not None
         or run.author
@@ -346,6 +360,10 @@ def moved_state(tenant: str, target: str, before: str, after: str) -> Change:
 
 def _names_of(runs: Sequence[NewRun]) -> set[tuple[Kind, str]]:
     wanted: set[tuple[Kind, str]] = set()
-    for (task, queue, tenant), _ in groupby(runs, key=lambda run: (run.task, run.queue, run.tenant)):
+    for (task, queue, tenant, requires), _ in groupby(
+        runs, key=lambda run: (run.task, run.queue, run.tenant, run.policy.requires)
+    ):
         wanted |= {(Kind.TASK, task), (Kind.QUEUE, queue), (Kind.TENANT, tenant)}
+        if requires:
+            wanted.add((Kind.LABELS, set_of_labels(requires)))
     return wanted

@@ -28,6 +28,7 @@ class Upkeep(Reading):
         # First: the queues wait for it. Figures may have an hour to catch up on.
         await self._db.run(self._vacuum)
         await self._db.transaction(self._forget)
+        await self._db.transaction(self._close_own_lanes)
         for _ in range(_PIECES):
             if not await self._db.transaction(self._roll_up):
                 break
@@ -38,6 +39,13 @@ class Upkeep(Reading):
         await connection.execute(self._db.sql["forget_readers"])
         await self._forget_events(connection, _AT_ONCE)
         await connection.execute(self._db.sql["prune_keys"], _AT_ONCE)
+
+    async def _close_own_lanes(self, connection: Connection) -> None:
+        """Workers that have nothing left for them alone claim as all others again."""
+        locked = await connection.fetch(self._db.sql["lock_own_lanes"])
+        if locked:
+            # A statement of its own: it sees whatever was made before the locks.
+            await connection.execute(self._db.sql["close_own_lanes"], [row["id"] for row in locked])
 
     async def _roll_up(self, connection: Connection) -> bool:
         """A piece of history into the figures; whether there is more."""

@@ -1,5 +1,6 @@
 """Sessions, claims, beats and settlements."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import asyncpg
@@ -19,6 +20,8 @@ KINDS = {"worker": 1, "scheduler": 2}
 class Workforce(Part):
     #: Something was paused, or a tenant had a quota, when this process last looked: then a claim looks closer at once.
     _limited = False
+    #: Sessions that had lanes of their own when this process last looked: then a claim looks at those at once.
+    _with_lanes: set[SessionId]
 
     async def open_session(self, session: NewSession) -> SessionId:
         rows = await self._db.fetch(
@@ -32,11 +35,15 @@ class Workforce(Part):
             session.tasks,
             session.owner,
             session.serves,
+            session.labels,
         )
+        if session.labels:
+            await self._db.execute("widen_lanes", rows[0]["id"])
         return SessionId(rows[0]["id"])
 
     async def close_session(self, session: SessionId) -> None:
         await self._db.execute("close_session", session)
+        self._with_lanes.discard(session)
 
     async def beat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
@@ -76,12 +83,33 @@ class Workforce(Part):
         await self._names.number_all((Kind.QUEUE, want.queue) for want in wants)
         if self._limited or any(want.tenant is not None for want in wants):
             return await self._claim_closely(session, number, wants)
-        queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
-        rows = await self._db.fetch("claim", session, number, queues, [want.limit for want in wants])
-        if not rows and (await self._db.fetch("is_limited"))[0][0]:
-            # The statement above finds nothing where there is a pause or a quota.
-            return await self._claim_closely(session, number, wants)
+        with_lanes = session in self._with_lanes
+        rows = await (self._claim_lanes if with_lanes else self._claim)(session, number, wants)
+        if not rows:
+            # The statements find nothing where there is a pause or a quota, and the first none for those with lanes.
+            why = (await self._db.fetch("why_nothing", session))[0]
+            (self._with_lanes.add if why["has_lanes"] else self._with_lanes.discard)(session)
+            if why["limited"]:
+                return await self._claim_closely(session, number, wants)
+            if why["has_lanes"] and not with_lanes:
+                rows = await self._claim_lanes(session, number, wants)
         return await self._held(rows)
+
+    async def _claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[asyncpg.Record]:
+        queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+        return await self._db.fetch("claim", session, number, queues, [want.limit for want in wants])
+
+    async def _claim_lanes(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[asyncpg.Record]:
+        limits: Counter[int] = Counter()
+        for want in wants:
+            limits[self._names.number(Kind.QUEUE, want.queue)] += want.limit
+        rows = await self._db.fetch("claim_lanes", session, number, list(limits), list(limits.values()))
+        limits.subtract(row["queue"] for row in rows)
+        left = +limits
+        if rows and left:
+            # What others have taken since it was looked at may be made good from another lane.
+            rows += await self._db.fetch("claim_lanes", session, number, list(left), list(left.values()))
+        return rows
 
     async def _claim_closely(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
         """Where something is paused, a tenant has a quota, or only one tenant's runs are wanted."""
@@ -92,15 +120,17 @@ class Workforce(Part):
                 places.append((self._names.number(Kind.QUEUE, want.queue), tenant, want.limit))
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
-            if not await connection.fetch(self._db.sql["claiming_session"], session):
+            found = await connection.fetchrow(self._db.sql["claiming_session"], session)
+            if found is None:
                 return []
+            lanes = [0, *(found["lanes"] or ())]
             paused = await self._paused(connection, {queue for queue, _, _ in places})
             room = await self._rooms(connection, [tenant for _, tenant, _ in places])
             chosen: list[RunId] = []
             for queue, tenant, limit in places:
                 left_out = paused.get(queue, set())
                 if 0 not in left_out:
-                    chosen += await self._best(connection, queue, tenant, limit, left_out, room, chosen)
+                    chosen += await self._best(connection, queue, lanes, tenant, limit, left_out, room, chosen)
             self._limited = bool(room) or await connection.fetchval(self._db.sql["is_limited"])
             if not chosen:
                 return []
@@ -130,6 +160,7 @@ class Workforce(Part):
         self,
         connection: Connection,
         queue: int,
+        lanes: Sequence[int],
         tenant: int | None,
         limit: int,
         paused: set[int],
@@ -140,16 +171,21 @@ class Workforce(Part):
         best: list[RunId] = []
         while len(best) < limit:
             full = {number for number, left in room.items() if left <= 0}
-            rows = await connection.fetch(
-                self._db.sql["claim_best"],
-                queue,
-                tenant,
-                sorted(paused | full),
-                [*chosen, *best],
-                limit - len(best),
-            )
+            rows: list[asyncpg.Record] = []
+            for lane in lanes:
+                rows += await connection.fetch(
+                    self._db.sql["claim_best"],
+                    queue,
+                    tenant,
+                    sorted(paused | full),
+                    [*chosen, *best],
+                    limit - len(best),
+                    lane,
+                )
+            if len(lanes) > 1:
+                rows.sort(key=lambda row: (row["rank"], row["id"]))
             refused = False
-            for row in rows:
+            for row in rows[: limit - len(best)]:
                 left = room.get(row["tenant"])
                 if left is not None and left <= 0:
                     refused = True

@@ -21,6 +21,7 @@ from mainspring.domain.run import HeldRun, Progress, RunState, RunView
 from mainspring.ports.catalog import (
     LOG_CUT,
     LOOKED_AT,
+    Checkpoint,
     DeadGroup,
     JobFilter,
     JobVersion,
@@ -108,6 +109,11 @@ class SqliteCatalog(Part):
     async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
         return rows.minutes(await self._reader.read("minutes", tenant=tenant, since=since, until=until))
 
+    async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
+        shards = rows.encode(list(range(self.shards)))
+        text = await self._reader.read("due_by_minute", shards=shards, tenant=tenant, since=since, until=until)
+        return rows.pairs.decode(text)
+
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
         wanted = msgspec.structs.replace(wanted, dead=True)
         source, filters = _runs(wanted, None), _run_filters(wanted)
@@ -156,6 +162,12 @@ class SqliteReports(Part):
             for report in progress
         ]
         return rows.heard(await self._writer.call("report_progress", rows.encode(told)))
+
+    async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
+        if not checkpoints:
+            return []
+        told = [(checkpoint.run, checkpoint.fence, rows.text_of(checkpoint.state)) for checkpoint in checkpoints]
+        return rows.heard(await self._writer.call("save_checkpoints", rows.encode(told)))
 
     async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
         if not lines:
@@ -321,6 +333,8 @@ def _job_filters(wanted: JobFilter) -> _Filters:
         _add(filters, "coalesce(j.spec ->> 'queue', 'default') = :queue", queue=wanted.queue)
     if wanted.tag:
         _add(filters, ":tag IN (SELECT value FROM json_each(j.spec, '$.tags'))", tag=wanted.tag)
+    if wanted.source:
+        _add(filters, "j.spec ->> 'source' = :source", source=wanted.source)
     if wanted.text:
         _add(filters, _says("v.name", "coalesce(j.spec ->> 'task', '')", "v.id"), text=wanted.text)
     return filters

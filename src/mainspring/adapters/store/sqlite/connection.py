@@ -47,12 +47,16 @@ _REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.SQLE
 
 def refuse_network_file_system(path: Path) -> None:
     kind = file_system_of(path)
-    if kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
+    if is_on_network(kind):
         raise Invalid(
             "store",
             f"{path} lies on a network file system ({kind}), where SQLite cannot lock",
             "use a local disk, or PostgreSQL for several machines",
         )
+
+
+def is_on_network(kind: str) -> bool:
+    return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
 
 
 def file_system_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
@@ -90,6 +94,7 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     connection = _connect(path, flags)
     try:
+        refuse_moved(connection)
         if schema_version(connection) and forget_statistics(connection):
             # They were read when the connection was opened.
             connection.close()
@@ -149,6 +154,12 @@ def forget_statistics(connection: apsw.Connection) -> bool:
     for (name,) in tables:
         connection.execute(f"DROP TABLE IF EXISTS {name}")
     return bool(tables)
+
+
+def refuse_moved(connection: apsw.Connection) -> None:
+    """A file that was moved to another store holds what was, and is not written any more."""
+    if _number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'moved'"):
+        raise Conflict(str(connection.execute("SELECT told FROM moved").get))
 
 
 def migrate(connection: apsw.Connection, shards: int, newest: int | None = None) -> None:

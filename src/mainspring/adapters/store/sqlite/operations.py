@@ -207,6 +207,7 @@ class _Row(msgspec.Struct, array_like=True, frozen=True):
     created_at: Instant
     gate: int | None
     replay_of: RunId | None
+    target: str | None
     queued_at: Instant | None
 
 
@@ -253,9 +254,9 @@ def _edit(
 def _editable(connection: apsw.Connection, new: NewRun) -> _Row | None:
     """The run, if it is a one-off of that tenant that was never claimed and has not ended."""
     found = connection.execute(
-        "SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, queued_at FROM run"
+        "SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, queued_at FROM run"
         " WHERE id = :id AND tenant = :tenant AND job_id IS NULL AND fence = 0"
-        " UNION ALL SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, NULL FROM waiting"
+        " UNION ALL SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, NULL FROM waiting"
         " WHERE id = :id AND tenant = :tenant AND job_id IS NULL AND fence = 0",
         {"id": new.id, "tenant": new.tenant},
     ).fetchone()
@@ -278,6 +279,14 @@ def _stands_before(connection: apsw.Connection, gate: int | None, due: Instant =
         (gate, due, run),
     ).get
     return found is not None
+
+
+def _lane(connection: apsw.Connection, new: NewRun) -> int:
+    requires = rows.lane_text(new.policy.requires)
+    if requires is None:
+        return 0
+    connection.execute("INSERT INTO lane (requires) VALUES (?) ON CONFLICT DO NOTHING", (requires,))
+    return cast(int, connection.execute("SELECT id FROM lane WHERE requires = ?", (requires,)).get)
 
 
 def _put_back(
@@ -310,6 +319,8 @@ def _put_back(
         "deadline": None if new.deadline is None else due + new.deadline,
         "gate": gate,
         "replay_of": row.replay_of,
+        "lane": _lane(connection, new) if row.target is None else -int(row.target),
+        "target": row.target,
     }
     if state is RunState.QUEUED:
         was_queued = row.state == RunState.QUEUED

@@ -7,7 +7,7 @@ SELECT json_group_array(json_array(
     b.about, b.policy, v.queued_at, v.session,
     coalesce(v.executor, (SELECT session.name FROM session WHERE session.id = v.session), ''), v.start_by, v.deadline,
     v.replay_of, (SELECT progress.told FROM progress WHERE progress.run_id = v.id), coalesce(v.fingerprint, ''),
-    iif(:payloads, b.payload, NULL)))
+    v.target, iif(:payloads, b.payload, NULL)))
 FROM (
     SELECT r.id AS id, iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state) AS state,
            r.body AS body, r.queue AS queue, r.tenant AS tenant, r.priority AS priority, r.attempt AS attempt,
@@ -15,17 +15,18 @@ FROM (
            r.scheduled_at AS scheduled_at, r.started_at AS started_at, NULL AS finished_at, r.cancel_at AS cancel_at,
            NULL AS result, NULL AS error, r.job_version AS job_version, r.queued_at AS queued_at, r.session AS session,
            NULL AS executor, r.start_by AS start_by, r.deadline AS deadline, r.replay_of AS replay_of,
-           NULL AS fingerprint
+           NULL AS fingerprint, CAST(r.target AS INTEGER) AS target
     FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value
     UNION ALL
     SELECT w.id, w.state, w.body, w.queue, w.tenant, w.priority, w.attempt, w.due, w.created_at, w.lost, w.fence, '',
            w.job_id, w.scheduled_at, w.started_at, NULL, NULL, NULL, NULL, w.job_version, NULL, w.session, NULL,
-           w.start_by, w.deadline, w.replay_of, NULL
+           w.start_by, w.deadline, w.replay_of, NULL, CAST(w.target AS INTEGER)
     FROM json_each(:ids) AS i CROSS JOIN waiting w ON w.id = i.value
     UNION ALL
     SELECT h.id, h.state, h.body, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence,
            h.reason, h.job_id, h.scheduled_at, h.started_at, h.finished_at, h.cancel_at, iif(:results, h.result, NULL),
-           h.error, h.job_version, h.queued_at, h.session, h.executor, h.start_by, h.deadline, h.replay_of, h.fingerprint
+           h.error, h.job_version, h.queued_at, h.session, h.executor, h.start_by, h.deadline, h.replay_of,
+           h.fingerprint, CAST(h.target AS INTEGER)
     FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value
 ) AS v CROSS JOIN body b ON b.id = v.body
 
@@ -155,7 +156,7 @@ SELECT json(shards) FROM meta
 SELECT json_group_array(json_array(
     r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
     r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
-    r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL, r.session))
+    r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL, NULL, r.session))
 FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value AND r.state = 'running' CROSS JOIN body b ON b.id = r.body
 
 -- name: ahead_of
@@ -180,7 +181,7 @@ SELECT cast(count(*) AS TEXT) FROM (
 -- name: sessions
 SELECT json_group_array(json_array(
     s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
-    json(s.queues), json(s.tasks),
+    json(s.queues), json(s.tasks), json(s.labels),
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id)) ORDER BY s.id)
 FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until >= :now
@@ -188,7 +189,7 @@ FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until >= :now
 -- name: session
 SELECT json_group_array(json_array(
     s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
-    json(s.queues), json(s.tasks),
+    json(s.queues), json(s.tasks), json(s.labels),
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id)))
 FROM session s WHERE s.id = :session
@@ -206,6 +207,14 @@ FROM (
            max(late_most) AS late_most, sum(took_total) AS took_total, max(took_most) AS took_most,
            sum(started) AS started
     FROM minute WHERE at >= :since AND at < :until AND tenant = coalesce(:tenant, tenant) GROUP BY at, queue
+)
+
+-- name: due_by_minute
+SELECT json_group_array(json_array(minute, runs) ORDER BY minute) FROM (
+    SELECT w.due / 60000000 * 60000000 AS minute, count(*) AS runs
+    FROM json_each(:shards) AS h CROSS JOIN waiting w INDEXED BY waiting_due
+        ON w.state = 'scheduled' AND w.shard = h.value AND w.due >= :since AND w.due < :until
+    WHERE w.tenant = coalesce(:tenant, w.tenant) GROUP BY 1
 )
 
 -- name: log

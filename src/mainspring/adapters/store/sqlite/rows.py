@@ -115,9 +115,16 @@ def submit_item(run: NewRun, shard: int) -> tuple[object, ...]:
     )
 
 
+def lane_text(requires: tuple[str, ...]) -> str | None:
+    """What a run requires, as the lanes have it; none for what requires nothing."""
+    return encode(requires) if requires else None
+
+
 def asks_for_more(run: NewRun) -> bool:
     """Whether a run has something that the engine itself does not need. Most have not."""
-    return bool(run.about or run.job or run.idempotency or run.author or run.replay_of)
+    return bool(
+        run.about or run.job or run.idempotency or run.author or run.replay_of or run.policy.requires or run.target
+    )
 
 
 def submit_more_item(run: NewRun, shard: int) -> tuple[object, ...]:
@@ -132,6 +139,8 @@ def submit_more_item(run: NewRun, shard: int) -> tuple[object, ...]:
         None if idempotency is None else idempotency.key,
         None if idempotency is None else idempotency.fingerprint.hex(),
         run.author,
+        lane_text(run.policy.requires),
+        run.target,
     )
 
 
@@ -179,6 +188,7 @@ def fire_item(fire: Fire) -> tuple[object, ...]:
             )
             for tick in fire.ticks
         ],
+        lane_text(spec.policy.requires),
     )
 
 
@@ -201,6 +211,9 @@ class _Held(msgspec.Struct, array_like=True, frozen=True, gc=False):
     scheduled_at: Instant | None
     lets_go: int
     cancel_requested: int
+    #: Only of what was claimed.
+    state: str | None = None
+    #: Only where others ask.
     session: SessionId | None = None
 
 
@@ -235,6 +248,7 @@ class _View(msgspec.Struct, array_like=True, frozen=True, gc=False):
     replay_of: RunId | None
     progress: str | None
     fingerprint: str
+    target: SessionId | None
     payload: str | None
 
 
@@ -264,6 +278,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     serves: str
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
+    labels: tuple[str, ...]
     running: int
     draining: int
     shards: int
@@ -379,6 +394,7 @@ def _held_run(row: _Held) -> HeldRun:
         lets_go=row.lets_go != 0,
         cancel_requested=row.cancel_requested != 0,
         session=row.session,
+        state=None if row.state is None else bytes_of(row.state),
     )
 
 
@@ -415,6 +431,7 @@ def run_views(text: str) -> dict[RunId, RunView]:
             replay_of=row.replay_of,
             progress=None if row.progress is None else msgspec.json.decode(row.progress, type=Progress),
             fingerprint=row.fingerprint,
+            target=row.target,
             payload=None if row.payload is None else bytes_of(row.payload),
         )
         for row in _views.decode(text)

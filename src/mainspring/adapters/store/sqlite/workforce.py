@@ -24,6 +24,7 @@ class SqliteWorkforce(Part):
                 session.tasks,
                 session.owner,
                 session.serves,
+                session.labels,
             )
         )
         return SessionId(int(await self._writer.call("open_session", batch)))

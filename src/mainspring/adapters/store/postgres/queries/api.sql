@@ -52,6 +52,13 @@ SELECT at, queue, sum(succeeded)::bigint AS succeeded, sum(failed)::bigint AS fa
        max(took_most) AS took_most
 FROM mainspring.minute WHERE at >= $2 AND at < $3 AND ($1::int IS NULL OR tenant = $1) GROUP BY at, queue
 
+-- name: due_by_minute
+SELECT w.due / 60000000 * 60000000 AS minute, count(*) AS runs
+FROM unnest($1::smallint[]) AS s(id), LATERAL (
+    SELECT due FROM mainspring.waiting
+    WHERE shard = s.id AND state = 1 AND due >= $3 AND due < $4 AND ($2::int IS NULL OR tenant = $2)
+) AS w GROUP BY 1 ORDER BY 1
+
 -- name: log
 SELECT position, at, attempt, text FROM mainspring.log
 WHERE run_id = $1 AND position > $2 AND ($4::int IS NULL OR tenant = $4) ORDER BY position LIMIT $3
@@ -74,6 +81,12 @@ INSERT INTO mainspring.progress (run_id, at, done, total, note, tenant)
 SELECT i.id, mainspring.now_us(), i.done, i.total, i.note, i.tenant
 FROM unnest($1::uuid[], $2::float8[], $3::float8[], $4::text[], $5::int[]) AS i(id, done, total, note, tenant) ORDER BY i.id
 ON CONFLICT (run_id) DO UPDATE SET at = excluded.at, done = excluded.done, total = excluded.total, note = excluded.note
+
+-- name: save_checkpoints
+-- One a run.
+INSERT INTO mainspring.checkpoint (run_id, tenant, state)
+SELECT i.id, i.tenant, i.state FROM unnest($1::uuid[], $2::int[], $3::bytea[]) AS i(id, tenant, state) ORDER BY i.id
+ON CONFLICT (run_id) DO UPDATE SET state = excluded.state
 
 -- name: log_sizes
 -- Of each run, also of one that has printed nothing.
@@ -153,6 +166,8 @@ WITH attempts AS (
     DELETE FROM mainspring.log WHERE run_id = ANY ($1::uuid[])
 ), reports AS (
     DELETE FROM mainspring.progress WHERE run_id = ANY ($1::uuid[])
+), checkpoints AS (
+    DELETE FROM mainspring.checkpoint WHERE run_id = ANY ($1::uuid[])
 )
 DELETE FROM mainspring.dead_letter WHERE run_id = ANY ($1::uuid[])
 
@@ -203,12 +218,12 @@ UPDATE mainspring.session SET draining = true WHERE id = $1
 
 -- name: editable_waiting
 -- A one-off of a tenant that never started, locked.
-SELECT id, state, gate, body_bucket, created_at, replay_of, NULL::bigint AS queued_at, mainspring.now_us() AS now
+SELECT id, state, gate, body_bucket, created_at, replay_of, target, NULL::bigint AS queued_at, mainspring.now_us() AS now
 FROM mainspring.waiting
 WHERE id = $1 AND tenant = $2 AND job_id IS NULL AND fence = 0 FOR UPDATE
 
 -- name: editable_queued
-SELECT id, state, gate, body_bucket, created_at, replay_of, coalesce(queued_at, created_at) AS queued_at,
+SELECT id, state, gate, body_bucket, created_at, replay_of, target, coalesce(queued_at, created_at) AS queued_at,
        mainspring.now_us() AS now
 FROM mainspring.run
 WHERE id = $1 AND tenant = $2 AND job_id IS NULL AND fence = 0 AND claim IS NULL FOR UPDATE

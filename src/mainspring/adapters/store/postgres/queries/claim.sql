@@ -1,13 +1,14 @@
 -- name: claim
 -- Start the best runs of some queues: the attempt is counted and the batch gets one fence, in one statement.
--- Where anything is paused or a tenant has a quota it finds nothing: then claim_best looks closer.
+-- Where anything is paused or a tenant has a quota it finds nothing: then claim_best looks closer. Nor does it for a worker
+-- with lanes of its own: claim_lanes is for that.
 -- A claim that was overtaken between its fence and its rows must still give a greater one than the run had.
 -- `= ANY (ARRAY(…))` pins the plan: the array is built from the ready index, then the primary key is probed.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), alive AS MATERIALIZED (
     SELECT s.id FROM mainspring.session s, clock
-    WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now
+    WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now AND s.lanes IS NULL
       AND NOT EXISTS (SELECT FROM mainspring.pause)
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
     FOR SHARE OF s
@@ -30,22 +31,83 @@ WITH clock AS MATERIALIZED (
     ))
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
-              run.rank, run.cancel_at
+              run.rank, run.cancel_at, run.rev
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.started', tenant, array_agg(id) FROM taken
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
-SELECT t.*, b.task, b.policy, b.payload
+SELECT t.*, b.task, b.policy, b.payload,
+       -- Nothing has happened to most of them but that they were made and claimed.
+       CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
+FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
+ORDER BY t.rank, t.id
+
+-- name: claim_lanes
+-- The same for a worker with lanes of its own, best first across the lanes of a queue. First it is looked, without a lock,
+-- how many of each lane are among the best; then so many of each are taken. Nothing is locked that is not taken: others
+-- would pass it over.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), alive AS MATERIALIZED (
+    SELECT s.id, s.lanes FROM mainspring.session s, clock
+    WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now
+      AND NOT EXISTS (SELECT FROM mainspring.pause)
+      AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
+    FOR SHARE OF s
+), batch AS MATERIALIZED (
+    SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
+), share AS MATERIALIZED (
+    SELECT best.queue, best.lane, count(*) AS most
+    FROM alive, unnest($3::int[], $4::int[]) AS w(queue, most), LATERAL (
+        SELECT first.queue, first.lane FROM unnest(alive.lanes || 0) AS l(lane), LATERAL (
+            SELECT r.queue, r.lane, r.rank, r.id FROM mainspring.run r
+            WHERE r.queue = w.queue AND r.lane = l.lane AND r.state = 3
+              AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= (SELECT now FROM clock))
+              AND (r.deadline IS NULL OR r.deadline > (SELECT now FROM clock))
+            ORDER BY r.rank, r.id LIMIT w.most
+        ) AS first ORDER BY first.rank, first.id LIMIT w.most
+    ) AS best GROUP BY best.queue, best.lane
+), taken AS (
+    UPDATE mainspring.run
+    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = $2, session = $1,
+        started_at = clock.now, attempt_until = least(clock.now + run.timeout, run.deadline)
+    FROM clock, batch
+    WHERE run.id = ANY (ARRAY(
+        SELECT best.id
+        FROM share, LATERAL (
+            SELECT r.id FROM mainspring.run r
+            WHERE r.queue = share.queue AND r.lane = share.lane AND r.state = 3
+              AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= (SELECT now FROM clock))
+              AND (r.deadline IS NULL OR r.deadline > (SELECT now FROM clock))
+            ORDER BY r.rank, r.id LIMIT share.most FOR UPDATE SKIP LOCKED
+        ) AS best
+    ))
+    RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
+              run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
+              run.rank, run.cancel_at, run.rev
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'run.started', tenant, array_agg(id) FROM taken
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
+)
+SELECT t.*, b.task, b.policy, b.payload,
+       -- Nothing has happened to most of them but that they were made and claimed.
+       CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
 FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
 ORDER BY t.rank, t.id
 
 -- name: is_limited
 SELECT EXISTS (SELECT FROM mainspring.pause) OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
 
+-- name: why_nothing
+-- Why a claim may have found nothing.
+SELECT EXISTS (SELECT FROM mainspring.pause) OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL) AS limited,
+       EXISTS (SELECT FROM mainspring.session WHERE id = $1 AND lanes IS NOT NULL) AS has_lanes
+
 -- name: claiming_session
 -- The first step of a claim that must look closer.
-SELECT s.id FROM mainspring.session s
+SELECT s.lanes FROM mainspring.session s
 WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > mainspring.now_us() FOR SHARE OF s
 
 -- name: paused_here
@@ -60,9 +122,9 @@ WHERE running IS NOT NULL AND ($1::int[] IS NULL OR number = ANY ($1::int[])) OR
 SELECT tenant, count(*) AS running FROM mainspring.run WHERE state = 4 AND tenant = ANY ($1::int[]) GROUP BY tenant
 
 -- name: claim_best
--- The best of a queue, of one tenant (null: any), but of none of those that are paused or have no room.
-SELECT r.id, r.tenant FROM mainspring.run r
-WHERE r.queue = $1 AND r.lane = 0 AND r.state = 3
+-- The best of a lane of a queue, of one tenant (null: any), but of none of those that are paused or have no room.
+SELECT r.id, r.tenant, r.rank FROM mainspring.run r
+WHERE r.queue = $1 AND r.lane = $6 AND r.state = 3
   AND ($2::int IS NULL OR r.tenant = $2) AND r.tenant <> ALL ($3::int[]) AND r.id <> ALL ($4::uuid[])
   AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= mainspring.now_us())
   AND (r.deadline IS NULL OR r.deadline > mainspring.now_us())
@@ -82,13 +144,15 @@ WITH clock AS MATERIALIZED (
     WHERE run.id = ANY ($3::uuid[])
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
-              run.rank, run.cancel_at
+              run.rank, run.cancel_at, run.rev
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.started', tenant, array_agg(id) FROM taken
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
-SELECT t.*, b.task, b.policy, b.payload
+SELECT t.*, b.task, b.policy, b.payload,
+       -- Nothing has happened to most of them but that they were made and claimed.
+       CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
 FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
 ORDER BY t.rank, t.id
 
@@ -101,9 +165,36 @@ WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL
 
 -- name: open_session
 INSERT INTO mainspring.session
-    (kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner, serves)
-SELECT $1, $2, $3, $4, now, now + $5::bigint, $5::bigint, $6, $7, $8, $9 FROM (SELECT mainspring.now_us() AS now) AS clock
+    (kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner, serves, labels)
+SELECT $1, $2, $3, $4, now, now + $5::bigint, $5::bigint, $6, $7, $8, $9, $10 FROM (SELECT mainspring.now_us() AS now) AS clock
 RETURNING id
+
+-- name: widen_lanes
+-- Workers, or one of them, get the lanes that their labels are enough for. Asked after a worker has come and after a new
+-- set of labels is required, each in a transaction of its own: whoever comes second sees the first. Lanes only come, so that
+-- one who has waited for another does not take away what that one gave.
+UPDATE mainspring.session s
+SET lanes = ARRAY(SELECT unnest(s.lanes) UNION
+                  SELECT n.id FROM mainspring.name n WHERE n.kind = 4 AND string_to_array(n.name, ',') <@ s.labels)
+WHERE s.live AND s.labels <> '{}' AND ($1::bigint IS NULL OR s.id = $1) AND EXISTS (
+    SELECT FROM mainspring.name n
+    WHERE n.kind = 4 AND string_to_array(n.name, ',') <@ s.labels AND n.id <> ALL (coalesce(s.lanes, '{}')))
+
+-- name: open_own_lanes
+-- There is something for these workers alone. In the order of their numbers, as everybody who locks several.
+UPDATE mainspring.session s SET lanes = coalesce(s.lanes, '{}') || (-s.id)::int
+FROM (SELECT id FROM mainspring.session WHERE id = ANY ($1::bigint[]) AND live ORDER BY id FOR UPDATE) AS these
+WHERE s.id = these.id AND (-s.id)::int <> ALL (coalesce(s.lanes, '{}'))
+
+-- name: lock_own_lanes
+SELECT id FROM mainspring.session WHERE live AND (-id)::int = ANY (lanes) ORDER BY id FOR UPDATE SKIP LOCKED
+
+-- name: close_own_lanes
+-- Of workers that are locked, so that nothing more can come for them: there is nothing left for them alone.
+UPDATE mainspring.session s SET lanes = nullif(array_remove(s.lanes, (-s.id)::int), '{}')
+WHERE s.id = ANY ($1::bigint[])
+  AND NOT EXISTS (SELECT FROM mainspring.run r WHERE r.target = s.id)
+  AND NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.target = s.id)
 
 -- name: beat
 -- Extend the lease, queue again what the worker does not know of, and tell it what should stop.

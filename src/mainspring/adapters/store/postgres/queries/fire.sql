@@ -7,7 +7,7 @@ WITH clock AS MATERIALIZED (
 ), moved AS (
     UPDATE mainspring.schedule s
     SET rev = s.rev + 1, next_fire = f.next_fire, active = NOT f.finished, tick_no = s.tick_no + f.ticks
-    FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::boolean[], $6::int[], $7::boolean[], $26::bigint[])
+    FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::boolean[], $6::int[], $7::boolean[], $27::bigint[])
              AS f(job_id, rev, next_fire, finished, ticks, exclusive, last_tick),
          mainspring.shard h, mainspring.session owner, clock
     WHERE s.job_id = f.job_id AND s.rev = f.rev AND s.active AND h.id = s.shard AND h.owner = $1
@@ -22,9 +22,9 @@ WITH clock AS MATERIALIZED (
     SELECT t.*, m.shard, m.epoch, m.busy
     FROM unnest($8::uuid[], $9::bigint[], $10::smallint[], $11::text[], $12::uuid[], $13::bigint[], $14::boolean[], $15::int[],
                 $16::bigint[], $17::int[], $18::int[], $19::int[], $20::smallint[], $21::bigint[], $22::bigint[], $23::bigint[],
-                $24::uuid[], $25::smallint[])
+                $24::uuid[], $25::smallint[], $26::int[])
              AS t(job_id, scheduled_at, decision, reason, run_id, due, late, ticks, last_at, version, tenant, queue, priority,
-                  timeout, start_by, deadline, body_id, origin)
+                  timeout, start_by, deadline, body_id, origin, lane)
     JOIN moved m ON m.job_id = t.job_id
 ), recorded AS (
     INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant)
@@ -37,17 +37,17 @@ WITH clock AS MATERIALIZED (
     SELECT t.* FROM ticks t
     WHERE ((t.job_id, t.scheduled_at) IN (SELECT job_id, scheduled_at FROM recorded WHERE decision = 1)) IS TRUE
 ), queued AS (
-    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due, created_at,
-                                timeout, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin)
-    SELECT m.run_id, m.shard, 3, m.priority, 0, 0, m.tenant, m.queue, 0,
+    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
+                                created_at, timeout, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin)
+    SELECT m.run_id, m.shard, 3, m.priority, 0, 0, m.tenant, m.queue, m.lane, 0,
            clock.now + m.priority * 1000000000::bigint + CASE WHEN m.late THEN 60000000 ELSE 0 END, m.due, clock.now, m.timeout,
            m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin
     FROM made m, clock WHERE m.due <= clock.now
 ), later AS (
-    INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at,
+    INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due, created_at,
                                     timeout, late, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin)
-    SELECT m.run_id, m.shard, 1, m.priority, 0, 0, m.tenant, m.queue, 0, m.due, clock.now, m.timeout, m.late, m.start_by,
-           m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin
+    SELECT m.run_id, m.shard, 1, m.priority, 0, 0, m.tenant, m.queue, m.lane, 0, m.due, clock.now, m.timeout, m.late,
+           m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin
     FROM made m, clock WHERE m.due > clock.now
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)

@@ -24,7 +24,8 @@ JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id
 WHERE r.state = 4 AND r.attempt_until < mainspring.now_us() - $1::bigint LIMIT $2
 
 -- name: expire
--- What did not start in time: skipped past its start_by, failed past its deadline.
+-- What did not start in time: skipped past its start_by, failed past its deadline. What was for one worker that has gone:
+-- skipped.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), waited AS (
@@ -33,7 +34,11 @@ WITH clock AS MATERIALIZED (
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
         (SELECT id FROM mainspring.waiting w WHERE w.deadline < (SELECT now FROM clock) ORDER BY w.deadline LIMIT $1
-         FOR UPDATE SKIP LOCKED)))
+         FOR UPDATE SKIP LOCKED))
+        || ARRAY(
+        (SELECT id FROM mainspring.waiting w WHERE w.target IS NOT NULL
+         AND NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = w.target AND s.live)
+         ORDER BY w.target LIMIT $1 FOR UPDATE OF w SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
               job_version, body_id, replay_of, target, origin, gate, start_by, deadline
 ), queued AS (
@@ -43,20 +48,26 @@ WITH clock AS MATERIALIZED (
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
         (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.deadline < (SELECT now FROM clock) ORDER BY r.deadline LIMIT $1
-         FOR UPDATE SKIP LOCKED)))
+         FOR UPDATE SKIP LOCKED))
+        || ARRAY(
+        (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.target IS NOT NULL
+         AND NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = r.target AND s.live)
+         ORDER BY r.target LIMIT $1 FOR UPDATE OF r SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
               job_version, body_id, replay_of, target, origin, gate, start_by, deadline
 ), gone AS (
     -- What has missed both is expired.
-    SELECT g.*, g.attempt > 0 OR coalesce(g.start_by >= clock.now, true) AS failed
-    FROM clock, (SELECT * FROM waited UNION ALL SELECT * FROM queued) AS g
+    SELECT g.*, NOT g.gone AND (g.attempt > 0 OR coalesce(g.start_by >= clock.now, true)) AS failed
+    FROM clock, (SELECT e.*, e.target IS NOT NULL
+                     AND NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = e.target AND s.live) AS gone
+                 FROM (SELECT * FROM waited UNION ALL SELECT * FROM queued) AS e) AS g
 ), ended AS (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
                                     replay_of, reason, start_by, deadline)
     SELECT g.id, 2, CASE WHEN g.failed THEN 6 ELSE 8 END, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue,
            g.body_bucket, clock.now, g.due, g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id,
-           g.body_id, g.replay_of, CASE WHEN g.failed THEN 'deadline' ELSE 'expired' END, g.start_by, g.deadline
+           g.body_id, g.replay_of, CASE WHEN g.failed THEN 'deadline' WHEN g.gone THEN 'its worker left' ELSE 'expired' END, g.start_by, g.deadline
     FROM gone g, clock
 ), dead AS (
     INSERT INTO mainspring.dead_letter (run_id, tenant, task, queue, at, fingerprint)

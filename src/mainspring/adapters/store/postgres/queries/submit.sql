@@ -98,27 +98,28 @@ WHERE gate.key = i.key
 
 -- name: insert_queued
 INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, timeout,
-                            start_by, deadline, gate, scheduled_at, job_id, job_version, body_id, replay_of, origin, rank,
-                            queued_at)
+                            start_by, deadline, gate, scheduled_at, job_id, job_version, body_id, replay_of, origin, lane,
+                            target, rank, queued_at)
 SELECT i.id, i.shard, 3, i.priority, 0, 0, i.tenant, i.queue, i.bucket, i.due, i.created_at, i.timeout, i.start_by,
-       i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.rank, i.queued_at
+       i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.lane, i.target, i.rank,
+       i.queued_at
 FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], $6::int[], $7::bigint[], $8::bigint[],
             $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::uuid[], $15::int[], $16::uuid[],
-            $17::uuid[], $18::smallint[], $19::bigint[], $20::bigint[])
+            $17::uuid[], $18::smallint[], $19::int[], $20::int[], $21::bigint[], $22::bigint[])
     AS i(id, shard, priority, tenant, queue, bucket, due, created_at, timeout, start_by, deadline, gate, scheduled_at,
-         job_id, job_version, body_id, replay_of, origin, rank, queued_at)
+         job_id, job_version, body_id, replay_of, origin, lane, target, rank, queued_at)
 
 -- name: insert_waiting
 INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at,
                                 timeout, start_by, deadline, gate, scheduled_at, job_id, job_version, body_id, replay_of,
-                                origin, late)
+                                origin, lane, target, late)
 SELECT i.id, i.shard, i.state, i.priority, 0, 0, i.tenant, i.queue, i.bucket, i.due, i.created_at, i.timeout, i.start_by,
-       i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.late
+       i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.lane, i.target, i.late
 FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], $6::int[], $7::bigint[], $8::bigint[],
             $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::uuid[], $15::int[], $16::uuid[],
-            $17::uuid[], $18::smallint[], $19::smallint[], $20::boolean[])
+            $17::uuid[], $18::smallint[], $19::int[], $20::int[], $21::smallint[], $22::boolean[])
     AS i(id, shard, priority, tenant, queue, bucket, due, created_at, timeout, start_by, deadline, gate, scheduled_at,
-         job_id, job_version, body_id, replay_of, origin, state, late)
+         job_id, job_version, body_id, replay_of, origin, lane, target, state, late)
 
 -- name: tell
 -- One row a kind of event and tenant, while somebody reads.

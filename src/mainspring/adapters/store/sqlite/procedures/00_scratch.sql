@@ -26,20 +26,23 @@ CREATE TEMP TABLE fresh (
     id TEXT PRIMARY KEY, n INTEGER, shard INTEGER, tenant TEXT, queue TEXT, priority INTEGER, task TEXT, policy TEXT,
     payload TEXT, body INTEGER, timeout INTEGER, due INTEGER, start_within INTEGER, deadline INTEGER, gate INTEGER,
     late INTEGER DEFAULT 0, job_id TEXT, job_version INTEGER, scheduled_at INTEGER, origin TEXT, replay_of TEXT,
-    about TEXT, author TEXT
+    about TEXT, author TEXT, lane INTEGER DEFAULT 0, target TEXT
 ) WITHOUT ROWID;
 
 -- Runs with more than the engine asks for, one at a time; and those among them whose idempotency key was used before.
 CREATE TEMP VIEW submit_one (
     n, id, shard, tenant, queue, priority, task, policy, payload, body, timeout, due, start_within, deadline, gate,
-    replay_of, about, job_id, job_version, scheduled_at, late, key, fingerprint, author, now
+    replay_of, about, job_id, job_version, scheduled_at, late, key, fingerprint, author, lane, target, now
 ) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-            NULL, NULL, NULL, NULL, NULL, NULL, NULL;
+            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 CREATE TEMP TABLE taken (n INTEGER PRIMARY KEY, made TEXT, conflict INTEGER);
 
 -- Runs chosen, best first.
 CREATE TEMP TABLE picked (n INTEGER PRIMARY KEY, id TEXT);
 CREATE TEMP VIEW want (queue, most, tenant, now) AS SELECT NULL, NULL, NULL, NULL;
+-- The lanes that whoever claims may take of: 0, and those of its own.
+CREATE TEMP TABLE serving (lane INTEGER PRIMARY KEY);
+INSERT INTO serving (lane) VALUES (0);
 
 -- Attempts that end, with what becomes of their runs.
 CREATE TEMP TABLE settling (
@@ -49,14 +52,14 @@ CREATE TEMP TABLE settling (
 
 -- Fires and their ticks, one at a time.
 CREATE TEMP VIEW fire_job (
-    n, job_id, rev, next_fire, finished, delay, overlap, queue, priority, timeout, gate, start_within, deadline, ticks,
-    now, who
-) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
+    n, job_id, rev, next_fire, finished, delay, overlap, queue, lane, priority, timeout, gate, start_within, deadline,
+    ticks, now, who
+) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 CREATE TEMP VIEW fire_tick (
-    n, job_id, overlap, queue, priority, timeout, gate, start_within, deadline, origin, scheduled_at, decision, reason,
-    run_id, due, late, ticks, last_at, now
+    n, job_id, overlap, queue, lane, priority, timeout, gate, start_within, deadline, origin, scheduled_at, decision,
+    reason, run_id, due, late, ticks, last_at, now
 ) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-            NULL;
+            NULL, NULL;
 CREATE TEMP TABLE fired (n INTEGER PRIMARY KEY);
 CREATE TEMP TABLE made (place INTEGER PRIMARY KEY, n INTEGER, id TEXT, queue TEXT);
 CREATE INDEX temp.made_by ON made (n);

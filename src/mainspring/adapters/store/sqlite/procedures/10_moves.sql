@@ -10,26 +10,35 @@ CREATE TEMP TRIGGER enter_fresh_runs INSTEAD OF INSERT ON enter_fresh BEGIN
     ORDER BY fresh.due, fresh.id
     ON CONFLICT DO NOTHING;
 
-    INSERT INTO run (id, state, shard, tenant, queue, rank, priority, attempt, lost, late, fence, body, timeout, due,
-                     created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, replay_of,
-                     queued_at)
-    SELECT id, 'queued', shard, tenant, queue, NEW.now + priority * 1000000000 + late * 60000000, priority, 0, 0, late,
-           0, body, timeout, due, NEW.now, due + start_within, due + deadline, gate, job_id, job_version, scheduled_at,
-           origin, replay_of, NEW.now
+    INSERT INTO run (id, state, shard, tenant, queue, lane, rank, priority, attempt, lost, late, fence, body, timeout,
+                     due, created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, target,
+                     replay_of, queued_at)
+    SELECT id, 'queued', shard, tenant, queue, lane, NEW.now + priority * 1000000000 + late * 60000000, priority, 0, 0,
+           late, 0, body, timeout, due, NEW.now, due + start_within, due + deadline, gate, job_id, job_version,
+           scheduled_at, origin, target, replay_of, NEW.now
     FROM fresh
     WHERE due <= NEW.now AND (gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));
 
-    INSERT INTO waiting (id, state, shard, tenant, queue, priority, attempt, lost, late, fence, body, timeout, due,
-                         created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, replay_of)
-    SELECT id, iif(due <= NEW.now, 'blocked', 'scheduled'), shard, tenant, queue, priority, 0, 0, late, 0, body,
+    INSERT INTO waiting (id, state, shard, tenant, queue, lane, priority, attempt, lost, late, fence, body, timeout,
+                         due, created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, target,
+                         replay_of)
+    SELECT id, iif(due <= NEW.now, 'blocked', 'scheduled'), shard, tenant, queue, lane, priority, 0, 0, late, 0, body,
            timeout, due, NEW.now, due + start_within, due + deadline, gate, job_id, job_version, scheduled_at, origin,
-           replay_of
+           target, replay_of
     FROM fresh
     WHERE due > NEW.now
        OR (gate IS NOT NULL AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));
 
     INSERT INTO happened (kind, tenant, run)
     SELECT 'run.submitted', tenant, id FROM fresh WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY n;
+END;
+
+-- A set of labels is required for the first time: the workers that have all of them will look for it.
+CREATE TEMP TRIGGER widen_lanes AFTER INSERT ON main.lane BEGIN
+    UPDATE session SET lanes = json_insert(coalesce(lanes, '[0]'), '$[#]', NEW.id)
+    WHERE dead = 0 AND labels <> '[]' AND NOT EXISTS (
+        SELECT 1 FROM json_each(NEW.requires) AS q
+        WHERE q.value NOT IN (SELECT l.value FROM json_each(session.labels) AS l));
 END;
 
 -- A gate that a run held is free: the first in its line is queued and holds it now.

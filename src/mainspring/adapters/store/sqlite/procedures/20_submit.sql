@@ -38,8 +38,10 @@ CREATE TEMP TRIGGER submit INSTEAD OF INSERT ON call WHEN NEW.kind = 'submit' BE
     );
 END;
 
--- The same for runs of which people want to know more: named, tagged, replayed, a job's, with a key or an author.
--- Item: as above, then about, job, version, scheduled_at, late, key, fingerprint, author. Size: how long keys are kept.
+-- The same for runs of which people want to know more: named, tagged, replayed, a job's, with a key or an author; and for
+-- those that not every worker may run.
+-- Item: as above, then about, job, version, scheduled_at, late, key, fingerprint, author, what it requires, target.
+-- Size: how long keys are kept.
 -- Answer: (id, state, whether new, whether its key was used for something else) of each, in order.
 CREATE TEMP TRIGGER submit_more INSTEAD OF INSERT ON call WHEN NEW.kind = 'submit_more' BEGIN
     DELETE FROM fresh;
@@ -48,13 +50,17 @@ CREATE TEMP TRIGGER submit_more INSTEAD OF INSERT ON call WHEN NEW.kind = 'submi
     -- Keys that do not count any more go first: what is left has been used.
     DELETE FROM used_key WHERE (tenant, key) IN (
         SELECT i.value ->> 2, i.value ->> 20 FROM json_each(NEW.batch) AS i) AND at <= NEW.now - NEW.size;
+    INSERT INTO lane (requires)
+    SELECT DISTINCT i.value ->> 23 FROM json_each(NEW.batch) AS i WHERE i.value ->> 23 IS NOT NULL
+    ON CONFLICT DO NOTHING;
     INSERT INTO submit_one (n, id, shard, tenant, queue, priority, task, policy, payload, body, timeout, due,
                             start_within, deadline, gate, replay_of, about, job_id, job_version, scheduled_at, late,
-                            key, fingerprint, author, now)
+                            key, fingerprint, author, lane, target, now)
     SELECT i.n, i.v ->> 0, i.v ->> 1, i.v ->> 2, i.v ->> 3, i.v ->> 4, i.v ->> 5, i.v ->> 6, i.v ->> 7,
            (SELECT coalesce(max(b.id), 0) FROM body b) + 1 + i.n, i.v ->> 14,
            coalesce(i.v ->> 8, NEW.now + (i.v ->> 9)), i.v ->> 10, i.v ->> 11, i.v ->> 12, i.v ->> 13, i.v ->> 15,
-           i.v ->> 16, i.v ->> 17, i.v ->> 18, i.v ->> 19, i.v ->> 20, i.v ->> 21, i.v ->> 22, NEW.now
+           i.v ->> 16, i.v ->> 17, i.v ->> 18, i.v ->> 19, i.v ->> 20, i.v ->> 21, i.v ->> 22,
+           coalesce(-(i.v ->> 24), (SELECT l.id FROM lane l WHERE l.requires = i.v ->> 23), 0), i.v ->> 24, NEW.now
     FROM (WITH item AS MATERIALIZED (SELECT key AS n, value AS v FROM json_each(NEW.batch)) SELECT n, v FROM item) AS i
     ORDER BY i.n;
 
@@ -64,6 +70,9 @@ CREATE TEMP TRIGGER submit_more INSTEAD OF INSERT ON call WHEN NEW.kind = 'submi
 
     INSERT INTO enter_fresh (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);
+    UPDATE session SET lanes = json_insert(coalesce(lanes, '[0]'), '$[#]', -id)
+    WHERE id IN (SELECT CAST(fresh.target AS INTEGER) FROM fresh WHERE fresh.target IS NOT NULL) AND dead = 0
+      AND -id NOT IN (SELECT l.value FROM json_each(coalesce(session.lanes, '[0]')) AS l);
 
     -- A replay deals with a dead letter.
     UPDATE history SET dead = 0 WHERE seq IN (
@@ -104,10 +113,11 @@ BEGIN
         OR EXISTS (SELECT 1 FROM job j WHERE j.id = u.made));
 
     INSERT INTO fresh (id, n, shard, tenant, queue, priority, task, policy, payload, body, timeout, due, start_within,
-                       deadline, gate, replay_of, about, job_id, job_version, scheduled_at, late, author)
+                       deadline, gate, replay_of, about, job_id, job_version, scheduled_at, late, author, lane,
+                       target)
     SELECT NEW.id, NEW.n, NEW.shard, NEW.tenant, NEW.queue, NEW.priority, NEW.task, NEW.policy, NEW.payload, NEW.body,
            NEW.timeout, NEW.due, NEW.start_within, NEW.deadline, NEW.gate, NEW.replay_of, NEW.about, NEW.job_id,
-           NEW.job_version, NEW.scheduled_at, NEW.late, NEW.author
+           NEW.job_version, NEW.scheduled_at, NEW.late, NEW.author, NEW.lane, NEW.target
     WHERE NOT EXISTS (SELECT 1 FROM taken WHERE taken.n = NEW.n);
 
     INSERT OR REPLACE INTO used_key (tenant, key, made, fingerprint, at)

@@ -1,10 +1,16 @@
 -- What workers ask for.
 
--- Batch: name, kind, ttl, version, datacenter, queues, tasks, owner, serves. Answer: the id of the session.
+-- Batch: name, kind, ttl, version, datacenter, queues, tasks, owner, serves, labels. Answer: the id of the session.
 CREATE TEMP TRIGGER open_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'open_session' BEGIN
-    INSERT INTO session (name, kind, version, datacenter, started_at, lease_until, lease, queues, tasks, owner, serves)
+    INSERT INTO session (name, kind, version, datacenter, started_at, lease_until, lease, queues, tasks, owner, serves,
+                         labels, lanes)
     VALUES (NEW.batch ->> 0, NEW.batch ->> 1, NEW.batch ->> 3, NEW.batch ->> 4, NEW.now, NEW.now + (NEW.batch ->> 2),
-            NEW.batch ->> 2, NEW.batch -> 5, NEW.batch -> 6, NEW.batch ->> 7, NEW.batch ->> 8);
+            NEW.batch ->> 2, NEW.batch -> 5, NEW.batch -> 6, NEW.batch ->> 7, NEW.batch ->> 8, NEW.batch -> 9,
+            (SELECT json_insert(json_group_array(lane.id), '$[#]', 0) FROM lane
+             WHERE NEW.batch -> 9 <> '[]' AND NOT EXISTS (
+                 SELECT 1 FROM json_each(lane.requires) AS q
+                 WHERE q.value NOT IN (SELECT l.value FROM json_each(NEW.batch, '$[9]') AS l))
+             HAVING count(*) > 0));
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, max(id) FROM session;
 END;
 
@@ -54,7 +60,7 @@ END;
 
 -- The best of one queue. What missed its start or its deadline is left for the reaper.
 CREATE TEMP TRIGGER pick INSTEAD OF INSERT ON want
-WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM pause)
+WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM serving WHERE lane <> 0) AND NOT EXISTS (SELECT 1 FROM pause)
  AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL) BEGIN
     INSERT INTO picked (id)
     SELECT r.id FROM run r INDEXED BY run_ready
@@ -64,8 +70,36 @@ WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM pause)
     ORDER BY r.rank, r.id LIMIT NEW.most;
 END;
 
+-- The same for one with lanes of its own: a merge of them.
+CREATE TEMP TRIGGER pick_of_lanes INSTEAD OF INSERT ON want
+WHEN NEW.tenant IS NULL AND EXISTS (SELECT 1 FROM serving WHERE lane <> 0) AND NOT EXISTS (SELECT 1 FROM pause)
+ AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL) BEGIN
+    INSERT INTO picked (id)
+    SELECT id FROM (
+        WITH RECURSIVE line (lane, rank, id) AS (
+            SELECT r.lane, r.rank, r.id FROM serving CROSS JOIN run r ON r.id = (
+                SELECT f.id FROM run f INDEXED BY run_ready
+                WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = serving.lane
+                  AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
+                  AND (f.deadline IS NULL OR f.deadline > NEW.now)
+                ORDER BY f.rank, f.id LIMIT 1)
+            UNION ALL
+            SELECT r.lane, r.rank, r.id FROM line CROSS JOIN run r ON r.id = (
+                SELECT f.id FROM run f INDEXED BY run_ready
+                WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = line.lane
+                  AND (f.rank, f.id) > (line.rank, +line.id)
+                  AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
+                  AND (f.deadline IS NULL OR f.deadline > NEW.now)
+                ORDER BY f.rank, f.id LIMIT 1)
+            ORDER BY 2, 3
+            LIMIT NEW.most
+        )
+        SELECT id FROM line
+    );
+END;
+
 -- The same where something is paused, a tenant has a quota, or only one tenant's are wanted: a merge of the tenants'
--- lines, each as long as the tenant has room. It looks at no more rows than it takes, whoever has a million waiting;
+-- lines, each as long as the tenant has room, and each the best of the lanes. It looks at no more rows than it takes, whoever has a million waiting;
 -- only the default tenant, whose line has no index of its own, is looked for among all.
 CREATE TEMP TRIGGER pick_with_care INSTEAD OF INSERT ON want
 WHEN NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause)
@@ -99,43 +133,51 @@ WHEN NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause)
         ), line (tenant, room, rank, id) AS (
             SELECT allowed.tenant, allowed.room - 1, r.rank, r.id
             FROM allowed CROSS JOIN run r ON r.id = iif(allowed.tenant = 'default', (
-                    SELECT f.id FROM run f INDEXED BY run_ready
-                    WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = 0
-                      AND f.tenant = 'default'
-                      AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
-                      AND (f.deadline IS NULL OR f.deadline > NEW.now)
-                      AND f.id NOT IN (SELECT picked.id FROM picked)
-                    ORDER BY f.rank, f.id LIMIT 1
+                    SELECT b.id FROM serving CROSS JOIN run b ON b.id = (
+                        SELECT f.id FROM run f INDEXED BY run_ready
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = serving.lane
+                          AND f.tenant = 'default'
+                          AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
+                          AND (f.deadline IS NULL OR f.deadline > NEW.now)
+                          AND f.id NOT IN (SELECT picked.id FROM picked)
+                        ORDER BY f.rank, f.id LIMIT 1)
+                    ORDER BY b.rank, b.id LIMIT 1
                 ), (
-                    SELECT f.id FROM run f INDEXED BY run_queued
-                    WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = 0
-                      AND f.tenant = allowed.tenant AND f.tenant <> 'default'
-                      AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
-                      AND (f.deadline IS NULL OR f.deadline > NEW.now)
-                      AND f.id NOT IN (SELECT picked.id FROM picked)
-                    ORDER BY f.rank, f.id LIMIT 1
+                    SELECT b.id FROM serving CROSS JOIN run b ON b.id = (
+                        SELECT f.id FROM run f INDEXED BY run_queued
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = serving.lane
+                          AND f.tenant = allowed.tenant AND f.tenant <> 'default'
+                          AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
+                          AND (f.deadline IS NULL OR f.deadline > NEW.now)
+                          AND f.id NOT IN (SELECT picked.id FROM picked)
+                        ORDER BY f.rank, f.id LIMIT 1)
+                    ORDER BY b.rank, b.id LIMIT 1
                 ))
             WHERE allowed.room > 0
             UNION ALL
             SELECT line.tenant, line.room - 1, r.rank, r.id
             FROM line CROSS JOIN run r ON r.id = iif(line.tenant = 'default', (
-                    SELECT f.id FROM run f INDEXED BY run_ready
-                    WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = 0
-                      AND f.tenant = 'default'
-                      AND (f.rank, f.id) > (line.rank, +line.id)
-                      AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
-                      AND (f.deadline IS NULL OR f.deadline > NEW.now)
-                      AND f.id NOT IN (SELECT picked.id FROM picked)
-                    ORDER BY f.rank, f.id LIMIT 1
+                    SELECT b.id FROM serving CROSS JOIN run b ON b.id = (
+                        SELECT f.id FROM run f INDEXED BY run_ready
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = serving.lane
+                          AND f.tenant = 'default'
+                          AND (f.rank, f.id) > (line.rank, +line.id)
+                          AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
+                          AND (f.deadline IS NULL OR f.deadline > NEW.now)
+                          AND f.id NOT IN (SELECT picked.id FROM picked)
+                        ORDER BY f.rank, f.id LIMIT 1)
+                    ORDER BY b.rank, b.id LIMIT 1
                 ), (
-                    SELECT f.id FROM run f INDEXED BY run_queued
-                    WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = 0
-                      AND f.tenant = line.tenant AND f.tenant <> 'default'
-                      AND (f.rank, f.id) > (line.rank, +line.id)
-                      AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
-                      AND (f.deadline IS NULL OR f.deadline > NEW.now)
-                      AND f.id NOT IN (SELECT picked.id FROM picked)
-                    ORDER BY f.rank, f.id LIMIT 1
+                    SELECT b.id FROM serving CROSS JOIN run b ON b.id = (
+                        SELECT f.id FROM run f INDEXED BY run_queued
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = serving.lane
+                          AND f.tenant = line.tenant AND f.tenant <> 'default'
+                          AND (f.rank, f.id) > (line.rank, +line.id)
+                          AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
+                          AND (f.deadline IS NULL OR f.deadline > NEW.now)
+                          AND f.id NOT IN (SELECT picked.id FROM picked)
+                        ORDER BY f.rank, f.id LIMIT 1)
+                    ORDER BY b.rank, b.id LIMIT 1
                 ))
             WHERE line.room > 0
             ORDER BY 3, 4
@@ -149,6 +191,10 @@ END;
 -- Answer: held runs, best first.
 CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.kind = 'claim' BEGIN
     DELETE FROM picked;
+    DELETE FROM serving WHERE lane <> 0;
+    INSERT OR IGNORE INTO serving (lane)
+    SELECT l.value FROM session CROSS JOIN json_each(session.lanes) AS l
+    WHERE session.id = NEW.who AND session.lanes IS NOT NULL;
     INSERT INTO want (queue, most, tenant, now)
     SELECT i.value ->> 0, i.value ->> 1, i.value ->> 2, NEW.now FROM json_each(NEW.batch) AS i
     WHERE EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND draining = 0 AND lease_until >= NEW.now);
@@ -169,7 +215,9 @@ CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.kind = 'claim' BEGI
     SELECT NEW.number, json_group_array(json_array(
         r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
         r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
-        r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
+        r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL,
+        -- Nothing has happened to most of them but that they were made and claimed.
+        iif(r.rev > 2, (SELECT c.state FROM checkpoint c WHERE c.run_id = r.id), NULL)))
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN body b ON b.id = r.body;
 END;
 

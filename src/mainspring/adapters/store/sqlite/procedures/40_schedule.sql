@@ -73,15 +73,18 @@ END;
 
 -- Ticks are recorded, their runs made and the schedules moved on.
 -- Who: the owner. Item: job, rev, next_fire, finished, delay, overlap, queue, priority, timeout, gate, start_within,
--- deadline, ticks. Tick: scheduled_at, decision, reason, run, due, late, ticks, last_at.
+-- deadline, ticks, what it requires. Tick: scheduled_at, decision, reason, run, due, late, ticks, last_at.
 -- Answer: (place, runs, queues) of the applied.
 CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.kind = 'fire' BEGIN
     DELETE FROM fired;
     DELETE FROM made;
-    INSERT INTO fire_job (n, job_id, rev, next_fire, finished, delay, overlap, queue, priority, timeout, gate,
+    INSERT INTO lane (requires)
+    SELECT DISTINCT i.value ->> 13 FROM json_each(NEW.batch) AS i WHERE i.value ->> 13 IS NOT NULL
+    ON CONFLICT DO NOTHING;
+    INSERT INTO fire_job (n, job_id, rev, next_fire, finished, delay, overlap, queue, lane, priority, timeout, gate,
                           start_within, deadline, ticks, now, who)
     SELECT i.key, i.value ->> 0, i.value ->> 1, i.value ->> 2, i.value ->> 3, i.value ->> 4, i.value ->> 5,
-           i.value ->> 6, i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11,
+           i.value ->> 6, coalesce((SELECT l.id FROM lane l WHERE l.requires = i.value ->> 13), 0), i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11,
            i.value -> 12, NEW.now, NEW.who
     FROM json_each(NEW.batch) AS i;
     INSERT INTO tell (now) VALUES (NEW.now);
@@ -102,9 +105,9 @@ WHEN EXISTS (
       AND session.lease_until >= NEW.now
 ) AND NOT EXISTS (SELECT 1 FROM json_each(NEW.ticks) AS t WHERE t.value ->> 0 > NEW.now) BEGIN
     INSERT INTO fired (n) VALUES (NEW.n);
-    INSERT INTO fire_tick (n, job_id, overlap, queue, priority, timeout, gate, start_within, deadline, origin,
+    INSERT INTO fire_tick (n, job_id, overlap, queue, lane, priority, timeout, gate, start_within, deadline, origin,
                            scheduled_at, decision, reason, run_id, due, late, ticks, last_at, now)
-    SELECT NEW.n, NEW.job_id, NEW.overlap, NEW.queue, NEW.priority, NEW.timeout, NEW.gate, NEW.start_within,
+    SELECT NEW.n, NEW.job_id, NEW.overlap, NEW.queue, NEW.lane, NEW.priority, NEW.timeout, NEW.gate, NEW.start_within,
            NEW.deadline, iif(NEW.delay IS NULL, 'tick', 'delay'), t.value ->> 0, t.value ->> 1, t.value ->> 2,
            t.value ->> 3, t.value ->> 4, t.value ->> 5, t.value ->> 6, t.value ->> 7, NEW.now
     FROM json_each(NEW.ticks) AS t;
@@ -152,9 +155,9 @@ WHEN NOT EXISTS (SELECT 1 FROM ledger l WHERE l.job_id = NEW.job_id AND l.schedu
     WHERE j.id = NEW.job_id;
 
     DELETE FROM fresh;
-    INSERT INTO fresh (id, n, shard, tenant, queue, priority, body, timeout, due, start_within, deadline, gate, late,
-                       job_id, job_version, scheduled_at, origin)
-    SELECT NEW.run_id, 0, s.shard, j.tenant, NEW.queue, NEW.priority, v.body, NEW.timeout, NEW.due,
+    INSERT INTO fresh (id, n, shard, tenant, queue, lane, priority, body, timeout, due, start_within, deadline, gate,
+                       late, job_id, job_version, scheduled_at, origin)
+    SELECT NEW.run_id, 0, s.shard, j.tenant, NEW.queue, NEW.lane, NEW.priority, v.body, NEW.timeout, NEW.due,
            NEW.start_within, NEW.deadline, NEW.gate, NEW.late, j.id, j.version, NEW.scheduled_at, NEW.origin
     FROM ledger l CROSS JOIN job j ON j.id = l.job_id CROSS JOIN schedule s ON s.job_id = j.id
     CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version

@@ -17,7 +17,8 @@ CREATE TEMP TRIGGER bury INSTEAD OF INSERT ON call WHEN NEW.kind = 'bury' BEGIN
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN body b ON b.id = r.body;
 END;
 
--- What missed its start (skipped) or its deadline (failed) ends. Size: the limit. Batch: the fingerprint of the latter.
+-- What missed its start (skipped) or its deadline (failed) ends, and what was for one worker that has gone (skipped).
+-- Size: the limit. Batch: the fingerprint of what failed.
 -- Answer: how many.
 CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.kind = 'expire' BEGIN
     DELETE FROM picked;
@@ -34,18 +35,34 @@ CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.kind = 'expire' BE
         UNION
         SELECT id FROM (SELECT w.id AS id FROM waiting w INDEXED BY waiting_deadline
                         WHERE w.deadline <= NEW.now LIMIT NEW.size)
+        UNION
+        SELECT id FROM (SELECT r.id AS id FROM run r INDEXED BY run_target
+                        WHERE r.target IS NOT NULL AND r.state = 'queued' AND NOT EXISTS (
+                            SELECT 1 FROM session WHERE session.id = CAST(r.target AS INTEGER) AND session.dead = 0)
+                        LIMIT NEW.size)
+        UNION
+        SELECT id FROM (SELECT w.id AS id FROM waiting w INDEXED BY waiting_target
+                        WHERE w.target IS NOT NULL AND NOT EXISTS (
+                            SELECT 1 FROM session WHERE session.id = CAST(w.target AS INTEGER) AND session.dead = 0)
+                        LIMIT NEW.size)
     ) LIMIT NEW.size;
 
     INSERT INTO end_run (id, state, reason, fingerprint, now)
-    SELECT a.id, iif(a.start_missed, 'skipped', 'failed'), iif(a.start_missed, 'expired', 'deadline'),
-           iif(a.start_missed, NULL, NEW.batch), NEW.now
+    SELECT a.id, iif(a.left OR a.start_missed, 'skipped', 'failed'),
+           iif(a.left, 'its worker left', iif(a.start_missed, 'expired', 'deadline')),
+           iif(a.left OR a.start_missed, NULL, NEW.batch), NEW.now
     FROM (
-        SELECT picked.n AS n, r.id AS id, r.state AS state,
-               coalesce(r.attempt = 0 AND r.start_by < NEW.now, 0) AS start_missed
-        FROM picked CROSS JOIN run r ON r.id = picked.id
-        UNION ALL
-        SELECT picked.n, w.id, w.state, coalesce(w.attempt = 0 AND w.start_by < NEW.now, 0)
-        FROM picked CROSS JOIN waiting w ON w.id = picked.id
+        SELECT p.n AS n, p.id AS id, p.state AS state, p.start_missed AS start_missed,
+               p.target IS NOT NULL AND NOT EXISTS (
+                   SELECT 1 FROM session WHERE session.id = CAST(p.target AS INTEGER) AND session.dead = 0) AS left
+        FROM (
+            SELECT picked.n AS n, r.id AS id, r.state AS state, r.target AS target,
+                   coalesce(r.attempt = 0 AND r.start_by < NEW.now, 0) AS start_missed
+            FROM picked CROSS JOIN run r ON r.id = picked.id
+            UNION ALL
+            SELECT picked.n, w.id, w.state, w.target, coalesce(w.attempt = 0 AND w.start_by < NEW.now, 0)
+            FROM picked CROSS JOIN waiting w ON w.id = picked.id
+        ) AS p
     ) AS a ORDER BY a.state <> 'blocked', a.n;
     INSERT INTO tell (now) VALUES (NEW.now);
 
@@ -146,6 +163,7 @@ CREATE TEMP TRIGGER forget_picked_runs INSTEAD OF INSERT ON forget_picked BEGIN
                             WHERE o.job_id = h.job_id AND o.body = h.body AND o.seq NOT IN (SELECT n FROM picked))));
     DELETE FROM attempt WHERE run_id IN (SELECT id FROM picked);
     DELETE FROM progress WHERE run_id IN (SELECT id FROM picked);
+    DELETE FROM checkpoint WHERE run_id IN (SELECT id FROM picked);
     DELETE FROM log WHERE run_id IN (SELECT id FROM picked);
     DELETE FROM history WHERE seq IN (SELECT n FROM picked);
     -- The next to end gets the place after the last there is.
@@ -160,6 +178,12 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
     DELETE FROM outbox_cursor WHERE until < NEW.now;
     INSERT INTO forget_events (until) VALUES (NEW.now - (NEW.batch ->> 1));
     DELETE FROM used_key WHERE at <= NEW.now - (NEW.batch ->> 0);
+    -- Workers that have nothing left for them alone claim as all others again.
+    UPDATE session
+    SET lanes = (SELECT json_group_array(l.value) FROM json_each(session.lanes) AS l WHERE l.value <> -session.id)
+    WHERE lanes IS NOT NULL AND NOT EXISTS (SELECT 1 FROM run r WHERE r.target = CAST(session.id AS TEXT))
+      AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.target = CAST(session.id AS TEXT));
+    UPDATE session SET lanes = NULL WHERE lanes = '[0]';
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, EXISTS (SELECT 1 FROM meta CROSS JOIN history h ON h.seq = meta.history_counted + 1
                                WHERE h.finished_at < NEW.now - (NEW.batch ->> 2));

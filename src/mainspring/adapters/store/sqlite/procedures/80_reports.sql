@@ -15,6 +15,20 @@ CREATE TEMP TRIGGER report_progress INSTEAD OF INSERT ON call WHEN NEW.kind = 'r
     FROM json_each(NEW.batch) AS i;
 END;
 
+CREATE TEMP TRIGGER save_checkpoints INSTEAD OF INSERT ON call WHEN NEW.kind = 'save_checkpoints' BEGIN
+    INSERT OR REPLACE INTO checkpoint (run_id, state)
+    SELECT r.id, i.value ->> 2
+    FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0
+    WHERE r.fence = i.value ->> 1 AND +r.state = 'running'
+    ORDER BY i.key;
+
+    INSERT OR REPLACE INTO reply (number, body)
+    SELECT NEW.number, json_group_array(
+        EXISTS (SELECT 1 FROM run r WHERE r.id = i.value ->> 0 AND r.fence = i.value ->> 1 AND +r.state = 'running')
+        ORDER BY i.key)
+    FROM json_each(NEW.batch) AS i;
+END;
+
 CREATE TEMP TRIGGER append_log INSTEAD OF INSERT ON call WHEN NEW.kind = 'append_log' BEGIN
     INSERT INTO log (run_id, position, at, attempt, text)
     SELECT a.id, a.place + coalesce((SELECT max(l.position) FROM log l WHERE l.run_id = a.id), 0), NEW.now, a.attempt,

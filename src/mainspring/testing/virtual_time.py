@@ -14,10 +14,11 @@ for, so a program with nothing left to wait for is stuck, and says so. Time stan
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor
 from contextvars import Context
 from math import ceil
 from random import Random
-from typing import NoReturn, Protocol, TypeVar, TypeVarTuple
+from typing import Protocol, TypeVar, TypeVarTuple
 
 from mainspring.domain.instant import DAY, SECOND, Instant, Micros, isoformat, parse_instant
 
@@ -40,7 +41,7 @@ class _HasNumber(Protocol):
     def fileno(self) -> int: ...
 
 
-class _VirtualSelector(selectors.BaseSelector):
+class VirtualSelector(selectors.BaseSelector):
     """Instead of waiting it moves the time. Files can be registered, but nothing ever happens to them."""
 
     def __init__(self, start: Instant, longest: Micros) -> None:
@@ -54,8 +55,7 @@ class _VirtualSelector(selectors.BaseSelector):
         if timeout is None:
             raise Stuck(f"everything waits and no timer is set at {isoformat(self.start + self.elapsed)}")
         if timeout > 0:
-            # Timers are whole microseconds but for the rounding of floats; at least one, or it could stand still.
-            self.elapsed += max(1, ceil(timeout * SECOND - 0.01))
+            self.elapsed += whole_micros(timeout)
             self._turns = 0
             if self.elapsed > self._longest:
                 raise Stuck(f"not done by {isoformat(self.start + self.elapsed)}")
@@ -79,6 +79,11 @@ class _VirtualSelector(selectors.BaseSelector):
         return self._keys
 
 
+def whole_micros(timeout: float) -> Micros:
+    """Timers are whole microseconds but for the rounding of floats; at least one, or time could stand still."""
+    return max(1, ceil(timeout * SECOND - 0.01))
+
+
 def _number(file: int | _HasNumber) -> int:
     return file if isinstance(file, int) else file.fileno()
 
@@ -87,9 +92,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time moves only when nobody can go on."""
 
     def __init__(
-        self, *, start: Instant = START, seed: int = 0, jitter: Micros = 0, longest: Micros = 366 * DAY
+        self,
+        *,
+        start: Instant = START,
+        seed: int = 0,
+        jitter: Micros = 0,
+        longest: Micros = 366 * DAY,
+        selector: VirtualSelector | None = None,
     ) -> None:
-        self._virtual = _VirtualSelector(start, longest)
+        self._virtual = VirtualSelector(start, longest) if selector is None else selector
         #: The source of chance for whoever runs on this loop.
         self.random = Random(seed)
         self._jitter = jitter
@@ -121,7 +132,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             when += self.random.randrange(self._jitter) / SECOND
         return super().call_at(when, callback, *args, context=context)
 
-    def run_in_executor(self, *_: object) -> NoReturn:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Arguments], T], *args: *Arguments
+    ) -> asyncio.Future[T]:
         raise NotImplementedError("there are no threads in virtual time")
 
 

@@ -1,0 +1,379 @@
+"""Looks at a PostgreSQL server and the schema on it, with connections of its own that change nothing."""
+
+import re
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, TypeAlias, cast
+
+import asyncpg
+
+from mainspring.adapters.store import named_sql
+from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, connecting, prepare_connection
+from mainspring.adapters.store.postgres.partitions import FAMILIES
+from mainspring.adapters.store.postgres.rows import DAYS_AHEAD
+from mainspring.adapters.store.postgres.wall import left_to_do
+from mainspring.domain.diagnosis import (
+    Finding,
+    Queued,
+    ReaderSigns,
+    Signs,
+    WorkerSigns,
+    above,
+    blamed,
+    found,
+    not_buried_since,
+    warned,
+)
+from mainspring.domain.errors import MainspringError
+from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant, Micros, format_duration
+from mainspring.ports.clock import Clock
+from mainspring.ports.health import Examination
+from mainspring.ports.store import Retention
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+_MIB = 1 << 20
+_OLDEST_SERVER = 140000
+_ROUND_TRIPS = 7
+#: Beyond their rows, what a process has open: wake-ups, heartbeat, and the connections that read for people.
+_CONNECTIONS_BESIDE = 5
+_CREATE_INDEX = re.compile(r"^\s*CREATE (?:UNIQUE )?INDEX (\w+) ON", re.MULTILINE)
+_DROP_INDEX = re.compile(r"^\s*DROP INDEX (\w+)", re.MULTILINE)
+_PARTITION = re.compile(r"(\w+)_d(\d+)")
+
+
+class PostgresHealth:
+    def __init__(self, dsn: str, schema: str, clock: Clock, *, connections: int, retention: Retention) -> None:
+        self._dsn = dsn
+        self._schema = schema
+        self._clock = clock
+        self._connections = connections
+        self._retention = retention
+        self._sql: Mapping[str, str] = {
+            name: text.replace("mainspring.", f"{schema}.")
+            for name, text in named_sql.load(PACKAGE, "queries/health.sql").items()
+        }
+
+    async def examine(self) -> Examination:
+        try:
+            connection = await self._connect()
+        except MainspringError as error:
+            advice = "see that the server runs, and that host, name and password in the store's address are right"
+            return Examination(findings=[blamed("store", str(error), advice)])
+        try:
+            return await self._examine(connection)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            advice = "see the server's log"
+            return Examination(findings=[blamed("store", f"PostgreSQL: {str(error) or type(error).__name__}", advice)])
+        finally:
+            connection.terminate()
+
+    async def _connect(self) -> Connection:
+        with connecting():
+            # Without prepared statements: through a pooler in transaction mode they would be gone, and so would we.
+            connection = await asyncpg.connect(
+                self._dsn, timeout=5, command_timeout=15, statement_cache_size=0, server_settings=SESSION
+            )
+            await prepare_connection(connection)
+            return connection
+
+    async def _examine(self, connection: Connection) -> Examination:
+        took: list[Micros] = []
+        for _ in range(_ROUND_TRIPS):
+            began = self._clock.monotonic()
+            await connection.fetchval("SELECT 1")
+            took.append(self._clock.monotonic() - began)
+        trip = round(median(took))
+        here = self._clock.now()
+        began = self._clock.monotonic()
+        server = await self._one(connection, "server")
+        here += (self._clock.monotonic() - began) // 2
+        findings = [
+            found("store", f"PostgreSQL {server['words'].split(' ')[0]}, schema {self._schema}"),
+            latency(trip),
+            skew(server["now"] - here),
+            *server_findings(dict(server)),
+            await self._pooler(connection, server),
+        ]
+        version = await self._version(connection)
+        findings.append(_schema(version))
+        findings += [
+            *await self._transactions(connection, server["sees_all"]),
+            *slots(await self._all(connection, "slots")),
+        ]
+        if version != named_sql.migrations(PACKAGE)[-1][0]:
+            return Examination(findings=findings)
+        findings += vacuum(await self._all(connection, "vacuum", self._schema))
+        findings += await self._tables(connection, server["now"])
+        processes = await connection.fetchval(self._sql["processes"])
+        findings.append(self._room(server, processes))
+        findings.append(await self._wall(connection))
+        return Examination(findings=findings, signs=await self._signs(connection, server["now"]))
+
+    async def _all(self, connection: Connection, name: str, *arguments: object) -> list[dict[str, Any]]:
+        return [dict(row) for row in await connection.fetch(self._sql[name], *arguments)]
+
+    async def _one(self, connection: Connection, name: str, *arguments: object) -> asyncpg.Record:
+        row = await connection.fetchrow(self._sql[name], *arguments)
+        assert row is not None
+        return row
+
+    async def _version(self, connection: Connection) -> int:
+        try:
+            return int(await connection.fetchval(self._sql["schema_version"]) or 0)
+        except asyncpg.UndefinedTableError:
+            return 0
+
+    async def _pooler(self, connection: Connection, server: asyncpg.Record) -> Finding:
+        """A pooler tells the process that it gives itself, not the server's; in transaction mode it also changes."""
+        if connection.get_server_pid() == server["pid"] and server["enable_seqscan"] == "off":
+            return found("pooler", "none in between")
+        other = await self._connect()
+        try:
+            # What this connection was just served by goes to whoever asks next, if it is not its own.
+            before = await connection.fetchval("SELECT pg_backend_pid()")
+            async with other.transaction():
+                taken = await other.fetchval("SELECT pg_backend_pid()")
+                after = await connection.fetchval("SELECT pg_backend_pid()")
+        finally:
+            other.terminate()
+        return pooler(
+            by_transaction=taken == before or after != before, keeps_settings=server["enable_seqscan"] == "off"
+        )
+
+    async def _transactions(self, connection: Connection, sees_all: bool) -> list[Finding]:
+        return [transactions(await self._all(connection, "transactions"), sees_all=sees_all)]
+
+    async def _tables(self, connection: Connection, now: Instant) -> list[Finding]:
+        schema = self._schema
+        indexes = {row["name"]: row["valid"] for row in await self._all(connection, "indexes", schema)}
+        unlogged = [row["name"] for row in await self._all(connection, "unlogged", schema)]
+        names = [row["name"] for row in await self._all(connection, "partitions", schema)]
+        days: dict[str, set[int]] = {family: set() for family in FAMILIES}
+        for name in names:
+            match = _PARTITION.fullmatch(name)
+            if match is not None and match[1] in days:
+                days[match[1]].add(int(match[2]))
+        findings = [_indexes(indexes, schema), found("durable tables", "all of them are logged")]
+        if unlogged:
+            says = f"{', '.join(unlogged[:5])} would be empty after a crash"
+            findings[1] = blamed("durable tables", says, f"ALTER TABLE {schema}.{unlogged[0]} SET LOGGED")
+        return [*findings, *partitions(days, now, self._retention)]
+
+    def _room(self, server: asyncpg.Record, processes: int) -> Finding:
+        most, wanted = server["connections"], (processes + 1) * (self._connections + _CONNECTIONS_BESIDE)
+        says = (
+            f"{server['connected']} of {most} are open; {processes} processes of up to "
+            f"{self._connections + _CONNECTIONS_BESIDE} each may want {wanted}"
+        )
+        advice = "raise max_connections, lower connections in the settings, or start fewer processes"
+        share = max(server["connected"] / most, 0.85 if wanted > most else 0)
+        return above("connections", share, 0.8, 0.95, says, advice)
+
+    async def _wall(self, connection: Connection) -> Finding:
+        left = await left_to_do(cast(Any, connection), self._schema)
+        if not left:
+            return found("row-level security", "people read through a role that is bound to their tenant")
+        advice = "have an administrator run: " + " ".join(f"{statement};" for statement in left)
+        return warned("row-level security", "the role for it is missing: one wall instead of two", advice)
+
+    async def _signs(self, connection: Connection, now: Instant) -> Signs:
+        unstaged, unfired = await self._one(connection, "unstaged"), await self._one(connection, "unfired")
+        return Signs(
+            now=now,
+            schedulers=await connection.fetchval(self._sql["schedulers"]),
+            workers=tuple(
+                WorkerSigns(
+                    name=row["name"], queues=tuple(row["queues"]), tasks=tuple(row["tasks"]), draining=row["draining"]
+                )
+                for row in await self._all(connection, "workers")
+            ),
+            queued=tuple(
+                Queued(queue=row["queue"], task=row["task"], runs=row["runs"])
+                for row in await self._all(connection, "queued")
+            ),
+            unburied=tuple(row["name"] for row in await self._all(connection, "unburied", not_buried_since(now))),
+            unstaged=unstaged["count"],
+            oldest_unstaged=unstaged["oldest"],
+            unfired=unfired["count"],
+            oldest_unfired=unfired["oldest"],
+            waiting=await connection.fetchval(self._sql["waiting"]),
+            readers=tuple(
+                ReaderSigns(name=row["name"], oldest=now if row["oldest"] is None else row["oldest"])
+                for row in await self._all(connection, "readers")
+            ),
+            dead_letters=await connection.fetchval(self._sql["dead_letters"]),
+            pauses=tuple((row["tenant"], row["queue"]) for row in await self._all(connection, "pauses")),
+        )
+
+
+def latency(trip: Micros) -> Finding:
+    advice = "bring the processes nearer to the server: every claim and every report waits for it"
+    return above(
+        "latency", trip, 10 * MILLISECOND, 100 * MILLISECOND, f"a round trip takes {trip / 1_000:.2f} ms", advice
+    )
+
+
+def skew(ahead: Micros) -> Finding:
+    """The store's clock decides what is due; this one makes ids and logs."""
+    far = abs(ahead)
+    if far < 2 * SECOND:
+        return found("clock", f"the store's is {ahead / 1_000:+.0f} ms from this one")
+    where = "ahead of" if ahead > 0 else "behind"
+    how = f"the store's clock is {format_duration(far // SECOND * SECOND)} {where} this one"
+    return warned("clock", how, "see to time synchronisation; what is due is decided by the store's clock alone")
+
+
+def server_findings(server: Mapping[str, object]) -> list[Finding]:
+    findings = []
+    version = int(str(server["version"]))
+    if version < _OLDEST_SERVER:
+        findings.append(blamed("version", f"PostgreSQL {version // 10_000}", "upgrade to 14 or newer"))
+    if server["standby"]:
+        says = "this server is a standby and refuses to write"
+        findings.append(blamed("primary", says, "name the primary, or several hosts with target_session_attrs=primary"))
+    unsafe = [name for name in ("fsync", "full_page_writes") if server[name] == "off"]
+    if unsafe:
+        says = f"{' and '.join(unsafe)} off: a crash can destroy the database"
+        findings.append(blamed("durability", says, f"set {unsafe[0]} = on"))
+    elif server["synchronous_commit"] == "off":
+        says = "synchronous_commit is off: a crash loses what was just accepted"
+        findings.append(blamed("durability", says, "set it to on for this role or database"))
+    else:
+        findings.append(found("durability", f"synchronous_commit {server['synchronous_commit']}"))
+    if "off" in (server["autovacuum"], server["track_counts"]):
+        says = "autovacuum is off: tables grow without end, and the server stops in the end"
+        findings.append(blamed("autovacuum", says, "set autovacuum = on and track_counts = on"))
+    else:
+        findings.append(found("autovacuum", "on"))
+    age = int(str(server["xid_age"]))
+    says = f"the oldest transaction id is {age:,} old; the server stops at 2,146,000,000"
+    advice = "find what holds vacuum back (transactions, replication slots), then VACUUM FREEZE"
+    findings.append(above("wraparound", age, 1_000_000_000, 1_800_000_000, says, advice))
+    return findings
+
+
+def pooler(*, by_transaction: bool, keeps_settings: bool) -> Finding:
+    if by_transaction:
+        says = "there is one in transaction mode: LISTEN and prepared statements do not work through it"
+        return blamed("pooler", says, "connect to the server itself, or set its pool_mode to session for this role")
+    if not keeps_settings:
+        says = "there is one that drops the settings of connections"
+        return warned("pooler", says, "connect to the server itself: time-outs and row-level security need them")
+    return found("pooler", "there is one, in session mode")
+
+
+def transactions(rows: Sequence[Mapping[str, object]], *, sees_all: bool) -> Finding:
+    """The oldest that is under way: vacuum removes nothing that is younger."""
+    hidden = "" if sees_all else "; those of other roles cannot be seen without pg_read_all_stats"
+    if not rows:
+        return found("transactions", f"none under way{hidden}")
+    oldest = rows[0]
+    age = int(str(oldest["age"]))
+    says = f"the oldest is {format_duration(max(age // SECOND, 1) * SECOND)} old: {oldest['who']}"
+    if oldest["state"] not in ("", "active"):
+        says += f", {oldest['state']}"
+    idle = str(oldest["state"]).startswith("idle in transaction")
+    advice = (
+        "end it: pg_terminate_backend(…)"
+        if oldest["state"] != "prepared"
+        else "COMMIT PREPARED or ROLLBACK PREPARED it"
+    )
+    limit = MINUTE if idle else 5 * MINUTE
+    return above("transactions", age, limit, HOUR, says + hidden, f"{advice}; nothing younger is vacuumed")
+
+
+def slots(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
+    findings = []
+    for row in rows:
+        xids, kept = int(str(row["xids"])), int(str(row["kept"]))
+        if xids >= 10_000_000 or (not row["active"] and kept >= 1024 * _MIB):
+            says = f"{row['name']} holds back {xids:,} transactions and {kept // _MIB:,} MiB of log"
+            advice = f"if nobody needs it: SELECT pg_drop_replication_slot('{row['name']}')"
+            findings.append(above("replication slots", xids, 0, 200_000_000, says, advice))
+    return findings or [found("replication slots", f"{len(rows)}, none holds anything back")]
+
+
+def vacuum(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
+    """Dead rows of the live tables make claims slow; they are to be few at any moment."""
+    findings = []
+    for row in rows:
+        dead, live, size = (int(str(row[name] or 0)) for name in ("dead", "live", "size"))
+        ago = (
+            "never vacuumed"
+            if row["ago"] is None
+            else f"vacuumed {format_duration(int(str(row['ago'])) // SECOND * SECOND)} ago"
+        )
+        advice = "a scheduler vacuums every few seconds, if one lives; see transactions for what holds it back"
+        if dead >= 100_000 and dead > live // 5:
+            says = f"{row['name']} has {dead:,} dead rows beside {live:,}, {ago}"
+            findings.append(above("vacuum", dead, 0, 1_000_000, says, advice))
+        # A row takes some 300 bytes; what is far beyond is room that was once needed.
+        elif size >= 512 * _MIB and size > 20 * 300 * max(live + dead, 1):
+            says = f"{row['name']} takes {size // _MIB:,} MiB for {live:,} rows, {ago}"
+            findings.append(warned("bloat", says, f"when it is quiet: VACUUM FULL {row['name']}, or pg_repack"))
+    return findings or [found("vacuum", "few dead rows in the live tables")]
+
+
+def partitions(days: Mapping[str, set[int]], now: Instant, retention: Retention) -> list[Finding]:
+    today = now // DAY
+    missing = sorted(
+        (day, family) for family in days for day in range(today, today + DAYS_AHEAD - 1) if day not in days[family]
+    )
+    findings = [found("partitions", f"there for the coming {DAYS_AHEAD - 1} days")]
+    if missing:
+        day, family = missing[0]
+        words = "today" if day == today else f"in {day - today} days"
+        says = f"{len(missing)} are missing, the first of {family} for {words}"
+        soon = blamed if day <= today + 1 else warned
+        findings = [soon("partitions", says, "start a scheduler, which makes them every hour, or mainspring migrate")]
+    kept = {
+        "history_succeeded": retention.succeeded,
+        "history_unsuccessful": retention.unsuccessful,
+        "attempt": retention.unsuccessful,
+        "ledger": retention.ledger,
+    }
+    # A day of grace: they are dropped once an hour, and only as a whole.
+    old = sorted(
+        f"{family}_d{day}"
+        for family, span in kept.items()
+        for day in days.get(family, ())
+        if (day + 2) * DAY <= now - span
+    )
+    if old:
+        says = f"{len(old)} are past their time, such as {old[0]}"
+        return [*findings, warned("retention", says, "a scheduler drops them: see that one lives, and its log")]
+    return [*findings, found("retention", "nothing is kept beyond its time")]
+
+
+def expected_indexes() -> set[str]:
+    """Those that the migrations make and leave."""
+    names: set[str] = set()
+    for _, _, text in named_sql.migrations(PACKAGE):
+        names |= set(_CREATE_INDEX.findall(text))
+        dropped = set(_DROP_INDEX.findall(text))
+        # One that is dropped and made anew in the same file is there afterwards.
+        names -= {name for name in dropped if text.rfind(f"DROP INDEX {name}") > text.rfind(f"INDEX {name} ON")}
+    return names
+
+
+def _indexes(there: Mapping[str, bool], schema: str) -> Finding:
+    missing = sorted(expected_indexes() - there.keys())
+    invalid = sorted(name for name, valid in there.items() if not valid)
+    if missing:
+        says = f"{len(missing)} are missing: {', '.join(missing[:5])}"
+        return blamed("indexes", says, "make them anew as the migrations do; without them every claim reads the table")
+    if invalid:
+        says = f"{len(invalid)} are not valid: {', '.join(invalid[:5])}"
+        return blamed("indexes", says, f"REINDEX INDEX {schema}.{invalid[0]}")
+    return found("indexes", f"all {len(expected_indexes())} are there and valid")
+
+
+def _schema(version: int) -> Finding:
+    newest = named_sql.migrations(PACKAGE)[-1][0]
+    if version == newest:
+        return found("schema", f"version {version}")
+    if version > newest:
+        return blamed("schema", f"version {version}; this program knows up to {newest}", "upgrade the program")
+    says = f"version {version}, {newest} is the newest" if version else "there is none yet"
+    return warned("schema", says, "mainspring migrate, or start any process: it does that first")

@@ -1,0 +1,99 @@
+-- name: server
+SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS words,
+       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now, pg_backend_pid() AS pid,
+       current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
+       current_setting('synchronous_commit') AS synchronous_commit, current_setting('autovacuum') AS autovacuum,
+       current_setting('track_counts') AS track_counts, current_setting('enable_seqscan') AS enable_seqscan,
+       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS connections,
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connected,
+       (SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database()) AS xid_age,
+       pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all, pg_is_in_recovery() AS standby
+
+-- name: schema_version
+SELECT max(version) FROM mainspring.migration
+
+-- name: vacuum
+SELECT c.relname AS name, pg_stat_get_dead_tuples(c.oid) AS dead, pg_stat_get_live_tuples(c.oid) AS live,
+       pg_table_size(c.oid) AS size,
+       (extract(epoch FROM now() - greatest(pg_stat_get_last_vacuum_time(c.oid), pg_stat_get_last_autovacuum_time(c.oid)))
+        * 1000000)::bigint AS ago
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relname IN ('run', 'waiting', 'schedule', 'session', 'gate')
+
+-- name: transactions
+-- Whoever holds back what vacuum may remove, the oldest first.
+SELECT * FROM (
+    SELECT 'process ' || pid || coalesce(' (' || nullif(application_name, '') || ')', '') AS who, coalesce(state, '') AS state,
+           (extract(epoch FROM clock_timestamp() - xact_start) * 1000000)::bigint AS age
+    FROM pg_stat_activity
+    WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+      AND datname = current_database()
+    UNION ALL
+    SELECT 'prepared transaction ' || gid, 'prepared', (extract(epoch FROM clock_timestamp() - prepared) * 1000000)::bigint
+    FROM pg_prepared_xacts WHERE database = current_database()
+) AS held ORDER BY age DESC LIMIT 5
+
+-- name: slots
+SELECT slot_name AS name, active, greatest(coalesce(age(xmin), 0), coalesce(age(catalog_xmin), 0)) AS xids,
+       coalesce(CASE WHEN NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) END, 0)::bigint
+           AS kept
+FROM pg_replication_slots
+
+-- name: indexes
+SELECT c.relname AS name, i.indisvalid AND i.indisready AS valid FROM pg_index i
+JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1
+
+-- name: unlogged
+SELECT c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relpersistence = 'u' ORDER BY 1
+
+-- name: partitions
+SELECT c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relispartition AND c.relname ~ '_d[0-9]+$'
+
+-- name: workers
+SELECT name, queues, tasks, draining FROM mainspring.session
+WHERE kind = 1 AND live AND lease_until >= mainspring.now_us() ORDER BY id LIMIT 10000
+
+-- name: schedulers
+SELECT count(*) FROM mainspring.session WHERE kind = 2 AND live AND lease_until >= mainspring.now_us()
+
+-- name: unburied
+SELECT name FROM mainspring.session WHERE live AND lease_until < $1 ORDER BY id LIMIT 100
+
+-- name: queued
+SELECT q.name AS queue, t.name AS task, sum(n)::bigint AS runs FROM (
+    SELECT r.queue, b.task, count(*) AS n
+    FROM (SELECT queue, body_bucket, coalesce(body_id, id) AS body FROM mainspring.run WHERE state = 3 LIMIT 100000) AS r
+    JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = r.body GROUP BY 1, 2
+) AS c JOIN mainspring.name q ON q.id = c.queue JOIN mainspring.name t ON t.id = c.task GROUP BY 1, 2 ORDER BY 3 DESC
+
+-- name: unstaged
+SELECT count(w.due) AS count, min(w.due) AS oldest FROM mainspring.shard h, LATERAL (
+    SELECT due FROM mainspring.waiting w
+    WHERE w.shard = h.id AND w.state = 1 AND w.due <= mainspring.now_us() ORDER BY due LIMIT 1000
+) AS w
+
+-- name: unfired
+SELECT count(s.next_fire) AS count, min(s.next_fire) AS oldest FROM mainspring.shard h, LATERAL (
+    SELECT next_fire FROM mainspring.schedule s
+    WHERE s.shard = h.id AND s.active AND s.next_fire <= mainspring.now_us() ORDER BY next_fire LIMIT 1000
+) AS s
+
+-- name: waiting
+SELECT EXISTS (SELECT FROM mainspring.waiting WHERE state = 1) OR EXISTS (SELECT FROM mainspring.schedule WHERE active)
+
+-- name: readers
+SELECT c.reader AS name, (SELECT o.at FROM mainspring.outbox o WHERE (o.xid, o.id) > (c.xid, c.position)
+                          ORDER BY o.xid, o.id LIMIT 1) AS oldest
+FROM mainspring.outbox_cursor c ORDER BY 1 LIMIT 1000
+
+-- name: dead_letters
+SELECT count(*) FROM mainspring.dead_letter WHERE state = 1
+
+-- name: pauses
+SELECT coalesce(t.name, '') AS tenant, coalesce(q.name, '') AS queue FROM mainspring.pause p
+LEFT JOIN mainspring.name t ON t.id = p.tenant LEFT JOIN mainspring.name q ON q.id = p.queue ORDER BY 1, 2 LIMIT 1000
+
+-- name: processes
+SELECT count(*) FROM mainspring.session WHERE live AND lease_until >= mainspring.now_us()

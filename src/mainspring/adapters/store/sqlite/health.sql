@@ -1,0 +1,36 @@
+-- What the engine looks like from outside.
+
+-- name: workers
+SELECT name, queues, tasks, draining FROM session WHERE kind = 'worker' AND dead = 0 AND lease_until >= ?1 ORDER BY id LIMIT 10000
+
+-- name: schedulers
+SELECT count(*) FROM session WHERE kind = 'scheduler' AND dead = 0 AND lease_until >= ?1
+
+-- name: unburied
+SELECT name FROM session WHERE dead = 0 AND lease_until < ?1 ORDER BY id LIMIT 100
+
+-- name: queued
+SELECT r.queue, b.task, count(*) FROM (SELECT queue, body FROM run WHERE state = 'queued' LIMIT 100000) AS r
+JOIN body b ON b.id = r.body GROUP BY 1, 2 ORDER BY 3 DESC
+
+-- name: unstaged
+SELECT count(*), min(due) FROM waiting WHERE state = 'scheduled' AND due <= ?1
+
+-- name: unfired
+SELECT count(*), min(next_fire) FROM schedule WHERE active = 1 AND next_fire <= ?1
+
+-- name: waiting
+SELECT EXISTS (SELECT 1 FROM waiting WHERE state = 'scheduled') OR EXISTS (SELECT 1 FROM schedule WHERE active = 1)
+
+-- name: readers
+SELECT c.reader, (SELECT o.at FROM outbox o WHERE o.position > c.position ORDER BY o.position LIMIT 1)
+FROM outbox_cursor c ORDER BY c.reader LIMIT 1000
+
+-- name: dead_letters
+SELECT count(*) FROM history WHERE dead = 1
+
+-- name: pauses
+SELECT tenant, queue FROM pause ORDER BY 1, 2 LIMIT 1000
+
+-- name: newest
+SELECT coalesce(max(started_at), 0) FROM session

@@ -1,0 +1,133 @@
+-- Everything there is in a file, kind by kind, for a move to another store.
+
+-- name: session
+-- Of some only the name is left, in what they ran.
+SELECT id, kind, NOT dead AS live, name, datacenter, version, started_at, lease_until, queues, tasks, owner, lease, draining,
+       labels
+FROM session
+UNION ALL
+SELECT h.session, 'worker', 0, max(h.executor), '', '', min(h.finished_at), max(h.finished_at), '[]', '[]', '', 0, 0,
+       '[]'
+FROM history h WHERE h.executor IS NOT NULL AND h.session NOT IN (SELECT id FROM session) GROUP BY h.session
+
+-- name: tenant
+SELECT * FROM tenant
+
+-- name: api_key
+SELECT * FROM api_key
+
+-- name: pause
+SELECT * FROM pause
+
+-- name: job
+SELECT j.*, s.shard, s.rev, s.active, s.next_fire, s.delay, s.tick_no FROM job j JOIN schedule s ON s.job_id = j.id
+
+-- name: job_version
+SELECT v.*, j.tenant, b.task, b.policy, b.payload FROM job_version v JOIN job j ON j.id = v.job_id JOIN body b ON b.id = v.body
+
+-- name: run
+SELECT r.*, b.task, b.policy, b.payload, b.about, v.job_id IS NOT NULL AS of_version, l.requires
+FROM run r LEFT JOIN body b ON b.id = r.body LEFT JOIN lane l ON l.id = r.lane
+LEFT JOIN job_version v ON v.job_id = r.job_id AND v.version = r.job_version AND v.body = r.body
+
+-- name: waiting
+SELECT r.*, b.task, b.policy, b.payload, b.about, v.job_id IS NOT NULL AS of_version,
+       r.id IS (SELECT g.holder FROM gate g WHERE g.key = r.gate) AS holds, l.requires
+FROM waiting r LEFT JOIN body b ON b.id = r.body LEFT JOIN lane l ON l.id = r.lane
+LEFT JOIN job_version v ON v.job_id = r.job_id AND v.version = r.job_version AND v.body = r.body
+
+-- name: gate
+SELECT * FROM gate
+
+-- name: history
+SELECT r.*, b.task, b.policy, b.payload, b.about, v.job_id IS NOT NULL AS of_version
+FROM history r LEFT JOIN body b ON b.id = r.body
+LEFT JOIN job_version v ON v.job_id = r.job_id AND v.version = r.job_version AND v.body = r.body
+
+-- name: dead_letter
+SELECT h.id, h.tenant, h.queue, h.finished_at AS at, coalesce(h.fingerprint, '') AS fingerprint, b.task,
+       CASE WHEN h.dead THEN 'open' WHEN h.id IN (
+           SELECT replay_of FROM run WHERE replay_of IS NOT NULL
+           UNION ALL SELECT replay_of FROM waiting WHERE replay_of IS NOT NULL
+           UNION ALL SELECT replay_of FROM history WHERE replay_of IS NOT NULL) THEN 'replayed'
+       ELSE 'discarded' END AS state
+FROM history h LEFT JOIN body b ON b.id = h.body WHERE h.state = 'failed'
+
+-- name: attempt
+SELECT a.*, coalesce(r.tenant, w.tenant, h.tenant, '') AS tenant, coalesce(r.queue, w.queue, h.queue, '') AS queue
+FROM attempt a LEFT JOIN run r ON r.id = a.run_id LEFT JOIN waiting w ON w.id = a.run_id
+LEFT JOIN history h ON h.id = a.run_id
+
+-- name: ledger
+SELECT l.*, coalesce(j.tenant, '') AS tenant FROM ledger l LEFT JOIN job j ON j.id = l.job_id
+
+-- name: label
+SELECT * FROM label
+
+-- name: idempotency_key
+SELECT u.*, EXISTS (SELECT 1 FROM job j WHERE j.id = u.made) AS of_job FROM used_key u
+
+-- name: progress
+SELECT p.run_id, p.told ->> 'done' AS done, p.told ->> 'total' AS total, p.told ->> 'note' AS note, p.told ->> 'at' AS at,
+       coalesce(r.tenant, w.tenant, h.tenant, '') AS tenant
+FROM progress p LEFT JOIN run r ON r.id = p.run_id LEFT JOIN waiting w ON w.id = p.run_id
+LEFT JOIN history h ON h.id = p.run_id
+
+-- name: checkpoint
+SELECT c.*, coalesce(r.tenant, w.tenant, h.tenant, '') AS tenant
+FROM checkpoint c LEFT JOIN run r ON r.id = c.run_id LEFT JOIN waiting w ON w.id = c.run_id
+LEFT JOIN history h ON h.id = c.run_id
+
+-- name: log
+SELECT l.*, coalesce(r.tenant, w.tenant, h.tenant, '') AS tenant
+FROM log l LEFT JOIN run r ON r.id = l.run_id LEFT JOIN waiting w ON w.id = l.run_id
+LEFT JOIN history h ON h.id = l.run_id
+
+-- name: audit
+SELECT * FROM audit
+
+-- name: minute
+SELECT * FROM minute
+
+-- name: facts
+SELECT store_id, shards, store_epoch, fence_seq,
+       (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'session') AS last_session,
+       coalesce((SELECT max(h.finished_at) + 1 FROM history h WHERE h.seq <= history_counted),
+                (SELECT min(h.finished_at) FROM history h), 0) AS counted_until
+FROM meta
+
+-- name: epochs
+SELECT id, epoch FROM shard
+
+-- name: live
+SELECT kind || ' ' || name, lease_until - ?1 FROM session WHERE dead = 0 AND lease_until >= ?1 ORDER BY id
+
+-- name: names_tenant
+SELECT tenant FROM job UNION SELECT tenant FROM run UNION SELECT tenant FROM waiting UNION SELECT tenant FROM history
+UNION SELECT name FROM tenant UNION SELECT tenant FROM used_key UNION SELECT tenant FROM pause WHERE tenant <> ''
+UNION SELECT tenant FROM minute UNION SELECT tenant FROM label
+
+-- name: names_queue
+SELECT queue FROM run UNION SELECT queue FROM waiting UNION SELECT queue FROM history
+UNION SELECT queue FROM pause WHERE queue <> '' UNION SELECT queue FROM minute
+
+-- name: names_task
+SELECT DISTINCT task FROM body
+
+-- name: requirements
+SELECT requires FROM lane
+
+-- name: days_history_succeeded
+SELECT DISTINCT finished_at / 86400000000 FROM history WHERE state = 'succeeded'
+
+-- name: days_history_unsuccessful
+SELECT DISTINCT finished_at / 86400000000 FROM history WHERE state <> 'succeeded'
+
+-- name: days_attempt
+SELECT DISTINCT ended_at / 86400000000 FROM attempt
+
+-- name: days_ledger
+SELECT DISTINCT scheduled_at / 86400000000 FROM ledger
+
+-- name: days_log
+SELECT DISTINCT at / 86400000000 FROM log

@@ -1,0 +1,54 @@
+"""A task once on every worker."""
+
+from msgspec import UNSET
+
+from mainspring.api.context import Api
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.schemas.common import Wire, given_id
+from mainspring.api.schemas.jobs import BroadcastIn, is_recurring, past_of, run_of, tenant_of
+from mainspring.control.broadcast import copies_of
+from mainspring.domain.access import Permission
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import RunId
+
+broadcasts = Resource("Broadcasts", "A task once on every live worker that knows it.")
+
+
+class BroadcastRun(Wire):
+    run_id: str
+    worker_id: str
+
+
+class BroadcastOut(Wire, omit_defaults=False):
+    runs: list[BroadcastRun]
+
+
+@broadcasts.operation(
+    "POST", "/v1/broadcasts", permission=Permission.SUBMIT, body=BroadcastIn, answers={201: BroadcastOut}
+)
+async def broadcast(api: Api, call: Call[BroadcastIn, Nothing]) -> Answer:
+    """Run a task once on every live worker that knows it.
+
+    Only workers count that have what it `requires`. Each run can be taken by its worker alone, retries too. When that
+    has left before it is done, the run is `skipped`.
+    """
+    fields = call.body
+    tenant = tenant_of(fields, call.principal.tenant)
+    if is_recurring(fields):
+        raise Invalid("scheduleType", "a broadcast has no schedule", "leave out cronExpression and every")
+    given = fields.broadcast_id
+    run_id = api.jobs.new_run_id() if given is UNSET else RunId(given_id(given, "broadcastId"))
+    run = run_of(fields, run_id, tenant, call.principal.name)
+    past = past_of(run, api.clock.now())
+    if past is not None:
+        raise past
+    copies = copies_of(run, await api.store.sessions("worker"))
+    await api.check(call.principal, tenant, run.queue, run.task, run.payload)
+    for queue in {copy.queue for copy in copies}:
+        api.reach(call.principal, queue)
+    admitted = await api.room_for_runs(tenant, len(copies))
+    if admitted.count < len(copies) and admitted.why_not_more is not None:
+        # On all of them or on none.
+        raise admitted.why_not_more
+    await api.jobs.submit_many(copies)
+    return Answer(201, BroadcastOut(runs=[BroadcastRun(run_id=copy.id, worker_id=str(copy.target)) for copy in copies]))

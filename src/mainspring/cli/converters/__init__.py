@@ -1,0 +1,1 @@
+"""Readers of other schedulers' schedules. Each makes entries of a schedules file, and says what it left."""

@@ -1,0 +1,37 @@
+"""The same done to several things that are named."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import typer
+
+from mainspring.cli import exits
+from mainspring.cli.output import Output
+from mainspring.cli.target import Raw
+from mainspring.domain.errors import MainspringError, StoreUnavailable
+
+
+async def each(out: Output, names: Sequence[str], act: Callable[[str], Awaitable[tuple[Raw, str, str]]]) -> None:
+    """Do it to each, which gives an answer, an id and words. One that cannot be is told, and the others are done."""
+    done: list[tuple[Raw, str, str]] = []
+    failed: list[MainspringError] = []
+    for name in names:
+        try:
+            done.append(await act(name))
+        except StoreUnavailable as error:
+            # The others would fare no better.
+            failed.append(error)
+            break
+        except MainspringError as error:
+            failed.append(error)
+    if failed and len(names) == 1:
+        raise failed[0]
+    answers = [answer for answer, _, _ in done]
+    out.tell(
+        answers[0] if len(names) == 1 else {"items": answers},
+        [identifier for _, identifier, _ in done],
+        lambda: out.print("\n".join(words for _, _, words in done)),
+    )
+    for failure in failed:
+        out.note(str(failure))
+    if failed:
+        raise typer.Exit(exits.PARTLY if done else exits.code_of(failed[0]))

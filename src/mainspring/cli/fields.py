@@ -1,0 +1,88 @@
+"""What commands are told of a job: payloads, arguments and fields, as the API takes them."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+
+from mainspring.domain.errors import Invalid
+
+Payload: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--payload", help="What the task is given: JSON, @file with JSON, or - for JSON on stdin.", show_default=False
+    ),
+]
+Set: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A field of the job as the API calls it, such as overlap=skip or jitter=30s; can be repeated.",
+        metavar="FIELD=VALUE",
+        show_default=False,
+    ),
+]
+Wait: TypeAlias = Annotated[bool, typer.Option("--wait", help="Until it has ended; exit code 1 if it did not succeed.")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="How many at most.")]
+Status: TypeAlias = Annotated[
+    str | None, typer.Option("--status", help="One or several, with commas.", show_default=False)
+]
+Task: TypeAlias = Annotated[str | None, typer.Option("--task", help="Only of this task.", show_default=False)]
+Queue: TypeAlias = Annotated[str | None, typer.Option("--queue", "-q", help="Only in this queue.", show_default=False)]
+Tag: TypeAlias = Annotated[str | None, typer.Option("--tag", help="Only with this tag.", show_default=False)]
+Contains: TypeAlias = Annotated[
+    str | None, typer.Option("--text", help="Part of the name, the task or the id.", show_default=False)
+]
+After: TypeAlias = Annotated[
+    str | None, typer.Option("--after", help="Made after this time: RFC 3339.", show_default=False)
+]
+Before: TypeAlias = Annotated[
+    str | None, typer.Option("--before", help="Made before this time: RFC 3339.", show_default=False)
+]
+Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="All of them.")]
+
+
+def payload_of(text: str) -> msgspec.Raw:
+    data: bytes
+    if text == "-":
+        data = sys.stdin.buffer.read()
+    elif text.startswith("@"):
+        try:
+            data = Path(text[1:]).expanduser().read_bytes()
+        except OSError as error:
+            raise Invalid("--payload", f"{text[1:]} cannot be read: {error.strerror}") from None
+    else:
+        data = text.encode()
+    return _json(data, "--payload")
+
+
+def arguments_of(given: list[str]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(dict(_pair(text, "--arg") for text in given)))
+
+
+def fields_of(given: list[str] | None) -> dict[str, object]:
+    return dict(_pair(text, "--set") for text in given or ())
+
+
+def _pair(text: str, option: str) -> tuple[str, object]:
+    """A value is JSON if it can be read as that, and else a text."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise Invalid(option, f"{text!r:.60} has no name", "for example name=value")
+    try:
+        return name, _json(value.encode(), option)
+    except Invalid:
+        return name, value
+
+
+def _json(data: bytes, option: str) -> msgspec.Raw:
+    try:
+        msgspec.json.decode(data)
+        data.decode()
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Invalid(option, f"is not JSON: {error}", """for example '{"user_id": 42}'""") from None
+    return msgspec.Raw(data)

@@ -1,0 +1,590 @@
+"""``mainspring jobs``: what to run, when, and by which policies."""
+
+import uuid
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+from rich.text import Text
+
+from mainspring.cli.bulk import on_many
+from mainspring.cli.each import each
+from mainspring.cli.fields import (
+    After,
+    Before,
+    Contains,
+    DryRun,
+    Everything,
+    Limit,
+    Payload,
+    Queue,
+    Set,
+    Status,
+    Tag,
+    Task,
+    Wait,
+    Yes,
+    arguments_of,
+    fields_of,
+    payload_of,
+)
+from mainspring.cli.output import Output, confirm, details, status
+from mainspring.cli.target import Client, Raw, command, read
+from mainspring.cli.waiting import wait_for
+from mainspring.domain.errors import Invalid
+from mainspring.settings import parse_labels
+
+group = typer.Typer(name="jobs", help="Submit, look at and change jobs.", no_args_is_help=True)
+
+Job: TypeAlias = Annotated[
+    str, typer.Argument(help="The job's id, its name, or the last characters of its id.", metavar="JOB")
+]
+Jobs: TypeAlias = Annotated[
+    list[str], typer.Argument(help="Ids, names, or the last characters of ids.", metavar="JOB…", show_default=False)
+]
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(group)
+
+
+class Shown(msgspec.Struct, rename="camel"):
+    """What is shown of a job; what else the API says of it is in its JSON."""
+
+    job_id: str
+    status: str
+    schedule_type: str
+    task: str
+    tenant: str
+    queue: str
+    priority: int
+    created_at: str
+    name: str = ""
+    payload: Raw | msgspec.UnsetType = msgspec.UNSET
+    schedule_time: str | None = None
+    end_time: str | None = None
+    cron_expression: str | None = None
+    every: str | None = None
+    interval_mode: str | None = None
+    timezone: str | None = None
+    max_retries: int = 0
+    timeout: str | None = None
+    deadline: str | None = None
+    start_within: str | None = None
+    overlap: str | None = None
+    ordering_key: str | None = None
+    requires: dict[str, str] = {}
+    owner: str | None = None
+    tags: tuple[str, ...] = ()
+    version: int | None = None
+    updated_at: str | None = None
+    next_fires: list[str] = []
+    warnings: list[str] = []
+
+    @property
+    def schedule(self) -> str:
+        if self.cron_expression is not None:
+            zone = "" if self.timezone in (None, "UTC") else f" {self.timezone}"
+            return f"{self.cron_expression}{zone}"
+        return f"every {self.every}" if self.every is not None else "once"
+
+
+class RunMade(msgspec.Struct, rename="camel"):
+    run_id: str
+    status: str
+    warnings: list[str] = []
+
+
+@command(group, "submit", makes_store=True)
+async def submit(
+    api: Client,
+    out: Output,
+    task: Annotated[str | None, typer.Argument(help="The task to run.", metavar="[TASK]", show_default=False)] = None,
+    payload: Payload = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arg",
+            "-a",
+            help="An argument of the task, instead of --payload; JSON, or else a text. Can be repeated.",
+            metavar="NAME=VALUE",
+            show_default=False,
+        ),
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option("--cron", help='Again and again, by an expression such as "0 30 9 * * MON".')
+    ] = None,
+    tz: Annotated[
+        str | None, typer.Option("--tz", help="The time zone of --cron; UTC without.", show_default=False)
+    ] = None,
+    every: Annotated[str | None, typer.Option("--every", help="Again and again, such as every 10m.")] = None,
+    at: Annotated[str | None, typer.Option("--at", help="Once, at this time, such as 2030-12-31T23:59:59Z.")] = None,
+    delay: Annotated[str | None, typer.Option("--delay", help="Once, after this long, such as 10m.")] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", help="The queue; default without.", show_default=False)
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", min=1, max=10, help="1 urgent … 10 idle.", show_default=False)
+    ] = None,
+    retries: Annotated[
+        int | None, typer.Option("--retries", min=0, help="How often it is tried again.", show_default=False)
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", help="How long one attempt may take, such as 30s.", show_default=False)
+    ] = None,
+    unique: Annotated[
+        str | None,
+        typer.Option("--unique", help="A key: the same one again makes no second job.", show_default=False),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="A name; a recurring job needs one.", show_default=False)
+    ] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Whose it is.", show_default=False)] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; can be repeated.", show_default=False)] = None,
+    ordering_key: Annotated[
+        str | None,
+        typer.Option("--ordering-key", help="Runs of one key happen one at a time, in order.", show_default=False),
+    ] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--require",
+            help="A label that its worker must have; can be repeated.",
+            metavar="NAME=VALUE",
+            show_default=False,
+        ),
+    ] = None,
+    set_: Set = None,
+    wait: Wait = False,
+) -> None:
+    """Make a job: now, later, or again and again. When this returns, it is committed.
+
+    Examples:
+
+    mainspring jobs submit send_welcome --arg user_id=42 --wait
+
+    mainspring jobs submit send_welcome --payload '{"user_id": 42}' --delay 10m --retries 5
+
+    mainspring jobs submit report --name weekly-report --cron "0 30 9 * * MON" --tz Europe/Paris
+
+    mainspring jobs submit http --payload '{"url": "https://example.org/ping"}' --unique ping-today
+    """
+    if payload is not None and arg:
+        raise Invalid("--arg", "contradicts --payload")
+    recurring = cron is not None or every is not None
+    if wait and recurring:
+        raise Invalid("--wait", "is for a job that runs once")
+    body: dict[str, object] = {
+        "task": task,
+        "payload": payload_of(payload) if payload is not None else arguments_of(arg) if arg else None,
+        "cronExpression": cron,
+        "timezone": tz,
+        "every": every,
+        "scheduleTime": at,
+        "delay": delay,
+        "queue": queue,
+        "priority": priority,
+        "maxRetries": retries,
+        "timeout": timeout,
+        "name": name,
+        "owner": owner,
+        "tags": tag or None,
+        "orderingKey": ordering_key,
+        "requires": parse_labels(require, "--require") if require else None,
+        "tenant": api.tenant,
+        # With a key the request can be sent again when its answer is lost.
+        "idempotencyKey": unique if unique is not None else uuid.uuid4().hex,
+    }
+    given = {field: value for field, value in body.items() if value is not None}
+    made = await api.ask("POST", "/v1/jobs", body={**given, **fields_of(set_)}, repeatable=True)
+    job = read(made, Shown)
+    for warning in job.warnings:
+        out.note(warning)
+    if wait:
+        await wait_for(api, out, job.job_id)
+        return
+    coming = f", next {out.time(job.next_fires[0])}" if recurring and job.next_fires else ""
+    out.tell(made, [job.job_id], lambda: out.print(f"job {job.job_id} is {job.status}{coming}"))
+
+
+@command(group, "list")
+async def list_jobs(
+    api: Client,
+    out: Output,
+    status_: Status = None,
+    recurring: Annotated[bool, typer.Option("--recurring", help="Only recurring jobs.")] = False,
+    one_off: Annotated[bool, typer.Option("--one-off", help="Only jobs that run once.")] = False,
+    task: Task = None,
+    queue: Queue = None,
+    tag: Tag = None,
+    text: Contains = None,
+    after: After = None,
+    before: Before = None,
+    limit: Limit = 50,
+) -> None:
+    """List jobs, newest first. Filters must all hold.
+
+    Examples:
+
+    mainspring jobs list --recurring
+
+    mainspring jobs list --status failed --task send_welcome --limit 10
+
+    mainspring jobs list --tag nightly --quiet | xargs mainspring jobs pause
+    """
+    if recurring and one_off:
+        raise Invalid("--one-off", "contradicts --recurring")
+    query = {
+        "status": status_,
+        "kind": "recurring" if recurring else "oneOff" if one_off else None,
+        "task": task,
+        "queue": queue,
+        "tag": tag,
+        "text": text,
+        "createdAfter": after,
+        "createdBefore": before,
+        "tenant": api.tenant,
+    }
+    found = await api.pages("/v1/jobs", query, limit)
+    jobs = [read(item, Shown) for item in found.items]
+
+    def show() -> None:
+        more = ("QUEUE", "TENANT", "PRIORITY") if out.roomy else ()
+        out.rows(
+            ("JOB", "NAME", "TASK", "STATUS", "NEXT", *more, "WHEN"),
+            [
+                (
+                    out.id(job.job_id),
+                    job.name,
+                    job.task,
+                    status(job.status),
+                    out.time(job.next_fires[0]) if job.next_fires else "",
+                    *((job.queue, job.tenant, str(job.priority)) if out.roomy else ()),
+                    job.schedule,
+                )
+                for job in jobs
+            ],
+            right=("PRIORITY",),
+        )
+        if found.next_cursor is not None:
+            out.say(f"there are more than these {len(jobs)}: --limit")
+
+    out.tell(found, [job.job_id for job in jobs], show)
+
+
+@command(group, "show")
+async def show_job(api: Client, out: Output, job: Job) -> None:
+    """Show a job: its schedule, its policies, its payload, and what comes next.
+
+    Example: mainspring jobs show weekly-report
+    """
+    found = await api.ask("GET", f"/v1/jobs/{await api.job(job)}")
+    out.tell(found, [read(found, Shown).job_id], lambda: _details(out, read(found, Shown)))
+
+
+@command(group, "update")
+async def update(
+    api: Client,
+    out: Output,
+    job: Job,
+    set_: Set = None,
+    payload: Payload = None,
+    why: Annotated[str, typer.Option("--why", help="For those who read its history.", show_default=False)] = "",
+    version: Annotated[
+        int | None,
+        typer.Option("--version", min=1, help="Only if this is its version now.", show_default=False),
+    ] = None,
+) -> None:
+    """Change a job; what is not named stays. A recurring one gets a new version.
+
+    A one-off can be changed until it starts. What was changed is shown.
+
+    Examples:
+
+    mainspring jobs update weekly-report --set cronExpression="0 0 8 * * MON" --why "earlier"
+
+    mainspring jobs update weekly-report --set priority=2 --set tags='["finance"]'
+    """
+    identifier = await api.job(job)
+    body = fields_of(set_)
+    if payload is not None:
+        body["payload"] = payload_of(payload)
+    if not body:
+        raise Invalid("--set", "nothing says what to change", "for example --set priority=2")
+    if why:
+        body["why"] = why
+    if version is not None:
+        body["expectedVersion"] = version
+    before = read(await api.ask("GET", f"/v1/jobs/{identifier}"), dict[str, Raw])
+    changed = await api.ask("PATCH", f"/v1/jobs/{identifier}", body=body)
+
+    def show() -> None:
+        after = read(changed, dict[str, Raw])
+        for field in sorted(before.keys() | after.keys()):
+            old, new = (bytes(side.get(field, Raw(b"null"))).decode() for side in (before, after))
+            if old != new and field not in ("updatedAt", "nextFires", "warnings"):
+                out.print(Text(f"{field}: ", "bold") + Text(old, "red") + " → " + Text(new, "green"))
+
+    out.tell(changed, [identifier], show)
+
+
+@command(group, "cancel")
+async def cancel(
+    api: Client,
+    out: Output,
+    jobs: Annotated[
+        list[str] | None, typer.Argument(help="Ids, names, or the last characters of ids.", metavar="[JOB…]")
+    ] = None,
+    purge: Annotated[bool, typer.Option("--purge", help="Delete what has ended, with its history.")] = False,
+    status_: Status = None,
+    task: Task = None,
+    queue: Queue = None,
+    tag: Tag = None,
+    text: Contains = None,
+    everything: Everything = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """End jobs, and ask their runs to stop. By id or name, or recurring ones by a filter.
+
+    A schedule that the code names no more fires until it is cancelled. One that an application still declares comes
+    back when that starts.
+
+    Examples:
+
+    mainspring jobs cancel nightly-report
+
+    mainspring jobs cancel --tag old --dry-run
+
+    mainspring jobs cancel 3f2a90c14b7e --purge --yes
+    """
+    filters = {"status": status_, "task": task, "queue": queue, "tag": tag, "text": text, "everything": everything}
+    if not jobs:
+        if purge:
+            raise Invalid("--purge", "is for jobs that are named")
+        await on_many(api, out, "cancel", "jobs", filters, dry_run=dry_run, yes=yes)
+        return
+    if any(filters.values()) or dry_run:
+        raise Invalid("job", "cannot be named together with a filter")
+    if purge:
+        confirm(f"delete {len(jobs)} job{'s' if len(jobs) > 1 else ''} for good, with all history", yes)
+
+    async def one(text: str) -> tuple[Raw, str, str]:
+        identifier = await api.job(text)
+        answer = await api.ask("DELETE", f"/v1/jobs/{identifier}", query={"purge": True} if purge else None)
+        return answer, identifier, f"job {text} is {read(answer, dict[str, str])['status']}"
+
+    await each(out, jobs, one)
+
+
+@command(group, "pause")
+async def pause(api: Client, out: Output, jobs: Jobs) -> None:
+    """Pause recurring jobs: their ticks are recorded as skipped until they are resumed. What runs goes on.
+
+    Example: mainspring jobs pause weekly-report
+    """
+    await _each(api, out, jobs, "pause")
+
+
+@command(group, "resume")
+async def resume(api: Client, out: Output, jobs: Jobs) -> None:
+    """Resume jobs that are paused.
+
+    Example: mainspring jobs resume weekly-report
+    """
+    await _each(api, out, jobs, "resume")
+
+
+@command(group, "run")
+async def run(api: Client, out: Output, job: Job, payload: Payload = None, wait: Wait = False) -> None:
+    """Run a job now: a recurring one beside its schedule, a one-off once more.
+
+    Examples:
+
+    mainspring jobs run weekly-report --wait
+
+    mainspring jobs run weekly-report --payload '{"week": 12}'
+    """
+    body = {} if payload is None else {"payload": payload_of(payload)}
+    made = await api.ask("POST", f"/v1/jobs/{await api.job(job)}/run", body=body)
+    run = read(made, RunMade)
+    for warning in run.warnings:
+        out.note(warning)
+    if wait:
+        await wait_for(api, out, run.run_id)
+    else:
+        out.tell(made, [run.run_id], lambda: out.print(f"run {run.run_id} is {run.status}"))
+
+
+@command(group, "next")
+async def next_(
+    api: Client,
+    out: Output,
+    job: Job,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=100, help="How many fires.")] = 5,
+) -> None:
+    """Show when a job fires next.
+
+    Example: mainspring jobs next weekly-report -n 3 --utc
+    """
+    identifier = await api.job(job)
+    found = await api.ask("GET", f"/v1/jobs/{identifier}/next", query={"n": count})
+
+    def show() -> None:
+        fires = read(found, _Next).next_fires
+        for fire in fires:
+            out.print(f"{fire}  {out.time(fire)}")
+        if not fires:
+            out.say("it does not fire again")
+
+    out.tell(found, [identifier], show)
+
+
+@command(group, "backfill")
+async def backfill(
+    api: Client,
+    out: Output,
+    job: Job,
+    since: Annotated[str, typer.Option("--since", help="From this time on: RFC 3339.")],
+    until: Annotated[str, typer.Option("--until", help="To before this time: RFC 3339.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Make up for ticks that have no run: each in the range gets one. Asked again it makes none twice.
+
+    Example: mainspring jobs backfill weekly-report --since 2026-01-01T00:00:00Z --until 2026-02-01T00:00:00Z --dry-run
+    """
+    identifier = await api.job(job)
+    body = {"since": since, "until": until, "dryRun": dry_run}
+    answer = await api.ask("POST", f"/v1/jobs/{identifier}/backfill", body=body, repeatable=True)
+
+    def show() -> None:
+        found = read(answer, _Backfill)
+        missing = len(found.scheduled_for)
+        words = f"{missing} would be made" if dry_run else f"{found.made} made"
+        out.print(f"{found.ticks} ticks, {found.ticks - missing} had a run, {words}")
+        for tick in found.scheduled_for if dry_run else ():
+            out.print(tick)
+
+    out.tell(answer, [identifier], show)
+
+
+@command(group, "history")
+async def history(
+    api: Client,
+    out: Output,
+    job: Job,
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="Every tick and what was decided about it, instead of the runs.")
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="With --ledger: from this time on; the last day without.", show_default=False),
+    ] = None,
+    limit: Limit = 50,
+) -> None:
+    """Show the runs of a job, newest first; or its ledger, oldest first.
+
+    Examples:
+
+    mainspring jobs history weekly-report
+
+    mainspring jobs history weekly-report --ledger --since 2026-01-01T00:00:00Z
+    """
+    from mainspring.cli.runs import Shown as Run
+    from mainspring.cli.runs import show_runs
+
+    identifier = await api.job(job)
+    if not ledger:
+        if since is not None:
+            raise Invalid("--since", "is for --ledger")
+        runs = await api.pages(f"/v1/jobs/{identifier}/runs", {}, limit)
+        items = [read(item, Run) for item in runs.items]
+        out.tell(
+            runs, [item.run_id for item in items], lambda: show_runs(out, items, more=runs.next_cursor is not None)
+        )
+        return
+    query = {"since": since, "limit": min(limit, 1_000)}
+    answer = await api.ask("GET", f"/v1/jobs/{identifier}/ledger", query=query)
+    ticks = read(answer, _Ledger).items
+
+    def show() -> None:
+        out.rows(
+            ("TICK", "DECISION", "RUN", "VERSION", "REASON"),
+            [
+                (
+                    tick.scheduled_for if tick.until is None else f"{tick.scheduled_for} … {tick.until} ({tick.ticks})",
+                    tick.decision,
+                    out.id(tick.run_id or ""),
+                    str(tick.job_version),
+                    tick.reason,
+                )
+                for tick in ticks
+            ],
+            right=("VERSION",),
+        )
+
+    out.tell(answer, [tick.run_id for tick in ticks if tick.run_id is not None], show)
+
+
+class _Next(msgspec.Struct, rename="camel"):
+    next_fires: list[str]
+
+
+class _Backfill(msgspec.Struct, rename="camel"):
+    ticks: int
+    made: int
+    scheduled_for: list[str]
+
+
+class _Tick(msgspec.Struct, rename="camel"):
+    scheduled_for: str
+    decision: str
+    job_version: int
+    reason: str = ""
+    run_id: str | None = None
+    ticks: int = 1
+    until: str | None = None
+
+
+class _Ledger(msgspec.Struct):
+    items: list[_Tick]
+
+
+async def _each(api: Client, out: Output, jobs: list[str], verb: str) -> None:
+    async def one(text: str) -> tuple[Raw, str, str]:
+        identifier = await api.job(text)
+        answer = await api.ask("POST", f"/v1/jobs/{identifier}/{verb}", repeatable=True)
+        return answer, identifier, f"job {text} is {read(answer, dict[str, str])['status']}"
+
+    await each(out, jobs, one)
+
+
+def _details(out: Output, job: Shown) -> None:
+    details(
+        out,
+        [
+            ("job", job.job_id),
+            ("name", job.name),
+            ("task", job.task),
+            ("status", status(job.status)),
+            ("schedule", job.schedule),
+            ("from", job.schedule_time),
+            ("until", job.end_time),
+            ("next", "\n".join(f"{fire}  {out.time(fire)}" for fire in job.next_fires)),
+            ("queue", f"{job.queue}, priority {job.priority}"),
+            ("retries", job.max_retries),
+            ("timeout", job.timeout),
+            ("deadline", job.deadline),
+            ("start within", job.start_within),
+            ("overlap", job.overlap),
+            ("ordering key", job.ordering_key),
+            ("requires", ", ".join(f"{name}={value}" for name, value in job.requires.items())),
+            ("tenant", job.tenant),
+            ("owner", job.owner),
+            ("tags", ", ".join(job.tags)),
+            ("version", job.version),
+            ("made", f"{job.created_at}  {out.time(job.created_at)}"),
+            ("changed", None if job.updated_at is None else f"{job.updated_at}  {out.time(job.updated_at)}"),
+            ("payload", "" if job.payload is msgspec.UNSET else bytes(job.payload).decode()),
+        ],
+    )

@@ -1,0 +1,190 @@
+"""How commands show what they found: tables that fit the terminal, or JSON for programs."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, isoformat, parse_instant
+
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else there.")]
+#: Where nobody looks at a terminal, lines may be as long as this.
+_WIDE = 160
+#: From here on a table has room for whole ids, and for columns that a narrow one leaves out.
+_ROOMY = 120
+_TAIL = 10
+_COLOURS = {
+    "succeeded": "green",
+    "running": "cyan",
+    "failed": "red",
+    "cancelled": "yellow",
+    "cancelling": "yellow",
+    "skipped": "yellow",
+    "paused": "yellow",
+}
+
+
+def console() -> Console:
+    """Stdout. Colours only on a terminal, and none where NO_COLOR is set: rich sees to both."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def table(*headers: str, right: tuple[str, ...] = ()) -> Table:
+    """A table without lines. Columns named in ``right`` are numbers."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers:
+        made.add_column(header, justify="right" if header in right else "left", overflow="fold")
+    return made
+
+
+def echo_json(value: object) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def distance(micros: Micros) -> str:
+    """How far ahead, in one unit that is large enough."""
+    for size, unit in ((365 * DAY, "year"), (DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (SECOND, "second")):
+        # Two of a unit say more than one of the next: "in 36 hours", not "in 1 day".
+        if micros >= 2 * size or (size == SECOND and micros >= size):
+            count = micros // size
+            return f"in {count:,} {unit}{'s' if count > 1 else ''}"
+    return "now"
+
+
+def span(micros: Micros) -> str:
+    """How long, in two or three characters where that is possible."""
+    for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "m")):
+        if micros >= 2 * size:
+            return f"{micros // size:,}{unit}"
+    if micros >= 10 * SECOND:
+        return f"{micros // SECOND}s"
+    if micros >= SECOND:
+        return f"{micros / SECOND:.1f}s"
+    return f"{micros // 1_000}ms"
+
+
+def status(word: str) -> Text:
+    return Text(word, _COLOURS.get(word, ""))
+
+
+class Output:
+    """How one command was asked to answer."""
+
+    def __init__(self, *, as_json: bool, quiet: bool, utc: bool, now: Callable[[], Instant]) -> None:
+        if as_json and quiet:
+            raise Invalid("--quiet", "contradicts --json")
+        self.as_json = as_json
+        self.quiet = quiet
+        self.shows_utc = utc
+        self.now = now
+        self.console = Console(
+            highlight=False,
+            markup=False,
+            emoji=False,
+            width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE,
+        )
+        #: Whether a table has room for whole ids.
+        self.roomy = self.console.width >= _ROOMY
+
+    @property
+    def for_people(self) -> bool:
+        return not (self.as_json or self.quiet)
+
+    def tell(self, answer: object, ids: Iterable[str], show: Callable[[], object]) -> None:
+        """JSON for programs, ids for scripts, or for people whatever ``show`` prints."""
+        if self.as_json:
+            echo_json(answer)
+        elif self.quiet:
+            for identifier in ids:
+                typer.echo(identifier)
+        else:
+            show()
+
+    def line(self, value: object, words: str) -> None:
+        """One of many as they come: a line each."""
+        typer.echo(msgspec.json.encode(value).decode() if self.as_json else words)
+
+    def print(self, *parts: object) -> None:
+        self.console.print(*parts)
+
+    def rows(self, headers: Sequence[str], rows: Iterable[Sequence[str | Text]], right: tuple[str, ...] = ()) -> None:
+        """A table with one line a row where that is possible: the last column gets what the others leave."""
+        cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+        taken = sum(
+            max(len(header), *(row[at].cell_len for row in cells), 0) + 2 for at, header in enumerate(headers[:-1])
+        )
+        left = max(self.console.width - taken, 12)
+        shown = table(*headers, right=right)
+        for row in cells:
+            row[-1].truncate(left, overflow="ellipsis")
+            shown.add_row(*row)
+        self.print(shown)
+
+    def say(self, words: str) -> None:
+        """What was done, for people alone. Not on stdout, which is for what was asked."""
+        if self.for_people:
+            typer.echo(words, err=True)
+
+    def note(self, words: str) -> None:
+        """What people and programs should know, but did not ask for."""
+        typer.echo(f"mainspring: {words}", err=True)
+
+    def id(self, identifier: str) -> str:
+        """An id as a table shows it. Its end is what tells it apart, and is enough to name it by."""
+        return identifier if self.roomy or len(identifier) <= _TAIL + 1 else f"…{identifier[-_TAIL:]}"
+
+    def time(self, text: str | None, missing: str = "") -> str:
+        """A moment, from now or in UTC."""
+        if text is None:
+            return missing
+        if self.shows_utc:
+            return f"{text[:19]}Z"
+        return self.moment(parse_instant(text))
+
+    def moment(self, instant: Instant) -> str:
+        if self.shows_utc:
+            return f"{isoformat(instant)[:19]}Z"
+        away = instant - self.now()
+        return f"in {span(away)}" if away > 0 else f"{span(-away)} ago"
+
+
+def took(start: str | None, end: str | None) -> str:
+    """How long something ran; nothing if it did not begin or has not ended."""
+    if start is None or end is None:
+        return ""
+    return span(max(parse_instant(end) - parse_instant(start), 0))
+
+
+def last_line(text: str | None) -> str:
+    """Of a traceback, the error."""
+    return next(iter((text or "").strip().splitlines()[-1:]), "")
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before what cannot be undone. Where nobody can answer it is refused."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Invalid("--yes", f"is needed to {question} where nobody can be asked")
+    if not typer.confirm(f"{question[:1].upper()}{question[1:]}?", err=True):
+        raise typer.Exit(2)
+
+
+def details(out: Output, rows: Iterable[tuple[str, object]]) -> None:
+    """A thing, field by field. What it has not is left out."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in rows:
+        if value not in (None, "", (), []):
+            grid.add_row(Text(name, "bold"), value if isinstance(value, Text) else Text(str(value)))
+    out.print(grid)

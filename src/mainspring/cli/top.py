@@ -1,0 +1,367 @@
+"""``mainspring top``: how everything is doing, as it happens."""
+
+import asyncio
+import os
+import sys
+import termios
+import tty
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mainspring.cli.events import Told
+from mainspring.cli.output import Output, console, cut, last_line, span, table
+from mainspring.cli.queues import Queue, Queues
+from mainspring.cli.target import Client, command, read
+from mainspring.cli.workers import Worker, Workers
+from mainspring.domain.errors import MainspringError, StoreUnavailable
+from mainspring.domain.instant import MILLISECOND, SECOND, Micros, isoformat, parse_instant
+
+#: What the rates are taken over.
+_WINDOW: Micros = 10 * SECOND
+#: Tasks are judged by so many of the newest runs that ended, looked at again every so often.
+_SAMPLE = 500
+_LOOK_AT_RUNS: Micros = 5 * SECOND
+_WIDE = 120
+_ENDS = {
+    "run.succeeded": "ended",
+    "run.failed": "failed",
+    "run.cancelled": "ended",
+    "run.skipped": "ended",
+    "run.submitted": "submitted",
+    "run.retried": "retried",
+}
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A second, over the last ten or since it began."""
+
+    submitted: float = 0.0
+    ended: float = 0.0
+    failed: float = 0.0
+    retried: float = 0.0
+
+
+class TaskFigures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Of one task among the newest runs that ended."""
+
+    task: str
+    runs: int
+    failed: int
+    took_ms_mean: float
+    took_ms_max: float
+    last_error: str = ""
+
+
+class Scheduler(msgspec.Struct, rename="camel"):
+    name: str
+    shards: int
+
+
+class Schedulers(msgspec.Struct, rename="camel"):
+    items: list[Scheduler]
+    lag_ms: float
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One look at everything; what ``--json`` prints."""
+
+    time: str
+    queued: int
+    running: int
+    rates: Rates
+    queues: list[Queue]
+    workers: list[Worker]
+    schedulers: int
+    scheduler_lag_ms: float
+    tasks: list[TaskFigures]
+    problem: str = ""
+
+
+class _Run(msgspec.Struct, rename="camel"):
+    task: str
+    status: str
+    start_time: str | None = None
+    end_time: str | None = None
+    error_message: str | None = None
+    reason: str = ""
+
+
+class Meter:
+    """Counts what the events tell."""
+
+    def __init__(self, api: Client) -> None:
+        self._api = api
+        self._began = api.clock.monotonic()
+        self._told: deque[tuple[Micros, str, int]] = deque()
+
+    async def follow(self) -> None:
+        clock = self._api.clock
+        while True:
+            with suppress(StoreUnavailable):
+                async for kind, data in self._api.events("/v1/events", {"tenant": self._api.tenant}):
+                    word = _ENDS.get(kind)
+                    if word is not None:
+                        self._told.append((clock.monotonic(), word, read(data, Told).count))
+            await clock.sleep(SECOND)
+
+    def rates(self) -> Rates:
+        now = self._api.clock.monotonic()
+        while self._told and self._told[0][0] < now - _WINDOW:
+            self._told.popleft()
+        over = max(min(now - self._began, _WINDOW) / SECOND, 0.1)
+        sums = {"submitted": 0, "ended": 0, "failed": 0, "retried": 0}
+        for _, word, count in self._told:
+            sums[word] += count
+        return Rates(
+            submitted=round(sums["submitted"] / over, 1),
+            # What failed has ended, too.
+            ended=round((sums["ended"] + sums["failed"]) / over, 1),
+            failed=round(sums["failed"] / over, 1),
+            retried=round(sums["retried"] / over, 1),
+        )
+
+
+class View:
+    """Looks, and remembers what it need not look at every time."""
+
+    def __init__(self, api: Client, out: Output) -> None:
+        self._api = api
+        self._now = out.now
+        self._meter = Meter(api)
+        self._following: asyncio.Task[None] | None = None
+        self._tasks: list[TaskFigures] = []
+        self._looked_at: Micros | None = None
+
+    def begin(self) -> None:
+        self._following = asyncio.create_task(self._meter.follow())
+
+    async def end(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    async def look(self) -> Frame:
+        api = self._api
+        queues = read(await api.ask("GET", "/v1/queues", query={"tenant": api.tenant}), Queues).items
+        workers = read(await api.ask("GET", "/v1/workers"), Workers).items
+        schedulers = read(await api.ask("GET", "/v1/schedulers"), Schedulers)
+        now = api.clock.monotonic()
+        if self._looked_at is None or now - self._looked_at >= _LOOK_AT_RUNS:
+            self._looked_at = now
+            query = {"status": "succeeded,failed", "limit": _SAMPLE, "tenant": api.tenant}
+            page = read(await api.ask("GET", "/v1/runs", query=query), _Runs)
+            self._tasks = figures(page.items)
+        return Frame(
+            time=isoformat(self._now() // SECOND * SECOND),
+            queued=sum(queue.queued for queue in queues),
+            running=sum(queue.running for queue in queues),
+            rates=self._meter.rates(),
+            queues=sorted(queues, key=lambda queue: (-queue.queued - queue.running, queue.name)),
+            workers=sorted(workers, key=lambda worker: (-worker.running, worker.name)),
+            schedulers=len(schedulers.items),
+            scheduler_lag_ms=schedulers.lag_ms,
+            tasks=self._tasks,
+        )
+
+
+class _Runs(msgspec.Struct):
+    items: list[_Run]
+
+
+def figures(runs: list[_Run]) -> list[TaskFigures]:
+    """Failing tasks first, then slow ones."""
+    by_task: dict[str, list[_Run]] = {}
+    for run in runs:
+        by_task.setdefault(run.task, []).append(run)
+    found = []
+    for task, some in by_task.items():
+        spent = [
+            max(parse_instant(run.end_time) - parse_instant(run.start_time), 0)
+            for run in some
+            if run.start_time is not None and run.end_time is not None
+        ]
+        failed = [run for run in some if run.status == "failed"]
+        found.append(
+            TaskFigures(
+                task=task,
+                runs=len(some),
+                failed=len(failed),
+                took_ms_mean=round(sum(spent) / len(spent) / MILLISECOND, 1) if spent else 0.0,
+                took_ms_max=round(max(spent) / MILLISECOND, 1) if spent else 0.0,
+                last_error=(last_line(failed[0].error_message) or failed[0].reason) if failed else "",
+            )
+        )
+    return sorted(found, key=lambda item: (-item.failed / item.runs, -item.took_ms_mean, item.task))
+
+
+def draw(frame: Frame, width: int, height: int | None) -> RenderableType:
+    """A frame that fits. Without a height everything is shown."""
+    head = Text(no_wrap=True, overflow="ellipsis")
+    head.append(f"{frame.time[11:19]} UTC  ", "bold")
+    head.append(f"{frame.queued:,} queued  {frame.running:,} running  ")
+    rates = frame.rates
+    head.append(f"{rates.submitted:,.1f} in/s  {rates.ended:,.1f} out/s  ")
+    head.append(f"{rates.failed:,.1f} failed/s", "red" if rates.failed else "")
+    if rates.retried:
+        head.append(f"  {rates.retried:,.1f} retried/s", "yellow")
+    second = Text(no_wrap=True, overflow="ellipsis")
+    if frame.schedulers:
+        second.append(f"{frame.schedulers} scheduler{'s' if frame.schedulers > 1 else ''}")
+        if frame.scheduler_lag_ms >= 1_000:
+            second.append(f", {span(round(frame.scheduler_lag_ms * MILLISECOND))} behind", "yellow")
+    else:
+        second.append("no scheduler", "red")
+    second.append(
+        f"  {len(frame.workers)} worker{'' if len(frame.workers) == 1 else 's'}", "" if frame.workers else "red"
+    )
+    if frame.problem:
+        second.append(f"  {frame.problem}", "red")
+    wide = width >= _WIDE
+    # What is not rows: the head, the names of columns, and after each table how many there are beyond it.
+    rows = None if height is None else max((height - (8 if wide else 11)) // (2 if wide else 3), 1)
+    queues, workers, tasks = _queues(frame, rows), _workers(frame, rows, wide), _tasks(frame, rows, wide)
+    if not wide:
+        return Group(head, second, Text(), queues, Text(), workers, Text(), tasks)
+    side = Table.grid(padding=(0, 4, 0, 0), expand=True)
+    side.add_column(ratio=1)
+    side.add_column(ratio=1)
+    side.add_row(queues, workers)
+    return Group(head, second, Text(), side, Text(), tasks)
+
+
+def _queues(frame: Frame, rows: int | None) -> Table:
+    numbers = ("QUEUED", "LAG", "RUNNING", "OUT/S")
+    shown = table("QUEUE", *numbers, "STATE", right=numbers)
+    for queue in frame.queues[:rows]:
+        shown.add_row(
+            queue.name, f"{queue.queued:,}", queue.lag, f"{queue.running:,}", f"{queue.rate_per_s:,.1f}", queue.state
+        )
+    return _with_rest(shown, len(frame.queues), rows)
+
+
+def _workers(frame: Frame, rows: int | None, wide: bool) -> Table:
+    shown = table("WORKER", "NAME", "RUNNING", "QUEUES", "STATE", right=("RUNNING",))
+    for worker in frame.workers[:rows]:
+        shown.add_row(
+            worker.worker_id,
+            worker.name,
+            f"{worker.running:,}",
+            cut(", ".join(worker.queues), 40 if wide else 24),
+            Text("draining", "yellow") if worker.draining else "",
+        )
+    return _with_rest(shown, len(frame.workers), rows)
+
+
+def _tasks(frame: Frame, rows: int | None, wide: bool) -> Table:
+    numbers = ("RUNS", "FAILED", "MEAN", "LONGEST")
+    shown = table("TASK", *numbers, "LAST ERROR", right=numbers)
+    for task in frame.tasks[:rows]:
+        shown.add_row(
+            task.task,
+            f"{task.runs:,}",
+            Text(f"{task.failed / task.runs:.0%}", "red") if task.failed else "",
+            span(round(task.took_ms_mean * MILLISECOND)),
+            span(round(task.took_ms_max * MILLISECOND)),
+            cut(task.last_error, 80 if wide else 26),
+        )
+    return _with_rest(shown, len(frame.tasks), rows)
+
+
+def _with_rest(shown: Table, count: int, rows: int | None) -> Table:
+    if rows is not None and count > rows:
+        shown.add_row(Text(f"and {count - rows} more", "dim"))
+    return shown
+
+
+def register(application: typer.Typer) -> None:
+    @command(application, "top")
+    async def top(
+        api: Client,
+        out: Output,
+        once: Annotated[bool, typer.Option("--once", help="One look, after watching for a second.")] = False,
+        interval: Annotated[
+            float, typer.Option("--interval", min=0.2, max=3_600, help="Seconds between two looks.")
+        ] = 1.0,
+    ) -> None:
+        """Watch queues, workers, rates, and the tasks that fail or take long. q or Ctrl-C ends it.
+
+        Rates are of the last ten seconds; a queue's OUT/S is of the last five minutes. Tasks are judged by the newest
+        500 runs that ended, failing ones first, then slow ones.
+
+        Examples:
+
+        mainspring top --profile prod
+
+        mainspring top --once --json
+        """
+        view = View(api, out)
+        view.begin()
+        try:
+            if once:
+                await api.clock.sleep(SECOND)
+                frame = await view.look()
+                names = [queue.name for queue in frame.queues]
+                out.tell(frame, names, lambda: out.print(draw(frame, out.console.width, None)))
+                return
+            while out.as_json or not sys.stdout.isatty():
+                await api.clock.sleep(round(interval * SECOND))
+                frame = await view.look()
+                out.line(frame, f"{frame.time}  {frame.queued} queued  {frame.running} running")
+            await _live(api, out, view, interval)
+        finally:
+            await view.end()
+
+
+async def _live(api: Client, out: Output, view: View, interval: float) -> None:
+    screen = console()
+    pressed = asyncio.Event()
+    frame: Frame | None = None
+    with (
+        _keys(pressed),
+        suppress(asyncio.CancelledError),
+        Live(console=screen, screen=True, auto_refresh=False) as live,
+    ):
+        while not pressed.is_set():
+            try:
+                frame = await view.look()
+            except MainspringError as error:
+                if frame is None or not isinstance(error, StoreUnavailable):
+                    raise
+                # What was seen last, and that it is old.
+                frame = msgspec.structs.replace(frame, problem=f"away: {error}")
+            live.update(draw(frame, screen.width, screen.height), refresh=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval):
+                    await pressed.wait()
+
+
+@contextmanager
+def _keys(pressed: asyncio.Event) -> Iterator[None]:
+    """Sets the event when q is pressed. Keys come one by one, and are not shown."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def key() -> None:
+        if b"q" in os.read(terminal, 64).lower():
+            pressed.set()
+
+    loop = asyncio.get_running_loop()
+    tty.setcbreak(terminal)
+    loop.add_reader(terminal, key)
+    try:
+        yield
+    finally:
+        loop.remove_reader(terminal)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

@@ -1,0 +1,205 @@
+"""What the figures of an installation mean: is anything wrong, and what is to be done about it."""
+
+from enum import StrEnum
+
+import msgspec
+
+from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros, format_duration
+
+#: Shortly behind is what a busy moment looks like.
+_BEHIND: Micros = 5 * SECOND
+_FAR_BEHIND: Micros = MINUTE
+#: The reaper buries a session a moment after its lease is over.
+_NOT_BURIED: Micros = 30 * SECOND
+_NAMED = 5
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at."""
+
+    check: str
+    level: Level
+    says: str
+    #: What to do; nothing where all is well.
+    advice: str = ""
+
+
+class WorkerSigns(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    queues: tuple[str, ...]
+    #: None named: nobody knows, and it is taken to know all.
+    tasks: tuple[str, ...] = ()
+    draining: bool = False
+
+
+class Queued(msgspec.Struct, frozen=True, kw_only=True):
+    """Queued runs of one task."""
+
+    queue: str
+    task: str
+    runs: int
+
+
+class ReaderSigns(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    #: When the oldest event happened that it has not acknowledged.
+    oldest: Instant
+
+
+class Signs(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of the engine at one moment, whatever store it is on."""
+
+    now: Instant
+    schedulers: int
+    workers: tuple[WorkerSigns, ...]
+    #: Some are left out where there are very many.
+    queued: tuple[Queued, ...]
+    #: Sessions whose lease was over this long ago, and that nobody has buried.
+    unburied: tuple[str, ...]
+    #: Scheduled runs whose time has come, and the due time of the oldest.
+    unstaged: int
+    oldest_unstaged: Instant | None
+    #: The same of schedules.
+    unfired: int
+    oldest_unfired: Instant | None
+    #: Schedules that fire, and runs that wait for their time.
+    waiting: bool
+    readers: tuple[ReaderSigns, ...]
+    dead_letters: int
+    #: What is paused: tenant and queue, empty for every one.
+    pauses: tuple[tuple[str, str], ...]
+
+
+def diagnose(signs: Signs) -> list[Finding]:
+    return [
+        _schedulers(signs),
+        _workers(signs),
+        *_unserved(signs),
+        _unburied(signs),
+        _lag("staging", "scheduled runs are due and not queued", signs.unstaged, signs.oldest_unstaged, signs.now),
+        _lag("firing", "schedules are due and have not fired", signs.unfired, signs.oldest_unfired, signs.now),
+        _readers(signs),
+        _dead_letters(signs),
+        _pauses(signs),
+    ]
+
+
+def found(check: str, says: str) -> Finding:
+    """All is well."""
+    return Finding(check=check, level=Level.OK, says=says)
+
+
+def warned(check: str, says: str, advice: str) -> Finding:
+    return Finding(check=check, level=Level.WARNING, says=says, advice=advice)
+
+
+def blamed(check: str, says: str, advice: str) -> Finding:
+    return Finding(check=check, level=Level.PROBLEM, says=says, advice=advice)
+
+
+def above(check: str, value: float, warning: float, problem: float, says: str, advice: str) -> Finding:
+    """By how large a figure is."""
+    level = Level.PROBLEM if value >= problem else Level.WARNING if value >= warning else Level.OK
+    return Finding(check=check, level=level, says=says, advice="" if level is Level.OK else advice)
+
+
+def _schedulers(signs: Signs) -> Finding:
+    if signs.schedulers:
+        return found("schedulers", f"{signs.schedulers} live")
+    says = "none lives: nothing that is scheduled fires"
+    advice = "start mainspring scheduler, or mainspring up"
+    return blamed("schedulers", says, advice) if signs.waiting else warned("schedulers", says, advice)
+
+
+def _workers(signs: Signs) -> Finding:
+    if signs.workers:
+        queues = sorted({queue for worker in signs.workers for queue in worker.queues})
+        counts = ", ".join(f"{queue} {sum(queue in worker.queues for worker in signs.workers)}" for queue in queues[:9])
+        return found("workers", f"{len(signs.workers)} live; by queue: {counts}")
+    says, advice = "none lives: nothing runs", "start mainspring worker MODULE:APP, or mainspring up"
+    return blamed("workers", says, advice) if signs.queued else warned("workers", says, advice)
+
+
+def _unserved(signs: Signs) -> list[Finding]:
+    """Runs that nobody will take: of queues without a worker, and of tasks that no worker there knows."""
+    able = [worker for worker in signs.workers if not worker.draining]
+    served = {queue for worker in able for queue in worker.queues}
+    lonely = sorted({item.queue for item in signs.queued} - served)
+    unknown = [
+        item
+        for item in signs.queued
+        if item.queue in served
+        and not any(item.queue in worker.queues and (not worker.tasks or item.task in worker.tasks) for worker in able)
+    ]
+    findings = [found("queues", "every queue with runs has a worker")]
+    if lonely:
+        runs = sum(item.runs for item in signs.queued if item.queue in lonely)
+        says = f"{runs:,} runs wait in queues that no worker serves: {_named(lonely)}"
+        findings = [blamed("queues", says, f"start a worker with --queue {lonely[0]}")]
+    if unknown:
+        tasks = sorted({item.task for item in unknown})
+        says = f"{sum(item.runs for item in unknown):,} runs wait for tasks that no live worker knows: {_named(tasks)}"
+        advice = "deploy workers that know them; a task that was renamed keeps its old name in aliases=[…]"
+        return [*findings, blamed("tasks", says, advice)]
+    return [*findings, found("tasks", "every queued task is known to a worker")]
+
+
+def _unburied(signs: Signs) -> Finding:
+    if not signs.unburied:
+        return found("dead workers", "none is left unburied")
+    says = f"{len(signs.unburied)} have lost their lease and still hold runs or shards: {_named(signs.unburied)}"
+    return blamed("dead workers", says, "a scheduler returns what they held: start one, or look at its log")
+
+
+def _lag(check: str, what: str, count: int, oldest: Instant | None, now: Instant) -> Finding:
+    if oldest is None or now - oldest < _BEHIND:
+        return found(check, "nothing is behind")
+    late = (now - oldest) // SECOND * SECOND
+    advice = "start a scheduler; if one lives, look at its log and at the store's latency"
+    return above(check, late, _BEHIND, _FAR_BEHIND, f"{count:,} {what}, the oldest for {format_duration(late)}", advice)
+
+
+def _readers(signs: Signs) -> Finding:
+    behind = [reader for reader in signs.readers if signs.now - reader.oldest >= _FAR_BEHIND]
+    if not behind:
+        return found("event readers", f"{len(signs.readers)} attached, none is behind")
+    slowest = min(behind, key=lambda reader: reader.oldest)
+    late = format_duration((signs.now - slowest.oldest) // SECOND * SECOND)
+    says = f"{slowest.name} is {late} behind: events pile up for it"
+    return above(
+        "event readers",
+        signs.now - slowest.oldest,
+        _FAR_BEHIND,
+        10 * MINUTE,
+        says,
+        "see whether it still lives; detach it if not",
+    )
+
+
+def _dead_letters(signs: Signs) -> Finding:
+    if not signs.dead_letters:
+        return found("dead letters", "none")
+    advice = "mainspring dead-letters list; then replay or discard them"
+    return warned("dead letters", f"{signs.dead_letters:,} runs have failed for good", advice)
+
+
+def _pauses(signs: Signs) -> Finding:
+    if not signs.pauses:
+        return found("pauses", "nothing is paused")
+    words = [f"{queue or 'every queue'} of {tenant or 'every tenant'}" for tenant, queue in signs.pauses]
+    return warned("pauses", f"nothing is claimed of {_named(words)}", "mainspring queues resume, when it is time")
+
+
+def _named(names: "list[str] | tuple[str, ...]") -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def not_buried_since(now: Instant) -> Instant:
+    """A lease that was over before this should have been seen to."""
+    return now - _NOT_BURIED

@@ -1,0 +1,67 @@
+"""A loop in a thread of its own, for code that blocks: Django views, scripts, a shell."""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from mainspring.domain.errors import Conflict
+
+T = TypeVar("T")
+
+#: What the end of the program waits for connections to be closed.
+_GOODBYE_SECONDS = 2
+
+
+class BlockingLoop:
+    """Started when it is first needed; a child that was forked off gets one of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._over = asyncio.Event()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it over there, and wait for it here."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(work, self._started()).result()
+        work.close()
+        raise Conflict("this blocks, and would stop the event loop that calls it; await the same without .sync")
+
+    def close(self) -> None:
+        """End the thread; what was opened on its loop is closed with it."""
+        loop, self._loop = self._loop, None
+        if loop is not None and self._thread is not None and os.getpid() == self._process:
+            loop.call_soon_threadsafe(self._over.set)
+            self._thread.join(_GOODBYE_SECONDS)
+            atexit.unregister(self.close)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if os.getpid() != self._process:
+            # The thread is not here, and its lock may have been held when the child was made.
+            self.__init__()  # type: ignore[misc]
+        with self._lock:
+            if self._loop is None:
+                ready = threading.Event()
+                self._thread = threading.Thread(target=self._serve, args=(ready,), name="mainspring", daemon=True)
+                self._thread.start()
+                ready.wait()
+                atexit.register(self.close)
+            assert self._loop is not None
+            return self._loop
+
+    def _serve(self, ready: threading.Event) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            self._over = over = asyncio.Event()
+            ready.set()
+            await over.wait()
+
+        # When it ends, the loop closes its async generators, and with them what was opened on it.
+        asyncio.run(serve())

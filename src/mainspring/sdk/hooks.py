@@ -1,0 +1,314 @@
+"""What an application hangs around its runs: hooks, middleware and resources."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, TypeVar
+
+from mainspring.domain.errors import Conflict, Invalid
+from mainspring.domain.run import HeldRun, tries_again
+from mainspring.runtime.log import get_logger
+from mainspring.sdk.arguments import Arguments
+from mainspring.sdk.context import Context, attempt_context, context_of
+from mainspring.sdk.resources import Provided, Resources
+from mainspring.worker.attempt import Stop
+
+Hook = TypeVar("Hook", bound=Callable[[], object])
+Middleware = TypeVar(
+    "Middleware", bound=Callable[[Context], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+)
+OnSuccess = TypeVar("OnSuccess", bound=Callable[[Context, Any], object])
+OnFailure = TypeVar("OnFailure", bound=Callable[[Context, BaseException, bool], object])
+Yielding = TypeVar("Yielding", bound=Callable[..., Any])
+T = TypeVar("T")
+
+_log = get_logger("mainspring.hooks")
+#: What the function of this attempt has returned.
+_returned: ContextVar[list[object] | None] = ContextVar("mainspring returned", default=None)
+
+
+class _Host:
+    """A process, or a worker in it, that runs handlers: its loop, and what is open."""
+
+    def __init__(self, values: dict[Any, object]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.values = values
+
+
+class Hooks:
+    """A part of the application."""
+
+    def __init__(self) -> None:
+        self._on_start: list[Callable[[], object]] = []
+        self._on_stop: list[Callable[[], object]] = []
+        self._around: list[Callable[[Context], Any]] = []
+        self._on_success: list[Callable[[Context, Any], object]] = []
+        self._on_failure: list[Callable[[Context, BaseException, bool], object]] = []
+        self._resources = Resources()
+        #: The newest last. A worker that takes another one's place begins before that has left.
+        self._hosts: list[_Host] = []
+
+    def on_start(self, function: Hook, /) -> Hook:
+        """Call a function, sync or async, in every process that runs tasks, before the first of them."""
+        self._on_start.append(_checked("on_start", function))
+        return function
+
+    def on_stop(self, function: Hook, /) -> Hook:
+        """Call a function, sync or async, in every process that ran tasks, after the last of them."""
+        self._on_stop.append(_checked("on_stop", function))
+        return function
+
+    def resource(self, function: Yielding, /) -> Yielding:
+        """Make a resource of a generator function that says what it yields, ``-> AsyncIterator[Pool]``.
+
+        Every process that runs tasks opens it before the first of them and closes it after the last. A task that has a
+        parameter ``pool: Pool = provided()`` is given it; so is another resource.
+        """
+        self._resources.add(function)
+        return function
+
+    def around(self, function: Middleware, /) -> Middleware:
+        """Put a context manager around every attempt: ``function(context)`` makes it, sync or async.
+
+        In the order they are defined, the first outermost. What it raises fails the attempt.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            kind = "asynccontextmanager" if inspect.isasyncgenfunction(function) else "contextmanager"
+            raise Invalid("around", "is given a generator function", f"put @{kind} under @app.around")
+        self._around.append(_checked("around", function))
+        return function
+
+    def on_success(self, function: OnSuccess, /) -> OnSuccess:
+        """Call ``function(context, result)``, sync or async, after an attempt that succeeded, before that is told.
+
+        An error in it is logged and changes nothing.
+        """
+        self._on_success.append(_checked("on_success", function))
+        return function
+
+    def on_failure(self, function: OnFailure, /) -> OnFailure:
+        """Call ``function(context, error, final)``, sync or async, after an attempt that failed or was stopped.
+
+        ``final``: no other attempt follows. Not called where a process dies. An error in it is logged and changes
+        nothing.
+        """
+        self._on_failure.append(_checked("on_failure", function))
+        return function
+
+    def hosting(self) -> AbstractAsyncContextManager[None] | None:
+        """Around the life of a process that runs tasks; nothing if nobody has asked for anything."""
+        parts = (self._on_start, self._on_stop, self._around, self._on_success, self._on_failure, self._resources)
+        return self._hosting() if any(parts) else None
+
+    @asynccontextmanager
+    async def _hosting(self) -> AsyncIterator[None]:
+        # One task from the start to the end: what is entered in a task may have to be left in the same.
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        leave = asyncio.Event()
+        task = asyncio.create_task(self._live(ready, leave), name="hosting")
+        await ready
+        try:
+            yield
+        finally:
+            leave.set()
+            await task
+
+    async def _live(self, ready: "asyncio.Future[None]", leave: asyncio.Event) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                for function in self._on_stop:
+                    stack.push_async_callback(_call, function)
+                for function in self._on_start:
+                    await _call(function)
+                host = _Host(await self._resources.open(stack))
+                self._hosts.append(host)
+                stack.callback(self._hosts.remove, host)
+                ready.set_result(None)
+                await leave.wait()
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    def check_needs(self, task: str, arguments: Arguments) -> None:
+        """Whether everything that a task asks for is provided."""
+        self._resources.check(f"task {task}", _needs(arguments))
+
+    def give_to(self, arguments: Arguments) -> None:
+        """Have a task's resources handed out with its arguments."""
+        needs = _needs(arguments)
+        if needs:
+            arguments.provide = lambda: {name: self._host.values[kind] for name, kind in needs.items()}
+
+    @property
+    def _host(self) -> _Host:
+        if not self._hosts:
+            raise Conflict("nobody has opened the application's resources: only a worker does")
+        return self._hosts[-1]
+
+    # Around attempts.
+
+    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function itself; if somebody wants to know what it returns, they will."""
+        if not self._on_success:
+            return function
+        if inspect.iscoroutinefunction(function):
+
+            @wraps(function)
+            async def watched(*args: object, **named: object) -> object:
+                return _note(await function(*args, **named))
+
+            return watched
+
+        @wraps(function)
+        def watched_blocking(*args: object, **named: object) -> object:
+            return _note(function(*args, **named))
+
+        return watched_blocking
+
+    def wrapped(
+        self, invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]
+    ) -> Callable[[HeldRun], Coroutine[None, None, bytes | None]]:
+        if not (self._around or self._on_success or self._on_failure):
+            return invoke
+
+        async def invoke_within(held: HeldRun) -> bytes | None:
+            context = context_of(held, self)
+            attempt_context.set(context)
+            box: list[object] = [None]
+            _returned.set(box)
+            result: bytes | None = None
+            try:
+                async with AsyncExitStack() as stack:
+                    for make in self._around:
+                        manager = make(context)
+                        if hasattr(manager, "__aenter__"):
+                            await stack.enter_async_context(manager)
+                        else:
+                            stack.enter_context(manager)
+                    result = await invoke(held)
+            except BaseException as error:
+                for failed in self._on_failure:
+                    await _tell(failed, context, error, _is_final(held, context))
+                raise
+            for succeeded in self._on_success:
+                await _tell(succeeded, context, box[0])
+            return result
+
+        return invoke_within
+
+    def wrapped_blocking(self, invoke: Callable[[HeldRun], bytes | None]) -> Callable[[HeldRun], bytes | None]:
+        if not (self._around or self._on_success or self._on_failure):
+            return invoke
+
+        def invoke_within(held: HeldRun) -> bytes | None:
+            context = context_of(held, self)
+            attempt_context.set(context)
+            box: list[object] = [None]
+            _returned.set(box)
+            result: bytes | None = None
+            try:
+                with ExitStack() as stack:
+                    for make in self._around:
+                        manager = make(context)
+                        if hasattr(manager, "__aenter__"):
+                            manager = self._for_threads(manager)
+                        stack.enter_context(manager)
+                    result = invoke(held)
+            except BaseException as error:
+                for failed in self._on_failure:
+                    self._tell_blocking(failed, context, error, _is_final(held, context))
+                raise
+            for succeeded in self._on_success:
+                self._tell_blocking(succeeded, context, box[0])
+            return result
+
+        return invoke_within
+
+    @contextmanager
+    def _for_threads(self, manager: AbstractAsyncContextManager[Any]) -> Iterator[None]:
+        """An async one for code that blocks."""
+        enter, leave = type(manager).__aenter__, type(manager).__aexit__
+        self._run(enter(manager))
+        try:
+            yield
+        except BaseException as error:
+            if not self._run(leave(manager, type(error), error, error.__traceback__)):
+                raise
+        else:
+            self._run(leave(manager, None, None, None))
+
+    def _tell_blocking(self, function: Callable[..., object], context: Context, *args: object) -> None:
+        """A sync hook runs here, an async one on the loop."""
+        try:
+            answer = function(context, *args)
+            if inspect.isawaitable(answer):
+                self._run(answer)
+        except Exception:
+            _told_in_vain(function, context)
+
+    def _run(self, work: Awaitable[T]) -> T:
+        return asyncio.run_coroutine_threadsafe(_awaited(work), self._host.loop).result()
+
+
+def _checked(hook: str, function: T) -> T:
+    if not callable(function):
+        raise Invalid(hook, f"{function!r:.40} is not a function", f"@app.{hook} stands above a function")
+    return function
+
+
+def _needs(arguments: Arguments) -> dict[str, Any]:
+    """The resources that a task asks for, by parameter."""
+    return {name: arguments.marked[name] for name, one in arguments.markers.items() if isinstance(one, Provided)}
+
+
+def _note(result: object) -> object:
+    box = _returned.get()
+    if box is not None:
+        box[0] = result
+    return result
+
+
+def _is_final(held: HeldRun, context: Context) -> bool:
+    """Whether no other attempt follows."""
+    telling = context._telling
+    stop = None if telling is None else telling.stop
+    if stop == Stop.CANCEL.value:
+        return True
+    if stop in (Stop.RELEASE.value, Stop.FENCED.value):
+        return held.policy.guarantee == "at-most-once"
+    # Out of time, by the run's own deadline.
+    at_deadline = stop == Stop.TIMEOUT.value and held.attempt_until == held.deadline
+    return at_deadline or not tries_again(held)
+
+
+async def _call(function: Callable[..., object], *args: object) -> None:
+    answer = function(*args)
+    if inspect.isawaitable(answer):
+        await answer
+
+
+async def _tell(function: Callable[..., object], context: Context, *args: object) -> None:
+    try:
+        await _call(function, context, *args)
+    except Exception:
+        _told_in_vain(function, context)
+
+
+def _told_in_vain(function: Callable[..., object], context: Context) -> None:
+    name = getattr(function, "__name__", repr(function))
+    _log.exception("a hook failed", hook=name, run=context.run_id, task=context.task)
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work

@@ -1,0 +1,182 @@
+"""Submitting through the HTTP API instead of the store."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from random import Random
+
+import msgspec
+from msgspec import UNSET
+
+from mainspring.api.routes.broadcasts import BroadcastOut
+from mainspring.api.routes.jobs import LARGEST_BATCH, BatchItem, BatchOut
+from mainspring.api.schemas.jobs import BroadcastIn, JobFields, JobIn, JobOut, retry_out
+from mainspring.api.schemas.runs import RunOut
+from mainspring.domain.errors import Conflict, Invalid, NotFound, StoreUnavailable
+from mainspring.domain.ids import IdMaker, JobId, RunId
+from mainspring.domain.instant import Instant, format_duration, isoformat, parse_instant
+from mainspring.domain.labels import labels_of
+from mainspring.domain.run import About, NewRun, Progress, RunState, RunView
+from mainspring.ports.store import Accepted
+from mainspring.sdk.client import ApiClient
+
+
+class Cancelled(msgspec.Struct):
+    status: str
+
+
+class RemoteBackend:
+    """An API in the place of a store. Belongs to one event loop."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self.clock = client.clock
+        self._client = client
+        self._ids = IdMaker(Random())
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def new_run_ids(self, ordering_keys: Sequence[str]) -> list[RunId]:
+        """Not the ids that the runs will have, but what makes a repeated request the same one."""
+        return [self._ids.run(self.clock.now(), 0) for _ in ordering_keys]
+
+    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        for run in runs:
+            run.check()
+        if len(runs) == 1:
+            try:
+                made = await self._client.ask("POST", "/v1/jobs", JobOut, body=job_in(runs[0]), repeatable=True)
+            except Conflict as error:
+                return [_in_conflict(str(error))]
+            return [Accepted(RunId(made.job_id), RunState(made.status), True)]
+        accepted: list[Accepted] = []
+        for start in range(0, len(runs), LARGEST_BATCH):
+            body = {"jobs": [job_in(run) for run in runs[start : start + LARGEST_BATCH]]}
+            answer = await self._client.ask("POST", "/v1/jobs/batch", BatchOut, body=body, repeatable=True)
+            accepted += [_accepted(item) for item in answer.items]
+        return accepted
+
+    async def broadcast(self, run: NewRun) -> list[Accepted]:
+        body = broadcast_in(run)
+        answer = await self._client.ask("POST", "/v1/broadcasts", BroadcastOut, body=body, repeatable=True)
+        state = RunState.SCHEDULED if run.at is not None or run.delay else RunState.QUEUED
+        return [Accepted(RunId(made.run_id), state, True) for made in answer.runs]
+
+    async def runs(self, runs: Sequence[RunId]) -> list[RunView | None]:
+        return list(await asyncio.gather(*(self._run(run) for run in runs)))
+
+    async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
+        found: dict[RunId, RunState] = {}
+        for run in runs:
+            try:
+                answer = await self._client.ask("POST", f"/v1/runs/{run}/cancel", Cancelled, repeatable=True)
+            except NotFound:
+                continue
+            except Conflict:
+                # It has ended already.
+                view = await self._run(run)
+                if view is not None:
+                    found[run] = view.state
+            else:
+                found[run] = RunState(answer.status)
+        return found
+
+    async def _run(self, run: RunId) -> RunView | None:
+        try:
+            return view_of(await self._client.ask("GET", f"/v1/runs/{run}", RunOut))
+        except NotFound:
+            return None
+
+
+def job_in(run: NewRun) -> JobIn:
+    """What to post so that this run is made."""
+    policy, about = run.policy, run.about or About()
+    return JobIn(
+        task=run.task,
+        payload=msgspec.Raw(run.payload),
+        name=about.name or UNSET,
+        owner=about.owner or UNSET,
+        tags=about.tags or UNSET,
+        queue=run.queue,
+        priority=run.priority,
+        max_retries=policy.retry.max_retries,
+        retry=retry_out(policy.retry),
+        timeout=format_duration(policy.timeout),
+        guarantee=policy.guarantee,
+        ordering_key=policy.ordering_key or UNSET,
+        requires=labels_of(policy.requires) or UNSET,
+        schedule_time=UNSET if run.at is None else isoformat(run.at),
+        delay=format_duration(run.delay) if run.delay else UNSET,
+        start_within=UNSET if run.start_within is None else format_duration(run.start_within),
+        deadline=UNSET if run.deadline is None else format_duration(run.deadline),
+        tenant=run.tenant,
+        # A key of the caller's, or the id that was made for this very request.
+        idempotency_key=run.id if run.idempotency is None else run.idempotency.key,
+    )
+
+
+def broadcast_in(run: NewRun) -> BroadcastIn:
+    """What to post so that this run is made for every worker."""
+    job = job_in(run)
+    if run.idempotency is not None:
+        raise Invalid("unique", "does not go with a broadcast", "each worker has a run of its own")
+    given = {name: getattr(job, name) for name in (*JobFields.__struct_fields__, "tenant")}
+    return BroadcastIn(**given, broadcast_id=run.id)
+
+
+def view_of(run: RunOut) -> RunView:
+    created = parse_instant(run.created_at)
+    return RunView(
+        id=RunId(run.run_id),
+        state=RunState(run.status),
+        task=run.task,
+        queue=run.queue,
+        tenant=run.tenant,
+        priority=run.priority,
+        attempt=run.attempt_number,
+        due=parse_instant(run.scheduled_for),
+        created_at=created,
+        reason=run.reason,
+        job_id=None if run.job_id == run.run_id else JobId(run.job_id),
+        scheduled_at=_instant(run.tick),
+        queued_at=_instant(run.queued_at),
+        started_at=_instant(run.start_time),
+        finished_at=_instant(run.end_time),
+        result=None if run.result is UNSET else bytes(run.result),
+        error=run.error_message,
+        payload=None if run.payload is UNSET else bytes(run.payload),
+        about=_about(run),
+        executor=run.executor_id or "",
+        replay_of=None if run.replay_of is None else RunId(run.replay_of),
+        progress=None
+        if run.progress_done is None
+        else Progress(done=run.progress_done, total=run.progress_total, note=run.progress_note or ""),
+        fingerprint=run.fingerprint or "",
+    )
+
+
+def _instant(text: str | None) -> Instant | None:
+    return None if text is None else parse_instant(text)
+
+
+def _accepted(item: BatchItem) -> Accepted:
+    if item.job_id is not None and item.status is not None:
+        return Accepted(RunId(item.job_id), RunState(item.status), True)
+    problem = item.problem
+    if problem is None:
+        raise StoreUnavailable("the API said nothing of a job of the batch")
+    if problem.status == 409:
+        return _in_conflict(problem.detail)
+    if problem.status == 400:
+        raise Invalid(problem.field or "job", problem.detail.removeprefix(f"{problem.field}: "), problem.hint)
+    raise StoreUnavailable(problem.detail or problem.title)
+
+
+def _in_conflict(detail: str) -> Accepted:
+    """The last word of the detail is the id of what the key was used for."""
+    return Accepted(RunId(detail.rpartition(" ")[2]), RunState.QUEUED, False, conflict=True)
+
+
+def _about(run: RunOut) -> About | None:
+    parent = None if run.parent_id is None else RunId(run.parent_id)
+    about = About(name=run.name, owner=run.owner or "", tags=run.tags, parent=parent)
+    return None if about == About() else about

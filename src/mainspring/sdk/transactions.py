@@ -1,0 +1,215 @@
+"""Transactions of the application: jobs that commit or roll back with its data, and runs that end with its commit."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.run import HeldRun
+from mainspring.ports.store import Accepted
+from mainspring.ports.transactions import Request, Transactional
+from mainspring.sdk.arguments import Arguments, Marker
+from mainspring.sdk.values import encode_result
+from mainspring.worker.handler import SETTLED
+from mainspring.worker.results import result_problem
+from mainspring.worker.telling import current
+
+if TYPE_CHECKING:
+    from mainspring.sdk.app import Mainspring
+    from mainspring.sdk.task import Prepared
+
+_SUPPORTED = (
+    "asyncpg's Connection, psycopg's AsyncConnection and Connection, "
+    "SQLAlchemy's AsyncSession, AsyncConnection, Session and Connection"
+)
+#: Known by their names: whoever gives one has the package installed, and nobody else needs it.
+_KINDS = {
+    ("asyncpg", "Connection"): "asyncpg",
+    ("asyncpg", "PoolConnectionProxy"): "asyncpg",
+    ("psycopg", "AsyncConnection"): "psycopg async",
+    ("psycopg", "Connection"): "psycopg",
+    ("sqlalchemy", "AsyncSession"): "sqlalchemy async",
+    ("sqlalchemy", "async_scoped_session"): "sqlalchemy async",
+    ("sqlalchemy", "AsyncConnection"): "sqlalchemy async",
+    ("sqlalchemy", "Session"): "sqlalchemy",
+    ("sqlalchemy", "scoped_session"): "sqlalchemy",
+    ("sqlalchemy", "Connection"): "sqlalchemy",
+}
+
+
+class Transaction(Marker):
+    """Stands for a connection in a transaction that ends with the run."""
+
+
+def transaction() -> Any:
+    """The default of a handler's parameter that is given a connection of asyncpg, in a transaction of its own:
+
+    ``async def pay(order: int, db: asyncpg.Connection = transaction()) -> None: …``
+
+    It commits when the handler returns, and that commit also completes the run: what the handler wrote there happened
+    exactly once. If the handler raises, or the run is not its own any more, everything is rolled back.
+    """
+    return Transaction()
+
+
+def transaction_parameter(task: str, function: Callable[..., object], arguments: Arguments) -> str | None:
+    """The parameter that asks for a transaction, if there is one."""
+    names = [name for name, marker in arguments.markers.items() if isinstance(marker, Transaction)]
+    if len(names) > 1:
+        raise Invalid(task, f"{' and '.join(names)} ask for a transaction each", "a run has one")
+    if names and not inspect.iscoroutinefunction(function):
+        raise Invalid(task, f"{names[0]} asks for a transaction", "an async function; the connection is asyncpg's")
+    return names[0] if names else None
+
+
+def invoke_in_transaction(
+    app: "Mainspring", arguments: Arguments, function: Callable[..., Any], parameter: str
+) -> Callable[[HeldRun], Any]:
+    """How a worker calls a function that asks for a transaction."""
+
+    async def invoke(held: HeldRun) -> bytes | None:
+        first, named = arguments.decode(held)
+        store = transactional((await app.engine()).store, "transaction()")
+        async with store.completing(held) as completion:
+            named[parameter] = completion.connection
+            result = encode_result(await function(*first, **named))
+            # Nobody can refuse it after the commit.
+            if result is not None and (problem := result_problem(result)) is not None:
+                raise Invalid("result", problem)
+            if (telling := current.get()) is not None:
+                # The commit ends the run, and of an ended run nothing more is heard.
+                await telling.heard()
+            await completion.complete(result)
+        return SETTLED
+
+    return invoke
+
+
+def transactional(store: object, field: str = "connection") -> Transactional:
+    if not isinstance(store, Transactional):
+        raise Invalid(field, "needs a store on PostgreSQL", "the application's data lies in the same database there")
+    return store
+
+
+def connection_of(calls: "Sequence[Prepared[Any]]", given: object | None) -> object | None:
+    """The connection that calls are submitted on; all of them on one."""
+    chosen = {id(one): one for call in calls if (one := call.options.connection) is not None}
+    if given is not None:
+        chosen[id(given)] = given
+    if len(chosen) > 1 or (given is None and chosen and any(call.options.connection is None for call in calls)):
+        raise Invalid("connection", "is not the same for all calls", "submit them apart")
+    return next(iter(chosen.values()), None)
+
+
+async def submit_on(connection: Any, store: Transactional, requests: Sequence[Request]) -> list[Accepted]:
+    kind = _checked(connection, blocking=False)
+    accepted: list[Accepted] = []
+    for request in requests:
+        with _refusals(store):
+            accepted += store.read_answer(await _ask(kind, connection, request))
+    return accepted
+
+
+def submit_on_blocking(connection: Any, store: Transactional, requests: Sequence[Request]) -> list[Accepted]:
+    """On the thread that calls: connections that block belong to theirs."""
+    kind = _checked(connection, blocking=True)
+    accepted: list[Accepted] = []
+    for request in requests:
+        with _refusals(store):
+            accepted += store.read_answer(_ask_blocking(kind, connection, request))
+    return accepted
+
+
+async def _ask(kind: str, connection: Any, request: Request) -> str:
+    answer: str
+    match kind:
+        case "asyncpg":
+            answer = await connection.fetchval(f"SELECT {request.function}($1)", request.argument)
+        case "psycopg async":
+            import psycopg
+            from psycopg.rows import tuple_row
+
+            # Not the connection's own kind of cursor and rows, whatever they are.
+            async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
+                await cursor.execute(f"SELECT {request.function}(%s)".encode(), [request.argument])
+                (answer,) = await cursor.fetchone() or ("",)
+        case _:
+            from sqlalchemy import text
+
+            result = await connection.execute(text(f"SELECT {request.function}(:argument)"), _named(request))
+            answer = result.scalar_one()
+    return answer
+
+
+def _ask_blocking(kind: str, connection: Any, request: Request) -> str:
+    answer: str
+    match kind:
+        case "psycopg":
+            import psycopg
+            from psycopg.rows import tuple_row
+
+            with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+                cursor.execute(f"SELECT {request.function}(%s)".encode(), [request.argument])
+                (answer,) = cursor.fetchone() or ("",)
+        case _:
+            from sqlalchemy import text
+
+            result = connection.execute(text(f"SELECT {request.function}(:argument)"), _named(request))
+            answer = result.scalar_one()
+    return answer
+
+
+def _named(request: Request) -> dict[str, str]:
+    return {"argument": request.argument}
+
+
+def check_connection(connection: object) -> object:
+    """Refuse what is no connection of a driver that is supported."""
+    _kind_of(connection)
+    return connection
+
+
+def _checked(connection: Any, *, blocking: bool) -> str:
+    kind = _kind_of(connection)
+    is_blocking = kind in ("psycopg", "sqlalchemy")
+    if is_blocking != blocking:
+        way = ".sync.submit(…) or submit_many_sync(…)" if is_blocking else "await ….submit(…) or submit_many(…)"
+        word: Literal["blocks", "does not block"] = "blocks" if is_blocking else "does not block"
+        raise Invalid("connection", f"this one {word}", way)
+    if kind.startswith("sqlalchemy"):
+        dialect = connection.dialect if hasattr(connection, "dialect") else connection.get_bind().dialect
+        if dialect.name != "postgresql":
+            raise Invalid("connection", f"is to {dialect.name}", "the PostgreSQL database of the store")
+    elif not _in_transaction(kind, connection):
+        raise Invalid("connection", "is in no transaction", "begin one, or leave connection= away")
+    return kind
+
+
+def _in_transaction(kind: str, connection: Any) -> bool:
+    if kind == "asyncpg":
+        return bool(connection.is_in_transaction())
+    # Psycopg begins one by itself, unless it was told not to. 0: idle.
+    return not connection.autocommit or connection.info.transaction_status != 0
+
+
+def _kind_of(connection: object) -> str:
+    for one in type(connection).__mro__:
+        kind = _KINDS.get((one.__module__.partition(".")[0], one.__name__))
+        if kind is not None:
+            return kind
+    raise Invalid("connection", f"{type(connection).__name__} is none that is supported", _SUPPORTED)
+
+
+@contextmanager
+def _refusals(store: Transactional) -> Iterator[None]:
+    """Says what it means when the connection is not the store's. Whatever else it raises is the caller's to handle."""
+    try:
+        yield
+    except Exception as error:
+        # SQLAlchemy keeps the driver's error inside its own.
+        code = getattr(getattr(error, "orig", error), "sqlstate", None)
+        refusal = store.refused(code) if isinstance(code, str) else None
+        if refusal is None:
+            raise
+        raise refusal from error

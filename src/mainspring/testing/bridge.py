@@ -1,0 +1,47 @@
+"""The engine as code outside its loop sees it: the same calls, done on the engine's loop."""
+
+import asyncio
+import inspect
+from typing import Any, cast
+
+from mainspring.bootstrap import Engine
+from mainspring.testing.loop import EngineLoop
+
+
+class _Part:
+    """A part of the engine. What waits is done over there, and virtual time passes as far as it needs."""
+
+    def __init__(self, part: object, loop: EngineLoop) -> None:
+        self._part = part
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        async def over_there(*args: object, **named: object) -> object:
+            return await asyncio.wrap_future(self._loop.command(found(*args, **named)))
+
+        return over_there
+
+
+class _Bridge:
+    def __init__(self, engine: Engine, loop: EngineLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        return _Part(found, self._loop) if name in _PARTS else found
+
+    async def open(self) -> None:
+        """It is open as long as the test lasts."""
+
+
+_PARTS = ("clock", "jobs", "store", "wakeups")
+
+
+def bridge_to(engine: Engine, loop: EngineLoop) -> Engine:
+    """Stands for the engine on every other loop."""
+    return cast(Engine, _Bridge(engine, loop))

@@ -1,0 +1,291 @@
+"""The loop that the engine and the handlers of a test run on: virtual time that passes only when a test lets it.
+
+It turns in a thread of its own, so that a test may run on any loop, or on none. What comes from outside is a command;
+while there is none, time stands still. While there is one and nobody can go on, time jumps to what happens next:
+
+- a timer of a handler or of a command, or
+- the next change in the store: a run comes due, a schedule ticks, an attempt is out of time, a lease ends.
+
+The engine's own timers are looks at the store in case something has changed. Nothing changes there by itself but what
+the store can foresee, so these timers wait: a year has 630 million looks of the scheduler and, of an hourly job, 8,760
+changes. At a change the scheduler is told to look, for most are its own. If that does not deal with it, all look, and
+time passes at the pace of their timers until it is dealt with.
+"""
+
+import asyncio
+import selectors
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from contextvars import Context, ContextVar
+from heapq import heapify, heappop, heappush
+from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
+
+from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.testing.virtual_time import VirtualLoop, VirtualSelector, whole_micros
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+#: Timers of whoever has this set are looks.
+looking: ContextVar[bool] = ContextVar("looking", default=False)
+
+#: Real seconds of silence on open files before a handler that runs counts as waiting for the time instead.
+_SILENCE = 0.1
+#: Virtual seconds for what is left at the end.
+_GOODBYE = 60
+#: Looks that nobody minds keeping though they were cancelled.
+_FEW = 100
+#: Instants are microseconds; the loop counts in floats.
+_HALF_A_STEP = 0.5 / SECOND
+
+
+class Engine(Protocol):
+    """What the loop asks of the engine."""
+
+    def next_change(self) -> Instant | None:
+        """When the store changes by itself, or has and nobody has dealt with it."""
+        ...
+
+    def look(self) -> None:
+        """There is a change, right now."""
+        ...
+
+
+class EngineLoop(VirtualLoop):
+    """Made in one thread and run in another."""
+
+    def __init__(self, start: Instant) -> None:
+        self._selector_of_time = _EngineSelector(start, self)
+        self.engine: Engine | None = None
+        #: How many handlers are under way.
+        self.handlers = 0
+        self._commands = 0
+        #: Those that came while a thread was at work: most likely it asked, and waits for the answer.
+        self._asked_by_threads = 0
+        self._threads = 0
+        self._looks = _Looks()
+        self._resting: list[asyncio.Future[None]] = []
+        self._moving: list[asyncio.Future[None]] = []
+        super().__init__(start=start, selector=self._selector_of_time)
+        self._thread = threading.Thread(target=self._live, name="mainspring test engine", daemon=True)
+
+    # From outside.
+
+    @property
+    def now(self) -> Instant:
+        return self.start + self.elapsed
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop the loop and wait until its thread is gone."""
+        self.call_soon_threadsafe(self.stop)
+        self._thread.join()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the loop's own thread."""
+        return threading.get_ident() == self._thread.ident
+
+    def command(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Have something done on this loop, from another thread. It is done when nobody can go on without time."""
+        return asyncio.run_coroutine_threadsafe(self._obey(work), self)
+
+    # On the loop.
+
+    async def at_rest(self) -> None:
+        """Returns when nobody else can go on without time."""
+        waiter = self.create_future()
+        self._resting.append(waiter)
+        await waiter
+
+    async def moved(self) -> None:
+        """Returns when time has moved on, if only a little."""
+        waiter = self.create_future()
+        self._moving.append(waiter)
+        await waiter
+
+    async def _obey(self, work: Coroutine[Any, Any, T]) -> T:
+        by_thread = self._threads > 0
+        self._commands += 1
+        self._asked_by_threads += by_thread
+        try:
+            result = await work
+        finally:
+            self._commands -= 1
+            self._asked_by_threads -= by_thread
+        if not by_thread:
+            await self.at_rest()
+        return result
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        if not (looking.get() if context is None else context.get(looking, False)):
+            return super().call_at(when, callback, *args, context=context)
+        look = asyncio.TimerHandle(when, callback, args, self, context)
+        self._looks.add(look)
+        return look
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Arguments], T], *args: *Arguments
+    ) -> asyncio.Future[T]:
+        """Time stands still while a thread works."""
+        future = asyncio.BaseEventLoop.run_in_executor(self, executor, func, *args)
+        self._threads += 1
+        future.add_done_callback(self._thread_done)
+        return future
+
+    def _thread_done(self, _: object) -> None:
+        self._threads -= 1
+
+    # Nobody can go on: called by the selector, with the time until the next timer that is no look.
+
+    def wait(self, timeout: float | None, files: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._threads and not self._asked_by_threads:
+            return files.select(None)
+        # One of the files is how other threads wake this loop.
+        if self.handlers and len(files.get_map()) > 1 and (ready := files.select(_SILENCE)):
+            return ready
+        if self._wake(self._resting):
+            return []
+        if not self._commands:
+            return files.select(None)
+        self._move(timeout)
+        self._wake(self._moving)
+        return []
+
+    def _wake(self, waiters: list[asyncio.Future[None]]) -> bool:
+        woken = [waiter for waiter in waiters if not waiter.done()]
+        waiters.clear()
+        for waiter in woken:
+            waiter.set_result(None)
+        return bool(woken)
+
+    def _move(self, timeout: float | None) -> None:
+        """To the next timer or the next change, whichever is sooner."""
+        now = self.now
+        timer = None if timeout is None else now + whole_micros(timeout)
+        change = None if self.engine is None else self.engine.next_change()
+        if change is not None and change <= now:
+            # There is something to be done that the engine has not come round to.
+            if self.look_now():
+                return
+            to = min(moment for moment in (timer, self._next_look(), now + SECOND) if moment is not None)
+        elif change is not None and (timer is None or change <= timer):
+            to = change
+        else:
+            to = now + SECOND if timer is None else timer
+        self._selector_of_time.elapsed = to - self.start
+        if to == change and self.engine is not None:
+            self.engine.look()
+
+    def look_now(self) -> bool:
+        """Let the looks go off that are due by now; whether there were any."""
+        due = self._looks.take(self.time() + _HALF_A_STEP)
+        for look in due:
+            self.call_soon(_go_off, look)
+        return bool(due)
+
+    def _next_look(self) -> Instant | None:
+        when = self._looks.next()
+        return None if when is None else self.now + whole_micros(when - self.time())
+
+    def _live(self) -> None:
+        asyncio.set_event_loop(self)
+        try:
+            self.run_forever()
+            self._commands += 1
+            self.run_until_complete(self._cancel_what_is_left())
+            self.run_until_complete(self.shutdown_asyncgens())
+            self.run_until_complete(self.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            self.close()
+
+    async def _cancel_what_is_left(self) -> None:
+        left = asyncio.all_tasks(self) - {asyncio.current_task(self)}
+        for task in left:
+            task.cancel()
+        if not left:
+            return
+        _, stubborn = await asyncio.wait(left, timeout=_GOODBYE)
+        for task in stubborn:
+            # Ended here and not by the garbage collector, in the middle of something else.
+            with suppress(RuntimeError):
+                cast(Coroutine[Any, Any, Any], task.get_coro()).close()
+
+
+class _Looks:
+    """Timers of the engine, the earliest first."""
+
+    def __init__(self) -> None:
+        self._heap: list[asyncio.TimerHandle] = []
+        self._tidy_at = _FEW
+
+    def add(self, look: asyncio.TimerHandle) -> None:
+        heappush(self._heap, look)
+        if len(self._heap) > self._tidy_at:
+            # Nearly all are cancelled: somebody rang before their time.
+            self._heap = [look for look in self._heap if not look.cancelled()]
+            heapify(self._heap)
+            self._tidy_at = _FEW + 2 * len(self._heap)
+
+    def next(self) -> float | None:
+        while self._heap and self._heap[0].cancelled():
+            heappop(self._heap)
+        return self._heap[0].when() if self._heap else None
+
+    def take(self, end: float) -> list[asyncio.TimerHandle]:
+        taken = []
+        while self._heap and self._heap[0].when() < end:
+            look = heappop(self._heap)
+            if not look.cancelled():
+                taken.append(look)
+        return taken
+
+
+def _go_off(look: asyncio.TimerHandle) -> None:
+    """Unless it was cancelled in the last moment."""
+    if not look.cancelled():
+        look._run()
+
+
+class _EngineSelector(VirtualSelector):
+    """Looks at real files first; where nothing happens to any, the loop decides about the time."""
+
+    def __init__(self, start: Instant, loop: EngineLoop) -> None:
+        super().__init__(start, longest=_FOREVER)
+        self._files = selectors.DefaultSelector()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = self._files.select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        return self._loop.wait(timeout, self._files)
+
+    def register(self, fileobj: Any, events: int, data: object = None) -> selectors.SelectorKey:
+        return self._files.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._files.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: object = None) -> selectors.SelectorKey:
+        return self._files.modify(fileobj, events, data)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._files.get_map()
+
+    def close(self) -> None:
+        self._files.close()
+
+
+_FOREVER: Micros = 1 << 62

@@ -1,0 +1,75 @@
+"""What a test asks about runs."""
+
+from collections.abc import Iterator, Sequence
+
+from mainspring.domain.run import RunState, RunView
+
+
+class Runs:
+    """Runs in the order they were made, as they stood when they were asked for."""
+
+    def __init__(self, views: Sequence[RunView]) -> None:
+        self._views = tuple(views)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __iter__(self) -> Iterator[RunView]:
+        return iter(self._views)
+
+    def __getitem__(self, at: int) -> RunView:
+        return self._views[at]
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {state}" for state in RunState if (count := self._count(state)))
+        return f"Runs({counts or 'none'})"
+
+    @property
+    def last(self) -> RunView:
+        """The newest one; ``LookupError`` if there is none."""
+        if not self._views:
+            raise LookupError("there are no such runs")
+        return self._views[-1]
+
+    @property
+    def scheduled(self) -> int:
+        """Those whose time is ahead, retries too."""
+        return self._count(RunState.SCHEDULED)
+
+    @property
+    def blocked(self) -> int:
+        """Those that wait for another run to end."""
+        return self._count(RunState.BLOCKED)
+
+    @property
+    def queued(self) -> int:
+        return self._count(RunState.QUEUED)
+
+    @property
+    def running(self) -> int:
+        return self._count(RunState.RUNNING)
+
+    @property
+    def cancelling(self) -> int:
+        """Those that were asked to stop and have not yet."""
+        return self._count(RunState.CANCELLING)
+
+    @property
+    def succeeded(self) -> int:
+        return self._count(RunState.SUCCEEDED)
+
+    @property
+    def failed(self) -> int:
+        return self._count(RunState.FAILED)
+
+    @property
+    def cancelled(self) -> int:
+        return self._count(RunState.CANCELLED)
+
+    @property
+    def skipped(self) -> int:
+        """Those that were not started in time. Ticks that made no run are in the ledger."""
+        return self._count(RunState.SKIPPED)
+
+    def _count(self, state: RunState) -> int:
+        return sum(view.state is state for view in self._views)

@@ -1,0 +1,285 @@
+"""``TestScheduler``: an application under test, with an engine of its own in virtual time."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import ExitStack
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
+
+from mainspring.bootstrap import Engine
+from mainspring.domain.errors import Invalid, NotFound
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import (
+    LATEST,
+    Duration,
+    Instant,
+    from_datetime,
+    isoformat,
+    parse_duration,
+    parse_instant,
+    to_datetime,
+)
+from mainspring.domain.job import LedgerEntry
+from mainspring.ports.catalog import RunFilter
+from mainspring.sdk.app import Mainspring
+from mainspring.testing.bridge import bridge_to
+from mainspring.testing.loop import EngineLoop
+from mainspring.testing.rig import Fate
+from mainspring.testing.runs import Runs
+from mainspring.testing.site import Site
+
+T = TypeVar("T")
+
+
+class Named(Protocol):
+    """A task."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@runtime_checkable
+class OneRun(Protocol):
+    """A handle, or what ``runs`` tells of a run."""
+
+    @property
+    def id(self) -> RunId: ...
+
+
+_PAGE = 10_000
+
+
+class _Session:
+    """An engine that runs, and the application that uses it."""
+
+    def __init__(self, app: Mainspring, start: Instant) -> None:
+        self.app = app
+        self.loop = EngineLoop(start)
+        self.site = Site(app, self.loop)
+        self._bridge = bridge_to(self.site.engine, self.loop)
+        self._stack = ExitStack()
+
+    def start(self) -> None:
+        self.loop.begin()
+        self._stack.callback(self.loop.end)
+        try:
+            self._stack.enter_context(self.app.standing_in(self._engine))
+            self._stack.callback(lambda: self.loop.command(self.site.close()).result())
+            self.loop.command(self.site.open()).result()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        self._stack.close()
+
+    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """On the engine's loop, from whichever loop this is."""
+        return await (work if self.loop.is_here else asyncio.wrap_future(self.loop.command(work)))
+
+    def _engine(self) -> Engine:
+        return self.site.engine if self.loop.is_here else self._bridge
+
+    def name_of(self, task: Named | str) -> str:
+        name = task if isinstance(task, str) else task.name
+        if name not in self.app.handlers():
+            raise NotFound(f"the application has no task {name!r}")
+        return name
+
+    async def runs(self, task: str) -> Runs:
+        store = self.site.store
+        ids: list[RunId] = []
+        after: RunId | None = None
+        while True:
+            page = await store.list_runs(RunFilter(tenant=None, task=task), after, _PAGE)
+            ids += [view.id for view in page.items]
+            if page.after is None:
+                break
+            after = RunId(page.after)
+        views = [view for view in await store.runs(ids) if view is not None]
+        return Runs(sorted(views, key=lambda view: (view.created_at, view.id)))
+
+    async def log(self, run: RunId) -> str:
+        return "\n".join(piece.text for piece in await self.site.store.log(run, 0, 1 << 31))
+
+    async def ledger(self, schedule: str) -> list[LedgerEntry]:
+        store = self.site.store
+        job = await store.job_named(self.app.tenant, schedule)
+        if job is None:
+            raise NotFound(f"there is no schedule {schedule!r}")
+        return await store.ledger(job, 0, LATEST, 1 << 31)
+
+    async def cancel(self, what: OneRun | Named | str) -> int:
+        if isinstance(what, OneRun):
+            ids = [what.id]
+        else:
+            ids = [view.id for view in await self.runs(self.name_of(what)) if not view.state.ended]
+        return len(await self.site.engine.jobs.cancel_runs(ids))
+
+
+class _Surface:
+    """What takes no time, for both kinds of tests."""
+
+    _session: _Session
+
+    @property
+    def now(self) -> datetime:
+        """The virtual time, in UTC."""
+        return to_datetime(self._session.loop.now)
+
+    def runs(self, task: Named | str | None = None) -> Runs:
+        """The runs of a task, or all of them, in the order they were made.
+
+        A name may be that of a task which is not the application's own, if something was submitted to it.
+        """
+        if task is None:
+            return self._ask(self._session.runs(""))
+        found = self._ask(self._session.runs(task if isinstance(task, str) else task.name))
+        if not found:
+            self._session.name_of(task)
+        return found
+
+    def log(self, run: OneRun) -> str:
+        """What a run has printed and logged, as far as it was kept."""
+        return self._ask(self._session.log(run.id))
+
+    def ledger(self, schedule: str) -> list[LedgerEntry]:
+        """What was decided about every tick of a schedule, in order: run, or skipped and why."""
+        return self._ask(self._session.ledger(schedule))
+
+    def fail(
+        self,
+        task: Named | str,
+        error: BaseException | type[BaseException] | str = "provoked by the test",
+        times: int = 1,
+    ) -> None:
+        """Make the next attempts of a task fail with this error, without calling its function."""
+        if isinstance(error, str):
+            error = RuntimeError(error)
+        self._doom(task, error() if isinstance(error, type) else error, times)
+
+    def lose(self, task: Named | str, times: int = 1) -> None:
+        """Make the worker die in the next attempts of a task. Its runs are found lost when its lease has run out.
+
+        Whatever else it runs dies with it. Another worker starts at once.
+        """
+        self._doom(task, None, times)
+
+    def _doom(self, task: Named | str, fate: Fate, times: int) -> None:
+        if times < 1:
+            raise Invalid("times", f"{times} is too few", "1 or more")
+        self._session.site.rig.doom(self._session.name_of(task), fate, times)
+
+    def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        """The store in memory answers without waiting."""
+        if not self._session.loop.is_here:
+            return self._session.loop.command(question).result()
+        try:
+            question.send(None)
+        except StopIteration as answer:
+            return cast(T, answer.value)
+        raise AssertionError("a question that waits")
+
+    def _after(self, duration: Duration) -> Instant:
+        return self._session.loop.now + parse_duration(duration)
+
+    def _moment(self, moment: datetime | str) -> Instant:
+        chosen = _instant(moment, "moment")
+        if chosen < self._session.loop.now:
+            raise Invalid("moment", f"{isoformat(chosen)} is past", f"not before {isoformat(self._session.loop.now)}")
+        return chosen
+
+
+class BlockingTestScheduler(_Surface):
+    """What ``with TestScheduler(app)`` gives: the same for tests without a loop. Methods return when it is done."""
+
+    def __init__(self, session: _Session) -> None:
+        self._session = session
+
+    def advance(self, duration: Duration) -> None:
+        """Let so much time pass, and everything happen that is due by then."""
+        self._do(self._session.site.sleep_until(self._after(duration)))
+
+    def advance_to(self, moment: datetime | str) -> None:
+        """Let time pass up to this moment."""
+        self._do(self._session.site.sleep_until(self._moment(moment)))
+
+    def run_until_idle(self) -> None:
+        """Let what is due now run to its end, and time pass as far as that needs. Retries ahead are not waited for."""
+        self._do(self._session.site.run_until_idle())
+
+    def outage(self, duration: Duration) -> None:
+        """Stop scheduler and worker for so long, then start them again. What runs is given back."""
+        self._do(self._session.site.outage(parse_duration(duration)))
+
+    def cancel(self, what: OneRun | Named | str) -> int:
+        """Ask a run to stop, or all runs of a task that have not ended; how many were asked."""
+        return self._do(self._session.cancel(what))
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._session.loop.command(work).result()
+
+
+class TestScheduler(_Surface):
+    """The schedules of an application are declared, and a real scheduler and worker run them in virtual time.
+
+        async with TestScheduler(app) as s:
+            await s.advance("1 day")
+            assert s.runs(report).succeeded == 24
+
+    Inside, whatever the application submits goes to this engine. Time passes only in methods that are awaited, here
+    and on handles. Without a loop: ``with TestScheduler(app) as s: s.advance("1 day")``.
+    """
+
+    #: Not a test class, whatever its name looks like to pytest.
+    __test__ = False
+
+    def __init__(self, app: Mainspring, *, start: datetime | str = "2026-01-01T00:00:00Z") -> None:
+        """``start`` is where virtual time begins."""
+        self._app = app
+        self._start = _instant(start, "start")
+
+    async def __aenter__(self) -> Self:
+        self._session = _Session(self._app, self._start)
+        await asyncio.to_thread(self._session.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._session.stop)
+
+    def __enter__(self) -> BlockingTestScheduler:
+        self._session = _Session(self._app, self._start)
+        self._session.start()
+        return BlockingTestScheduler(self._session)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._session.stop()
+
+    async def advance(self, duration: Duration) -> None:
+        """Let so much time pass, and everything happen that is due by then."""
+        await self._session.do(self._session.site.sleep_until(self._after(duration)))
+
+    async def advance_to(self, moment: datetime | str) -> None:
+        """Let time pass up to this moment."""
+        await self._session.do(self._session.site.sleep_until(self._moment(moment)))
+
+    async def run_until_idle(self) -> None:
+        """Let what is due now run to its end, and time pass as far as that needs. Retries ahead are not waited for."""
+        await self._session.do(self._session.site.run_until_idle())
+
+    async def outage(self, duration: Duration) -> None:
+        """Stop scheduler and worker for so long, then start them again. What runs is given back."""
+        await self._session.do(self._session.site.outage(parse_duration(duration)))
+
+    async def cancel(self, what: OneRun | Named | str) -> int:
+        """Ask a run to stop, or all runs of a task that have not ended; how many were asked."""
+        return await self._session.do(self._session.cancel(what))
+
+
+def _instant(moment: datetime | str, field: str) -> Instant:
+    return parse_instant(moment, field) if isinstance(moment, str) else from_datetime(moment, field)

@@ -1,0 +1,214 @@
+"""The engine of a test: the real scheduler and the real worker, on the memory store, on a loop in virtual time."""
+
+import asyncio
+from collections.abc import Collection, Container, Coroutine, Sequence
+from contextvars import copy_context
+from random import Random
+
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.bootstrap import DEFAULT_SLOTS, Engine
+from mainspring.control.reaper import Reaper
+from mainspring.control.scheduler.scheduler import Scheduler
+from mainspring.control.shards import ShardKeeper
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import DAY, Instant, Micros
+from mainspring.domain.run import HeldRun, Settlement, Verdict, settle_release
+from mainspring.ports.catalog import Checkpoint, LogReport, ProgressReport, WorkerStore
+from mainspring.ports.store import Beat, NewSession, Want
+from mainspring.runtime.service import Service
+from mainspring.sdk.app import Mainspring
+from mainspring.settings import Settings
+from mainspring.testing.loop import EngineLoop, looking
+from mainspring.testing.rig import Rig
+from mainspring.testing.virtual_time import VirtualClock
+from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.worker import Worker
+
+#: Leases must outlast a jump in time. Nobody but a test makes somebody die here.
+_LONG: Micros = 100 * 366 * DAY
+#: What is left of the lease of a worker that dies: as long as it is outside of tests.
+_LEASE = WorkerSettings().lease
+
+
+class Site:
+    """Every method runs on the loop. Nothing is pruned: a test may ask for the run of a year ago."""
+
+    def __init__(self, app: Mainspring, loop: EngineLoop) -> None:
+        self._app = app
+        self._loop = loop
+        self.engine = Engine(Settings(store="memory:", shards=1), VirtualClock(loop))
+        # The same test shall see the same back-offs every time.
+        self.engine.random = Random(0)
+        assert isinstance(self.engine.store, MemoryStore)
+        self.store = self.engine.store
+        loop.engine = self
+        self.rig = Rig(app, loop, self._kill_worker)
+        self._keeper: _Keeper | None = None
+        self._services: list[Service] = []
+        self._worker: Worker | None = None
+        self._line: _Line | None = None
+        self._burial: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        await self.engine.open()
+        await self._app.declare()
+        await self._as_engine(self._start())
+
+    async def close(self) -> None:
+        await self._stop()
+        self.rig.close()
+        await self.engine.close()
+
+    async def outage(self, duration: Micros) -> None:
+        until = self._loop.now + duration
+        await self._stop()
+        await self.sleep_until(until)
+        await self._as_engine(self._start())
+
+    async def sleep_until(self, moment: Instant) -> None:
+        await self.engine.clock.sleep(max(moment - self._loop.now, 0))
+        self._loop.look_now()
+
+    async def run_until_idle(self) -> None:
+        while True:
+            await self._loop.at_rest()
+            change = self.store.next_change()
+            late = change is not None and change <= self._loop.now
+            if not late and not any(depth.running for depth in await self.store.depths()):
+                self._loop.look_now()
+                return
+            await self._loop.moved()
+
+    def next_change(self) -> Instant | None:
+        # In an outage nobody would deal with it.
+        if self._keeper is None:
+            return None
+        change = self.store.next_change()
+        silence = None if self._worker is None else self._worker.next_silence
+        if silence is None:
+            return change
+        silent = self._loop.now + silence - self.engine.clock.monotonic()
+        return silent if change is None else min(change, silent)
+
+    def look(self) -> None:
+        if self._keeper is not None:
+            self._keeper.tell_again()
+
+    async def _start(self) -> None:
+        engine = self.engine
+        self._keeper = _Keeper(self.store, self.store.shards, engine.wakeups, engine.clock, ttl=_LONG)
+        self._services = [
+            self._keeper,
+            # The wheel says when to look; here the loop does.
+            Scheduler(self.store, self._keeper, engine.wakeups, engine.clock, use_wheel=False),
+            Reaper(self.store, engine.wakeups, engine.clock, engine.random),
+        ]
+        for service in self._services:
+            await service.start()
+        await self._start_worker()
+
+    async def _start_worker(self) -> None:
+        self._line = _Line(self.store, self._app.handlers())
+        settings = WorkerSettings(
+            queues=dict.fromkeys(sorted(self._app.queues()), DEFAULT_SLOTS),
+            lease=_LONG,
+            # Gathering saves round trips, and is a pause that nothing in the store would end.
+            gather=0,
+            grace=0,
+        )
+        self._worker = Worker(
+            self._line, self.engine.wakeups, self.engine.clock, self.rig, settings, jitter=self.engine.random
+        )
+        await self._worker.start()
+
+    async def _stop(self) -> None:
+        self._keeper = None
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.stop()
+        while self._services:
+            await self._services.pop().stop()
+
+    def _kill_worker(self) -> None:
+        """Its handlers are stopped, the store never hears of it again, and another worker takes its place."""
+        worker, self._worker = self._worker, None
+        if worker is None or worker.holding is None or self._line is None:
+            return
+        self._line.cut = True
+        self._burial = self._as_engine(self._bury(worker, worker.holding.session, list(worker.holding.held)))
+
+    async def _bury(self, worker: Worker, session: SessionId, held: Sequence[RunId]) -> None:
+        await self.store.beat(session, _LEASE, held, (), 0)
+        worker.stop_now()
+        await self._start_worker()
+        await worker.left()
+
+    def _as_engine(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """The timers of whatever this starts are looks."""
+        context = copy_context()
+        context.run(looking.set, True)
+        return self._loop.create_task(work, context=context)
+
+
+class _Keeper(ShardKeeper):
+    """Makes the scheduler look when time has jumped, by the way it hears of new shards: at once, without a pause."""
+
+    def tell_again(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+class _Line:
+    """A worker's line to the store. When it is cut, no answer comes any more.
+
+    Runs of tasks that are not known here are put aside. A worker would give them back every few seconds, in case that
+    another one knows them: here is no other.
+    """
+
+    def __init__(self, store: WorkerStore, known: Container[str]) -> None:
+        self._store = store
+        self._known = known
+        self.cut = False
+
+    async def open_session(self, session: NewSession) -> SessionId:
+        await self._check()
+        return await self._store.open_session(session)
+
+    async def beat(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
+    ) -> Beat:
+        await self._check()
+        return await self._store.beat(session, ttl, held, pending, last_claim)
+
+    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        await self._check()
+        runs = await self._store.claim(session, number, wants)
+        unknown = [run for run in runs if run.task not in self._known]
+        if not unknown:
+            return runs
+        await self._store.settle([settle_release(run, "no such task in this test", _LONG) for run in unknown])
+        return [run for run in runs if run.task in self._known]
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        await self._check()
+        return await self._store.settle(settlements)
+
+    async def close_session(self, session: SessionId) -> None:
+        await self._check()
+        await self._store.close_session(session)
+
+    async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
+        await self._check()
+        return await self._store.report_progress(progress)
+
+    async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
+        await self._check()
+        return await self._store.append_log(lines)
+
+    async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
+        await self._check()
+        return await self._store.save_checkpoints(checkpoints)
+
+    async def _check(self) -> None:
+        if self.cut:
+            await asyncio.Event().wait()

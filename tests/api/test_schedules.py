@@ -1,0 +1,83 @@
+"""Schedules as code over the API, on every store."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from mainspring.domain.access import Quotas, Role, Tenant
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import JobFilter
+from tests.api.conftest import Service
+
+HOURLY = {"task": "t", "every": "1h"}
+
+
+async def reconcile(client: httpx2.AsyncClient, source: str, *schedules: dict[str, Any], **more: Any) -> dict[str, Any]:
+    body = {"source": source, "schedules": list(schedules), **more}
+    response = await client.post("/v1/schedules/reconcile", json=body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def steps(answer: dict[str, Any]) -> list[tuple[str, str, bool]]:
+    return [(step["action"], step["name"], step["done"]) for step in answer["steps"]]
+
+
+async def test_from_the_first_to_the_last(client: httpx2.AsyncClient) -> None:
+    await client.post("/v1/jobs", json={"name": "by-hand", **HOURLY})
+    await reconcile(client, "app:other", {"name": "theirs", **HOURLY}, {"name": "shared", **HOURLY})
+    a, b = {"name": "a", **HOURLY, "payload": {"x": 1}}, {"name": "b", **HOURLY}
+    assert steps(await reconcile(client, "app:me", a, b, dryRun=True)) == [("add", "a", False), ("add", "b", False)]
+    assert steps(await reconcile(client, "app:me", a, b)) == [("add", "a", True), ("add", "b", True)]
+    again = await reconcile(client, "app:me", a, b)
+    assert (again["steps"], again["unchanged"]) == ([], ["a", "b"])
+
+    changed = await reconcile(client, "app:me", {**a, "payload": {"x": 2}}, {"name": "shared", **HOURLY})
+    assert steps(changed) == [("change", "a", True), ("take over", "shared", False), ("remove", "b", False)]
+    assert changed["steps"][0]["changes"] == {"payload": {"before": {"x": 1}, "after": {"x": 2}}}
+    rest = await reconcile(
+        client, "app:me", {**a, "payload": {"x": 2}}, {"name": "shared", **HOURLY}, remove=True, takeOver=True
+    )
+    assert steps(rest) == [("take over", "shared", True), ("remove", "b", True)]
+
+    mine = (await client.get("/v1/jobs?source=app:me&status=scheduled")).json()["items"]
+    assert {job["name"]: job["source"] for job in mine} == {"a": "app:me", "shared": "app:me"}
+    others = (await client.get("/v1/jobs?kind=recurring&status=scheduled")).json()["items"]
+    assert {job["name"] for job in others} == {"a", "shared", "theirs", "by-hand"}
+    # What people change by hand stays declared, and is a difference.
+    [job] = [job for job in mine if job["name"] == "a"]
+    await client.patch(f"/v1/jobs/{job['jobId']}", json={"every": "2h"})
+    [drift] = (await reconcile(client, "app:me", {**a, "payload": {"x": 2}}, {"name": "shared", **HOURLY}))["steps"]
+    assert drift["changes"] == {"every": {"before": "2h", "after": "1h"}}
+    versions = (await client.get(f"/v1/jobs/{job['jobId']}/versions")).json()["items"]
+    assert versions[0]["why"] == "declared by app:me"
+
+
+@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+async def test_a_mistake_names_the_schedule_and_does_nothing(service: Service, client: httpx2.AsyncClient) -> None:
+    for wrong, field in (
+        ({"name": "x", "task": "t"}, "schedules[1].cronExpression"),
+        ({"name": "x", "task": "t", "every": "1h", "speed": 9}, "schedules[1].speed"),
+        ({"name": "x", "task": "t", "cronExpression": "61 * * * *"}, "schedules[1].cronExpression"),
+    ):
+        body = {"source": "app:me", "schedules": [{"name": "a", **HOURLY}, wrong]}
+        response = await client.post("/v1/schedules/reconcile", json=body)
+        assert (response.status_code, response.json()["field"]) == (400, field), response.text
+    body = {"source": "app:me", "schedules": [{"name": "a", **HOURLY}] * 2}
+    assert (await client.post("/v1/schedules/reconcile", json=body)).status_code == 409
+    assert (await service.store.list_jobs(JobFilter(tenant=None), None, 10)).items == []
+
+
+@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+async def test_tenants_have_their_own(guarded: Service) -> None:
+    one, other = await guarded.key(Role.OPERATOR, "one"), await guarded.key(Role.OPERATOR, "other")
+    await guarded.store.put_tenant(Tenant(name="other", quotas=Quotas(jobs=1)), Author("test"))
+    async with guarded.client(one) as mine, guarded.client(other) as theirs:
+        await reconcile(mine, "app:a", {"name": "x", **HOURLY})
+        assert steps(await reconcile(theirs, "app:a", {"name": "x", **HOURLY})) == [("add", "x", True)]
+        assert steps(await reconcile(theirs, "app:a", remove=True)) == [("remove", "x", True)]
+        assert (await reconcile(mine, "app:a", {"name": "x", **HOURLY}))["unchanged"] == ["x"]
+        two = {"source": "app:a", "schedules": [{"name": "y", **HOURLY}, {"name": "z", **HOURLY}]}
+        assert (await theirs.post("/v1/schedules/reconcile", json=two)).status_code == 429

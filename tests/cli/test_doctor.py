@@ -1,0 +1,388 @@
+"""``mainspring doctor``: each thing is made bad on a real store, and found."""
+
+import asyncio
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import apsw
+import asyncpg
+import pytest
+from typer.testing import CliRunner, Result
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.postgres import health as postgres_health
+from mainspring.adapters.store.postgres.health import expected_indexes
+from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.cli.main import application
+from mainspring.domain.diagnosis import Level
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
+from mainspring.domain.run import settle_failure
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause
+from mainspring.ports.store import NewSession, Retention, Store, Want
+from tests.conftest import as_administrator
+from tests.support.builders import a_job, a_policy, a_run, a_spec, a_worker, every
+from tests.support.clock import ManualClock
+from tests.support.transaction_pooler import transaction_pooler
+
+SHARDS = 4
+ALL = tuple(range(SHARDS))
+
+
+async def run(*arguments: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, application, ["doctor", *arguments])
+
+
+async def examined(store: str) -> dict[str, dict[str, str]]:
+    """What was found, by the check; of several of one check the last."""
+    result = await run("--store", store, "--json")
+    assert result.exit_code in (0, 1), (result.output, result.exception)
+    report = json.loads(result.stdout)
+    levels = [finding["level"] for finding in report["findings"]]
+    assert (report["problems"], report["warnings"]) == (levels.count("problem"), levels.count("warning"))
+    assert result.exit_code == (1 if report["problems"] else 0)
+    for finding in report["findings"]:
+        assert bool(finding["advice"]) == (finding["level"] != "ok"), finding
+    return {finding["check"]: finding for finding in report["findings"]}
+
+
+def bad(report: dict[str, dict[str, str]]) -> set[str]:
+    return {check for check, finding in report.items() if finding["level"] != "ok"}
+
+
+@pytest.fixture
+async def postgres(postgres_database: str) -> str:
+    store = PostgresStore(postgres_database, shards=SHARDS)
+    await store.open()
+    await store.close()
+    return postgres_database
+
+
+async def execute(dsn: str, *statements: str) -> None:
+    connection = await asyncpg.connect(as_administrator(dsn))
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def fill(store: Any) -> None:
+    """A store on which much is wrong, a while ago."""
+    await store.put_jobs([a_job(a_spec(schedule=every(10 * SECOND)))])
+    await store.submit([a_run(delay=SECOND), a_run(queue="lonely"), a_run(task="renamed"), a_run()])
+    await store.attach_reader("slow")
+    session = await store.open_session(a_worker(ttl=SECOND, name="gone"))
+    await store.submit([a_run(queue="failing", policy=a_policy(retries=0))])
+    held = await store.claim(session, 1, [Want("failing", 1)])
+    await store.settle([settle_failure(run, "boom", Random(1), now=await store.now()) for run in held])
+    await store.pause(Pause(tenant=None, queue="mail"), Author("me"))
+
+
+async def live(store: Any) -> None:
+    """Somebody works now, but not on all of it."""
+    worker = NewSession(name="alive", kind="worker", ttl=HOUR, queues=("default",), tasks=("greet",))
+    await store.open_session(worker)
+
+
+ENGINE = {
+    "schedulers": ("problem", "none lives: nothing that is scheduled fires"),
+    "queues": ("problem", "1 runs wait in queues that no worker serves: lonely"),
+    "tasks": ("problem", "1 runs wait for tasks that no live worker knows: renamed"),
+    "dead workers": ("problem", "1 have lost their lease and still hold runs or shards: gone"),
+    "staging": ("problem", "1 scheduled runs are due and not queued, the oldest for"),
+    "firing": ("problem", "1 schedules are due and have not fired, the oldest for"),
+    "event readers": ("warning", "slow is"),
+    "dead letters": ("warning", "1 runs have failed for good"),
+    "pauses": ("warning", "nothing is claimed of mail of every tenant"),
+}
+
+
+def check_engine(report: dict[str, dict[str, str]]) -> None:
+    for check, (level, says) in ENGINE.items():
+        assert report[check]["level"] == level, report[check]
+        assert says in report[check]["says"]
+    assert report["workers"]["says"] == "1 live; by queue: default 1"
+
+
+async def test_the_engine_on_sqlite(tmp_path: Path) -> None:
+    clock = ManualClock(SystemClock().now() - 5 * MINUTE)
+    store = SqliteStore(tmp_path / "mainspring.db", clock, shards=SHARDS)
+    await store.open()
+    await fill(store)
+    clock.advance(5 * MINUTE)
+    await live(store)
+    await store.close()
+    check_engine(await examined(str(tmp_path / "mainspring.db")))
+
+
+@pytest.mark.postgres
+async def test_the_engine_on_postgresql(postgres: str) -> None:
+    store = PostgresStore(postgres, shards=SHARDS)
+    await store.open()
+    await fill(store)
+    await store.close()
+    await execute(
+        postgres,
+        f"UPDATE mainspring.waiting SET due = due - {5 * MINUTE}",
+        f"UPDATE mainspring.schedule SET next_fire = next_fire - {5 * MINUTE}",
+        f"UPDATE mainspring.session SET lease_until = lease_until - {5 * MINUTE}",
+        f"UPDATE mainspring.outbox SET at = at - {5 * MINUTE}",
+    )
+    await store.open()
+    await live(store)
+    await store.close()
+    check_engine(await examined(postgres))
+
+
+async def all_well(store: Store) -> None:
+    await store.join("scheduler", HOUR)  # type: ignore[attr-defined]
+    await store.open_session(a_worker(ttl=HOUR))
+
+
+async def test_a_healthy_sqlite(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "mainspring.db", SystemClock(), shards=SHARDS)
+    await store.open()
+    await all_well(store)
+    await store.close()
+    report = await examined(str(tmp_path / "mainspring.db"))
+    # Where the tests lie is not up to us.
+    assert bad(report) - {"file system", "disk space"} == set()
+    assert report["integrity"]["says"] == "the file is whole"
+
+
+@pytest.mark.postgres
+async def test_a_healthy_postgresql(postgres: str) -> None:
+    store = PostgresStore(postgres, shards=SHARDS)
+    await store.open()
+    await all_well(store)
+    await store.close()
+    report = await examined(postgres)
+    # The tests' server is quick rather than safe, other tests use it, and the role is not an administrator's.
+    assert bad(report) - {"durability", "transactions", "connections", "row-level security"} == set()
+    assert report["pooler"]["says"] == "none in between"
+    assert report["indexes"]["says"].startswith("all ")
+
+
+@pytest.mark.postgres
+async def test_what_the_migrations_make_is_what_is_expected(postgres: str) -> None:
+    connection = await asyncpg.connect(postgres)
+    rows = await connection.fetch(
+        "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+        "JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid "
+        "WHERE n.nspname = 'mainspring' AND NOT t.relispartition AND k.oid IS NULL"
+    )
+    await connection.close()
+    assert {row["relname"] for row in rows} - expected_indexes() <= {"history_succeeded_id_idx"}
+    assert expected_indexes() <= {row["relname"] for row in rows}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("statements", "check", "level", "says"),
+    [
+        (["DROP INDEX mainspring.run_ready"], "indexes", "problem", "1 are missing: run_ready"),
+        (
+            ["UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'mainspring.waiting_due'::regclass"],
+            "indexes",
+            "problem",
+            "1 are not valid: waiting_due",
+        ),
+        (["ALTER TABLE mainspring.run SET UNLOGGED"], "durable tables", "problem", "run would be empty after a crash"),
+        (["DELETE FROM mainspring.migration WHERE version > 2"], "schema", "warning", "version 2, "),
+        (["INSERT INTO mainspring.migration VALUES (9999, 'x')"], "schema", "problem", "version 9999; this program"),
+        (["DROP SCHEMA mainspring CASCADE"], "schema", "warning", "there is none yet"),
+    ],
+)
+async def test_the_schema(postgres: str, statements: list[str], check: str, level: str, says: str) -> None:
+    await execute(postgres, *statements)
+    finding = (await examined(postgres))[check]
+    assert (finding["level"], says in finding["says"]) == (level, True), finding
+
+
+@pytest.mark.postgres
+async def test_partitions(postgres: str) -> None:
+    today = SystemClock().now() // DAY
+    await execute(
+        postgres,
+        f"DROP TABLE mainspring.ledger_d{today}",
+        f"CREATE TABLE mainspring.attempt_d{today - 90} (LIKE mainspring.attempt INCLUDING ALL)",
+        f"ALTER TABLE mainspring.attempt ATTACH PARTITION mainspring.attempt_d{today - 90} "
+        f"FOR VALUES FROM ({(today - 90) * DAY}) TO ({(today - 89) * DAY})",
+    )
+    report = await examined(postgres)
+    assert report["partitions"]["level"] == "problem"
+    assert report["partitions"]["says"] == "1 are missing, the first of ledger for today"
+    assert report["retention"]["level"] == "warning"
+    assert f"attempt_d{today - 90}" in report["retention"]["says"]
+
+
+@pytest.mark.postgres
+async def test_settings_of_the_database(postgres: str) -> None:
+    name = postgres.rpartition("/")[2]
+    await execute(postgres, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    finding = (await examined(postgres))["durability"]
+    assert finding["level"] == "problem"
+
+
+@pytest.mark.postgres
+async def test_a_transaction_that_was_left_open(postgres: str) -> None:
+    connection = await asyncpg.connect(postgres, server_settings={"application_name": "forgetful"})
+    try:
+        await connection.execute("BEGIN")
+        await connection.fetch("SELECT count(*) FROM mainspring.run")
+        says = (await examined(postgres))["transactions"]["says"]
+        assert "forgetful), idle in transaction" in says
+    finally:
+        await connection.close()
+
+
+@pytest.mark.postgres
+async def test_dead_rows(postgres: str) -> None:
+    await execute(
+        postgres,
+        "ALTER TABLE mainspring.gate SET (autovacuum_enabled = off)",
+        "INSERT INTO mainspring.gate (key) SELECT generate_series(1, 120000)",
+        "DELETE FROM mainspring.gate",
+    )
+    for _ in range(50):
+        finding = (await examined(postgres))["vacuum"]
+        if finding["level"] != "ok":
+            break
+        await asyncio.sleep(0.1)
+    assert finding["level"] == "warning"
+    assert "gate has 120,000 dead rows beside 0, never vacuumed" in finding["says"]
+
+
+@pytest.mark.postgres
+async def test_a_pooler_in_transaction_mode(postgres: str) -> None:
+    async with transaction_pooler(postgres) as address:
+        report = await examined(address)
+        assert "pooler" in report, report
+        finding = report["pooler"]
+    assert finding["level"] == "problem"
+    assert "transaction mode" in finding["says"]
+
+
+async def test_a_server_that_is_away() -> None:
+    finding = (await examined("postgresql://nobody:hidden@127.0.0.1:1/x"))["store"]
+    assert finding["level"] == "problem"
+    assert "hidden" not in str(finding)
+
+
+async def test_nothing_to_examine() -> None:
+    assert isinstance((await run("--store", "memory:")).exception, Invalid)
+
+
+async def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    finding = (await examined(str(tmp_path / "absent.db")))["store"]
+    assert finding["level"] == "problem"
+    # Nor does looking make one.
+    assert not (tmp_path / "absent.db").exists()
+
+
+@pytest.fixture
+async def file(tmp_path: Path) -> Path:
+    store = SqliteStore(tmp_path / "mainspring.db", SystemClock(), shards=SHARDS)
+    await store.open()
+    await store.submit([a_run(payload=b'"' + b"x" * 10_000 + b'"') for _ in range(200)])
+    await store.close()
+    return tmp_path / "mainspring.db"
+
+
+def alter(file: Path, *statements: str) -> None:
+    connection = apsw.Connection(str(file))
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "check", "level", "says"),
+    [
+        ("PRAGMA journal_mode = DELETE", "journal", "warning", "delete, not a write-ahead log"),
+        ("UPDATE meta SET schema_version = 1", "schema", "warning", "version 1, "),
+        ("UPDATE meta SET schema_version = 999", "schema", "problem", "version 999; this program knows"),
+        (
+            (
+                "INSERT INTO session (kind, name, datacenter, version, started_at, lease_until) "
+                "VALUES ('worker', 'w', '', '', 9000000000000000, 9000000000000000)"
+            ),
+            "clock",
+            "warning",
+            "ahead of this machine's clock",
+        ),
+    ],
+)
+async def test_the_file(file: Path, statement: str, check: str, level: str, says: str) -> None:
+    alter(file, statement)
+    finding = (await examined(str(file)))[check]
+    assert (finding["level"], says in finding["says"]) == (level, True), finding
+
+
+async def test_a_damaged_file(file: Path) -> None:
+    alter(file, "PRAGMA wal_checkpoint(TRUNCATE)")
+    with file.open("r+b") as opened:
+        opened.seek(20 * 4096)
+        opened.write(b"\xff" * 4096 * 30)
+    report = await examined(str(file))
+    assert (report.get("integrity") or report["store"])["level"] == "problem"
+
+
+async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "x.db").write_bytes(b"not a database at all" * 1_000)
+    assert (await examined(str(tmp_path / "x.db")))["store"]["level"] == "problem"
+
+
+def test_the_rules_of_what_cannot_be_provoked() -> None:
+    """A server that is far away, about to wrap around, behind a lazy pooler or held back by a slot."""
+    rules = postgres_health
+    assert rules.latency(MILLISECOND).level is Level.OK
+    assert rules.latency(150 * MILLISECOND).level is Level.PROBLEM
+    assert rules.skew(-3 * SECOND).says == "the store's clock is 3s behind this one"
+    assert rules.skew(100).level is Level.OK
+    sound = {
+        "version": 170000,
+        "standby": False,
+        "fsync": "on",
+        "full_page_writes": "on",
+        "synchronous_commit": "on",
+        "autovacuum": "on",
+        "track_counts": "on",
+        "xid_age": 5,
+    }
+
+    def levels(**changed: object) -> dict[str, Level]:
+        return {finding.check: finding.level for finding in rules.server_findings(sound | changed)}
+
+    assert set(levels().values()) == {Level.OK}
+    assert levels(fsync="off")["durability"] is Level.PROBLEM
+    assert levels(autovacuum="off")["autovacuum"] is Level.PROBLEM
+    assert levels(xid_age=1_200_000_000)["wraparound"] is Level.WARNING
+    assert levels(xid_age=2_000_000_000)["wraparound"] is Level.PROBLEM
+    assert levels(version=130004)["version"] is Level.PROBLEM
+    assert levels(standby=True)["primary"] is Level.PROBLEM
+    assert rules.pooler(by_transaction=False, keeps_settings=False).level is Level.WARNING
+    assert rules.pooler(by_transaction=False, keeps_settings=True).level is Level.OK
+    slot = {"name": "s", "active": False, "xids": 0, "kept": 0}
+    assert [finding.level for finding in rules.slots([slot])] == [Level.OK]
+    assert [finding.level for finding in rules.slots([slot | {"kept": 1 << 31}])] == [Level.WARNING]
+    assert [finding.level for finding in rules.slots([slot | {"xids": 300_000_000}])] == [Level.PROBLEM]
+    held = {"who": "prepared transaction x", "state": "prepared", "age": 2 * HOUR}
+    assert rules.transactions([held], sees_all=True).level is Level.PROBLEM
+    bloated = {"name": "run", "dead": 0, "live": 10, "size": 1 << 30, "ago": None}
+    assert [finding.check for finding in rules.vacuum([bloated])] == ["bloat"]
+    assert rules.partitions({"log": set(range(100, 120))}, 100 * DAY, Retention())[0].level is Level.OK
+
+
+async def test_it_fits_a_terminal(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for width in (80, 160):
+        monkeypatch.setenv("COLUMNS", str(width))
+        shown = (await run("--store", str(file))).stdout.splitlines()
+        assert max(map(len, shown)) <= width
+        assert shown[-1].endswith(" warnings")

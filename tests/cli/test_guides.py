@@ -1,0 +1,68 @@
+"""The guides for those who come from elsewhere: their files, commands and results are these."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mainspring.sdk import schedule_file
+from mainspring.sdk.plain_yaml import read_yaml
+
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDES = ("from-crontab", "from-celery", "from-apscheduler")
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"# ([\w.-]+)\n")
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_guide_works_as_it_is_written(tmp_path: Path, name: str) -> None:
+    """Files are written, commands are run, and what follows one is what it prints, or part of the file it writes."""
+    printed = ""
+    seen = set()
+    for kind, text in _BLOCK.findall((DOCS / "how-to" / f"{name}.md").read_text()):
+        file = _FILE.match(text)
+        if kind == "sh":
+            found = _run(tmp_path, text)
+            assert found.returncode == 3, found.stderr
+            printed = found.stdout
+        elif kind == "yaml":
+            assert file is not None
+            written = read_yaml((tmp_path / file[1]).read_text(), "x")[0]["schedules"]
+            assert [entry for entry in read_yaml(text, "x")[0] if entry not in written] == []
+            assert schedule_file.read(tmp_path / file[1])
+        elif file is not None:
+            (tmp_path / file[1]).write_text(text)
+            if file[1] == "tasks.py":
+                assert _run(tmp_path, "python tasks.py").returncode == 0
+        else:
+            assert [line.rstrip() for line in printed.splitlines()] == text.splitlines()
+        seen.add(kind)
+    assert {"sh", "text", "yaml"} <= seen
+
+
+def test_the_reference_is_a_valid_file() -> None:
+    [(kind, text)] = _BLOCK.findall((DOCS / "reference" / "schedules-file.md").read_text())
+    assert kind == "yaml"
+    assert [spec.name for spec, _ in schedule_file.read_text(text)] == ["nightly-report", "poll"]
+
+
+def test_the_reference_names_every_field() -> None:
+    page = (DOCS / "reference" / "schedules-file.md").read_text()
+    fields = set(schedule_file.FIELDS) - {"scheduleType", "delay"}
+    assert {field for field in fields if f"`{field}`" not in page} == set()
+
+
+def _run(folder: Path, command: str) -> "subprocess.CompletedProcess[str]":
+    binaries = Path(sys.executable).parent
+    return subprocess.run(
+        ["bash", "-ec", command],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}", "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )

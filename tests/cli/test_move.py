@@ -1,0 +1,513 @@
+"""``mainspring move``: everything that an SQLite installation holds is in PostgreSQL afterwards, and goes on."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import apsw
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.adapters.store.sqlite import transfer as sqlite_transfer
+from mainspring.adapters.store.sqlite.transfer import SqliteSource
+from mainspring.bootstrap import Engine
+from mainspring.cli.main import application
+from mainspring.control.transfer import transfer
+from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
+from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from mainspring.domain.job import JobState, Overlap
+from mainspring.domain.plan import plan
+from mainspring.domain.run import About, HeldRun, Idempotency, JobRef, RunState, settle_failure, settle_success
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Checkpoint, JobFilter, LogReport, Pause, ProgressReport, RunFilter
+from mainspring.ports.store import Retention, Want
+from mainspring.ports.transfer import KINDS, Row
+from mainspring.settings import load
+from tests.support.builders import a_job, a_policy, a_run, a_spec, a_worker, after_each, every
+from tests.support.clock import ManualClock
+from tests.support.processes import free_port
+
+SHARDS = 8
+ALL = tuple(range(SHARDS))
+ME = Author("me", None, "because")
+
+
+class Installation:
+    """An SQLite store in which much has happened, over some days."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = ManualClock(SystemClock().now() - 3 * DAY)
+        self.store = SqliteStore(path, self.clock, shards=SHARDS)
+        self.runs: list[RunId] = []
+        self.jobs: list[JobId] = []
+        self._claims = 0
+
+    async def submit(self, *runs: Any) -> None:
+        self.runs += [answer.id for answer in await self.store.submit(runs)]
+
+    async def work(self, session: SessionId, count: int, queue: str = "default") -> list[HeldRun]:
+        self._claims += 1
+        return await self.store.claim(session, self._claims, [Want(queue, count)])
+
+    async def live(self) -> None:
+        """Everything that a store can hold."""
+        store, clock = self.store, self.clock
+        await store.open()
+        scheduler = await store.join("scheduler", HOUR)
+        await store.take(scheduler, ALL)
+        worker = await store.open_session(a_worker(ttl=HOUR))
+        await store.attach_reader("somebody")
+
+        # A history of some days: succeeded with results, failed for good, retried, cancelled, discarded, replayed.
+        about = About(name="report", owner="ada", tags=("march", "red"))
+        for day in range(3):
+            await self.submit(*(a_run(about=about if number == 0 else None) for number in range(4)))
+            held = await self.work(worker, 4)
+            await store.append_log([LogReport(run=run.id, fence=run.fence, text=f"day {day}\n") for run in held])
+            await store.report_progress(
+                [ProgressReport(run=held[0].id, fence=held[0].fence, done=1, total=3, note="é")]
+            )
+            await store.settle([settle_success(run, b'{"n": 1}') for run in held[:3]])
+            await store.settle([settle_failure(held[3], "Traceback é", Random(1), now=clock.now())])
+            await self.submit(a_run(policy=a_policy(retries=0)), a_run(tenant="acme", queue="mail"))
+            held = await self.work(worker, 1)
+            await store.settle([settle_failure(run, "boom", Random(1), now=clock.now()) for run in held])
+            clock.advance(18 * HOUR)
+            await store.beat(worker, HOUR, [], [], self._claims)
+            await store.renew(scheduler, HOUR)
+            await store.stage(scheduler, ALL, 100)
+            await store.settle([settle_success(run, None) for run in await self.work(worker, 10)])
+        dead = (await store.list_runs(RunFilter(tenant=None, dead=True), None, 10)).items
+        assert len(dead) == 3
+        await store.discard([dead[0].id], ME)
+        await self.submit(a_run(replay_of=dead[1].id))
+
+        # Schedules: ticking, with versions, paused, cancelled, queueing, with a fixed delay that waits for its run.
+        now = clock.now()
+        specs = [
+            a_spec(name="ticking", schedule=every(10 * SECOND)),
+            a_spec(name="delayed", schedule=after_each(20 * SECOND)),
+            a_spec(name="queueing", schedule=every(30 * SECOND), overlap=Overlap.QUEUE, tags=("a", "b"), owner="ada"),
+            a_spec(name="paused", schedule=every(MINUTE)),
+            a_spec(name="over", schedule=every(MINUTE)),
+            a_spec(name="future", schedule=every(HOUR, start=now + 30 * DAY)),
+        ]
+        put = await store.put_jobs([a_job(spec, shard=number, author="me") for number, spec in enumerate(specs)])
+        self.jobs = [answer.job.id for answer in put]
+        changed = msgspec.structs.replace(specs[0], priority=2)
+        await store.put_jobs([a_job(changed, author="me", why="faster", payload=b'{"v": 2}')])
+        await store.set_jobs_state([self.jobs[3]], JobState.PAUSED, ME)
+        await store.set_jobs_state([self.jobs[4]], JobState.CANCELLED, ME)
+        for _ in range(4):
+            clock.advance(30 * SECOND)
+            await store.fire(scheduler, plan(await store.due_jobs(ALL, clock.now(), 100), clock.now()))
+        await self.submit(
+            a_run(job=JobRef(id=self.jobs[0], version=1)),
+            a_run(job=JobRef(id=self.jobs[0], version=1, kind="backfill", scheduled_at=now)),
+        )
+
+        # What is on its way: for later, behind a key, between two attempts, with limits, of other tenants, running.
+        await self.submit(
+            a_run(delay=DAY),
+            a_run(policy=msgspec.structs.replace(a_policy(), requires=("gpu=a100", "zone=1"))),
+            a_run(target=worker),
+            a_run(delay=40 * DAY, about=about),
+            *(a_run(key="k", shard=3, delay=delay) for delay in (0, 0, HOUR)),
+            a_run(start_within=5 * HOUR, deadline=6 * HOUR, priority=1),
+            a_run(tenant="acme", idempotency=Idempotency("once", b"\x01" * 16)),
+        )
+        held = await self.work(worker, 3)
+        await store.settle([settle_failure(held[0], "again", Random(1), now=clock.now())])
+        await store.save_checkpoints([Checkpoint(run=held[1].id, fence=held[1].fence, state=b'{"at": "\xc3\xa9"}')])
+        await store.cancel([held[2].id], ME)
+
+        await store.put_tenant(Tenant(name="acme", quotas=Quotas(running=7, jobs=3)), ME)
+        key = ApiKey(id="k1", tenant="acme", name="ci", role=Role.OPERATOR, secret_hash=b"\x02" * 32, queues=("mail",))
+        await store.put_key(key, ME)
+        await store.put_key(msgspec.structs.replace(key, id="k2", tenant=None, queues=()), ME)
+        await store.revoke_key("k2", None, ME)
+        await store.pause(Pause(tenant=None, queue="mail"), ME)
+        await store.pause(Pause(tenant="acme", queue=None), ME)
+        await store.tidy()
+        self.held = held
+
+    async def stop(self) -> None:
+        """Its processes are killed, long enough ago."""
+        self.clock.advance(2 * HOUR)
+        await self.store.close()
+
+
+@pytest.fixture
+async def installation(tmp_path: Path) -> Installation:
+    made = Installation(tmp_path / "mainspring.db")
+    await made.live()
+    await made.stop()
+    return made
+
+
+async def run(*arguments: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, application, list(arguments))
+
+
+async def everything(store: Any, installation: Installation) -> dict[str, Any]:
+    """What people can see of a store."""
+    runs = await store.runs(installation.runs, payloads=True)
+    listed = (await store.list_runs(RunFilter(tenant=None), None, 1_000)).items
+    ticks = [run.id for run in listed if run.job_id is not None]
+    jobs = await store.jobs(installation.jobs)
+    return {
+        "runs": runs,
+        "ticks": await store.runs(ticks, payloads=True),
+        "listed": [run.id for run in listed],
+        "tagged": [run.id for run in (await store.list_runs(RunFilter(tenant=None, tag="red"), None, 100)).items],
+        "attempts": [await store.attempts(run) for run in installation.runs],
+        "logs": [
+            [(line.at, line.attempt, line.text) for line in await store.log(run, 0, 99)] for run in installation.runs
+        ],
+        "jobs": jobs,
+        "versions": [await store.versions(job) for job in installation.jobs],
+        "jobs listed": [job.id for job in (await store.list_jobs(JobFilter(tenant=None), None, 100)).items],
+        "ledger": [await store.ledger(job, 0, 2**60, 1_000) for job in installation.jobs],
+        "dead": await store.dead_groups(RunFilter(tenant=None, dead=True), 100),
+        "minutes": await store.minutes(None, 0, 2**60),
+        "pauses": await store.pauses(),
+        "tenants": await store.tenants(),
+        "keys": await store.keys(None),
+        "audit": await store.audit(None, limit=1_000),
+        "depths": await store.depths(),
+    }
+
+
+def as_told(view: Any) -> Any:
+    """Without what only one of the stores remembers: who was last given a run that does not run any more."""
+    if view is None:
+        return None
+    return msgspec.structs.replace(view, session=None, executor="", started_at=None, cancel_requested=False, reason="")
+
+
+async def test_everything_is_there(installation: Installation, postgres_database: str) -> None:
+    before = SqliteStore(installation.path, installation.clock, shards=SHARDS)
+    await before.open()
+    expected = await everything(before, installation)
+    await before.close()
+
+    moved = await run("move", "--from", str(installation.path), "--to", postgres_database, "--json")
+    assert moved.exit_code == 0, (moved.output, moved.exception)
+    told = json.loads(moved.stdout)
+    assert told["resumed"] is False
+    for kind in KINDS:
+        assert told["rows"][kind] > 0, f"the installation has no {kind}: it would not be tested"
+
+    after = PostgresStore(postgres_database, shards=SHARDS)
+    await after.open()
+    try:
+        found = await everything(after, installation)
+        for name in ("runs", "ticks"):
+            for one, other in zip(expected.pop(name), found.pop(name), strict=True):
+                assert as_told(other) == as_told(one)
+                if one.state is RunState.SUCCEEDED:
+                    assert (other.executor, other.session, other.started_at) == (
+                        one.executor,
+                        one.session,
+                        one.started_at,
+                    )
+        for name, value in expected.items():
+            assert found[name] == value, name
+    finally:
+        await after.close()
+
+
+async def test_the_new_store_goes_on_where_the_old_one_stopped(
+    installation: Installation, postgres_database: str
+) -> None:
+    assert (await run("move", "--from", str(installation.path), "--to", postgres_database)).exit_code == 0
+    fences = [held.fence for held in installation.held]
+    store = PostgresStore(postgres_database, shards=SHARDS)
+    await store.open()
+    try:
+        scheduler = await store.join("scheduler", HOUR)
+        assert len(await store.take(scheduler, ALL)) == SHARDS
+        worker = await store.open_session(a_worker(ttl=HOUR))
+        assert worker > 2
+        # What ran when its worker was killed is found and given back.
+        lost = await store.lost_runs(100)
+        assert {run.id for run in lost} == {run.id for run in installation.held[1:]}
+        # The ticks since then are decided: none is missing in the ledger, none is there twice.
+        jobs = await store.due_jobs(ALL, await store.now(), 100)
+        await store.fire(scheduler, plan(jobs, await store.now()))
+        ticking = installation.jobs[0]
+        ledger = await store.ledger(ticking, 0, 2**60, 10_000)
+        covered: list[Instant] = []
+        for entry in ledger:
+            last = entry.last_at if entry.last_at is not None else entry.scheduled_at
+            covered += range(entry.scheduled_at, last + 1, 10 * SECOND)
+        assert covered == list(range(covered[0], covered[-1] + 1, 10 * SECOND))
+        assert await store.now() - covered[-1] < MINUTE
+        # What is due is staged, claimed under a greater fence, and settled.
+        for pause in await store.pauses():
+            await store.resume(pause.tenant, pause.queue, ME)
+        await store.stage(scheduler, ALL, 1_000)
+        claimed = await store.claim(worker, 1, [Want("default", 1_000), Want("mail", 10)])
+        assert len(claimed) > 10
+        assert min(run.fence for run in claimed) > max(fences)
+        assert all(await store.settle([settle_success(run, None) for run in claimed]))
+        # The line of a key goes on: the second of it waited for the first.
+        assert await store.claim(worker, 2, [Want("default", 1_000)])
+        # The same key of a caller makes nothing new, and a new run has an id of its own.
+        again = a_run(tenant="acme", idempotency=Idempotency("once", b"\x01" * 16))
+        [answer] = await store.submit([again])
+        assert (answer.new, answer.conflict) == (False, False)
+        assert answer.id in installation.runs
+        # What is old is forgotten with its day, bodies and tags too.
+        await store.prune(Retention(succeeded=DAY, unsuccessful=DAY, ledger=DAY), 1_000)
+        [first] = await store.runs(installation.runs[:1])
+        assert first is None
+        assert await store.sweep(100) == 0
+    finally:
+        await store.close()
+
+
+async def test_the_file_is_left(installation: Installation, postgres_database: str) -> None:
+    """Who opens it is told where it went, without the password; who has it open cannot write in it any more."""
+    silent = SqliteStore(installation.path, SystemClock(), shards=SHARDS)
+    await silent.open()
+    try:
+        secret = postgres_database.replace("//", "//", 1)
+        name, _, host = secret.removeprefix("postgresql://").partition("@")
+        with_password = f"postgresql://{name.partition(':')[0]}:hidden@{host}" if "@" in secret else secret
+        assert (await run("move", "--from", str(installation.path), "--to", with_password)).exit_code == 0
+        with pytest.raises(Invalid, match="this store was moved to postgresql://"):
+            await silent.submit([a_run()])
+        with pytest.raises(Invalid, match="this store was moved to"):
+            await silent.open_session(a_worker())
+    finally:
+        await silent.close()
+    with pytest.raises(Conflict, match="this store was moved to postgresql://") as refused:
+        await SqliteStore(installation.path, SystemClock(), shards=SHARDS).open()
+    assert "hidden" not in str(refused.value)
+    again = await run("move", "--from", str(installation.path), "--to", postgres_database)
+    assert "this store was moved to" in str(again.exception)
+
+
+async def test_it_waits_for_nobody_who_works(tmp_path: Path, postgres_database: str) -> None:
+    store = SqliteStore(tmp_path / "mainspring.db", SystemClock(), shards=SHARDS)
+    await store.open()
+    await store.open_session(a_worker(ttl=20 * SECOND, name="busy"))
+    found = await run("move", "--from", str(tmp_path / "mainspring.db"), "--to", postgres_database)
+    assert isinstance(found.exception, Conflict)
+    assert "1 processes work on it: worker busy; stop them first" in str(found.exception)
+    await store.submit([a_run()])
+    await store.close()
+
+
+async def test_a_store_in_use_is_not_moved_into(installation: Installation, postgres_database: str) -> None:
+    store = PostgresStore(postgres_database, shards=SHARDS)
+    await store.open()
+    await store.submit([a_run()])
+    await store.close()
+    found = await run("move", "--from", str(installation.path), "--to", postgres_database)
+    assert isinstance(found.exception, Conflict)
+    assert "the new store is not empty: there are rows in" in str(found.exception)
+    # The file works on.
+    old = SqliteStore(installation.path, SystemClock(), shards=SHARDS)
+    await old.open()
+    await old.submit([a_run()])
+    await old.close()
+
+
+async def test_another_number_of_shards_is_refused(installation: Installation, postgres_database: str) -> None:
+    store = PostgresStore(postgres_database, shards=SHARDS + 1)
+    await store.open()
+    await store.close()
+    found = await run("move", "--from", str(installation.path), "--to", postgres_database)
+    assert "the new store has 9 shards and the old one 8" in str(found.exception)
+
+
+class Interrupted(SqliteSource):
+    """Ends between the commit there and the mark here."""
+
+    def mark_moved(self, to: str) -> None:
+        raise KeyboardInterrupt
+
+
+async def test_one_that_was_interrupted_is_finished(installation: Installation, postgres_database: str) -> None:
+    from mainspring.adapters.store.postgres.transfer import PostgresTarget
+
+    source = Interrupted(installation.path, SystemClock())
+    with pytest.raises(KeyboardInterrupt):
+        await transfer(source, PostgresTarget(postgres_database, "mainspring"), "there", lambda *_: None)
+    found = await run("move", "--from", str(installation.path), "--to", postgres_database, "--json")
+    assert found.exit_code == 0, found.exception
+    assert json.loads(found.stdout)["resumed"] is True
+
+
+async def test_a_row_that_is_lost_or_altered_is_found(installation: Installation, postgres_database: str) -> None:
+    """Nothing is committed then, and the file is not marked."""
+    from mainspring.adapters.store.postgres.transfer import PostgresTarget
+
+    class Losing(PostgresTarget):
+        async def write(self, kind: str, rows: Any) -> None:
+            await super().write(kind, rows[:-1] if kind == "history" else rows)
+
+    class Altering(PostgresTarget):
+        async def write(self, kind: str, rows: Any) -> None:
+            altered: list[Row] = [{**row, "due": row["due"] + 1} for row in rows] if kind == "waiting" else rows
+            await super().write(kind, altered)
+
+    for wrong, message in ((Losing, r"there are \d+ of \d+ rows of history"), (Altering, "other rows of waiting")):
+        source = SqliteSource(installation.path, SystemClock())
+        with pytest.raises(Conflict, match=message):
+            await transfer(source, wrong(postgres_database, "mainspring"), "there", lambda *_: None)
+    assert (await run("move", "--from", str(installation.path), "--to", postgres_database)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            ("--from", "absent.db", "--to", "postgresql://me@localhost/x"),
+            StoreUnavailable,
+            "there is no store absent.db",
+        ),
+        (("--from", "a.db", "--to", "b.db"), Invalid, "--to: is not PostgreSQL"),
+        (("--from", "postgresql://a/b", "--to", "postgresql://a/c"), Invalid, "--from: is not an SQLite file"),
+    ],
+)
+async def test_mistakes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    error: type[Exception],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = await run("move", *arguments)
+    assert isinstance(found.exception, error)
+    assert message in str(found.exception)
+
+
+def test_no_table_and_no_column_is_forgotten(tmp_path: Path) -> None:
+    """Whoever adds one says here whether it is moved, or why not."""
+    from mainspring.adapters.store.sqlite import connection as connections
+
+    connection = connections.open_for_writing(tmp_path / "mainspring.db", 4)
+    tables = {
+        str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    }
+    assert tables == sqlite_transfer.TABLES | sqlite_transfer.LEFT
+    moved = {
+        kind: {description[0] for description in described(connection, query)}
+        for kind, query in sqlite_transfer._SQL.items()
+        if kind in KINDS
+    }
+    renamed = {"used_key": "idempotency_key"}
+    for table in sorted(sqlite_transfer.TABLES | {"schedule"}):
+        columns = {str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
+        there = moved["job" if table == "schedule" else renamed.get(table, table)]
+        assert columns - there <= sqlite_transfer.LEFT_COLUMNS.get(table, frozenset()), table
+    connection.close()
+
+
+def described(connection: apsw.Connection, query: str) -> Any:
+    found: list[Any] = []
+
+    def keep(cursor: apsw.Cursor, statement: str, bindings: Any) -> bool:
+        found.extend(cursor.get_description())
+        return False
+
+    cursor = connection.cursor()
+    cursor.exec_trace = keep
+    with contextlib.suppress(apsw.ExecTraceAbort):
+        cursor.execute(query)
+    return found
+
+
+TASKS = """
+from mainspring import Mainspring
+
+app = Mainspring(name="moved")
+
+@app.task
+async def work(number: int = 0) -> int:
+    return number
+
+app.every("1s", name="tick")(work)
+"""
+
+
+async def test_a_real_installation(tmp_path: Path, postgres_database: str) -> None:
+    """One that runs is stopped, moved, and started on the new store: no tick is missing, and none is there twice."""
+    (tmp_path / "moved_tasks.py").write_text(TASKS)
+    file = str(tmp_path / "mainspring.db")
+
+    async def up(store: str, until: Callable[[Any], Awaitable[bool]]) -> None:
+        engine = Engine(load({"store": store}))
+        environment = {**os.environ, "MAINSPRING_STORE": store, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-m", "mainspring", "up", "moved_tasks:app", "--port", str(free_port())]
+        with (tmp_path / "up.log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(*command, env=environment, stderr=log, cwd=tmp_path)
+        try:
+            await asyncio.sleep(2)
+            await engine.open()
+            for _ in range(300):
+                if await until(engine):
+                    break
+                await asyncio.sleep(0.1)
+            else:
+                raise AssertionError((tmp_path / "up.log").read_text())
+        finally:
+            await engine.close()
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+
+    submitted: list[RunId] = []
+
+    async def ticked_and_submitted(engine: Engine) -> bool:
+        job = await engine.store.job_named("default", "tick")
+        if job is None or len(await engine.store.ledger(job, 0, 2**60, 10)) < 3:
+            return False
+        runs = [a_run(task="work", payload=b'{"number": 7}', delay=delay) for delay in (0, 5 * SECOND, 40 * DAY)]
+        submitted.extend(answer.id for answer in await engine.jobs.submit_many(runs))
+        return True
+
+    async def future_job_ran(engine: Engine) -> bool:
+        views = await engine.store.runs(submitted)
+        assert all(view is not None for view in views)
+        return [view.state for view in views if view is not None] == [
+            RunState.SUCCEEDED,
+            RunState.SUCCEEDED,
+            RunState.SCHEDULED,
+        ]
+
+    await up(file, ticked_and_submitted)
+    moved = await run("move", "--from", file, "--to", postgres_database, "--json")
+    assert moved.exit_code == 0, moved.exception
+    await up(postgres_database, future_job_ran)
+
+    store = PostgresStore(postgres_database)
+    await store.open()
+    try:
+        job = await store.job_named("default", "tick")
+        assert job is not None
+        covered: list[Instant] = []
+        for entry in await store.ledger(job, 0, 2**60, 10_000):
+            last = entry.scheduled_at if entry.last_at is None else entry.last_at
+            covered += range(entry.scheduled_at, last + 1, SECOND)
+        assert covered == list(range(covered[0], covered[-1] + 1, SECOND))
+        assert [job.version for job in await store.jobs([job]) if job is not None] == [1]
+    finally:
+        await store.close()

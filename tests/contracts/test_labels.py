@@ -1,0 +1,208 @@
+"""Labels: a run that requires some goes only to workers that have all of them, and is in nobody else's way."""
+
+import pytest
+
+from mainspring.domain.instant import DAY, MINUTE
+from mainspring.domain.job import Overlap
+from mainspring.domain.run import RunState, settle_loss, settle_release
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause
+from mainspring.ports.store import Want
+from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, an_id, every, some_runs
+from tests.support.store_harness import Harness, ids
+
+GPU = ("gpu=a100",)
+EUROPE = ("region=eu",)
+BOTH = ("gpu=a100", "region=eu")
+ANNE = Author("anne")
+
+
+async def test_a_run_goes_only_to_a_worker_that_has_all_that_it_requires(harness: Harness) -> None:
+    plain, gpu, both = [await harness.worker(labels=labels) for labels in ((), GPU, BOTH)]
+    runs = [a_run(requires=requires) for requires in ((), GPU, EUROPE, BOTH)]
+    await harness.submit(*runs)
+    assert ids(await harness.claim(plain)) == [runs[0].id]
+    assert ids(await harness.claim(gpu)) == [runs[1].id]
+    assert sorted(ids(await harness.claim(both))) == sorted(ids(runs[2:]))
+
+
+async def test_the_value_counts_and_not_only_the_name(harness: Harness) -> None:
+    await harness.submit(a_run(requires=("gpu=h100",)))
+    assert await harness.claim(await harness.worker(labels=GPU)) == []
+
+
+async def test_a_worker_that_was_there_first_finds_what_is_required_later(harness: Harness) -> None:
+    label = (f"batch={an_id()}",)
+    worker = await harness.worker(labels=label)
+    assert await harness.claim(worker) == []
+    run = a_run(requires=label)
+    await harness.submit(run)
+    assert ids(await harness.claim(worker)) == [run.id]
+
+
+async def test_a_worker_that_comes_later_finds_what_was_required_before(harness: Harness) -> None:
+    label = (f"batch={an_id()}",)
+    run = a_run(requires=label)
+    await harness.submit(run)
+    assert ids(await harness.claim(await harness.worker(labels=label))) == [run.id]
+
+
+async def test_the_best_go_first_whatever_they_require(harness: Harness) -> None:
+    runs = [
+        a_run(priority=priority, requires=requires)
+        for priority, requires in ((5, ()), (4, GPU), (3, BOTH), (2, ()), (1, EUROPE))
+    ]
+    await harness.submit(*runs)
+    worker = await harness.worker(labels=BOTH)
+    assert [ids(await harness.claim(worker, 1)) for _ in runs] == [[run.id] for run in reversed(runs)]
+
+
+async def test_a_claim_takes_the_best_across_what_they_require(harness: Harness) -> None:
+    urgent = [a_run(priority=1, requires=requires) for requires in (GPU, (), GPU, ())]
+    await harness.submit(*some_runs(5), *(a_run(requires=GPU) for _ in range(5)), *urgent)
+    held = await harness.claim(await harness.worker(labels=GPU), 4)
+    assert sorted(ids(held)) == sorted(ids(urgent))
+    assert len({run.fence for run in held}) == 1
+
+
+async def test_each_queue_has_its_own_limit(harness: Harness) -> None:
+    await harness.submit(
+        *(a_run(queue=queue, requires=requires) for queue in ("a", "b") for requires in ((), GPU, GPU))
+    )
+    held = await harness.claim_from(await harness.worker(labels=GPU), Want("a", 2), Want("b", 5))
+    assert sorted(run.queue for run in held) == ["a", "a", "b", "b", "b"]
+
+
+async def test_a_retry_stays_where_it_was(harness: Harness) -> None:
+    plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
+    run = a_run(policy=a_policy(requires=GPU, pause=MINUTE))
+    await harness.submit(run)
+    await harness.fail(*(await harness.claim(gpu)))
+    await harness.advance(2 * MINUTE)
+    assert (await harness.stage()).runs == 1
+    assert await harness.claim(plain) == []
+    assert [held.attempt for held in await harness.claim(gpu)] == [2]
+
+
+async def test_a_release_and_a_loss_stay_where_they_were(harness: Harness) -> None:
+    plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
+    await harness.submit(a_run(requires=GPU))
+    [held] = await harness.claim(gpu)
+    await harness.settle(settle_release(held))
+    assert await harness.claim(plain) == []
+    [held] = await harness.claim(gpu)
+    await harness.settle(settle_loss(held, blamed=False))
+    assert await harness.claim(plain) == []
+    assert len(await harness.claim(gpu)) == 1
+
+
+async def test_what_a_beat_returns_stays_where_it_was(harness: Harness) -> None:
+    plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
+    await harness.submit(a_run(requires=GPU))
+    await harness.claim(gpu)
+    assert (await harness.store.beat(gpu, DAY, [], [], harness.last_claim(gpu))).returned == 1
+    assert await harness.claim(plain) == []
+    assert len(await harness.claim(gpu)) == 1
+
+
+async def test_a_delayed_run_is_staged_to_where_it_belongs(harness: Harness) -> None:
+    plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
+    await harness.submit(a_run(requires=GPU, delay=MINUTE))
+    await harness.advance(2 * MINUTE)
+    await harness.stage()
+    assert await harness.claim(plain) == []
+    assert len(await harness.claim(gpu)) == 1
+
+
+async def test_a_blocked_run_is_let_go_to_where_it_belongs(harness: Harness) -> None:
+    plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
+    await harness.submit(a_run(key="k"), a_run(key="k", requires=GPU))
+    [first] = await harness.claim(plain)
+    assert await harness.claim(gpu) == []
+    await harness.succeed(first)
+    assert await harness.claim(plain) == []
+    assert len(await harness.claim(gpu)) == 1
+
+
+@pytest.mark.parametrize("overlap", [Overlap.ALLOW, Overlap.QUEUE])
+async def test_the_ticks_of_a_job_require_what_it_says(harness: Harness, overlap: Overlap) -> None:
+    plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
+    job = await harness.put(a_job(a_spec(schedule=every(DAY), overlap=overlap, policy=a_policy(requires=GPU))))
+    now = await harness.now()
+    for due in (now, now + MINUTE):
+        job = await harness.job(job.id)
+        tick = a_tick(job, now - MINUTE + (due > now), due=due)
+        [fired] = await harness.store.fire(await harness.owner(), [a_fire(job, tick, next_fire=job.next_fire)])
+        assert fired.runs == 1
+    assert await harness.claim(plain) == []
+    [held] = await harness.claim(gpu)
+    assert held.policy.requires == GPU
+    await harness.succeed(held)
+    await harness.advance(2 * MINUTE)
+    await harness.stage()
+    assert await harness.claim(plain) == []
+    assert len(await harness.claim(gpu)) == 1
+
+
+@pytest.mark.api
+async def test_an_edit_may_change_what_a_run_requires(harness: Harness) -> None:
+    plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
+    run = a_run(requires=GPU)
+    await harness.submit(run)
+    await harness.store.edit_run(a_run(id=run.id, requires=EUROPE), ANNE)
+    assert await harness.claim(gpu) == []
+    await harness.store.edit_run(a_run(id=run.id, requires=GPU, priority=1), ANNE)
+    assert await harness.claim(plain) == []
+    [held] = await harness.claim(gpu)
+    assert (held.policy.requires, held.priority) == (GPU, 1)
+
+
+@pytest.mark.api
+async def test_where_something_is_paused_labels_count_as_well(harness: Harness) -> None:
+    await harness.store.pause(Pause(tenant=None, queue="other"), ANNE)
+    runs = [
+        a_run(requires=requires, priority=priority) for requires, priority in (((), 5), (GPU, 4), (EUROPE, 3), (GPU, 2))
+    ]
+    await harness.submit(*runs, a_run(queue="other", requires=GPU))
+    plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
+    held = await harness.claim_from(gpu, Want("default", 2), Want("other", 2))
+    assert ids(sorted(held, key=lambda run: run.priority)) == [runs[3].id, runs[1].id]
+    assert ids(await harness.claim_from(plain, Want("default", 9), Want("other", 9))) == [runs[0].id]
+
+
+@pytest.mark.api
+async def test_a_claim_for_one_tenant_looks_at_its_labels_too(harness: Harness) -> None:
+    runs = [a_run(tenant=tenant, requires=requires) for tenant in ("acme", "umbrella") for requires in ((), GPU)]
+    await harness.submit(*runs)
+    plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
+    held = await harness.claim_from(plain, Want("default", 9, tenant="acme"))
+    assert ids(held) == [runs[0].id]
+    held = await harness.claim_from(gpu, Want("default", 9, tenant="acme"))
+    assert ids(held) == [runs[1].id]
+
+
+async def test_what_nobody_can_take_is_in_nobodys_way(harness: Harness) -> None:
+    """Neither of those without labels, nor of those with others."""
+    await harness.submit(*(a_run(requires=("gpu=h100",), priority=1) for _ in range(50)))
+    mine, theirs = a_run(), a_run(requires=GPU)
+    await harness.submit(mine, theirs)
+    assert ids(await harness.claim(await harness.worker(), 1)) == [mine.id]
+    assert ids(await harness.claim(await harness.worker(labels=GPU), 1)) == [theirs.id]
+
+
+async def test_what_a_run_requires_can_be_seen(harness: Harness) -> None:
+    run = a_run(requires=BOTH)
+    await harness.submit(run)
+    assert (await harness.view(run.id)).policy.requires == BOTH
+    worker = await harness.worker(labels=BOTH)
+    await harness.succeed(*(await harness.claim(worker)))
+    view = await harness.view(run.id)
+    assert (view.state, view.policy.requires) == (RunState.SUCCEEDED, BOTH)
+
+
+@pytest.mark.api
+async def test_the_labels_of_a_worker_can_be_seen(harness: Harness) -> None:
+    worker = await harness.worker(labels=BOTH)
+    plain = await harness.worker()
+    found = {view.id: view.labels for view in await harness.store.sessions("worker")}
+    assert found == {worker: BOTH, plain: ()}

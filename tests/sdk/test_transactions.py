@@ -1,0 +1,570 @@
+"""Jobs that commit or roll back with the application's data, and runs that end with its commit."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+from sqlalchemy import create_engine
+
+from mainspring import Conflict, Invalid, Mainspring, NotFound, RunFailed, transaction
+from mainspring.adapters.store.postgres.database import PACKAGE
+from mainspring.bootstrap import Node, Role
+from mainspring.domain.ids import is_id, made_at, shard_of
+from mainspring.domain.instant import DAY, SECOND
+from mainspring.domain.run import RunState, RunView
+from mainspring.ports.catalog import RunFilter
+from mainspring.sdk.task import Task
+from tests.conftest import as_administrator, create_database, drop_database, make_template, with_database, with_user
+from tests.support.drivers import DRIVERS, driver
+
+pytestmark = pytest.mark.postgres
+
+
+class Site:
+    """An application and its node on PostgreSQL, and the application's own table beside ours."""
+
+    def __init__(self, app: Mainspring, dsn: str, connection: asyncpg.Connection) -> None:
+        self.app = app
+        self.dsn = dsn
+        #: For looking, and for what somebody else does.
+        self.connection = connection
+        #: What the task ``note`` was called with, and when.
+        self.noted: list[tuple[int, float]] = []
+        self.started = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    def task(self, name: str) -> Task[..., Any, Any]:
+        found = self.app.named(name)
+        assert isinstance(found, Task)
+        return found
+
+    async def rows(self) -> list[int]:
+        return [row["number"] for row in await self.connection.fetch("SELECT number FROM orders ORDER BY number")]
+
+    async def runs(self) -> list[RunView]:
+        return list((await (await self.app.engine()).store.list_runs(RunFilter(tenant="default"), None, 1_000)).items)
+
+
+@pytest.fixture
+async def postgres_template(postgres_dsn: str) -> str:
+    """Made once: a database with the schema in it."""
+
+    async def prepare(dsn: str) -> None:
+        async with Mainspring(dsn):
+            pass
+
+    migrations = sorted(files(PACKAGE).joinpath("migrations").iterdir(), key=lambda entry: entry.name)
+    digest = hashlib.sha256(b"".join(entry.read_bytes() for entry in migrations)).hexdigest()[:12]
+    return await make_template(postgres_dsn, f"template_transactions_{digest}", prepare)
+
+
+@pytest.fixture
+async def site(postgres_database: str) -> AsyncIterator[Site]:
+    app = Mainspring(postgres_database)
+    # The role is called as our schema is, where its tables would be made.
+    connection = await asyncpg.connect(postgres_database, server_settings={"search_path": "public"})
+    await connection.execute("CREATE TABLE orders (number integer)")
+    site = Site(app, postgres_database, connection)
+
+    @app.task(queue="notes")
+    async def note(number: int) -> int:
+        site.noted.append((number, time.monotonic()))
+        return number
+
+    @app.task(retries=1)
+    async def order(number: int, db: asyncpg.Connection = transaction()) -> int:
+        await db.execute("INSERT INTO orders VALUES ($1)", number)
+        return number
+
+    @app.task(retries=0)
+    async def faulty(number: int, how: str, db: asyncpg.Connection = transaction()) -> str:
+        await db.execute("INSERT INTO orders VALUES ($1)", number)
+        site.started.set()
+        match how:
+            case "raise":
+                raise ValueError("out of stock")
+            case "commit":
+                await db.execute("COMMIT")
+            case "swallow":
+                with pytest.raises(asyncpg.UndefinedTableError):
+                    await db.execute("SELECT * FROM nowhere")
+            case "wait":
+                await site.gate.wait()
+            case _:
+                return "x" * 100_000
+        return how
+
+    node = Node(app.settings(), {Role.SCHEDULER, Role.WORKER}, app, None)
+    await node.engine.open()
+    app.use(node.engine)
+    await node.start()
+    yield site
+    site.gate.set()
+    await app.close()
+    await node.stop()
+    await node.engine.close()
+    await connection.close()
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+async def test_a_job_commits_and_rolls_back_with_the_data(site: Site, name: str) -> None:
+    async with driver(name, site.dsn) as mine:
+        await mine.execute("INSERT INTO orders VALUES (1)")
+        handle = await mine.submit(site.task("note"), 1)
+        assert handle.new
+        assert handle.state is RunState.QUEUED
+        with pytest.raises(NotFound):
+            await site.app.handle(handle.id).view()
+        await mine.rollback()
+        if name.startswith("asyncpg"):
+            await mine.execute("BEGIN")
+        await mine.execute("INSERT INTO orders VALUES (2)")
+        handle = await mine.submit(site.task("note"), 2)
+        await mine.execute("SAVEPOINT before")
+        gone = await mine.submit(site.task("note"), 3)
+        await mine.execute("ROLLBACK TO before")
+        many = await mine.submit_many(site.app, [site.task("note").prepare(number) for number in range(4, 7)])
+        await mine.commit()
+    assert await site.app.handle(handle.id).result("10s") == 2
+    for number, one in enumerate(many, 4):
+        assert await site.app.handle(one.id).result("10s") == number
+    with pytest.raises(NotFound):
+        await site.app.handle(gone.id).view()
+    assert sorted(number for number, _ in site.noted) == [2, 4, 5, 6]
+    assert await site.rows() == [2]
+
+
+async def test_many_go_in_a_few_statements_and_in_order(site: Site) -> None:
+    async with driver("asyncpg", site.dsn) as mine:
+        calls = [site.task("note").options(priority=2).prepare(number) for number in range(2_500)]
+        handles = await mine.submit_many(site.app, calls)
+        assert [handle.id for handle in handles] == sorted({handle.id for handle in handles})
+        assert await mine.submit_many(site.app, []) == []
+        await mine.commit()
+    await asyncio.gather(*(handle.wait("30s") for handle in handles[::100]))
+    assert await handles[-1].result("30s") == 2_499
+
+
+async def test_workers_hear_of_it_when_it_is_committed(site: Site) -> None:
+    latencies = []
+    async with driver("asyncpg", site.dsn) as mine:
+        for number in range(10):
+            await asyncio.sleep(0.05)
+            handle = await mine.submit(site.task("note"), number)
+            await asyncio.sleep(0.01)
+            committing = time.monotonic()
+            await mine.commit()
+            await handle.wait("10s")
+            latencies.append(site.noted[-1][1] - committing)
+            await mine.execute("BEGIN")
+        await mine.rollback()
+    assert min(latencies) > 0
+    # The machine may be busy with something else now and then.
+    assert sorted(latencies)[5] < 0.1, latencies
+
+
+async def test_what_is_for_later_counts_from_the_call_and_not_from_the_transactions_begin(site: Site) -> None:
+    async with driver("asyncpg", site.dsn) as mine:
+        await mine.execute("SELECT 1")
+        await asyncio.sleep(0.3)
+        soon = await mine.submit(site.task("note").options(delay="200ms"), 1)
+        late = await mine.submit(site.task("note").options(delay="2h", name="bill", tags=("a", "b")), 2)
+        far = await mine.submit(site.task("note").options(delay="30d"), 3)
+        assert soon.state is RunState.SCHEDULED
+        await mine.commit()
+    assert await soon.result("10s") == 1
+    view = await soon.view()
+    assert view.due >= view.created_at + SECOND // 5
+    assert view.started_at is not None
+    assert view.started_at >= view.due
+    assert view.created_at > made_at(soon.id) - SECOND // 10
+    assert (await late.view()).about is not None
+    store = (await site.app.engine()).store
+    assert [run.id for run in (await store.list_runs(RunFilter(tenant="default", tag="b"), None, 10)).items] == [
+        late.id
+    ]
+    assert (await far.view()).state is RunState.SCHEDULED
+    assert await site.connection.fetchval("SELECT bucket FROM mainspring.body WHERE id = $1", far.id) == -1
+
+
+async def test_runs_of_one_key_go_one_at_a_time_in_order_and_nobody_waits_for_the_commit(site: Site) -> None:
+    keyed = site.task("note").options(ordering_key="customer 7")
+    before = await keyed.submit(0)
+    await before.wait("10s")
+    async with driver("asyncpg", site.dsn) as mine:
+        handles = [await mine.submit(keyed, number) for number in range(1, 6)]
+        # The key is not held by a transaction that is open.
+        async with asyncio.timeout(2):
+            other = await keyed.submit(99)
+            await other.wait("2s")
+        handles += await mine.submit_many(site.app, [keyed.prepare(number) for number in range(6, 11)])
+        await mine.commit()
+    for handle in handles:
+        await handle.wait("10s")
+    assert [number for number, _ in site.noted] == [0, 99, *range(1, 11)]
+
+
+async def test_a_unique_key_is_used_when_it_is_committed(site: Site) -> None:
+    once = site.task("note").options(unique="order 1")
+    async with driver("psycopg async", site.dsn) as mine:
+        gone = await mine.submit(once, 1)
+        await mine.rollback()
+        first = await mine.submit(once, 1)
+        again = await mine.submit(once, 1)
+        assert (first.new, again.new) == (True, False)
+        assert again.id == first.id != gone.id
+        both = await mine.submit_many(site.app, [site.task("note").options(unique="two").prepare(2)] * 2)
+        assert [handle.new for handle in both] == [True, False]
+        assert both[0].id == both[1].id
+        await mine.commit()
+        with pytest.raises(Conflict, match="order 1"):
+            await mine.submit(once, 2)
+        await mine.rollback()
+        later = await mine.submit(once, 1)
+        assert (later.id, later.new) == (first.id, False)
+    # The same key, whichever way it comes.
+    assert (await once.submit(1)).id == first.id
+    assert await first.result("10s") == 1
+    assert [number for number, _ in site.noted].count(1) == 1
+
+
+async def test_another_role_needs_two_rights_and_gets_no_more(site: Site) -> None:
+    role = f"shop_{time.monotonic_ns()}"
+    admin = await asyncpg.connect(as_administrator(site.dsn))
+    await admin.execute(f"CREATE ROLE {role} LOGIN; GRANT INSERT ON orders TO {role}")
+    try:
+        connection = await asyncpg.connect(with_user(site.dsn, role))
+        task = site.task("note").options(connection=connection)
+        for right in ("USAGE ON SCHEMA mainspring", "EXECUTE ON FUNCTION mainspring.submit_runs"):
+            with pytest.raises(Invalid, match=r"may not submit .*GRANT USAGE.*GRANT EXECUTE"):
+                async with connection.transaction():
+                    await task.submit(1)
+            await site.connection.execute(f"GRANT {right} TO {role}")
+        # What it has in its own path is not mistaken for ours.
+        await connection.execute("CREATE TEMP TABLE run (id uuid); CREATE TEMP TABLE meta (shards int)")
+        async with connection.transaction():
+            await connection.execute("INSERT INTO orders VALUES (1)")
+            handle = await task.submit(1)
+        assert await handle.result("10s") == 1
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute("SELECT * FROM mainspring.history")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute("SELECT mainspring.submit('note')")
+        await connection.close()
+    finally:
+        await admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+        await admin.close()
+
+
+async def test_the_connection_must_be_to_the_store_itself(site: Site, postgres_dsn: str) -> None:
+    name = f"test_other_{time.monotonic_ns()}"
+    await create_database(postgres_dsn, name)
+    other = Mainspring(with_database(postgres_dsn, name))
+    try:
+        connection = await asyncpg.connect(with_database(postgres_dsn, name))
+        for problem in ("has no schema mainspring of this version", "is to another store"):
+            with pytest.raises(Invalid, match=problem):
+                async with connection.transaction():
+                    await site.task("note").options(connection=connection).submit(1)
+            await other.engine()
+        await connection.close()
+    finally:
+        await other.close()
+        await drop_database(postgres_dsn, name)
+
+
+async def test_what_cannot_be_done_is_said(site: Site, tmp_path: Path) -> None:
+    note = site.task("note")
+    with pytest.raises(Invalid, match=r"object is none that is supported .*asyncpg.*psycopg.*SQLAlchemy"):
+        note.options(connection=object())
+    connection = site.connection
+    with pytest.raises(Invalid, match="in no transaction"):
+        await note.options(connection=connection).submit(1)
+    with pytest.raises(Invalid, match="does not block"):
+        await asyncio.to_thread(note.options(connection=connection).sync.submit, 1)
+    with psycopg.connect(site.dsn) as blocking:
+        with pytest.raises(Invalid, match="this one blocks"):
+            await note.options(connection=blocking).submit(1)
+        blocking.autocommit = True
+        with pytest.raises(Invalid, match="in no transaction"):
+            await asyncio.to_thread(note.options(connection=blocking).sync.submit, 1)
+    async with connection.transaction():
+        with pytest.raises(Invalid, match="not the same for all"):
+            await site.app.submit_many([note.prepare(1), note.options(connection=connection).prepare(1)])
+        with pytest.raises(Invalid, match="at most 262144"):
+            await site.app.named("x").options(connection=connection).submit(text="x" * 300_000)
+        for app in (
+            Mainspring(str(tmp_path / "a.db")),
+            Mainspring("memory:"),
+            Mainspring.connect("http://127.0.0.1:1"),
+        ):
+            with pytest.raises(Invalid, match=r"PostgreSQL|API"):
+                await app.named("note").options(connection=connection).submit()
+            await app.close()
+    elsewhere = create_engine("sqlite://")
+    with elsewhere.connect() as wrong, pytest.raises(Invalid, match="is to sqlite"):
+        await asyncio.to_thread(note.options(connection=wrong).sync.submit, 1)
+    elsewhere.dispose()
+    assert await site.runs() == []
+
+
+async def test_anybody_who_speaks_sql_can_submit(site: Site) -> None:
+    connection = site.connection
+    before = time.time()
+    run = await connection.fetchval("""SELECT mainspring.submit('note', '{"number": 7}', queue => 'notes')""")
+    assert is_id(run)
+    assert abs(made_at(run) / SECOND - before) < 60
+    assert shard_of(run) < (await site.app.engine()).store.shards
+    assert await site.app.handle(run).result("10s") == 7
+    await connection.execute(
+        """
+        CREATE FUNCTION note_order() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            PERFORM mainspring.submit('note', jsonb_build_object('number', NEW.number), queue => 'notes', priority => 1,
+                                      unique_key => 'order ' || NEW.number, retries => 0, timeout => '30 s');
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER note_order AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION note_order();
+        INSERT INTO orders VALUES (8), (9), (9);
+        """
+    )
+    while len(site.noted) < 3:  # noqa: ASYNC110 (seen from outside)
+        await asyncio.sleep(0.01)
+    assert sorted(number for number, _ in site.noted) == [7, 8, 9]
+    view = max(await site.runs(), key=lambda run: run.id)
+    assert view.policy.retry.max_retries == 0
+    assert view.policy.timeout == 30 * SECOND
+    later = await connection.fetchval("SELECT mainspring.submit('note', at => now() + interval '1 day', tenant => 'x')")
+    due = (await site.app.handle(later).view()).due
+    assert due == pytest.approx(made_at(later) + DAY, abs=SECOND)
+
+
+async def test_what_is_wrong_in_sql_is_refused(site: Site) -> None:
+    for arguments, problem in {
+        "' x'": "not a name",
+        "NULL": "not a name",
+        "repeat('x', 201)": "not a name",
+        "E'a\\nb'": "not a name",
+        "'x', queue => ''": "not a name",
+        "'x', priority => 11": "1 .urgent. to 10 .idle.",
+        "'x', to_jsonb(repeat('x', 262143))": "bytes; at most 262144",
+        "'x', NULL": "payload is missing",
+        "'x', timeout => '31 days'": "timeout",
+        "'x', delay => '-1 s'": "delay",
+        "'x', retries => -1": "retries",
+        "'x', unique_key => ''": "unique key",
+        "'x', at => '1969-12-31'": "before 1970",
+    }.items():
+        with pytest.raises(asyncpg.InvalidParameterValueError, match=problem):
+            await site.connection.execute(f"SELECT mainspring.submit({arguments})")
+    assert await site.runs() == []
+
+
+async def test_a_key_that_was_used_for_something_else_is_an_error_in_sql(site: Site) -> None:
+    first = await site.connection.fetchval("SELECT mainspring.submit('note', unique_key => 'a', delay => '1 h')")
+    assert first == await site.connection.fetchval(
+        "SELECT mainspring.submit('note', unique_key => 'a', delay => '1 h')"
+    )
+    with pytest.raises(asyncpg.UniqueViolationError, match=first):
+        await site.connection.execute("SELECT mainspring.submit('note', unique_key => 'a')")
+
+
+async def test_ids_made_in_sql_sort_in_the_order_they_were_made(site: Site) -> None:
+    rows = await site.connection.fetch(
+        "SELECT mainspring.submit('note', delay => '1 h') AS id, pg_sleep(0.0001) FROM generate_series(1, 200)"
+    )
+    ids = [row["id"] for row in rows]
+    assert ids == sorted(set(ids))
+    assert all(map(is_id, ids))
+
+
+async def test_a_day_without_a_partition_loses_nothing(site: Site) -> None:
+    today = int(time.time()) // 86_400
+    for day in range(today - 1, today + 8):
+        await site.connection.execute(f"DROP TABLE mainspring.body_d{day}, mainspring.label_d{day}")
+    async with driver("asyncpg", site.dsn) as mine:
+        handle = await mine.submit(site.task("note").options(tags=("a",)), 1)
+        await mine.commit()
+    assert await handle.result("10s") == 1
+
+
+# Completion.
+
+
+async def test_the_commit_of_a_handler_completes_its_run(site: Site) -> None:
+    handles = await site.app.submit_many([site.task("order").prepare(number) for number in range(50)])
+    assert [await handle.result("20s") for handle in handles] == list(range(50))
+    assert await site.rows() == list(range(50))
+    view = await handles[0].view()
+    assert (view.state, view.attempt, view.lost) == (RunState.SUCCEEDED, 1, 0)
+    assert view.started_at is not None
+    assert view.finished_at is not None
+    assert view.finished_at > view.started_at
+    assert await site.connection.fetchval("SELECT count(*) FROM mainspring.history") == 50
+    users = await site.connection.fetch("SELECT 1 FROM pg_stat_activity WHERE application_name = 'mainspring handler'")
+    assert 1 <= len(users) <= 5
+
+
+async def test_what_fails_is_rolled_back(site: Site) -> None:
+    faulty = site.task("faulty")
+    for how, problem in {"raise": "out of stock", "swallow": "transaction is aborted", "large": "TooLarge"}.items():
+        with pytest.raises(RunFailed, match=problem):
+            await (await faulty.submit(1, how)).result("10s")
+    assert await site.rows() == []
+    with pytest.raises(RunFailed, match="has ended the transaction"):
+        await (await faulty.submit(1, "commit")).result("10s")
+
+
+async def test_a_run_that_is_taken_away_leaves_nothing_behind(site: Site) -> None:
+    handle = await site.task("faulty").submit(1, "wait")
+    await site.started.wait()
+    # As if another worker had it by now.
+    await site.connection.execute(
+        "UPDATE mainspring.run SET fence = fence + 1, session = session + 1000 WHERE id = $1", handle.id
+    )
+    site.gate.set()
+    while await site.connection.fetchval(  # noqa: ASYNC110 (seen from outside)
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mainspring handler' AND state <> 'idle'"
+    ):
+        await asyncio.sleep(0.01)
+    assert await site.rows() == []
+    assert (await handle.view()).state is RunState.RUNNING
+
+
+@pytest.mark.parametrize("how", ["cancel", "timeout"])
+async def test_what_is_stopped_leaves_nothing_behind(site: Site, how: str) -> None:
+    timeout = "200ms" if how == "timeout" else "1h"
+    handle = await site.task("faulty").options(timeout=timeout).submit(1, "wait")
+    await site.started.wait()
+    if how == "cancel":
+        await handle.cancel()
+    view = await handle.wait("20s")
+    assert view.state is (RunState.CANCELLED if how == "cancel" else RunState.FAILED)
+    assert await site.rows() == []
+
+
+@pytest.mark.parametrize("fate", ["committed", "rolled back"])
+async def test_a_connection_that_is_lost_while_it_commits_doubles_nothing(site: Site, fate: str) -> None:
+    """The commit takes a while on the server. Either only the answer is lost, or the transaction with it."""
+    await site.connection.execute(
+        """
+        CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF NOT EXISTS (SELECT FROM dawdled) THEN PERFORM pg_sleep(1); END IF;
+            RETURN NULL;
+        END $$;
+        CREATE TABLE dawdled ();
+        CREATE CONSTRAINT TRIGGER dawdle AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION dawdle();
+        """
+    )
+    lost: list[int] = []
+
+    @site.app.task(retries=2)
+    async def fragile(db: asyncpg.Connection = transaction()) -> None:
+        await db.execute("INSERT INTO orders VALUES (13)")
+        if not lost:
+            lost.append(await db.fetchval("SELECT pg_backend_pid()"))
+            if fate == "committed":
+                transport = db._transport  # type: ignore[attr-defined]
+                asyncio.get_running_loop().call_later(0.4, transport.abort)
+
+    node = Node(site.app.settings({"worker.queues": "fragile:1"}), {Role.WORKER}, site.app, None)
+    await node.start()
+    try:
+        handle = await fragile.options(queue="fragile").submit()
+        while not lost:  # noqa: ASYNC110 (seen from outside)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.4)
+        await site.connection.execute("INSERT INTO dawdled DEFAULT VALUES")
+        if fate == "rolled back":
+            await site.connection.execute("SELECT pg_terminate_backend($1)", lost[0])
+        await handle.result("20s")
+        view = await handle.view()
+    finally:
+        await node.stop()
+        await node.engine.close()
+    assert view.attempt == (1 if fate == "committed" else 2)
+    assert await site.rows() == [13]
+
+
+async def test_a_key_is_let_go_with_the_commit(site: Site) -> None:
+    keyed = site.task("order").options(ordering_key="shelf")
+    handles = await site.app.submit_many([keyed.prepare(number) for number in range(10)])
+    assert [await handle.result("20s") for handle in handles] == list(range(10))
+    numbers = await site.connection.fetch("SELECT number FROM orders ORDER BY ctid")
+    assert [row["number"] for row in numbers] == list(range(10))
+
+
+async def test_a_fixed_delay_counts_from_the_commit(postgres_database: str) -> None:
+    app = Mainspring(postgres_database)
+    times: list[float] = []
+
+    @app.every("1s", mode="fixed_delay")
+    @app.task
+    async def slow(db: asyncpg.Connection = transaction()) -> None:
+        times.append(time.monotonic())
+        await asyncio.sleep(0.7)
+        times.append(time.monotonic())
+
+    async with app.running():
+        while len(times) < 6:  # noqa: ASYNC110 (seen from outside)
+            await asyncio.sleep(0.05)
+    await app.close()
+    assert all(start - end > 0.9 for end, start in zip(times[1::2], times[2::2], strict=False))
+
+
+async def test_it_is_refused_where_it_cannot_be(site: Site, tmp_path: Path) -> None:
+    app = Mainspring(str(tmp_path / "a.db"))
+    with pytest.raises(Invalid, match="an async function"):
+
+        @app.task
+        def blocks(db: Any = transaction()) -> None: ...
+
+    with pytest.raises(Invalid, match="a transaction each"):
+
+        @app.task
+        async def two(db: Any = transaction(), other: Any = transaction()) -> None: ...
+
+    @app.task(retries=0)
+    async def order(number: int, db: asyncpg.Connection = transaction()) -> None:
+        await db.execute("INSERT INTO orders VALUES ($1)", number)
+
+    # Called directly it is the function it was.
+    with pytest.raises(Invalid, match="in a worker only"):
+        await order(1)
+    await order(1, db=site.connection)
+    assert await site.rows() == [1]
+    with pytest.raises(Invalid, match="arguments"):
+        await order.submit(1, db=site.connection)
+    async with app.running():
+        with pytest.raises(RunFailed, match="needs a store on PostgreSQL"):
+            await (await order.submit(2)).result("10s")
+    await app.close()
+
+
+async def test_the_state_of_a_handlers_connection_is_the_applications(site: Site) -> None:
+    found: list[str] = []
+
+    @site.app.task(queue="paths")
+    async def path(db: asyncpg.Connection = transaction()) -> None:
+        found.append(await db.fetchval("SHOW search_path"))
+        found.append(await db.fetchval("SHOW enable_seqscan"))
+
+    node = Node(site.app.settings({"worker.queues": "paths:1"}), {Role.WORKER}, site.app, None)
+    await node.start()
+    try:
+        for _ in range(2):
+            await (await path.submit()).result("10s")
+    finally:
+        await node.stop()
+        await node.engine.close()
+    # The role is called as the schema is: "$user" would be ours.
+    assert found == ["public", "on"] * 2

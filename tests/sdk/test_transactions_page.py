@@ -1,0 +1,68 @@
+"""What the page on transactions shows works as it says."""
+
+import asyncio
+import importlib
+import re
+import sys
+import time
+from asyncio.subprocess import PIPE, STDOUT
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from mainspring.domain.run import RunState
+from mainspring.ports.catalog import RunFilter
+from tests.conftest import as_administrator
+from tests.support.doc_blocks import write_blocks
+
+pytestmark = pytest.mark.postgres
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/transactions.md"
+
+
+async def test_the_page(postgres_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop, script = write_blocks(PAGE, tmp_path)
+    monkeypatch.setenv("MAINSPRING_STORE", postgres_database)
+    monkeypatch.syspath_prepend(tmp_path)
+    app = importlib.import_module(shop.stem).app
+    role = f"shop_{time.monotonic_ns()}"
+    connection = await asyncpg.connect(postgres_database)
+    admin = await asyncpg.connect(as_administrator(postgres_database))
+    try:
+        await admin.execute(f"CREATE ROLE {role}")
+        await connection.execute(
+            """
+            CREATE TABLE orders (id integer PRIMARY KEY, reminded boolean NOT NULL DEFAULT false);
+            CREATE TABLE stock (pieces integer);
+            INSERT INTO stock VALUES (100);
+            """
+        )
+        async with app.running():
+            done = await asyncio.create_subprocess_exec(
+                sys.executable, script, cwd=tmp_path, stdout=PIPE, stderr=STDOUT
+            )
+            said, _ = await done.communicate()
+            assert done.returncode == 0, said.decode()
+            for block in re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
+                await connection.execute(re.sub(r"\bshop\b", role, block))
+            await connection.execute("INSERT INTO orders (id) VALUES (8)")
+            await importlib.import_module(script.stem).remind_all(connection)
+            handle = await app.named("book").submit(9)
+            await handle.result("20s")
+            assert await connection.fetchval("SELECT pieces FROM stock") == 99
+            store = (await app.engine()).store
+            # Three orders placed, one by hand, one by the trigger, four reminders, a booking and its receipt.
+            while True:
+                runs = (await store.list_runs(RunFilter(tenant="default"), None, 100)).items
+                if len(runs) == 11 and all(run.state is RunState.SUCCEEDED for run in runs):
+                    break
+                assert not any(run.state is RunState.FAILED for run in runs), runs
+                await asyncio.sleep(0.02)
+        await app.close()
+    finally:
+        await admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+        await admin.close()
+        await connection.close()
+        sys.modules.pop(shop.stem, None)
+        sys.modules.pop(script.stem, None)

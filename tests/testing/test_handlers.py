@@ -1,0 +1,241 @@
+"""Handlers in virtual time: sync ones, threads, files and sockets, and work that makes more work."""
+
+import asyncio
+import os
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from mainspring import Context, Mainspring
+from mainspring.testing import TestScheduler
+
+
+@pytest.fixture
+def app() -> Mainspring:
+    return Mainspring()
+
+
+async def test_sync_handlers_run_one_at_a_time_and_take_no_time(app: Mainspring) -> None:
+    threads: set[str] = set()
+    order: list[int] = []
+
+    @app.task
+    def block(number: int) -> int:
+        threads.add(threading.current_thread().name)
+        time.sleep(0.002)
+        order.append(number)
+        return number
+
+    async with TestScheduler(app) as s:
+        start = s.now
+        for number in range(10):
+            await block.options(delay="1m").submit(number)
+        await s.advance("1m")
+        assert s.runs(block).succeeded == 10
+        assert s.now - start == timedelta(minutes=1)
+        # A millisecond's worth of them shares a rank; the ids decide.
+        assert sorted(order) == list(range(10))
+    assert len(threads) == 1
+
+
+async def test_a_sync_handler_that_raises(app: Mainspring) -> None:
+    @app.task(retries=0)
+    def refuse() -> None:
+        raise PermissionError("not on a Sunday")
+
+    async with TestScheduler(app) as s:
+        await refuse.submit()
+        assert s.runs(refuse).failed == 1
+        error = s.runs(refuse).last.error or ""
+        assert 'raise PermissionError("not on a Sunday")' in error
+
+
+async def test_a_handler_submits_another_task(app: Mainspring) -> None:
+    @app.task
+    async def child(number: int) -> int:
+        return number * 2
+
+    @app.task
+    async def parent(count: int) -> int:
+        handles = [await child.options(delay="5m").submit(number) for number in range(count)]
+        return sum([await handle.result() for handle in handles])
+
+    async with TestScheduler(app) as s:
+        handle = await parent.submit(4)
+        assert await handle.result() == 12
+        assert (s.runs(child).succeeded, s.runs(parent).succeeded) == (4, 1)
+
+
+async def test_a_sync_handler_submits_and_waits(app: Mainspring) -> None:
+    @app.task
+    async def child(number: int) -> int:
+        await asyncio.sleep(60)
+        return number * 2
+
+    @app.task
+    def parent(number: int) -> int:
+        return child.sync.submit(number).result() + len(s.runs(child))
+
+    async with TestScheduler(app) as s:
+        start = s.now
+        handle = await parent.submit(4)
+        assert await handle.result() == 9
+        assert s.now - start >= timedelta(minutes=1)
+
+
+async def test_what_is_meant_for_another_application_is_put_aside(app: Mainspring) -> None:
+    @app.task
+    async def order() -> None:
+        await app.named("billing.charge").submit(amount=3)
+
+    async with TestScheduler(app) as s:
+        began = time.process_time()
+        await order.submit()
+        await s.advance("365 days")
+        assert (s.runs(order).succeeded, s.runs("billing.charge").scheduled) == (1, 1)
+        assert time.process_time() - began < 2
+
+
+async def test_a_handler_can_ask_the_test(app: Mainspring) -> None:
+    seen: list[int] = []
+
+    @app.every("1h")
+    async def count() -> None:
+        seen.append(len(s.runs(count)))
+
+    async with TestScheduler(app) as s:
+        await s.advance("5h")
+    assert seen == [1, 2, 3, 4, 5]
+
+
+async def test_time_stands_still_while_a_thread_works(app: Mainspring) -> None:
+    @app.task(timeout="1m")
+    async def think() -> str:
+        await asyncio.to_thread(time.sleep, 0.1)
+        return "thought"
+
+    async with TestScheduler(app) as s:
+        start = s.now
+        await think.submit()
+        assert s.runs(think).last.result == b'"thought"'
+        assert s.now == start
+
+
+async def test_time_waits_for_a_socket_that_answers(app: Mainspring) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.01)
+        writer.write(await reader.readline())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    @app.task(timeout="1m")
+    async def ask(port: int) -> str:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            async with asyncio.timeout(30):
+                writer.write(b"hello\n")
+                return (await reader.readline()).decode().strip()
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    # The server is the test's, on its own loop and in real time.
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    async with server, TestScheduler(app) as s:
+        start = s.now
+        port: int = server.sockets[0].getsockname()[1]
+        await ask.options(delay="1h").submit(port)
+        await s.advance("1h")
+        assert s.runs(ask).last.result == b'"hello"'
+        assert s.now - start == timedelta(hours=1)
+
+
+async def test_time_goes_on_when_a_file_stays_silent(app: Mainspring) -> None:
+    """A pool's idle connection must not stop a handler that sleeps."""
+
+    @app.task
+    async def listen() -> None:
+        ear, mouth = os.pipe()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ear, lambda: None)
+        await asyncio.sleep(3_600 - 1)
+        loop.remove_reader(ear)
+        os.close(ear)
+        os.close(mouth)
+
+    async with TestScheduler(app) as s:
+        await listen.submit()
+        await s.run_until_idle()
+        assert s.runs(listen).succeeded == 1
+
+
+async def test_runs_of_one_key_go_one_after_the_other(app: Mainspring) -> None:
+    log: list[str] = []
+
+    @app.task
+    async def step(name: str) -> None:
+        log.append(f"{name} begins")
+        await asyncio.sleep(10)
+        log.append(f"{name} ends")
+
+    async with TestScheduler(app) as s:
+        for name in "ab":
+            await step.options(ordering_key="k").submit(name)
+        assert (s.runs(step).running, s.runs(step).blocked) == (1, 1)
+        await s.advance("20s")
+        assert s.runs(step).succeeded == 2
+    assert log == ["a begins", "a ends", "b begins", "b ends"]
+
+
+async def test_attempts_and_fences_are_real(app: Mainspring) -> None:
+    seen: list[tuple[int, int]] = []
+
+    @app.task(retries=2)
+    async def fails(context: Context) -> None:
+        seen.append((context.attempt, context.fence))
+        raise ValueError
+
+    async with TestScheduler(app) as s:
+        await fails.submit()
+        await s.advance("1m")
+        assert s.runs(fails).failed == 1
+    assert [attempt for attempt, _ in seen] == [1, 2, 3]
+    assert len({fence for _, fence in seen}) == 3
+
+
+async def test_a_handler_left_running_is_stopped_at_the_end(app: Mainspring) -> None:
+    ends: list[str] = []
+
+    @app.task
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("stopped")
+
+    async with TestScheduler(app):
+        await forever.submit()
+    assert ends == ["stopped"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "mainspring test engine"]
+
+
+async def test_a_handler_that_never_stops_does_not_hang_the_test(app: Mainspring) -> None:
+    @app.task
+    async def stubborn() -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with TestScheduler(app):
+        await stubborn.submit()
+
+
+async def test_an_error_in_the_test_is_the_tests(app: Mainspring) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with TestScheduler(app):
+            raise ZeroDivisionError

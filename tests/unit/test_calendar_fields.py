@@ -1,0 +1,38 @@
+"""Days that must match both fields, as a cron expression that takes either."""
+
+from datetime import UTC, date, datetime, timedelta
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mainspring.cli.converters.calendar import Calendar, cron_of
+from mainspring.cli.converters.conversion import Untranslatable
+from mainspring.domain.cron import Cron
+from mainspring.domain.instant import EPOCH
+
+some_days = st.frozensets(st.integers(1, 31), min_size=1)
+weeks = st.sampled_from([(1, 8), (15, 22), (29, 32), (1, 32)]).map(lambda week: frozenset(range(*week)))
+some_weekdays = st.frozensets(st.integers(0, 6), min_size=1)
+some_minutes = st.frozensets(st.integers(0, 59), min_size=1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(some_days | weeks, some_weekdays, some_minutes)
+@example(frozenset({13}), frozenset({5}), frozenset({0}))
+@example(frozenset({1, 15}), frozenset({5}), frozenset({0}))
+@example(frozenset({15}), frozenset({0, 3}), frozenset({0}))
+def test_the_same_days(days: frozenset[int], weekdays: frozenset[int], minutes: frozenset[int]) -> None:
+    try:
+        text = cron_of(Calendar(minutes=minutes, hours=frozenset({3}), days=days, weekdays=weekdays))
+    except Untranslatable:
+        assert 1 not in days
+        assert 0 not in weekdays
+        return
+    cron = Cron.parse(text)
+    assert cron.minutes == sum(1 << minute for minute in minutes)
+    day = date(2026, 1, 1)
+    while day.year == 2026:
+        midnight = int((datetime(day.year, day.month, day.day, tzinfo=UTC) - EPOCH).total_seconds())
+        fires = cron.wall_from(midnight) < midnight + 86_400
+        assert fires == (day.day in days and day.isoweekday() % 7 in weekdays), (text, day)
+        day += timedelta(days=1)

@@ -1,0 +1,89 @@
+"""When the memory store changes by itself: where a clock may jump to."""
+
+from random import Random
+
+import pytest
+
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.domain.run import settle_failure, settle_release, settle_success
+from mainspring.ports.store import Want
+from tests.support.builders import a_job, a_policy, a_run, a_worker
+from tests.support.clock import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> MemoryStore:
+    return MemoryStore(clock, shards=4)
+
+
+async def test_never_where_nothing_waits(store: MemoryStore, clock: ManualClock) -> None:
+    assert store.next_change() is None
+    await store.submit([a_run()])
+    assert store.next_change() is None
+
+
+async def test_the_earliest_run_or_tick(store: MemoryStore, clock: ManualClock) -> None:
+    await store.submit([a_run(delay=2 * HOUR), a_run(delay=HOUR + 1, shard=3)])
+    assert store.next_change() == clock.now() + HOUR + 1
+    put = await store.put_jobs([a_job()])
+    assert store.next_change() == put[0].job.next_fire
+
+
+async def test_the_limits_of_what_waits(store: MemoryStore, clock: ManualClock) -> None:
+    now = clock.now()
+    await store.submit([a_run(deadline=HOUR)])
+    assert store.next_change() == now + HOUR
+    await store.submit([a_run(start_within=MINUTE)])
+    assert store.next_change() == now + MINUTE + 1
+    clock.advance(MINUTE + 1)
+    assert await store.expire(10) == 1
+    assert store.next_change() == now + HOUR
+    clock.advance(HOUR)
+    assert await store.expire(10) == 1
+    assert store.next_change() is None
+
+
+async def test_what_runs_has_its_time_its_lease_and_its_orders(store: MemoryStore, clock: ManualClock) -> None:
+    now = clock.now()
+    session = await store.open_session(a_worker(ttl=10 * SECOND))
+    assert store.next_change() is None
+    run = a_run(policy=a_policy(timeout=5 * SECOND), start_within=SECOND, deadline=HOUR)
+    await store.submit([run])
+    (held,) = await store.claim(session, 1, [Want("default", 10)])
+    assert store.next_change() == now + 5 * SECOND
+    clock.advance(SECOND)
+    await store.cancel([run.id])
+    assert store.next_change() == clock.now()
+    await store.settle([settle_success(held, None)])
+    assert store.next_change() is None
+
+
+async def test_a_lease_that_ends_and_a_session_that_is_gone(store: MemoryStore, clock: ManualClock) -> None:
+    session = await store.open_session(a_worker(ttl=10 * SECOND))
+    await store.submit([a_run()])
+    await store.claim(session, 1, [Want("default", 10)])
+    ends = clock.now() + 10 * SECOND
+    assert store.next_change() == ends + 1
+    clock.advance(10 * SECOND)
+    assert await store.lost_runs(10) == []
+    clock.advance(1)
+    (lost,) = await store.lost_runs(10)
+    change = store.next_change()
+    assert change is not None
+    assert change <= clock.now()
+    await store.settle([settle_release(lost)])
+    assert store.next_change() is None
+
+
+async def test_a_retry_has_kept_its_start(store: MemoryStore, clock: ManualClock) -> None:
+    session = await store.open_session(a_worker(ttl=10 * HOUR))
+    await store.submit([a_run(policy=a_policy(pause=HOUR), start_within=MINUTE)])
+    (held,) = await store.claim(session, 1, [Want("default", 10)])
+    await store.settle([settle_failure(held, "no", Random(0), now=clock.now())])
+    assert store.next_change() == clock.now() + HOUR

@@ -1,0 +1,137 @@
+"""Schedules as code: what must be done, and that doing it leaves nothing to do."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.errors import Conflict
+from mainspring.domain.ids import JobId
+from mainspring.domain.job import Job, JobSpec, JobState
+from mainspring.domain.reconcile import Action, Declared, Steps, reconcile
+from mainspring.domain.schedule import Interval
+
+MINE, OTHER = "app:mine", "app:other"
+SECOND = 1_000_000
+
+names = st.sampled_from(["a", "b", "c", "d", "e"])
+payloads = st.sampled_from([b"null", b"1"])
+
+
+@st.composite
+def specs(draw: st.DrawFn, name: str, source: str) -> JobSpec:
+    every = draw(st.sampled_from([10 * SECOND, 20 * SECOND]))
+    return JobSpec(name=name, task="t", schedule=Interval(every=every), source=source)
+
+
+@st.composite
+def declarations(draw: st.DrawFn) -> list[Declared]:
+    chosen = draw(st.lists(names, unique=True))
+    return [Declared(draw(specs(name, "")), draw(payloads)) for name in chosen]
+
+
+@st.composite
+def stores(draw: st.DrawFn) -> dict[str, Job]:
+    chosen = draw(st.lists(names, unique=True))
+    return {
+        name: a_stored(
+            draw(specs(name, draw(st.sampled_from(["", MINE, OTHER])))), draw(payloads), draw(st.sampled_from(JobState))
+        )
+        for name in chosen
+    }
+
+
+def a_stored(spec: JobSpec, payload: bytes = b"null", state: JobState = JobState.SCHEDULED, version: int = 1) -> Job:
+    job_id = JobId(f"{spec.name:0>12}")
+    return Job(id=job_id, tenant="t", spec=spec, version=version, state=state, next_fire=None, rev=1, payload=payload)
+
+
+def applied(store: dict[str, Job], steps: Steps) -> dict[str, Job]:
+    """As a store does it: a changed one that ticked stays as it was, one that did not comes back."""
+    after = dict(store)
+    for step in steps.steps:
+        if step.declared is None:
+            assert step.job is not None
+            after[step.name] = msgspec.structs.replace(step.job, state=JobState.CANCELLED)
+            continue
+        state = JobState.PAUSED if step.job is not None and step.job.state is JobState.PAUSED else JobState.SCHEDULED
+        version = 1 if step.job is None else step.job.version + 1
+        after[step.name] = a_stored(step.declared.spec, step.declared.payload, state, version)
+    return after
+
+
+@given(declarations(), stores())
+def test_applying_the_plan_makes_the_next_one_empty(declared: list[Declared], store: dict[str, Job]) -> None:
+    after = applied(store, reconcile(declared, store.values(), MINE))
+    again = reconcile(declared, after.values(), MINE)
+    assert again.steps == ()
+    assert sorted(again.unchanged) == sorted(one.spec.name for one in declared)
+
+
+@given(declarations(), stores())
+def test_what_others_made_is_not_touched(declared: list[Declared], store: dict[str, Job]) -> None:
+    after = applied(store, reconcile(declared, store.values(), MINE))
+    mine = {one.spec.name for one in declared}
+    for name, job in store.items():
+        if name not in mine and job.spec.source != MINE:
+            assert after[name] is job
+
+
+@given(declarations(), stores())
+def test_after_it_what_ticks_of_mine_is_what_i_declare(declared: list[Declared], store: dict[str, Job]) -> None:
+    after = applied(store, reconcile(declared, store.values(), MINE))
+    ticking = {
+        name
+        for name, job in after.items()
+        if job.spec.source == MINE and job.state in (JobState.SCHEDULED, JobState.PAUSED)
+    }
+    assert ticking <= {one.spec.name for one in declared}
+    for one in declared:
+        assert after[one.spec.name].spec == msgspec.structs.replace(one.spec, source=MINE)
+        assert after[one.spec.name].payload == one.payload
+
+
+def a_declared(name: str, every: int = 10 * SECOND) -> Declared:
+    return Declared(JobSpec(name=name, task="t", schedule=Interval(every=every)), b"null")
+
+
+def actions(found: Steps) -> list[tuple[str, str]]:
+    return [(step.action.value, step.name) for step in found.steps]
+
+
+def test_each_kind_of_step() -> None:
+    def stored(name: str, source: str) -> Job:
+        return a_stored(JobSpec(name=name, task="t", schedule=Interval(every=10 * SECOND), source=source))
+
+    store = [stored("same", MINE), stored("slower", MINE), stored("gone", MINE), stored("theirs", OTHER)]
+    store += [stored("by-hand", ""), stored("adopted", ""), stored("taken", OTHER)]
+    declared = [a_declared(name) for name in ("same", "new", "adopted", "taken")] + [a_declared("slower", 20 * SECOND)]
+    found = reconcile(declared, store, MINE)
+    assert actions(found) == [
+        ("add", "new"),
+        ("change", "adopted"),
+        ("take over", "taken"),
+        ("change", "slower"),
+        ("remove", "gone"),
+    ]
+    assert found.unchanged == ("same",)
+
+
+def test_one_that_was_renamed_is_removed_and_added() -> None:
+    old = a_stored(JobSpec(name="old", task="t", schedule=Interval(every=10 * SECOND), source=MINE))
+    assert actions(reconcile([a_declared("new")], [old], MINE)) == [("add", "new"), ("remove", "old")]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [(JobState.PAUSED, []), (JobState.FINISHED, []), (JobState.CANCELLED, [(Action.CHANGE.value, "a")])],
+)
+def test_what_a_state_means(state: JobState, expected: list[tuple[str, str]]) -> None:
+    """A paused one stays paused, a finished one has nothing left to fire, a cancelled one comes back."""
+    spec = JobSpec(name="a", task="t", schedule=Interval(every=10 * SECOND), source=MINE)
+    assert actions(reconcile([a_declared("a")], [a_stored(spec, state=state)], MINE)) == expected
+
+
+def test_a_name_is_declared_once() -> None:
+    with pytest.raises(Conflict, match="'a' is declared twice"):
+        reconcile([a_declared("a"), a_declared("a")], [], MINE)

@@ -1,0 +1,141 @@
+"""Writes docs/reference/sdk.md: what can be imported from ``mainspring`` and ``mainspring.testing``, with every option.
+
+python -m tools.sdk_reference > docs/reference/sdk.md
+"""
+
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any
+
+from mainspring.sdk.handle import SyncHandle
+from mainspring.sdk.task import SyncSubmitter, Task
+
+_MODULES = ("mainspring", "mainspring.testing")
+#: What one is given and need not import.
+_GIVEN = (Task, SyncSubmitter, SyncHandle)
+_WIDTH = 118
+
+
+def render() -> str:
+    parts = [
+        "# The Python SDK\n",
+        "Generated from the code by `make reference`. For a start read [the tutorial](../tutorial.md).\n",
+    ]
+    for module_name in _MODULES:
+        module = importlib.import_module(module_name)
+        parts.append(f"## `{module_name}`\n")
+        for name in sorted(module.__all__, key=str.lower):
+            parts += _thing(name, getattr(module, name))
+    parts.append("## What is given to you\n")
+    for kind in _GIVEN:
+        parts += _thing(kind.__name__, kind)
+    return "\n".join(parts)
+
+
+def _thing(name: str, thing: Any) -> Iterator[str]:
+    if inspect.isclass(thing) and issubclass(thing, Exception):
+        yield f"### {name}\n\nAn error. {_words(thing)}\n"
+    elif inspect.isclass(thing) and issubclass(thing, Enum):
+        values = ", ".join(f"`{item.value}`" for item in thing)
+        yield f"### {name}\n\n{_words(thing)} Values: {values}.\n"
+    elif inspect.isclass(thing):
+        yield f"### {name}\n\n{_words(thing)}\n"
+        init = thing.__init__.__doc__ or ""
+        if init and "See help(type(self))" not in init:
+            yield f"{_clean(init)}\n"
+        yield from _fields(thing)
+        for method_name, method in _methods(thing):
+            yield _function(method_name, method)
+    elif callable(thing):
+        yield _function(name, thing, level="###")
+
+
+def _fields(kind: type) -> Iterator[str]:
+    """The attributes of a structure, with the text that stands under each."""
+    names = getattr(kind, "__struct_fields__", ())
+    if not names:
+        return
+    source = inspect.getsource(kind)
+    for field in names:
+        if field.startswith("_"):
+            continue
+        found = re.search(
+            rf'((?:^    #: ?[^\n]*\n)*)^    ({field}:[^\n]*)\n(?:    """(.*?)""")?', source, re.DOTALL | re.MULTILINE
+        )
+        if found is None:
+            yield f"- `{field}`"
+            continue
+        said = _clean(found[3] or re.sub(r"^    #: ?", "", found[1], flags=re.MULTILINE))
+        yield f"- `{found[2]}`{f': {said}' if said else ''}"
+    yield ""
+
+
+def _methods(kind: type) -> Iterator[tuple[str, Any]]:
+    seen = set()
+    for owner in kind.__mro__:
+        if not owner.__module__.startswith("mainspring"):
+            continue
+        for name, member in vars(owner).items():
+            # What has no word of explanation is not for applications.
+            if name.startswith("_") or name in seen or not inspect.getdoc(member):
+                continue
+            seen.add(name)
+            if isinstance(member, property) and member.fget is not None:
+                yield name, member
+            elif isinstance(member, classmethod | staticmethod):
+                yield name, member.__func__
+            elif inspect.isfunction(member):
+                yield name, member
+
+
+def _function(name: str, function: Any, level: str = "####") -> str:
+    if isinstance(function, property):
+        return f"{level} `.{name}`\n\n{_words(function)}\n"
+    wrapped: Callable[..., object] = inspect.unwrap(function)
+    word = "async " if inspect.iscoroutinefunction(wrapped) else ""
+    signature = _signature(name, wrapped)
+    return f"{level} `{name}`\n\n```text\n{word}{signature}\n```\n\n{_words(function)}\n"
+
+
+def _signature(name: str, function: Callable[..., object]) -> str:
+    signature = inspect.signature(function)
+    parameters = [item for key, item in signature.parameters.items() if key not in ("self", "cls")]
+    text = f"{name}{signature.replace(parameters=parameters)}"
+    text = re.sub(r"\b(mainspring|collections\.abc|typing|datetime|contextlib)(\.\w+)*\.(?=[A-Z])", "", text)
+    text = re.sub(r"'([\w\[\], .|]+)'(?=[,)\]]|$| =)", r"\1", text) if "'" in text and "-> '" in text else text
+    text = re.sub(r"<(\w+)\.(\w+): '[^']*'>", r"\1.\2", text)
+    if len(text) <= _WIDTH:
+        return text
+    head, _, rest = text.partition("(")
+    inner, _, tail = rest.rpartition(")")
+    return f"{head}(\n" + "".join(f"    {part},\n" for part in _split(inner)) + f"){tail}"
+
+
+def _split(inner: str) -> Iterator[str]:
+    """At the commas between parameters, not at those inside of brackets."""
+    depth = start = 0
+    for place, letter in enumerate(inner):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            yield inner[start:place].strip()
+            start = place + 1
+    yield inner[start:].strip()
+
+
+def _words(thing: Any) -> str:
+    return _clean(inspect.getdoc(thing) or "")
+
+
+def _clean(text: str) -> str:
+    text = textwrap.dedent(text).strip().replace("``", "`")
+    paragraphs = re.split(r"\n\s*\n", text)
+    return "\n\n".join(" ".join(part.split()) for part in paragraphs)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())
