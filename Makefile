@@ -10,6 +10,9 @@ UV := $(or $(shell uv --version > /dev/null 2>&1 && command -v uv),$(BIN)/uv)
 CODE := $(wildcard src tests tools bench)
 COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header
 
+# Tests start hundreds of processes: compiling every module again in each takes longer than what they do.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format openapi reference bench soak peers peers-bench services services-stop lock clean
 
@@ -79,7 +82,7 @@ $(BIN)/uv: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
 $(VENV)/.installed: pyproject.toml requirements/dev.txt | $(BIN)/python $(UV)
-	$(UV) pip install --quiet --python $(BIN)/python --requirement requirements/dev.txt --editable .
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --requirement requirements/dev.txt --editable .
 	@touch $@
 
 $(VENV)/.peers: requirements/peers.txt $(VENV)/.installed

@@ -1,6 +1,5 @@
 """Fixtures for every test: a real PostgreSQL server, and a fresh database in it."""
 
-import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -15,8 +14,10 @@ from tools.services import ServiceUnavailable, ensure
 
 IN_CI = os.environ.get("CI") == "true"
 
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-hypothesis.settings.register_profile("laptop", deadline=None, print_blob=True)
+#: How fast examples are made says how busy the machine is, not whether they are good.
+BUSY = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=BUSY)
+hypothesis.settings.register_profile("laptop", deadline=None, print_blob=True, suppress_health_check=BUSY)
 hypothesis.settings.load_profile("ci" if IN_CI else "laptop")
 
 
@@ -64,25 +65,13 @@ async def create_database(dsn: str, name: str, template: str | None = None) -> N
 
 
 async def drop_database(dsn: str, name: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        number = await connection.fetchval("SELECT oid FROM pg_database WHERE datname = $1", name)
-        for _ in range(100):
-            try:
-                await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-                await _drop_roles(dsn, f"mainspring_reader_{number}_")
-                return
-            except asyncpg.InsufficientPrivilegeError:
-                # Autovacuum is at work there, and an ordinary role may not end it. It is soon done.
-                await asyncio.sleep(0.1)
-    finally:
-        await connection.close()
-
-
-async def _drop_roles(dsn: str, prefix: str) -> None:
-    """Roles are the server's, and do not go with the database that they are for."""
+    """Whoever is still connected, autovacuum as well: an ordinary role may not end that, and would have to wait."""
     connection = await asyncpg.connect(as_administrator(dsn))
     try:
+        number = await connection.fetchval("SELECT oid FROM pg_database WHERE datname = $1", name)
+        await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        # Roles are the server's, and do not go with the database that they are for.
+        prefix = f"mainspring_reader_{number}_"
         for row in await connection.fetch("SELECT rolname FROM pg_roles WHERE starts_with(rolname, $1)", prefix):
             await connection.execute(f"DROP ROLE IF EXISTS {row['rolname']}")
     finally:

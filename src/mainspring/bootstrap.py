@@ -15,36 +15,53 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.secrets.environment import EnvironmentSecrets
+from mainspring.adapters.secrets.folder import FolderSecrets
+from mainspring.adapters.secrets.several import SeveralSecrets
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.api.auth import Authenticator, KeyKeeper, Tokens
 from mainspring.api.server import address_of, refuse_taken
 from mainspring.api.token_rules import Algorithm
+from mainspring.control.budgets import BudgetKeeper
+from mainspring.control.dead_letters import Undertaker
 from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.jobs import Jobs
 from mainspring.control.reaper import Reaper
 from mainspring.control.retention import RetentionKeeper
 from mainspring.control.scheduler.scheduler import Scheduler
 from mainspring.control.shards import ShardKeeper
+from mainspring.control.slos import SloKeeper
 from mainspring.control.transfer import Moved, transfer
 from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.domain.ids import RunId
 from mainspring.domain.instant import SECOND, Instant
 from mainspring.domain.labels import label_words
+from mainspring.domain.reserved import FAN_IN, FAN_OUT, WORKFLOW
+from mainspring.domain.run import HeldRun
+from mainspring.domain.secrets import SecretRules
 from mainspring.ports.access import Access
 from mainspring.ports.catalog import Catalog, Reports
 from mainspring.ports.clock import Clock
 from mainspring.ports.coordination import Coordinator
+from mainspring.ports.dead_letters import DeadLetters
 from mainspring.ports.egress import Egress
+from mainspring.ports.explaining import Explaining
 from mainspring.ports.health import Health
 from mainspring.ports.operations import Operations
+from mainspring.ports.secrets import Secrets
 from mainspring.ports.store import Retention, Store, Workforce
+from mainspring.ports.usage import Budgeting
 from mainspring.ports.wakeups import Wakeups
 from mainspring.runtime.service import Service
 from mainspring.runtime.supervisor import Supervisor
-from mainspring.settings import AuthSection, Settings, TasksSection, read_file, without_secrets
+from mainspring.settings import AuthSection, SecretsSection, Settings, TasksSection, read_file, without_secrets
+from mainspring.worker.builtin.confinement import Confinement, Limits
+from mainspring.worker.builtin.container import Containers, find_engine
 from mainspring.worker.builtin.tasks import BuiltinTasks
-from mainspring.worker.handler import Handler, HandlerSource, Host
+from mainspring.worker.handler import AsyncHandler, Handler, HandlerSource, Host
 from mainspring.worker.pulse import Pulse
+from mainspring.worker.secrets import Keyring
 from mainspring.worker.settings import ChildSettings, WorkerSettings
 from mainspring.worker.worker import Worker
 
@@ -58,7 +75,9 @@ _POSTGRES = ("postgresql://", "postgres://")
 _ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNORECASE)
 
 
-class EngineStore(Store, Coordinator, Catalog, Operations, Access, Reports, Protocol):
+class EngineStore(
+    Store, Coordinator, Catalog, Explaining, Budgeting, Operations, Access, Reports, DeadLetters, Protocol
+):
     """Every store here also says who owns which shard."""
 
 
@@ -77,13 +96,19 @@ class Application(HandlerSource, Protocol):
 class Offer:
     """What a worker runs in all: the built-in tasks, and those of the application, if there is one. Its own win."""
 
-    def __init__(self, settings: Settings, application: Application | None) -> None:
-        self._tasks = settings.tasks
+    def __init__(self, settings: Settings, application: Application | None, engine: "Engine | None" = None) -> None:
+        self._settings = settings
         self._application = application
+        #: Where the tasks that make workflows and fan-outs submit to; without one they are not offered.
+        self._engine = engine
 
     def handlers(self) -> Mapping[str, Handler]:
-        tasks = make_builtin_tasks(self._tasks)
-        found = dict(tasks.handlers(functools.cache(lambda: make_egress(self._tasks))))
+        tasks = make_builtin_tasks(self._settings)
+        egress = functools.cache(lambda: make_egress(self._settings.tasks))
+        found = dict(tasks.handlers(egress, now=system_time))
+        if self._engine is not None:
+            found[WORKFLOW] = make_workflow_handler(self._engine)
+            found |= make_fan_handlers(self._engine)
         return found if self._application is None else found | dict(self._application.handlers())
 
     def queues(self) -> Collection[str]:
@@ -143,13 +168,29 @@ class Engine:
                 except BaseException:
                     await self.store.close()
                     raise
-                self._jobs = Jobs(self.store, self.wakeups, self.clock, self.random, shards=self.store.shards)
+                self._jobs = Jobs(
+                    self.store,
+                    self.wakeups,
+                    self.clock,
+                    self.random,
+                    shards=self.store.shards,
+                    along=self._cancel_members,
+                )
 
     async def close(self) -> None:
         jobs, self._jobs = self._jobs, None
         if jobs is not None:
             await self.wakeups.close()
             await self.store.close()
+
+    async def _cancel_members(self, jobs: Jobs, runs: Collection[RunId]) -> None:
+        """Those of fan-outs. Their own clean-up may have to wait for a slot that a member has."""
+        views = await self.store.runs(list(runs))
+        roots = [view.id for view in views if view is not None and view.task == FAN_OUT]
+        if roots:
+            from mainspring.api.fan_out_task import cancel_members
+
+            await cancel_members(roots, jobs, self.store)
 
     def workforce(self) -> "Callable[[], AbstractAsyncContextManager[Workforce]] | None":
         """How the heartbeat's thread gets a store of its own; none where the store lives in this very loop."""
@@ -177,7 +218,7 @@ class Node:
         self.engine = Engine(settings)
         self._settings = settings
         self._roles = roles
-        self._application = Offer(settings, application)
+        self._application = Offer(settings, application, self.engine)
         self._path = path
         self._keeper: ShardKeeper | None = None
         self._worker: Worker | None = None
@@ -264,6 +305,9 @@ class Node:
             Scheduler(engine.store, self._keeper, engine.wakeups, engine.clock),
             Reaper(engine.store, engine.wakeups, engine.clock, engine.random),
             Housekeeper(engine.store, engine.wakeups, engine.clock),
+            BudgetKeeper(engine.store, engine.wakeups, engine.clock, engine.random),
+            Undertaker(engine.store, engine.jobs, engine.wakeups, engine.clock),
+            SloKeeper(engine.store, engine.wakeups, engine.clock),
             RetentionKeeper(engine.store, engine.wakeups, engine.clock, engine.random, retention),
         ]
 
@@ -286,12 +330,12 @@ class Node:
         return [api.hub, keeper, HttpServer(settings.host, settings.port, make_app(api), engine.clock, leave=api.leave)]
 
     def _worker_service(self, application: Application) -> Worker:
-        section, scripts = self._settings.worker, self._settings.tasks.scripts
-        if scripts and not Path(scripts).expanduser().is_dir():
-            raise Invalid("tasks.scripts", f"{scripts} is not a folder")
+        section = self._settings.worker
+        _check_surroundings(self._settings)
         settings = WorkerSettings(
             name=section.name or _label(),
             queues=self._queues(application),
+            priorities=_pools(section.priorities),
             labels=label_words("worker.labels", section.labels),
             grace=section.grace,
             capture_logs=section.capture_logs,
@@ -321,6 +365,11 @@ class Node:
     def _queues(self, application: Application) -> dict[str, int]:
         """The queues that were asked for, or every one that the application uses."""
         return dict(self._settings.worker.queues) or dict.fromkeys(sorted(application.queues()), DEFAULT_SLOTS)
+
+
+def _pools(given: Mapping[str, int]) -> dict[int, int]:
+    """A pool of slots for each priority."""
+    return {int(priority): slots for priority, slots in given.items()}
 
 
 @asynccontextmanager
@@ -359,7 +408,7 @@ def _make_api(
         hub=Hub(engine.store, engine.clock, _label()),
         metrics=Metrics(engine.store, engine.clock),
         health=health,
-        tasks=make_builtin_tasks(settings.tasks),
+        tasks=make_builtin_tasks(settings),
         proxies=read_networks("api.trusted_proxies", settings.api.trusted_proxies),
     )
 
@@ -410,10 +459,89 @@ async def move(settings: Settings, target: Settings, tell: Callable[[str, int, i
     return await transfer(source, to, without_secrets(target.store), tell)
 
 
-def make_builtin_tasks(tasks: TasksSection) -> BuiltinTasks:
+def make_builtin_tasks(settings: Settings) -> BuiltinTasks:
     """Which built-in tasks these settings allow."""
-    scripts = Path(tasks.scripts).expanduser() if tasks.scripts else None
-    return BuiltinTasks(http=tasks.http, scripts=scripts, commands=tasks.commands)
+    tasks = settings.tasks
+    return BuiltinTasks(
+        http=tasks.http,
+        scripts=Path(tasks.scripts).expanduser() if tasks.scripts else None,
+        commands=tasks.commands,
+        confinement=_confinement(tasks),
+        containers=Containers(tasks.containers, tasks.images, network=tasks.network, limits=_limits(tasks)),
+        keyring=make_keyring(settings.secrets),
+    )
+
+
+def make_workflow_handler(engine: "Engine | Callable[[], Awaitable[Engine]]") -> Handler:
+    """The task ``workflow``, which submits through an engine: an open one, or one that is opened when it is needed."""
+
+    async def opened() -> tuple[Jobs, Store]:
+        found = engine if isinstance(engine, Engine) else await engine()
+        return found.jobs, found.store
+
+    async def invoke(held: HeldRun) -> bytes | None:
+        # Here and not above: most processes make no workflows, and it takes a while to import.
+        from mainspring.api.workflow_task import workflow_handler
+
+        return await workflow_handler(opened).invoke(held)
+
+    return AsyncHandler(WORKFLOW, invoke, harmless=True)
+
+
+def make_fan_handlers(engine: "Engine | Callable[[], Awaitable[Engine]]") -> dict[str, Handler]:
+    """The tasks ``fan_out`` and ``fan_in``, likewise."""
+
+    async def opened() -> tuple[Jobs, Store]:
+        found = engine if isinstance(engine, Engine) else await engine()
+        return found.jobs, found.store
+
+    async def fan_out(held: HeldRun) -> bytes | None:
+        from mainspring.api.fan_out_task import fan_out_handler
+
+        return await fan_out_handler(opened).invoke(held)
+
+    async def fan_in(held: HeldRun) -> bytes | None:
+        from mainspring.api.fan_out_task import fan_in_handler
+
+        return await fan_in_handler(opened).invoke(held)
+
+    return {
+        FAN_OUT: AsyncHandler(FAN_OUT, fan_out, harmless=True),
+        FAN_IN: AsyncHandler(FAN_IN, fan_in, harmless=True),
+    }
+
+
+def make_keyring(section: SecretsSection) -> Keyring:
+    """Where secrets come from, and who may use which."""
+    places: list[Secrets] = [EnvironmentSecrets()]
+    if section.folder:
+        places.append(FolderSecrets(Path(section.folder).expanduser()))
+    return Keyring(SeveralSecrets(places), SecretRules(section.allow))
+
+
+def _limits(tasks: TasksSection) -> Limits:
+    return Limits(
+        memory=tasks.memory,
+        cpus=tasks.cpus,
+        cpu_time=tasks.cpu_time,
+        open_files=tasks.open_files,
+        processes=tasks.processes,
+    )
+
+
+def _confinement(tasks: TasksSection) -> Confinement:
+    return Confinement(_limits(tasks), user=tasks.user, cgroup=tasks.cgroup)
+
+
+def _check_surroundings(settings: Settings) -> None:
+    """What a worker needs of its machine for what its settings say."""
+    tasks = settings.tasks
+    for name, folder in (("tasks.scripts", tasks.scripts), ("secrets.folder", settings.secrets.folder)):
+        if folder and not Path(folder).expanduser().is_dir():
+            raise Invalid(name, f"{folder} is not a folder")
+    _confinement(tasks).check()
+    if tasks.containers:
+        find_engine(tasks.containers)
 
 
 def make_egress(tasks: TasksSection) -> Egress:
@@ -455,7 +583,7 @@ def _make_store(
     settings: Settings, clock: Clock, wakeups: Wakeups | None = None, connections: int | None = None
 ) -> EngineStore:
     if settings.store == "memory:":
-        return MemoryStore(clock, settings.shards)
+        return MemoryStore(clock, settings.shards, wakeups)
     if settings.store.startswith(("postgresql://", "postgres://")):
         try:
             from mainspring.adapters.store.postgres import PostgresStore

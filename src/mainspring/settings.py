@@ -6,6 +6,7 @@ A setting ``worker.grace`` is ``grace`` under ``[worker]`` in the file, and ``MA
 import difflib
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
@@ -21,14 +22,16 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import MAX_SHARDS
 from mainspring.domain.instant import DAY, HOUR, SECOND, format_duration, parse_duration
 from mainspring.domain.labels import label_words, labels_of, read_label
-from mainspring.domain.run import check_name, check_queue
+from mainspring.domain.run import check_name, check_queue, check_tenant
+from mainspring.domain.secrets import ANY, DEFAULT_ALLOWED, check_secret_name
 
 PREFIX = "MAINSPRING_"
 FILE = "mainspring.toml"
 #: Variables with our prefix that are no settings: the file, which API the command line speaks to, what tests and
-#: benchmarks use, and what Kubernetes sets for a service that is called mainspring.
-_OTHER_VARIABLES = re.compile(PREFIX + r"(CONFIG|URL|KEY|PROFILE|SEEDS|BENCH_\w+|SERVICE_\w+|PORT_\d+_\w+)")
+#: benchmarks use, secrets, and what Kubernetes sets for a service that is called mainspring.
+_OTHER_VARIABLES = re.compile(PREFIX + r"(CONFIG|URL|KEY|PROFILE|SEEDS|BENCH_\w+|SECRET_\w+|SERVICE_\w+|PORT_\d+_\w+)")
 #: 1 to 999999.
+_PRIORITY = re.compile(r"[1-9]|10")
 _SLOTS = re.compile(r"0*[1-9][0-9]{0,5}")
 _CENTURY = 36_525 * DAY
 _PLENTY = 10**15
@@ -51,10 +54,21 @@ RANGES = {
     "retention.ledger": (0, _CENTURY),
     "api.rate": (0, 1_000_000),
     "api.burst": (1, 1_000_000),
+    "tasks.memory": (0, _PLENTY),
+    "tasks.cpus": (0, 10_000),
+    "tasks.cpu_time": (0, _CENTURY),
+    "tasks.open_files": (0, 1_000_000),
+    "tasks.processes": (0, 1_000_000),
 }
 
 #: Microseconds, written as "30s" or as a number of seconds.
 Span: TypeAlias = Annotated[int, "duration"]
+#: Words by name, written as "name=word word,other=word", or as a table.
+Table: TypeAlias = Annotated[dict[str, tuple[str, ...]], "table"]
+#: Slots by priority, written as "1:100,2:50", or as a table.
+Priorities: TypeAlias = Annotated[dict[str, int], "priorities"]
+#: All or nothing, or by name.
+Commands: TypeAlias = Annotated[bool | dict[str, tuple[str, ...]], "commands"]
 #: Never shown, not even when it is wrong.
 Secret: TypeAlias = Annotated[str, "secret"]
 
@@ -65,6 +79,8 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     queues: dict[str, int] = msgspec.field(default_factory=dict)
     """Queues and how many of their runs go on at once, as in ``default:100,mail:20``. None named: all that the
     application uses, 100 each."""
+    priorities: Priorities = msgspec.field(default_factory=dict)
+    """A pool of slots for each of these priorities in every queue, as in ``1:100,2:50``. None named: one for all."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     """What kind of worker this is, as in ``gpu=a100,region=eu``: runs that require labels go where these are."""
     grace: Span = 25 * SECOND
@@ -206,15 +222,58 @@ class TasksSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Networks that it may call besides public addresses."""
     scripts: str = ""
     """The folder with the scripts that the task ``shell`` may run."""
-    commands: bool = False
-    """It may run any command, too."""
+    commands: Commands = False
+    """Commands that it may run, too: names, each with a program and its first arguments; ``true`` for any."""
+    user: str = ""
+    """Whom scripts and commands run as; for workers that run as root."""
+    memory: int = 0
+    """Bytes that one of them may use, or a container; 0 for no limit."""
+    cpus: float = 0
+    """Processors' worth of time, as in 0.5; 0 for no limit."""
+    cpu_time: Span = 0
+    """Time on a processor that each of their processes may use; 0 for no limit."""
+    open_files: int = 0
+    """Files that each of them may have open; 0 for the worker's own limit."""
+    processes: int = 0
+    """Processes that there may be of one; 0 for no limit, and 1000 in a container."""
+    cgroup: str = ""
+    """A cgroup (v2) of the worker's, in which each gets one of its own; by default the worker's own, where it may."""
+    containers: str = ""
+    """Workers offer the task ``container``, by the command line of ``podman`` or ``docker``."""
+    images: tuple[str, ...] = ()
+    """Images that it may run; one that ends with a star stands for all that begin so."""
+    network: str = "none"
+    """The network of containers."""
 
     def check(self) -> None:
+        if self.containers not in ("", "podman", "docker"):
+            raise Invalid("tasks.containers", f"{self.containers!r} is no engine", "podman or docker")
+        if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", self.network) or self.network == "host":
+            # The machine's own network is where its metadata and its loopback are.
+            raise Invalid("tasks.network", f"{self.network!r} is not a network for containers", "none, or a name")
+        for name, argv in ({} if isinstance(self.commands, bool) else self.commands).items():
+            check_name("tasks.commands", name)
+            if not argv:
+                raise Invalid("tasks.commands", f"{name} names no program")
         for text in self.http_allow:
             try:
                 ip_network(text)
             except ValueError:
                 raise Invalid("tasks.http_allow", f"{text!r} is not a network", "for example 10.1.0.0/16") from None
+
+
+class SecretsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    folder: str = ""
+    """A folder with a file for each secret, beside those in the environment as ``MAINSPRING_SECRET_NAME``."""
+    allow: Table = msgspec.field(default_factory=lambda: dict(DEFAULT_ALLOWED))
+    """Which secrets the runs of a tenant may use, by tenant; ``*`` for all."""
+
+    def check(self) -> None:
+        for tenant, names in self.allow.items():
+            check_tenant("secrets.allow", tenant)
+            for name in names:
+                if name != ANY:
+                    check_secret_name("secrets.allow", name)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -236,6 +295,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     auth: AuthSection = AuthSection()
     api: ApiSection = ApiSection()
     tasks: TasksSection = TasksSection()
+    secrets: SecretsSection = SecretsSection()
 
     def check(self) -> None:
         kinds = dict(_leaves(Settings))
@@ -254,6 +314,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         self.auth.check()
         self.api.check()
         self.tasks.check()
+        self.secrets.check()
         if self.auth.mode == "none" and not is_loopback(self.host):
             raise Invalid(
                 "host",
@@ -329,6 +390,8 @@ def describe() -> Iterator[tuple[str, str]]:
         value = defaults[section][leaf] if section else defaults[leaf]
         if kind == "duration":
             yield path, format_duration(value)
+        elif kind == "table":
+            yield path, ", ".join(f"{name}={' '.join(words)}" for name, words in value.items())
         elif isinstance(value, tuple | list | dict):
             yield path, ", ".join(value)
         elif isinstance(value, bool):
@@ -404,9 +467,13 @@ def _parse(where: str, value: object, kind: object) -> object:
         return parse_duration(value, where)
     if kind == dict[str, int]:
         return parse_queues(value, where)
+    if kind == "priorities":
+        return parse_priorities(value, where)
     if kind == dict[str, str]:
         return parse_labels(value, where)
-    if kind is bool:
+    if kind == "table" or (kind == "commands" and str(value).lower() not in ("true", "false")):
+        return parse_table(value, where)
+    if kind is bool or kind == "commands":
         found = {"true": True, "false": False}.get(str(value).lower())
         if found is None:
             raise Invalid(where, f"{value!r} is neither true nor false")
@@ -431,6 +498,30 @@ def _parse(where: str, value: object, kind: object) -> object:
     return value
 
 
+def parse_table(value: object, where: str) -> dict[str, tuple[str, ...]]:
+    """Read ``name=word word,other=word``, or a table of texts or lists of them."""
+    if isinstance(value, str):
+        pairs: list[tuple[str, object]] = [
+            (name.strip(), words)
+            for name, _, words in (part.partition("=") for part in value.split(",") if part.strip())
+        ]
+        if len(dict(pairs)) < len(pairs):
+            raise Invalid(where, "has a name twice")
+        value = dict(pairs)
+    if not isinstance(value, dict):
+        raise Invalid(where, f"{value!r:.80} is not a table", "for example name=word word,other=word")
+    found = {}
+    for name, words in value.items():
+        try:
+            split = shlex.split(words) if isinstance(words, str) else words
+        except ValueError as error:
+            raise Invalid(where, f"{name} cannot be read: {error}") from None
+        if not isinstance(split, list | tuple) or not all(isinstance(word, str) for word in split):
+            raise Invalid(where, f"{name} has {words!r:.80}", "a text, or a list of texts")
+        found[name] = tuple(split)
+    return found
+
+
 def parse_labels(value: object, where: str = "labels") -> dict[str, str]:
     """Read ``gpu=a100,region=eu``, a list of such, or a table."""
     if isinstance(value, str):
@@ -445,22 +536,31 @@ def parse_labels(value: object, where: str = "labels") -> dict[str, str]:
 
 def parse_queues(value: object, where: str = "queues") -> dict[str, int]:
     """Read ``mail:20,default`` (100 slots where none are said), a list of such, or a table."""
-    if isinstance(value, dict):
-        pairs = [(str(name), str(slots)) for name, slots in value.items()]
-    else:
-        words = (
-            value.split(",")
-            if isinstance(value, str)
-            else [str(word) for word in value]
-            if isinstance(value, list | tuple)
-            else []
-        )
-        pairs = [(name, slots or "100") for name, _, slots in (word.strip().partition(":") for word in words)]
+    hint = "for example default:100,mail:20"
     queues = {}
-    for name, slots in pairs:
+    for name, slots in _pairs(value):
         if not name or not _SLOTS.fullmatch(slots):
-            raise Invalid(where, f"{name}:{slots} is not a queue with its slots", "for example default:100,mail:20")
+            raise Invalid(where, f"{name}:{slots} is not a queue with its slots", hint)
         queues[check_queue(where, name)] = int(slots)
     if not queues:
-        raise Invalid(where, "names no queue", "for example default:100,mail:20")
+        raise Invalid(where, "names no queue", hint)
     return queues
+
+
+def parse_priorities(value: object, where: str = "priorities") -> dict[str, int]:
+    """Read ``1:100,2:50``, a list of such, or a table."""
+    hint = "1 to 10 and at least 1 slot, for example 1:100,2:50"
+    priorities = {}
+    for name, slots in _pairs(value):
+        if not _PRIORITY.fullmatch(name) or not _SLOTS.fullmatch(slots):
+            raise Invalid(where, f"{name}:{slots} is not a priority with its slots", hint)
+        priorities[name] = int(slots)
+    return priorities
+
+
+def _pairs(value: object) -> list[tuple[str, str]]:
+    """Names with their slots, as texts."""
+    if isinstance(value, dict):
+        return [(str(name), str(slots)) for name, slots in value.items()]
+    words = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else []
+    return [(name, slots or "100") for name, _, slots in (str(word).strip().partition(":") for word in words)]

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from mainspring.adapters.store import named_sql
-from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.postgres import PostgresStore, upkeep
 from mainspring.adapters.store.postgres.database import SESSION, Connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.bench.local_postgres import throwaway_postgres
@@ -63,6 +63,29 @@ async def test_two_processes_that_start_together_migrate_once(postgres_database:
         await asyncio.gather(*(store.close() for store in stores))
 
 
+@pytest.mark.parametrize("work", ["migrate", "partitions"])
+async def test_a_start_waits_for_what_another_does_longer_than_for_other_locks(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    monkeypatch.setitem(SESSION, "lock_timeout", "50ms")
+    store = PostgresStore(postgres_database, shards=4)
+    other = await asyncpg.connect(postgres_database)
+    try:
+        async with other.transaction():
+            await other.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"mainspring.{work}")
+            starting = asyncio.create_task(store.open())
+            while not await other.fetchval(
+                "SELECT true FROM pg_locks JOIN pg_database ON database = pg_database.oid"
+                " WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted"
+            ):
+                assert not starting.done()
+            assert not (await asyncio.wait([starting], timeout=0.2))[0]
+        await starting
+    finally:
+        await store.close()
+        await other.close()
+
+
 async def test_a_database_migrated_step_by_step_equals_a_fresh_one(
     postgres_dsn: str, store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,19 +115,28 @@ async def test_what_was_there_before_row_level_security_gets_its_tenant(
     store = PostgresStore(postgres_database, shards=4)
     await store.open()
     live, ended, job = a_run(tenant="acme"), a_run(tenant="zeta"), a_run().id
-    await store.submit([live, ended])
-    acme, zeta = [await store._names.find(Kind.TENANT, name) for name in ("acme", "zeta")]
+    await store._names.number_all((Kind.TENANT, name) for name in ("acme", "zeta"))
+    acme, zeta = [store._names.number(Kind.TENANT, name) for name in ("acme", "zeta")]
     await store.close()
     connection = await asyncpg.connect(postgres_database, server_settings={"search_path": "mainspring"})
-    # By hand: what claims and settles today knows more than the schema did then.
+    # By hand: what submits, claims and settles today knows more than the schema did then.
     await connection.execute(
         """
-        WITH gone AS (DELETE FROM run WHERE id = $1 RETURNING *)
+        INSERT INTO run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due, created_at,
+                         timeout)
+        VALUES ($1, 0, 3, 5, 0, 0, $2, 1, -1, 1, now_us(), now_us(), 1)
+        """,
+        live.id,
+        acme,
+    )
+    await connection.execute(
+        """
         INSERT INTO history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket, finished_at,
                              due, created_at, fence)
-        SELECT id, 1, 5, priority, 1, 0, origin, tenant, queue, body_bucket, now_us(), due, created_at, 1 FROM gone
+        VALUES ($1, 1, 5, 5, 1, 0, 1, $2, 1, -1, now_us(), now_us(), now_us(), 1)
         """,
         ended.id,
+        zeta,
     )
     for run in (live, ended):
         await connection.execute(
@@ -165,16 +197,41 @@ _HOT = {
     "claim_lanes": ("run_ready", "bigint, int, int[], int[]", "1, 1, '{1}', '{500}'"),
     "claim_best": ("run_ready", "int, int, int[], uuid[], int, int", "1, NULL, '{}', '{}', 10, 0"),
     "running_of": ("run_held", "int[]", "'{1}'"),
-    "settle_succeeded": ("run_pkey", "uuid[], bigint[], bytea[]", "'{}', '{}', '{}'"),
+    "running_of_queue": ("run_held", "int", "1"),
+    "active_lanes": ("run_ready", "int", "1"),
+    "sort_lanes": ("run_ready", "int, int[], int[], int, boolean, boolean", "1, '{0}', '{0}', 1000, true, true"),
+    "best_of_lanes": (
+        "run_ready",
+        "int, int[], int[], int, int[], uuid[], boolean, int",
+        "1, '{0}', '{10}', NULL, '{}', '{}', true, NULL",
+    ),
+    "settle_succeeded": ("run_pkey", "uuid[], bigint[], bytea[], bigint[], text[]", "'{}', '{}', '{}', NULL, NULL"),
     "settle_other": (
         "run_pkey",
-        "uuid[], bigint[], smallint[], smallint[], text[], bigint[], text[], bytea[], text[]",
-        "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'",
+        "uuid[], bigint[], smallint[], smallint[], text[], bigint[], text[], bytea[], text[], bigint[], text[]",
+        "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', NULL, NULL",
     ),
     "stage": ("waiting_due", "bigint, smallint[], int", "1, '{0,1,2,3}', 1000"),
     "due_jobs": ("schedule_due", "smallint[], bigint, int", "'{0,1,2,3}', 1, 500"),
     "upcoming": ("waiting_due", "smallint[], bigint, int", "'{0,1,2,3}', 1, 500"),
     "beat": ("run_held", "bigint, bigint, uuid[], int[], int", "1, 1, '{}', '{}', 1"),
+    "lock_limiters": ("limiter_pkey", "bigint[], int[]", "'{1}', '{1}'"),
+    "limit_waiters": ("waiting_limit", "bigint[], int[], uuid[]", "'{1}', '{3}', '{}'"),
+    "save_limiters": (
+        "waiting_limit",
+        "bigint[], int[], text[], bigint[], bigint[], boolean[], bigint[]",
+        "'{1}', '{1}', '{NULL}', '{NULL}', '{0}', '{false}', '{NULL}'",
+    ),
+    "waking_limiters": ("limiter_wake", "int", "100"),
+    "queued_of_breakers": ("run_breaker", "bigint[], int", "'{1}', 100"),
+    "awaited_limits": ("waiting_limit", "bigint, int", "-1, 1000"),
+    "wrong_counts": ("run_limited", "int", "1000"),
+    "orphans": ("waiting_p", "uuid, int", "'00000000-0000-0000-0000-000000000000', 1000"),
+    "decide_edges": ("edge_undecided", "uuid[], smallint[], int", "'{}', '{}', 100"),
+    "lock_children": ("waiting_p", "uuid[]", "'{}'"),
+    "release_children": ("waiting_pkey", "uuid[]", "'{}'"),
+    "skip": ("waiting_pkey", "uuid[], text[]", "'{}', '{}'"),
+    "first_of_uniques": ("unique_run_pkey", "int[], bytea[]", "'{}', '{}'"),
 }
 
 
@@ -296,18 +353,19 @@ async def _travel(connection: asyncpg.Connection, duration: int) -> None:
 
 
 async def test_dead_rows_of_the_live_table_are_vacuumed_without_waiting_for_autovacuum(
-    store: PostgresStore, connection: asyncpg.Connection
+    store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(upkeep, "_DEAD_ROWS", 5_000)
     await connection.execute("ALTER TABLE run SET (autovacuum_enabled = off)")
     await connection.execute("""
         INSERT INTO run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due, created_at,
                          timeout)
-        SELECT gen_random_uuid(), 0, 3, 5, 0, 0, 1, 1, 0, 1, 1, 1, 1 FROM generate_series(1, 60000)
+        SELECT gen_random_uuid(), 0, 3, 5, 0, 0, 1, 1, 0, 1, 1, 1, 1 FROM generate_series(1, 6000)
     """)
     await connection.execute("DELETE FROM run")
     async with asyncio.timeout(20):
         # What a connection did is in the statistics a moment after it has done it.
-        while not await connection.fetchval("SELECT pg_stat_get_dead_tuples('run'::regclass) > 50000"):
+        while not await connection.fetchval("SELECT pg_stat_get_dead_tuples('run'::regclass) > 5000"):
             await connection.execute("SELECT pg_stat_force_next_flush(), pg_stat_clear_snapshot()")
     await asyncio.gather(*(store.tidy() for _ in range(3)))
     async with asyncio.timeout(20):
@@ -470,3 +528,17 @@ async def test_a_second_submit_of_the_same_ids_is_recognised_also_after_they_end
         (False, RunState.QUEUED),
         (True, RunState.SCHEDULED),
     ]
+
+
+async def test_a_claim_that_takes_long_does_not_start_runs_before_it_has_found_them(store: PostgresStore) -> None:
+    run, worker = a_run(), await a_worker(store)
+    await store.submit([run])
+
+    async def work(connection: Connection) -> tuple[int, int]:
+        await connection.execute("SELECT pg_sleep(0.05)")
+        looked = await connection.fetchval("SELECT mainspring.clock_us()")
+        [row] = await connection.fetch(store._db.sql["claim_chosen"], worker, 1, [run.id])
+        return looked, row["started_at"]
+
+    looked, started = await store._db.transaction(work)
+    assert started >= looked

@@ -27,6 +27,7 @@ from mainspring.domain.access import Role
 from mainspring.ports.access import Author
 from mainspring.worker.builtin.tasks import BuiltinTasks
 from tests.conftest import create_database, drop_database, with_database
+from tests.support.sqlite_template import copy_empty_store
 from tests.support.store_harness import SHARDS, PostgresHarness
 
 
@@ -100,6 +101,7 @@ async def store(store_kind: str, request: pytest.FixtureRequest, tmp_path: Path)
         case "memory":
             yield MemoryStore(SystemClock(), SHARDS)
         case "sqlite":
+            await copy_empty_store(tmp_path / "mainspring.db", SHARDS)
             on_disk = SqliteStore(tmp_path / "mainspring.db", SystemClock(), shards=SHARDS)
             await on_disk.open()
             yield on_disk
@@ -144,13 +146,6 @@ async def served(guarded: Service) -> AsyncIterator[tuple[Service, str]]:
     await server.start()
     yield guarded, f"http://127.0.0.1:{port}"
     await server.stop()
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """A name of its own for every operation that Schemathesis tests: of those with one name pytest-xdist runs one."""
-    label: str | None = getattr(item, "operation_label", None)
-    if label is not None and label not in item.nodeid:
-        item._id = item.id.with_params(label)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -149,6 +149,22 @@ async def test_a_lone_follower_that_was_away_for_minutes_missed_nothing(service:
     assert job.encode() in await anext(other.follow(None, last))
 
 
+async def test_with_nobody_following_nothing_piles_up(service: Service) -> None:
+    hub: Hub = service.api.hub
+    await hub.start()
+    stream = hub.follow(None, None)
+    await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]
+    async with service.client() as client:
+        await client.post("/v1/jobs", json={"task": "t"})
+    assert await service.store.events(hub._reader, 10)
+    async with asyncio.timeout(5):
+        while await service.store.events(hub._reader, 10):
+            hub._wanted.set()
+            await asyncio.sleep(0.02)
+    await hub.stop()
+
+
 async def test_who_hears_nothing_is_told_where_it_is(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     hub: Hub = service.api.hub
     monkeypatch.setattr("mainspring.api.hub._QUIET", SECOND // 10)

@@ -146,7 +146,7 @@ def test_every_resource_has_an_example() -> None:
 async def test_the_payloads_of_the_built_in_tasks_are_accepted(store: ApiStore, tmp_path: Path) -> None:
     (tmp_path / "cleanup.py").touch()
     page = (Path(__file__).parents[2] / "docs/reference/tasks.md").read_text()
-    http, shell = (json.loads(text) for text in re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    http, shell, _ = (json.loads(text) for text in re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     async with Service(auth=False, scripts=tmp_path, store=store).client() as client:
         for task, payload in (("http", http), ("shell", shell)):
             answer = await client.post("/v1/jobs", json={"task": task, "payload": payload})

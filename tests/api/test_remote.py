@@ -11,7 +11,7 @@ from mainspring.api.routes.remote import Claim
 from mainspring.api.routes.remote import claim as claim_handler
 from mainspring.domain.access import Permission, Principal, Role
 from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import parse_instant
+from mainspring.domain.instant import MINUTE, parse_instant
 from mainspring.domain.run import HeldRun, JobRef, NewRun, settle_loss
 from tests.api.conftest import Service
 
@@ -91,6 +91,34 @@ async def test_failures_are_retried_by_the_policy_or_given_up(client: httpx2.Asy
     assert (await client.get(f"/v1/runs/{other}")).json()["status"] == "failed"
     groups = (await client.get("/v1/dead-letters")).json()["items"]
     assert [(group["count"], group["sampleRunId"]) for group in groups] == [(1, other)]
+
+
+async def test_a_worker_says_when_to_try_again_and_what_the_error_is(client: httpx2.AsyncClient) -> None:
+    worker = await register(client)
+    job = await submit(client, retry={"backoff": "fixed", "firstDelay": "1s", "neverOn": ["smtp.*"]})
+    (run,) = await claim(client, worker)
+    fails = f"/v1/runs/{job}/fail"
+    for wrong, field in (
+        ({"retryAfter": "soon"}, "retryAfter"),
+        ({"retryAfter": "400d"}, "retryAfter"),
+        ({"retryAfter": "5m", "retry": False}, "retryAfter"),
+        ({"errorKinds": "smtp.Refused"}, "errorKinds"),
+    ):
+        refused = await client.post(fails, json={"fence": run["fence"], "error": "x", **wrong})
+        assert (refused.status_code, refused.json()["field"]) == (400, field)
+    later = await client.post(fails, json={"fence": run["fence"], "error": "busy", "retryAfter": "5m"})
+    assert later.status_code == 200, later.text
+    again = (await client.get(f"/v1/runs/{job}")).json()
+    assert again["status"] == "scheduled"
+    waits = parse_instant(again["scheduledFor"]) - parse_instant(again["createdAt"])
+    assert 5 * MINUTE <= waits < 6 * MINUTE
+    picky = await submit(client, retry={"neverOn": ["smtp.*"]})
+    (run,) = await claim(client, worker)
+    kinds = {"error": "Refused: no such user", "errorKinds": ["smtp.Refused", "IOError"]}
+    await client.post(f"/v1/runs/{picky}/fail", json={"fence": run["fence"], **kinds})
+    ended = (await client.get(f"/v1/runs/{picky}")).json()
+    assert (ended["status"], ended["reason"]) == ("failed", "not retried")
+    assert (await client.get(f"/v1/jobs/{picky}")).json()["retry"]["neverOn"] == ["smtp.*"]
 
 
 async def test_cancel_reaches_the_worker(client: httpx2.AsyncClient) -> None:

@@ -55,9 +55,16 @@ async def test_what_is_purged_is_gone(client: httpx2.AsyncClient) -> None:
         job = (await create(client, **fields))["jobId"]
         cancelled = await client.delete(f"/v1/jobs/{job}")
         assert (cancelled.status_code, cancelled.json()) == (200, {"jobId": job, "status": "cancelled"})
+        assert (await client.delete(f"/v1/jobs/{job}")).status_code == 200, "what is so already is no mistake"
         assert (await get(client, f"/v1/jobs/{job}"))["status"] == "cancelled"
         assert (await client.delete(f"/v1/jobs/{job}", params={"purge": True})).json()["status"] == "purged"
         assert (await client.get(f"/v1/jobs/{job}")).status_code == 404
+
+
+async def test_a_run_that_is_cancelled_may_be_cancelled_again(client: httpx2.AsyncClient) -> None:
+    run = (await create(client, task="t"))["jobId"]
+    answers = [await client.post(f"/v1/runs/{run}/cancel") for _ in range(2)]
+    assert [(answer.status_code, answer.json()["status"]) for answer in answers] == [(200, "cancelled")] * 2
 
 
 async def test_what_has_ended_cannot_be_cancelled(client: httpx2.AsyncClient) -> None:

@@ -5,6 +5,7 @@ The short form; ``MAINSPRING_API_EXAMPLES=100`` asks for more, and for every pha
 
 import asyncio
 import os
+import re
 from functools import cache
 from itertools import count
 from typing import Any
@@ -12,11 +13,14 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
+from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 from schemathesis.openapi.loaders import from_asgi
+from schemathesis.pytest.lazy import get_all_tests
 
 from mainspring.api.auth import make_key
 from mainspring.api.limits import Buckets
+from mainspring.api.resources import RESOURCES
 from mainspring.domain.access import Role
 from mainspring.ports.access import Author
 from tests.api.conftest import Service
@@ -28,6 +32,12 @@ EXAMPLES = int(os.environ.get("MAINSPRING_API_EXAMPLES", SHORT))
 ANSWERS = ["2xx", "400", "401", "403", "404", "409", "429"]
 #: They have no end; tests of their own follow them.
 STREAMS = "/follow$|/v1/events$"
+OPERATIONS = [
+    f"{operation.method} {operation.path}"
+    for resource in RESOURCES
+    for operation in resource.operations
+    if not re.search(STREAMS, operation.path)
+]
 CALLERS: dict[str, tuple[Role, str | None] | None] = {
     "nobody": None,
     **{role.value: (role, "a") for role in Role},
@@ -106,23 +116,21 @@ def schema_of(caller: str) -> tuple[Any, Door]:
     return schema.exclude(path_regex=STREAMS), door
 
 
-def every_operation_as(caller: str) -> Any:
-    @pytest.mark.timeout(0)
-    @schema_of(caller)[0].parametrize()
-    @QUIETLY
-    def test(case: schemathesis.Case) -> None:
-        case.call_and_validate()
-
-    return test
+@QUIETLY
+def ask(case: schemathesis.Case) -> None:
+    case.call_and_validate()
 
 
-test_nobody = every_operation_as("nobody")
-test_viewer = every_operation_as("viewer")
-test_submitter = every_operation_as("submitter")
-test_operator = every_operation_as("operator")
-test_admin = every_operation_as("admin")
-test_worker = every_operation_as("worker")
-test_admin_of_all = every_operation_as("admin of all")
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("caller", CALLERS)
+def test_an_operation_is_answered_as_documented(caller: str, operation: str) -> None:
+    """Its cases are made here, not when tests are collected: each process that runs tests would make those of all."""
+    schema, _ = schema_of(caller)
+    [made] = get_all_tests(schema=schema.include(name=operation), test_func=ask, settings=None, given_kwargs=None)
+    assert isinstance(made, Ok), made
+    _, test = made.ok()
+    test()
 
 
 @pytest.mark.timeout(0)

@@ -64,6 +64,11 @@ def test_a_store_that_cannot_be(tmp_path: Path, said: Say, store: str, message: 
         (["up", "--prot", "1"], "No such option: --prot"),
         (["up", "--port", "x"], "Invalid value for '--port'"),
         (["up", "--port", "0"], "port: 0 is out of range"),
+        (
+            ["worker", "mainspring.demo.application:app", "--priority", "1:0"],
+            "--priority: 1:0 is not a priority with its slots (1 to 10 and at least 1 slot, for example 1:100,2:50)",
+        ),
+        (["worker", "mainspring.demo.application:app", "--priority", "11:5"], "--priority: 11:5 is not a priority"),
         (["bench", "--seconds", "inf"], "Invalid value for '--seconds'"),
         (["bench", "--store", "memory:", "--only", "idle"], "--store: memory: is of one process"),
         (["bench", "--store", ":memory:", "--only", "idle"], "store: :memory: is not a store"),

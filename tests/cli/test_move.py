@@ -25,18 +25,26 @@ from mainspring.bootstrap import Engine
 from mainspring.cli.main import application
 from mainspring.control.transfer import transfer
 from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
+from mainspring.domain.budget import Budget
+from mainspring.domain.calendar import CalendarSpec
+from mainspring.domain.dependencies import Rule
 from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from mainspring.domain.job import JobState, Overlap
+from mainspring.domain.limits import Breaker
 from mainspring.domain.plan import plan
+from mainspring.domain.queues import QueuePolicy, RetryBudget
+from mainspring.domain.replay import Replay
 from mainspring.domain.run import About, HeldRun, Idempotency, JobRef, RunState, settle_failure, settle_success
+from mainspring.domain.slo import Slo
+from mainspring.domain.unique import Unique
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Checkpoint, JobFilter, LogReport, Pause, ProgressReport, RunFilter
 from mainspring.ports.store import Retention, Want
 from mainspring.ports.transfer import KINDS, Row
 from mainspring.settings import load
-from tests.support.builders import a_job, a_policy, a_run, a_spec, a_worker, after_each, every
+from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker, after_each, an_id, every
 from tests.support.clock import ManualClock
 from tests.support.processes import free_port
 
@@ -95,6 +103,10 @@ class Installation:
         assert len(dead) == 3
         await store.discard([dead[0].id], ME)
         await self.submit(a_run(replay_of=dead[1].id))
+        replay = Replay(id=an_id(), author="ada", tenant="default", task="é", per_second=0.5, made_at=clock.now())
+        await store.put_replay(replay)
+        await store.move_replay(msgspec.structs.replace(replay, next=(dead[2].id,), replayed=1))
+        await store.put_replay(msgspec.structs.replace(replay, id=an_id(), tenant=None, state="done", ended_at=1))
 
         # Schedules: ticking, with versions, paused, cancelled, queueing, with a fixed delay that waits for its run.
         now = clock.now()
@@ -102,7 +114,7 @@ class Installation:
             a_spec(name="ticking", schedule=every(10 * SECOND)),
             a_spec(name="delayed", schedule=after_each(20 * SECOND)),
             a_spec(name="queueing", schedule=every(30 * SECOND), overlap=Overlap.QUEUE, tags=("a", "b"), owner="ada"),
-            a_spec(name="paused", schedule=every(MINUTE)),
+            a_spec(name="paused", schedule=every(MINUTE), slo=Slo(succeed_every=HOUR)),
             a_spec(name="over", schedule=every(MINUTE)),
             a_spec(name="future", schedule=every(HOUR, start=now + 30 * DAY)),
         ]
@@ -135,13 +147,29 @@ class Installation:
         await store.save_checkpoints([Checkpoint(run=held[1].id, fence=held[1].fence, state=b'{"at": "\xc3\xa9"}')])
         await store.cancel([held[2].id], ME)
 
+        # In front of a limit, waiting for others, one of a key. Who waits for what is cancelled has not been told yet.
+        parent, ended = a_run(queue="family", delay=DAY), a_run(queue="family", delay=DAY)
+        await self.submit(
+            *(a_run(queue="limited", limits=(a_limit(),)) for _ in range(3)),
+            a_run(queue="limited", limits=(a_limit("rate", 2, HOUR),), breaker=Breaker()),
+            parent,
+            ended,
+            a_run(queue="family", after=[parent, ended], rule=Rule.ALL_DONE),
+            a_run(queue="family", unique=Unique(key="u"), delay=DAY),
+        )
+        await store.cancel([ended.id], ME)
+
         await store.put_tenant(Tenant(name="acme", quotas=Quotas(running=7, jobs=3)), ME)
+        await store.put_budget(Budget(tenant="acme", name="tokens", unit="tokens", limit=5.0), ME)
         key = ApiKey(id="k1", tenant="acme", name="ci", role=Role.OPERATOR, secret_hash=b"\x02" * 32, queues=("mail",))
         await store.put_key(key, ME)
         await store.put_key(msgspec.structs.replace(key, id="k2", tenant=None, queues=()), ME)
         await store.revoke_key("k2", None, ME)
+        await store.put_calendar("acme", "office", CalendarSpec(closed_days=("sat", "sun")), ME)
         await store.pause(Pause(tenant=None, queue="mail"), ME)
         await store.pause(Pause(tenant="acme", queue=None), ME)
+        budget = RetryBudget(most=5, per=SECOND)
+        await store.put_queue_policy("mail", QueuePolicy(fair=True, shares={"acme": 3}, retries=budget), ME)
         await store.tidy()
         self.held = held
 
@@ -184,7 +212,13 @@ async def everything(store: Any, installation: Installation) -> dict[str, Any]:
         "ledger": [await store.ledger(job, 0, 2**60, 1_000) for job in installation.jobs],
         "dead": await store.dead_groups(RunFilter(tenant=None, dead=True), 100),
         "minutes": await store.minutes(None, 0, 2**60),
+        "usage": [await store.usage(None, 0, 2**60, by) for by in ("job", "task", "tenant")],
+        "budgets": await store.budgets(None),
+        "backfilled": [await store.backfilled(job, 0, 2**60) for job in installation.jobs],
         "pauses": await store.pauses(),
+        "calendars": await store.calendars(None),
+        "slos": await store.slo_states(installation.jobs),
+        "queue_policies": await store.queue_policies(),
         "tenants": await store.tenants(),
         "keys": await store.keys(None),
         "audit": await store.audit(None, limit=1_000),

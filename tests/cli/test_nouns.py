@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -144,6 +145,7 @@ def test_the_life_of_a_recurring_job(here: Here) -> None:
     assert (stale.code, "has version 3 by now" in stale.err) == (1, True)
     assert len(here.done("jobs", "next", name, "-n", "3").out.splitlines()) == 3
     assert len(here.json("jobs", "next", name, "-n", "2")["nextFires"]) == 2
+    assert re.fullmatch(r"\S+Z\n", here.done("jobs", "next", name, "-n", "1", "--utc").out)
     assert here.done("jobs", "run", name, "--wait").out == '"sent to 10"\n'
     run = here.json("jobs", "run", name, "--payload", '{"user_id": 11}')
     assert here.done("runs", "show", run["runId"], "--wait").out == '"sent to 11"\n'
@@ -644,3 +646,18 @@ def test_a_reader_that_has_enough_is_told_nothing(site: Site, count: int) -> Non
     script = f"{sys.executable} -m mainspring cron explain '* * * * *' -n {count} --json | true"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_a_tick_that_a_calendar_moves_and_a_preview_that_ends(here: Here) -> None:
+    name = f"moved-{here.where[0][2:]}"
+    here.done("calendars", "set", name, "--freeze", "2030-01-01T00:00:00Z/2030-01-01T01:00:00Z=move")
+    said = here.done("calendars", "preview", name, "--from", "2029-12-01T00:00:00Z", "-n", "3")
+    assert len(said.out.splitlines()) == 2
+    assert "no more within a year from then" in said.err
+    here.done(
+        *("jobs", "submit", "send", "--arg", "user_id=9", "--name", name, "--cron", "30 0 1 1 *"),
+        *("--set", f'calendars=["{name}"]', "--set", "whenClosed=after", "--set", "scheduleTime=2029-12-31T00:00:00Z"),
+    )
+    line = here.done("jobs", "next", name, "-n", "1", "--utc").out
+    assert line.startswith("2030-01-01T00:30:00Z  moved after, ")
+    assert line.endswith(", starts 2030-01-01T01:00:00Z\n")

@@ -1,4 +1,4 @@
-"""The guides to plan and apply, to doctor and to move: their files, commands and answers are these."""
+"""The guides to plan and apply, to doctor, to cost, to why and to move: their files, commands and answers are these."""
 
 import os
 import re
@@ -47,8 +47,40 @@ def test_schedules_as_code(tmp_path: Path) -> None:
     assert follow("schedules-as-code.md", tmp_path) == 5
 
 
+@pytest.mark.timeout(180)
+def test_pause_and_versions(tmp_path: Path) -> None:
+    assert follow("pause-and-versions.md", tmp_path) == 7
+
+
+def test_cancel(tmp_path: Path) -> None:
+    assert follow("cancel.md", tmp_path) == 1
+
+
 def test_doctor(tmp_path: Path) -> None:
     assert follow("doctor.md", tmp_path) == 1
+
+
+@pytest.mark.timeout(300)
+def test_cost(tmp_path: Path) -> None:
+    assert follow("cost.md", tmp_path) == 2
+    subprocess.run([sys.executable, "tasks.py"], cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.timeout(300)
+def test_explain(tmp_path: Path) -> None:
+    assert follow("explain.md", tmp_path) == 2
+
+
+@pytest.mark.timeout(180)
+def test_deadlines(tmp_path: Path) -> None:
+    assert follow("deadlines.md", tmp_path) == 1
+    submits = [sys.executable, "-c", "import asyncio, submit; asyncio.run(submit.submit())"]
+    subprocess.run(submits, check=True, cwd=tmp_path, env={**os.environ, "MAINSPRING_STORE": "mainspring.db"})
+
+
+@pytest.mark.timeout(180)
+def test_calendars(tmp_path: Path) -> None:
+    assert follow("calendars.md", tmp_path) == 5
 
 
 @pytest.mark.postgres

@@ -140,7 +140,8 @@ def test_a_schedule_of_another_source_is_taken_over_only_when_asked(folder: Path
 
 async def test_what_declare_brings_in_is_what_the_plan_compares(folder: Path) -> None:
     """By the code itself, as ``up`` does it, and by way of the API: the same specs, so neither finds work to do."""
-    from mainspring.api.schemas.jobs import fields_of_spec, payload_of, spec_of
+    from mainspring.api.schemas.job_answers import fields_of_spec
+    from mainspring.api.schemas.jobs import payload_of, spec_of
 
     write(folder, more=MORE + '\napp.cron("H 3 * * *", name="x", dst_gap="skip", dst_fold="twice")(work)')
     app = import_module("plan_tasks").app

@@ -3,15 +3,19 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
+from mainspring.domain.dependencies import Dependencies, Rule
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import DAY, MILLISECOND, MINUTE, SECOND
 from mainspring.domain.job import JobState, NewJob, Overlap
+from mainspring.domain.limits import Breaker
 from mainspring.domain.run import (
     HeldRun,
+    NewRun,
     RunState,
     Settlement,
     Verdict,
@@ -21,14 +25,35 @@ from mainspring.domain.run import (
     settle_release,
     settle_success,
 )
+from mainspring.domain.unique import Unique
 from mainspring.ports.store import Want
-from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, after_each, every
+from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, after_each, every
 from tests.support.store_harness import Harness, MemoryHarness, ids
 
 READER = "walk"
 #: The labels of the workers, and what some runs require; nobody has the last.
 LABELS: list[tuple[str, ...]] = [(), ("gpu=a100",), ("gpu=a100", "region=eu")]
 REQUIRED: list[tuple[str, ...]] = [("gpu=a100",), ("region=eu",), ("gpu=a100", "region=eu"), ("gpu=h100",)]
+
+
+#: One gate each: who passes first where several must be passed at once is nobody's business. Nothing in time is nearer
+#: than half a minute to the whole minutes that pass.
+LIMITED: list[dict[str, Any]] = [
+    {},
+    {},
+    {"limits": (a_limit("one", 1),)},
+    {"limits": (a_limit("two", 2),)},
+    {"limits": (a_limit("rate", 2, 90 * SECOND),)},
+    {"breaker": Breaker(failures=2, within=210 * SECOND, pause=90 * SECOND)},
+]
+UNIQUE: list[Unique | None] = [
+    *[None] * 8,
+    Unique(key="u"),
+    Unique(key="u", otherwise="reject"),
+    Unique(key="u", otherwise="replace"),
+    Unique(key="u", otherwise="debounce"),
+    Unique(key="v", otherwise="debounce", period=210 * SECOND),
+]
 
 
 class Side:
@@ -70,7 +95,8 @@ class Side:
                     # Whether a release that ended in a cancel is charged makes no difference to anybody.
                     None if view.state is RunState.CANCELLED else view.attempt,
                     view.lost,
-                    view.reason if ended else "",
+                    # Of several parents it is nobody's business which one was to blame.
+                    view.reason.partition(" ")[0] if ended else "",
                     view.error if view.state is RunState.FAILED else None,
                     view.result,
                     view.started_at is not None if view.state is RunState.RUNNING else None,
@@ -78,6 +104,9 @@ class Side:
                     view.policy.requires,
                     # Sessions have their own numbers on each side.
                     view.target is not None,
+                    view.parents,
+                    view.rule,
+                    view.gate,
                 )
             )
         depths = [(depth.queue, depth.queued, depth.running) for depth in await store.depths()]
@@ -154,13 +183,14 @@ class Walk:
         [step] = self.random.choices([step for _, step in steps], [weight for weight, _ in steps])
         what = await step()
         for side in self.sides:
+            await side.harness.resolve()
             # So that what happens later is later, also by a clock that stands still.
             await side.harness.advance(MILLISECOND)
         await self.both(f"what is seen after: {what}", lambda side: side.seen(self.runs, self.jobs))
         await self.both(f"events of: {what}", lambda side: side.told())
 
     async def submit(self) -> str:
-        new = []
+        new: list[NewRun] = []
         for _ in range(self.random.randint(1, 4)):
             run = a_run(
                 policy=a_policy(
@@ -168,6 +198,7 @@ class Walk:
                     retries=self.random.randint(0, 2),
                     pause=MINUTE,
                     requires=self.random.choice([(), (), (), *REQUIRED]),
+                    **self.random.choice(LIMITED),
                 ),
                 queue=self.random.choice(["default", "other"]),
                 shard=self.random.randrange(8),
@@ -175,13 +206,22 @@ class Walk:
                 delay=self.random.choice([0, 0, MINUTE, 3 * MINUTE]),
                 start_within=self.random.choice([None, None, None, 90 * SECOND]),
                 deadline=self.random.choice([None, None, None, 150 * SECOND]),
+                unique=self.random.choice(UNIQUE),
             )
+            if run.unique is not None and any(one.unique and one.unique.key == run.unique.key for one in new):
+                # Whether what was made and put off in one step is told once or twice is nobody's business.
+                run = msgspec.structs.replace(run, unique=None)
+            if self.random.random() < 0.25:
+                # Of this batch, too.
+                others = [*self.runs[-20:], *(one.id for one in new)]
+                parents = dict.fromkeys(self.random.choices(others, k=self.random.randint(1, 3))) if others else ()
+                rule = self.random.choice(list(Rule))
+                after = Dependencies(parents=tuple(parents), rule=rule) if parents else None
+                run = msgspec.structs.replace(run, after=after)
             new.append(run)
         # For one worker alone, by its place.
         targets = {run.id: self.random.randrange(3) for run in new if self.random.random() < 0.15}
         known = [run for run in self.submitted if self.random.random() < 0.02]
-        self.submitted += [run.id for run in new]
-        self.runs += [run.id for run in new]
 
         async def act(side: Side) -> object:
             runs = [
@@ -190,7 +230,11 @@ class Walk:
             ]
             return await side.harness.submit(*runs, *(a_run(id=run) for run in known))
 
-        await self.both("submit", act)
+        answers = await self.both("submit", act)
+        assert isinstance(answers, list)
+        made = [answer.id for answer in answers[: len(new)] if answer.new]
+        self.submitted += made
+        self.runs += made
         return f"submit {[run.id[-4:] for run in new]}"
 
     async def claim(self) -> str:
@@ -340,6 +384,7 @@ class Walk:
                 await side.harness.advance(5 * MINUTE)
                 await side.harness.store.expire(1_000)
                 await side.harness.stage()
+                await side.harness.resolve()
             for worker in range(3):
                 await self.both("claim", partial(Side.claim, worker=worker, wants=wants))
             for side in self.sides:

@@ -146,6 +146,7 @@ async def test_dead_letters_are_grouped_by_kind_the_largest_first(harness: Harne
         last_at=last.finished_at,
         sample=third.id,
         error="ValueError: no 22",
+        trend=(*[0] * 23, 3),
     )
     assert [(group.task, group.count, group.sample) for group in groups[1:]] == [
         ("resize", 1, other_task.id),

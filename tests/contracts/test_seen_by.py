@@ -27,6 +27,11 @@ QUESTIONS: dict[str, Callable[[Reads, Belongings], Awaitable[Any]]] = {
     "attempts": lambda reads, of: reads.attempts(of.runs[3]),
     "jobs": lambda reads, of: reads.jobs([of.job]),
     "ledger": lambda reads, of: reads.ledger(of.job, of.now - DAY, of.now + DAY, 100),
+    "parents": lambda reads, of: reads.parents(of.runs[5]),
+    "parent_ids": lambda reads, of: reads.parent_ids(of.runs[5]),
+    "children": lambda reads, of: reads.children(of.runs[1], None, 10),
+    "usage": lambda reads, of: reads.usage(of.tenant, of.now - 2 * DAY, of.now + DAY, "task"),
+    "budgets": lambda reads, of: reads.budgets(of.tenant),
     "depths": lambda reads, of: reads.depths(of.tenant),
     "list_runs": lambda reads, of: reads.list_runs(_filter(of), None, 100),
     "count_runs": lambda reads, of: reads.count_runs(_filter(of), 100),
@@ -37,6 +42,8 @@ QUESTIONS: dict[str, Callable[[Reads, Belongings], Awaitable[Any]]] = {
     "log": lambda reads, of: reads.log(of.runs[2], 0, 100),
     "keys": lambda reads, of: reads.keys(of.tenant),
     "audit": lambda reads, of: reads.audit(of.tenant),
+    "calendars": lambda reads, of: reads.calendars(of.tenant),
+    "calendar_versions": lambda reads, of: reads.calendar_versions(of.tenant, "office"),
 }
 #: And whatever one sees without naming a tenant.
 WITHOUT_A_TENANT: dict[str, Callable[[Reads, Instant], Awaitable[Any]]] = {
@@ -51,9 +58,12 @@ WITHOUT_A_TENANT: dict[str, Callable[[Reads, Instant], Awaitable[Any]]] = {
     "count_runs by tag": lambda reads, now: reads.count_runs(RunFilter(tenant=None, tag="red"), 100),
     "list_jobs": lambda reads, now: reads.list_jobs(JobFilter(tenant=None), None, 100),
     "minutes": lambda reads, now: reads.minutes(None, now - DAY, now),
+    "usage": lambda reads, now: reads.usage(None, now - 2 * DAY, now + DAY, "task"),
+    "budgets": lambda reads, now: reads.budgets(None),
     "dead_groups": lambda reads, now: reads.dead_groups(RunFilter(tenant=None), 100),
     "keys": lambda reads, now: reads.keys(None),
     "audit": lambda reads, now: reads.audit(None),
+    "calendars": lambda reads, now: reads.calendars(None),
 }
 
 
@@ -75,7 +85,7 @@ async def test_a_tenant_sees_its_own_as_it_is(harness: Harness) -> None:
 
 async def test_of_another_tenant_it_sees_what_it_sees_of_nothing(harness: Harness) -> None:
     mine, theirs = await two_tenants(harness)
-    nothing = Belongings("nobody", tuple(an_id() for _ in range(5)), a_job_id(), mine.now)
+    nothing = Belongings("nobody", tuple(an_id() for _ in range(6)), a_job_id(), mine.now)
     seen = harness.store.seen_by(mine.tenant)
     for name, ask in QUESTIONS.items():
         assert await ask(seen, theirs) == await ask(harness.store, nothing), name

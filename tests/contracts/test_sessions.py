@@ -1,5 +1,7 @@
 """Sessions: proof of life, and the comparing of notes that finds claims whose answer was lost."""
 
+import pytest
+
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MINUTE, SECOND
 from mainspring.domain.run import RunState, Verdict, settle_success
@@ -18,6 +20,19 @@ async def test_a_session_may_say_more_about_itself(harness: Harness) -> None:
     new = NewSession(name="größe 🕰", kind="worker", ttl=MINUTE, version="1.2", datacenter="eu-1")
     session = await harness.store.open_session(new)
     assert (await harness.store.beat(session, MINUTE, [], [], 0)).alive
+
+
+@pytest.mark.api
+async def test_a_worker_says_which_priorities_it_takes(harness: Harness) -> None:
+    for priorities in ((), (1, 5)):
+        new = NewSession(
+            name="pools", kind="worker", ttl=MINUTE, queues=("q",), labels=("gpu=a",), priorities=priorities
+        )
+        session = await harness.store.open_session(new)
+        view = await harness.store.session(session)
+        assert view is not None
+        assert (view.queues, view.labels, view.priorities) == (("q",), ("gpu=a",), priorities)
+    assert {view.priorities for view in await harness.store.sessions("worker")} == {(), (1, 5)}
 
 
 async def test_a_process_that_restarts_under_its_old_name_does_not_own_what_the_old_one_ran(harness: Harness) -> None:

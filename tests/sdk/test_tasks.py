@@ -177,7 +177,7 @@ def test_what_cannot_be_a_task_is_refused_at_once(app: Mainspring) -> None:
         ({"priority": "2"}, "priority"),
         ({"queue": 5}, "queue"),
         ({"name": 5}, "task"),
-        ({"timeout": None}, "timeout"),
+        ({"timeout": "soon"}, "timeout"),
         ({"guarantee": "exactly-once"}, "guarantee"),
         ({"executor": "bogus"}, "executor"),
     ],

@@ -408,7 +408,9 @@ async def test_the_commit_of_a_handler_completes_its_run(site: Site) -> None:
     assert view.finished_at is not None
     assert view.finished_at > view.started_at
     assert await site.connection.fetchval("SELECT count(*) FROM mainspring.history") == 50
-    users = await site.connection.fetch("SELECT 1 FROM pg_stat_activity WHERE application_name = 'mainspring handler'")
+    users = await site.connection.fetch(
+        "SELECT FROM pg_stat_activity WHERE application_name = 'mainspring handler' AND datname = current_database()"
+    )
     assert 1 <= len(users) <= 5
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.jobs import Jobs
-from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.domain.errors import Invalid, NotFound, StoreUnavailable
 from mainspring.domain.ids import shard_for, shard_of
 from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
 from mainspring.domain.job import JobState
@@ -17,7 +18,7 @@ from mainspring.domain.run import NewRun, RunState
 from mainspring.ports.store import Accepted, PutOutcome, Want
 from mainspring.ports.wakeups import CANCELS, SCHEDULES, Bell, queue_topic
 from mainspring.testing.virtual_time import VirtualClock, run_virtual
-from tests.support.builders import a_job, a_run, a_worker, some_runs
+from tests.support.builders import a_job, a_run, a_worker, an_id, some_runs
 
 SHARDS = 16
 
@@ -254,5 +255,43 @@ def test_workers_are_told_when_something_that_runs_must_stop() -> None:
         await world.store.claim(session, 1, [Want("default", 1)])
         assert await world.jobs.cancel_runs([running.id]) == {running.id: RunState.CANCELLING}
         assert await rang(bell)
+
+    run_virtual(scenario())
+
+
+def test_parents_go_before_their_children_whatever_the_order_and_the_parts() -> None:
+    async def scenario() -> None:
+        world = World()
+        parents = some_runs(700)
+        children = [a_run(after=[parent]) for parent in parents]
+        accepted = await world.jobs.submit_many([*reversed(children), *parents])
+        assert len(world.store.batches) == 2
+        assert [answer.id for answer in accepted] == [run.id for run in [*reversed(children), *parents]]
+        assert [answer.state for answer in accepted] == [RunState.BLOCKED] * 700 + [RunState.QUEUED] * 700
+
+    run_virtual(scenario())
+
+
+def test_a_circle_over_several_parts_is_refused_and_nothing_is_made() -> None:
+    async def scenario() -> None:
+        world = World()
+        ids = [an_id() for _ in range(1_500)]
+        circle = [a_run(id=child, after=[a_run(id=parent)]) for child, parent in pairwise([*ids, ids[0]])]
+        with pytest.raises(Invalid, match="circle"):
+            await world.jobs.submit_many(circle)
+        assert world.store.batches == []
+
+    run_virtual(scenario())
+
+
+def test_one_whose_parent_is_not_there_does_not_take_its_neighbours_along() -> None:
+    async def scenario() -> None:
+        world = World()
+        orphan, others = a_run(after=[a_run()]), some_runs(5)
+        answers = await asyncio.gather(
+            *(world.jobs.submit(run) for run in [others[0], orphan, *others[1:]]), return_exceptions=True
+        )
+        assert isinstance(answers.pop(1), NotFound)
+        assert [isinstance(answer, Accepted) for answer in answers] == [True] * 5
 
     run_virtual(scenario())

@@ -6,6 +6,7 @@ from random import Random
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.reaper import Reaper
+from mainspring.domain.dependencies import Rule
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import HOUR, MINUTE, SECOND, Micros
 from mainspring.domain.run import LOST_AFTER, OVERDUE_GRACE, HeldRun, NewRun, Outcome, RunState, Verdict, settle_success
@@ -196,5 +197,19 @@ def test_reapers_that_start_together_do_not_stay_together() -> None:
         waits = {await world.reaper.tick() for _ in range(20)}
         assert len(waits) > 10
         assert all(SECOND // 2 < wait <= 1.25 * SECOND for wait in waits)
+
+    run_virtual(scenario())
+
+
+def test_a_large_family_is_told_within_a_second_or_two() -> None:
+    async def scenario() -> None:
+        world = World()
+        parent = a_run()
+        children = [a_run(after=[parent], rule=Rule.ALL_DONE, queue="children") for _ in range(1_200)]
+        await world.store.submit([parent, *children])
+        async with world.reaper:
+            await world.store.cancel([parent.id])
+            await world.clock.sleep(2 * SECOND)
+        assert set(await world.states(children)) == {RunState.QUEUED}
 
     run_virtual(scenario())

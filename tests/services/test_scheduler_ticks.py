@@ -8,6 +8,7 @@ from mainspring.control.scheduler.scheduler import LOOK_EVERY
 from mainspring.control.scheduler.store_time import StoreTime
 from mainspring.domain import plan
 from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.closings import Closings
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobSpec, JobState
 from mainspring.domain.schedule import CronSchedule
@@ -97,9 +98,9 @@ def test_a_herd_of_crons_was_planned_before_it_comes(monkeypatch: pytest.MonkeyP
         clock = VirtualClock()
         store = RemoteStore(clock)
 
-        def plan_job(job: Job, now: Instant) -> Fire:
+        def plan_job(job: Job, now: Instant, closings: Closings | None) -> Fire:
             planned_at.append(clock.now())
-            return plan.plan_job(job, now)
+            return plan.plan_job(job, now, closings)
 
         monkeypatch.setattr("mainspring.control.scheduler.planner.plan_job", plan_job)
         herd = a_spec(schedule=CronSchedule(expression="0 * * * * *"))
@@ -252,10 +253,10 @@ def test_a_job_that_cannot_be_planned_does_not_hold_up_the_others(monkeypatch: p
         store = RemoteStore(clock)
         broken, sound = await declared(store, [a_job(a_spec(schedule=every_second())) for _ in range(2)])
 
-        def plan_job(job: Job, now: Instant) -> Fire:
+        def plan_job(job: Job, now: Instant, closings: Closings | None) -> Fire:
             if job.id == broken.id:
                 raise LookupError("no such zone any more")
-            return plan.plan_job(job, now)
+            return plan.plan_job(job, now, closings)
 
         monkeypatch.setattr("mainspring.control.scheduler.planner.plan_job", plan_job)
         async with Node(store):

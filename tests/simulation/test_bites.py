@@ -3,31 +3,29 @@
 Nothing of this can be switched in the product: each safeguard is cut out of the store, or of the world, right here.
 """
 
-from collections.abc import Callable, Collection
-from typing import Any, TypeAlias
+from collections.abc import Collection
 
 import msgspec
 import pytest
 
+from mainspring.adapters.store.memory.families import Families
+from mainspring.adapters.store.memory.limiters import Limiters
 from mainspring.adapters.store.memory.rows import JobRow, RunRow
 from mainspring.adapters.store.memory.tables import gate_of_tick
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Tick
+from mainspring.domain.limits import Ending, Gate
 from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement, Verdict
-from mainspring.ports.store import Beat, Fired
+from mainspring.ports.store import Beat
 from mainspring.worker.worker import Worker
+from tests.support.simulation.biting import SEEDS, MakeStore, bites, complains
 from tests.support.simulation.clock import StoreClock
 from tests.support.simulation.history import History
-from tests.support.simulation.invariants import violations
-from tests.support.simulation.scenario import Chaos, Scenario, draw
+from tests.support.simulation.scenario import Chaos, draw
 from tests.support.simulation.store import RecordedStore, RecordingTables
-from tests.support.simulation.world import simulate
 
 pytestmark = pytest.mark.simulation
-
-SEEDS = range(30)
-MakeStore: TypeAlias = Callable[[StoreClock, int, History], RecordedStore]
 
 
 class WithoutFences(RecordedStore):
@@ -64,7 +62,7 @@ class WithoutReaping(RecordedStore):
 class WithoutTickKey(RecordedStore):
     """Neither is a tick recorded once, nor does anybody look whether the job has changed since it was planned."""
 
-    def _fire(self, owner: SessionId, fire: Fire) -> Fired:
+    def _fire(self, owner: SessionId, fire: Fire) -> list[RunRow] | None:
         row = self.tables.jobs[fire.job.id]
         return super()._fire(owner, msgspec.structs.replace(fire, job=msgspec.structs.replace(fire.job, rev=row.rev)))
 
@@ -135,12 +133,51 @@ class WithoutLookingAtOtherLines(RecordedStore):
 class WithoutTheStoresClock(RecordedStore):
     """A fire is believed that its ticks are due."""
 
-    def _fire(self, owner: SessionId, fire: Fire) -> Fired:
+    def _fire(self, owner: SessionId, fire: Fire) -> list[RunRow] | None:
         now, latest = self.tables.now, max((tick.scheduled_at for tick in fire.ticks), default=0)
         self.tables.now = max(now, latest)
         fired = super()._fire(owner, fire)
         self.tables.now = now
         return fired
+
+
+class WideLimiters(Limiters):
+    def _held_up_at(self, run: RunRow, now: Instant) -> Gate | None:
+        return None
+
+
+class WithoutRoom(RecordedStore):
+    """Whoever comes to its gates passes."""
+
+    def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
+        super().__init__(clock, shards, history)
+        self.tables.limiters = WideLimiters(self.tables.runs)
+
+
+class KeepingTables(RecordingTables):
+    def _leave_limits(self, run: RunRow, ending: Ending) -> None:
+        if run.state is not RunState.QUEUED:
+            super()._leave_limits(run, ending)
+
+
+class WithoutGivingBack(RecordedStore):
+    """What is cancelled or expires while it is queued does not leave its gates; the sweeper has to find out."""
+
+    def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
+        super().__init__(clock, shards, history)
+        self.tables = self._tables = KeepingTables(clock, shards)
+
+
+class SilentFamilies(Families):
+    def has_ended(self, run: RunRow) -> None: ...
+
+
+class WithoutTellingChildren(RecordedStore):
+    """The end of a run is not told to those who wait for it; the sweeper has to find them."""
+
+    def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
+        super().__init__(clock, shards, history)
+        self.tables.families = SilentFamilies()
 
 
 @pytest.mark.parametrize(
@@ -154,34 +191,28 @@ class WithoutTheStoresClock(RecordedStore):
         pytest.param(WithoutLookingAtCancels, "cancels_hold", id="a look at the cancel on every move"),
         pytest.param(WithoutLettingGo, "the_sweeper_finds_nothing", id="letting the next one go"),
         pytest.param(WithoutDroppedTicks, "ticks are missing", id="the record of ticks that were due"),
+        pytest.param(WithoutRoom, "no_more_of_a_key_than_may", id="limits at a time"),
+        pytest.param(WithoutRoom, "no_more_starts_in_a_period", id="limits per period"),
+        pytest.param(WithoutRoom, "only_one_goes_ahead", id="breakers"),
+        pytest.param(WithoutGivingBack, "the_sweeper_finds_nothing", id="giving back what was not used"),
+        pytest.param(WithoutTellingChildren, "the_sweeper_finds_nothing", id="telling children"),
     ],
 )
 def test_seeds_fail_without(store: MakeStore, complaint: str) -> None:
-    assert any(_bites(seed, store, complaint) for seed in SEEDS)
+    assert any(bites(seed, store, complaint) for seed in SEEDS)
 
 
 def test_seeds_fail_without_a_look_at_other_lines() -> None:
-    assert any(_bites(seed, WithoutLookingAtOtherLines, "does not wait for", meddling=4.0) for seed in SEEDS)
+    assert any(bites(seed, WithoutLookingAtOtherLines, "does not wait for", meddling=4.0) for seed in SEEDS)
 
 
 def test_seeds_fail_without_a_look_at_the_stores_clock_at_a_fire() -> None:
     unsteady = Chaos(every=SECOND, step_store_clock=1)
-    assert any(_bites(seed, WithoutTheStoresClock, "before their time", chaos=unsteady) for seed in SEEDS)
+    assert any(bites(seed, WithoutTheStoresClock, "before their time", chaos=unsteady) for seed in SEEDS)
 
 
 def test_seeds_fail_without_self_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "lease_over", lambda *_: None)
     lonely = Chaos(every=SECOND, cut_off=1)
     scenarios = (msgspec.structs.replace(draw(seed), ending=20 * SECOND, chaos=lonely) for seed in SEEDS)
-    assert any(_complains(scenario, RecordedStore, "nothing_runs_twice_at_once") for scenario in scenarios)
-
-
-def _bites(seed: int, store: MakeStore, complaint: str, **changes: Any) -> bool:
-    """Whether this seed complains, and would not if nothing were cut out."""
-    # What never ends need not be watched for long.
-    scenario = msgspec.structs.replace(draw(seed), ending=20 * SECOND, **changes)
-    return _complains(scenario, store, complaint) and not _complains(scenario, RecordedStore, complaint)
-
-
-def _complains(scenario: Scenario, store: MakeStore, complaint: str) -> bool:
-    return any(complaint in sentence for sentence in violations(simulate(scenario, store)))
+    assert any(complains(scenario, RecordedStore, "nothing_runs_twice_at_once") for scenario in scenarios)

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from mainspring.domain.instant import HOUR
+from mainspring.domain.instant import HOUR, Instant
 from mainspring.domain.job import JobState
 from tests.support.simulation.examples import Breaks, a_good_history, a_job, fires
-from tests.support.simulation.history import History
+from tests.support.simulation.history import History, JobChange, Step
 
 pytestmark = pytest.mark.simulation
 
@@ -48,12 +48,26 @@ def a_tick_is_fired_by_whoever_ends_the_schedule(history: History) -> None:
     step.jobs[0].after.state = JobState.CANCELLED
 
 
-@breaks("but decided")
+@breaks("was in a pause, but decided")
 def a_paused_job_runs(history: History) -> None:
+    _paused(history, resume_at=None)
+
+
+@breaks("was in no pause, but decided")
+def a_tick_is_paused_after_the_pause(history: History) -> None:
     step = fires(history, "cron")[1]
-    before = step.jobs[0].before
-    assert before is not None
-    before.state = JobState.PAUSED
+    _paused(history, resume_at=step.ticks[0].scheduled_at)
+    step.ticks[0] = msgspec.structs.replace(step.ticks[0], decision="skipped", reason="paused", run_id=None)
+
+
+def _paused(history: History, resume_at: Instant | None) -> None:
+    """Somebody has paused the job after its first tick."""
+    first, second = fires(history, "cron")[:2]
+    [row] = [change.after for change in first.jobs if change.after.id == first.ticks[0].job_id]
+    paused = msgspec.structs.replace(row, state=JobState.PAUSED, resume_at=resume_at)
+    pause = Step(order=0, at=first.at + 1, process="", operation="set_jobs_state", sent=first.at)
+    pause.jobs.append(JobChange(row, paused))
+    history.steps.insert(history.steps.index(second), pause)
 
 
 @breaks("decided [")

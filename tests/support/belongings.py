@@ -3,6 +3,8 @@
 import msgspec
 
 from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
+from mainspring.domain.budget import Budget
+from mainspring.domain.calendar import CalendarSpec
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import DAY, HOUR, MINUTE, Instant
 from mainspring.domain.run import About, Idempotency
@@ -16,7 +18,7 @@ class Belongings(msgspec.Struct, frozen=True):
     """What a tenant has; the tenant of nobody has ids that are nowhere."""
 
     tenant: str
-    #: Waiting, queued, running (with a log), failed (with an attempt), succeeded.
+    #: Waiting, queued, running (with a log), failed (with an attempt), succeeded, a child of the queued one.
     runs: tuple[RunId, ...]
     job: JobId
     now: Instant = 0
@@ -39,13 +41,17 @@ async def belongings(harness: Harness, tenant: str) -> Belongings:
     await harness.succeed(held[2])
     waiting = a_run(tenant=tenant, delay=30 * DAY, about=about)
     queued = a_run(tenant=tenant, about=about, idempotency=Idempotency("once", b"body"))
-    await harness.submit(waiting, queued)
+    child = a_run(tenant=tenant, about=about, after=[queued])
+    await harness.submit(waiting, queued, child)
+    await store.put_budget(Budget(tenant=tenant, name="all", unit="attempts", limit=100), author)
     job = await harness.put(a_job(a_spec(name="report", schedule=every(MINUTE)), tenant=tenant, author="ada"))
     await harness.put(a_job(a_spec(name="report", schedule=every(HOUR)), tenant=tenant, author="ada"))
     key = ApiKey(id=f"key{tenant}", tenant=tenant, name="key", role=Role.VIEWER, secret_hash=b"x" * 32, made_by="ada")
     await store.put_key(key, author)
+    await store.put_budget(Budget(tenant=tenant, name="budget", unit="tokens", limit=5.0), author)
+    await store.put_calendar(tenant, "office", CalendarSpec(closed_days=("sun",)), author)
     await store.pause(Pause(tenant=tenant, queue="slow"), Author("ada", tenant, "too slow"))
-    return Belongings(tenant, (waiting.id, queued.id, running.id, failed.id, succeeded.id), job.id)
+    return Belongings(tenant, (waiting.id, queued.id, running.id, failed.id, succeeded.id, child.id), job.id)
 
 
 async def two_tenants(harness: Harness) -> tuple[Belongings, Belongings]:

@@ -1,17 +1,22 @@
 """Small makers of values: a test names what it is about, the rest is ordinary."""
 
 import time
+from collections.abc import Iterable
 from itertools import count
 from random import Random
 
 from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.dependencies import Dependencies, Rule
 from mainspring.domain.ids import IdMaker, JobId, RunId, SessionId
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobSpec, JobState, NewJob, Overlap, Tick, tick_run_id
+from mainspring.domain.limits import Breaker, Limit
 from mainspring.domain.rank import DEFAULT_PRIORITY
 from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.run import DEFAULT_POLICY, About, HeldRun, Idempotency, JobRef, NewRun, RunPolicy
 from mainspring.domain.schedule import CronSchedule, Interval
+from mainspring.domain.slo import Slo
+from mainspring.domain.unique import Unique
 from mainspring.ports.store import NewSession
 
 _ids = IdMaker(Random())
@@ -35,6 +40,9 @@ def a_policy(
     timeout: Micros = 60 * MINUTE,
     at_most_once: bool = False,
     requires: tuple[str, ...] = (),
+    limits: tuple[Limit, ...] = (),
+    breaker: Breaker | None = None,
+    weight: int = 1,
 ) -> RunPolicy:
     return RunPolicy(
         retry=RetryPolicy(max_retries=retries, backoff="fixed", first_delay=pause),
@@ -42,7 +50,14 @@ def a_policy(
         guarantee="at-most-once" if at_most_once else "at-least-once",
         ordering_key=key,
         requires=requires,
+        limits=limits,
+        breaker=breaker,
+        weight=weight,
     )
+
+
+def a_limit(key: str = "customer", most: int = 1, per: Micros | None = None) -> Limit:
+    return Limit(key=key, most=most, per=per)
 
 
 def a_run(
@@ -67,9 +82,16 @@ def a_run(
     author: str = "",
     requires: tuple[str, ...] = (),
     target: SessionId | None = None,
+    limits: tuple[Limit, ...] = (),
+    breaker: Breaker | None = None,
+    after: Iterable[NewRun | HeldRun] = (),
+    rule: Rule = Rule.ALL_SUCCEEDED,
+    unique: Unique | None = None,
 ) -> NewRun:
     if policy is None:
-        policy = a_policy(key=key, requires=requires) if key or requires else DEFAULT_POLICY
+        special = key or requires or limits or breaker is not None
+        policy = a_policy(key=key, requires=requires, limits=limits, breaker=breaker) if special else DEFAULT_POLICY
+    parents = tuple(parent.id for parent in after)
     return NewRun(
         id=an_id(shard) if id is None else id,
         task=task,
@@ -88,6 +110,8 @@ def a_run(
         idempotency=idempotency,
         author=author,
         target=target,
+        after=Dependencies(parents=parents, rule=rule) if parents else None,
+        unique=unique,
     )
 
 
@@ -120,6 +144,7 @@ def a_spec(
     deadline: Micros | None = None,
     owner: str = "",
     tags: tuple[str, ...] = (),
+    slo: Slo | None = None,
 ) -> JobSpec:
     return JobSpec(
         name=f"job-{next(_names)}" if name is None else name,
@@ -134,6 +159,7 @@ def a_spec(
         deadline=deadline,
         owner=owner,
         tags=tags,
+        slo=slo,
     )
 
 

@@ -1,6 +1,7 @@
 """The Python of a page, as the files that a reader would make of it."""
 
 import re
+import sys
 from pathlib import Path
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -19,4 +20,6 @@ def write_blocks(page: Path, folder: Path) -> list[Path]:
         files.setdefault(file, []).append(block)
     for path, blocks in files.items():
         path.write_text("\n\n".join(blocks))
+        # Another page may have had a file of this name.
+        sys.modules.pop(path.stem, None)
     return list(files)

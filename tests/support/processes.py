@@ -6,9 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import httpx2
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +49,18 @@ class Processes:
                 process.kill()
         for process in self._started:
             await asyncio.to_thread(process.wait)
+
+
+async def until_ready(client: httpx2.AsyncClient, process: "subprocess.Popen[bytes]", processes: Processes) -> None:
+    """Wait for an API, as long as a busy machine may take."""
+    until = time.monotonic() + 100
+    while True:
+        with suppress(httpx2.TransportError):
+            if (await client.get("/readyz")).status_code == 200:
+                return
+        assert time.monotonic() < until, processes.logs()
+        assert process.poll() is None, processes.logs()
+        await asyncio.sleep(0.05)
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:

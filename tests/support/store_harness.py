@@ -32,11 +32,15 @@ from mainspring.domain.run import (
 from mainspring.ports.access import Access
 from mainspring.ports.catalog import Catalog, Reports
 from mainspring.ports.coordination import Coordinator
+from mainspring.ports.dead_letters import DeadLetters
+from mainspring.ports.explaining import Explaining
 from mainspring.ports.operations import Operations
 from mainspring.ports.store import Accepted, EventBatch, Fired, Retention, Staged, Store, Want
+from mainspring.ports.usage import Budgeting
 from tests.conftest import as_administrator
 from tests.support.builders import a_worker
 from tests.support.clock import ManualClock
+from tests.support.sqlite_template import copy_empty_store
 
 #: As a newer program might have written them.
 UNKNOWN_POLICY = '{"guarantee":"exactly-once"}'
@@ -49,7 +53,9 @@ SHARDS = 8
 SERVE_THE_API = frozenset({"memory", "sqlite", "postgres"})
 
 
-class CoordinatedStore(Store, Coordinator, Catalog, Reports, Access, Operations, Protocol):
+class CoordinatedStore(
+    Store, Coordinator, Catalog, Explaining, Budgeting, Reports, Access, Operations, DeadLetters, Protocol
+):
     """What every adapter of the store also is."""
 
 
@@ -160,6 +166,13 @@ class Harness(ABC):
     async def stage(self, limit: int = 1_000) -> Staged:
         return await self.store.stage(await self.owner(), self.all_shards, limit)
 
+    async def resolve(self, limit: int = 1_000) -> int:
+        """What schedulers and housekeepers do: decide children until nothing is left. How many were decided."""
+        decided = 0
+        while found := await self.store.resolve(limit):
+            decided += found
+        return decided
+
     async def put(self, job: NewJob) -> Job:
         [put] = await self.store.put_jobs([job])
         return put.job
@@ -222,6 +235,10 @@ class SqliteHarness(ClockedHarness):
         self._path = path
         self.store = SqliteStore(path, self.clock, shards=SHARDS)
 
+    async def open(self) -> None:
+        await copy_empty_store(self._path, SHARDS)
+        await super().open()
+
     async def spoil_policy(self, run: RunId) -> None:
         self._write("UPDATE body SET policy = ? WHERE id = (SELECT body FROM run WHERE id = ?)", UNKNOWN_POLICY, run)
 
@@ -272,7 +289,9 @@ class PostgresHarness(Harness):
             await connection.execute(f"""
                 SET search_path TO {harness._schema};
                 CREATE TABLE test_clock (offset_us bigint NOT NULL);
+                GRANT SELECT ON test_clock TO PUBLIC;
                 INSERT INTO test_clock VALUES (0);
+                GRANT SELECT ON test_clock TO PUBLIC;
                 CREATE OR REPLACE FUNCTION now_us() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS $$
                     SELECT (extract(epoch FROM now()) * 1000000)::bigint
                            + (SELECT offset_us FROM {harness._schema}.test_clock)

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from mainspring import GiveUp, Retry
 from mainspring.domain.run import HeldRun
 from mainspring.worker.executors.interruption import Interrupted
 from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
@@ -89,10 +90,39 @@ def raise_oddly(arguments: Arguments) -> None:
     raise next(kind for kind in kinds if kind.__name__ == arguments["kind"])("by a handler")
 
 
+def give_a_verdict(arguments: Arguments) -> None:
+    match arguments["verdict"]:
+        case "later":
+            raise Retry(after="5m")
+        case "never":
+            raise GiveUp("bad address")
+        case _:
+            raise ConnectionResetError("by a handler")
+
+
 def leave_a_grandchild(arguments: Arguments) -> None:
     grandchild = subprocess.Popen(["sleep", "1000"])
     _note(arguments, f"{os.getpid()} {grandchild.pid}")
     time.sleep(1_000)
+
+
+def run_what_escapes(arguments: Arguments) -> None:
+    """A program that ignores TERM and leaves others behind in sessions of their own, whose parents have ended."""
+    escape = "setsid sh -c 'setsid sh -c \"trap : TERM; exec sleep 1000\" & exit' & trap '' TERM"
+    subprocess.run(
+        ["sh", "-c", f'{escape}; (setsid sleep 1000 &); sleep 0.2; echo began > "$0"; sleep 1000', arguments["note"]]
+    )
+
+
+def wait_for_a_program(arguments: Arguments) -> None:
+    """Waits inside C for one that says goodbye when it is asked to end."""
+    program = 'trap \'echo asked > "$0"; exit\' TERM; echo began > "$0.began"; while :; do sleep 0.05; done'
+    started = subprocess.Popen(["sh", "-c", program, arguments["note"]])
+    try:
+        started.wait()
+    except Interrupted:
+        started.wait(10)
+        raise
 
 
 def spin(arguments: Arguments) -> None:
@@ -134,13 +164,17 @@ class Application:
             big,
             fail,
             raise_oddly,
+            give_a_verdict,
             leave_a_grandchild,
+            run_what_escapes,
+            wait_for_a_program,
             spin,
         ]
         handlers: dict[str, Handler] = {function.__name__: _handler(function) for function in functions}
         handlers["process_sleep"] = _handler(sleep, "process")
         handlers["thread_sleep"] = _handler(sleep, "thread")
         handlers["thread_raise_oddly"] = _handler(raise_oddly, "thread")
+        handlers["thread_give_a_verdict"] = _handler(give_a_verdict, "thread")
         handlers["async_identify"] = AsyncHandler("async_identify", async_identify)
         handlers["async_exit"] = AsyncHandler("async_exit", async_exit)
         return handlers

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx2
 import pytest
 
-from tests.support.processes import Processes, kill
+from tests.support.processes import Processes, kill, until_ready
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120), pytest.mark.xdist_group("system")]
 
@@ -49,14 +49,7 @@ async def an_api(
     """A process that answers, and somebody to ask it."""
     process = processes.start(command, "--port", str(port))
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
-        until = time.monotonic() + 30
-        while True:
-            with suppress(httpx2.TransportError):
-                if (await client.get("/readyz")).status_code == 200:
-                    break
-            assert time.monotonic() < until, processes.logs()
-            assert process.poll() is None, processes.logs()
-            await asyncio.sleep(0.05)
+        await until_ready(client, process, processes)
         yield process, client
 
 

@@ -17,10 +17,12 @@ import pytest
 
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.bootstrap import Node, Role
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.run import HeldRun, NewRun, Outcome, RunPolicy, RunState
 from mainspring.settings import load
 from mainspring.worker.handler import AsyncHandler
+from mainspring.worker.marks import marked
 from mainspring.worker.settings import ChildSettings, WorkerSettings
 from tests.support import submitting_tasks
 from tests.support.builders import a_policy, a_run
@@ -146,6 +148,21 @@ async def test_whatever_a_sync_task_raises_is_its_failure(task: str) -> None:
             assert view.error.splitlines()[-1].endswith(f"{kind}: by a handler")
 
 
+@pytest.mark.parametrize("task", ["give_a_verdict", "thread_give_a_verdict"])
+async def test_what_a_sync_task_says_of_its_failure_is_heard(task: str) -> None:
+    patient = RunPolicy(retry=RetryPolicy(backoff="fixed", first_delay=HOUR, never_on=("ConnectionError",)))
+    verdicts = {"later": "scheduled ", "never": "failed gave up", "reset": "failed not retried"}
+    async with a_worker() as bench:
+        runs = await bench.submit(*[call(task, policy=patient, verdict=verdict) for verdict in verdicts])
+        found = {}
+        for verdict, run in zip(verdicts, runs, strict=True):
+            view = await bench.until(run, RunState.SCHEDULED, RunState.FAILED)
+            found[verdict] = f"{view.state} {view.reason}"
+            if verdict == "later":
+                assert view.due - view.created_at < 6 * MINUTE
+        assert found == verdicts
+
+
 async def test_a_result_that_is_too_large_is_a_failure_that_says_so() -> None:
     async with a_worker() as bench:
         (run,) = await bench.submit(call("big"))
@@ -163,6 +180,15 @@ async def test_an_application_that_cannot_be_loaded_in_a_child_fails_the_attempt
         assert view.error is not None
         assert view.error.splitlines()[-1] == "ImportError: no database driver here"
         assert "tests.support.broken_tasks:app could not be loaded" in view.error
+
+
+async def test_a_child_that_starts_late_costs_nobody_an_attempt() -> None:
+    async with a_worker(children=ChildSettings(start_timeout=1)) as bench:
+        (run,) = await bench.submit(call("identify"))
+        while not (tries := await bench.memory.attempts(run)):
+            await asyncio.sleep(0.01)
+        assert tries[0].outcome is Outcome.RELEASED
+        assert "did not start within" in tries[0].reason
 
 
 async def test_cpu_bound_tasks_have_a_process_each() -> None:
@@ -241,6 +267,17 @@ async def test_a_timeout_kills_what_cannot_be_interrupted_and_spares_its_neighbo
         assert attempt.outcome is Outcome.RELEASED
 
 
+async def test_a_deadline_kills_the_attempt_that_runs_and_ends_the_run_for_good(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    async with a_worker() as bench:
+        run = msgspec.structs.replace(call("hang", policy=a_policy(retries=3), note=note), deadline=SECOND)
+        (hung,) = await bench.submit(run)
+        pid = int(await written(note))
+        view = await bench.until(hung)
+        assert not alive(pid), "it was settled before its process was dead"
+        assert (view.state, view.reason, view.attempt) == (RunState.FAILED, "deadline", 1)
+
+
 async def test_a_cancel_kills_what_cannot_be_interrupted_with_everything_it_started(tmp_path: Path) -> None:
     note = tmp_path / "note"
     async with a_worker() as bench:
@@ -252,6 +289,41 @@ async def test_a_cancel_kills_what_cannot_be_interrupted_with_everything_it_star
         assert (await bench.until(run)).state is RunState.CANCELLED
         assert not alive(child)
         assert await gone(grandchild)
+
+
+def mark_of(child: int) -> bytes:
+    words = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+    return next(word for word in words if word.startswith(b"MAINSPRING_CHILD="))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("way", ["cancel", "timeout"])
+async def test_nothing_that_a_stopped_task_has_started_is_left_wherever_it_has_gone(way: str, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    async with a_worker() as bench:
+        policy = a_policy(retries=0, timeout=2 * SECOND if way == "timeout" else 60 * SECOND)
+        (run,) = await bench.submit(call("run_what_escapes", policy=policy, note=note))
+        await written(note)
+        [child] = bench.worker.processes
+        mark = mark_of(child)
+        assert len(marked([mark])) > 3
+        if way == "cancel":
+            await bench.memory.cancel([run])
+            bench.wakeups.ring(["cancels"])
+        view = await bench.until(run)
+        assert view.state is (RunState.CANCELLED if way == "cancel" else RunState.FAILED)
+        assert marked([mark]) == []
+
+
+async def test_what_a_task_has_started_is_asked_to_end_before_it_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    async with a_worker() as bench:
+        (run,) = await bench.submit(call("wait_for_a_program", note=note))
+        await written(tmp_path / "note.began")
+        await bench.memory.cancel([run])
+        bench.wakeups.ring(["cancels"])
+        assert (await bench.until(run)).state is RunState.CANCELLED
+    assert await written(note) == "asked\n"
 
 
 async def test_what_outlasts_the_grace_period_is_killed_and_given_back_uncharged(tmp_path: Path) -> None:

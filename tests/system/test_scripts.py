@@ -5,28 +5,25 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
 from mainspring.bootstrap import Engine
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros, parse_instant
 from mainspring.domain.run import MAX_ERROR, MAX_RESULT, JobRef, NewRun, RunState, RunView
-from mainspring.ports.egress import Egress
 from mainspring.settings import Settings
 from mainspring.worker.attempt import Stop
 from mainspring.worker.builtin.tasks import BuiltinTasks
-from mainspring.worker.settings import WorkerSettings
 from tests.support.builders import a_policy, a_run, an_id
+from tests.support.builtin_worker import no_egress, working
 from tests.support.processes import Processes, kill
-from tests.support.worker_kit import Bench, Tasks
+from tests.support.worker_kit import Bench
 
 pytestmark = pytest.mark.system
 
@@ -42,13 +39,13 @@ print(json.dumps({
 }))
 """
 
-#: Starts a child that shares nothing with it but the group, says who they are, and neither listens to SIGTERM.
+#: Starts a child that shares nothing with it, not even the session, says who they are, and does not listen to SIGTERM.
 STUBBORN = """
 import os, signal, subprocess
 print("so far", flush=True)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 null = subprocess.DEVNULL
-child = subprocess.Popen(["sleep", "300"], stdin=null, stdout=null, stderr=null)
+child = subprocess.Popen(["sleep", "300"], stdin=null, stdout=null, stderr=null, start_new_session=True)
 with open("pids.tmp", "w") as note:
     note.write(f"{os.getpid()} {child.pid}")
 os.rename("pids.tmp", "pids")
@@ -69,22 +66,10 @@ def call(timeout: Micros = 60 * SECOND, retries: int = 0, **payload: object) -> 
     return a_run(task="shell", payload=msgspec.json.encode(payload), policy=policy)
 
 
-@asynccontextmanager
-async def a_worker(
+def a_worker(
     folder: Path | None, *, commands: bool = False, grace: Micros = 300 * MILLISECOND
-) -> AsyncIterator[Bench]:
-    tasks = BuiltinTasks(scripts=folder, commands=commands, grace=grace)
-    bench = Bench(SystemClock(), Tasks(tasks.handlers(_no_egress)), WorkerSettings(kill_grace=5 * SECOND))
-    await bench.worker.start()
-    try:
-        yield bench
-    finally:
-        bench.worker.stop_now()
-        await bench.worker.left()
-
-
-def _no_egress() -> Egress:
-    raise AssertionError("nothing is called here")
+) -> AbstractAsyncContextManager[Bench]:
+    return working(BuiltinTasks(scripts=folder, commands=commands, grace=grace))
 
 
 async def done(bench: Bench, run: NewRun) -> RunView:
@@ -278,7 +263,7 @@ async def test_links_out_folders_and_absent_files_are_refused(tmp_path: Path) ->
     [
         ({}, "either a script or a command"),
         ({"script": "a.sh", "command": ["ls"]}, "either a script or a command"),
-        ({"script": "a.sh", "shell": "rm"}, "unknown field `shell`"),
+        ({"script": "a.sh", "shell": "rm"}, r"payload\.shell: is no field of this"),
         ({"script": "a.sh", "params": "days"}, r"payload\.params"),
         ({"script": "a.sh", "params": [1]}, r"payload\.params"),
         ({"script": "a.sh", "params": {"a b": 1}}, "cannot be a name of an option"),
@@ -296,7 +281,7 @@ def test_a_bad_payload_is_refused_beforehand(tmp_path: Path, payload: dict[str, 
 def test_without_a_folder_there_is_no_such_task_and_the_reason_is_told() -> None:
     off = BuiltinTasks()
     assert off.names == ["http"]
-    assert "shell" not in off.handlers(_no_egress)
+    assert "shell" not in off.handlers(no_egress)
     with pytest.raises(Invalid, match=r"running scripts is off here \(set tasks\.scripts"):
         off.check("shell", b'{"script":"cleanup.py","params":{"days":30}}')
 

@@ -36,6 +36,17 @@ def crunch(order: Order) -> Order:
 async def weekly() -> None: ...
 
 
+async def closes() -> None:
+    await app.pause("weekly", reason="the bank is closed", until=datetime(2030, 1, 1, tzinfo=UTC))
+    await app.resume("weekly")
+    await app.pause_queue("mail", reason="the provider is down")
+    await app.resume_queue("mail")
+    app.pause_sync("weekly")
+    app.resume_sync("weekly")
+    app.pause_queue_sync("mail")
+    app.resume_queue_sync("mail")
+
+
 @app.every("10m", mode="fixed_delay")
 @app.task(name="tidy", aliases=["clean"])
 def tidy(context: Context, deep: bool = False) -> int:

@@ -1,5 +1,7 @@
 """What happens to ticks that were missed."""
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,5 +122,30 @@ def test_what_cannot_be_meant_is_refused(policy: CatchUp) -> None:
         policy.check()
 
 
+@pytest.mark.parametrize("mode", ["none", "latest"])
+@pytest.mark.parametrize(("said", "field"), [({"cap": 4}, "cap"), ({"pace": 1}, "pace"), ({"max_age": 1}, "maxAge")])
+def test_what_would_be_ignored_is_refused_where_it_is_said(
+    mode: Literal["none", "latest"], said: dict[str, int], field: str
+) -> None:
+    policy = CatchUp(mode=mode, grace=MINUTE, **said)
+    policy.check()
+    with pytest.raises(Invalid, match=f"does not go with mode {mode}") as refused:
+        policy.check_meant()
+    assert refused.value.field == f"catchUp.{field}"
+    assert policy.effective() == CatchUp(mode=mode, grace=MINUTE)
+    policy.effective().check_meant()
+    CatchUp(mode="all", **said).check_meant()
+
+
 def test_the_ordinary_is_taken() -> None:
+    CatchUp().check_meant()
     CatchUp().check()
+
+
+def test_the_grace_is_outside_the_cap() -> None:
+    """As the reference tells it: every 4 s, nothing for 83 s."""
+    ticks = [NOW - 83 * SECOND + number * 4 * SECOND + 3 * SECOND for number in range(21)]
+    decided = decide(CatchUp(mode="all", cap=4), ticks, NOW)
+    assert sum(one.not_before is not None for one in decided) == 4 + 16
+    strict = decide(CatchUp(mode="all", cap=4, grace=0), ticks[:-1], NOW)
+    assert sum(one.not_before is not None for one in strict) == 4

@@ -6,17 +6,20 @@ import pytest
 
 from mainspring.adapters.store.memory import MemoryStore, catalog
 from mainspring.adapters.store.memory.tables import Tables
+from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.domain.job import JobState
+from mainspring.domain.limits import Breaker
 from mainspring.domain.plan import plan
-from mainspring.domain.run import RunState
+from mainspring.domain.run import RunState, settle_success
 from mainspring.ports.access import Access
 from mainspring.ports.catalog import Catalog, Reports, RunFilter
 from mainspring.ports.coordination import Coordinator
 from mainspring.ports.operations import Operations
 from mainspring.ports.store import Store, Want
-from tests.support.builders import a_job, a_run, a_spec, a_worker, after_each, some_runs
+from mainspring.ports.wakeups import queue_topic
+from tests.support.builders import a_job, a_limit, a_run, a_spec, a_worker, after_each, some_runs
 from tests.support.clock import ManualClock
 
 
@@ -148,3 +151,60 @@ async def test_a_manual_clock_wakes_sleepers_in_the_order_of_time(clock: ManualC
         assert sorted(woken) == [0, 1, 2]
         clock.advance(SECOND)
     assert woken[-1] == 3
+
+
+def a_memory_store(wakeups: LocalWakeups | None = None) -> MemoryStore:
+    return MemoryStore(ManualClock(1_000_000_000), shards=1, wakeups=wakeups)
+
+
+async def test_the_sweep_counts_anew_who_is_inside_of_a_gate() -> None:
+    store = a_memory_store()
+    first, second = a_run(limits=(a_limit(),)), a_run(limits=(a_limit(),))
+    await store.submit([first, second])
+    [limiter] = store._tables.limiters.gates.values()
+    # As if somebody had forgotten to let it leave.
+    store._tables.runs[first.id].inside = False
+    await store.cancel([first.id])
+    assert (await store.runs([second.id]))[0].state is RunState.BLOCKED  # type: ignore[union-attr]
+    assert await store.sweep(100) == 2
+    assert (await store.runs([second.id]))[0].state is RunState.QUEUED  # type: ignore[union-attr]
+    assert limiter.state.used == 1
+    assert await store.sweep(100) == 0
+
+
+async def test_the_sweep_finds_children_that_nobody_told() -> None:
+    store = a_memory_store()
+    parent = a_run()
+    child = a_run(after=[parent])
+    await store.submit([parent, child])
+    await store.cancel([parent.id])
+    store._tables.families.ended.clear()
+    assert await store.resolve(100) == 0
+    assert await store.sweep(100) == 1
+    assert (await store.runs([child.id]))[0].state is RunState.SKIPPED  # type: ignore[union-attr]
+    assert await store.sweep(100) == 0
+
+
+async def test_whoever_is_let_go_in_another_queue_is_rung_for() -> None:
+    wakeups = LocalWakeups()
+    store = a_memory_store(wakeups)
+    bell = wakeups.listen([queue_topic("other")])
+    parent = a_run(limits=(a_limit(),))
+    await store.submit([parent, a_run(limits=(a_limit(),), queue="other"), a_run(after=[parent], queue="third")])
+    assert not await bell.wait(0)
+    await store.cancel([parent.id])
+    assert await bell.wait(0)
+
+
+async def test_gates_that_nobody_needs_are_forgotten() -> None:
+    clock = ManualClock(1_000_000_000)
+    store = MemoryStore(clock, shards=1)
+    session = await store.open_session(a_worker(ttl=DAY))
+    await store.submit([a_run(limits=(a_limit(), a_limit("rate", per=HOUR)), breaker=Breaker(failures=1))])
+    [held] = await store.claim(session, 1, [Want("default", 1)])
+    await store.settle([settle_success(held, None)])
+    await store.tidy()
+    assert len(store._tables.limiters.gates) == 2, "the starts of an hour and the failures of a minute count still"
+    clock.advance(2 * HOUR)
+    await store.tidy()
+    assert store._tables.limiters.gates == {}

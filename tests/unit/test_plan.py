@@ -189,6 +189,28 @@ def test_the_ticks_of_a_paused_job_are_skipped_and_its_schedule_moves_on() -> No
     assert fire.next_fire == START + 3 * HOUR
 
 
+@given(
+    st.sampled_from([JobState.SCHEDULED, JobState.PAUSED]),
+    st.none() | st.integers(-HOUR, 10 * HOUR),
+    st.none() | st.integers(-HOUR, 10 * HOUR),
+    st.integers(0, 9 * HOUR),
+)
+def test_a_pause_skips_exactly_its_ticks_whenever_they_are_looked_at(
+    state: JobState, resume_in: int | None, over_in: int | None, late: int
+) -> None:
+    job = msgspec.structs.replace(
+        a_stored_job(a_spec(schedule=every(HOUR), catch_up=CatchUp(mode="all")), next_fire=START, state=state),
+        resume_at=None if resume_in is None else START + resume_in,
+        paused_until=None if over_in is None else START + over_in,
+        pause_why="closed",
+    )
+    for tick in plan_job(job, START + late).ticks:
+        in_pause = over_in is not None and tick.scheduled_at < START + over_in
+        in_pause |= state is JobState.PAUSED and (resume_in is None or tick.scheduled_at < START + resume_in)
+        assert (tick.reason == "paused: closed") == in_pause
+        assert (tick.decision == "run") == (not in_pause)
+
+
 @pytest.mark.parametrize(
     ("overlap", "kept"),
     [

@@ -60,6 +60,11 @@ def test_the_last_of_a_list_of_pauses_repeats() -> None:
         RetryPolicy(backoff="list"),
         RetryPolicy(backoff="list", delays=(SECOND, -1)),
         RetryPolicy(backoff="fixed", first_delay=1 << 62),
+        RetryPolicy(retry_on=("",)),
+        RetryPolicy(never_on=("two words",)),
+        RetryPolicy(never_on=("x" * 201,)),
+        RetryPolicy(retry_on=("ValueError",) * 51),
+        RetryPolicy(retry_on="ValueError"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_meant_is_refused(policy: RetryPolicy) -> None:
@@ -67,6 +72,80 @@ def test_what_cannot_be_meant_is_refused(policy: RetryPolicy) -> None:
         policy.check()
 
 
+@pytest.mark.parametrize(
+    ("policy", "field", "words"),
+    [
+        (RetryPolicy(backoff="fixed", delays=(SECOND,)), "retry.delays", "does not go with backoff fixed"),
+        (RetryPolicy(delays=(SECOND,)), "retry.delays", "does not go with backoff exponential"),
+        (RetryPolicy(first_delay=MINUTE, max_delay=SECOND), "retry.maxDelay", "1s is shorter than firstDelay"),
+        (RetryPolicy(first_delay=2 * HOUR), "retry.maxDelay", "at least 2h"),
+    ],
+)
+def test_what_would_be_ignored_is_refused_where_it_is_said(policy: RetryPolicy, field: str, words: str) -> None:
+    policy.check()
+    with pytest.raises(Invalid, match=words) as refused:
+        policy.check_meant()
+    assert refused.value.field == field
+    policy.effective().check_meant()
+
+
+@given(
+    st.builds(
+        RetryPolicy,
+        backoff=st.sampled_from(["exponential", "fixed"]),
+        delays=st.just((SECOND,)),
+        first_delay=st.integers(0, DAY),
+        max_delay=st.integers(0, DAY),
+    )
+)
+def test_what_is_ignored_changes_no_pause(policy: RetryPolicy) -> None:
+    for failures in range(1, 5):
+        assert policy.delay_after(failures, Random(1)) == policy.effective().delay_after(failures, Random(1))
+
+
 def test_the_ordinary_is_taken() -> None:
+    for policy in (RetryPolicy(), RetryPolicy(backoff="fixed", first_delay=2 * HOUR)):
+        policy.check_meant()
     RetryPolicy().check()
     RetryPolicy(max_retries=0, backoff="list", delays=(0,)).check()
+    RetryPolicy(retry_on=("smtplib.*", "*Timeout"), never_on=("ValueError",)).check()
+
+
+REFUSED = ("smtplib.SMTPRecipientsRefused", "smtplib.SMTPException", "builtins.OSError", "builtins.Exception")
+
+
+@pytest.mark.parametrize(
+    ("retry_on", "never_on", "covered"),
+    [
+        ((), (), True),
+        (("SMTPException",), (), True),
+        (("smtplib.*",), (), True),
+        (("OSError",), (), True),
+        (("builtins.OSError",), (), True),
+        (("smtplib",), (), False),
+        (("ValueError",), (), False),
+        (("smtpexception",), (), False),
+        ((), ("SMTPRecipients*",), False),
+        ((), ("ValueError", "Exception"), False),
+        ((), ("ValueError",), True),
+        (("OSError",), ("SMTPRecipientsRefused",), False),
+    ],
+)
+def test_errors_are_tried_again_by_their_kinds(
+    retry_on: tuple[str, ...], never_on: tuple[str, ...], covered: bool
+) -> None:
+    assert RetryPolicy(retry_on=retry_on, never_on=never_on).covers(REFUSED) is covered
+
+
+kinds = st.lists(st.sampled_from([*REFUSED, "app.Boom", "app.inner.Bang"]), max_size=4)
+patterns = st.lists(st.sampled_from(["*", "OSError", "smtplib.*", "app.*", "B*", "Exception"]), max_size=3).map(tuple)
+
+
+@given(kinds, patterns, patterns)
+def test_a_never_is_stronger_and_nothing_said_is_everything(
+    kinds: list[str], retry_on: tuple[str, ...], never_on: tuple[str, ...]
+) -> None:
+    both = RetryPolicy(retry_on=retry_on, never_on=never_on).covers(kinds)
+    assert both == (RetryPolicy(retry_on=retry_on).covers(kinds) and RetryPolicy(never_on=never_on).covers(kinds))
+    assert RetryPolicy().covers(kinds)
+    assert RetryPolicy(retry_on=retry_on, never_on=never_on).covers(())

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.domain.cause import UNKNOWN, Cause, cause_of
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, LATEST, MINUTE
+from mainspring.domain.instant import DAY, LATEST, MINUTE, SECOND
+from mainspring.domain.retry import LONGEST_DELAY, RetryPolicy
 from mainspring.domain.run import (
     ALONE_AFTER,
     ENDED,
@@ -32,7 +35,9 @@ from mainspring.domain.run import (
     settle_loss,
     settle_release,
     settle_success,
+    tries_again,
 )
+from mainspring.domain.verdicts import GiveUp, RetryLater
 from tests.support.builders import a_held_run, a_policy, a_run
 
 NOW = 100 * DAY
@@ -154,6 +159,49 @@ def test_losses_do_not_count_against_the_retries() -> None:
     assert settle_failure(held, "boom", Random(0), now=NOW).state is RunState.SCHEDULED
     held = a_held_run(attempt=5, lost=3, policy=policy)
     assert settle_failure(held, "boom", Random(0), now=NOW).state is RunState.FAILED
+
+
+causes = st.builds(
+    Cause,
+    kinds=st.sampled_from([(), ("builtins.ValueError", "builtins.Exception"), ("app.Busy",)]),
+    gives_up=st.booleans(),
+    after=st.none() | st.integers(-SECOND, 2 * LONGEST_DELAY),
+)
+
+
+@given(held_runs, causes, st.booleans())
+def test_a_failure_is_tried_again_exactly_if_tries_again_says_so(held: HeldRun, cause: Cause, picky: bool) -> None:
+    held.deadline = None
+    if picky:
+        retry = msgspec.structs.replace(held.policy.retry, never_on=("ValueError",))
+        held.policy = msgspec.structs.replace(held.policy, retry=retry)
+    settlement = settle_failure(held, "boom", Random(0), now=NOW, cause=cause)
+    assert (settlement.state is RunState.SCHEDULED) == tries_again(held, cause)
+    assert not (cause.gives_up and tries_again(held, cause))
+    assert tries_again(held) or not tries_again(held, cause)
+    if settlement.state is RunState.SCHEDULED and cause.after is not None:
+        assert settlement.delay == max(0, min(cause.after, LONGEST_DELAY))
+
+
+def test_a_handler_says_when_to_try_again_or_to_give_up() -> None:
+    later = settle_failure(a_held_run(), "busy", Random(0), now=NOW, cause=cause_of(RetryLater(5 * MINUTE)))
+    assert (later.state, later.delay, later.reason) == (RunState.SCHEDULED, 5 * MINUTE, "error")
+    never = settle_failure(a_held_run(), "bad", Random(0), now=NOW, cause=cause_of(GiveUp("bad address")))
+    assert (never.state, never.reason) == (RunState.FAILED, "gave up")
+    last = settle_failure(
+        a_held_run(attempt=4), "busy", Random(0), now=NOW, cause=cause_of(RetryLater(5 * MINUTE, "still"))
+    )
+    assert (last.state, last.reason) == (RunState.FAILED, "error")
+
+
+def test_an_error_of_a_kind_that_is_not_retried_fails_at_once() -> None:
+    policy = RunPolicy(retry=RetryPolicy(retry_on=("OSError",)))
+    held = a_held_run(policy=policy)
+    assert settle_failure(held, "x", Random(0), now=NOW, cause=cause_of(KeyError("x"))).reason == "not retried"
+    for cause in (cause_of(ConnectionResetError()), UNKNOWN, cause_of(RetryLater(1))):
+        assert settle_failure(held, "x", Random(0), now=NOW, cause=cause).state is RunState.SCHEDULED
+    # A timeout is one whatever the handler made of being stopped.
+    assert settle_failure(held, "x", Random(0), now=NOW, timed_out=True, cause=cause_of(KeyError())).delay > 0
 
 
 def test_a_timeout_is_told_from_an_error() -> None:

@@ -143,3 +143,37 @@ def test_built_in_tasks_are_safe_by_default_and_can_be_set_from_everywhere(tmp_p
     file.write_text('[tasks]\nhttp = false\nhttp_allow = ["10.1.0.0/16"]\nscripts = "/srv/s"\n')
     tasks = load(environment={"MAINSPRING_TASKS_COMMANDS": "true"}, file=file).tasks
     assert (tasks.http, tasks.http_allow, tasks.scripts, tasks.commands) == (False, ("10.1.0.0/16",), "/srv/s", True)
+
+
+def test_commands_are_none_any_or_these(tmp_path: Path) -> None:
+    file = tmp_path / "m.toml"
+    file.write_text('[tasks]\ncommands = { disk = "df -k \'/a b\'", greet = ["echo", "hello"] }\n')
+    expected = {"disk": ("df", "-k", "/a b"), "greet": ("echo", "hello")}
+    assert load(environment={}, file=file).tasks.commands == expected
+    words = "disk=df -k '/a b',greet=echo hello"
+    assert load(environment={"MAINSPRING_TASKS_COMMANDS": words}).tasks.commands == expected
+    assert load(environment={"MAINSPRING_TASKS_COMMANDS": "true"}).tasks.commands is True
+    for wrong in ("disk=", "disk='", "disk=a,disk=b", "maybe"):
+        with pytest.raises(Invalid, match=r"TASKS_COMMANDS|tasks\.commands"):
+            load(environment={"MAINSPRING_TASKS_COMMANDS": wrong})
+
+
+def test_secrets_are_for_the_tenant_default_unless_a_table_says_otherwise() -> None:
+    assert load(environment={}).secrets.allow == {"default": ("*",)}
+    allow = load(environment={"MAINSPRING_SECRETS_ALLOW": "acme=API_KEY HOOK_KEY,default=*"}).secrets.allow
+    assert allow == {"acme": ("API_KEY", "HOOK_KEY"), "default": ("*",)}
+    with pytest.raises(Invalid, match="'api-key' cannot be the name of a secret"):
+        load(environment={"MAINSPRING_SECRETS_ALLOW": "acme=api-key"})
+
+
+def test_a_secret_in_the_environment_is_no_setting() -> None:
+    assert "hidden" not in repr(load(environment={"MAINSPRING_SECRET_API_KEY": "hidden value"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("TASKS_CONTAINERS", "lxc"), ("TASKS_NETWORK", "host"), ("TASKS_NETWORK", "--privileged"), ("TASKS_CPUS", "-1")],
+)
+def test_what_programs_may_use_is_checked(name: str, value: str) -> None:
+    with pytest.raises(Invalid):
+        load(environment={f"MAINSPRING_{name}": value})

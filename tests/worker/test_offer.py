@@ -13,7 +13,7 @@ def test_the_built_in_tasks_stand_beside_the_applications() -> None:
     async def send() -> None: ...
 
     offer = Offer(Settings(), app)
-    assert set(offer.handlers()) == {"send", "http"}
+    assert set(offer.handlers()) == {"send", "http", "fan_out", "fan_in"}
     assert set(offer.queues()) == {"mail"}
 
 

@@ -24,13 +24,18 @@ else:
     local_postgres = _load(Path(__file__).parents[2] / "src/mainspring/bench/local_postgres.py")
 
 
+#: Tests make and drop hundreds of databases, and each time all is written to the disk. What a test kills is the server
+#: at most: what that has handed to the system outlives it. Where a disk is measured, a server is started for that.
+_NOT_FOR_EVER = {"fsync": "off", "full_page_writes": "off"}
+
+
 class Postgres(Service):
     name = "postgres"
     packages = ("postgresql",)
 
     @cached_property
     def _server(self) -> "local_postgres.LocalPostgres":
-        return local_postgres.LocalPostgres(self.directory)
+        return local_postgres.LocalPostgres(self.directory, settings=_NOT_FOR_EVER)
 
     def installed(self) -> bool:
         try:

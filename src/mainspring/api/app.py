@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from importlib import metadata
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -45,16 +45,41 @@ _HEADERS = {
 }
 
 
-def make_app(api: Api, resources: Sequence[Resource] = RESOURCES) -> Litestar:
+def make_app(api: Api, resources: Sequence[Resource] = RESOURCES) -> ASGIApp:
     api.openapi, api.docs = described(tuple(resources))
+    routes = _routes(tuple(resources))
+    entries = {path: _entry(api, operations) for path, operations in _by_path(resources).items()}
+
+    async def app(scope: Any, receive: Receive, send: Send) -> None:
+        scope["mainspring"] = Entered(api, entries)
+        await routes(scope, receive, send)
+
+    return app
+
+
+class Entered(NamedTuple):
+    """What the routes, which are the same for all, lead to."""
+
+    api: Api
+    #: By path.
+    entries: Mapping[str, ASGIApp]
+
+
+def _by_path(resources: Sequence[Resource]) -> dict[str, list[Operation]]:
     by_path: dict[str, list[Operation]] = {}
     for resource in resources:
         for operation in resource.operations:
             by_path.setdefault(operation.path, []).append(operation)
+    return by_path
+
+
+@cache
+def _routes(resources: tuple[Resource, ...]) -> Litestar:
+    """Once for all: the framework looks long at each of them."""
     return Litestar(
-        [_route(api, path, operations) for path, operations in by_path.items()],
+        [_route(path, operations) for path, operations in _by_path(resources).items()],
         openapi_config=None,
-        exception_handlers={Exception: partial(_answer_elsewhere, api)},
+        exception_handlers={Exception: _answer_elsewhere},
         logging_config=None,
     )
 
@@ -99,9 +124,26 @@ class Asked:
                 pass
 
 
-def _route(api: Api, path: str, operations: list[Operation]) -> ASGIRouteHandler | HTTPRouteHandler:
+def _route(path: str, operations: list[Operation]) -> ASGIRouteHandler | HTTPRouteHandler:
     """One handler a path, for all its methods. Below the requests and answers of the framework, which would take as
     long as everything else together."""
+
+    async def handle(scope: Any, receive: Receive, send: Send) -> None:
+        await scope["mainspring"].entries[path](scope, receive, send)
+
+    if "{" not in path:
+        return ASGIRouteHandler(path, copy_scope=False)(handle)
+
+    # The framework does not find the parameters of a path for a handler of that kind; one that gives it away has them.
+    async def give() -> ASGIApp:
+        return handle
+
+    methods = [operation.method for operation in operations]
+    return HTTPRouteHandler(path.replace("}", ":str}"), http_method=methods, status_code=200)(give)
+
+
+def _entry(api: Api, operations: list[Operation]) -> ASGIApp:
+    """To all the methods of a path."""
     doors: dict[str, Door] = {operation.method: _door(api, operation) for operation in operations}
     allowed = ", ".join(sorted(doors))
 
@@ -120,15 +162,7 @@ def _route(api: Api, path: str, operations: list[Operation]) -> ASGIRouteHandler
         else:
             await door(asked, send)
 
-    if "{" not in path:
-        return ASGIRouteHandler(path, copy_scope=False)(handle)
-
-    # The framework does not find the parameters of a path for a handler of that kind; one that gives it away has them.
-    async def give() -> ASGIApp:
-        return cast(ASGIApp, handle)
-
-    methods = [operation.method for operation in operations]
-    return HTTPRouteHandler(path.replace("}", ":str}"), http_method=methods, status_code=200)(give)
+    return cast(ASGIApp, handle)
 
 
 def _door(api: Api, operation: Operation) -> Door:
@@ -372,8 +406,9 @@ def _told(asked: Asked, error: Exception) -> tuple[Problem, Mapping[str, str]]:
     return problem, {**_HEADERS, **headers}
 
 
-def _answer_elsewhere(api: Api, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def _answer_elsewhere(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """What no door was found for."""
+    scope: Any = request.scope
     headers = dict(_HEADERS)
     match error:
         case NotFoundException():
@@ -385,8 +420,8 @@ def _answer_elsewhere(api: Api, request: Request[Any, Any, Any], error: Exceptio
             problem = Problem(title=error.detail[:200] or "Refused", status=error.status_code)
         case _:
             problem, _ = problem_of(error)
-            _log.exception("a request failed", path=request.scope["path"], exc_info=error)
-    api.metrics.count("none", problem.status)
+            _log.exception("a request failed", path=scope["path"], exc_info=error)
+    scope["mainspring"].api.metrics.count("none", problem.status)
     return Response(_encoder.encode(problem), status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 
 

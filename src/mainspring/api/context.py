@@ -7,29 +7,38 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from mainspring.api.auth import Authenticator
+from mainspring.api.fan_out_plan import read_fan_out
 from mainspring.api.hub import Hub
 from mainspring.api.limits import Buckets, Counted, Room
 from mainspring.api.metrics import Metrics
 from mainspring.api.problems import Refused
 from mainspring.api.proxies import Network, address_of
+from mainspring.api.readings import Readings
+from mainspring.api.schemas.workflows import WorkflowOut
 from mainspring.api.sse import Stream
 from mainspring.api.tail import LogTail
 from mainspring.api.waiting import Lines
+from mainspring.api.workflow_task import inside, read_plan
 from mainspring.control.jobs import Jobs
+from mainspring.control.scheduler.closed_times import ClosedTimes
 from mainspring.domain.access import Principal, Quotas, Role
 from mainspring.domain.errors import Invalid, StoreUnavailable
-from mainspring.domain.explain import Facts, PausedBy
-from mainspring.domain.ids import RunId, SessionId, derived_id, shard_of
-from mainspring.domain.instant import MINUTE, SECOND, Micros
+from mainspring.domain.ids import SessionId
+from mainspring.domain.instant import SECOND, Micros
 from mainspring.domain.job import NewJob
-from mainspring.domain.labels import has_all
-from mainspring.domain.run import JobRef, NewRun, RunState, RunView
+from mainspring.domain.replay import again, replay_id
+from mainspring.domain.reserved import FAN_IN, FAN_OUT, WORKFLOW
+from mainspring.domain.run import NewRun, RunState, RunView
 from mainspring.ports.access import Access
-from mainspring.ports.catalog import Catalog, Pause, Reads, Reports, RunFilter, SessionView
+from mainspring.ports.catalog import Catalog, Reads, Reports, RunFilter, SessionView
 from mainspring.ports.clock import Clock
+from mainspring.ports.dead_letters import DeadLetters
+from mainspring.ports.explaining import Explaining
 from mainspring.ports.operations import Operations
 from mainspring.ports.store import Store
+from mainspring.ports.usage import Budgeting
 from mainspring.ports.wakeups import Wakeups
+from mainspring.runtime.log import get_logger
 from mainspring.worker.builtin.tasks import BuiltinTasks
 
 T = TypeVar("T")
@@ -48,12 +57,11 @@ _STREAMS_EACH = MOST_STREAMS // 4
 _POLLS_EACH = MOST_POLLS // 4
 #: A probe is answered within this time, also when the store does not answer.
 _PROBE_SECONDS = 2
-_RATE_OVER: Micros = 5 * MINUTE
 _GUESSES_A_SECOND = 5
 _GUESSES_AT_ONCE = 50
 
 
-class ApiStore(Store, Catalog, Operations, Access, Reports, Protocol):
+class ApiStore(Store, Catalog, Explaining, Budgeting, Operations, Access, Reports, DeadLetters, Protocol):
     """All that the API asks of a store."""
 
 
@@ -129,6 +137,7 @@ class Api:
         self.buckets = buckets
         self.hub = hub
         self.tail = LogTail(store, clock)
+        self.closed_times = ClosedTimes(store, get_logger("mainspring.api"))
         self.metrics = metrics
         self.health = health
         self._tasks = tasks
@@ -150,6 +159,7 @@ class Api:
         self._known_tasks = Remembered(self._read_tasks, clock)
         self._quotas = Remembered(self._read_quotas, clock)
         self._submits: dict[str, Buckets] = {}
+        self.workflows: Readings[WorkflowOut] = Readings(clock)
         self._queued = Counted(self._count_queued, clock)
         self._recurring = Counted(store.count_jobs, clock)
 
@@ -217,7 +227,7 @@ class Api:
         """Refuse a built-in task that could never run. One that is off here may be on where a worker offers it, or an
         application's own."""
         if task in self._tasks.names or not await self._is_known(tenant, task):
-            self._tasks.check(task, payload)
+            self._tasks.check(task, payload, tenant)
 
     async def _is_known(self, tenant: str, task: str) -> bool:
         """Whether a live worker that takes runs of the tenant knows the task."""
@@ -244,7 +254,8 @@ class Api:
 
     async def admit(self, principal: Principal, run: NewRun) -> None:
         """One run, or refuse it for what cannot run here, or the caller's key or the tenant's quotas do not allow."""
-        await self.check(principal, run.tenant, run.queue, run.task, run.payload)
+        parents = () if run.after is None else run.after.parents
+        await self.check(principal, run.tenant, run.queue, run.task, run.payload, parents)
         (await self.room_for_runs(run.tenant, 1)).insist()
 
     async def admit_job(self, principal: Principal, job: NewJob) -> None:
@@ -252,13 +263,61 @@ class Api:
         await self.check(principal, job.tenant, job.spec.queue, job.spec.task, job.payload)
         (await self.room_for_jobs(job.tenant, 1)).insist()
 
-    async def check(self, principal: Principal, tenant: str, queue: str, task: str, payload: bytes) -> None:
-        """What can be said of anything new or changed without counting."""
+    async def check(
+        self,
+        principal: Principal,
+        tenant: str,
+        queue: str,
+        task: str,
+        payload: bytes,
+        parents: Sequence[str] | None = (),
+    ) -> None:
+        """What can be said of anything new or changed without counting. ``parents``: what it waits for; None: it was
+        looked at where that is known."""
         self.reach(principal, queue)
         await self._check_task(tenant, task, payload)
+        if task == WORKFLOW:
+            await self._check_nodes(principal, tenant, payload)
+        elif task == FAN_OUT:
+            await self._check_members(principal, tenant, payload, parents)
+        elif task == FAN_IN:
+            raise Invalid("task", f"{FAN_IN!r} is made by fan-outs", f"a job of the task {FAN_OUT!r}")
         quotas = await self.quotas(tenant)
         if quotas.payload_bytes is not None and len(payload) > quotas.payload_bytes:
             raise Invalid("payload", f"is {len(payload)} bytes", f"the quota is {quotas.payload_bytes}")
+
+    async def check_calendars(self, tenant: str, names: Sequence[str]) -> None:
+        """Of one job among many: the store would refuse all of them."""
+        known = {calendar.name for calendar in await self.store.calendars(tenant)} if names else set()
+        for name in names:
+            if name not in known:
+                raise Invalid(
+                    "calendars", f"{name!r} is not a calendar", f"there are {', '.join(sorted(known)) or 'none'}"
+                )
+
+    async def _check_nodes(self, principal: Principal, tenant: str, payload: bytes) -> None:
+        """What a payload will submit must be what its author may submit."""
+        for node in read_plan(payload, tenant)[1]:
+            try:
+                await self.check(principal, tenant, node.run.queue, node.run.task, node.run.payload, None)
+            except Invalid as error:
+                raise inside(node.name, error) from None
+
+    async def _check_members(
+        self, principal: Principal, tenant: str, payload: bytes, parents: Sequence[str] | None
+    ) -> None:
+        """Likewise of a fan-out."""
+        plan = read_fan_out(payload, tenant)
+        member = plan.template
+        self.reach(principal, member.queue)
+        if parents is not None:
+            plan.check_each(parents)
+        for field, sample in plan.samples():
+            try:
+                await self.check(principal, tenant, member.queue, member.task, sample)
+            except Invalid as error:
+                name = "payload.task" if error.field == "task" else field + error.field.removeprefix("payload")
+                raise Invalid(name, error.reason, error.hint) from None
 
     async def room_for_runs(self, tenant: str, wanted: int) -> Admitted:
         """How many of so many runs may be made now. These count as submitted."""
@@ -304,54 +363,8 @@ class Api:
 
     def replay_of(self, run: RunView, payload: bytes | None, author: str, *, number: int | None = None) -> NewRun:
         """The same once more, as a run that names the old one. With a number it is made only once for it."""
-        run_id = (
-            self.jobs.new_run_id(run.policy.ordering_key)
-            if number is None
-            else RunId(derived_id(run.finished_at or run.created_at, shard_of(run.id), run.id, "replay", number))
-        )
-        return NewRun(
-            id=run_id,
-            task=run.task,
-            payload=b"null" if payload is None else payload,
-            queue=run.queue,
-            tenant=run.tenant,
-            priority=run.priority,
-            policy=run.policy,
-            replay_of=run.id,
-            target=run.target,
-            about=run.about,
-            job=None if run.job_id is None else JobRef(id=run.job_id, version=run.job_version or 1),
-            author=author,
-        )
-
-    async def facts_about(self, run: RunView) -> Facts:
-        """What an explanation needs. Only of a run that waits."""
-        now = await self.store.now()
-        if run.state is RunState.SCHEDULED:
-            return Facts(now=now, scheduled_by_somebody=bool(await self.store.sessions("scheduler")))
-        if run.state is not RunState.QUEUED:
-            return Facts(now=now)
-        serving = await self.workers(run.tenant)
-        workers = [worker for worker in serving if run.queue in worker.queues and not worker.draining]
-        minutes = await self.store.minutes(None, now - _RATE_OVER, now)
-        ended = sum(m.succeeded + m.failed + m.cancelled for m in minutes if m.queue == run.queue)
-        return Facts(
-            now=now,
-            workers=len(workers),
-            workers_knowing_task=sum(run.task in worker.tasks for worker in workers),
-            workers_with_labels=sum(has_all(worker.labels, run.policy.requires) for worker in workers),
-            paused=paused(await self.store.pauses(), run.tenant, run.queue),
-            ahead=await self.store.ahead_of(run.id),
-            rate=ended * SECOND / _RATE_OVER,
-        )
-
-
-def paused(pauses: Sequence[Pause], tenant: str, queue: str) -> PausedBy | None:
-    """Why runs of this tenant and queue are not claimed; None: they are."""
-    for pause in pauses:
-        if pause.tenant in (None, tenant) and pause.queue in (None, queue):
-            return PausedBy(tenant=pause.tenant, queue=pause.queue, why=pause.why)
-    return None
+        run_id = self.jobs.new_run_id(run.policy.ordering_key) if number is None else replay_id(run, number)
+        return again(run, payload, author, run_id)
 
 
 _NO_QUOTAS = Quotas()

@@ -164,6 +164,8 @@ class Hub:
         if self._attached_at is None or now - self._attached_at > _ATTACH_EVERY:
             await self._store.attach_reader(self._reader, LINGER + _ATTACH_EVERY)
             self._attached_at = now
+            if self._position is not None:
+                await self._store.acknowledge(self._reader, self._position)
 
     async def _run(self) -> None:
         while True:
@@ -182,6 +184,10 @@ class Hub:
                 await self._store.detach_reader(self._reader)
                 self._attached_at = None
                 self._position = None
+            elif self._attached_at is not None:
+                # Nobody waits for it: what is kept for those who come again is kept by its age.
+                _, newest = await self._store.events_after(None, 1)
+                await self._store.acknowledge(self._reader, newest)
             self._wanted.clear()
             try:
                 async with asyncio.timeout(_ATTACH_EVERY / SECOND):
@@ -239,8 +245,9 @@ def _messages(batches: list[EventBatch], tenant: str | None, position: str, name
     messages = []
     for number, ((kind, owner), group) in enumerate(grouped.items(), 1):
         runs = [run for batch in group for run in batch.runs]
+        ids = "jobIds" if kind.startswith("job.") else "runIds"
         data = msgspec.json.encode(
-            {"time": isoformat(group[-1].at), "tenant": owner, "count": len(runs), "runIds": runs[:named]}
+            {"time": isoformat(group[-1].at), "tenant": owner, "count": len(runs), ids: runs[:named]}
         )
         # Only the last message moves the place to resume at: a break in the middle repeats rather than loses.
         messages.append(event(kind, data, position if number == len(grouped) else ""))

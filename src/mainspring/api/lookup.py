@@ -6,7 +6,7 @@ from mainspring.api.context import Api
 from mainspring.api.operation import Body, Call, Query
 from mainspring.api.problems import Missing
 from mainspring.api.schemas.common import known_id
-from mainspring.domain.access import Permission
+from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Conflict
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.job import Job
@@ -44,6 +44,11 @@ async def find_run(api: Api, call: Call[Body, Query], *, payload: bool = False) 
         raise Missing
     _reach(api, call, run.queue)
     return run
+
+
+async def parents_of(api: Api, principal: Principal, run: RunView) -> list[RunId]:
+    """Those that it waits for, or waited for. Most wait for none, and nobody is asked."""
+    return await api.seen_by(principal).parent_ids(run.id) if run.parents else []
 
 
 def _reach(api: Api, call: Call[Body, Query], queue: str) -> None:

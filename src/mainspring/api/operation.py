@@ -1,12 +1,12 @@
 """An operation of the API, declared once: its route, its permission, how it is decoded, how it is documented."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from mainspring.api.problems import decode, decoding_problem
+from mainspring.api.problems import AsWritten, decode, decoding_problem
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Invalid
 
@@ -121,28 +121,28 @@ class Operation:
         for name, value in pairs:
             if name not in self._fields:
                 known = ", ".join(sorted(self._fields)) or "none"
-                raise Invalid(name, "is no parameter of this", f"known: {known}")
+                raise AsWritten(name, "is no parameter of this", f"known: {known}")
             if name in given:
-                raise Invalid(name, "is given twice")
+                raise AsWritten(name, "is given twice")
             given[name] = value
         try:
             read = msgspec.convert(given, self.query, strict=False)
         except msgspec.ValidationError as error:
-            raise decoding_problem(error, "query") from None
+            raise decoding_problem(error, "query", self.query) from None
         for name, value in given.items():
             # msgspec takes the word null for nothing; here it is a word.
             if getattr(read, self._fields[name].name) is None:
-                raise Invalid(name, f"{value!r} is not a value", "leave it out")
+                raise AsWritten(name, f"{value!r} is not a value", "leave it out")
         return read
 
 
 class Resource:
-    """Operations that belong together. Each file under ``routes`` has one."""
+    """Operations that belong together. Each file under ``routes`` has one; of several files one is made, in order."""
 
-    def __init__(self, tag: str, about: str) -> None:
+    def __init__(self, tag: str, about: str = "", parts: "Sequence[Resource]" = ()) -> None:
         self.tag = tag
         self.about = about
-        self.operations: list[Operation] = []
+        self.operations: list[Operation] = [operation for part in parts for operation in part.operations]
 
     def operation(
         self,

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from mainspring.domain.errors import Conflict, Fenced, Invalid, MainspringError, NotFound, StoreUnavailable
+from mainspring.domain.misread import misread
 
 MEDIA_TYPE = "application/problem+json"
 #: What the engine calls a field, and what the caller does.
@@ -15,8 +16,6 @@ _FIELDS = {
     "end": "endTime",
     "startBy": "startWithin",
 }
-#: What the patterns of the schemas mean, in words: what is wrong, and what would be right.
-PATTERNS: dict[str, tuple[str, str]] = {}
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -48,6 +47,10 @@ class Missing(NotFound):
         super().__init__("there is no such thing, or it is not yours")
 
 
+class AsWritten(Invalid):
+    """Names the field as the caller did: there is nothing to translate."""
+
+
 def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     """The answer to an error, and its headers. Whatever is not known is our fault, and nothing is told of it."""
     match error:
@@ -55,7 +58,7 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
             headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
             return error.problem, headers
         case Invalid():
-            field = _FIELDS.get(error.field, error.field)
+            field = error.field if isinstance(error, AsWritten) else _FIELDS.get(error.field, error.field)
             return (
                 Problem(
                     title="Bad request",
@@ -94,27 +97,10 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
             return Problem(title="Internal error", status=500, detail="this is our fault; the log says more"), {}
 
 
-def decoding_problem(error: msgspec.ValidationError | msgspec.DecodeError, where: str) -> Invalid:
-    """msgspec says what is wrong and where, as in ``Expected `int`, got `str` - at `$.priority```."""
-    text = str(error)
-    reason, _, path = text.partition(" - at `")
-    field = path.rstrip("`").removeprefix("$").lstrip(".") or where
-    reason = reason.replace("`", "'")
-    unknown = "Object contains unknown field "
-    if reason.startswith(unknown):
-        name = reason.removeprefix(unknown).strip("'")
-        inside = path.rstrip("`").removeprefix("$").lstrip(".")
-        return Invalid(f"{inside}.{name}" if inside else name, "is no field of this", "check its spelling")
-    missing = "Object missing required field "
-    if reason.startswith(missing):
-        name = reason.removeprefix(missing).strip("'")
-        inside = path.rstrip("`").removeprefix("$").lstrip(".")
-        return Invalid(f"{inside}.{name}" if inside else name, "is missing")
-    _, found, pattern = reason.partition(" matching regex ")
-    if found:
-        words, hint = PATTERNS.get(pattern, ("does not have the right form", ""))
-        return Invalid(field, words, hint)
-    return Invalid(field, reason if reason.startswith("JSON") else reason[:1].lower() + reason[1:])
+def decoding_problem(error: msgspec.MsgspecError, where: str, kind: Any = None, data: bytes = b"") -> Invalid:
+    """Why ``data`` is not of a kind; ``where`` it stands, for what is wrong with all of it."""
+    found = misread(error, kind, data)
+    return AsWritten(found.field or where, found.reason, found.hint)
 
 
 def decode(data: bytes, kind: Any, decoder: "msgspec.json.Decoder[Any]") -> Any:
@@ -127,7 +113,7 @@ def decode(data: bytes, kind: Any, decoder: "msgspec.json.Decoder[Any]") -> Any:
             data.decode()
         return decoder.decode(data)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise decoding_problem(error, "body") from None
+        raise decoding_problem(error, "body", decoder.type, data) from None
     except UnicodeDecodeError:
         raise Invalid("body", "is not UTF-8") from None
     except RecursionError:

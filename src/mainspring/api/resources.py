@@ -1,28 +1,49 @@
 """Every resource of the API, in the order in which people read about them."""
 
+from mainspring.api.operation import Resource
 from mainspring.api.routes.access import access
 from mainspring.api.routes.broadcasts import broadcasts
+from mainspring.api.routes.calendars import calendars
 from mainspring.api.routes.dead_letters import dead_letters
 from mainspring.api.routes.events import events
+from mainspring.api.routes.explain import explanations
 from mainspring.api.routes.health import health
+from mainspring.api.routes.job import one_job
+from mainspring.api.routes.job_batches import batches
+from mainspring.api.routes.job_runs import runs_of_jobs
+from mainspring.api.routes.job_versions import versions
 from mainspring.api.routes.jobs import jobs
+from mainspring.api.routes.queue_policies import policies
 from mainspring.api.routes.queues import processes, queues
 from mainspring.api.routes.remote import remote
+from mainspring.api.routes.replays import replays
 from mainspring.api.routes.runs import runs
 from mainspring.api.routes.schedules import schedules
 from mainspring.api.routes.stats import bulk, stats
+from mainspring.api.routes.usage import usage
+from mainspring.api.routes.workflows import workflows
 
 RESOURCES = (
-    jobs,
+    Resource(
+        "Jobs",
+        "What to run, when, and by which policies. A one-off job is its run: both have the same id.",
+        parts=(jobs, batches, one_job, runs_of_jobs, versions),
+    ),
     schedules,
+    calendars,
     broadcasts,
+    workflows,
     runs,
+    explanations,
     dead_letters,
+    replays,
     queues,
+    policies,
     processes,
     remote,
     events,
     stats,
+    usage,
     bulk,
     access,
     health,

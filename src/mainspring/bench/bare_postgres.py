@@ -38,7 +38,9 @@ class Statements:
         for kind, name in ((1, "default"), (2, TASK), (3, QUEUE)):
             await submitting.execute(self._sql["intern"], kind, [name])
         self._names = {row["name"]: row["id"] for row in await submitting.fetch(self._sql["names"])}
-        self._session = await claiming.fetchval(self._sql["open_session"], 1, "bare", "", "", HOUR, [], [], "", "", [])
+        self._session = await claiming.fetchval(
+            self._sql["open_session"], 1, "bare", "", "", HOUR, [], [], "", "", [], []
+        )
         self._submit = await submitting.prepare(self._sql["submit_now"])
         self._claim = await claiming.prepare(self._sql["claim"])
         self._settle = await settling.prepare(self._sql["settle_succeeded"])
@@ -82,7 +84,8 @@ class Statements:
         return await self._claim.fetch(self._session, self._claims, [self._names[QUEUE]], [CLAIM])
 
     async def settle(self, held: list[asyncpg.Record]) -> None:
-        await self._settle.fetch([row["id"] for row in held], [row["fence"] for row in held], [None] * len(held))
+        ids, fences = [row["id"] for row in held], [row["fence"] for row in held]
+        await self._settle.fetch(ids, fences, [None] * len(held), None, None)
 
     async def close(self) -> None:
         for connection in self._connections:

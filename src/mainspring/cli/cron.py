@@ -1,5 +1,6 @@
 """``mainspring cron explain``: what an expression means, when it fires, and what clock changes do to it."""
 
+import asyncio
 from datetime import datetime
 from typing import Annotated
 
@@ -9,6 +10,9 @@ from rich.text import Text
 
 from mainspring.bootstrap import system_time
 from mainspring.cli.output import AsJson, console, distance, echo_json, table
+from mainspring.cli.target import ConfigOf, Key, Profile, StoreOf, Tenant, Url, Where, choose, connected, read, segment
+from mainspring.domain.calendar import WhenClosed
+from mainspring.domain.closings import Closed, Closings
 from mainspring.domain.cron import ClockChange, Cron, DstFold, DstGap, Part, clock_changes, load_zone, parts
 from mainspring.domain.instant import DAY, Instant, isoformat, parse_instant, to_datetime
 
@@ -20,6 +24,9 @@ class Coming(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     local: str
     utc: str
     distance: str
+    #: With calendars: when its run may start; none: it is skipped. And why.
+    starts: str | None = None
+    reason: str = ""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -69,6 +76,19 @@ def explain(
         DstGap.RUN_AFTER
     ),
     fold: Annotated[DstFold, typer.Option("--fold", help="How often a time runs that comes twice.")] = DstFold.ONCE,
+    calendar: Annotated[
+        list[str] | None,
+        typer.Option("--calendar", help="Mind this calendar of the store or the API. Can be repeated."),
+    ] = None,
+    when_closed: Annotated[
+        WhenClosed, typer.Option("--when-closed", help="What a tick does when a calendar is closed.")
+    ] = WhenClosed.SKIP,
+    profile: Profile = None,
+    url: Url = None,
+    key: Key = None,
+    store: StoreOf = None,
+    config: ConfigOf = None,
+    tenant: Tenant = None,
     json: AsJson = False,
 ) -> None:
     """Say a cron expression in words, field by field, with its next fires and what clock changes do to it.
@@ -80,16 +100,42 @@ def explain(
     mainspring cron explain "30 2 * * *" --tz Europe/Paris --gap skip -n 10
 
     mainspring cron explain @daily --json
+
+    mainspring cron explain "0 9 * * *" --calendar weekends --when-closed after
     """
     after = system_time() if start is None else parse_instant(start, "--from")
-    found = explained(expression, tz, gap, fold, after, count)
+    closings = None
+    if calendar:
+        where = choose(profile, url, key, store, config, tenant)
+        closings = Closings(asyncio.run(_calendars(where, calendar)), when_closed)
+    found = explained(expression, tz, gap, fold, after, count, closings)
     if json:
         echo_json(found)
     else:
         _show(found)
 
 
-def explained(expression: str, tz: str, gap: DstGap, fold: DstFold, after: Instant, count: int) -> Explanation:
+async def _calendars(where: Where, names: list[str]) -> list[Closed]:
+    """As whoever answers has them."""
+    # Here and not above: whoever names no calendar needs none of it.
+    from mainspring.api.schemas.calendars import CalendarOut, calendar_of
+
+    async with connected(where) as api:
+        answers = [
+            await api.ask("GET", f"/v1/calendars/{segment(name)}", query={"tenant": api.tenant}) for name in names
+        ]
+    return [Closed(calendar_of(read(answer, CalendarOut))) for answer in answers]
+
+
+def explained(
+    expression: str,
+    tz: str,
+    gap: DstGap,
+    fold: DstFold,
+    after: Instant,
+    count: int,
+    closings: Closings | None = None,
+) -> Explanation:
     cron = Cron.parse(expression, field="expression")
     zone = load_zone(tz, "--tz")
     fires: list[Coming] = []
@@ -97,7 +143,16 @@ def explained(expression: str, tz: str, gap: DstGap, fold: DstFold, after: Insta
     while len(fires) < count and (following := cron.next_after(tick, zone, gap, fold)) is not None:
         tick = following
         local = to_datetime(tick).astimezone(zone)
-        fires.append(Coming(local=local.isoformat(), utc=isoformat(tick), distance=distance(tick - after)))
+        at, reason = (tick, "") if closings is None else closings.place(tick)
+        fires.append(
+            Coming(
+                local=local.isoformat(),
+                utc=isoformat(tick),
+                distance=distance(tick - after),
+                starts=None if at is None else isoformat(at),
+                reason=reason,
+            )
+        )
     notes = []
     if any(term.startswith("H") for part in parts(cron) for term in part.written.split(",")):
         notes.append("H is a value of the job's own: it is shown as one that it could have")
@@ -143,7 +198,8 @@ def _show(found: Explanation) -> None:
     fires = table("NEXT", "UTC", "")
     for fire in found.next_fires:
         local = datetime.fromisoformat(fire.local)
-        fires.add_row(f"{local:%a %Y-%m-%d %H:%M:%S} {fire.local[19:]}", fire.utc, fire.distance)
+        why = f"{'skipped' if fire.starts is None else f'starts {fire.starts}'}, {fire.reason}" if fire.reason else ""
+        fires.add_row(f"{local:%a %Y-%m-%d %H:%M:%S} {fire.local[19:]}", fire.utc, why or fire.distance)
     out.print(fires)
     out.print()
     if found.clock_changes:

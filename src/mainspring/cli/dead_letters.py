@@ -12,6 +12,8 @@ import typer
 from mainspring.cli import exits
 from mainspring.cli.fields import DryRun, Everything, Limit, Payload, Queue, Task, Yes, payload_of
 from mainspring.cli.output import Output, confirm, last_line
+from mainspring.cli.replays import Replay, start, stop
+from mainspring.cli.replays import show as show_replays
 from mainspring.cli.runs import Shown as Run
 from mainspring.cli.runs import show_runs
 from mainspring.cli.target import Client, command, read
@@ -55,6 +57,7 @@ class Errors(msgspec.Struct, rename="camel"):
     last_seen: str
     sample_run_id: str
     error_message: str
+    trend: tuple[int, ...] = ()
 
 
 class _Groups(msgspec.Struct):
@@ -100,18 +103,20 @@ async def list_dead(
 
     def show() -> None:
         out.rows(
-            ("GROUP", "TASK", "COUNT", "LAST", "ERROR"),
+            ("GROUP", "TASK", "COUNT", "1H", "24H", "LAST", "ERROR"),
             [
                 (
                     item.fingerprint,
                     item.task,
                     f"{item.count:,}",
+                    f"{sum(item.trend[-1:]):,}",
+                    f"{sum(item.trend):,}",
                     out.time(item.last_seen),
                     last_line(item.error_message) or item.reason,
                 )
                 for item in groups
             ],
-            right=("COUNT",),
+            right=("COUNT", "1H", "24H"),
         )
 
     out.tell(answer, [item.fingerprint for item in groups], show)
@@ -129,13 +134,31 @@ async def replay(
     failed_before: FailedBefore = None,
     everything: Everything = False,
     payload: Payload = None,
+    patch: Annotated[
+        str | None,
+        typer.Option(
+            "--patch", help="What to change of each payload: a JSON merge patch, or @file.", show_default=False
+        ),
+    ] = None,
     pace: Annotated[
         str | None,
         typer.Option("--pace", help="So many a time, such as 50/s or 600/min; all at once without."),
     ] = None,
+    canary: Annotated[
+        int | None,
+        typer.Option(
+            "--canary",
+            min=1,
+            max=1_000,
+            help="So many first; the rest only when they have succeeded. The store goes on if this command ends.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Run dead letters again, as new runs that name the old ones. Ctrl-C leaves the rest where it is.
+
+    With --canary the replay is stored, and schedulers drive it, whatever becomes of this command.
 
     Examples:
 
@@ -143,19 +166,63 @@ async def replay(
 
     mainspring dead-letters replay --task send_welcome --pace 50/s
 
+    mainspring dead-letters replay --group 9f86d081884c7d65 --canary 5 --pace 100/s --patch '{"retries": null}'
+
     mainspring dead-letters replay 3f2a90c14b7e --payload '{"user_id": 42}'
     """
     per_second = None if pace is None else _per_second(pace)
+    if canary is not None and not dry_run:
+        if runs or payload is not None:
+            raise Invalid("--canary", "is for what a filter finds", "--group, --task, --queue or --all; and --patch")
+        asked = {
+            "fingerprint": fingerprint,
+            "task": task,
+            "queue": queue,
+            "failedAfter": failed_after,
+            "failedBefore": failed_before,
+            "everything": everything,
+            "tenant": api.tenant,
+            "canaries": canary,
+            "perSecond": per_second,
+            "payloadPatch": None if patch is None else payload_of(patch, "--patch"),
+        }
+        await start(api, out, asked)
+        return
     chosen = await _chosen(api, runs, fingerprint, task, queue, failed_after, failed_before, everything)
     if payload is not None and len(chosen) != 1:
         raise Invalid("--payload", f"is for one run, and {len(chosen)} are meant")
     extra: dict[str, object] = {} if per_second is None else {"perSecond": per_second}
     if payload is not None:
         extra["payload"] = payload_of(payload)
+    if patch is not None:
+        extra["payloadPatch"] = payload_of(patch, "--patch")
     if dry_run:
         _tell(out, Dealt(action="replay", count=len(chosen), more=False, dry_run=True, run_ids=chosen[:100]))
         return
     await _deal(api, out, "replay", chosen, extra, per_second)
+
+
+@command(group, "replays")
+async def list_replays(api: Client, out: Output, limit: Limit = 50) -> None:
+    """List replays with canaries, newest first: how far they are, and why one was stopped.
+
+    Example: mainspring dead-letters replays
+    """
+    await show_replays(api, out, limit)
+
+
+@command(group, "stop")
+async def stop_replay(
+    api: Client,
+    out: Output,
+    replay: Replay,
+    why: Annotated[str, typer.Option("--why", help="For those who wonder.", show_default=False)] = "",
+) -> None:
+    """Stop a replay: no more of its runs are made. Those that were made go on.
+
+    Example: mainspring dead-letters stop 019a8c4b6f2c70008042b1c2d3e4f506 --why "wrong group"
+    """
+    await stop(api, out, replay, why)
 
 
 @command(group, "discard")

@@ -46,7 +46,7 @@ Before: TypeAlias = Annotated[
 Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="All of them.")]
 
 
-def payload_of(text: str) -> msgspec.Raw:
+def payload_of(text: str, option: str = "--payload") -> msgspec.Raw:
     data: bytes
     if text == "-":
         data = sys.stdin.buffer.read()
@@ -54,10 +54,10 @@ def payload_of(text: str) -> msgspec.Raw:
         try:
             data = Path(text[1:]).expanduser().read_bytes()
         except OSError as error:
-            raise Invalid("--payload", f"{text[1:]} cannot be read: {error.strerror}") from None
+            raise Invalid(option, f"{text[1:]} cannot be read: {error.strerror}") from None
     else:
         data = text.encode()
-    return _json(data, "--payload")
+    return _json(data, option)
 
 
 def arguments_of(given: list[str]) -> msgspec.Raw:
@@ -86,3 +86,15 @@ def _json(data: bytes, option: str) -> msgspec.Raw:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Invalid(option, f"is not JSON: {error}", """for example '{"user_id": 42}'""") from None
     return msgspec.Raw(data)
+
+
+def limits_of(given: list[str]) -> list[dict[str, object]]:
+    """``KEY=3`` is so many at a time, ``KEY=100/1m`` so many starts in a period. A key may hold an equals sign."""
+    limits: list[dict[str, object]] = []
+    for text in given:
+        key, sign, rest = text.rpartition("=")
+        most, _, per = rest.partition("/")
+        if not sign or not key or not most.isascii() or not most.isdigit():
+            raise Invalid("--limit", f"{text!r:.60} is not a limit", "for example customer:7=3 or api=100/1m")
+        limits.append({"key": key, "most": int(most), **({"per": per} if per else {})})
+    return limits

@@ -12,6 +12,7 @@ from mainspring.bootstrap import system_time
 from mainspring.cli.options import Application, Config, Store, load_application
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.cli.target import Profile, open_engine, store_settings
+from mainspring.control.scheduler.closed_times import ClosedTimes
 from mainspring.domain.errors import Invalid
 from mainspring.domain.forecast import Forecast, Planned, Share
 from mainspring.domain.forecast import forecast as count
@@ -19,6 +20,7 @@ from mainspring.domain.ids import JobId
 from mainspring.domain.instant import HOUR, MINUTE, Instant, check_instant, format_duration, isoformat, parse_instant
 from mainspring.domain.job import JobState
 from mainspring.ports.catalog import JobFilter
+from mainspring.runtime.log import get_logger
 from mainspring.settings import Settings
 
 #: More schedules than this are not read; the newest are counted, and the rest is said to be missing.
@@ -45,6 +47,9 @@ class ForecastOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     runs: int
     schedules: int
     waiting: int
+    #: Ticks that calendars skip, and those that they move.
+    closed: int
+    moved: int
     per_minute: list[int]
     peaks: list[PeakOut]
     totals: list[Share]
@@ -95,7 +100,7 @@ def forecast(
                 "application", "counts alone: its schedules are in its code", "leave out --store and --tenant"
             )
         planned = [
-            Planned(name=spec.name, schedule=spec.schedule, key=spec.name)
+            Planned(name=spec.name, schedule=spec.schedule, key=spec.name, minds=bool(spec.calendars))
             for spec, _ in load_application(app).schedules()
         ]
     found = count(planned, begin, hours * 60, waiting)
@@ -112,12 +117,20 @@ async def _stored(
     # A forecast of a store that is not there would be that nothing happens.
     async with open_engine(settings, makes_store=False) as engine:
         planned: list[Planned] = []
+        closed_times = ClosedTimes(engine.store, get_logger("mainspring.forecast"))
         wanted = JobFilter(tenant=tenant, states=frozenset({JobState.SCHEDULED}))
         after: JobId | None = None
         while len(planned) < MOST_SCHEDULES:
             page = await engine.store.list_jobs(wanted, after, min(_PAGE, MOST_SCHEDULES - len(planned)))
+            closed = await closed_times.of(page.items)
             planned += [
-                Planned(name=job.spec.name, schedule=job.spec.schedule, key=job.id, next_fire=job.next_fire)
+                Planned(
+                    name=job.spec.name,
+                    schedule=job.spec.schedule,
+                    key=job.id,
+                    next_fire=job.next_fire,
+                    closings=closed.get(job.id),
+                )
                 for job in page.items
             ]
             after = None if page.after is None else JobId(page.after)
@@ -133,6 +146,10 @@ def _notes(found: Forecast, *, by_name: bool, planned: list[Planned]) -> list[st
     if found.jittered:
         longest = format_duration(found.longest_jitter)
         notes.append(f"{_schedules(found.jittered)} a jitter of up to {longest}: runs may start that much later")
+    if found.closed or found.moved:
+        notes.append(f"calendars skip {found.closed:,} ticks and move {found.moved:,}, counted by the minute")
+    if by_name and any(one.minds for one in planned):
+        notes.append("its calendars are in the store: they are not counted here")
     if found.fixed_delays:
         notes.append(f"{_schedules(found.fixed_delays)} a fixed delay: counted as if runs took no time")
     if by_name and any(
@@ -153,6 +170,8 @@ def _out(found: Forecast, notes: list[str]) -> ForecastOut:
         runs=sum(found.counts),
         schedules=found.active,
         waiting=found.waiting,
+        closed=found.closed,
+        moved=found.moved,
         per_minute=found.counts,
         peaks=[
             PeakOut(at=isoformat(peak.at), runs=peak.runs, makers=peak.makers, others=peak.others)

@@ -26,9 +26,12 @@ from mainspring.cli.fields import (
     Yes,
     arguments_of,
     fields_of,
+    limits_of,
     payload_of,
 )
-from mainspring.cli.output import Output, confirm, details, status
+from mainspring.cli.job_details import Shown, show_details
+from mainspring.cli.output import Output, confirm, status
+from mainspring.cli.pausing import Until, Why, pause_of, until_of
 from mainspring.cli.target import Client, Raw, command, read
 from mainspring.cli.waiting import wait_for
 from mainspring.domain.errors import Invalid
@@ -46,47 +49,6 @@ Jobs: TypeAlias = Annotated[
 
 def register(application: typer.Typer) -> None:
     application.add_typer(group)
-
-
-class Shown(msgspec.Struct, rename="camel"):
-    """What is shown of a job; what else the API says of it is in its JSON."""
-
-    job_id: str
-    status: str
-    schedule_type: str
-    task: str
-    tenant: str
-    queue: str
-    priority: int
-    created_at: str
-    name: str = ""
-    payload: Raw | msgspec.UnsetType = msgspec.UNSET
-    schedule_time: str | None = None
-    end_time: str | None = None
-    cron_expression: str | None = None
-    every: str | None = None
-    interval_mode: str | None = None
-    timezone: str | None = None
-    max_retries: int = 0
-    timeout: str | None = None
-    deadline: str | None = None
-    start_within: str | None = None
-    overlap: str | None = None
-    ordering_key: str | None = None
-    requires: dict[str, str] = {}
-    owner: str | None = None
-    tags: tuple[str, ...] = ()
-    version: int | None = None
-    updated_at: str | None = None
-    next_fires: list[str] = []
-    warnings: list[str] = []
-
-    @property
-    def schedule(self) -> str:
-        if self.cron_expression is not None:
-            zone = "" if self.timezone in (None, "UTC") else f" {self.timezone}"
-            return f"{self.cron_expression}{zone}"
-        return f"every {self.every}" if self.every is not None else "once"
 
 
 class RunMade(msgspec.Struct, rename="camel"):
@@ -154,6 +116,29 @@ async def submit(
             show_default=False,
         ),
     ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            help="So many of a key at a time, or starts in a period; can be repeated.",
+            metavar="KEY=MOST[/PERIOD]",
+            show_default=False,
+        ),
+    ] = None,
+    depends_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--depends-on", help="A run that it waits for; can be repeated.", metavar="RUN", show_default=False
+        ),
+    ] = None,
+    when: Annotated[
+        str | None,
+        typer.Option(
+            "--when",
+            help="With --depends-on: all-succeeded, all-done, any-succeeded or any-failed; all-succeeded without.",
+            show_default=False,
+        ),
+    ] = None,
     set_: Set = None,
     wait: Wait = False,
 ) -> None:
@@ -168,6 +153,10 @@ async def submit(
     mainspring jobs submit report --name weekly-report --cron "0 30 9 * * MON" --tz Europe/Paris
 
     mainspring jobs submit http --payload '{"url": "https://example.org/ping"}' --unique ping-today
+
+    mainspring jobs submit sync --arg customer=7 --limit customer:{payload.customer}=3 --limit api=100/1m
+
+    mainspring jobs submit report --depends-on 019a8c4b6f2c70008042b1c2d3e4f506 --when all-done
     """
     if payload is not None and arg:
         raise Invalid("--arg", "contradicts --payload")
@@ -191,6 +180,9 @@ async def submit(
         "tags": tag or None,
         "orderingKey": ordering_key,
         "requires": parse_labels(require, "--require") if require else None,
+        "limits": limits_of(limit) if limit else None,
+        "dependsOn": [await api.run(run) for run in depends_on] if depends_on else None,
+        "when": when,
         "tenant": api.tenant,
         # With a key the request can be sent again when its answer is lost.
         "idempotencyKey": unique if unique is not None else uuid.uuid4().hex,
@@ -279,7 +271,7 @@ async def show_job(api: Client, out: Output, job: Job) -> None:
     Example: mainspring jobs show weekly-report
     """
     found = await api.ask("GET", f"/v1/jobs/{await api.job(job)}")
-    out.tell(found, [read(found, Shown).job_id], lambda: _details(out, read(found, Shown)))
+    out.tell(found, [read(found, Shown).job_id], lambda: show_details(out, read(found, Shown)))
 
 
 @command(group, "update")
@@ -378,12 +370,16 @@ async def cancel(
 
 
 @command(group, "pause")
-async def pause(api: Client, out: Output, jobs: Jobs) -> None:
+async def pause(api: Client, out: Output, jobs: Jobs, until: Until = None, why: Why = "") -> None:
     """Pause recurring jobs: their ticks are recorded as skipped until they are resumed. What runs goes on.
 
-    Example: mainspring jobs pause weekly-report
+    Examples:
+
+    mainspring jobs pause weekly-report
+
+    mainspring jobs pause weekly-report --until 18:00 --why "the bank is closed"
     """
-    await _each(api, out, jobs, "pause")
+    await _each(api, out, jobs, "pause", pause_of(until, why, api.clock.now()))
 
 
 @command(group, "resume")
@@ -431,9 +427,13 @@ async def next_(
     found = await api.ask("GET", f"/v1/jobs/{identifier}/next", query={"n": count})
 
     def show() -> None:
-        fires = read(found, _Next).next_fires
-        for fire in fires:
-            out.print(f"{fire}  {out.time(fire)}")
+        coming = read(found, _Next)
+        fires = coming.ticks or [_ComingTick(fire, fire) for fire in coming.next_fires]
+        for tick in fires:
+            moved = "" if tick.starts in (None, tick.scheduled_for) else f", starts {tick.starts}"
+            why = f"  {'skipped: ' if tick.starts is None else ''}{tick.reason}{moved}" if tick.reason else ""
+            from_now = "" if out.shows_utc else f"  {out.time(tick.scheduled_for)}"
+            out.print(f"{tick.scheduled_for}{from_now}{why}")
         if not fires:
             out.say("it does not fire again")
 
@@ -526,8 +526,15 @@ async def history(
     out.tell(answer, [tick.run_id for tick in ticks if tick.run_id is not None], show)
 
 
+class _ComingTick(msgspec.Struct, rename="camel"):
+    scheduled_for: str
+    starts: str | None
+    reason: str = ""
+
+
 class _Next(msgspec.Struct, rename="camel"):
     next_fires: list[str]
+    ticks: list[_ComingTick] = []
 
 
 class _Backfill(msgspec.Struct, rename="camel"):
@@ -550,41 +557,10 @@ class _Ledger(msgspec.Struct):
     items: list[_Tick]
 
 
-async def _each(api: Client, out: Output, jobs: list[str], verb: str) -> None:
+async def _each(api: Client, out: Output, jobs: list[str], verb: str, body: dict[str, object] | None = None) -> None:
     async def one(text: str) -> tuple[Raw, str, str]:
         identifier = await api.job(text)
-        answer = await api.ask("POST", f"/v1/jobs/{identifier}/{verb}", repeatable=True)
-        return answer, identifier, f"job {text} is {read(answer, dict[str, str])['status']}"
+        answer = await api.ask("POST", f"/v1/jobs/{identifier}/{verb}", body=body, repeatable=True)
+        return answer, identifier, f"job {text} is {read(answer, dict[str, str])['status']}{until_of(answer)}"
 
     await each(out, jobs, one)
-
-
-def _details(out: Output, job: Shown) -> None:
-    details(
-        out,
-        [
-            ("job", job.job_id),
-            ("name", job.name),
-            ("task", job.task),
-            ("status", status(job.status)),
-            ("schedule", job.schedule),
-            ("from", job.schedule_time),
-            ("until", job.end_time),
-            ("next", "\n".join(f"{fire}  {out.time(fire)}" for fire in job.next_fires)),
-            ("queue", f"{job.queue}, priority {job.priority}"),
-            ("retries", job.max_retries),
-            ("timeout", job.timeout),
-            ("deadline", job.deadline),
-            ("start within", job.start_within),
-            ("overlap", job.overlap),
-            ("ordering key", job.ordering_key),
-            ("requires", ", ".join(f"{name}={value}" for name, value in job.requires.items())),
-            ("tenant", job.tenant),
-            ("owner", job.owner),
-            ("tags", ", ".join(job.tags)),
-            ("version", job.version),
-            ("made", f"{job.created_at}  {out.time(job.created_at)}"),
-            ("changed", None if job.updated_at is None else f"{job.updated_at}  {out.time(job.updated_at)}"),
-            ("payload", "" if job.payload is msgspec.UNSET else bytes(job.payload).decode()),
-        ],
-    )

@@ -9,12 +9,14 @@ import typer
 import mainspring
 from mainspring.cli import (
     bench,
+    calendars,
     convert,
     cron,
     dead_letters,
     doctor,
     events,
     exits,
+    explain,
     forecast,
     jobs,
     keys,
@@ -26,7 +28,10 @@ from mainspring.cli import (
     runs,
     store,
     top,
+    usage,
+    versions,
     workers,
+    workflows,
 )
 from mainspring.domain.errors import MainspringError
 
@@ -40,12 +45,17 @@ application = typer.Typer(
 )
 processes.register(application)
 jobs.register(application)
+explain.register(application)
+versions.register(application)
+workflows.register(application)
 runs.register(application)
 dead_letters.register(application)
 queues.register(application)
+calendars.register(application)
 workers.register(application)
 events.register(application)
 top.register(application)
+usage.register(application)
 profiles.register(application)
 plan.register(application)
 move.register(application)

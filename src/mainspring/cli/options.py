@@ -13,7 +13,7 @@ import typer
 import mainspring
 from mainspring.domain.errors import Invalid
 from mainspring.sdk.app import Mainspring
-from mainspring.settings import Settings, load, parse_labels, parse_queues
+from mainspring.settings import Settings, load, parse_labels, parse_priorities, parse_queues
 
 Store: TypeAlias = Annotated[
     str | None,
@@ -27,6 +27,12 @@ Port: TypeAlias = Annotated[int | None, typer.Option("--port", help="Listen on t
 Queues: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--queue", "-q", help="A queue with its slots, such as mail:20; can be repeated.", show_default=False),
+]
+Priorities: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--priority", help="A priority with slots of its own, such as 1:100; can be repeated.", show_default=False
+    ),
 ]
 Labels: TypeAlias = Annotated[
     list[str] | None,
@@ -91,6 +97,9 @@ def settings_of(application: Mainspring | None, config: Path | None, **flags: ob
     queues = given.pop("worker.queues", None)
     if queues:
         given["worker.queues"] = parse_queues(queues, "--queue")
+    priorities = given.pop("worker.priorities", None)
+    if priorities:
+        given["worker.priorities"] = parse_priorities(priorities, "--priority")
     labels = given.pop("worker.labels", None)
     if labels:
         given["worker.labels"] = parse_labels(labels, "--label")

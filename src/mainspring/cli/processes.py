@@ -23,6 +23,7 @@ from mainspring.cli.options import (
     LogLevel,
     Name,
     Port,
+    Priorities,
     Queues,
     Store,
     load_application,
@@ -80,7 +81,7 @@ def up(
         log__level=log_level,
     )
     roles = {Role.SCHEDULER, Role.HTTP}
-    if loaded or make_builtin_tasks(settings.tasks).names:
+    if loaded or make_builtin_tasks(settings).names:
         roles.add(Role.WORKER)
     _run(settings, roles, loaded, app)
 
@@ -95,6 +96,7 @@ def worker(
     app: Application = None,
     store: Store = None,
     queue: Queues = None,
+    priority: Priorities = None,
     label: Labels = None,
     name: Name = None,
     config: Config = None,
@@ -105,7 +107,11 @@ def worker(
     SIGTERM lets running work finish within the grace period; a second one gives it back at once. Without an application
     it offers the built-in tasks alone, on the queue default or those named.
 
-    Example: mainspring worker tasks:app --queue mail:20 --label gpu=a100
+    Examples:
+
+    mainspring worker tasks:app --queue mail:20 --label gpu=a100
+
+    mainspring worker tasks:app --priority 1:100 --priority 2:50 --priority 3:20
     """
     loaded = load_application(app) if app else None
     settings = settings_of(
@@ -113,11 +119,12 @@ def worker(
         config,
         store=store,
         worker__queues=queue,
+        worker__priorities=priority,
         worker__labels=label,
         worker__name=name,
         log__level=log_level,
     )
-    if loaded is None and not make_builtin_tasks(settings.tasks).names:
+    if loaded is None and not make_builtin_tasks(settings).names:
         raise Invalid("application", "without one, and with the built-in tasks off, there is nothing to run")
     _run(settings, {Role.WORKER}, loaded, app)
 

@@ -1,5 +1,7 @@
 """``mainspring runs``: the executions of jobs."""
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -28,6 +30,8 @@ from mainspring.cli.target import Client, Raw, command, read
 from mainspring.cli.waiting import wait_for
 from mainspring.domain.errors import Invalid, NotFound
 from mainspring.domain.instant import parse_instant
+from mainspring.domain.reserved import FAN_OUT
+from mainspring.domain.run import Outcome
 
 group = typer.Typer(name="runs", help="Look at runs, stop them, run them again.", no_args_is_help=True)
 
@@ -84,6 +88,11 @@ class Shown(msgspec.Struct, rename="camel"):
     @property
     def result_text(self) -> str:
         return "" if self.result is msgspec.UNSET else bytes(self.result).decode()
+
+    @property
+    def began(self) -> str | None:
+        """When it started. A fan-out starts anew at every look at its members: it began when it was made."""
+        return self.created_at if self.task == FAN_OUT and self.start_time is not None else self.start_time
 
     @property
     def why(self) -> str:
@@ -169,9 +178,9 @@ def show_runs(out: Output, runs: list[Shown], *, more: bool) -> None:
 
 
 def _spent(out: Output, run: Shown) -> str:
-    if run.status == "running" and run.start_time is not None:
-        return span(max(out.now() - parse_instant(run.start_time), 0))
-    return took(run.start_time, run.end_time)
+    if run.status == "running" and run.began is not None:
+        return span(max(out.now() - parse_instant(run.began), 0))
+    return took(run.began, run.end_time)
 
 
 @command(group, "show")
@@ -363,6 +372,8 @@ def _text(out: Output, line: Line) -> str:
 
 
 def _details(out: Output, run: Shown) -> None:
+    # Of a fan-out on its way all but its end is of its last look.
+    whole = run.began != run.start_time
     details(
         out,
         [
@@ -375,10 +386,10 @@ def _details(out: Output, run: Shown) -> None:
             ("progress", f"{run.progress} {run.progress_note or ''}".strip() if run.progress else ""),
             ("queue", f"{run.queue}, priority {run.priority}"),
             ("tick", run.tick),
-            ("due", f"{run.scheduled_for}  {out.time(run.scheduled_for)}"),
-            ("started", run.start_time and f"{run.start_time}  {out.time(run.start_time)}"),
+            ("due", "" if whole else f"{run.scheduled_for}  {out.time(run.scheduled_for)}"),
+            ("submitted" if whole else "started", run.began and f"{run.began}  {out.time(run.began)}"),
             ("ended", run.end_time and f"{run.end_time}  {out.time(run.end_time)}"),
-            ("took", took(run.start_time, run.end_time)),
+            ("took", took(run.began, run.end_time)),
             ("try", f"{run.attempt_number} of {run.max_retries + 1}"),
             ("worker", run.executor_id),
             ("replay of", run.replay_of),
@@ -402,7 +413,18 @@ def _details(out: Output, run: Shown) -> None:
                     took(attempt.start_time, attempt.end_time),
                     last_line(attempt.error_message) or attempt.reason,
                 )
-                for attempt in run.attempts
+                for attempt in _told_once(run.attempts)
             ],
             right=("TRY", "TOOK"),
         )
+
+
+def _told_once(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Of those given back one after the other for the same reason the last: a fan-out's looks may be hundreds."""
+    return [
+        attempt
+        for attempt, following in zip_longest(attempts, attempts[1:])
+        if following is None
+        or (attempt.outcome, attempt.reason) != (following.outcome, following.reason)
+        or attempt.outcome != Outcome.RELEASED
+    ]

@@ -36,7 +36,7 @@ async def wait_for(api: Client, out: Output, run: str) -> None:
         result = found.result_text
         if result not in ("", "null"):
             out.print(result)
-        spent = took(found.start_time, found.end_time)
+        spent = took(found.began, found.end_time)
         out.say(
             f"run {run} {'was ' if found.status in ('cancelled', 'skipped') else ''}{found.status}"
             f"{f' after {spent}' if spent else ''}{f': {found.why}' if found.why else ''}"

@@ -6,9 +6,10 @@ from random import Random
 from typing import TypeVar
 
 from mainspring.control.scheduler.loader import HORIZON
+from mainspring.domain.dependencies import parents_first
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import IdMaker, JobId, RunId, shard_for
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.domain.job import JobState, NewJob
 from mainspring.domain.run import NewRun, RunState
 from mainspring.ports.access import Author
@@ -36,8 +37,19 @@ class Jobs:
     Asking a store again that did not answer is safe: ids are made before, and a known id is not made twice.
     """
 
-    def __init__(self, store: Submissions, wakeups: Wakeups, clock: Clock, random: Random, *, shards: int) -> None:
+    def __init__(
+        self,
+        store: Submissions,
+        wakeups: Wakeups,
+        clock: Clock,
+        random: Random,
+        *,
+        shards: int,
+        along: "Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None" = None,
+    ) -> None:
+        """``along``: cancels what goes with runs that were cancelled."""
         self._store = store
+        self._along = along
         self._wakeups = wakeups
         self._clock = clock
         self._random = random
@@ -60,6 +72,9 @@ class Jobs:
     async def submit(self, run: NewRun) -> Accepted:
         """Submit one run. Those that are submitted at the same time share a commit."""
         run.check()
+        if run.after is not None:
+            # Alone: if one that it waits for is not there, nobody else is refused with it.
+            return (await self._submit([run]))[0]
         return await self._batcher.add(run)
 
     async def submit_many(self, runs: Sequence[NewRun]) -> list[Accepted]:
@@ -68,6 +83,12 @@ class Jobs:
             run.check()
         return await self._submit(runs)
 
+    async def submit_whole(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        """Submit runs that belong together in one transaction: all of them, or none."""
+        for run in runs:
+            run.check()
+        return await self._submit_part(runs)
+
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
         for job in jobs:
             job.check()
@@ -75,8 +96,12 @@ class Jobs:
         self._wakeups.ring([SCHEDULES])
         return put
 
-    async def pause(self, jobs: Collection[JobId], author: Author | None = None) -> dict[JobId, JobState]:
-        return await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.PAUSED, author))
+    async def pause(
+        self, jobs: Collection[JobId], author: Author | None = None, *, resume_at: Instant | None = None
+    ) -> dict[JobId, JobState]:
+        return await self._patiently(
+            lambda: self._store.set_jobs_state(jobs, JobState.PAUSED, author, resume_at=resume_at)
+        )
 
     async def resume(self, jobs: Collection[JobId], author: Author | None = None) -> dict[JobId, JobState]:
         return await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.SCHEDULED, author))
@@ -91,13 +116,29 @@ class Jobs:
         states = await self._patiently(lambda: self._store.cancel(runs, author))
         if RunState.CANCELLING in states.values():
             self._wakeups.ring([CANCELS])
+        stopped = [run for run, state in states.items() if state in (RunState.CANCELLED, RunState.CANCELLING)]
+        if stopped and self._along is not None:
+            await self._along(self, stopped)
         return states
 
     async def _submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        if any(run.after is not None for run in runs):
+            return await self._submit_families(runs)
         accepted: list[Accepted] = []
         for part in _parts(runs):
             accepted += await self._submit_part(part)
         return accepted
+
+    async def _submit_families(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        """Parents before their children, who may be in a later part."""
+        edges = {run.id: () if run.after is None else run.after.parents for run in runs}
+        places = {run: place for place, run in enumerate(parents_first(edges))}
+        order = sorted(range(len(runs)), key=lambda number: places[runs[number].id])
+        answers: dict[int, Accepted] = {}
+        for part in _parts([runs[number] for number in order]):
+            for answer in await self._submit_part(part):
+                answers[order[len(answers)]] = answer
+        return [answers[number] for number in range(len(runs))]
 
     async def _submit_part(self, runs: Sequence[NewRun]) -> list[Accepted]:
         accepted = await self._patiently(lambda: self._store.submit(runs))

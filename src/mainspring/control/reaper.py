@@ -36,6 +36,7 @@ class Reaper(TickingService):
         await self._while_full(self._return_lost)
         await self._while_full(self._end_overdue)
         await self._while_full(self._expire)
+        await self._resolve()
         await self._while_full(self._sweep)
         # Several reapers should not come at the same moment.
         return round(_EVERY * (0.75 + self._random.random() / 2))
@@ -85,6 +86,11 @@ class Reaper(TickingService):
         if expired:
             self.log.info("runs expired", runs=expired)
         return expired
+
+    async def _resolve(self) -> None:
+        """Whoever ends a run tells some of its children itself. Here is the rest of large families."""
+        while not self.stopping and await self._store.resolve(_LIMIT):
+            await self.clock.sleep(0)
 
     async def _sweep(self) -> int:
         found = await self._store.sweep(_LIMIT)

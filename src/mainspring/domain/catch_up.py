@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from mainspring.domain.checks import check_whole, check_word
+from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import DAY, SECOND, Instant, Micros
 
 LONGEST: Micros = 366 * DAY
@@ -28,6 +29,21 @@ class CatchUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         check_whole("catchUp.cap", self.cap, 0, 10_000, "0 to 10000")
         for field, duration in (("grace", self.grace), ("maxAge", self.max_age), ("pace", self.pace)):
             check_whole(f"catchUp.{field}", duration, 0, LONGEST, "microseconds, 0 to 366 days")
+
+    def check_meant(self) -> None:
+        """Refuse what would be ignored. Only of what somebody says now: what is stored goes on as it always did."""
+        used = self.effective()
+        for field, said, meant in (
+            ("cap", self.cap, used.cap),
+            ("maxAge", self.max_age, used.max_age),
+            ("pace", self.pace, used.pace),
+        ):
+            if said != meant:
+                raise Invalid(f"catchUp.{field}", f"does not go with mode {self.mode}", 'mode "all", or leave it out')
+
+    def effective(self) -> "CatchUp":
+        """The same without what is ignored."""
+        return self if self.mode == "all" else CatchUp(mode=self.mode, grace=self.grace)
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
@@ -60,12 +76,13 @@ def decide(policy: CatchUp, ticks: list[Instant], now: Instant) -> list[CaughtUp
 
 
 def _decide_all(policy: CatchUp, late: list[Instant], now: Instant) -> list[CaughtUp]:
-    young = [tick for tick in late if now - tick <= policy.max_age]
+    # By number, not by time: calendars may have put several at the same instant.
+    young = [number for number, tick in enumerate(late) if now - tick <= policy.max_age]
     kept = set(young[len(young) - policy.cap :] if policy.cap < len(young) else young)
     decided = []
     place = 0
-    for tick in late:
-        if tick in kept:
+    for number, tick in enumerate(late):
+        if number in kept:
             decided.append(CaughtUp(tick, now + place * policy.pace))
             place += 1
         else:

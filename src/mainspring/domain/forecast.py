@@ -9,10 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import sub
-from typing import TypeAlias
 
 import msgspec
 
+from mainspring.domain.closed_minutes import ClosedMinutes, Pattern
+from mainspring.domain.closings import Closings
 from mainspring.domain.cron import Cron, load_zone
 from mainspring.domain.cron.wall import DAY_SECONDS, bits
 from mainspring.domain.cron.zone import Segment, segment_at
@@ -23,8 +24,6 @@ from mainspring.domain.schedule import CronSchedule, Interval, next_after, ticks
 PEAKS = 10
 MAKERS = 5
 TOTALS = 20
-#: Runs a minute, and the minutes that have so many.
-Pattern: TypeAlias = tuple[tuple[int, int], ...]
 _DAY_MINUTES = 1_440
 
 
@@ -37,6 +36,10 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     #: Where a fixed delay stands; none: when its run has ended.
     next_fire: Instant | None = None
+    #: The calendars that hold for it.
+    closings: Closings | None = None
+    #: It names calendars that nobody could look up here.
+    minds: bool = False
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -71,6 +74,9 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     fixed_delays: int
     #: Schedules that cannot be read any more, with the reason.
     unreadable: list[str]
+    #: Ticks that calendars skip, and those that they move; by the minute.
+    closed: int = 0
+    moved: int = 0
 
 
 def forecast(
@@ -83,9 +89,10 @@ def forecast(
     jitters: list[Micros] = []
     fixed_delays = 0
     unreadable: list[str] = []
+    closed_times = ClosedMinutes(start, minutes)
     for one in planned:
         try:
-            pattern = patterns.of(one)
+            pattern = closed_times.without(patterns.of(one), one.schedule, one.key, one.closings)
         except Invalid as error:
             unreadable.append(f"{one.name}: {error}")
             continue
@@ -125,6 +132,8 @@ def forecast(
         longest_jitter=max(jitters, default=0),
         fixed_delays=fixed_delays,
         unreadable=unreadable,
+        closed=closed_times.skipped,
+        moved=closed_times.moved,
     )
 
 

@@ -91,6 +91,11 @@ def check_instant(instant: Instant, field: str) -> Instant:
     return instant
 
 
+def check_ahead(instant: Instant, now: Instant, field: str) -> None:
+    if instant <= now:
+        raise Invalid(field, f"{isoformat(instant)} is in the past", "a time to come, or leave it out")
+
+
 def parse_duration(value: Duration, field: str = "duration") -> Micros:
     """Read a duration: a number of seconds, ``"250ms"``, ``"1h30m"``, ``"2 days"`` or a timedelta; never negative."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | timedelta):

@@ -6,12 +6,14 @@ from typing import Literal
 import msgspec
 
 from mainspring.domain import schedule as schedules
+from mainspring.domain.calendar import WhenClosed, check_calendars
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.checks import check_kind, check_whole, check_words
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId, check_id, derived_id, shard_of
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
+from mainspring.domain.reserved import check_start_within
 from mainspring.domain.run import (
     DEFAULT_POLICY,
     MAX_NAME,
@@ -26,6 +28,7 @@ from mainspring.domain.run import (
     check_queue,
     check_tenant,
 )
+from mainspring.domain.slo import Slo
 
 
 class JobState(StrEnum):
@@ -63,6 +66,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline: Micros | None = None
     owner: str = ""
     tags: tuple[str, ...] = ()
+    #: The calendars that it minds, by name, and what its ticks do when one of them, or one that covers it, is closed.
+    calendars: tuple[str, ...] = ()
+    when_closed: WhenClosed = WhenClosed.SKIP
+    #: What it owes; a miss is told.
+    slo: Slo | None = None
     #: The application or the file that declares it, such as ``app:billing``; nobody: it was made by hand.
     source: str = ""
 
@@ -82,6 +90,25 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         for field, limit in (("startWithin", self.start_within), ("deadline", self.deadline)):
             if limit is not None:
                 check_limit(field, limit)
+        check_start_within(self.task, self.start_within)
+        if self.slo is not None:
+            check_kind("slo", self.slo, Slo)
+            self.slo.check()
+            if self.slo.start_within is not None and self.fixed_delay is not None:
+                raise Invalid("slo.startWithin", "does not go with a fixed delay", "slo.succeedEvery")
+        check_calendars(self.calendars, self.when_closed)
+        if self.looks_ahead and self.fixed_delay is not None:
+            raise Invalid("whenClosed", "before does not go with a fixed delay", "skip or after")
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a tick may happen before its own time."""
+        return self.when_closed is WhenClosed.BEFORE
+
+    @property
+    def timing(self) -> tuple[schedules.Interval | schedules.CronSchedule, bool]:
+        """If this changes, the next tick is computed anew."""
+        return self.schedule, self.looks_ahead
 
     @property
     def fixed_delay(self) -> Micros | None:
@@ -135,25 +162,48 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     spec: JobSpec
     version: int
     state: JobState
-    #: The next tick; none while a fixed delay waits for its run, and when nothing is left to fire.
+    #: The next tick; none while a fixed delay waits for its run, and when nothing is left to fire. Of a job that looks
+    #: ahead: when to look at ``next_tick``, which may have to happen before its time.
     next_fire: Instant | None
     #: Grows with every change of the schedule's row: whoever fires a tick must have seen the newest.
     rev: int
     payload: bytes = b"null"
     created_at: Instant = 0
     updated_at: Instant = 0
+    #: Of a paused one: when it goes on by itself; none: when somebody says so.
+    resume_at: Instant | None = None
+    #: Ticks before this belong to a pause that is over, and may not have been looked at while it lasted.
+    paused_until: Instant | None = None
+    #: What was said about the newest pause.
+    pause_why: str = ""
+    #: Of a job that looks ahead: its next tick.
+    next_tick: Instant | None = None
+    #: How many changes the calendars of its tenant had seen when its row was last written; 0: there never were any.
+    calendar_rev: int = 0
+
+    def is_paused_at(self, tick: Instant) -> bool:
+        """Whether a tick falls into a pause. What nobody saw at its time is decided as if somebody had."""
+        if self.paused_until is not None and tick < self.paused_until:
+            return True
+        return self.state is JobState.PAUSED and (self.resume_at is None or tick < self.resume_at)
 
     @property
     def shard(self) -> int:
         return shard_of(self.id)
 
+    @property
+    def first_tick(self) -> Instant | None:
+        """The next tick itself, by which the ledger knows it."""
+        return self.next_fire if self.next_tick is None else self.next_tick
+
     def next_fires(self, count: int = 5) -> list[Instant]:
         """Its coming ticks, as far as they can be known now."""
-        if self.next_fire is None:
+        first = self.first_tick
+        if first is None:
             return []
         if self.spec.fixed_delay is not None:
-            return [self.next_fire]
-        return [self.next_fire, *schedules.next_fires(self.spec.schedule, self.next_fire, self.id, count - 1)]
+            return [first]
+        return [first, *schedules.next_fires(self.spec.schedule, first, self.id, count - 1)]
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +219,12 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     #: More than one: a span of skipped ticks too many to list, up to ``last_at``. 0: too many to count.
     ticks: int = 1
     last_at: Instant | None = None
+    #: When it happens if that is before its own time, because of a calendar.
+    early: Instant | None = None
+
+    @property
+    def happens_at(self) -> Instant:
+        return self.scheduled_at if self.early is None else self.early
 
 
 class Fire(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,6 +234,8 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True):
     ticks: tuple[Tick, ...]
     next_fire: Instant | None
     finished: bool = False
+    #: Of a job that looks ahead.
+    next_tick: Instant | None = None
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):

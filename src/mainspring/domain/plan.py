@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable
 
+import msgspec
+
 from mainspring.domain import catch_up
+from mainspring.domain.closings import Closings, Placed
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import Instant
-from mainspring.domain.job import Fire, Job, JobState, Overlap, Tick, tick_run_id
+from mainspring.domain.job import Fire, Job, Overlap, Tick, tick_run_id
 from mainspring.domain.schedule import due_of, latest_until, next_after, ticks_between
 
 #: Missed ticks are listed one by one up to this many; older ones share a row that says how far it reaches.
@@ -17,7 +20,10 @@ def plan(jobs: Iterable[Job], now: Instant) -> list[Fire]:
     return [plan_job(job, now) for job in jobs if job.next_fire is not None and job.next_fire <= now]
 
 
-def plan_job(job: Job, now: Instant) -> Fire:
+def plan_job(job: Job, now: Instant, closings: Closings | None = None) -> Fire:
+    """``closings``: the calendars that hold for it; none: there are none."""
+    if job.spec.looks_ahead:
+        return _plan_ahead(job, now, closings)
     first = job.next_fire
     assert first is not None
     key = job.id
@@ -26,7 +32,7 @@ def plan_job(job: Job, now: Instant) -> Fire:
     instants = _due(job, first, now)
     if not instants:
         return Fire(job=job, ticks=(), next_fire=None, finished=True)
-    ticks = list(_older(job, first, instants[0])) + _decide(job, instants, now)
+    ticks = list(_older(job, first, instants[0])) + _decide(job, instants, now, closings)
     following = next_after(schedule, now, key)
     if delay is not None and following is not None and any(tick.decision == "run" for tick in ticks):
         # A fixed delay counts from the end of the run that has just been made.
@@ -34,9 +40,46 @@ def plan_job(job: Job, now: Instant) -> Fire:
     return Fire(job=job, ticks=tuple(ticks), next_fire=following, finished=following is None)
 
 
+def _plan_ahead(job: Job, now: Instant, closings: Closings | None) -> Fire:
+    """A job whose ticks may happen before their time: those of a closed span, in the last second before it.
+
+    The row says when to look, and which tick is next. After a change of the calendars a look comes too early at times:
+    then nothing is due, and the fire only says when to look again.
+    """
+    first = job.first_tick
+    assert first is not None
+    if happens_at(first, closings) > now:
+        return _looks_again(job, (), first, closings)
+    until = now if closings is None else closings.reach(now)
+    instants = _due(job, first, until)
+    # A tick in the very last second before a span is not early, and whoever comes after it waits for it.
+    while len(instants) > 1 and happens_at(instants[-1], closings) > now:
+        instants.pop()
+    ticks = list(_older(job, first, instants[0])) + _decide(job, instants, now, closings)
+    ticks = [
+        tick
+        if tick.scheduled_at <= now
+        else msgspec.structs.replace(tick, early=happens_at(tick.scheduled_at, closings))
+        for tick in ticks
+    ]
+    return _looks_again(job, tuple(ticks), next_after(job.spec.schedule, max(now, instants[-1]), job.id), closings)
+
+
+def _looks_again(job: Job, ticks: tuple[Tick, ...], following: Instant | None, closings: Closings | None) -> Fire:
+    if following is None:
+        return Fire(job=job, ticks=ticks, next_fire=None, finished=True)
+    return Fire(job=job, ticks=ticks, next_fire=happens_at(following, closings), next_tick=following)
+
+
+def happens_at(tick: Instant, closings: Closings | None) -> Instant:
+    """When something is decided about a tick: at its time, or before it."""
+    at = None if closings is None else closings.place(tick).at
+    return tick if at is None else min(tick, at)
+
+
 def dropped_ticks(job: Job, now: Instant, reason: str) -> list[Tick]:
     """The ticks that are due at ``now`` and will not be fired any more, because the job's schedule ends here."""
-    first = job.next_fire
+    first = job.first_tick
     if first is None or first > now:
         return []
     try:
@@ -74,18 +117,38 @@ def _older(job: Job, first: Instant, listed_from: Instant) -> Iterable[Tick]:
         )
 
 
-def _decide(job: Job, instants: list[Instant], now: Instant) -> list[Tick]:
-    if job.state is JobState.PAUSED:
-        return [Tick(scheduled_at=at, decision="skipped", reason="paused") for at in instants]
+def _decide(job: Job, instants: list[Instant], now: Instant, closings: Closings | None) -> list[Tick]:
+    paused = [at for at in instants if job.is_paused_at(at)]
+    if paused:
+        # A pause is one stretch that ends before what is left begins.
+        reason = f"paused: {job.pause_why}" if job.pause_why else "paused"
+        skipped = [Tick(scheduled_at=at, decision="skipped", reason=reason) for at in paused]
+        return skipped + _decide_live(job, instants[len(paused) :], now, closings)
+    return _decide_live(job, instants, now, closings)
+
+
+def _decide_live(job: Job, instants: list[Instant], now: Instant, closings: Closings | None) -> list[Tick]:
+    placed = [Placed(at) if closings is None else closings.place(at) for at in instants]
+    # What a calendar skips has no say in what is the latest, and what it moves is late only at its new time.
+    moved = [place.at for place in placed if place.at is not None]
+    decisions = iter(catch_up.decide(job.spec.catch_up, moved, now))
     ticks = []
-    for decided in catch_up.decide(job.spec.catch_up, instants, now):
-        if decided.not_before is None:
-            ticks.append(Tick(scheduled_at=decided.tick, decision="skipped", reason=decided.reason))
+    for tick, place in zip(instants, placed, strict=True):
+        if place.at is None:
+            ticks.append(Tick(scheduled_at=tick, decision="skipped", reason=place.reason))
             continue
-        late = now - decided.tick > job.spec.catch_up.grace
-        due = max(due_of(job.spec.schedule, decided.tick, job.id), decided.not_before)
-        run_id = tick_run_id(job.id, decided.tick)
-        ticks.append(Tick(scheduled_at=decided.tick, decision="run", run_id=run_id, due=due, late=late))
+        decided = next(decisions)
+        if decided.not_before is None:
+            ticks.append(Tick(scheduled_at=tick, decision="skipped", reason=decided.reason))
+            continue
+        late = now - place.at > job.spec.catch_up.grace
+        jitter = due_of(job.spec.schedule, tick, job.id) - tick if place.at >= tick else 0
+        due = max(place.at + jitter, decided.not_before)
+        if late and closings is not None:
+            # It is caught up with when that may be.
+            due = closings.next_open(due) or due
+        run_id = tick_run_id(job.id, tick)
+        ticks.append(Tick(scheduled_at=tick, decision="run", reason=place.reason, run_id=run_id, due=due, late=late))
     return _limit_overlap(job.spec.overlap, ticks)
 
 

@@ -7,8 +7,9 @@
                  │                      │ └──▶ queued      (released, lost: again at once)
                  └──────────────────────┘                  (a retry waits for its back-off)
 
-A run that is running and was asked to stop shows as ``cancelling``. Whatever has not started can become ``cancelled``,
-``skipped`` (expired) or ``failed`` (deadline).
+``blocked`` waits for other runs, for its ordering key, or for a limit. What is tried again, or was queued when a
+breaker opened, may have to wait there, too. A run that is running and was asked to stop shows as ``cancelling``.
+Whatever has not started can become ``cancelled``, ``skipped`` (expired) or ``failed`` (deadline).
 """
 
 import hashlib
@@ -19,14 +20,20 @@ from typing import Literal
 
 import msgspec
 
+from mainspring.domain.cause import TIMED_OUT, UNKNOWN, Cause
 from mainspring.domain.checks import check_kind, check_whole, check_word, check_words
+from mainspring.domain.dependencies import Dependencies, Rule
 from mainspring.domain.errors import Invalid
 from mainspring.domain.fingerprint import fingerprint_of
 from mainspring.domain.ids import JobId, RunId, SessionId, check_id
 from mainspring.domain.instant import DAY, HOUR, SECOND, Instant, Micros, check_instant
 from mainspring.domain.labels import check_labels_kept
+from mainspring.domain.limits import Breaker, Gate, Limit, check_limits, gates_of
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
-from mainspring.domain.retry import RetryPolicy
+from mainspring.domain.reserved import check_start_within
+from mainspring.domain.retry import LONGEST_DELAY, RetryPolicy
+from mainspring.domain.unique import Unique
+from mainspring.domain.usage import Spent
 
 MAX_PAYLOAD = 256 * 1024
 MAX_RESULT = 64 * 1024
@@ -34,6 +41,7 @@ MAX_STATE = 256 * 1024
 MAX_ERROR = 16 * 1024
 MAX_NAME = 200
 MAX_TAGS = 20
+MAX_WEIGHT = 1_000
 #: Instead of a tenant's name.
 ALL_TENANTS = "*"
 #: Words of people.
@@ -41,6 +49,12 @@ MAX_WHY = 1_000
 
 #: Why a run ends that only one worker could have run.
 WORKER_LEFT = "its worker left"
+#: … and why one ends whose unique key another run took.
+REPLACED = "replaced"
+
+#: Why a run fails although retries are left: its handler said so, or the kind of its error is none to try again.
+GAVE_UP = "gave up"
+NOT_RETRIED = "not retried"
 
 #: A run is parked when the loss of this many processes can be laid at its door …
 POISON_AFTER = 3
@@ -71,9 +85,13 @@ ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunS
 _NOT_STARTED = frozenset({RunState.QUEUED, RunState.CANCELLED, RunState.SKIPPED, RunState.FAILED})
 MOVES: dict[RunState, frozenset[RunState]] = {
     RunState.SCHEDULED: _NOT_STARTED | {RunState.BLOCKED},
-    RunState.BLOCKED: _NOT_STARTED,
-    RunState.QUEUED: frozenset({RunState.RUNNING, RunState.CANCELLED, RunState.SKIPPED, RunState.FAILED}),
-    RunState.RUNNING: frozenset({RunState.CANCELLING, RunState.SCHEDULED, RunState.QUEUED})
+    # What waited for others may still have to wait for its time.
+    RunState.BLOCKED: _NOT_STARTED | {RunState.SCHEDULED},
+    # What was queued waits again when a breaker opens.
+    RunState.QUEUED: frozenset(
+        {RunState.RUNNING, RunState.BLOCKED, RunState.CANCELLED, RunState.SKIPPED, RunState.FAILED}
+    ),
+    RunState.RUNNING: frozenset({RunState.CANCELLING, RunState.SCHEDULED, RunState.QUEUED, RunState.BLOCKED})
     | (ENDED - {RunState.SKIPPED}),
     RunState.CANCELLING: ENDED - {RunState.SKIPPED},
     RunState.SUCCEEDED: frozenset(),
@@ -109,6 +127,11 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ordering_key: str = ""
     #: Labels, as words in order: only a worker that has all of them may run it.
     requires: tuple[str, ...] = ()
+    #: What it must pass before it is queued.
+    limits: tuple[Limit, ...] = ()
+    breaker: Breaker | None = None
+    #: How many slots of its worker it takes.
+    weight: int = 1
 
     def check(self) -> None:
         check_kind("retry", self.retry, RetryPolicy)
@@ -121,6 +144,17 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 "orderingKey", f"{self.ordering_key[:40]!r} is not a key", f"at most {MAX_NAME} printable characters"
             )
         check_labels_kept("requires", self.requires)
+        check_limits(self.limits)
+        if self.breaker is not None:
+            check_kind("breaker", self.breaker, Breaker)
+            self.breaker.check()
+        check_whole("weight", self.weight, 1, MAX_WEIGHT, f"1 to {MAX_WEIGHT}")
+
+    def gates(self, tenant: str, task: str) -> tuple[Gate, ...]:
+        """What a run of this task must pass, in the order in which they are locked."""
+        if not self.limits and self.breaker is None:
+            return ()
+        return gates_of(tenant, task, self.limits, self.breaker)
 
 
 DEFAULT_POLICY = RunPolicy()
@@ -145,12 +179,21 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     #: The run that made it.
     parent: RunId | None = None
+    #: The workflow it belongs to, by id and name, its own name there, and the names of those it waits for.
+    workflow: RunId | None = None
+    workflow_name: str = ""
+    node: str = ""
+    after: tuple[str, ...] = ()
 
     def check(self) -> None:
         if self.name:
             check_name("name", self.name)
         if self.parent is not None:
             check_id("parent", self.parent)
+        if self.workflow is not None:
+            check_id("workflow", self.workflow)
+            check_name("name", self.workflow_name)
+            check_name("nodes", self.node)
         check_labels(self.owner, self.tags)
 
 
@@ -219,6 +262,9 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     author: str = ""
     #: The one session that may run it. When that is gone before it has, the run is ``skipped`` (its worker left).
     target: SessionId | None = None
+    #: The runs that it waits for.
+    after: Dependencies | None = None
+    unique: Unique | None = None
 
     def check(self) -> None:
         check_id("id", self.id)
@@ -236,12 +282,19 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
             check_instant(self.at, "at")
         if self.start_within is not None:
             check_limit("startWithin", self.start_within)
+            check_start_within(self.task, self.start_within)
         if self.deadline is not None:
             check_limit("deadline", self.deadline)
         if self.author != "":
             check_words("author", self.author, MAX_NAME)
         if self.target is not None:
             check_whole("target", self.target, 1, 2**31 - 1, "the number of a session")
+        if self.after is not None:
+            check_kind("dependsOn", self.after, Dependencies)
+            self.after.check()
+        if self.unique is not None:
+            check_kind("unique", self.unique, Unique)
+            self.unique.check()
         if self.about is not None:
             check_kind("about", self.about, About)
             self.about.check()
@@ -287,6 +340,8 @@ class HeldRun(msgspec.Struct, kw_only=True):
     session: SessionId | None = None
     #: What the last attempt left for this one, as JSON. Only where it was claimed.
     state: bytes | None = None
+    #: Its queue lets only so many run at once: when it has ended another may start. Only where it was claimed.
+    limited: bool = False
 
     @property
     def alone(self) -> bool:
@@ -312,6 +367,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     lets_go: bool = False
     #: Of a failed run: what groups it with others of its kind.
     fingerprint: str = ""
+    #: What the attempt cost beyond its time, as far as anybody measured or told it.
+    spent: Spent | None = None
 
 
 class Verdict(StrEnum):
@@ -336,23 +393,43 @@ def settle_success(held: HeldRun, result: bytes | None) -> Settlement:
 
 
 def settle_failure(
-    held: HeldRun, error: str, jitter: Random, *, now: Instant, timed_out: bool = False, reason: str = ""
+    held: HeldRun,
+    error: str,
+    jitter: Random,
+    *,
+    now: Instant,
+    timed_out: bool = False,
+    reason: str = "",
+    cause: Cause = UNKNOWN,
 ) -> Settlement:
     """The handler raised, or had to be stopped. Losses do not count against the retries."""
     outcome = Outcome.TIMEOUT if timed_out else Outcome.ERROR
+    cause = TIMED_OUT if timed_out else cause
     reason = reason or outcome.value
     failures = held.attempt - held.lost
     if held.deadline is not None and now >= held.deadline:
         return _settle(held, outcome, RunState.FAILED, "deadline", error)
-    if not tries_again(held):
-        return _settle(held, outcome, RunState.FAILED, reason, error)
+    if not tries_again(held, cause):
+        return _settle(held, outcome, RunState.FAILED, _why_not_again(held, cause) or reason, error)
+    if cause.after is not None:
+        return _settle(held, outcome, RunState.SCHEDULED, reason, error, max(0, min(cause.after, LONGEST_DELAY)))
     delay = held.policy.retry.delay_after(failures, jitter)
     return _settle(held, outcome, RunState.SCHEDULED, reason, error, delay)
 
 
-def tries_again(held: HeldRun) -> bool:
-    """Whether another attempt follows if this one fails, as far as its policy says."""
-    return held.policy.guarantee != "at-most-once" and held.policy.retry.allows(held.attempt - held.lost)
+def tries_again(held: HeldRun, cause: Cause = UNKNOWN) -> bool:
+    """Whether another attempt follows if this one fails, as far as its policy and its handler say."""
+    if held.policy.guarantee == "at-most-once" or not held.policy.retry.allows(held.attempt - held.lost):
+        return False
+    return not _why_not_again(held, cause)
+
+
+def _why_not_again(held: HeldRun, cause: Cause) -> str:
+    """Of what kind a failure is that no number of retries would help; nothing: it is of none."""
+    if cause.gives_up:
+        return GAVE_UP
+    # Who asks for another try means it, whatever the kind of the error they ask by.
+    return "" if cause.after is not None or held.policy.retry.covers(cause.kinds) else NOT_RETRIED
 
 
 def settle_loss(held: HeldRun, *, blamed: bool) -> Settlement:
@@ -507,6 +584,11 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fingerprint: str = ""
     #: The one session that may run it.
     target: SessionId | None = None
+    #: How many runs it waits for, or waited for; 0: none. And by which rule.
+    parents: int = 0
+    rule: Rule | None = None
+    #: Of a blocked one: the number of the gate that it waits for, if it is that (``limits.words_of``).
+    gate: int | None = None
     #: Only where it was asked for.
     payload: bytes | None = None
 

@@ -27,7 +27,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     author: str
     #: jobs.submit, jobs.put, jobs.pause, jobs.resume, jobs.cancel, jobs.retag, jobs.purge, runs.cancel, runs.edit,
-    #: runs.discard, queues.pause, queues.resume, workers.drain, tenants.put, keys.put, keys.revoke
+    #: runs.discard, queues.pause, queues.resume, workers.drain, tenants.put, keys.put, keys.revoke, calendars.put,
+    #: calendars.delete
     action: str
     #: The id or name of what was changed; of a batch the first. ``*`` is every queue.
     target: str

@@ -13,9 +13,13 @@ import msgspec
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Job, JobSpec, JobState
+from mainspring.domain.limits import GateState
+from mainspring.domain.queues import QueuePolicy
 from mainspring.domain.run import HeldRun, RunState, RunView
 from mainspring.ports.access import Records
+from mainspring.ports.calendars import CalendarReads
 from mainspring.ports.store import EventBatch, Views, Workforce
+from mainspring.ports.usage import UsageReads
 
 T = TypeVar("T")
 #: A page looks at no more rows than this.
@@ -98,6 +102,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    #: Empty: it takes runs of all.
+    priorities: tuple[int, ...] = ()
     running: int = 0
     draining: bool = False
     #: Of a scheduler.
@@ -112,6 +118,11 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     since: Instant = 0
     author: str = ""
     why: str = ""
+    #: When it is over; none: when somebody says so.
+    until: Instant | None = None
+
+    def is_over(self, now: Instant) -> bool:
+        return self.until is not None and self.until <= now
 
 
 class Minute(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +158,8 @@ class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
     #: The newest of them, and its error.
     sample: RunId
     error: str
+    #: How many of them failed in each of the last 24 hours, the oldest first.
+    trend: tuple[int, ...] = ()
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +190,7 @@ class Lists(Protocol):
         ...
 
     async def pauses(self) -> list[Pause]:
-        """By tenant and queue, every one first."""
+        """Those that hold now. By tenant and queue, every one first."""
         ...
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
@@ -195,7 +208,7 @@ class Lists(Protocol):
         ...
 
 
-class Reads(Views, Lists, Records, Protocol):
+class Reads(Views, Lists, Records, UsageReads, CalendarReads, Protocol):
     """What people look at. Bound to a tenant it is as if there were no other: a foreign id is a missing one, a list has
     only the tenant's own, and asking for another tenant finds nothing. A pause of every tenant is everybody's."""
 
@@ -226,8 +239,16 @@ class Catalog(Lists, Protocol):
         """Those of these idempotency keys that a submit now would find used, whatever for."""
         ...
 
+    async def queue_policies(self) -> dict[str, QueuePolicy]:
+        """What was said of queues, by name. Those without a policy are missing."""
+        ...
+
     async def ahead_of(self, run: RunId) -> int | None:
         """How many queued runs of its queue have a better rank, counted up to 10,000; none if it is not queued."""
+        ...
+
+    async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
+        """A gate of a limit as it stands, and some of the runs inside, by id. Not quick where many runs have limits."""
         ...
 
     async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.queues import QueuePolicy
 from mainspring.domain.run import NewRun, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
@@ -47,11 +48,18 @@ class Operations(Protocol):
 
     async def pause(self, pause: Pause, author: Author) -> None:
         """Claim nothing of this any more; what runs goes on, ticks fire and runs are queued as ever. Idempotent: one
-        that is there stays as it is."""
+        that is there stays as it is, unless it ends at another time. One with an ``until`` is over by the store's
+        clock, whoever looks."""
         ...
 
     async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
         """Lift exactly that pause; whether it was there."""
+        ...
+
+    async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:
+        """Say how a queue works from now on; a policy without anything in it takes back what was said. Whoever is just
+        claiming ends first. Nothing that runs is stopped, and nothing that waits is lost. Audited if it changes
+        anything."""
         ...
 
     async def drain(self, worker: SessionId, author: Author) -> bool:

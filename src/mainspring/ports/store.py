@@ -22,6 +22,8 @@ from mainspring.domain.instant import DAY, MINUTE, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobState, LedgerEntry, NewJob
 from mainspring.domain.run import AttemptView, HeldRun, NewRun, RunState, RunView, Settlement, Verdict
 from mainspring.ports.access import Author
+from mainspring.ports.calendars import Calendars
+from mainspring.ports.slos import Slos
 
 #: How long an idempotency key is remembered.
 KEYS_KEPT: Micros = DAY
@@ -33,7 +35,7 @@ class Accepted(msgspec.Struct, frozen=True):
     """A submitted run and where it stands."""
 
     id: RunId
-    #: ``queued``, ``scheduled`` or ``blocked`` for a new one.
+    #: ``queued``, ``scheduled`` or ``blocked`` for a new one; or ``skipped``, if what it waits for has ended otherwise.
     state: RunState
     #: False: this id, or its idempotency key, was submitted before, and nothing was done. Of an edited run, too.
     new: bool
@@ -76,6 +78,8 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...] = ()
     #: Of a worker: it is given runs that require some of these, and no others.
     labels: tuple[str, ...] = ()
+    #: Of a worker with slots for each priority: it takes runs of these and no others; empty: of all.
+    priorities: tuple[int, ...] = ()
     #: Who registered it over the API; only they may speak for it.
     owner: str = ""
     #: The only tenant whose runs it takes; empty: of all.
@@ -89,6 +93,11 @@ class Want(msgspec.Struct, frozen=True):
     limit: int
     #: Only runs of this tenant.
     tenant: str | None = None
+    #: How many slots the worker has for this queue, free or not; nobody says: as many as are free. A run that weighs
+    #: more takes all of them.
+    slots: int | None = None
+    #: Only runs of this priority. The first who asks so makes the store keep the queue's runs apart by priority.
+    priority: int | None = None
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,8 +170,11 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
     position: str
     at: Instant
     #: run.submitted, run.queued, run.started, run.succeeded, run.failed, run.cancelled, run.skipped, run.retried,
-    #: run.released, run.lost, run.cancel_requested
+    #: run.released, run.lost, run.cancel_requested; budget.warned, budget.exceeded with the ids of the budgets;
+    #: dead_letters.opened, dead_letters.growing with the newest run of the group;
+    #: and of recurring jobs job.slo_missed, job.slo_recovered
     kind: str
+    #: The ids of what it happened to: runs, or jobs where the kind says so.
     runs: tuple[RunId, ...]
     tenant: str
 
@@ -190,6 +202,25 @@ class Submissions(Protocol):
 
         One with a ``target`` is for that session alone, whatever it requires. If there is no such session, or none any
         more, ``expire`` ends it.
+
+        One with limits (``policy.gates``) is queued when it has passed all of them at once, and ``blocked`` until then;
+        it holds nothing meanwhile but its ordering key. Whoever comes to its gates, new, due, let go by its ordering
+        key or going back to be tried again, joins the line; those that wait for a gate pass by (due, id), each by its
+        own ``most``. The first that finds no room there keeps the others waiting, so that nobody is overtaken for
+        good; whoever is held up at another gate waits there and does not keep the next from passing.
+
+        One with ``after`` is ``blocked`` until its rule is met (``decide``), then it comes due as if it were submitted
+        then, or at its due time if that is later. What can never be met is ``skipped`` (``reason_of_skip``), and that
+        ends it for its own children. Parents may be of the same batch, in whatever order, or anywhere, also ended; of
+        the same tenant. A parent of the same batch that is not made, because its key was used, is the one that has the
+        key. ``NotFound``, and nothing is done, if one is not there; ``Invalid`` if they go round in a circle. Its
+        ``start_by`` and ``deadline`` count from when its rule was met, or its due time; until then neither counts.
+
+        One with ``unique``: see there. The answer of ``existing`` is the first one, not new; of ``reject`` it is a
+        conflict. Of ``debounce`` it is the first one, not new, which was edited (``edit_run``) into the second. What
+        ``replace`` replaces is ``skipped`` (replaced). Which period counts is that of the run that has the key. A key
+        whose run is gone from the store is free. Of several of one key in one batch each comes after the one before.
+        An idempotency key is looked at first, and what makes nothing uses none.
         """
         ...
 
@@ -199,8 +230,10 @@ class Submissions(Protocol):
         A new one starts at the first tick after now; if there is none it is finished. A known one keeps its id; with
         the same spec and payload it is left alone (a cancelled or finished one comes back, at the first tick after
         now); with a different one it gets a new version, and if its schedule changed, its next tick is computed anew
-        from now. Ticks of the old schedule that are due by now and were not fired are recorded as skipped (schedule
-        changed), in the same transaction. A paused one stays paused.
+        from now. One that looks ahead is due at once: whoever fires works out when to look at its next tick. A job that
+        names a calendar which its tenant does not have is ``Invalid``, and nothing is done. Ticks of the old schedule
+        that are due by now and were not fired are recorded as skipped (schedule changed), in the same transaction. A
+        paused one stays paused.
 
         What is refused (``exists``, ``stale``, ``conflict``) is told as it is, and uses no idempotency key. A
         declaration sent again because its answer was lost is not refused: it is ``unchanged``, known by its id or as
@@ -211,11 +244,17 @@ class Submissions(Protocol):
         ...
 
     async def set_jobs_state(
-        self, jobs: Collection[JobId], state: JobState, author: Author | None = None
+        self,
+        jobs: Collection[JobId],
+        state: JobState,
+        author: Author | None = None,
+        resume_at: Instant | None = None,
     ) -> dict[JobId, JobState]:
         """Pause, resume (``scheduled``) or cancel jobs; what they are now. Unknown ids are missing in the answer.
 
-        Pausing does not stop the schedule: its ticks are recorded as skipped. Cancelling ends it, and asks its runs
+        Pausing does not stop the schedule: its ticks are recorded as skipped, with what the author says about it. With
+        ``resume_at`` the ticks from then on are live again, whenever they are looked at, and ``tidy`` resumes the job.
+        A paused job stays as it is, unless it is to resume at another time. Cancelling ends it, and asks its runs
         to stop; ticks that are due by now and were not fired are recorded as skipped (cancelled). A finished or
         cancelled job stays what it is. A change grows ``rev``. With an author what was changed is audited, one row a
         tenant; of a single one with the state before and after.
@@ -258,7 +297,12 @@ class Workforce(Protocol):
         quota lets run at a time, over all workers. Of those that require labels only what the session has all labels
         for; what has a ``target`` only that session is given. Nobody looks at what they may not take. ``number`` grows
         with each claim of the session. The fence is greater than any given before. A claim without an answer is not
-        repeated but followed by the next: the beat returns its runs.
+        repeated but followed by the next: the beat returns its runs. What has a limit per period counts there as
+        started, in the same transaction.
+
+        A queue may have a policy (``put_queue_policy``). No more of it run than its concurrency, over all workers. In a
+        fair queue tenants take turns by their shares, and the rank counts inside a tenant. A run takes as many slots as
+        it weighs, but at most all of the worker's; the first that does not fit ends the claim from that queue.
         """
         ...
 
@@ -272,6 +316,18 @@ class Workforce(Protocol):
         however it comes about, sets its job's next tick to one delay from now. What this fence has settled before
         with the same outcome is ``already applied``: its answer was lost, and it counts. Anything else that is not
         running under its fence is ``fenced`` and does not count, also the success of an attempt that was lost.
+
+        However an attempt ends, it leaves its gates (success; error, timeout: failed; else: other), and whoever waits
+        for one of them passes in the same transaction. What goes back to be tried again, at once or later, passes
+        anew: ``queued`` becomes ``blocked`` while there is no room. When a breaker opens, what is queued of its task is
+        ``blocked`` again: at once as far as a batch goes, the rest by ``resolve``.
+
+        Where the queue has a budget of retries, the due time of one that is tried again later, and was charged before,
+        is moved to the first period with room. None is dropped.
+
+        While a breaker is open only the one that went ahead counts: what started before says nothing of the task as it
+        is now. The children of what has ended, in whatever way, are decided by ``resolve``, which the store calls
+        itself here for a few; whoever settles need not care.
         """
         ...
 
@@ -285,7 +341,9 @@ class Staging(Protocol):
         """Queue scheduled runs of these shards that are due, at most ``limit``, each shard's oldest first.
 
         One with an ordering key that another run holds becomes ``blocked``; a retry holds its key already. The rank is
-        that of the time of staging; retries and caught-up ticks stand behind live work of their priority.
+        that of the time of staging; retries and caught-up ticks stand behind live work of their priority. One with
+        limits passes them or becomes ``blocked``. Also lets pass, whatever their shard, whom time alone gives room: a
+        period has gone by, or the pause of a breaker.
 
         Shards that ``owner`` does not own, or all if its lease has run out, are passed over.
         """
@@ -341,10 +399,17 @@ class Reaping(Protocol):
         """
         ...
 
-    async def sweep(self, limit: int) -> int:
-        """Let go what is blocked by nothing, found from first principles; also fixed-delay jobs whose run is gone.
+    async def resolve(self, limit: int) -> int:
+        """Decide children of runs that have ended, and finish what a breaker or a large family left undone; at most
+        about so many runs. How many were changed: call again while it is more than 0. Several may ask at once."""
+        ...
 
-        Finds nothing as long as every other method keeps its word.
+    async def sweep(self, limit: int) -> int:
+        """Let go what is blocked by nothing, found from first principles: its key is free, its gates have room, its
+        parents have ended; count gates anew whose holders are gone; also fixed-delay jobs whose run is gone.
+
+        Finds nothing as long as every other method keeps its word. What ``stage`` or ``resolve`` has still to do is no
+        find.
         """
         ...
 
@@ -352,7 +417,8 @@ class Reaping(Protocol):
         """Whatever this engine needs every few seconds to stay quick under load; cheap when there is nothing to do.
 
         Rolls up the figures by the minute of what ended more than 15 s ago. Forgets events that are older than
-        ``EVENTS_KEPT`` and acknowledged by every reader, and idempotency keys older than ``KEYS_KEPT``. Several
+        ``EVENTS_KEPT`` and acknowledged by every reader, and idempotency keys older than ``KEYS_KEPT``. Resumes jobs
+        that are paused until now, and forgets pauses of queues that are over, 1,000 of each at most. Several
         processes may ask at once; one of them does it.
         """
         ...
@@ -379,6 +445,19 @@ class Views(Protocol):
 
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         """Ticks of a job with ``since <= scheduled_at < until``, in order."""
+        ...
+
+    async def parents(self, run: RunId) -> list[RunView]:
+        """The runs that it waits for, or waited for, in the order they were named. Those that are not kept any more
+        are missing."""
+        ...
+
+    async def parent_ids(self, run: RunId) -> list[RunId]:
+        """The same as ids alone, also of those that are not kept any more."""
+        ...
+
+    async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
+        """The runs that wait for it, or waited, by id, from after ``after`` on."""
         ...
 
     async def depths(self, tenant: str | None = None) -> list[Depth]:
@@ -417,7 +496,7 @@ class Outbox(Protocol):
         ...
 
 
-class Store(Submissions, Workforce, Staging, Reaping, Reading, Directory, Outbox, Protocol):
+class Store(Submissions, Workforce, Staging, Reaping, Reading, Directory, Outbox, Calendars, Slos, Protocol):
     """All of it. Services ask for the narrow part they use."""
 
     #: Fixed when the store is made.

@@ -18,13 +18,21 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "tenant": ("created_at", "quotas"),
     "api_key": ("id", "secret_hash"),
     "pause": ("since", "why"),
+    "calendar": ("name", "version", "spec"),
     "job": ("id", "version", "next_fire", "rev"),
     "job_version": ("job_id", "version", "spec"),
+    "slo": ("job_id", "rev", "next_check"),
     "run": ("id", "fence"),
     "waiting": ("id", "due"),
     "gate": ("key", "holder"),
+    "limiter": ("number", "used"),
+    "dependent": ("run_id", "parents"),
+    "edge": ("child", "parent", "place"),
+    "ended_parent": ("run_id", "at"),
+    "unique_run": ("run_id", "until"),
     "history": ("id", "finished_at"),
     "dead_letter": ("id", "fingerprint"),
+    "replay": ("id", "rev", "record"),
     "attempt": ("run_id", "fence"),
     "ledger": ("job_id", "scheduled_at", "run_id"),
     "label": ("id", "label"),
@@ -34,6 +42,10 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "log": ("run_id", "position"),
     "audit": ("position", "at"),
     "minute": ("at", "succeeded", "failed"),
+    "usage": ("day", "unit", "amount"),
+    "budget": ("id", "spec"),
+    # After what waits: a budget of retries must not move what is placed already.
+    "queue_policy": ("policy", "retries"),
 }
 BATCH = 5_000
 

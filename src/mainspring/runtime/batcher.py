@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.domain.errors import Invalid, NotFound, StoreUnavailable
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -13,7 +13,8 @@ Answer = TypeVar("Answer")
 class Batcher(Generic[Item, Answer]):
     """Flushes at once when idle, and gathers only while a flush is under way.
 
-    A batch that is refused as invalid is halved until the culprit stands alone: strangers do not fail together.
+    A batch that is refused, as invalid or because what it names is not there, is halved until the culprit stands alone:
+    strangers do not fail together.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Batcher(Generic[Item, Answer]):
             return
         try:
             answers = await self._flush([item for item, _ in batch])
-        except Invalid as error:
+        except (Invalid, NotFound) as error:
             if len(batch) == 1:
                 _fail(batch, error)
                 return

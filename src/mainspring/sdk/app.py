@@ -26,19 +26,23 @@ from typing import (
 import msgspec
 
 from mainspring import settings as configuration
-from mainspring.bootstrap import Engine, Node, Role, system_clock
+from mainspring.bootstrap import Engine, Node, Role, make_fan_handlers, make_workflow_handler, system_clock
+from mainspring.domain.calendar import WhenClosed
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.checks import check_word
 from mainspring.domain.cron import DstFold, DstGap
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import JobId, RunId, check_id
-from mainspring.domain.instant import SECOND, Duration, from_datetime, parse_duration
+from mainspring.domain.instant import SECOND, Duration, Micros, from_datetime, parse_duration
 from mainspring.domain.job import Job, JobSpec, JobState, NewJob, Overlap
 from mainspring.domain.labels import label_words
+from mainspring.domain.presets import preset_timeout
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
+from mainspring.domain.reserved import WORKFLOW, check_own_task
 from mainspring.domain.retry import RetryPolicy, check_retries
 from mainspring.domain.run import RunPolicy, RunState, check_name, check_queue, check_tenant
 from mainspring.domain.schedule import CronSchedule, Interval
+from mainspring.domain.slo import Slo
 from mainspring.ports.catalog import JobFilter
 from mainspring.ports.store import Accepted
 from mainspring.ports.transactions import Request, Transactional
@@ -47,9 +51,12 @@ from mainspring.sdk.blocking import BlockingLoop
 from mainspring.sdk.context import Context
 from mainspring.sdk.handle import RunHandle, SyncHandle
 from mainspring.sdk.hooks import Hooks
+from mainspring.sdk.limits import Breaker, Limit, breaker_of, limits_of
+from mainspring.sdk.pausing import Pausing
 from mainspring.sdk.per_loop import PerLoop
-from mainspring.sdk.task import NamedArguments, Options, Prepared, Submitter, Task, new_run
+from mainspring.sdk.task import NamedArguments, Options, Prepared, Submitter, Task, new_run, new_runs
 from mainspring.sdk.transactions import connection_of, submit_on, submit_on_blocking, transactional
+from mainspring.sdk.workflow import Workflow
 from mainspring.settings import Settings
 from mainspring.worker.handler import Handler
 
@@ -102,7 +109,7 @@ class MakeSchedule(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
 
 
-class Mainspring(Hooks):
+class Mainspring(Hooks, Pausing):
     """Tasks and schedules of one application, and the way to submit them.
 
     ``Mainspring()`` keeps everything in ``./mainspring.db``, or where ``MAINSPRING_STORE`` or ``mainspring.toml`` says;
@@ -170,10 +177,15 @@ class Mainspring(Hooks):
         priority: int = DEFAULT_PRIORITY,
         retries: int = 3,
         retry: RetryPolicy | None = None,
-        timeout: Duration = "1h",
+        timeout: Duration | None = None,
+        preset: Literal["payouts"] | None = None,
         guarantee: Literal["at-least-once", "at-most-once"] = "at-least-once",
         executor: Literal["child", "process", "thread"] = "child",
         requires: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        limits: Sequence[Limit] = (),
+        breaker: Breaker | None = None,
+        weight: int = 1,
         heartbeat: Duration | None = None,
         aliases: Sequence[str] = (),
         upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
@@ -189,10 +201,15 @@ class Mainspring(Hooks):
         priority: int = DEFAULT_PRIORITY,
         retries: int = 3,
         retry: RetryPolicy | None = None,
-        timeout: Duration = "1h",
+        timeout: Duration | None = None,
+        preset: Literal["payouts"] | None = None,
         guarantee: Literal["at-least-once", "at-most-once"] = "at-least-once",
         executor: Literal["child", "process", "thread"] = "child",
         requires: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        limits: Sequence[Limit] = (),
+        breaker: Breaker | None = None,
+        weight: int = 1,
         heartbeat: Duration | None = None,
         aliases: Sequence[str] = (),
         upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
@@ -202,7 +219,15 @@ class Mainspring(Hooks):
         ``child``: on a thread of a child process, which can be killed. ``process``: in a child process of its own, for
         work that needs a processor. ``thread``: a thread of the worker, only for code that ends when it should.
 
+        ``timeout``: how long an attempt may take before it is stopped, an hour without. ``preset="payouts"`` instead:
+        by priority, 1 a minute, 2 five, the others thirty.
+
         ``requires``: labels that a worker must have to run it, such as ``{"gpu": "a100"}``.
+
+        ``limit``: so many of its runs go at a time, over all workers. ``limits``: the same for keys, and per period.
+        ``breaker``: when it keeps failing its runs wait, then one goes ahead to see.
+
+        ``weight``: how many slots of its worker a run takes. One that weighs more than a worker has runs there alone.
 
         ``heartbeat``: an attempt that has not called ``context.heartbeat()`` or ``context.progress()`` for this long is
         stopped, as if it were out of time.
@@ -218,20 +243,27 @@ class Mainspring(Hooks):
             known_as = (chosen, *(check_name("aliases", alias) for alias in aliases))
             taken = {other for task in self._tasks.values() for other in (task.name, *task.aliases)}
             for one in known_as:
+                check_own_task(one)
                 if one in taken:
                     raise Conflict(f"task {one!r} is defined twice; give one of them a name of its own")
             policy = RunPolicy(
                 retry=retry or RetryPolicy(max_retries=check_retries("retries", retries)),
-                timeout=parse_duration(timeout, "timeout"),
+                timeout=_timeout(timeout, preset, check_priority(priority)),
                 guarantee=guarantee,
                 requires=label_words("requires", requires or {}),
+                limits=limits_of(chosen, limit, limits),
+                breaker=breaker_of(breaker),
+                weight=weight,
             )
             policy.check()
+            policy.retry.check_meant()
             check_word("executor", executor, ("child", "process", "thread"))
             beat = None if heartbeat is None else parse_duration(heartbeat, "heartbeat")
             if beat is not None and beat < SHORTEST_HEARTBEAT:
                 raise Invalid("heartbeat", f"{heartbeat!r:.40} is too short", "1s at least")
-            options = Options(queue=check_queue("queue", queue), priority=check_priority(priority), policy=policy)
+            options = Options(
+                queue=check_queue("queue", queue), priority=check_priority(priority), policy=policy, preset=preset
+            )
             task: Task[..., Any, Any] = Task(self, function, chosen, options, executor, known_as[1:], upgrade, beat)
             self._tasks[chosen] = task
             return task
@@ -251,8 +283,15 @@ class Mainspring(Hooks):
         dst_fold: DstFold = DstFold.ONCE,
         overlap: Overlap = Overlap.ALLOW,
         catch_up: CatchUp | Literal["none", "latest", "all"] = "latest",
+        calendars: Sequence[str] = (),
+        when_closed: WhenClosed | Literal["skip", "before", "after"] = "skip",
+        slo: Slo | Mapping[str, Duration] | None = None,
     ) -> MakeSchedule:
-        """Run a task by a cron expression of 5 fields, or 6 with seconds first. Its parameters must have defaults."""
+        """Run a task by a cron expression of 5 fields, or 6 with seconds first. Its parameters must have defaults.
+
+        ``calendars``: those that it minds, by name; ``when_closed``: what a tick does when one of them is closed.
+        ``slo``: what it owes, such as ``{"start_within": "5m", "succeed_every": "26h"}``; a miss is an event.
+        """
         schedule = CronSchedule(
             expression=expression,
             timezone=timezone,
@@ -262,7 +301,15 @@ class Mainspring(Hooks):
             end=None if end is None else from_datetime(end, "end"),
             jitter=parse_duration(jitter, "jitter"),
         )
-        return self._scheduled(schedule, name, overlap, catch_up)
+        return self._scheduled(
+            schedule,
+            name,
+            overlap,
+            catch_up,
+            calendars=tuple(calendars),
+            when_closed=_member("when_closed", when_closed, WhenClosed),
+            slo=_slo(slo),
+        )
 
     def every(
         self,
@@ -275,6 +322,9 @@ class Mainspring(Hooks):
         jitter: Duration = 0,
         overlap: Overlap = Overlap.ALLOW,
         catch_up: CatchUp | Literal["none", "latest", "all"] = "latest",
+        calendars: Sequence[str] = (),
+        when_closed: WhenClosed | Literal["skip", "before", "after"] = "skip",
+        slo: Slo | Mapping[str, Duration] | None = None,
     ) -> MakeSchedule:
         """Run a task at a fixed rate, or with a fixed delay from the end of one run to the start of the next."""
         schedule = Interval(
@@ -284,7 +334,15 @@ class Mainspring(Hooks):
             end=None if end is None else from_datetime(end, "end"),
             jitter=parse_duration(jitter, "jitter"),
         )
-        return self._scheduled(schedule, name, overlap, catch_up)
+        return self._scheduled(
+            schedule,
+            name,
+            overlap,
+            catch_up,
+            calendars=tuple(calendars),
+            when_closed=_member("when_closed", when_closed, WhenClosed),
+            slo=_slo(slo),
+        )
 
     def _scheduled(
         self,
@@ -292,28 +350,45 @@ class Mainspring(Hooks):
         name: str | None,
         overlap: Overlap,
         catch_up: CatchUp | Literal["none", "latest", "all"],
+        **other: Any,
     ) -> MakeSchedule:
+        """``other``: fields of the spec as they are."""
+
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
             task: Task[..., Any, Any] = function if isinstance(function, Task) else self.task(function)
-            options = task.default_options
-            spec = JobSpec(
-                name=name or task.name,
-                task=task.name,
-                schedule=schedule,
-                queue=options.queue,
-                priority=options.priority,
-                policy=options.policy,
-                overlap=_member("overlap", overlap, Overlap),
-                catch_up=catch_up if isinstance(catch_up, CatchUp) else CatchUp(mode=catch_up),
-                source=self.source,
-            )
-            spec.check()
-            if spec.name in self._jobs:
-                raise Conflict(f"schedule {spec.name!r} is defined twice; give one of them a name of its own")
-            self._jobs[spec.name] = (spec, task.payload())
+            self.schedule_call(task.prepare(), schedule, name or task.name, overlap, catch_up, **other)
             return task
 
         return cast(MakeSchedule, decorate)
+
+    def schedule_call(
+        self,
+        call: Prepared[Any],
+        schedule: CronSchedule | Interval,
+        name: str,
+        overlap: Overlap,
+        catch_up: CatchUp | Literal["none", "latest", "all"],
+        **other: Any,
+    ) -> None:
+        """Put a call on a schedule, under a name. ``other``: fields of the spec as they are."""
+        options = call.options
+        spec = JobSpec(
+            name=name,
+            task=call.task,
+            schedule=schedule,
+            queue=options.queue,
+            priority=options.priority,
+            policy=options.policy,
+            overlap=_member("overlap", overlap, Overlap),
+            catch_up=catch_up if isinstance(catch_up, CatchUp) else CatchUp(mode=catch_up),
+            source=self.source,
+            **other,
+        )
+        spec.check()
+        spec.catch_up.check_meant()
+        if spec.name in self._jobs:
+            raise Conflict(f"schedule {spec.name!r} is defined twice; give one of them a name of its own")
+        self._jobs[spec.name] = (spec, call.payload)
 
     @property
     def source(self) -> str:
@@ -326,10 +401,12 @@ class Mainspring(Hooks):
 
     def handlers(self) -> Mapping[str, Handler]:
         """What a worker can run."""
-        found = {}
+        found = make_fan_handlers(self.engine)
         for task in self._tasks.values():
             handler = task.handler()
             found.update(dict.fromkeys((task.name, *task.aliases), handler))
+        if any(spec.task == WORKFLOW for spec, _ in self._jobs.values()):
+            found.setdefault(WORKFLOW, make_workflow_handler(self.engine))
         return found
 
     def queues(self) -> Collection[str]:
@@ -387,8 +464,11 @@ class Mainspring(Hooks):
             return self._handles(wanted, await submit_on(chosen, *await self._requests(wanted)))
         backend = await self.backend()
         ids = backend.new_run_ids([call.options.policy.ordering_key for call in wanted])
-        runs = [new_run(run_id, call, self.tenant) for run_id, call in zip(ids, wanted, strict=True)]
-        return self._handles(wanted, await backend.submit(runs))
+        return self._handles(wanted, await backend.submit(new_runs(ids, wanted, self.tenant)))
+
+    def workflow(self, name: str) -> Workflow:
+        """A workflow to be put together and submitted as one: ``flow = app.workflow("nightly")``."""
+        return Workflow(self, name)
 
     async def broadcast(self, call: Prepared[T]) -> list[RunHandle[T]]:
         """Run a call once on every live worker that knows its task: ``await app.broadcast(task.prepare(…))``.
@@ -407,8 +487,10 @@ class Mainspring(Hooks):
 
     def _handles(self, wanted: Sequence[Prepared[T]], accepted: Sequence[Accepted]) -> list[RunHandle[T]]:
         for answer, call in zip(accepted, wanted, strict=True):
-            if answer.conflict:
+            if answer.conflict and isinstance(call.options.unique, str):
                 raise Conflict(f"unique key {call.options.unique!r} was used for something else, run {answer.id}")
+            if answer.conflict:
+                raise Conflict(f"its unique key is taken by run {answer.id}")
         return [
             RunHandle(self, answer.id, answer.state, call.read, new=answer.new)
             for answer, call in zip(accepted, wanted, strict=True)
@@ -421,7 +503,7 @@ class Mainspring(Hooks):
         engine = await self.engine()
         store = transactional(engine.store)
         ids = engine.jobs.new_run_ids([call.options.policy.ordering_key for call in wanted])
-        runs = [new_run(run_id, call, self.tenant) for run_id, call in zip(ids, wanted, strict=True)]
+        runs = new_runs(ids, wanted, self.tenant)
         for run in runs:
             run.check()
         return store, await store.requests_for(runs)
@@ -558,6 +640,24 @@ def _name_of(function: Callable[..., Any]) -> str:
     if name is None:
         raise Invalid("task", f"{function!r:.40} has no name", "make it a function of its own")
     return name
+
+
+def _timeout(timeout: Duration | None, preset: str | None, priority: int) -> Micros:
+    if preset is None:
+        return parse_duration("1h" if timeout is None else timeout, "timeout")
+    if timeout is not None:
+        raise Invalid("timeout", "is what the preset says", "one of them")
+    return preset_timeout(preset, priority)
+
+
+def _slo(slo: Slo | Mapping[str, Duration] | None) -> Slo | None:
+    """Also as words: ``{"start_within": "5m", "succeed_every": "26h"}``."""
+    if slo is None or isinstance(slo, Slo):
+        return slo
+    unknown = set(slo) - {"start_within", "succeed_every"}
+    if unknown:
+        raise Invalid("slo", f"has no {min(unknown)!r:.40}", "start_within, succeed_every")
+    return Slo(**{name: parse_duration(value, f"slo.{name}") for name, value in slo.items()})
 
 
 def _member(field: str, word: str, kind: type[E]) -> E:

@@ -95,6 +95,19 @@ class Arguments:
             raise Invalid("arguments", str(error)) from None
         return payload
 
+    @property
+    def first(self) -> str:
+        """The name of the first argument; nothing: there is none."""
+        return self._names[0] if self._names else ""
+
+    def encode_item(self, item: object) -> bytes:
+        """The payload of a call with one argument."""
+        return self.encode((item,), {})
+
+    def in_full(self, payload: bytes) -> bytes:
+        """The same with what a call leaves to defaults."""
+        return encode(msgspec.structs.asdict(self._decode(payload)))
+
     def _check_said(self, name: str, value: object) -> None:
         """Refuse an argument that JSON would quietly make something else of. A tuple may become a list."""
         odd = not_a_number(value)

@@ -5,10 +5,17 @@ from typing import Protocol
 
 from mainspring.bootstrap import Engine
 from mainspring.control.broadcast import copies_of
-from mainspring.domain.ids import RunId
+from mainspring.domain.errors import Conflict, NotFound
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import Instant, check_ahead
+from mainspring.domain.job import JobState
 from mainspring.domain.run import NewRun, RunState, RunView
+from mainspring.domain.workflow import Node, wired
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Accepted
+from mainspring.ports.wakeups import queue_topic
 
 
 class Backend(Protocol):
@@ -26,11 +33,32 @@ class Backend(Protocol):
         """The run once for every live worker that knows its task. Asked again with the same id it makes none twice."""
         ...
 
+    async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
+        """All of them or none; its id, and what became of each node."""
+        ...
+
+    async def parents(self, run: RunId) -> list[RunView]:
+        """What a run waits for, or waited for, in the order they were named."""
+        ...
+
     async def runs(self, runs: Sequence[RunId]) -> list[RunView | None]: ...
 
     async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
         """Ask runs to stop; those that are known, and what they are now."""
         ...
+
+    async def pause_job(self, name: str, author: Author, until: Instant | None) -> None:
+        """The recurring job of this name, of the author's tenant: ``NotFound`` without one, ``Conflict`` if it is over,
+        ``Invalid`` if it is to go on at a time that has passed. The same holds of the others."""
+        ...
+
+    async def resume_job(self, name: str, author: Author) -> None: ...
+
+    async def pause_queue(self, queue: str, author: Author, until: Instant | None) -> None:
+        """For the author's tenant."""
+        ...
+
+    async def resume_queue(self, queue: str, author: Author) -> None: ...
 
 
 class StoreBackend:
@@ -53,8 +81,55 @@ class StoreBackend:
         copies = copies_of(run, await self._engine.store.sessions("worker"))
         return await self._engine.jobs.submit_many(copies)
 
+    async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
+        jobs = self._engine.jobs
+        workflow, *ids = jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)])
+        return workflow, await jobs.submit_whole(wired(workflow, name, nodes, ids))
+
+    async def parents(self, run: RunId) -> list[RunView]:
+        return await self._engine.store.parents(run)
+
     async def runs(self, runs: Sequence[RunId]) -> list[RunView | None]:
         return await self._engine.store.runs(runs)
 
     async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
         return await self._engine.jobs.cancel_runs(runs)
+
+    async def pause_job(self, name: str, author: Author, until: Instant | None) -> None:
+        await self._check_end(until)
+        job = await self._named(name, author)
+        states = await self._engine.jobs.pause([job], author, resume_at=until)
+        _check_state(name, states.get(job), JobState.PAUSED)
+
+    async def resume_job(self, name: str, author: Author) -> None:
+        job = await self._named(name, author)
+        _check_state(name, (await self._engine.jobs.resume([job], author)).get(job), JobState.SCHEDULED)
+
+    async def pause_queue(self, queue: str, author: Author, until: Instant | None) -> None:
+        await self._check_end(until)
+        await self._engine.store.pause(Pause(tenant=author.tenant, queue=queue, until=until), author)
+
+    async def resume_queue(self, queue: str, author: Author) -> None:
+        await self._engine.store.resume(author.tenant, queue, author)
+        self._engine.wakeups.ring([queue_topic(queue)])
+
+    async def _named(self, name: str, author: Author) -> JobId:
+        job = await self._engine.store.job_named(author.tenant or "", name)
+        if job is None:
+            raise no_job(name)
+        return job
+
+    async def _check_end(self, until: Instant | None) -> None:
+        if until is not None:
+            check_ahead(until, await self._engine.store.now(), "until")
+
+
+def no_job(name: str) -> NotFound:
+    return NotFound(f"there is no recurring job {name!r:.60}")
+
+
+def _check_state(name: str, state: JobState | None, wanted: JobState) -> None:
+    if state is None:
+        raise no_job(name)
+    if state is not wanted:
+        raise Conflict(f"the job is {state.value}")

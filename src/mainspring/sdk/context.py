@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from mainspring.bootstrap import make_keyring
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant, to_datetime
 from mainspring.domain.run import MAX_STATE, About, HeldRun
+from mainspring.domain.usage import check_amount, check_unit
+from mainspring.runtime.masking import masks
+from mainspring.sdk.families import Parents
 from mainspring.sdk.values import encode_result
 from mainspring.worker.capture import TASKS, line_of
 from mainspring.worker.telling import Telling, current
@@ -78,12 +82,20 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= done < math.inf or (total is not None and not 0 < total < math.inf):
             raise Invalid("progress", f"{done!r:.40} of {total!r:.40} is no progress", "0 or more of more than 0")
         if self._telling is not None:
-            self._telling.progress(float(done), None if total is None else float(total), _plain(note))
+            self._telling.progress(float(done), None if total is None else float(total), self._plain(note))
 
     def heartbeat(self) -> None:
         """Show life: for tasks with ``heartbeat=…``. Never waits."""
         if self._telling is not None:
             self._telling.heartbeat()
+
+    def spend(self, unit: str, amount: float) -> None:
+        """Add to what this attempt has used of a unit of your own, such as ``"tokens"``. Never waits. Summed by day and
+        job, task or tenant, whatever becomes of the attempt; what a process that dies has spent is not known."""
+        check_unit(unit)
+        check_amount(amount)
+        if self._telling is not None:
+            self._telling.spend(unit, float(amount))
 
     def checkpoint(self, state: object) -> None:
         """Keep something with the run, as JSON, for the next attempt. Never waits; only the newest is kept."""
@@ -104,6 +116,32 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     def spawn_sync(self, *calls: "Prepared[T]") -> "list[SyncHandle[T]]":
         """As ``spawn``, for code that blocks."""
         return self._application.submit_many_sync(self._children(calls))
+
+    async def parents(self) -> Parents:
+        """The runs that this one waited for, with their results: ``(await context.parents())["extract"].result``.
+
+        Every attempt sees the same, as long as they are kept.
+        """
+        if self._held is None:
+            return Parents([])
+        return Parents(await (await self._application.backend()).parents(self.run_id))
+
+    def parents_sync(self) -> Parents:
+        """As ``parents``, for code that blocks."""
+        return self._application.block_on(self.parents())
+
+    def secret(self, name: str) -> str:
+        """The value of a secret that the run's tenant may use. It is hidden in whatever the run tells or returns.
+
+        Read anew each time. A name that there is none by, or that the tenant may not use, ends the run without another
+        try.
+        """
+        return make_keyring(self._application.settings().secrets).read(self.tenant, name)
+
+    def _plain(self, note: str) -> str:
+        text = str(note).encode("utf-8", "replace").decode().replace("\x00", "�")
+        # Masked before it is cut: half a secret is not found.
+        return (masks.text(self.tenant, text) if masks.any else text)[:_LONGEST_NOTE]
 
     @property
     def _application(self) -> "Mainspring":
@@ -169,10 +207,6 @@ def _keep(record: logging.LogRecord) -> bool:
     if telling is not None:
         telling.log(line_of(record))
     return True
-
-
-def _plain(note: str) -> str:
-    return str(note).encode("utf-8", "replace").decode().replace("\x00", "�")[:_LONGEST_NOTE]
 
 
 def local_context(app: Any, task: str, tenant: str, queue: str) -> Context:

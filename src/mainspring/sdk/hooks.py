@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
 
+from mainspring.domain.cause import TIMED_OUT, cause_of
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.run import HeldRun, tries_again
 from mainspring.runtime.log import get_logger
@@ -199,7 +200,7 @@ class Hooks:
                     result = await invoke(held)
             except BaseException as error:
                 for failed in self._on_failure:
-                    await _tell(failed, context, error, _is_final(held, context))
+                    await _tell(failed, context, error, _is_final(held, context, error))
                 raise
             for succeeded in self._on_success:
                 await _tell(succeeded, context, box[0])
@@ -227,7 +228,7 @@ class Hooks:
                     result = invoke(held)
             except BaseException as error:
                 for failed in self._on_failure:
-                    self._tell_blocking(failed, context, error, _is_final(held, context))
+                    self._tell_blocking(failed, context, error, _is_final(held, context, error))
                 raise
             for succeeded in self._on_success:
                 self._tell_blocking(succeeded, context, box[0])
@@ -279,7 +280,7 @@ def _note(result: object) -> object:
     return result
 
 
-def _is_final(held: HeldRun, context: Context) -> bool:
+def _is_final(held: HeldRun, context: Context, error: BaseException) -> bool:
     """Whether no other attempt follows."""
     telling = context._telling
     stop = None if telling is None else telling.stop
@@ -289,7 +290,7 @@ def _is_final(held: HeldRun, context: Context) -> bool:
         return held.policy.guarantee == "at-most-once"
     # Out of time, by the run's own deadline.
     at_deadline = stop == Stop.TIMEOUT.value and held.attempt_until == held.deadline
-    return at_deadline or not tries_again(held)
+    return at_deadline or not tries_again(held, cause_of(error) if stop is None else TIMED_OUT)
 
 
 async def _call(function: Callable[..., object], *args: object) -> None:

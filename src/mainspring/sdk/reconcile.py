@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET
 
 from mainspring.api.routes.schedules import Reconcile
-from mainspring.api.schemas.jobs import fields_of_spec
+from mainspring.api.schemas.job_answers import fields_of_spec
 from mainspring.domain.job import JobSpec
 
 PATH = "/v1/schedules/reconcile"

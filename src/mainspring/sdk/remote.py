@@ -1,22 +1,31 @@
 """Submitting through the HTTP API instead of the store."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
+from urllib.parse import quote
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from mainspring.api.routes.broadcasts import BroadcastOut
-from mainspring.api.routes.jobs import LARGEST_BATCH, BatchItem, BatchOut
-from mainspring.api.schemas.jobs import BroadcastIn, JobFields, JobIn, JobOut, retry_out
+from mainspring.api.routes.job_batches import LARGEST_BATCH, BatchItem, BatchOut
+from mainspring.api.schemas.common import Page
+from mainspring.api.schemas.job_answers import JobOut, retry_out
+from mainspring.api.schemas.jobs import BroadcastIn, JobFields, JobIn
+from mainspring.api.schemas.limits import breaker_out, limits_out, unique_out
 from mainspring.api.schemas.runs import RunOut
+from mainspring.api.schemas.workflows import NodeIn, WorkflowIn, WorkflowMade
+from mainspring.domain.dependencies import Rule
 from mainspring.domain.errors import Conflict, Invalid, NotFound, StoreUnavailable
 from mainspring.domain.ids import IdMaker, JobId, RunId
 from mainspring.domain.instant import Instant, format_duration, isoformat, parse_instant
 from mainspring.domain.labels import labels_of
 from mainspring.domain.run import About, NewRun, Progress, RunState, RunView
+from mainspring.domain.workflow import Node
+from mainspring.ports.access import Author
 from mainspring.ports.store import Accepted
+from mainspring.sdk.backend import no_job
 from mainspring.sdk.client import ApiClient
 
 
@@ -42,6 +51,7 @@ class RemoteBackend:
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         for run in runs:
             run.check()
+        places = {run.id: f"#{number}" for number, run in enumerate(runs)}
         if len(runs) == 1:
             try:
                 made = await self._client.ask("POST", "/v1/jobs", JobOut, body=job_in(runs[0]), repeatable=True)
@@ -49,8 +59,12 @@ class RemoteBackend:
                 return [_in_conflict(str(error))]
             return [Accepted(RunId(made.job_id), RunState(made.status), True)]
         accepted: list[Accepted] = []
+        if len(runs) > LARGEST_BATCH and any(run.after is not None for run in runs):
+            raise Invalid(
+                "depends_on", f"in a batch of {len(runs):,}", f"at most {LARGEST_BATCH:,} that wait for others"
+            )
         for start in range(0, len(runs), LARGEST_BATCH):
-            body = {"jobs": [job_in(run) for run in runs[start : start + LARGEST_BATCH]]}
+            body = {"jobs": [job_in(run, places) for run in runs[start : start + LARGEST_BATCH]]}
             answer = await self._client.ask("POST", "/v1/jobs/batch", BatchOut, body=body, repeatable=True)
             accepted += [_accepted(item) for item in answer.items]
         return accepted
@@ -60,6 +74,21 @@ class RemoteBackend:
         answer = await self._client.ask("POST", "/v1/broadcasts", BroadcastOut, body=body, repeatable=True)
         state = RunState.SCHEDULED if run.at is not None or run.delay else RunState.QUEUED
         return [Accepted(RunId(made.run_id), state, True) for made in answer.runs]
+
+    async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
+        given = {node.name: node_in(node) for node in nodes}
+        key = self._ids.run(self.clock.now(), 0)
+        body = WorkflowIn(name=name, nodes=given, tenant=tenant, idempotency_key=key)
+        made = await self._client.ask("POST", "/v1/workflows", WorkflowMade, body=body, repeatable=True)
+        blocked = [RunState.BLOCKED if node.after else RunState.QUEUED for node in nodes]
+        accepted = [
+            Accepted(RunId(made.nodes[node.name]), state, True) for node, state in zip(nodes, blocked, strict=True)
+        ]
+        return RunId(made.workflow_id), accepted
+
+    async def parents(self, run: RunId) -> list[RunView]:
+        page = await self._client.ask("GET", f"/v1/runs/{run}/parents", Page[RunOut])
+        return [view_of(parent) for parent in page.items]
 
     async def runs(self, runs: Sequence[RunId]) -> list[RunView | None]:
         return list(await asyncio.gather(*(self._run(run) for run in runs)))
@@ -80,6 +109,35 @@ class RemoteBackend:
                 found[run] = RunState(answer.status)
         return found
 
+    async def pause_job(self, name: str, author: Author, until: Instant | None) -> None:
+        await self._change_job(name, author, "pause", _pause_in(author, until))
+
+    async def resume_job(self, name: str, author: Author) -> None:
+        await self._change_job(name, author, "resume")
+
+    async def pause_queue(self, queue: str, author: Author, until: Instant | None) -> None:
+        body = {"tenant": author.tenant, **_pause_in(author, until)}
+        await self._client.ask("POST", f"/v1/queues/{quote(queue, safe='')}/pause", Raw, body=body, repeatable=True)
+
+    async def resume_queue(self, queue: str, author: Author) -> None:
+        path = f"/v1/queues/{quote(queue, safe='')}/resume"
+        await self._client.ask("POST", path, Raw, body={"tenant": author.tenant}, repeatable=True)
+
+    async def _change_job(self, name: str, author: Author, change: str, body: dict[str, str] | None = None) -> None:
+        path = f"/v1/jobs/{await self._job_named(name, author)}/{change}"
+        await self._client.ask("POST", path, Raw, body=body, repeatable=True)
+
+    async def _job_named(self, name: str, author: Author) -> str:
+        query: dict[str, object] = {"kind": "recurring", "text": name, "tenant": author.tenant, "limit": 500}
+        while True:
+            page = await self._client.ask("GET", "/v1/jobs", Page[JobOut], query=query)
+            for job in page.items:
+                if job.name == name:
+                    return job.job_id
+            if page.next_cursor is None:
+                raise no_job(name)
+            query["cursor"] = page.next_cursor
+
     async def _run(self, run: RunId) -> RunView | None:
         try:
             return view_of(await self._client.ask("GET", f"/v1/runs/{run}", RunOut))
@@ -87,9 +145,14 @@ class RemoteBackend:
             return None
 
 
-def job_in(run: NewRun) -> JobIn:
-    """What to post so that this run is made."""
+def _pause_in(author: Author, until: Instant | None) -> dict[str, str]:
+    return {"why": author.why} | ({} if until is None else {"until": isoformat(until)})
+
+
+def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
+    """What to post so that this run is made. ``places``: how others of the same batch are called."""
     policy, about = run.policy, run.about or About()
+    after = run.after
     return JobIn(
         task=run.task,
         payload=msgspec.Raw(run.payload),
@@ -104,6 +167,12 @@ def job_in(run: NewRun) -> JobIn:
         guarantee=policy.guarantee,
         ordering_key=policy.ordering_key or UNSET,
         requires=labels_of(policy.requires) or UNSET,
+        limits=limits_out(policy.limits) or UNSET,
+        breaker=breaker_out(policy.breaker) or UNSET,
+        unique=unique_out(run.unique),
+        weight=policy.weight if policy.weight > 1 else UNSET,
+        depends_on=UNSET if after is None else tuple((places or {}).get(parent, parent) for parent in after.parents),
+        when=UNSET if after is None else after.rule.value,
         schedule_time=UNSET if run.at is None else isoformat(run.at),
         delay=format_duration(run.delay) if run.delay else UNSET,
         start_within=UNSET if run.start_within is None else format_duration(run.start_within),
@@ -114,10 +183,17 @@ def job_in(run: NewRun) -> JobIn:
     )
 
 
+def node_in(node: Node) -> NodeIn:
+    """What to post so that this node is made."""
+    job = job_in(node.run)
+    fields = {field: getattr(job, field) for field in JobFields.__struct_fields__}
+    return NodeIn(**fields, after=node.after, when=node.rule.value)
+
+
 def broadcast_in(run: NewRun) -> BroadcastIn:
     """What to post so that this run is made for every worker."""
     job = job_in(run)
-    if run.idempotency is not None:
+    if run.idempotency is not None or run.unique is not None:
         raise Invalid("unique", "does not go with a broadcast", "each worker has a run of its own")
     given = {name: getattr(job, name) for name in (*JobFields.__struct_fields__, "tenant")}
     return BroadcastIn(**given, broadcast_id=run.id)
@@ -151,6 +227,8 @@ def view_of(run: RunOut) -> RunView:
         if run.progress_done is None
         else Progress(done=run.progress_done, total=run.progress_total, note=run.progress_note or ""),
         fingerprint=run.fingerprint or "",
+        parents=run.parents,
+        rule=None if run.when is None else Rule(run.when),
     )
 
 
@@ -178,5 +256,13 @@ def _in_conflict(detail: str) -> Accepted:
 
 def _about(run: RunOut) -> About | None:
     parent = None if run.parent_id is None else RunId(run.parent_id)
-    about = About(name=run.name, owner=run.owner or "", tags=run.tags, parent=parent)
+    about = About(
+        name=run.name,
+        owner=run.owner or "",
+        tags=run.tags,
+        parent=parent,
+        workflow=None if run.workflow_id is None else RunId(run.workflow_id),
+        workflow_name=run.workflow or "",
+        node=run.node or "",
+    )
     return None if about == About() else about

@@ -67,7 +67,7 @@ def read_text(text: str, suffix: str = ".yaml", where: str = "schedules") -> lis
     try:
         entries = _file.decode(_encoded(found, where)).schedules
     except msgspec.ValidationError as error:
-        raise _within(where, decoding_problem(error, "schedules")) from None
+        raise _within(where, decoding_problem(error, "schedules", ScheduleFile)) from None
     declared: list[Declared] = []
     places: dict[str, int] = {}
     for number, entry in enumerate(entries, 1):

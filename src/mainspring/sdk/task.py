@@ -1,21 +1,30 @@
 """A task: a function that can still be called, and that can be submitted."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
+from mainspring.domain.dependencies import Rule
 from mainspring.domain.errors import Invalid
+from mainspring.domain.fan_out import AT_A_TIME
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Duration, Instant, Micros, from_datetime, parse_duration
+from mainspring.domain.key_template import policy_with_keys, unique_with_key
 from mainspring.domain.labels import label_words
+from mainspring.domain.presets import preset_timeout
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
-from mainspring.domain.retry import check_retries
+from mainspring.domain.reserved import FAN_OUT
+from mainspring.domain.retry import RetryPolicy, check_retries
 from mainspring.domain.run import About, HeldRun, NewRun, RunPolicy, check_name, check_policy, check_queue, made_once
+from mainspring.domain.unique import Unique as UniqueKey
 from mainspring.sdk.arguments import Arguments
 from mainspring.sdk.context import local_context
+from mainspring.sdk.families import Parent, When, checked_parents, checked_rule, family_of
+from mainspring.sdk.fan_out import FanOut, OnFailure, check_each, own_options, plan_of, read_fan_out
+from mainspring.sdk.limits import Breaker, Limit, Unique, breaker_of, limits_of
 from mainspring.sdk.transactions import check_connection, invoke_in_transaction, transaction_parameter
 from mainspring.sdk.values import encode_result
 from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
@@ -39,19 +48,37 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     delay: int = 0
     start_within: int | None = None
     deadline: int | None = None
+    #: What says how long an attempt may take, by priority, unless a call says it.
+    preset: str | None = None
     #: Submitted again with the same key, nothing new is made.
-    unique: str | None = None
+    unique: str | UniqueKey | None = None
     #: None: the application's own.
     tenant: str | None = None
     about: About | None = None
     #: One of the application's own, in whose transaction it is submitted.
     connection: object | None = None
+    #: The runs that it waits for, or calls of the same batch; and by which rule.
+    depends_on: tuple[Any, ...] = ()
+    when: Rule = Rule.ALL_SUCCEEDED
 
 
 class Encoder(Protocol):
     """Turns a call into a payload, and a result back into a value."""
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes: ...
+
+    @property
+    def first(self) -> str:
+        """The name of its first argument; nothing: there is none, or it is not known."""
+        ...
+
+    def encode_item(self, item: object) -> bytes:
+        """The payload of a call for one of many items."""
+        ...
+
+    def in_full(self, payload: bytes) -> bytes:
+        """The same payload with what the call left to defaults, for keys that name arguments."""
+        ...
 
     def read_result(self, result: bytes | None) -> Any: ...
 
@@ -74,6 +101,10 @@ class Submitter(Generic[P, T]):
         self._arguments = arguments
         self._options = options
 
+    @property
+    def task_name(self) -> str:
+        return self._name
+
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> "RunHandle[T]":
         """Hand the call to the store. When this returns, it is committed: it will run, or end with a visible reason."""
         return (await self._app.submit_many([self.prepare(*args, **kwargs)]))[0]
@@ -81,7 +112,60 @@ class Submitter(Generic[P, T]):
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[T]:
         """The call, checked, to be submitted together with others by ``app.submit_many``."""
         payload = self._arguments.encode(args, kwargs)
-        return Prepared(self._name, payload, self._options, self._arguments.read_result)
+        return Prepared(self._name, payload, self._with_keys(payload), self._arguments.read_result)
+
+    async def map(
+        self, items: Iterable[object], *, at_a_time: int = AT_A_TIME, on_failure: OnFailure = "fail"
+    ) -> "RunHandle[FanOut[T]]":
+        """Submit a fan-out: one call for each item, which is its first argument. ``range(1_000_000)`` is not written
+        out. One run stands for all of them: its progress, result and end are theirs, and others may wait for it.
+
+        ``at_a_time``: no more calls than this are on their way. ``on_failure``: once all have ended, and some have not
+        succeeded, the whole fails (``"fail"``), or has succeeded all the same (``"go-on"``).
+        """
+        prepared = self.prepare_map(items, at_a_time=at_a_time, on_failure=on_failure)
+        return (await self._app.submit_many([prepared]))[0]
+
+    def prepare_map(
+        self,
+        items: Iterable[object] | None = None,
+        *,
+        each: str = "",
+        at_a_time: int = AT_A_TIME,
+        on_failure: OnFailure = "fail",
+    ) -> "Prepared[FanOut[T]]":
+        """A fan-out to be submitted together with other calls. ``each``: instead of items, the run or the step that it
+        waits for and whose result is the list of them."""
+        arguments = self._arguments
+        payload = plan_of(
+            self._name,
+            items,
+            arguments.encode_item,
+            arguments.first,
+            self._options,
+            each=each,
+            at_a_time=at_a_time,
+            on_failure=on_failure,
+        )
+        return Prepared(
+            FAN_OUT, payload, own_options(self._options), lambda result: read_fan_out(result, arguments.read_result)
+        )
+
+    def _with_keys(self, payload: bytes) -> Options:
+        """The options of one call: limits and unique keys may name its arguments."""
+        options = self._options
+        unique = options.unique if isinstance(options.unique, UniqueKey) else None
+        if not options.policy.limits and unique is None:
+            return options
+        keys = [limit.key for limit in options.policy.limits] + ([] if unique is None else [unique.key])
+        if not any("{" in key or "}" in key for key in keys):
+            return options
+        full = self._arguments.in_full(payload)
+        return msgspec.structs.replace(
+            options,
+            policy=policy_with_keys(options.policy, full),
+            unique=options.unique if unique is None else unique_with_key(unique, full),
+        )
 
     @property
     def sync(self) -> "SyncSubmitter[P, T]":
@@ -96,45 +180,70 @@ class Submitter(Generic[P, T]):
         priority: int | None = None,
         queue: str | None = None,
         retries: int | None = None,
+        retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
         ordering_key: str | None = None,
         start_within: Duration | None = None,
         deadline: Duration | None = None,
         guarantee: Literal["at-least-once", "at-most-once"] | None = None,
         requires: Mapping[str, str] | None = None,
-        unique: str | None = None,
+        weight: int | None = None,
+        limits: Sequence[Limit] | None = None,
+        breaker: Breaker | None = None,
+        unique: str | Unique | None = None,
         tenant: str | None = None,
         name: str | None = None,
         owner: str | None = None,
         tags: tuple[str, ...] | None = None,
         connection: object | None = None,
+        depends_on: "Sequence[Parent] | None" = None,
+        when: When | None = None,
     ) -> "Submitter[P, T]":
         """The same task with other options. ``delay``: not before this long from now. ``at``: not before this moment.
 
-        ``priority``: 1 urgent to 10 idle. ``ordering_key``: runs of one key happen one at a time, in order.
+        ``priority``: 1 urgent to 10 idle. ``retry``: how often, when and after which errors it is tried again;
+        ``retries``: only how often. ``ordering_key``: runs of one key happen one at a time, in order.
         ``start_within``: skipped if it has not started this long after it was due. ``deadline``: failed if it has not
-        ended by then. ``requires``: labels that a worker must have to run it. ``unique``: a second submit under the
-        same key makes nothing and has the first one's handle; with other arguments or options it is a ``Conflict``.
+        ended by then. ``requires``: labels that a worker must have to run it. ``weight``: how many slots of its worker
+        it takes. ``unique``: a second submit under the same key makes nothing and has the first one's handle; with
+        other arguments or options it is a ``Conflict``. A ``Unique`` says for how long that holds, and what else a
+        second one may do. ``limits`` and ``breaker`` instead of those of the task.
         ``name``, ``owner`` and ``tags`` help people to find it.
         ``connection``: one of yours to the store's own database; the run is committed, or not, with its transaction.
+        ``depends_on``: runs that it waits for, by handle or id, or calls of the same ``submit_many``. ``when``: it runs
+        when all of them have succeeded, and is skipped as soon as one has not (``"all-succeeded"``); when all have
+        ended (``"all-done"``); when one has succeeded (``"any-succeeded"``); when one has failed (``"any-failed"``).
         """
         if delay is not None and at is not None:
             raise Invalid("delay", "cannot be given together with at")
         options = self._options
         policy = options.policy
-        if retries is not None:
-            retry = msgspec.structs.replace(policy.retry, max_retries=check_retries("retries", retries))
+        if retry is not None:
             policy = msgspec.structs.replace(policy, retry=retry)
+        if retries is not None:
+            tried = msgspec.structs.replace(policy.retry, max_retries=check_retries("retries", retries))
+            policy = msgspec.structs.replace(policy, retry=tried)
+        preset = options.preset
         if timeout is not None:
             policy = msgspec.structs.replace(policy, timeout=parse_duration(timeout, "timeout"))
+            preset = None
+        elif priority is not None and preset is not None:
+            policy = msgspec.structs.replace(policy, timeout=preset_timeout(preset, check_priority(priority)))
         if ordering_key is not None:
             policy = msgspec.structs.replace(policy, ordering_key=ordering_key)
         if guarantee is not None:
             policy = msgspec.structs.replace(policy, guarantee=guarantee)
         if requires is not None:
             policy = msgspec.structs.replace(policy, requires=label_words("requires", requires))
+        if limits is not None:
+            policy = msgspec.structs.replace(policy, limits=limits_of(self._name, None, limits))
+        if breaker is not None:
+            policy = msgspec.structs.replace(policy, breaker=breaker_of(breaker))
+        if weight is not None:
+            policy = msgspec.structs.replace(policy, weight=weight)
         if policy is not options.policy:
             check_policy(policy)
+            policy.retry.check_meant()
         about = options.about
         if name is not None or owner is not None or tags is not None:
             said = about or About()
@@ -148,14 +257,17 @@ class Submitter(Generic[P, T]):
             queue=options.queue if queue is None else check_queue("queue", queue),
             priority=options.priority if priority is None else check_priority(priority),
             policy=policy,
+            preset=preset,
             at=options.at if at is None else from_datetime(at, "at"),
             delay=options.delay if delay is None else parse_duration(delay, "delay"),
             start_within=options.start_within if start_within is None else parse_duration(start_within, "start_within"),
             deadline=options.deadline if deadline is None else parse_duration(deadline, "deadline"),
-            unique=options.unique if unique is None else check_name("unique", unique),
+            unique=options.unique if unique is None else _checked_unique(unique),
             tenant=options.tenant if tenant is None else check_name("tenant", tenant),
             about=about,
             connection=options.connection if connection is None else check_connection(connection),
+            depends_on=options.depends_on if depends_on is None else checked_parents(depends_on),
+            when=options.when if when is None else checked_rule(when),
         )
         return Submitter(self._app, self._name, self._arguments, chosen)
 
@@ -170,6 +282,13 @@ class SyncSubmitter(Generic[P, T]):
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> "SyncHandle[T]":
         """As ``submit``, but blocks until it is committed."""
         return self._app.submit_many_sync([self._submitter.prepare(*args, **kwargs)])[0]
+
+    def map(
+        self, items: Iterable[object], *, at_a_time: int = AT_A_TIME, on_failure: OnFailure = "fail"
+    ) -> "SyncHandle[FanOut[T]]":
+        """As ``map``, but blocks until it is committed."""
+        prepared = self._submitter.prepare_map(items, at_a_time=at_a_time, on_failure=on_failure)
+        return self._app.submit_many_sync([prepared])[0]
 
 
 class Task(Submitter[P, T], Generic[P, R, T]):
@@ -246,8 +365,38 @@ class NamedArguments:
             raise Invalid("arguments", "must be named", "the function is not known here, nor the order it wants")
         return encode_result(dict(kwargs)) or b"{}"
 
+    first = ""
+
+    def encode_item(self, item: object) -> bytes:
+        if not isinstance(item, Mapping):
+            raise Invalid("items", f"{item!r:.40} does not name its arguments", 'for example [{"user_id": 1}]')
+        return self.encode((), {str(name): value for name, value in item.items()})
+
+    def in_full(self, payload: bytes) -> bytes:
+        return payload
+
     def read_result(self, result: bytes | None) -> Any:
         return None if result is None else msgspec.json.decode(result)
+
+
+def _checked_unique(unique: str | Unique) -> str | UniqueKey:
+    return unique.kept if isinstance(unique, Unique) else check_name("unique", unique)
+
+
+def new_runs(ids: Sequence[RunId], calls: "Sequence[Prepared[Any]]", tenant: str) -> list[NewRun]:
+    """The runs of one batch, of which some may wait for others."""
+    runs = [new_run(run_id, call, tenant) for run_id, call in zip(ids, calls, strict=True)]
+    for call in calls:
+        if call.task == FAN_OUT and not call.options.depends_on:
+            check_each(call.payload)
+    if not any(call.options.depends_on for call in calls):
+        return runs
+    here = {id(call): run_id for run_id, call in zip(ids, calls, strict=True)}
+    # After the keys were made of them: ids of the same batch are others each time.
+    return [
+        msgspec.structs.replace(run, after=family_of(call.options.depends_on, call.options.when, here))
+        for run, call in zip(runs, calls, strict=True)
+    ]
 
 
 def new_run(run_id: RunId, call: Prepared[Any], tenant: str) -> NewRun:
@@ -267,4 +416,6 @@ def new_run(run_id: RunId, call: Prepared[Any], tenant: str) -> NewRun:
         deadline=options.deadline,
         about=options.about,
     )
-    return run if options.unique is None else made_once(run, options.unique)
+    if isinstance(options.unique, UniqueKey):
+        run = msgspec.structs.replace(run, unique=options.unique)
+    return made_once(run, options.unique) if isinstance(options.unique, str) else run

@@ -9,6 +9,7 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.run import HeldRun
 from mainspring.ports.store import Accepted
 from mainspring.ports.transactions import Request, Transactional
+from mainspring.runtime.masking import masks
 from mainspring.sdk.arguments import Arguments, Marker
 from mainspring.sdk.values import encode_result
 from mainspring.worker.handler import SETTLED
@@ -74,6 +75,8 @@ def invoke_in_transaction(
         async with store.completing(held) as completion:
             named[parameter] = completion.connection
             result = encode_result(await function(*first, **named))
+            if result is not None:
+                result = masks.json(held.tenant, result)
             # Nobody can refuse it after the commit.
             if result is not None and (problem := result_problem(result)) is not None:
                 raise Invalid("result", problem)

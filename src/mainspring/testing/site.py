@@ -10,6 +10,7 @@ from mainspring.bootstrap import DEFAULT_SLOTS, Engine
 from mainspring.control.reaper import Reaper
 from mainspring.control.scheduler.scheduler import Scheduler
 from mainspring.control.shards import ShardKeeper
+from mainspring.control.slos import SloKeeper
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import DAY, Instant, Micros
 from mainspring.domain.run import HeldRun, Settlement, Verdict, settle_release
@@ -102,6 +103,7 @@ class Site:
             # The wheel says when to look; here the loop does.
             Scheduler(self.store, self._keeper, engine.wakeups, engine.clock, use_wheel=False),
             Reaper(self.store, engine.wakeups, engine.clock, engine.random),
+            SloKeeper(self.store, engine.wakeups, engine.clock),
         ]
         for service in self._services:
             await service.start()

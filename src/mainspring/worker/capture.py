@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
+from mainspring.runtime.masking import masks
 from mainspring.worker.telling import current
 
 #: The loggers of ``context.log`` are below this one.
@@ -24,7 +25,8 @@ class Tee:
         telling = current.get()
         if telling is not None and telling.ear.captures:
             telling.write(text)
-        return self.inner.write(text)
+        self.inner.write(masks.everything(text))
+        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -32,6 +34,14 @@ class Tee:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+class Veil(Tee):
+    """The same for a file that is not caught: only what must not be seen is hidden."""
+
+    def write(self, text: str) -> int:
+        self.inner.write(masks.everything(text))
+        return len(text)
 
 
 class _Capture:
@@ -45,6 +55,7 @@ class _Capture:
         self._lock = threading.Lock()
         self._wanted = 0
         self._there = False
+        self._hides = False
         self._make_record: Any = logging.LogRecord
 
     def begin(self) -> None:
@@ -67,6 +78,24 @@ class _Capture:
                 if isinstance(sys.stdout, Tee):
                     sys.stdout = sys.stdout.inner
 
+    def hide(self) -> None:
+        """From now on the process also hides secrets in what it prints and logs itself, until it ends."""
+        if not self._hides:
+            self._hides = True
+            self.begin()
+        # Somebody may have replaced them since.
+        self._tee()
+        if not isinstance(sys.stderr, Veil) and sys.stderr is not None:
+            sys.stderr = cast(TextIO, Veil(sys.stderr))
+
+    def show(self) -> None:
+        """For tests: as it was."""
+        if self._hides:
+            self._hides = False
+            self.end()
+            if isinstance(sys.stderr, Veil):
+                sys.stderr = sys.stderr.inner
+
     def renew(self) -> None:
         """For who replaces ``sys.stdout`` now and then, as pytest does."""
         if self._wanted:
@@ -78,6 +107,8 @@ class _Capture:
 
     def _record(self, *args: Any, **named: Any) -> logging.LogRecord:
         record: logging.LogRecord = self._make_record(*args, **named)
+        if self._hides:
+            _hide_in(record)
         telling = current.get()
         if telling is not None and telling.ear.captures and self._wanted and _is_theirs(record.name):
             telling.log(line_of(record))
@@ -89,13 +120,29 @@ def _is_theirs(name: str | None) -> bool:
     return name is not None and not name.startswith("mainspring.")
 
 
-def line_of(record: logging.LogRecord) -> str:
+def _hide_in(record: logging.LogRecord) -> None:
+    """Every handler of it, the application's too, sees the text without secrets."""
+    text = message_of(record)
+    hidden = masks.everything(text)
+    if hidden != text:
+        record.msg, record.args = hidden, ()
+    if record.exc_info and record.exc_info[0] is not None:
+        trace = _formatter.formatException(record.exc_info)
+        if (shown := masks.everything(trace)) != trace:
+            # As a part of the message: whoever was given the exception would show it anew.
+            record.msg, record.args, record.exc_info = f"{hidden}\n{shown}", (), None
+
+
+def message_of(record: logging.LogRecord) -> str:
     try:
-        text = record.getMessage()
+        return record.getMessage()
     except Exception:
         # As logging itself: a bad format must not break the program.
-        text = f"{record.msg} {record.args!r}"
-    line = f"{record.levelname} {record.name}: {text}"
+        return f"{record.msg} {record.args!r}"
+
+
+def line_of(record: logging.LogRecord) -> str:
+    line = f"{record.levelname} {record.name}: {message_of(record)}"
     if record.exc_info and record.exc_info[0] is not None:
         line = f"{line}\n{_formatter.formatException(record.exc_info)}"
     return line

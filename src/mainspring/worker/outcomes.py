@@ -4,6 +4,9 @@ from collections.abc import Callable
 from random import Random
 from typing import assert_never
 
+import msgspec
+
+from mainspring.domain.cause import UNKNOWN, Cause
 from mainspring.domain.instant import Instant, Micros, format_duration
 from mainspring.domain.run import (
     Outcome,
@@ -56,11 +59,13 @@ class Outcomes:
         else:
             self._end(attempt, settle_success(attempt.held, result))
 
-    def failed(self, attempt: Attempt, error: str) -> None:
+    def failed(self, attempt: Attempt, error: str, cause: Cause = UNKNOWN) -> None:
         """It raised, or it was told to stop and did."""
         match attempt.stop:
             case None:
-                settlement = settle_failure(attempt.held, error, self._jitter, now=self._store_time(attempt))
+                settlement = settle_failure(
+                    attempt.held, error, self._jitter, now=self._store_time(attempt), cause=cause
+                )
             case Stop.TIMEOUT:
                 reason = f"TimeoutError: it may take {format_duration(attempt.duration)} and took longer"
                 settlement = settle_failure(
@@ -99,13 +104,15 @@ class Outcomes:
         running = self.running
         running.pop(attempt, None)
         attempt.task = None
-        self._slots.give(attempt.lane)
+        self._slots.give(attempt.lane, attempt.held.policy.weight)
         self.counts[settlement.outcome] += 1
         if settled:
             # Also of one that was dropped: the store has accepted it, whatever became of the lease.
             self._settler.was_settled(attempt, settlement)
         elif not attempt.dropped:
             telling = attempt.telling
+            if telling is not None and telling.costs:
+                settlement = msgspec.structs.replace(settlement, spent=telling.spent())
             if telling is not None and telling.ever and telling.close():
                 self._reporter.settle_after(attempt, settlement)
             else:

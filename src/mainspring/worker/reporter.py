@@ -58,6 +58,8 @@ class Reporter:
         #: Who waits until somebody's reports have arrived.
         self._listeners: list[tuple[Telling[Attempt], asyncio.Future[None]]] = []
         self._pumping: asyncio.Task[None] | None = None
+        #: It was cancelled here, and what came since is to be reported.
+        self._dropping = False
         self._flushed_at: Micros = -EVERY
         self.failing_since: Micros | None = None
 
@@ -105,6 +107,7 @@ class Reporter:
         self._listeners.clear()
         self.failing_since = None
         if self._pumping is not None:
+            self._dropping = True
             self._pumping.cancel()
 
     async def close(self) -> None:
@@ -125,8 +128,10 @@ class Reporter:
         self._pumping = None
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("reporting failed", exc_info=error)
-        if self._has_work:
+        # Cancelled by anybody else it is over: the loop ends.
+        if self._has_work and (self._dropping or not task.cancelled()):
             self._pump()
+        self._dropping = False
 
     @property
     def _has_work(self) -> bool:

@@ -5,6 +5,7 @@ import msgspec
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.domain.labels import check_labels_kept
+from mainspring.domain.rank import check_priority
 from mainspring.domain.run import OVERDUE_GRACE, check_name, check_queue
 
 
@@ -33,6 +34,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "worker"
     #: The queues it serves, with how many runs of each it runs at once.
     queues: dict[str, int] = msgspec.field(default_factory=lambda: {"default": 100})
+    #: A pool of slots for each of these priorities, in every queue, in place of the queue's own slots. Others are not
+    #: taken.
+    priorities: dict[int, int] = msgspec.field(default_factory=dict)
     #: Without a beat for this long the worker counts as dead, and its runs start elsewhere.
     lease: Micros = 10 * SECOND
     beat_interval: Micros = 3 * SECOND
@@ -72,6 +76,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             check_queue("queues", queue)
             if slots < 1:
                 raise Invalid("queues", f"{queue!r} has {slots} slots", "at least 1")
+        for priority, slots in self.priorities.items():
+            check_priority(priority)
+            if slots < 1:
+                raise Invalid("priorities", f"{priority} has {slots} slots", "at least 1")
         if self.beat_interval < 1 or 2 * self.beat_interval + self.lease_margin > self.lease:
             # One beat may fail without the worker giving up everything it holds.
             raise Invalid("beatInterval", "is too long for the lease", "two of them and the margin must fit in")

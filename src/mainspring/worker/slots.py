@@ -21,12 +21,13 @@ class Room(Protocol):
 
 
 class Lane:
-    """The slots of one queue."""
+    """The slots of one queue, or of one priority in it."""
 
-    __slots__ = ("free", "narrow", "narrow_until", "queue", "slots", "thirsty")
+    __slots__ = ("free", "narrow", "narrow_until", "priority", "queue", "slots", "thirsty", "weighted")
 
-    def __init__(self, queue: str, slots: int) -> None:
+    def __init__(self, queue: str, slots: int, priority: int | None = None) -> None:
         self.queue = queue
+        self.priority = priority
         self.slots = slots
         self.free = slots
         #: The store may have more for it: the last answer was as large as the want, or somebody rang since.
@@ -34,6 +35,15 @@ class Lane:
         #: Its runs had to wait for a thread lately, so it asks for no more than there is room there.
         self.narrow: Room | None = None
         self.narrow_until: Micros = 0
+        #: It has had runs that take several slots: what is next may fit only when more are free.
+        self.weighted = False
+
+    def take(self, weight: int) -> None:
+        """A run takes its slots: as many as it weighs, but at most all of them, and then it runs alone."""
+        if weight > 1:
+            self.weighted = True
+            weight = min(weight, self.slots)
+        self.free -= weight
 
 
 class Slots:
@@ -43,15 +53,31 @@ class Slots:
     free, or for two milliseconds. An idle worker has far more than that free and never waits.
     """
 
-    def __init__(self, queues: Mapping[str, int], clock: Clock, bell: Bell, gather: Micros) -> None:
-        self.lanes = {queue: Lane(queue, slots) for queue, slots in queues.items()}
+    def __init__(
+        self,
+        queues: Mapping[str, int],
+        clock: Clock,
+        bell: Bell,
+        gather: Micros,
+        priorities: Mapping[int, int] | None = None,
+    ) -> None:
+        """``priorities``: with so many slots each, in every queue. Then those of the queues do not count."""
+        self.pooled = bool(priorities)
+        #: By queue; or by queue and priority, if there is a pool of slots for each.
+        self.lanes: dict[str | tuple[str, int], Lane] = (
+            {(queue, one): Lane(queue, slots, one) for queue in queues for one, slots in priorities.items()}
+            if priorities
+            else {queue: Lane(queue, slots) for queue, slots in queues.items()}
+        )
         self.rang = False
+        #: It has had runs of a queue that lets only so many run at once: when some have ended there may be room.
+        self.limited = False
         self._order = list(self.lanes.values())
         self._clock = clock
         self._bell = bell
         self._gather = gather
         #: Free slots of thirsty lanes, since when there are any, and how many are worth a ring.
-        self._ready = sum(queues.values())
+        self._ready = self.total
         self._ready_since: Micros | None = None
         self._ring_at = _NEVER
 
@@ -59,11 +85,16 @@ class Slots:
     def total(self) -> int:
         return sum(lane.slots for lane in self._order)
 
-    def give(self, lane: Lane) -> None:
-        """A run of this lane has really ended."""
-        lane.free += 1
+    def give(self, lane: Lane, weight: int) -> None:
+        """A run of this lane, of this weight, has really ended."""
+        freed = 1 if weight == 1 else min(weight, lane.slots)
+        lane.free += freed
+        if lane.weighted and not lane.thirsty:
+            # The next one may not have fitted.
+            lane.thirsty = True
+            freed = lane.free
         if lane.thirsty:
-            self._ready += 1
+            self._ready += freed
             if self._ready_since is None:
                 self._ready_since = self._clock.monotonic()
             if self._ready >= self._ring_at:
@@ -108,7 +139,7 @@ class Slots:
                 else:
                     lane.narrow = None
             if limit > 0:
-                wants.append(Want(lane.queue, limit))
+                wants.append(Want(lane.queue, limit, slots=lane.slots, priority=lane.priority))
                 largest -= limit
         # Another queue comes first next time, or a large one would always eat the batch.
         self._order.append(self._order.pop(0))
@@ -116,14 +147,15 @@ class Slots:
 
     def answered(self, wants: Sequence[Want], runs: Sequence[HeldRun]) -> None:
         """A claim was answered, and its runs have taken their slots."""
-        wanted = {want.queue: want.limit for want in wants}
-        got: Mapping[str, int]
+        wanted = {(want.queue, want.priority): want.limit for want in wants}
+        got: Mapping[tuple[str, int | None], int]
         if len(wants) == 1:
-            got = {wants[0].queue: len(runs)}
+            got = {(wants[0].queue, wants[0].priority): len(runs)}
         else:
-            got = Counter(run.queue for run in runs)
+            got = Counter((run.queue, run.priority if self.pooled else None) for run in runs)
         for lane in self._order:
-            lane.thirsty = got.get(lane.queue, 0) >= wanted.get(lane.queue, 0)
+            key = lane.queue, lane.priority
+            lane.thirsty = got.get(key, 0) >= wanted.get(key, 0)
         self._ready = sum(lane.free for lane in self._order if lane.thirsty)
         self._ready_since = self._clock.monotonic() if self._ready else None
 

@@ -4,13 +4,18 @@ User code calls this from whatever thread it runs on, as often as it likes. Noth
 interrupted thread might keep it for ever) or grows without bound.
 """
 
+import threading
 from collections import deque
 from contextvars import ContextVar
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import Micros
+from mainspring.domain.usage import MOST_UNITS, Spent
 from mainspring.ports.catalog import MOST_LOG_BYTES
+from mainspring.runtime.masking import masks
 
 #: So much waits to be taken, of one attempt. What comes faster is dropped and counted.
 _MOST_WAITING = 256 * 1024
@@ -77,13 +82,49 @@ class Telling(Generic[Owner]):
     unheard = False
     #: It has told something.
     ever = False
+    #: It has cost something that somebody can tell.
+    costs = False
     _over = False
+    #: What it has spent, by thread: two that add to one sum would lose some of it.
+    _spent: dict[int, dict[str, float]] | None = None
+    _cpu: Micros | None = None
 
-    def __init__(self, owner: Owner, ear: "Ear[Owner]", *, shows_life: bool = False) -> None:
-        """If it ``shows_life``, the ear is woken for a sign of life, too."""
+    def __init__(self, owner: Owner, ear: "Ear[Owner]", *, shows_life: bool = False, tenant: str = "") -> None:
+        """If it ``shows_life``, the ear is woken for a sign of life, too. Secrets of the ``tenant`` are not told."""
         self.owner = owner
         self.ear = ear
+        self.tenant = tenant
         self._shows_life = shows_life
+
+    def spend(self, unit: str, amount: float) -> None:
+        """Told when the attempt ends."""
+        by_thread = self._spent
+        if by_thread is None:
+            self.costs = True
+            by_thread = self._spent = self.__dict__.setdefault("_spent", {})
+        mine = by_thread.setdefault(threading.get_ident(), {})
+        if unit not in mine and len(mine) >= MOST_UNITS:
+            raise Invalid("unit", f"{unit!r} is one kind too many for an attempt", f"at most {MOST_UNITS}")
+        mine[unit] = mine.get(unit, 0.0) + amount
+
+    def used_cpu(self, cpu: Micros) -> None:
+        self.costs = True
+        self._cpu = cpu
+
+    def was_spent(self, spent: Spent) -> None:
+        """In another process."""
+        if spent.cpu is not None:
+            self.used_cpu(spent.cpu)
+        for unit, amount in spent.units.items():
+            self.spend(unit, amount)
+
+    def spent(self) -> Spent:
+        """What it cost beyond its time."""
+        units: dict[str, float] = {}
+        for mine in list((self._spent or {}).values()):
+            for unit, amount in mine.items():
+                units[unit] = units.get(unit, 0.0) + amount
+        return Spent(cpu=self._cpu, units=dict(sorted(units.items())[:MOST_UNITS]))
 
     def heartbeat(self) -> None:
         self.alive = True
@@ -92,17 +133,24 @@ class Telling(Generic[Owner]):
 
     def progress(self, done: float, total: float | None, note: str) -> None:
         self.alive = True
+        if masks.any:
+            note = masks.text(self.tenant, note)
         self._boxes().progress.append((done, total, note))
         self._lies_here()
 
     def checkpoint(self, state: bytes) -> None:
         self.alive = True
+        if masks.any:
+            state = masks.json(self.tenant, state)
         self._boxes().state.append(state)
         self._lies_here()
 
     def log(self, text: str) -> None:
         """A line, or several."""
         boxes = self._boxes()
+        if masks.any:
+            # Before it is cut: half a secret is not found.
+            text = masks.text(self.tenant, text)
         if len(text) > _LONGEST_LINE:
             text = text[:_LONGEST_LINE] + " … (cut)"
         boxes.total += len(text) + 1
@@ -120,6 +168,8 @@ class Telling(Generic[Owner]):
         """As a file is written to: a line ends where it ends."""
         boxes = self._boxes()
         *lines, begun = (boxes.begun + text).split("\n")
+        if masks.any and len(begun) > _LONGEST_LINE:
+            begun = masks.text(self.tenant, begun)
         boxes.begun = begun[:_LONGEST_LINE]
         if lines:
             self.log("\n".join(lines))

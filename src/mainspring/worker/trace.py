@@ -4,6 +4,10 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from mainspring.domain.errors import MainspringError
+from mainspring.runtime.masking import masks
+from mainspring.worker.telling import current
+
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LAST_FRAMES = 12
 
@@ -13,13 +17,27 @@ class Told(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """The last frames, without our own in front of them, and ``TypeName: message`` as the last line."""
+    """The last frames, without our own in front of them, and ``TypeName: message`` as the last line. Without the
+    secrets of the tenant whose attempt this is."""
+    text = _describe(error)
+    if not masks.any:
+        return text
+    telling = current.get()
+    return masks.everything(text) if telling is None else masks.text(telling.tenant, text)
+
+
+def _describe(error: BaseException) -> str:
     try:
         if isinstance(error, Told):
             # Its last line is what failures are grouped by; what was printed stands before it.
             before, _, last = str(error).rpartition("\n")
             return f"{before}\n{type(error).__name__}: {last}".lstrip("\n")
-        lines = traceback.format_exception(type(error), error, _without_ours(error.__traceback__), limit=-_LAST_FRAMES)
+        theirs = _without_ours(error.__traceback__)
+        if theirs is None and isinstance(error, MainspringError) and _stands_alone(error):
+            # Our own words: they say what is wrong, and where they were raised helps nobody.
+            return f"{type(error).__name__}: {error}"
+        trace = theirs or error.__traceback__
+        lines = traceback.format_exception(type(error), error, trace, limit=-_LAST_FRAMES)
         return "".join(lines).rstrip()
     except Exception:
         # An exception whose own text cannot be had must not take the worker down with it.
@@ -30,4 +48,9 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
     theirs = trace
     while theirs is not None and theirs.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         theirs = theirs.tb_next
-    return theirs if theirs is not None else trace
+    return theirs
+
+
+def _stands_alone(error: BaseException) -> bool:
+    """Nothing else is shown as what led to it."""
+    return error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)

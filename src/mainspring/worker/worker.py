@@ -79,7 +79,6 @@ class Worker:
         self._store = store
         self._clock = clock
         self._log = get_logger("mainspring.worker", worker=settings.name)
-        self._most_unflushed = max(10 * sum(settings.queues.values()), _FEWEST_UNFLUSHED)
         self._held_back = False
         self._accepted = 0
         self._look_again = False
@@ -95,7 +94,8 @@ class Worker:
         #: Rung when somebody who waits for the end of something should look again.
         self._progress = wakeups.listen(())
         self._work_bell = wakeups.listen([queue_topic(queue) for queue in settings.queues])
-        self._slots = Slots(settings.queues, clock, self._work_bell, settings.gather)
+        self._slots = Slots(settings.queues, clock, self._work_bell, settings.gather, settings.priorities)
+        self._most_unflushed = max(10 * self._slots.total, _FEWEST_UNFLUSHED)
         self._settler = Settler(store, clock, wakeups, self.jitter, settings, self._flushed)
         self._reporter = Reporter(store, clock, wakeups.listen(()), self.jitter, settings, self._settler.add)
         self._outcomes = Outcomes(clock, self.jitter, self._slots, self._settler, self._reporter, self._none_left)
@@ -270,6 +270,7 @@ class Worker:
             queues=tuple(settings.queues),
             tasks=tuple(sorted(self._handlers)),
             labels=settings.labels,
+            priorities=tuple(sorted(settings.priorities)),
         )
         try:
             async with asyncio.timeout(settings.claim_timeout / SECOND):
@@ -346,10 +347,12 @@ class Worker:
         now = self._clock.monotonic()
         held, running, lanes = holding.held, self._running, self._slots.lanes
         on_loop, start, cancellation = self._on_loop, self._loop_executor.start, self._cancellation
-        halted = self._claimer.halted
+        halted, pooled = self._claimer.halted, self._slots.pooled
         for run in runs:
-            lane = lanes[run.queue]
-            lane.free -= 1
+            lane = lanes[(run.queue, run.priority) if pooled else run.queue]
+            lane.take(run.policy.weight)
+            if run.limited:
+                self._slots.limited = True
             until = now + run.attempt_until - run.started_at
             attempt = Attempt(run, holding, lane, now, until)
             held[run.id] = attempt
@@ -416,7 +419,7 @@ class Worker:
         return self._held_back
 
     def _flushed(self) -> None:
-        if self._held_back:
+        if self._held_back or self._slots.limited:
             self._work_bell.ring()
         if self._leaving is not None:
             self._progress.ring()

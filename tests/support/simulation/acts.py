@@ -1,6 +1,8 @@
 """What handlers do in a world, as their payload says, and the record of it."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, NoReturn
 
 import msgspec
@@ -35,15 +37,21 @@ class Stage:
 
     def __init__(self, store: RecordedStore, history: History) -> None:
         self._store = store
-        self._history = history
+        self.history = history
 
     async def perform(self, held: HeldRun) -> bytes | None:
+        with self.writing_down(held):
+            await _act(act_of(held.payload), held)
+        return b'"done"'
+
+    @contextmanager
+    def writing_down(self, held: HeldRun) -> Iterator[None]:
         process = current_process.get()
         assert process is not None
         assert process.alive, "the dead do not act"
         call = self._begin(process, held)
         try:
-            await _act(act_of(held.payload), held)
+            yield
         except asyncio.CancelledError:
             self._end(process, call, "stopped")
             raise
@@ -51,7 +59,6 @@ class Stage:
             self._end(process, call, "raised")
             raise
         self._end(process, call, "returned")
-        return b'"done"'
 
     def _begin(self, process: Process, held: HeldRun) -> HandlerCall:
         call = HandlerCall(
@@ -63,7 +70,7 @@ class Stage:
             started=self._now(),
             order=self._store.next_order(),
         )
-        self._history.calls.append(call)
+        self.history.calls.append(call)
         if not process.calls:
             process.when_it_dies.append(lambda: self._all_die(process))
         process.calls.append(call)

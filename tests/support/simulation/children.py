@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from unittest.mock import patch
 
+from mainspring.domain.cause import UNKNOWN, Cause
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.worker.attempt import Attempt
@@ -43,6 +44,7 @@ class SimulatedChild:
         measures_memory: bool,
         adopts: bytes,
         captures: bool,
+        alone: bool,
         clock: Clock,
         owner: Owner,
     ) -> None:
@@ -60,8 +62,11 @@ class SimulatedChild:
         self.started_at = clock.monotonic()
         self.ready = False
         self.retiring = False
+        self.asked = False
         self.condemned = False
         self.refusal: str | None = None
+        self.late = False
+        self.withheld: list[tuple[Attempt, bytes | None, str | None, Cause]] = []
         self.finishing_since: Micros | None = None
         self.given = 0
         self.memory = 0
@@ -121,6 +126,13 @@ class SimulatedChild:
     def refuse(self, error: str) -> None:
         self.refusal = error
 
+    def terminate(self) -> None:
+        # It has started nothing that would hear it.
+        self.retiring = self.asked = True
+
+    def leaves_behind(self) -> bool:
+        return False
+
     def condemn(self) -> None:
         self.condemned = True
         self._process.kill()
@@ -178,7 +190,7 @@ class SimulatedChild:
     def _ended(self, attempt: Attempt, result: bytes | None, error: str | None) -> None:
         del self._running[attempt]
         self._interrupted.pop(attempt, None)
-        self._owner.ended(self, attempt, result, error)  # type: ignore[arg-type]
+        self._owner.ended(self, attempt, result, error, UNKNOWN)  # type: ignore[arg-type]
 
     def _exited(self) -> None:
         self._owner.exited(self, -9)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.domain.job import JobSpec, NewJob
 from mainspring.domain.run import NewRun
+from mainspring.ports.access import Author
 from tests.support.simulation.history import History
 from tests.support.simulation.loop import Process
 from tests.support.simulation.nodes import Machine
@@ -33,6 +34,8 @@ class Client:
         self.done = False
         self._history = history
         self._runs: list[RunId] = []
+        #: Those that the store has said are there, with their tenants.
+        self._there: list[tuple[str, RunId]] = []
         self._jobs: dict[JobId, JobSpec] = {}
 
     def begin(self, scenario: Scenario, until: Instant) -> None:
@@ -42,7 +45,8 @@ class Client:
         store = FaultyStore(machine.truth, process, machine.faults)
         wakeups = LossyWakeups(machine.exchange, process, machine.faults)
         self._chance = Random(f"{scenario.seed} {machine.name}")
-        self._workload = Workload(self._chance)
+        self._workload = Workload(self._chance, scenario.policies, scenario.heavy, calendars=scenario.operating > 0)
+        self._store = store
         self._ids = Jobs(store, wakeups, machine.clock, self._chance, shards=scenario.shards)
         process.spawn(self._live(scenario, until), machine.name)
 
@@ -69,6 +73,9 @@ class Client:
         # Due times and limits are of no use if they come from a clock that is an hour off.
         now = self.machine.loop.true_now()
         runs = [self._workload.run(run, policy, now) for run, policy in zip(ids, policies, strict=True)]
+        runs = self._workload.related([self._workload.heavy(self._workload.limited(run)) for run in runs], self._there)
+        if len(runs) == 1:
+            runs = [self._workload.unique(runs[0])]
         await self._submit(runs)
 
     async def _submit_one(self, make: Callable[[RunId], NewRun], within: Micros) -> None:
@@ -85,6 +92,7 @@ class Client:
         else:
             answers = await self._insist(lambda: self._ids.submit_many(runs)) or []
         self._history.truth.accepted += [answer.id for answer in answers]
+        self._there += [(run.tenant, answer.id) for run, answer in zip(runs, answers, strict=False)]
 
     async def _declare(self, name: str, until: Instant) -> None:
         await asyncio.sleep(self._chance.random() * 3)
@@ -100,7 +108,7 @@ class Client:
     async def _meddle_at(self, after: float, until: Instant) -> None:
         await asyncio.sleep(after / SECOND)
         chance = self._chance
-        what = chance.choices(["cancel", "pause", "resume", "change", "cancel job"], [8, 1, 2, 2, 1])[0]
+        what = chance.choices(["cancel", "pause", "resume", "change", "cancel job"], [8, 2, 2, 2, 1])[0]
         if what == "cancel":
             if self._runs:
                 chosen = chance.sample(self._runs, min(len(self._runs), chance.randint(1, 3)))
@@ -111,7 +119,10 @@ class Client:
         job = chance.choice(list(self._jobs))
         match what:
             case "pause":
-                await self._insist(lambda: self._ids.pause([job]))
+                ends = self.machine.loop.true_now() + round(chance.uniform(0.5, 6) * SECOND)
+                resume_at = ends if chance.random() < 0.6 else None
+                author = Author("client", why=chance.choice(["", "a rest"]))
+                await self._insist(lambda: self._ids.pause([job], author, resume_at=resume_at))
             case "resume":
                 await self._insist(lambda: self._ids.resume([job]))
             case "cancel job":
@@ -124,7 +135,10 @@ class Client:
         fresh = self._workload.spec(spec.name, self.machine.loop.true_now(), until)
         match self._chance.choice(["schedule", "policies", "overlap"]):
             case "schedule":
-                return msgspec.structs.replace(spec, schedule=fresh.schedule)
+                # Not everything goes with every schedule.
+                return msgspec.structs.replace(
+                    spec, schedule=fresh.schedule, when_closed=fresh.when_closed, slo=fresh.slo
+                )
             case "overlap":
                 return msgspec.structs.replace(spec, overlap=fresh.overlap)
             case _:

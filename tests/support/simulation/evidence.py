@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from mainspring.adapters.store.memory.rows import RunRow
 from mainspring.domain.ids import RunId
+from mainspring.domain.instant import Instant
+from mainspring.domain.queues import NO_POLICY, QueuePolicy
 from mainspring.domain.run import RunState, Settlement, Verdict
 from tests.support.simulation.history import HandlerCall, History, Step
 
@@ -16,6 +18,7 @@ class Move(NamedTuple):
     step: Step
     before: RunRow | None
     after: RunRow
+    edited: bool = False
 
     @property
     def from_state(self) -> RunState | None:
@@ -30,6 +33,33 @@ class Move(NamedTuple):
         return self.from_state is R and self.after.state is not R
 
 
+class QueueRules:
+    """What operators have said of queues, up to the step that was heard last."""
+
+    def __init__(self) -> None:
+        self._policies: dict[str, QueuePolicy] = {}
+        self._pauses: dict[tuple[str | None, str | None], Instant] = {}
+
+    def hear(self, step: Step) -> None:
+        if step.queue_policy is not None:
+            queue, policy = step.queue_policy
+            self._policies[queue] = policy
+        if step.queue_pause is not None:
+            pause = step.queue_pause
+            self._pauses[pause.tenant, pause.queue] = pause.until or 1 << 62
+
+    def of(self, queue: str) -> QueuePolicy:
+        return self._policies.get(queue, NO_POLICY)
+
+    def may_start(self, run: RunRow, at: Instant) -> bool:
+        """Whether a run that is queued is to be had: it is neither paused nor too late."""
+        paused = any(
+            at < self._pauses.get((tenant, queue), 0) for tenant in (run.tenant, None) for queue in (run.queue, None)
+        )
+        expired = run.start_by is not None and run.attempt == 0 and run.start_by < at
+        return not paused and not expired and (run.deadline is None or run.deadline > at)
+
+
 class Evidence:
     """Moves and handlers by run, in the order they happened."""
 
@@ -42,7 +72,7 @@ class Evidence:
         self.settled: dict[RunId, list[tuple[Step, Settlement]]] = defaultdict(list)
         for step in history.steps:
             for change in step.runs:
-                self.moves[change.after.id].append(Move(step, change.before, change.after))
+                self.moves[change.after.id].append(Move(step, change.before, change.after, change.edited))
             for settlement, verdict in step.settlements:
                 if verdict is Verdict.APPLIED:
                     self.settled[settlement.run].append((step, settlement))

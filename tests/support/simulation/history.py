@@ -6,10 +6,13 @@ from typing import Any, Literal
 import msgspec
 
 from mainspring.adapters.store.memory.rows import JobRow, RunRow
+from mainspring.domain.calendar import Calendar
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import LedgerEntry
+from mainspring.domain.queues import QueuePolicy
 from mainspring.domain.run import NewRun, Settlement, Verdict
+from mainspring.ports.catalog import Pause
 from mainspring.ports.store import EventBatch
 
 
@@ -18,6 +21,8 @@ class RunChange(msgspec.Struct):
 
     before: RunRow | None
     after: RunRow
+    #: Another one of its unique key put it off, or changed it.
+    edited: bool = False
 
 
 class JobChange(msgspec.Struct):
@@ -42,6 +47,10 @@ class Step(msgspec.Struct, kw_only=True):
     settlements: list[tuple[Settlement, Verdict]] = []
     #: Of a sweep: how much it found.
     found: int = 0
+    #: What an operator said from here on: of a queue, of runs that are to wait, of a calendar.
+    queue_policy: tuple[str, QueuePolicy] | None = None
+    queue_pause: Pause | None = None
+    calendar: Calendar | None = None
 
 
 class HandlerCall(msgspec.Struct, kw_only=True):
@@ -82,6 +91,8 @@ class Truth(msgspec.Struct, kw_only=True):
     runs: dict[RunId, RunRow] = {}
     jobs: dict[JobId, JobRow] = {}
     ledgers: dict[JobId, list[LedgerEntry]] = {}
+    #: What limits and families keep though all has ended.
+    leftovers: list[str] = []
     #: What the outbox told its reader.
     events: list[EventBatch] = []
     ended_at: Instant = 0

@@ -7,12 +7,14 @@ import msgspec
 
 from mainspring.adapters.store.memory.rows import JobRow, RunRow
 from mainspring.adapters.store.memory.tables import gate_of_tick
+from mainspring.domain.calendar import Calendar
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.job import JobState, LedgerEntry, Overlap
 from mainspring.domain.run import RunState
 from tests.support.simulation import reference
 from tests.support.simulation.history import History, JobChange, Step
+from tests.support.simulation.pauses import Pauses
 
 OVER = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED})
 TICKING = (JobState.SCHEDULED, JobState.PAUSED)
@@ -47,11 +49,13 @@ def violations(history: History) -> Iterator[str]:
     }
     for job, parts in stretches.items():
         yield from _each_once(history, job)
+        known: set[Instant] = set()
         for stretch in parts:
             if stretch.row.spec.fixed_delay is None:
-                yield from _all_ticks(job, stretch)
+                yield from _all_ticks(job, stretch, known)
             else:
                 yield from _a_chain(job, stretch, finished_at, history.truth.clock_steps)
+            known.update(entry.scheduled_at for _, entry in stretch.entries)
     for job in history.truth.declared:
         if job not in stretches:
             yield f"{job} was accepted and is not there"
@@ -77,7 +81,7 @@ def _stretches(history: History) -> dict[JobId, list[Stretch]]:
 
 def _ends(step: Step, before: JobRow, after: JobRow) -> bool:
     """Whether a schedule is over before its ticks are. One that finishes by itself owes all of them."""
-    return after.state is JobState.CANCELLED or before.spec.schedule != after.spec.schedule
+    return after.state is JobState.CANCELLED or before.spec.timing != after.spec.timing
 
 
 def _each_once(history: History, job: JobId) -> Iterator[str]:
@@ -90,10 +94,15 @@ def _each_once(history: History, job: JobId) -> Iterator[str]:
         yield f"{job}: the ledger holds {len(stored)} ticks, and {len(recorded)} were recorded"
 
 
-def _all_ticks(job: JobId, stretch: Stretch) -> Iterator[str]:
-    expected = reference.ticks(stretch.row.spec.schedule, stretch.opened, stretch.until)
+def _all_ticks(job: JobId, stretch: Stretch, known: set[Instant]) -> Iterator[str]:
+    """``known``: those that an earlier schedule had, and happened before their time."""
+    schedule = stretch.row.spec.schedule
+    assert schedule.end is not None
+    expected = reference.ticks(schedule, stretch.opened, stretch.until)
     recorded = sorted(entry.scheduled_at for _, entry in stretch.entries)
-    missing = sorted(set(expected) - set(recorded))
+    missing = sorted(set(expected) - set(recorded) - known)
+    if stretch.row.spec.looks_ahead:
+        expected = reference.ticks(schedule, stretch.opened, schedule.end)
     surplus = sorted(set(recorded) - set(expected))
     if missing:
         yield f"{job}: {len(missing)} ticks are missing, the first at {missing[0]}"
@@ -132,7 +141,11 @@ def _a_chain(job: JobId, stretch: Stretch, finished_at: dict[RunId, Instant], cl
 def _decisions(history: History) -> Iterator[str]:
     """By the rules of the job as it was at that moment, and by what was on its way."""
     active: dict[JobId, dict[RunId, RunRow]] = defaultdict(dict)
+    calendars: dict[str, Calendar] = {}
+    pauses: dict[JobId, Pauses] = defaultdict(Pauses)
     for step in history.steps:
+        if step.calendar is not None:
+            calendars[step.calendar.name] = step.calendar
         fired = {change.after.id: change for change in step.jobs}
         by_job: dict[JobId, list[LedgerEntry]] = defaultdict(list)
         for tick in step.ticks:
@@ -142,26 +155,37 @@ def _decisions(history: History) -> Iterator[str]:
             if change is None or change.before is None:
                 yield f"{job}: ticks at {step.at} without its schedule moving on"
                 continue
-            yield from _decision(step, change, entries, active[job], history.truth.clock_steps)
+            closed = reference.Closed(change.before.spec, list(calendars.values()))
+            yield from pauses[job].complaints(step, entries)
+            yield from _decision(step, change, entries, active[job], history.truth.clock_steps, closed)
         for moved in step.runs:
             if moved.after.job_id is not None:
                 if moved.after.state in OVER:
                     active[moved.after.job_id].pop(moved.after.id, None)
                 else:
                     active[moved.after.job_id][moved.after.id] = moved.after
+        for moved_job in step.jobs:
+            pauses[moved_job.after.id].hear(step, moved_job)
         for job in by_job:
             yield from _overlaps(step, fired[job], active[job])
 
 
 def _decision(
-    step: Step, change: JobChange, entries: list[LedgerEntry], active: dict[RunId, RunRow], clock_steps: Micros
+    step: Step,
+    change: JobChange,
+    entries: list[LedgerEntry],
+    active: dict[RunId, RunRow],
+    clock_steps: Micros,
+    closed: reference.Closed,
 ) -> Iterator[str]:
     row = change.before
     assert row is not None
     where = f"{row.id} at {step.at}"
     if any(entry.job_version != row.version for entry in entries):
         yield f"{where}: recorded for another version than {row.version}"
-    early = [entry.scheduled_at for entry in entries if entry.scheduled_at > step.at]
+    early = [
+        tick for tick in (entry.scheduled_at for entry in entries) if min(tick, closed.place(tick) or tick) > step.at
+    ]
     if early:
         yield f"{where}: recorded before their time: {early}"
     if step.operation != "fire":
@@ -170,12 +194,21 @@ def _decision(
         if any((entry.decision, entry.reason) != ("skipped", why) for entry in entries):
             yield f"{where}: {why}, but decided {[(entry.decision, entry.reason) for entry in entries]}"
         return
-    paused = [entry.reason == "paused" for entry in entries]
-    if row.state is JobState.PAUSED or any(paused):
-        if not all(paused) or row.state is not JobState.PAUSED:
-            yield f"{where}: {row.state}, but decided {[entry.reason for entry in entries]}"
-        return
-    decided = [(entry.scheduled_at, entry.decision == "run" or entry.reason == "overlap", entry) for entry in entries]
+    entries = [entry for entry in entries if not entry.reason.startswith("paused")]
+    places = [closed.place(entry.scheduled_at) for entry in entries]
+    for entry, place in zip(entries, places, strict=True):
+        if (place is None) != entry.reason.startswith("calendar: "):
+            yield f"{where}: by its calendars {entry.scheduled_at} goes to {place}, but it is {entry.reason!r}"
+    decided = [
+        (place, entry.decision == "run" or entry.reason == "overlap", entry)
+        for entry, place in zip(entries, places, strict=True)
+        if place is not None
+    ]
+    made = {new.after.id: new.after.due for new in step.runs if new.before is None}
+    for place, _, entry in decided:
+        due_at = made.get(entry.run_id, place) if entry.run_id is not None else place
+        if due_at < place or (closed.at(due_at) and not row.spec.schedule.jitter):
+            yield f"{where}: the run of {entry.scheduled_at} is due at {due_at}, and may at {place}"
     due = [at for at, _, _ in decided]
     if not any(_same(row, decided, now) for now in _possible_nows(row, due, step, clock_steps)):
         yield f"{where}: sent at {step.sent}, decided {[(e.scheduled_at, e.decision, e.reason) for e in entries]}"
@@ -222,7 +255,7 @@ def _possible_nows(row: JobRow, due: list[Instant], step: Step, clock_steps: Mic
 
 
 def _same(row: JobRow, decided: list[tuple[Instant, bool, LedgerEntry]], now: Instant) -> bool:
-    if any(at > now for at, _, _ in decided):
+    if any(min(at, entry.scheduled_at) > now for at, _, entry in decided):
         return False
     expected = reference.fates(row.spec.catch_up, [at for at, _, _ in decided], now)
     return all(

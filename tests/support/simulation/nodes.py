@@ -6,9 +6,11 @@ from contextlib import suppress
 from contextvars import Context
 from random import Random
 
+from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.reaper import Reaper
 from mainspring.control.scheduler.scheduler import Scheduler
 from mainspring.control.shards import ShardKeeper
+from mainspring.control.slos import SloKeeper
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import Micros
 from mainspring.runtime.supervisor import Supervisor
@@ -91,7 +93,9 @@ class SchedulerMachine(Machine):
         )
         scheduler = Scheduler(self.store, keeper, self.wakeups, self.clock, use_wheel=self.use_wheel)
         reaper = Reaper(self.store, self.wakeups, self.clock, self.random)
-        async with Supervisor(keeper, scheduler, reaper):
+        objectives = SloKeeper(self.store, self.wakeups, self.clock)
+        housekeeper = Housekeeper(self.store, self.wakeups, self.clock)
+        async with Supervisor(keeper, scheduler, reaper, objectives, housekeeper):
             await asked_to_leave.wait()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from mainspring.adapters.store.memory.rows import RunRow
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
-from tests.support.simulation.evidence import OVER, B, Evidence, Q, R, S
+from tests.support.simulation.evidence import OVER, B, Evidence, Q, QueueRules, R, S
 
 #: A step of priority is worth this much waiting; retries and what is caught up on stand behind live work.
 HEAD_START: Micros = 1_000 * SECOND
@@ -19,6 +19,12 @@ def keys_keep_order(evidence: Evidence) -> Iterator[str]:
     for step in evidence.history.steps:
         touched = set()
         for change in step.runs:
+            if change.before is not None and change.edited:
+                key = (change.before.tenant, change.before.policy.ordering_key)
+                lines[key].pop(change.before.id, None)
+                if holder.get(key) == change.before.id:
+                    del holder[key]
+        for change in step.runs:
             run = change.after
             if not run.policy.ordering_key:
                 continue
@@ -28,16 +34,18 @@ def keys_keep_order(evidence: Evidence) -> Iterator[str]:
             if run.state in OVER:
                 if holder.get(key) == run.id:
                     del holder[key]
-            elif run.state is B:
+            elif run.waits_for_parents:
+                continue
+            elif run.in_line:
                 lines[key][run.id] = run
-            elif run.state is Q and holder.get(key) != run.id:
+            elif run.state in (Q, B) and holder.get(key) != run.id:
                 if key in holder:
                     yield f"{run.id} got key {key} while {holder[key]} held it"
                 ahead = [other.id for other in lines[key].values() if (other.due, other.id) < (run.due, run.id)]
                 if ahead:
                     yield f"{run.id} went ahead of {ahead} in key {key}"
                 holder[key] = run.id
-            elif run.state is S and change.before is not None and holder.get(key) != run.id:
+            elif run.state is S and change.before and change.before.state is R and holder.get(key) != run.id:
                 yield f"{run.id} lost its key {key} between two attempts"
         for key in sorted(touched):
             if lines[key] and key not in holder:
@@ -65,9 +73,11 @@ def slots_are_kept(evidence: Evidence) -> Iterator[str]:
         lane = f"{call.process.partition('#')[0]}"
         place = f"{call.process} {call.queue}"
         most = evidence.truth.slots[f"{lane} {call.queue}"]
-        changes.append((call.order, +1, f"{place} {most}"))
+        # What weighs more than there is takes all of it, and runs alone.
+        weight = min(evidence.last(call.run).policy.weight, most)
+        changes.append((call.order, weight, f"{place} {most}"))
         if call.ended_order is not None:
-            changes.append((call.ended_order, -1, f"{place} {most}"))
+            changes.append((call.ended_order, -weight, f"{place} {most}"))
     running: Counter[str] = Counter()
     for _, change, place in sorted(changes):
         running[place] += change
@@ -79,7 +89,7 @@ def ranks_are_fair(evidence: Evidence) -> Iterator[str]:
     """A run stands by when it became eligible and by its priority, and keeps its place if it is given back."""
     for run, moves in evidence.moves.items():
         for move in moves:
-            if move.after.state is not Q:
+            if move.after.state is not Q or (move.edited and move.from_state is Q):
                 continue
             given_back = move.from_state is R and move.after.lost == (move.before or move.after).lost
             if given_back and move.before is not None:
@@ -92,21 +102,23 @@ def ranks_are_fair(evidence: Evidence) -> Iterator[str]:
 
 
 def the_best_go_first(evidence: Evidence) -> Iterator[str]:
+    """In the order of the ranks; where tenants take turns, each of its own."""
     queued: dict[str, dict[RunId, RunRow]] = defaultdict(dict)
+    rules = QueueRules()
     for step in evidence.history.steps:
-        started: dict[str, list[RunRow]] = defaultdict(list)
+        rules.hear(step)
+        started: dict[tuple[str, str], list[RunRow]] = defaultdict(list)
         for change in step.runs:
             run = change.after
-            queued[run.queue].pop(run.id, None)
+            queued[run.queue if change.before is None else change.before.queue].pop(run.id, None)
             if run.state is Q:
                 queued[run.queue][run.id] = run
             elif run.state is R and change.before is not None and change.before.state is Q:
-                started[run.queue].append(run)
-        for queue, runs in started.items():
+                started[run.queue, run.tenant if rules.of(run.queue).fair else ""].append(run)
+        for (queue, tenant), runs in started.items():
             last = max((run.rank, run.id) for run in runs)
             for run in queued[queue].values():
-                expired = run.start_by is not None and run.attempt == 0 and run.start_by < step.at
-                if (run.rank, run.id) < last and not expired and (run.deadline is None or run.deadline > step.at):
+                if (run.rank, run.id) < last and tenant in ("", run.tenant) and rules.may_start(run, step.at):
                     yield f"{run.id} stood before {last[1]} in {queue} and was passed over"
 
 

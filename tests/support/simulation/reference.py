@@ -1,9 +1,12 @@
 """Ticks and decisions computed the slow and obvious way, to compare the engine's with."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from mainspring.domain.calendar import Calendar, WhenClosed
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.instant import SECOND, Instant
+from mainspring.domain.job import JobSpec
 from mainspring.domain.schedule import CronSchedule, Interval
 
 #: A tick's fate: the tick, whether it runs, and the reason if it does not.
@@ -38,13 +41,42 @@ def _field_matches(field: str, value: int) -> bool:
     return False
 
 
+class Closed:
+    """When nothing of a job is to run, second by second. Knows freezes alone."""
+
+    def __init__(self, spec: JobSpec, calendars: Sequence[Calendar]) -> None:
+        self._rule = spec.when_closed
+        self._freezes = [
+            freeze
+            for calendar in calendars
+            if calendar.name in spec.calendars or calendar.spec.covers is not None
+            for freeze in calendar.spec.freezes
+        ]
+
+    def at(self, instant: Instant) -> bool:
+        return any(freeze.start // SECOND <= instant // SECOND < freeze.end // SECOND for freeze in self._freezes)
+
+    def place(self, tick: Instant) -> Instant | None:
+        """Where a tick goes; none: nowhere."""
+        if not self.at(tick):
+            return tick
+        if self._rule is WhenClosed.SKIP:
+            return None
+        step = SECOND if self._rule is WhenClosed.AFTER else -SECOND
+        moved = tick // SECOND * SECOND
+        while self.at(moved):
+            moved += step
+        return moved
+
+
 def fates(policy: CatchUp, due: list[Instant], now: Instant) -> list[Fate]:
     """What a catch-up rule makes of ticks that are fired together at ``now``."""
     late = [tick for tick in due if now - tick > policy.grace]
     fresh = [tick for tick in due if now - tick <= policy.grace]
     if policy.mode == "latest" and late:
         # One that is late means an outage, and then one tick stands for all.
-        return [(tick, tick == due[-1], "" if tick == due[-1] else "superseded by a later tick") for tick in due]
+        older: list[Fate] = [(tick, False, "superseded by a later tick") for tick in due[:-1]]
+        return [*older, (due[-1], True, "")]
     decided: list[Fate] = []
     for place, tick in enumerate(late):
         if policy.mode == "none":

@@ -64,6 +64,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     killers: int = 0
     #: Runs that cannot be stopped at all, for each client.
     immortals: int = 0
+    #: How many of the runs have limits, a breaker, parents or a unique key.
+    policies: float = 0.0
+    #: How often an operator says something of queues and calendars.
+    operating: int = 0
+    #: How many of the runs take several slots; with it come more tenants.
+    heavy: float = 0.0
 
 
 def a_worker(lease: Micros) -> WorkerSettings:
@@ -135,4 +141,7 @@ def draw(seed: int) -> Scenario:
         meddling=chance.choice([0.0, 0.5, 1.0]),
         killers=chance.choice([0, 0, 0, 1, 2]),
         immortals=1 if chance.random() < 0.05 else 0,
+        policies=chance.choice([0.0, 0.3, 0.6]),
+        operating=chance.choice([0, 6, 14]),
+        heavy=chance.choice([0.0, 0.3]),
     )

@@ -10,14 +10,19 @@ from typing import Any, TypeVar
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.store.memory.rows import JobRow, RunRow
 from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.calendar import Calendar, CalendarSpec
 from mainspring.domain.errors import MainspringError, StoreUnavailable
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobState, LedgerEntry, NewJob, Tick
+from mainspring.domain.queues import QueuePolicy
 from mainspring.domain.run import AttemptView, HeldRun, NewRun, RunState, RunView, Settlement, Verdict
+from mainspring.domain.slo import SloState
 from mainspring.ports.access import Author
-from mainspring.ports.catalog import Checkpoint, LogReport, ProgressReport
+from mainspring.ports.calendars import Almanac
+from mainspring.ports.catalog import Checkpoint, LogReport, Pause, ProgressReport
 from mainspring.ports.coordination import Membership
+from mainspring.ports.slos import SloDue, SloSettled
 from mainspring.ports.store import Accepted, Beat, Depth, EventBatch, Fired, NewSession, Put, Retention, Staged, Want
 from tests.support.simulation.clock import StoreClock
 from tests.support.simulation.faults import Fate, Faults
@@ -37,6 +42,9 @@ class RecordingTables(Tables):
         self.step: Step | None = None
         self._seen_runs: dict[RunId, RunRow] = {}
         self._seen_jobs: dict[JobId, JobRow] = {}
+        #: Where these stand is known at the end of the transaction.
+        self._on_their_way: dict[RunId, RunRow] = {}
+        self._edited: set[RunId] = set()
 
     @contextmanager
     def transaction(self) -> Iterator[Instant]:
@@ -44,6 +52,12 @@ class RecordingTables(Tables):
             if self.step is not None:
                 self.step.at = now
             yield now
+        for run in self._on_their_way.values():
+            seen = self._seen_runs.get(run.id)
+            if seen is None or _place(seen) != _place(run) or (run.id in self._edited and seen != run):
+                self.moved(run)
+        self._on_their_way.clear()
+        self._edited.clear()
         for job in self.jobs.values():
             before = self._seen_jobs.get(job.id)
             # Every change of a schedule's row grows its rev.
@@ -54,19 +68,37 @@ class RecordingTables(Tables):
 
     def note(self, kind: str, run: RunRow) -> None:
         super().note(kind, run)
-        if kind != "run.submitted":
+        # What stands at its limits may pass them before the transaction is over.
+        if kind != "run.submitted" and run.state is not RunState.BLOCKED:
             self.moved(run)
 
     def enter(self, run: RunRow) -> None:
         super().enter(run)
         # Where it stands is known only now.
-        self.moved(run)
-
-    def stage(self, run: RunRow) -> bool:
-        queued = super().stage(run)
-        if not queued:
+        if run.id not in self._on_their_way and run.id not in self._seen_runs:
             self.moved(run)
-        return queued
+
+    def end(self, run: RunRow, state: RunState, reason: str, **more: Any) -> None:
+        if run.id not in self._seen_runs:
+            self.moved(run)
+        super().end(run, state, reason, **more)
+
+    def edit(self, run: RunRow, new: NewRun) -> None:
+        self._edited.add(run.id)
+        super().edit(run, new)
+        self._on_their_way[run.id] = run
+
+    def _queue(self, run: RunRow, rank: int) -> None:
+        super()._queue(run, rank)
+        self._on_their_way[run.id] = run
+
+    def _schedule(self, run: RunRow, due: Instant) -> None:
+        super()._schedule(run, due)
+        self._on_their_way[run.id] = run
+
+    def _block(self, run: RunRow) -> None:
+        super()._block(run)
+        self._on_their_way[run.id] = run
 
     def record(self, job: JobRow, tick: Tick) -> None:
         before = self.ledgers[job.id].entries.get(tick.scheduled_at)
@@ -79,7 +111,7 @@ class RecordingTables(Tables):
         before = self._seen_runs.get(run.id)
         after = self._seen_runs[run.id] = copy(run)
         if self.step is not None:
-            self.step.runs.append(RunChange(before, after))
+            self.step.runs.append(RunChange(before, after, run.id in self._edited))
 
 
 class RecordedStore(MemoryStore):
@@ -111,7 +143,14 @@ class RecordedStore(MemoryStore):
             step.settlements = list(zip(arguments[0], answer, strict=True))
         elif operation == "sweep":
             step.found = answer
-        if (step.settlements or step.found) and not (step.runs or step.jobs or step.ticks):
+        elif operation == "put_queue_policy":
+            step.queue_policy = arguments[0], arguments[1]
+        elif operation == "pause":
+            step.queue_pause = arguments[0]
+        elif operation == "put_calendar":
+            step.calendar = answer
+        says = step.settlements or step.found or step.queue_policy or step.queue_pause or step.calendar
+        if says and not (step.runs or step.jobs or step.ticks):
             self.history.steps.append(step)
         return answer
 
@@ -191,9 +230,31 @@ class FaultyStore:
         return await self.ask("put_jobs", list(jobs))
 
     async def set_jobs_state(
-        self, jobs: Collection[JobId], state: JobState, author: Author | None = None
+        self,
+        jobs: Collection[JobId],
+        state: JobState,
+        author: Author | None = None,
+        resume_at: Instant | None = None,
     ) -> dict[JobId, JobState]:
-        return await self.ask("set_jobs_state", list(jobs), state, author)
+        return await self.ask("set_jobs_state", list(jobs), state, author, resume_at)
+
+    async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:
+        await self.ask("put_queue_policy", queue, policy, author)
+
+    async def pause(self, pause: Pause, author: Author) -> None:
+        await self.ask("pause", pause, author)
+
+    async def put_calendar(self, tenant: str, name: str, spec: CalendarSpec, author: Author) -> Calendar:
+        return await self.ask("put_calendar", tenant, name, spec, author)
+
+    async def slos_due(self, limit: int) -> list[SloDue]:
+        return await self.ask("slos_due", limit)
+
+    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
+        return await self.ask("settle_slos", list(settled))
+
+    async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
+        return await self.ask("slo_states", list(jobs))
 
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         return await self.ask("cancel", list(runs), author)
@@ -230,6 +291,9 @@ class FaultyStore:
     async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
         return await self.ask("upcoming", list(shards), until, limit)
 
+    async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
+        return await self.ask("almanacs", list(tenants))
+
     async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
         return await self.ask("due_jobs", list(shards), until, limit)
 
@@ -244,6 +308,9 @@ class FaultyStore:
 
     async def expire(self, limit: int) -> int:
         return await self.ask("expire", limit)
+
+    async def resolve(self, limit: int) -> int:
+        return await self.ask("resolve", limit)
 
     async def sweep(self, limit: int) -> int:
         return await self.ask("sweep", limit)
@@ -269,6 +336,15 @@ class FaultyStore:
 
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         return await self.ask("ledger", job, since, until, limit)
+
+    async def parents(self, run: RunId) -> list[RunView]:
+        return await self.ask("parents", run)
+
+    async def parent_ids(self, run: RunId) -> list[RunId]:
+        return await self.ask("parent_ids", run)
+
+    async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
+        return await self.ask("children", run, after, limit)
 
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         return await self.ask("depths", tenant)
@@ -299,6 +375,11 @@ class FaultyStore:
 
     async def leave(self, member: SessionId) -> None:
         await self.ask("leave", member)
+
+
+def _place(run: RunRow) -> tuple[RunState, bool, bool]:
+    """Its state, and what it waits for if it is blocked."""
+    return run.state, run.waits is None, run.waits_for_parents
 
 
 def _later(process: Process, delay: Micros, what: Callable[[], None]) -> None:

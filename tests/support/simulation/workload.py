@@ -1,29 +1,52 @@
 """What clients ask for: runs and jobs of every kind, drawn from a seed."""
 
+from collections.abc import Sequence
 from random import Random
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
+from mainspring.domain.calendar import CalendarSpec, Freeze, WhenClosed
 from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.dependencies import Dependencies, Rule
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.domain.job import JobSpec, Overlap
+from mainspring.domain.limits import Breaker, Limit
 from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.run import NewRun, RunPolicy
 from mainspring.domain.schedule import CronSchedule, Interval
+from mainspring.domain.slo import Slo
+from mainspring.domain.unique import Unique
 from tests.support.simulation.acts import Act
+
+Otherwise: TypeAlias = Literal["reject", "existing", "replace", "debounce"]
 
 LOOP = "on the loop"
 CHILD = "in a child"
+
+LIMITS = (
+    Limit(key="one", most=1),
+    Limit(key="three", most=3),
+    Limit(key="rate", most=2, per=2 * SECOND),
+    Limit(key="seldom", most=3, per=5 * SECOND),
+)
+BREAKER = Breaker(failures=3, within=5 * SECOND, pause=2 * SECOND)
+
+#: The first is named by jobs, the second covers all of them.
+CALENDARS = ("named", "covering")
+TENANTS = ("default", "guest", "lodger", "visitor")
 
 _CRONS = ("* * * * * *", "*/2 * * * * *", "*/5 * * * * *", "1,31 * * * * *", "* * * * *")
 
 
 class Workload:
-    def __init__(self, chance: Random) -> None:
+    def __init__(self, chance: Random, policies: float = 0.0, heavy: float = 0.0, *, calendars: bool = False) -> None:
         self._chance = chance
+        self._policies = policies
+        self._heavy = heavy
+        self._calendars = calendars
 
     def act(self) -> Act:
         chance = self._chance
@@ -77,6 +100,45 @@ class Workload:
             start_within=round(chance.uniform(0.2, 4) * SECOND) if limit < 0.1 else None,
             deadline=round(chance.uniform(0.5, 6) * SECOND) if 0.05 < limit < 0.2 else None,
         )
+
+    def limited(self, run: NewRun) -> NewRun:
+        """The same run, perhaps with limits or a breaker."""
+        chance = self._chance
+        if chance.random() >= self._policies:
+            return run
+        what = chance.random()
+        limits = tuple(chance.sample(LIMITS, chance.choice([1, 1, 1, 2, 3]))) if what < 0.75 else ()
+        breaker = BREAKER if what > 0.6 else None
+        return msgspec.structs.replace(run, policy=msgspec.structs.replace(run.policy, limits=limits, breaker=breaker))
+
+    def heavy(self, run: NewRun) -> NewRun:
+        """The same run, perhaps of another tenant, and of some weight."""
+        chance = self._chance
+        if chance.random() >= self._heavy:
+            return run
+        policy = msgspec.structs.replace(run.policy, weight=chance.choice([1, 2, 2, 3, 8]))
+        return msgspec.structs.replace(run, policy=policy, tenant=chance.choice(TENANTS))
+
+    def related(self, runs: list[NewRun], there: Sequence[tuple[str, RunId]]) -> list[NewRun]:
+        """The same runs; some wait for others of them, or for some that are there already, by (tenant, id)."""
+        chance = self._chance
+        related: list[NewRun] = []
+        for run in runs:
+            mine = [other.id for other in related if other.tenant == run.tenant]
+            mine += [other for tenant, other in there[-20:] if tenant == run.tenant]
+            if mine and chance.random() < self._policies:
+                parents = tuple(dict.fromkeys(chance.choices(mine, k=chance.randint(1, 4))))
+                run = msgspec.structs.replace(run, after=Dependencies(parents=parents, rule=chance.choice(list(Rule))))
+            related.append(run)
+        return related
+
+    def unique(self, run: NewRun) -> NewRun:
+        """The same run, perhaps with a unique key."""
+        chance = self._chance
+        if chance.random() >= self._policies / 2:
+            return run
+        otherwise: Otherwise = chance.choice(["reject", "existing", "replace", "debounce"])
+        return msgspec.structs.replace(run, unique=Unique(key=chance.choice(["u", "v"]), otherwise=otherwise))
 
     def killer(self, run: RunId) -> NewRun:
         """A run that ends whatever process it runs in."""
@@ -132,6 +194,24 @@ class Workload:
             catch_up=self._catch_up(),
             start_within=round(chance.uniform(0.3, 3) * SECOND) if chance.random() < 0.15 else None,
             deadline=round(chance.uniform(0.5, 5) * SECOND) if chance.random() < 0.15 else None,
+            calendars=CALENDARS[:1] if self._calendars and chance.random() < 0.5 else (),
+            when_closed=chance.choice(list(WhenClosed)),
+            slo=self._slo(),
+        )
+
+    def _slo(self) -> Slo | None:
+        chance = self._chance
+        what = chance.random()
+        if what < 0.3:
+            return Slo(start_within=chance.choice([1, 2]) * SECOND)
+        return Slo(succeed_every=chance.choice([2, 4]) * SECOND) if what < 0.5 else None
+
+    def freezes(self, now: Instant) -> CalendarSpec:
+        """What a calendar says from now on, of times that were and will be."""
+        chance = self._chance
+        starts = [now + round(chance.uniform(-3, 10) * SECOND) for _ in range(chance.randint(0, 2))]
+        return CalendarSpec(
+            freezes=tuple(Freeze(start=start, end=start + chance.randint(1, 4) * SECOND) for start in starts)
         )
 
     def job_payload(self) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from mainspring.domain.calendar import CalendarSpec
 from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.domain.job import JobState
 from tests.support.simulation.acts import Stage
@@ -20,10 +21,11 @@ from tests.support.simulation.faults import Faults
 from tests.support.simulation.history import History
 from tests.support.simulation.loop import WorldLoop, run_world
 from tests.support.simulation.nodes import Machine, SchedulerMachine, WorkerMachine
+from tests.support.simulation.operators import SOMEBODY, Operator
 from tests.support.simulation.scenario import Scenario
 from tests.support.simulation.store import RecordedStore
 from tests.support.simulation.wakeups import Exchange
-from tests.support.simulation.workload import LOOP
+from tests.support.simulation.workload import CALENDARS, LOOP
 
 #: In a calm stretch nothing is staged later than this …
 PUNCTUAL: Micros = 100 * MILLISECOND
@@ -48,6 +50,10 @@ class World:
         self.schedulers = [self._a_scheduler(number + 1) for number in range(scenario.schedulers)]
         self.workers = [self._a_worker(number + 1, slots) for number, slots in enumerate(scenario.workers)]
         self.clients = [Client(self._a_machine(Machine, f"client-{number}"), self.history) for number in (1, 2)]
+        if scenario.operating:
+            self.clients.append(Operator(self._a_machine(Machine, "operator"), self.history))
+            for name in CALENDARS:
+                self.store.apply("world", self.now(), "put_calendar", ("default", name, CalendarSpec(), SOMEBODY))
         self.history.truth.punctual = PUNCTUAL if scenario.use_wheel else UNFORESEEN
         self._keep_up: asyncio.Task[None] | None = None
         loop.set_exception_handler(self._caught)
@@ -123,6 +129,12 @@ class World:
         truth.jobs = dict(tables.jobs)
         truth.ledgers = {job: ledger.between(0, 1 << 62, 1 << 30) for job, ledger in tables.ledgers.items()}
         truth.events = list(tables.outbox)
+        truth.leftovers = [
+            f"gate {number}: {limiter.state}, {list(limiter.inside)} inside, {limiter.line.entries} in line"
+            for number, limiter in tables.limiters.gates.items()
+            if limiter.state.used or limiter.inside or limiter.line
+        ]
+        truth.leftovers += [f"children of {parent} were not told" for parent, _, _ in tables.families.ended]
         truth.ended_at = self.now()
 
     async def end(self) -> None:

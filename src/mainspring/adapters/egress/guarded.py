@@ -22,24 +22,17 @@ import httpx2
 from mainspring.adapters.egress.addresses import Address, literal, parse_networks, plain, refusal
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import SECOND
+from mainspring.domain.outgoing import MAX_URL, checked_headers
 from mainspring.ports.egress import Answer, NoAnswer, Outgoing
 
 #: Looks up the addresses of a name.
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
 MAX_BODY = 1024 * 1024
-MAX_URL = 8 * 1024
-MAX_HEADERS = 16 * 1024
 _CONNECT_SECONDS = 5.0
 _MOST_TRIED = 3
 
 _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,252})")
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-#: They frame the message, or speak to the next hop: two opinions about them are how requests are smuggled.
-_OURS = frozenset({"accept-encoding", "connection", "content-length", "expect", "host", "keep-alive"}) | frozenset(
-    {"te", "trailer", "transfer-encoding", "upgrade"}
-)
 
 
 class GuardedEgress:
@@ -54,7 +47,7 @@ class GuardedEgress:
 
     async def send(self, request: Outgoing) -> Answer:
         url = _checked_url(request.url)
-        headers = _checked_headers(request.headers)
+        headers = checked_headers(request.headers)
         headers |= {"Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", "Connection": "close"}
         try:
             async with asyncio.timeout(request.timeout / SECOND):
@@ -140,23 +133,6 @@ def _checked_url(text: str) -> httpx2.URL:
     if url.port is not None and not 0 < url.port < 65_536:
         raise Invalid("url", f"there is no port {url.port}")
     return url
-
-
-def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    checked: dict[str, str] = {}
-    for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
-            raise Invalid("headers", f"{name[:40]!r} is not a name of a header")
-        if not _HEADER_VALUE.fullmatch(value):
-            raise Invalid("headers", f"the value of {name[:40]} holds what a header cannot hold")
-        if name.lower() in _OURS or name.lower().startswith("proxy-"):
-            raise Invalid("headers", f"{name} is not yours to set")
-        if name.lower() in (known.lower() for known in checked):
-            raise Invalid("headers", f"{name} is there twice")
-        checked[name] = value
-    if sum(len(name) + len(value) for name, value in checked.items()) > MAX_HEADERS:
-        raise Invalid("headers", "are too long", f"at most {MAX_HEADERS} characters together")
-    return checked
 
 
 async def _resolve(host: str, port: int) -> Sequence[str]:

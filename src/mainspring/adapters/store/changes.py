@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from mainspring.domain.access import ApiKey, Quotas
-from mainspring.domain.instant import isoformat
-from mainspring.domain.job import Job
+from mainspring.domain.instant import Instant, isoformat
+from mainspring.domain.job import Job, JobState
 from mainspring.domain.run import MAX_TAGS, RunView
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -31,6 +31,17 @@ def _camel(value: object) -> object:
 def _camel_name(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
+
+
+def job_moved(
+    before: JobState, after: JobState, was: Instant | None, now: Instant | None
+) -> tuple[bytes, bytes] | None:
+    """A job's states, and when it goes on by itself."""
+    words = [
+        {"state": state.value, "resume_at": None if until is None else isoformat(until)}
+        for state, until in ((before, was), (after, now))
+    ]
+    return what_differs(words[0], words[1])
 
 
 def quotas_changed(before: Quotas | None, after: Quotas) -> tuple[bytes | None, bytes]:

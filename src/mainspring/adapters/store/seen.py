@@ -5,10 +5,13 @@ from collections.abc import Sequence
 import msgspec
 
 from mainspring.domain.access import ApiKey
+from mainspring.domain.budget import BudgetStatus
+from mainspring.domain.calendar import Calendar
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Job, LedgerEntry
 from mainspring.domain.run import AttemptView, RunView
+from mainspring.domain.usage import GroupBy, Usage
 from mainspring.ports.access import AuditEntry
 from mainspring.ports.catalog import (
     DeadGroup,
@@ -45,6 +48,15 @@ class Seen:
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         return await self._store.ledger(job, since, until, limit) if await self._is_my_job(job) else []
 
+    async def parents(self, run: RunId) -> list[RunView]:
+        return await self._store.parents(run) if await self._is_my_run(run) else []
+
+    async def parent_ids(self, run: RunId) -> list[RunId]:
+        return await self._store.parent_ids(run) if await self._is_my_run(run) else []
+
+    async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
+        return await self._store.children(run, after, limit) if await self._is_my_run(run) else []
+
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         return await self._store.depths(self._tenant) if self._is_me(tenant) else []
 
@@ -72,6 +84,16 @@ class Seen:
     async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
         return await self._store.minutes(self._tenant, since, until) if self._is_me(tenant) else []
 
+    async def usage(
+        self, tenant: str | None, since: Instant, until: Instant, by: GroupBy, *, key: str = "", limit: int = 10_000
+    ) -> list[Usage]:
+        return (
+            await self._store.usage(self._tenant, since, until, by, key=key, limit=limit) if self._is_me(tenant) else []
+        )
+
+    async def budgets(self, tenant: str | None) -> list[BudgetStatus]:
+        return await self._store.budgets(self._tenant) if self._is_me(tenant) else []
+
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
         if not self._is_me(wanted.tenant):
             return []
@@ -89,6 +111,12 @@ class Seen:
         if not self._is_me(tenant):
             return []
         return await self._store.audit(self._tenant, target=target, author=author, before=before, limit=limit)
+
+    async def calendars(self, tenant: str | None) -> list[Calendar]:
+        return await self._store.calendars(self._tenant) if self._is_me(tenant) else []
+
+    async def calendar_versions(self, tenant: str, name: str, limit: int = 100) -> list[Calendar]:
+        return await self._store.calendar_versions(tenant, name, limit) if self._is_me(tenant) else []
 
     def _is_me(self, asked: str | None) -> bool:
         return asked in (None, self._tenant)

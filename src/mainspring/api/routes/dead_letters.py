@@ -26,6 +26,7 @@ from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import SECOND, isoformat
+from mainspring.domain.merge_patch import check_patch, patched
 from mainspring.domain.run import NewRun, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import RunFilter
@@ -54,6 +55,8 @@ class GroupOut(Wire):
     last_seen: str
     sample_run_id: str
     error_message: str
+    trend: tuple[int, ...] = ()
+    """How many failed in each of the last 24 hours, the oldest first."""
 
 
 class Groups(Wire):
@@ -90,6 +93,8 @@ class ReplayIn(Chosen):
     """The pace: how many of the new runs become due a second; all at once without it."""
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """Instead of the old one; only with one run id."""
+    payload_patch: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """What to change of each payload: a JSON merge patch."""
 
 
 class DiscardIn(Chosen):
@@ -125,6 +130,7 @@ async def list_groups(api: Api, call: Call[Nothing, DeadQuery]) -> Answer:
             last_seen=isoformat(group.last_at),
             sample_run_id=group.sample,
             error_message=group.error,
+            trend=group.trend,
         )
         for group in await api.seen_by(call.principal).dead_groups(wanted, query.limit)
     ]
@@ -159,7 +165,10 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
     """
     body = call.body
     if body.payload is not msgspec.UNSET and len(body.run_ids or []) != 1:
-        raise Invalid("payload", "needs exactly one run id", "an edited payload is for one run")
+        raise Invalid("payload", "needs exactly one run id", "for several there is payloadPatch")
+    patch = patch_of(body.payload_patch)
+    if patch is not None and body.payload is not msgspec.UNSET:
+        raise Invalid("payloadPatch", "contradicts payload", "one of them")
     chosen, more = await _choose(api, call.principal, body)
     if body.dry_run:
         return Answer(200, Dealt(action="replay", count=len(chosen), more=more, dry_run=True))
@@ -172,8 +181,9 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
             if run is None:
                 continue
             payload = run.payload if body.payload is msgspec.UNSET else bytes(body.payload)
+            payload = payload if patch is None else patched(payload or b"null", patch)
             again = api.replay_of(run, payload, call.principal.name, number=0)
-            await api.check(call.principal, again.tenant, again.queue, again.task, again.payload)
+            await api.check(call.principal, again.tenant, again.queue, again.task, again.payload, None)
             if body.per_second is not None:
                 again = msgspec.structs.replace(again, delay=round(number / body.per_second * SECOND))
             new.append(again)
@@ -196,6 +206,13 @@ async def discard(api: Api, call: Call[DiscardIn, Nothing]) -> Answer:
     author = Author(call.principal.name, call.principal.tenant, call.body.why)
     count = await api.store.discard([run.id for run in chosen], author)
     return Answer(200, Dealt(action="discard", count=count, more=more, dry_run=False))
+
+
+def patch_of(given: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
+    if given is msgspec.UNSET:
+        return None
+    check_patch("payloadPatch", bytes(given))
+    return bytes(given)
 
 
 async def _within_quotas(api: Api, runs: list[NewRun], *, insist: bool) -> list[NewRun]:

@@ -1,11 +1,14 @@
 """Queues, workers, schedulers: what there is, and what it is doing."""
 
+from typing import Any
+
 import msgspec
 
-from mainspring.api.context import Api, paused
+from mainspring.api.context import Api
+from mainspring.api.facts import paused
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem
-from mainspring.api.schemas.common import Name, Request, Text, Wire, session_of, time_of
+from mainspring.api.schemas.common import Name, PauseIn, Request, Wire, end_of_pause, session_of, time_of
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND, MINUTE, isoformat
@@ -36,17 +39,15 @@ class QueueOut(Wire):
     """What ended, over five minutes."""
     paused: bool
     pause_reason: str | None = None
+    resume_at: str | None = None
+    """When it goes on by itself."""
 
 
 class Queues(Wire):
     items: list[QueueOut]
 
 
-class Why(Request):
-    why: Text = ""
-
-
-class WhyAndWhose(Why):
+class PauseOf(PauseIn):
     tenant: Name | None = None
     """Only runs of this one; of all that the caller may see without."""
 
@@ -58,6 +59,7 @@ class Whose(Request):
 class QueueState(Wire):
     name: str
     paused: bool
+    resume_at: str | None = None
 
 
 class WorkerOut(Wire):
@@ -71,6 +73,8 @@ class WorkerOut(Wire):
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
     labels: dict[str, str] = {}
+    priorities: tuple[int, ...] = ()
+    """It has slots for each of these priorities, and takes no others; empty: it takes all."""
     datacenter: str = ""
 
 
@@ -130,6 +134,7 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
                 rate_per_s=round(ended.get(name, 0) / (_RATE_OVER / 1_000_000), 3),
                 paused=pause is not None,
                 pause_reason=None if pause is None else pause.why or None,
+                resume_at=None if pause is None else time_of(pause.until),
             )
         )
     return Answer(200, Queues(items=items))
@@ -139,17 +144,16 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
     "POST",
     "/v1/queues/{name}/pause",
     permission=Permission.OPERATE,
-    body=WhyAndWhose,
+    body=PauseOf,
     body_optional=True,
     answers={200: QueueState},
 )
-async def pause_queue(api: Api, call: Call[WhyAndWhose, Nothing]) -> Answer:
-    """Pause a queue: nothing more of it is started; what runs goes on."""
+async def pause_queue(api: Api, call: Call[PauseOf, Nothing]) -> Answer:
+    """Pause a queue: nothing more of it is started; what runs goes on. With `until` it resumes by itself."""
     name = check_name("name", call.path["name"])
     api.reach(call.principal, name)
     tenant = _whose(call.principal, call.body.tenant)
-    await api.store.pause(Pause(tenant=tenant, queue=name), Author(call.principal.name, tenant, call.body.why))
-    return Answer(200, QueueState(name=name, paused=True))
+    return await _pause(api, call, tenant, name)
 
 
 @queues.operation(
@@ -174,14 +178,20 @@ async def resume_queue(api: Api, call: Call[Whose, Nothing]) -> Answer:
     "POST",
     "/v1/pause",
     permission=Permission.ADMINISTER_ALL,
-    body=Why,
+    body=PauseIn,
     body_optional=True,
     answers={200: QueueState},
 )
-async def pause_everything(api: Api, call: Call[Why, Nothing]) -> Answer:
+async def pause_everything(api: Api, call: Call[PauseIn, Nothing]) -> Answer:
     """Pause everything: no worker starts anything until this is lifted. Schedules go on, and what they make waits."""
-    await api.store.pause(Pause(tenant=None, queue=None), Author(call.principal.name, None, call.body.why))
-    return Answer(200, QueueState(name="*", paused=True))
+    return await _pause(api, call, None, None)
+
+
+async def _pause(api: Api, call: Call[Any, Nothing], tenant: str | None, queue: str | None) -> Answer:
+    until = end_of_pause(call.body, await api.store.now())
+    author = Author(call.principal.name, tenant, call.body.why)
+    await api.store.pause(Pause(tenant=tenant, queue=queue, until=until), author)
+    return Answer(200, QueueState(name=queue or "*", paused=True, resume_at=time_of(until)))
 
 
 @queues.operation("POST", "/v1/resume", permission=Permission.ADMINISTER_ALL, answers={200: QueueState})
@@ -259,6 +269,7 @@ def _worker_out(worker: SessionView) -> WorkerOut:
         queues=worker.queues,
         tasks=worker.tasks,
         labels=labels_of(worker.labels),
+        priorities=worker.priorities,
         datacenter=worker.datacenter,
     )
 

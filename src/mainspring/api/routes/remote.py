@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import nullcontext
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -11,14 +11,28 @@ from msgspec import Meta
 from mainspring.api.context import Api
 from mainspring.api.operation import LONGEST, Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem
-from mainspring.api.schemas.common import Id, Labels, Name, Request, Text, Wire, known_id, session_of
+from mainspring.api.schemas.common import (
+    Id,
+    Labels,
+    Name,
+    Request,
+    Span,
+    Text,
+    Wire,
+    known_id,
+    micros_of,
+    session_of,
+)
 from mainspring.domain.access import Permission, Principal
+from mainspring.domain.cause import MOST_KINDS, Cause
 from mainspring.domain.errors import Conflict, Fenced, Invalid
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MILLISECOND, SECOND, isoformat
 from mainspring.domain.labels import label_words
+from mainspring.domain.retry import LONGEST_DELAY
 from mainspring.domain.run import (
     MAX_ERROR,
+    MAX_NAME,
     MAX_RESULT,
     HeldRun,
     Outcome,
@@ -31,6 +45,7 @@ from mainspring.domain.run import (
     settle_release,
     settle_success,
 )
+from mainspring.domain.usage import MOST_AMOUNT, MOST_UNITS, Spent, check_units
 from mainspring.ports.catalog import LogReport, ProgressReport, SessionView
 from mainspring.ports.store import NewSession, Want
 from mainspring.ports.wakeups import queue_topic
@@ -49,6 +64,7 @@ _CLAIM_UNIT = 10 * MILLISECOND
 _LAST_CLAIM = 2**31 - 1
 
 Fence = Annotated[int, Meta(ge=1, le=2**62)]
+ErrorKinds = Annotated[tuple[Annotated[str, Meta(max_length=MAX_NAME)], ...], Meta(max_length=MOST_KINDS)]
 
 
 class Register(Request):
@@ -95,6 +111,8 @@ class Claimed(Wire):
     tick: str | None = None
     """Of a recurring job: the time of its schedule that this run stands for. The same for every attempt."""
     cancel_requested: bool = False
+    weight: int = 1
+    """How many slots of a worker it should take."""
 
 
 class ClaimedRuns(Wire):
@@ -122,9 +140,18 @@ class HeartbeatOut(Wire):
     """Finish what runs, claim nothing more, and leave."""
 
 
+Units: TypeAlias = Annotated[
+    dict[str, Annotated[float, Meta(ge=0, le=MOST_AMOUNT)]],
+    Meta(max_length=MOST_UNITS, description="What it used of units of your own.", examples=[{"tokens": 1200}]),
+]
+CpuSeconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9, description="The CPU it used.")]
+
+
 class CompleteIn(Request):
     fence: Fence
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    cpu_seconds: CpuSeconds | None = None
+    units: Units = {}
 
 
 class FailIn(Request):
@@ -132,6 +159,12 @@ class FailIn(Request):
     error: Annotated[str, Meta(max_length=MAX_ERROR)]
     retry: bool = True
     """False: do not try again, whatever the policy says."""
+    retry_after: Span | None = None
+    """Try again after this pause, if any retries are left."""
+    error_kinds: ErrorKinds = ()
+    """What the error is, the nearest first, such as `["smtp.Refused", "IOError"]`, for `neverOn` and `retryOn`."""
+    cpu_seconds: CpuSeconds | None = None
+    units: Units = {}
 
 
 class FenceIn(Request):
@@ -302,7 +335,7 @@ async def complete(api: Api, call: Call[CompleteIn, Nothing]) -> Answer:
     if result is not None and len(result) > MAX_RESULT:
         raise Invalid("result", f"is {len(result)} bytes", f"at most {MAX_RESULT}")
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
-    settlement = None if held is None else settle_success(held, result)
+    settlement = None if held is None else _with_cost(settle_success(held, result), call.body)
     return await _settle(api, call, Outcome.SUCCESS, held, settlement)
 
 
@@ -315,13 +348,12 @@ async def complete(api: Api, call: Call[CompleteIn, Nothing]) -> Answer:
 )
 async def fail(api: Api, call: Call[FailIn, Nothing]) -> Answer:
     """Report a failure. It is tried again as its policy says. Safe to repeat."""
+    cause = _cause(call.body)
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
     settlement = None
     if held is not None:
-        if not call.body.retry:
-            once = msgspec.structs.replace(held.policy.retry, max_retries=0)
-            held = msgspec.structs.replace(held, policy=msgspec.structs.replace(held.policy, retry=once))
-        settlement = settle_failure(held, call.body.error, _jitter, now=await api.store.now())
+        settlement = settle_failure(held, call.body.error, _jitter, now=await api.store.now(), cause=cause)
+        settlement = _with_cost(settlement, call.body)
     return await _settle(api, call, Outcome.ERROR, held, settlement)
 
 
@@ -413,6 +445,23 @@ async def _held(api: Api, principal: Principal, text: str, fence: int) -> HeldRu
     return held
 
 
+def _with_cost(settlement: Settlement, told: CompleteIn | FailIn) -> Settlement:
+    check_units(told.units)
+    if told.cpu_seconds is None and not told.units:
+        return settlement
+    cpu = None if told.cpu_seconds is None else round(told.cpu_seconds * SECOND)
+    return msgspec.structs.replace(settlement, spent=Spent(cpu=cpu, units=told.units))
+
+
+def _cause(body: FailIn) -> Cause:
+    if body.retry_after is not None and not body.retry:
+        raise Invalid("retryAfter", "says when to try again, and retry says not to", "one of them")
+    after = None if body.retry_after is None else micros_of(body.retry_after, "retryAfter")
+    if after is not None and after > LONGEST_DELAY:
+        raise Invalid("retryAfter", "is too long", "at most 366 days")
+    return Cause(kinds=body.error_kinds, gives_up=not body.retry, after=after)
+
+
 async def _settle(
     api: Api,
     call: Call[Any, Nothing],
@@ -461,4 +510,5 @@ def _claimed(run: HeldRun) -> Claimed:
         job_id=run.job_id,
         tick=None if run.scheduled_at is None else isoformat(run.scheduled_at),
         cancel_requested=run.cancel_requested,
+        weight=run.policy.weight,
     )

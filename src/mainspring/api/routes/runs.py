@@ -6,7 +6,8 @@ import msgspec
 from msgspec import Meta
 
 from mainspring.api.context import Api
-from mainspring.api.lookup import find, find_run
+from mainspring.api.facts import facts_about
+from mainspring.api.lookup import find, find_run, parents_of
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Problem
 from mainspring.api.schemas.common import (
@@ -31,6 +32,7 @@ from mainspring.api.schemas.runs import (
     RunMade,
     RunOut,
     line_out,
+    reason_out,
     run_out,
 )
 from mainspring.domain.access import Permission
@@ -108,7 +110,9 @@ async def list_runs(api: Api, call: Call[Nothing, ListRuns]) -> Answer:
 async def get_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """Get a run, with its payload, its result and its attempts."""
     run = await find_run(api, call, payload=True)
-    return Answer(200, run_out(run, attempts=await api.seen_by(call.principal).attempts(run.id)))
+    attempts = await api.seen_by(call.principal).attempts(run.id)
+    parents = await parents_of(api, call.principal, run)
+    return Answer(200, run_out(run, attempts=attempts, parents=parents or None))
 
 
 @runs.operation(
@@ -159,7 +163,7 @@ async def retry_run(api: Api, call: Call[RetryIn, Nothing]) -> Answer:
 async def explain_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """Why is it not running?"""
     run = await find_run(api, call)
-    facts = await api.facts_about(run)
+    facts = await facts_about(api, run)
     found = explain(run, facts)
     return Answer(
         200,
@@ -168,6 +172,7 @@ async def explain_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
             status=run.state.value,
             reasons=found.reasons,
             hints=found.hints,
+            because=[reason_out(reason) for reason in found.because],
             position=facts.ahead if run.state is RunState.QUEUED else None,
             estimated_start=time_of(found.estimated_start),
         ),

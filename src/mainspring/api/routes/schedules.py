@@ -9,9 +9,10 @@ from msgspec import UNSET, Meta, UnsetType
 from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Problem, decode, problem_of
-from mainspring.api.routes.jobs import Change, differences
+from mainspring.api.routes.job_versions import Change, differences
 from mainspring.api.schemas.common import Name, Request, Wire
-from mainspring.api.schemas.jobs import JobFields, JobIn, fields_of, is_recurring, payload_of, spec_of, tenant_of
+from mainspring.api.schemas.job_answers import fields_of
+from mainspring.api.schemas.jobs import JobFields, JobIn, is_recurring, payload_of, spec_of, tenant_of
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import JobId

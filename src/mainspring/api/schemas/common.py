@@ -5,29 +5,38 @@ from typing import Annotated, Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from mainspring.api.problems import PATTERNS, Missing
+from mainspring.api.problems import AsWritten, Missing
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import SessionId, is_id
-from mainspring.domain.instant import Instant, Micros, format_duration, isoformat, parse_duration, parse_instant
+from mainspring.domain.instant import (
+    Instant,
+    Micros,
+    check_ahead,
+    format_duration,
+    isoformat,
+    parse_duration,
+    parse_instant,
+)
 from mainspring.domain.labels import MAX_LABELS
+from mainspring.domain.misread import PATTERNS
 from mainspring.domain.run import MAX_NAME, MAX_TAGS
 
 T = TypeVar("T")
 
 
-def _pattern(pattern: str, words: str, hint: str) -> str:
+def explained(pattern: str, words: str, hint: str) -> str:
     """A pattern that is explained to whoever does not match it."""
     PATTERNS[repr(pattern)] = (words, hint)
     return pattern
 
 
-_NO_NUL = _pattern(r"^[^\x00]*$", "has a NUL character", "leave it out")
+_NO_NUL = explained(r"^[^\x00]*$", "has a NUL character", "leave it out")
 
 Id: TypeAlias = Annotated[str, Meta(description="Opaque.", examples=["019a8c4b6f2c70008042b1c2d3e4f506"])]
 Time: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=_pattern(
+        pattern=explained(
             r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:\d\d)$",
             "is not a time with a zone",
             "for example 2026-12-31T23:59:59Z",
@@ -37,11 +46,19 @@ Time: TypeAlias = Annotated[
         examples=["2026-12-31T23:59:59Z"],
     ),
 ]
+Day: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=explained(r"^\d{4}-\d\d-\d\d$", "is not a day", "for example 2026-12-31"),
+        description="A day of UTC.",
+        examples=["2026-12-31"],
+    ),
+]
 #: What may stand for a duration in a request …
 Words: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=_pattern(
+        pattern=explained(
             r"^ *([0-9]{1,12}(\.[0-9]{1,6})? *(us|ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?) *)+$",
             "is not a duration",
             'for example "30s" or "1h30m", or a number of seconds',
@@ -78,6 +95,14 @@ class Request(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_field
     """What we are sent. A field that we do not know is refused by its name."""
 
 
+class PauseIn(Request):
+    """For how long, and why."""
+
+    until: Time | None = None
+    """When it goes on by itself; without it when somebody says so."""
+    why: Text = ""
+
+
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"):
     """A page of a list. It may have fewer items than asked for and still not be the last: look at `nextCursor`."""
 
@@ -90,7 +115,19 @@ def time_of(instant: Instant | None) -> str | None:
 
 
 def instant_of(text: str | None, field: str) -> Instant | None:
-    return None if text is None else parse_instant(text, field)
+    if text is None:
+        return None
+    try:
+        return parse_instant(text, field)
+    except Invalid as error:
+        raise AsWritten(error.field, error.reason, error.hint) from None
+
+
+def end_of_pause(pause: PauseIn, now: Instant) -> Instant | None:
+    until = instant_of(pause.until, "until")
+    if until is not None:
+        check_ahead(until, now, "until")
+    return until
 
 
 def micros_of(span: str | float, field: str) -> Micros:

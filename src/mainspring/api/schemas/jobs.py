@@ -16,23 +16,36 @@ from mainspring.api.schemas.common import (
     Tags,
     Text,
     Time,
-    Wire,
     Words,
     micros_of,
-    time_of,
+)
+from mainspring.api.schemas.limits import (
+    BreakerIn,
+    Limits,
+    UniqueIn,
+    breaker_of,
+    limits_of,
+    unique_of,
 )
 from mainspring.domain.access import DEFAULT_TENANT
+from mainspring.domain.calendar import MOST_CALENDARS, WhenClosed
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.cron import DstFold, DstGap
+from mainspring.domain.dependencies import MAX_PARENTS
 from mainspring.domain.errors import Invalid
+from mainspring.domain.fan_out import OWN_PRIORITY
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import SECOND, Instant, Micros, format_duration, isoformat, parse_instant
 from mainspring.domain.job import Job, JobSpec, Overlap
-from mainspring.domain.labels import label_words, labels_of
+from mainspring.domain.key_template import policy_with_keys, with_keys
+from mainspring.domain.labels import label_words
+from mainspring.domain.presets import preset_timeout
 from mainspring.domain.rank import DEFAULT_PRIORITY
-from mainspring.domain.retry import MAX_RETRIES, RetryPolicy
-from mainspring.domain.run import MAX_NAME, About, Idempotency, JobRef, NewRun, RunPolicy, RunView
+from mainspring.domain.reserved import FAN_OUT
+from mainspring.domain.retry import MAX_PATTERN, MAX_PATTERNS, MAX_RETRIES, RetryPolicy
+from mainspring.domain.run import MAX_NAME, MAX_WEIGHT, About, Idempotency, JobRef, NewRun, RunPolicy
 from mainspring.domain.schedule import CronSchedule, Interval
+from mainspring.domain.slo import Slo
 
 ScheduleType: TypeAlias = Literal["immediate", "future", "cron", "interval"]
 #: A clock that runs a little fast must not turn "now" into an error.
@@ -40,8 +53,15 @@ PAST_IS_FINE: Micros = 5 * SECOND
 SHELL_TASK = "shell"
 
 
+When: TypeAlias = Annotated[
+    Literal["all-succeeded", "all-done", "any-succeeded", "any-failed"],
+    Meta(description="Of what waits for others: when it goes. What can never go is skipped."),
+]
+Kinds = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN)], ...], Meta(max_length=MAX_PATTERNS)]
+
+
 class Retry(Request, omit_defaults=True):
-    """The pauses between attempts."""
+    """The pauses between attempts, and the errors after which there is another."""
 
     backoff: Literal["exponential", "fixed", "list"] = "exponential"
     first_delay: Span | None = None
@@ -49,6 +69,11 @@ class Retry(Request, omit_defaults=True):
     max_delay: Span | None = None
     delays: Annotated[tuple[Words | Seconds, ...], Meta(max_length=100)] = ()
     """The pauses one by one; the last one repeats."""
+    retry_on: Kinds = ()
+    """Kinds of errors, as patterns such as `ConnectionError` or `smtplib.*`. Where some are given, no other is tried
+    again."""
+    never_on: Kinds = ()
+    """Kinds of errors that are never tried again."""
 
 
 class CatchUpIn(Request, omit_defaults=True):
@@ -59,6 +84,15 @@ class CatchUpIn(Request, omit_defaults=True):
     cap: Annotated[int, Meta(ge=0, le=10_000)] | None = None
     max_age: Span | None = None
     pace: Span | None = None
+
+
+class SloIn(Request, omit_defaults=True):
+    """What a schedule owes. A miss is an event, and so is its end."""
+
+    start_within: Span | None = None
+    """The run of each tick has started this long after it."""
+    succeed_every: Span | None = None
+    """A run succeeds at least this often."""
 
 
 class JobFields(Request, omit_defaults=True):
@@ -97,11 +131,24 @@ class JobFields(Request, omit_defaults=True):
     """How long after it was due it must have started; else it is skipped."""
     overlap: Literal["allow", "skip", "queue", "cancel"] | UnsetType = UNSET
     catch_up: Literal["none", "latest", "all"] | CatchUpIn | UnsetType = UNSET
+    calendars: Annotated[tuple[Name, ...], Meta(max_length=MOST_CALENDARS)] | UnsetType = UNSET
+    """Of a recurring job: the calendars that it minds, by name."""
+    when_closed: Literal["skip", "before", "after"] | UnsetType = UNSET
+    """What a tick does when one of them is closed: it is skipped, or runs right before or right after."""
+    slo: SloIn | UnsetType | None = UNSET
+    """Of a recurring job: what it owes."""
+    preset: Literal["payouts"] | UnsetType = UNSET
+    """Instead of `timeout`: by priority, 1 a minute, 2 five, the others thirty."""
     ordering_key: Annotated[str, Meta(max_length=MAX_NAME)] | UnsetType = UNSET
     """Runs of one key happen one at a time, in order."""
     requires: Labels | UnsetType = UNSET
     """Labels, such as `{"gpu": "a100"}`: only a worker that has all of them runs it."""
+    weight: Annotated[int, Meta(ge=1, le=MAX_WEIGHT)] | UnsetType = UNSET
+    """How many slots of its worker a run takes."""
     guarantee: Literal["at-least-once", "at-most-once"] | UnsetType = UNSET
+    limits: Limits | UnsetType = UNSET
+    """How many of a key go at a time, or start in a period."""
+    breaker: BreakerIn | UnsetType | None = UNSET
     owner: Annotated[str, Meta(max_length=MAX_NAME)] | UnsetType = UNSET
     tags: Tags | UnsetType = UNSET
 
@@ -111,6 +158,11 @@ class JobIn(JobFields, omit_defaults=True):
 
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | UnsetType = UNSET
     """Sent again with the same body it makes no second job. The header `Idempotency-Key` does the same."""
+    unique: UniqueIn | UnsetType = UNSET
+    """Of a one-off: of one key there is one run."""
+    depends_on: Annotated[tuple[Name, ...], Meta(max_length=MAX_PARENTS)] | UnsetType = UNSET
+    """Of a one-off: the runs that it waits for, by id; in a batch also by `#0` for its first job."""
+    when: When | UnsetType = UNSET
     tenant: Name | UnsetType = UNSET
 
 
@@ -128,50 +180,6 @@ class JobPatch(JobFields, omit_defaults=True):
     expected_version: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     """Refused with 409 if the job has another version by now."""
     why: Text | UnsetType = UNSET
-
-
-class JobOut(Wire):
-    """A job, recurring or not."""
-
-    job_id: str
-    status: str
-    schedule_type: ScheduleType
-    task: str
-    tenant: str
-    queue: str
-    priority: int
-    created_at: str
-    name: str = ""
-    payload: msgspec.Raw | UnsetType = UNSET
-    schedule_time: str | None = None
-    end_time: str | None = None
-    cron_expression: str | None = None
-    every: str | None = None
-    interval_mode: Literal["fixedRate", "fixedDelay"] | None = None
-    timezone: str | None = None
-    dst_gap: str | None = None
-    dst_fold: str | None = None
-    jitter: str | None = None
-    max_retries: int = 0
-    retry: Retry | UnsetType = UNSET
-    timeout: str | None = None
-    deadline: str | None = None
-    start_within: str | None = None
-    overlap: str | None = None
-    catch_up: CatchUpIn | UnsetType = UNSET
-    ordering_key: str | None = None
-    requires: dict[str, str] = {}
-    guarantee: str | None = None
-    owner: str | None = None
-    tags: tuple[str, ...] = ()
-    parent_id: str | None = None
-    """Of a one-off: the run that made it."""
-    source: str | None = None
-    """Of a recurring job: the application or the file that declares it."""
-    version: int | None = None
-    updated_at: str | None = None
-    next_fires: list[str] = []
-    warnings: list[str] = []
 
 
 def is_recurring(fields: JobFields) -> bool:
@@ -233,6 +241,12 @@ class _Script(msgspec.Struct):
     script: str
 
 
+def _priority_of(fields: JobFields) -> int:
+    if fields.priority is not UNSET:
+        return fields.priority
+    return OWN_PRIORITY if task_of(fields) == FAN_OUT else DEFAULT_PRIORITY
+
+
 def policy_of(fields: JobFields) -> RunPolicy:
     retry = RetryPolicy()
     changes: dict[str, Any] = {}
@@ -244,15 +258,39 @@ def policy_of(fields: JobFields) -> RunPolicy:
         if given.max_delay is not None:
             changes["max_delay"] = micros_of(given.max_delay, "retry.maxDelay")
         changes["delays"] = tuple(micros_of(delay, "retry.delays") for delay in given.delays)
+        changes["retry_on"], changes["never_on"] = given.retry_on, given.never_on
     if fields.max_retries is not UNSET:
         changes["max_retries"] = fields.max_retries
-    policy = RunPolicy(retry=msgspec.structs.replace(retry, **changes))
+    retry = msgspec.structs.replace(retry, **changes)
+    retry.check_meant()
+    policy = RunPolicy(retry=retry)
     return msgspec.structs.replace(
         policy,
-        timeout=policy.timeout if fields.timeout is UNSET else micros_of(fields.timeout, "timeout"),
+        timeout=_timeout_of(fields, policy),
         guarantee="at-least-once" if fields.guarantee is UNSET else fields.guarantee,
         ordering_key="" if fields.ordering_key is UNSET else fields.ordering_key,
         requires=() if fields.requires is UNSET else label_words("requires", fields.requires),
+        weight=1 if fields.weight is UNSET else fields.weight,
+        limits=limits_of(fields.limits),
+        breaker=breaker_of(fields.breaker),
+    )
+
+
+def _timeout_of(fields: JobFields, policy: RunPolicy) -> Micros:
+    if fields.preset is UNSET:
+        return policy.timeout if fields.timeout is UNSET else micros_of(fields.timeout, "timeout")
+    if fields.timeout is not UNSET:
+        raise Invalid("timeout", "is what the preset says", "one of them")
+    return preset_timeout(fields.preset, DEFAULT_PRIORITY if fields.priority is UNSET else fields.priority)
+
+
+def _slo_of(fields: JobFields) -> Slo | None:
+    given = fields.slo
+    if given is UNSET or given is None:
+        return None
+    return Slo(
+        start_within=_optional_span(given.start_within, "slo.startWithin"),
+        succeed_every=_optional_span(given.succeed_every, "slo.succeedEvery"),
     )
 
 
@@ -260,6 +298,10 @@ def spec_of(fields: JobFields) -> JobSpec:
     """A recurring job's spec."""
     if fields.name is UNSET:
         raise Invalid("name", "is missing", "a recurring job is known by its name")
+    if isinstance(fields, JobIn) and fields.unique is not UNSET:
+        raise Invalid("unique", "is for one-off jobs", "a recurring one has its overlap rule")
+    if isinstance(fields, JobIn) and fields.depends_on is not UNSET:
+        raise Invalid("dependsOn", "is for one-off jobs", "a recurring workflow is a job of the task workflow")
     if fields.delay is not UNSET:
         raise Invalid("delay", "is for one-off jobs", "a recurring one begins at its scheduleTime")
     start = _optional_time(fields.schedule_time, "scheduleTime")
@@ -296,12 +338,15 @@ def spec_of(fields: JobFields) -> JobSpec:
         task=task_of(fields),
         schedule=schedule,
         queue="default" if fields.queue is UNSET else fields.queue,
-        priority=DEFAULT_PRIORITY if fields.priority is UNSET else fields.priority,
-        policy=policy_of(fields),
+        priority=_priority_of(fields),
+        policy=policy_with_keys(policy_of(fields), payload_of(fields)),
         overlap=Overlap.ALLOW if fields.overlap is UNSET else Overlap(fields.overlap),
         catch_up=_catch_up_of(fields),
         start_within=_optional_span(fields.start_within, "startWithin"),
         deadline=_optional_span(fields.deadline, "deadline"),
+        slo=_slo_of(fields),
+        calendars=() if fields.calendars is UNSET else fields.calendars,
+        when_closed=WhenClosed.SKIP if fields.when_closed is UNSET else WhenClosed(fields.when_closed),
         owner="" if fields.owner is UNSET else fields.owner,
         tags=() if fields.tags is UNSET else fields.tags,
     )
@@ -313,6 +358,15 @@ def past_of(run: NewRun, now: Instant) -> Invalid | None:
         return None
     ago = format_duration((now - run.at) // SECOND * SECOND)
     return Invalid("scheduleTime", f"{isoformat(run.at)} is {ago} in the past", "leave it out to run at once")
+
+
+def check_key(key: str | None, header: str | None) -> str | None:
+    """An idempotency key that stands in the body, in the header, or in both."""
+    if header is not None and key != header:
+        raise Invalid("idempotencyKey", "differs from the header Idempotency-Key")
+    if key is not None and (not 0 < len(key) <= MAX_NAME or not key.isprintable()):
+        raise Invalid("idempotencyKey", "is not a key", f"1 to {MAX_NAME} printable characters")
+    return key
 
 
 def idempotency_of(key: str | None, said: object) -> Idempotency | None:
@@ -332,6 +386,9 @@ def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun
         ("jitter", fields.jitter),
         ("overlap", fields.overlap),
         ("catchUp", fields.catch_up),
+        ("slo", fields.slo),
+        ("calendars", fields.calendars),
+        ("whenClosed", fields.when_closed),
         ("intervalMode", fields.interval_mode),
         ("dstGap", fields.dst_gap),
         ("dstFold", fields.dst_fold),
@@ -347,13 +404,13 @@ def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun
     name = "" if fields.name is UNSET else fields.name
     owner = "" if fields.owner is UNSET else fields.owner
     tags = () if fields.tags is UNSET else fields.tags
-    return NewRun(
+    run = NewRun(
         id=run_id,
         task=task_of(fields),
         payload=payload_of(fields),
         queue="default" if fields.queue is UNSET else fields.queue,
         tenant=tenant,
-        priority=DEFAULT_PRIORITY if fields.priority is UNSET else fields.priority,
+        priority=_priority_of(fields),
         policy=policy_of(fields),
         at=at,
         delay=delay,
@@ -361,7 +418,9 @@ def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun
         deadline=deadline,
         about=About(name=name, owner=owner, tags=tags) if name or owner or tags else None,
         author=author,
+        unique=unique_of(fields.unique) if isinstance(fields, JobIn) else None,
     )
+    return with_keys(run)
 
 
 def run_of_job(job: Job, run_id: RunId, payload: bytes | None, ref: JobRef, author: str) -> NewRun:
@@ -382,47 +441,6 @@ def run_of_job(job: Job, run_id: RunId, payload: bytes | None, ref: JobRef, auth
     )
 
 
-def fields_of(job: Job) -> JobFields:
-    """What would make this job again."""
-    return fields_of_spec(job.spec, job.payload)
-
-
-def fields_of_spec(spec: JobSpec, payload: bytes) -> JobFields:
-    schedule = spec.schedule
-    policy = spec.policy
-    cron = schedule if isinstance(schedule, CronSchedule) else None
-    interval = schedule if isinstance(schedule, Interval) else None
-    return JobFields(
-        name=spec.name,
-        task=spec.task,
-        payload=msgspec.Raw(payload),
-        schedule_type="cron" if cron is not None else "interval",
-        schedule_time=time_of(schedule.start),
-        end_time=time_of(schedule.end),
-        cron_expression=cron.expression if cron is not None else UNSET,
-        every=format_duration(interval.every) if interval is not None else UNSET,
-        interval_mode=UNSET if interval is None else "fixedDelay" if interval.mode == "fixed_delay" else "fixedRate",
-        timezone=cron.timezone if cron is not None else UNSET,
-        dst_gap=_gap(cron.gap) if cron is not None else UNSET,
-        dst_fold=_fold(cron.fold) if cron is not None else UNSET,
-        jitter=format_duration(schedule.jitter),
-        queue=spec.queue,
-        priority=spec.priority,
-        max_retries=policy.retry.max_retries,
-        retry=retry_out(policy.retry),
-        timeout=format_duration(policy.timeout),
-        deadline=None if spec.deadline is None else format_duration(spec.deadline),
-        start_within=None if spec.start_within is None else format_duration(spec.start_within),
-        overlap=spec.overlap.value,
-        catch_up=catch_up_out(spec.catch_up),
-        ordering_key=policy.ordering_key,
-        requires=labels_of(policy.requires),
-        guarantee=policy.guarantee,
-        owner=spec.owner,
-        tags=spec.tags,
-    )
-
-
 def merged(base: JobFields, changes: JobPatch) -> JobFields:
     """What is named in the changes, over what was there. Another kind of schedule leaves the old one behind."""
     values: dict[str, Any] = {name: getattr(base, name) for name in JobFields.__struct_fields__}
@@ -431,108 +449,9 @@ def merged(base: JobFields, changes: JobPatch) -> JobFields:
         values.update(every=UNSET, interval_mode=UNSET, schedule_type=UNSET)
     elif "every" in given:
         values.update(cron_expression=UNSET, timezone=UNSET, dst_gap=UNSET, dst_fold=UNSET, schedule_type=UNSET)
+    if "preset" in given:
+        values.update(timeout=UNSET)
     return JobFields(**(values | given))
-
-
-def retry_out(retry: RetryPolicy) -> Retry:
-    return Retry(
-        backoff=retry.backoff,
-        first_delay=format_duration(retry.first_delay),
-        max_delay=format_duration(retry.max_delay),
-        delays=tuple(format_duration(delay) for delay in retry.delays),
-    )
-
-
-def catch_up_out(catch_up: CatchUp) -> CatchUpIn:
-    return CatchUpIn(
-        mode=catch_up.mode,
-        grace=format_duration(catch_up.grace),
-        cap=catch_up.cap,
-        max_age=format_duration(catch_up.max_age),
-        pace=format_duration(catch_up.pace),
-    )
-
-
-def job_out(job: Job, *, payload: bool = True, warnings: list[str] | None = None) -> JobOut:
-    """A recurring job."""
-    fields = fields_of(job)
-    spec = job.spec
-    return JobOut(
-        job_id=job.id,
-        status=job.state.value,
-        schedule_type=schedule_type_of(fields),
-        task=spec.task,
-        tenant=job.tenant,
-        queue=spec.queue,
-        priority=spec.priority,
-        created_at=isoformat(job.created_at),
-        name=spec.name,
-        payload=msgspec.Raw(job.payload) if payload else UNSET,
-        schedule_time=time_of(spec.schedule.start),
-        end_time=time_of(spec.schedule.end),
-        cron_expression=None if fields.cron_expression is UNSET else fields.cron_expression,
-        every=None if fields.every is UNSET else str(fields.every),
-        interval_mode=None if fields.interval_mode is UNSET else fields.interval_mode,
-        timezone=None if fields.timezone is UNSET else fields.timezone,
-        dst_gap=None if fields.dst_gap is UNSET else fields.dst_gap,
-        dst_fold=None if fields.dst_fold is UNSET else fields.dst_fold,
-        jitter=format_duration(spec.schedule.jitter) if spec.schedule.jitter else None,
-        max_retries=spec.policy.retry.max_retries,
-        retry=retry_out(spec.policy.retry),
-        timeout=format_duration(spec.policy.timeout),
-        deadline=None if spec.deadline is None else format_duration(spec.deadline),
-        start_within=None if spec.start_within is None else format_duration(spec.start_within),
-        overlap=spec.overlap.value,
-        catch_up=catch_up_out(spec.catch_up),
-        ordering_key=spec.policy.ordering_key or None,
-        requires=labels_of(spec.policy.requires),
-        guarantee=spec.policy.guarantee,
-        owner=spec.owner or None,
-        tags=spec.tags,
-        source=spec.source or None,
-        version=job.version,
-        updated_at=isoformat(job.updated_at),
-        next_fires=[isoformat(tick) for tick in job.next_fires()],
-        warnings=warnings or [],
-    )
-
-
-_WAITS = ("scheduled", "blocked", "queued")
-
-
-def one_off_out(run: RunView, *, warnings: list[str] | None = None) -> JobOut:
-    """A one-off job: its run, as a job."""
-    about = run.about or About()
-    # What is tried again has the time of the next try, and not its own any more.
-    again = run.attempt > 1 or (run.attempt > 0 and run.state.value in _WAITS)
-    later = run.due > run.created_at and not again
-    return JobOut(
-        job_id=run.id,
-        status=run.state.value,
-        schedule_type="future" if later else "immediate",
-        task=run.task,
-        tenant=run.tenant,
-        queue=run.queue,
-        priority=run.priority,
-        created_at=isoformat(run.created_at),
-        name=about.name,
-        payload=UNSET if run.payload is None else msgspec.Raw(run.payload),
-        schedule_time=isoformat(run.due) if later else None,
-        max_retries=run.policy.retry.max_retries,
-        retry=retry_out(run.policy.retry),
-        timeout=format_duration(run.policy.timeout),
-        deadline=None if run.deadline is None else format_duration(max(run.deadline - run.due, 0)),
-        start_within=None if run.start_by is None else format_duration(max(run.start_by - run.due, 0)),
-        ordering_key=run.policy.ordering_key or None,
-        requires=labels_of(run.policy.requires),
-        guarantee=run.policy.guarantee,
-        parent_id=about.parent,
-        owner=about.owner or None,
-        tags=about.tags,
-        updated_at=time_of(run.finished_at or run.started_at or run.queued_at or run.created_at),
-        next_fires=[isoformat(run.due)] if run.state.value in _WAITS else [],
-        warnings=warnings or [],
-    )
 
 
 def tenant_of(fields: JobIn | BroadcastIn, bound_to: str | None) -> str:
@@ -565,12 +484,6 @@ def _catch_up_of(fields: JobFields) -> CatchUp:
             changes[name] = micros_of(value, f"catchUp.{name}")
     if given.cap is not None:
         changes["cap"] = given.cap
-    return CatchUp(**changes)
-
-
-def _gap(gap: DstGap) -> Literal["run_after", "skip"]:
-    return "run_after" if gap is DstGap.RUN_AFTER else "skip"
-
-
-def _fold(fold: DstFold) -> Literal["once", "twice"]:
-    return "once" if fold is DstFold.ONCE else "twice"
+    found = CatchUp(**changes)
+    found.check_meant()
+    return found

@@ -1,13 +1,18 @@
 """A run over the wire."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.api.schemas.common import Wire, time_of
+from mainspring.domain.ids import RunId
 from mainspring.domain.instant import isoformat
+from mainspring.domain.job import LedgerEntry
+from mainspring.domain.reason import Reason
 from mainspring.domain.run import ENDED, AttemptView, Progress, RunState, RunView
+from mainspring.domain.waits import reason_told
 from mainspring.ports.catalog import LogLine
 
 #: What other schedulers call our states; filters take both.
@@ -63,6 +68,16 @@ class RunOut(Wire):
     replay_of: str | None = None
     parent_id: str | None = None
     """The run that made it."""
+    workflow_id: str | None = None
+    workflow: str | None = None
+    node: str | None = None
+    """Its name in the workflow."""
+    parents: int = 0
+    """How many runs it waits for, or waited for."""
+    depends_on: tuple[str, ...] | UnsetType = UNSET
+    """Which. Where one run is asked for."""
+    when: str | None = None
+    """By which rule."""
     fingerprint: str | None = None
     tags: tuple[str, ...] = ()
     owner: str | None = None
@@ -113,6 +128,25 @@ class LogLineOut(Wire):
     text: str
 
 
+class HolderOut(Wire):
+    """Who holds what is waited for."""
+
+    kind: Literal["run", "worker", "scheduler", "job", "tenant", "queue", "key", "budget"]
+    id: str
+
+
+class ReasonOut(Wire):
+    """One reason, for programs."""
+
+    code: str
+    """Stays the same when the sentence is worded anew."""
+    words: str
+    hint: str = ""
+    holders: list[HolderOut] = []
+    until: str | None = None
+    """When this is over by itself, if that is known."""
+
+
 class Explanation(Wire):
     """Why a run is where it is."""
 
@@ -120,12 +154,57 @@ class Explanation(Wire):
     status: str
     reasons: list[str]
     hints: list[str] = []
+    because: list[ReasonOut] = []
+    """The reasons as data, the most important first."""
     position: int | None = None
     """Runs ahead of it in its queue, by rank."""
     estimated_start: str | None = None
 
 
-def run_out(run: RunView, *, attempts: list[AttemptView] | None = None) -> RunOut:
+class TickExplanation(Wire):
+    """Whether a job ran at a time, and if not, why."""
+
+    job_id: str
+    time: str
+    answer: Literal["ran", "running", "waiting", "skipped", "no-tick", "due", "ahead", "unknown"]
+    because: list[ReasonOut]
+    """The most important first."""
+    job_version: int | None = None
+    """The version that was in force then."""
+    tick: TickOut | None = None
+    """The row of the ledger."""
+    run: RunOut | None = None
+    """The run of the tick, or of the backfill that made up for it."""
+    tick_before: str | None = None
+    tick_after: str | None = None
+    """The nearest ticks of the schedule as it was then."""
+
+
+def reason_out(reason: Reason) -> ReasonOut:
+    return ReasonOut(
+        code=reason.code,
+        words=reason.words,
+        hint=reason.hint,
+        holders=[HolderOut(kind=holder.kind, id=holder.id) for holder in reason.holders],
+        until=time_of(reason.until),
+    )
+
+
+def tick_out(entry: LedgerEntry) -> TickOut:
+    return TickOut(
+        scheduled_for=isoformat(entry.scheduled_at),
+        decision=entry.decision,
+        job_version=entry.job_version,
+        reason=entry.reason,
+        run_id=entry.run_id,
+        ticks=entry.ticks,
+        until=time_of(entry.last_at),
+    )
+
+
+def run_out(
+    run: RunView, *, attempts: list[AttemptView] | None = None, parents: Sequence[RunId] | None = None
+) -> RunOut:
     progress = progress_of(run)
     about = run.about
     modified = max(filter(None, (run.created_at, run.queued_at, run.started_at, run.finished_at)))
@@ -144,7 +223,7 @@ def run_out(run: RunView, *, attempts: list[AttemptView] | None = None) -> RunOu
         max_retries=run.policy.retry.max_retries,
         log_url=f"/v1/runs/{run.id}/logs",
         name=about.name if about is not None else "",
-        reason=run.reason,
+        reason=reason_told(run),
         tick=time_of(run.scheduled_at),
         queued_at=time_of(run.queued_at),
         start_time=time_of(run.started_at),
@@ -159,6 +238,12 @@ def run_out(run: RunView, *, attempts: list[AttemptView] | None = None) -> RunOu
         progress_note=progress.note or None if progress is not None else None,
         replay_of=run.replay_of,
         parent_id=about.parent if about is not None else None,
+        workflow_id=about.workflow if about is not None else None,
+        workflow=about.workflow_name or None if about is not None else None,
+        node=about.node or None if about is not None else None,
+        parents=run.parents,
+        depends_on=UNSET if parents is None else tuple(parents),
+        when=None if run.rule is None else run.rule.value,
         fingerprint=run.fingerprint or None,
         tags=about.tags if about is not None else (),
         owner=about.owner or None if about is not None else None,

@@ -8,6 +8,7 @@ from mainspring.control.scheduler.planner import Planner
 from mainspring.control.scheduler.store_time import StoreTime
 from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.domain.job import Job
+from mainspring.ports.calendars import Almanacs
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Reading, Staging
 from mainspring.ports.wakeups import SCHEDULES, Wakeups
@@ -25,7 +26,7 @@ _MARKS = 2_000
 _JOBS = 1_000
 
 
-class SchedulerStore(Staging, Reading, Protocol):
+class SchedulerStore(Staging, Reading, Almanacs, Protocol):
     """The part of the store that a scheduler uses."""
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from structlog.typing import FilteringBoundLogger
 
+from mainspring.control.scheduler.closed_times import ClosedTimes
 from mainspring.domain.ids import JobId
 from mainspring.domain.instant import MILLISECOND, Instant, Micros
 from mainspring.domain.job import Fire, Job
@@ -17,8 +18,9 @@ _SLICE: Micros = 4 * MILLISECOND
 class Planner:
     """``plan_job`` for many. A job that cannot be planned is named once in the log and does not hold up the others."""
 
-    def __init__(self, clock: Clock, log: FilteringBoundLogger) -> None:
+    def __init__(self, clock: Clock, closed: ClosedTimes, log: FilteringBoundLogger) -> None:
         self._clock = clock
+        self._closed = closed
         self._log = log
         self._broken: dict[JobId, int] = {}
 
@@ -32,12 +34,13 @@ class Planner:
 
     async def _plan(self, jobs: Sequence[Job], now: Instant | None, most_ticks: int) -> list[Fire]:
         fires = []
+        closings = await self._closed.of(jobs)
         turn = self._clock.monotonic()
         for job in jobs:
             if job.next_fire is None or self._broken.get(job.id) == job.rev:
                 continue
             try:
-                fire = plan_job(job, job.next_fire if now is None else max(now, job.next_fire))
+                fire = plan_job(job, job.next_fire if now is None else max(now, job.next_fire), closings.get(job.id))
             except Exception:
                 self._broken[job.id] = job.rev
                 self._log.exception("a job cannot be planned", job=job.id, job_name=job.spec.name)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from mainspring.control.scheduler.agenda import Agenda
+from mainspring.control.scheduler.closed_times import ClosedTimes
 from mainspring.control.scheduler.loader import HORIZON, Loader, SchedulerStore
 from mainspring.control.scheduler.planner import Planner, still_good
 from mainspring.control.scheduler.store_time import StoreTime
@@ -47,7 +48,7 @@ class Scheduler(TickingService):
         self._keeper = keeper
         self._wakeups = wakeups
         self._agenda = Agenda()
-        self._planner = Planner(clock, self.log)
+        self._planner = Planner(clock, ClosedTimes(store, self.log), self.log)
         self._time = StoreTime(clock)
         self._loader = (
             Loader(
@@ -191,7 +192,8 @@ class Scheduler(TickingService):
             if fire.next_fire is not None and fire.next_fire <= now + HORIZON:
                 # Firing was one change of the schedule's row. If it was more, this guess is refused by the store.
                 job = fire.job
-                self._following.append(msgspec.structs.replace(job, next_fire=fire.next_fire, rev=job.rev + 1))
+                following = msgspec.structs.replace(job, next_fire=fire.next_fire, next_tick=fire.next_tick)
+                self._following.append(msgspec.structs.replace(following, rev=job.rev + 1))
 
     async def _plan_following(self) -> None:
         following = [self._following.popleft() for _ in range(min(_FOLLOW_LIMIT, len(self._following)))]

@@ -1,54 +1,45 @@
-"""The task ``shell``: run a file from the scripts folder, or, where that is allowed, any command.
+"""The task ``shell``: run a file from the scripts folder, or a command that the settings allow.
 
 Never through a shell: arguments are a list, so nothing in a payload is read as anything but text.
 """
 
-import asyncio
-import errno
 import os
 import re
-import signal
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, MILLISECOND, SECOND, Micros, format_duration, isoformat, parse_duration
-from mainspring.domain.run import MAX_NAME, MAX_RESULT, HeldRun
-from mainspring.worker.builtin.process import Program
-from mainspring.worker.builtin.text import readable, tail
+from mainspring.domain.instant import SECOND, Micros, isoformat
+from mainspring.domain.misread import misread_payload
+from mainspring.domain.run import MAX_NAME, HeldRun
+from mainspring.worker.builtin.confinement import Confinement
+from mainspring.worker.builtin.failures import ScriptFailed, for_good
+from mainspring.worker.builtin.running import Task, read_exit_codes, read_limit, run
 from mainspring.worker.handler import AsyncHandler
-from mainspring.worker.trace import Told
+from mainspring.worker.secrets import NO_SECRETS, Keyring
 
 TASK = "shell"
-#: What is kept of each of stdout and stderr: the end.
-KEPT = 16 * 1024
-_SHOWN = 4 * 1024
 _PARAMETER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _MOST_ARGUMENTS = 1_000
 
 
-class ScriptFailed(Told):
-    """It could not be started, took too long, or ended with another exit code than 0."""
-
-
-class ShellCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ShellCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """The payload: ``script`` with ``params``, or ``command``."""
 
     script: str = ""
     params: msgspec.Raw = msgspec.Raw(b"{}")
     command: list[str] = []
+    #: Variables for its environment.
+    env: dict[str, str] = {}
     #: None: as long as the run's policy says.
     timeout: int | float | str | None = None
-
-    def limit(self) -> Micros | None:
-        if self.timeout is None:
-            return None
-        limit = parse_duration(self.timeout, "timeout")
-        if not MILLISECOND <= limit <= 30 * DAY:
-            raise Invalid("payload.timeout", "is out of range", "1ms to 30d")
-        return limit
+    #: What its exit codes mean: ok, fail, later or giveUp.
+    exit_codes: dict[str, str] = {}
 
 
 _decode = msgspec.json.Decoder(ShellCall).decode
@@ -60,17 +51,19 @@ def read_call(payload: bytes) -> ShellCall:
     try:
         call = _decode(payload)
     except msgspec.MsgspecError as error:
-        raise Invalid("payload", str(error), 'for example {"script": "cleanup.py"}') from None
+        raise misread_payload(error, ShellCall, payload, 'for example {"script": "cleanup.py"}') from None
     if bool(call.script) == bool(call.command):
         raise Invalid("payload", "needs either a script or a command")
     if call.command and bytes(call.params) != b"{}":
         raise Invalid("payload.params", "are for a script", "a command holds its arguments itself")
     if call.script:
         check_script(call.script)
-    for word in [*call.command, *arguments(call.params)]:
+    check_environment(call.env)
+    for word in [*call.command, *arguments(call.params), *call.env.values()]:
         if "\x00" in word:
             raise Invalid("payload", "an argument cannot hold a zero character")
-    call.limit()
+    read_limit(call.timeout)
+    read_exit_codes(call.exit_codes)
     return call
 
 
@@ -81,6 +74,15 @@ def check_script(name: str) -> None:
         raise Invalid("payload.script", f"{name[:80]!r} is not a plain name", "relative to the scripts folder")
     if any(part.startswith(".") for part in parts):
         raise Invalid("payload.script", f"{name[:80]!r} holds a part that begins with a dot")
+
+
+def check_environment(variables: Mapping[str, str]) -> None:
+    """Nothing that says who the run is, or that makes a program load what somebody else wrote."""
+    for name in variables:
+        if not _VARIABLE.fullmatch(name):
+            raise Invalid("payload.env", f"{name[:40]!r} cannot be the name of a variable")
+        if name.startswith(("MAINSPRING_", "LD_", "DYLD_")) or name in ("PATH", "BASH_ENV", "ENV", "IFS"):
+            raise Invalid("payload.env", f"{name} is not yours to set")
 
 
 def arguments(params: msgspec.Raw) -> list[str]:
@@ -103,17 +105,36 @@ def arguments(params: msgspec.Raw) -> list[str]:
     return words
 
 
-class Shell:
-    """Where scripts are, whether commands may be run, and how long a stopped one may take to clean up."""
+def filled(call: ShellCall, fill: Callable[[Any], Any]) -> ShellCall:
+    """With secrets, where they may be: not in what is run."""
+    return msgspec.structs.replace(
+        call,
+        params=msgspec.Raw(msgspec.json.encode(fill(msgspec.json.decode(call.params)))),
+        command=[*call.command[:1], *fill(call.command[1:])],
+        env=fill(call.env),
+    )
 
-    def __init__(self, scripts: Path | None, *, commands: bool = False, grace: Micros = 2 * SECOND) -> None:
+
+class Shell:
+    """Where scripts are, which commands may be run, how, and how long a stopped one may take to clean up."""
+
+    def __init__(
+        self,
+        scripts: Path | None,
+        *,
+        commands: bool | Mapping[str, Sequence[str]] = False,
+        grace: Micros = 2 * SECOND,
+        confinement: Confinement | None = None,
+    ) -> None:
+        """``commands``: none, any, or these names, each for a program with its first arguments."""
         self._scripts = scripts
         self._commands = commands
         self._grace = grace
+        self._confinement = confinement or Confinement()
 
     @property
     def on(self) -> bool:
-        return self._scripts is not None or self._commands
+        return self._scripts is not None or bool(self._commands)
 
     def check(self, payload: bytes) -> ShellCall:
         """Raises ``Invalid`` if such a payload cannot be run with these settings."""
@@ -122,59 +143,58 @@ class Shell:
         call = read_call(payload)
         if call.script and self._scripts is None:
             raise Invalid("payload.script", "running scripts is off here", "set tasks.scripts to a folder")
-        if call.command and not self._commands:
-            raise Invalid("payload.command", "running commands is off here", "tasks.commands = true, or use a script")
+        if call.command:
+            self._argv(call.command)
         return call
 
-    def handler(self) -> AsyncHandler:
-        return AsyncHandler(TASK, self._invoke, harmless=True)
+    def _argv(self, command: Sequence[str]) -> Sequence[str]:
+        if not self._commands:
+            raise Invalid(
+                "payload.command", "running commands is off here", "name it in tasks.commands, or use a script"
+            )
+        if isinstance(self._commands, bool):
+            return command
+        if (known := self._commands.get(command[0])) is None:
+            hint = f"tasks.commands has {', '.join(sorted(self._commands))[:200]}"
+            raise Invalid("payload.command", f"{command[0][:80]!r} is not allowed here", hint)
+        return [*known, *command[1:]]
 
-    async def _invoke(self, held: HeldRun) -> bytes:
-        try:
-            call = self.check(held.payload)
-            name, program = self._start(call, held)
-        except Invalid as error:
-            raise ScriptFailed(str(error)) from None
-        limit = call.limit()
-        try:
-            await asyncio.wait([program.ended], timeout=None if limit is None else limit / SECOND)
-            in_time = program.ended.done()
-            if not in_time:
-                await program.stop(self._grace / SECOND)
-        except asyncio.CancelledError:
-            await program.stop(self._grace / SECOND)
-            raise
-        finally:
-            stdout, stderr = readable(program.stdout.close()), readable(program.stderr.close())
-        code = program.ended.result()
-        if code == 0 and in_time:
-            return _result(stdout, stderr, cut=program.stdout.cut or program.stderr.cut)
-        if limit is not None and not in_time:
-            why = f"{name} may take {format_duration(limit)} and took longer"
-        else:
-            why = f"{name} ended with {_exit(code)}"
-        shown = [stdout[-_SHOWN:].rstrip(), stderr[-_SHOWN:].rstrip(), why]
-        raise ScriptFailed("\n".join(filter(None, shown)))
+    def handler(self, keyring: Keyring = NO_SECRETS) -> AsyncHandler:
+        async def invoke(held: HeldRun) -> bytes:
+            try:
+                call = self.check(held.payload)
+            except Invalid as error:
+                raise for_good(ScriptFailed, str(error)) from None
+            if keyring.needed(held.tenant, held.payload):
+                call = filled(call, lambda value: keyring.fill(held.tenant, value))
+            try:
+                task = self._task(call, held)
+            except Invalid as error:
+                # Another worker, or this one later, may have what is missing here.
+                raise ScriptFailed(str(error)) from None
+            return await run(task, held)
 
-    def _start(self, call: ShellCall, held: HeldRun) -> tuple[str, Program]:
+        return AsyncHandler(TASK, invoke, harmless=True)
+
+    def _task(self, call: ShellCall, held: HeldRun) -> Task:
         if call.script:
-            argv = [*self._find(call.script), *arguments(call.params)]
+            argv: Sequence[str] = [*self._find(call.script), *arguments(call.params)]
             name, stdin = call.script, bytes(call.params)
         else:
-            argv, name, stdin = call.command, call.command[0], b""
-        try:
-            program = Program(
-                argv,
-                stdin=stdin,
-                environment=_environment(held),
-                folder=self._scripts.resolve() if self._scripts is not None else Path("/"),
-                keep=KEPT,
-            )
-        except OSError as error:
-            if error.errno == errno.ENOEXEC:
-                raise Invalid("payload.script", f"{name} is executable but has no #! line") from None
-            raise Invalid("payload", f"{name} cannot be started: {error.strerror}") from None
-        return name, program
+            argv, name, stdin = self._argv(call.command), call.command[0], b""
+        folder = self._scripts.resolve() if self._scripts is not None else Path("/")
+        cgroup = f"mainspring-{held.id}-{held.fence}"
+        return Task(
+            kind=ScriptFailed,
+            name=name,
+            order=self._confinement.order(cgroup, argv, {**environment_of(held), **call.env}, folder),
+            stdin=stdin,
+            limit=read_limit(call.timeout),
+            grace=self._grace,
+            codes=read_exit_codes(call.exit_codes),
+            memory=self._confinement.limits.memory,
+            memory_counted=self._confinement.counts_memory,
+        )
 
     def _find(self, name: str) -> list[str]:
         """How to run a script, by its real path: what was checked is what is run."""
@@ -197,7 +217,7 @@ class Shell:
         raise Invalid("payload.script", f"{name!r} is not executable", "or end it with .py or .sh")
 
 
-def _environment(held: HeldRun) -> dict[str, str]:
+def environment_of(held: HeldRun) -> dict[str, str]:
     """Nothing of the worker's own: that holds the store's password."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
@@ -209,20 +229,3 @@ def _environment(held: HeldRun) -> dict[str, str]:
         "MAINSPRING_TICK": "" if held.scheduled_at is None else isoformat(held.scheduled_at),
         "MAINSPRING_TENANT": held.tenant,
     }
-
-
-def _result(stdout: str, stderr: str, *, cut: bool) -> bytes:
-    room = MAX_RESULT // 2 - 100
-    found: dict[str, object] = {"exitCode": 0, "stdout": tail(stdout, room), "stderr": tail(stderr, room)}
-    if cut or found["stdout"] != stdout or found["stderr"] != stderr:
-        found["truncated"] = True
-    return msgspec.json.encode(found)
-
-
-def _exit(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"

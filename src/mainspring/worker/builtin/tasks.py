@@ -1,45 +1,73 @@
 """Which built-in tasks there are here, by the settings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import SECOND, Micros
+from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.domain.secrets import mentions
 from mainspring.ports.egress import Egress
-from mainspring.worker.builtin import http, shell
+from mainspring.worker.builtin import container, http, shell
+from mainspring.worker.builtin.confinement import Confinement
 from mainspring.worker.handler import Handler
+from mainspring.worker.secrets import NO_SECRETS, Keyring
 
 
 class BuiltinTasks:
     """A worker asks for its handlers; whoever accepts jobs asks whether a payload could be run with these settings."""
 
     def __init__(
-        self, *, http: bool = True, scripts: Path | None = None, commands: bool = False, grace: Micros = 2 * SECOND
+        self,
+        *,
+        http: bool = True,
+        scripts: Path | None = None,
+        commands: bool | Mapping[str, Sequence[str]] = False,
+        grace: Micros = 2 * SECOND,
+        confinement: Confinement | None = None,
+        containers: container.Containers | None = None,
+        keyring: Keyring = NO_SECRETS,
     ) -> None:
         self._http = http
-        self._shell = shell.Shell(scripts, commands=commands, grace=grace)
+        self._shell = shell.Shell(scripts, commands=commands, grace=grace, confinement=confinement)
+        self._containers = containers or container.Containers()
+        self._keyring = keyring
 
     @property
     def names(self) -> list[str]:
-        return [name for name, on in ((http.TASK, self._http), (shell.TASK, self._shell.on)) if on]
+        on = ((http.TASK, self._http), (shell.TASK, self._shell.on), (container.TASK, self._containers.on))
+        return [name for name, is_on in on if is_on]
 
-    def check(self, task: str, payload: bytes) -> None:
+    def check(self, task: str, payload: bytes, tenant: str = "default") -> None:
         """Raises ``Invalid`` if this is a built-in task that is off, or that could never run with this payload.
 
         Says nothing of other tasks. An application may have a task of its own by one of these names: then do not ask.
         """
         if task == shell.TASK:
             self._shell.check(payload)
+        elif task == container.TASK:
+            self._containers.check(payload)
         elif task == http.TASK:
             if not self._http:
                 raise Invalid("task", "calling URLs is off here", "tasks.http = true")
-            http.read_call(payload)
+            call = http.read_call(payload)
+            if call.sign:
+                self._keyring.check_name("payload.sign", tenant, call.sign)
+        else:
+            return
+        if mentions(payload):
+            self._keyring.check(tenant, msgspec.json.decode(payload))
 
-    def handlers(self, egress: Callable[[], Egress]) -> Mapping[str, Handler]:
-        """``egress`` opens the way out when it is first needed."""
+    def handlers(
+        self, egress: Callable[[], Egress], *, now: Callable[[], Instant] = lambda: 0
+    ) -> Mapping[str, Handler]:
+        """``egress`` opens the way out when it is first needed; ``now`` is what calls are signed with."""
         found: dict[str, Handler] = {}
         if self._http:
-            found[http.TASK] = http.http_handler(egress)
+            found[http.TASK] = http.http_handler(egress, self._keyring, now)
         if self._shell.on:
-            found[shell.TASK] = self._shell.handler()
+            found[shell.TASK] = self._shell.handler(self._keyring)
+        if self._containers.on:
+            found[container.TASK] = self._containers.handler(self._keyring)
         return found

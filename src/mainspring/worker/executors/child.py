@@ -14,8 +14,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple, cast
 
+from mainspring.domain.cause import UNKNOWN
 from mainspring.domain.run import HeldRun
+from mainspring.runtime.masking import masks
 from mainspring.worker.capture import capture
+from mainspring.worker.cpu import of_process, of_thread
 from mainspring.worker.executors.frames import (
     Begin,
     Ended,
@@ -63,6 +66,7 @@ class Child:
         self._application: HandlerSource | None = None
         self._handlers: Mapping[str, Handler] = {}
         self._measures_memory = False
+        self._cpu = of_thread
         self.captures = False
         self._host = HostLoop()
         #: Attempts with something to tell. What is taken from one is sent before anybody else takes from it.
@@ -92,6 +96,7 @@ class Child:
 
     def _begin(self, begin: Begin) -> bool:
         self._measures_memory = begin.measures_memory
+        self._cpu = of_process if begin.alone else of_thread
         sys.path[:] = begin.path
         try:
             self._application = load(self._source)
@@ -117,7 +122,7 @@ class Child:
             sys.stderr.write(f"mainspring: what the application opened could not be closed:\n{describe(error)}\n")
 
     def _start(self, start: Start) -> None:
-        entry = _Entry(start, Call(), Telling(start.key, self, shows_life=True))
+        entry = _Entry(start, Call(), Telling(start.key, self, shows_life=True, tenant=start.held.tenant))
         self._calls[start.key] = entry
         # The worker never sends more than it has threads for, so a thread is free or may be added.
         if len(self._calls) > self._threads:
@@ -130,16 +135,20 @@ class Child:
             entry = self._waiting.get()
             start = entry.start
             current.set(entry.telling)
-            result, error = entry.call.run(partial(self._invoke, start.held))
+            before = self._cpu()
+            result, error, cause = entry.call.run(partial(self._invoke, start.held))
+            entry.telling.used_cpu(self._cpu() - before)
             current.set(None)
+            if result and masks.any:
+                result = masks.json(start.held.tenant, result)
             if result and (problem := result_problem(result)) is not None:
                 # Told here, so that a result of a gigabyte does not travel first.
-                result, error = None, problem
+                result, error, cause = None, problem, UNKNOWN
             memory = resident_bytes() if self._measures_memory else 0
             del self._calls[start.key]
             entry.telling.close()
             self._tell(entry.telling)
-            self._send(Ended(start.key, result, error, memory))
+            self._send(Ended(start.key, result, error, memory, cause, entry.telling.spent()))
 
     def _invoke(self, held: HeldRun) -> bytes | None:
         handler = self._handlers.get(held.task)

@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from mainspring.domain.cause import Cause
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.runtime.log import get_logger
-from mainspring.worker.attempt import NEVER, Attempt
+from mainspring.worker.attempt import NEVER, Attempt, Stop
 from mainspring.worker.executors.lifeline import Lifeline
 from mainspring.worker.executors.process import ChildProcess
 from mainspring.worker.outcomes import Outcomes
@@ -19,6 +20,8 @@ _log = get_logger("mainspring.children")
 #: After runs had to wait for a thread, their queue asks for no more than there is room, for this long.
 _NARROW: Micros = 10 * SECOND
 UNLIMITED = 1 << 30
+#: Who is stopped for this is asked once more before the process is killed. A worker that leaves has no time for that.
+_PATIENT = (Stop.TIMEOUT, Stop.SILENT, Stop.CANCEL)
 
 
 class ChildPool:
@@ -111,7 +114,10 @@ class ChildPool:
         child = self._where.get(attempt)
         if child is not None:
             _log.warning("killing a child process", pid=child.pid, task=attempt.held.task, run=attempt.held.id)
-            child.condemn()
+            if attempt.stop in _PATIENT and not child.asked:
+                child.terminate()
+            else:
+                child.condemn()
 
     def kill_all(self) -> None:
         for child in self._children:
@@ -124,6 +130,7 @@ class ChildPool:
             self._outcomes.released(attempt, "no thread was free for it")
         for child in list(self._children):
             if not child.ready and now - child.started_at >= self._start_timeout:
+                child.late = True
                 child.refuse(f"the child process did not start within {self._start_timeout / SECOND:g} s")
                 child.condemn()
             elif child.finishing_since is not None and now - child.finishing_since >= self._kill_grace:
@@ -175,6 +182,7 @@ class ChildPool:
             measures_memory=self._recycle_memory_bytes is not None,
             adopts=self._adopts,
             captures=self._captures,
+            alone=self._threads == 1,
             clock=self._clock,
             owner=self,
         )
@@ -186,23 +194,35 @@ class ChildPool:
     def begin(self, attempt: Attempt) -> None:
         """A child is about to call its handler."""
         attempt.begun = True
-        attempt.telling = Telling(attempt, self._ear)
+        attempt.telling = Telling(attempt, self._ear, tenant=attempt.held.tenant)
         attempt.until = self._clock.monotonic() + attempt.duration
         self._watch(attempt.until)
 
-    def ended(self, child: ChildProcess, attempt: Attempt, result: bytes | None, error: str | None) -> None:
+    def ended(
+        self, child: ChildProcess, attempt: Attempt, result: bytes | None, error: str | None, cause: Cause
+    ) -> None:
         """User code has returned or raised."""
         del self._where[attempt]
-        if error is None:
-            self._outcomes.succeeded(attempt, result)
+        left = attempt.stop is not None and child.leaves_behind()
+        if left:
+            # It ends with the child. Where that has other runs, nobody knows whose it is, and they come first.
+            child.retiring = True
+        if left and not child.load:
+            child.withheld.append((attempt, result, error, cause))
         else:
-            self._outcomes.failed(attempt, error)
+            self._tell(attempt, result, error, cause)
         if self._recycle_memory_bytes is not None and child.memory >= self._recycle_memory_bytes:
             child.retiring = True
         if child.retiring and not child.load:
             child.finish()
             self._watch(self._clock.monotonic() + self._kill_grace)
         self._fill()
+
+    def _tell(self, attempt: Attempt, result: bytes | None, error: str | None, cause: Cause) -> None:
+        if error is None:
+            self._outcomes.succeeded(attempt, result)
+        else:
+            self._outcomes.failed(attempt, error, cause)
 
     def exited(self, child: ChildProcess, code: int) -> None:
         """The process is gone, and everything that it had said was heard."""
@@ -216,6 +236,8 @@ class ChildPool:
             _log.error("a child process could not start", pid=child.pid, error=child.refusal)
         elif not child.condemned and (hosted or child.finishing_since is None):
             _log.error("a child process died", pid=child.pid, code=code, tasks=sorted({a.held.task for a in hosted}))
+        for attempt, result, error, cause in child.withheld:
+            self._tell(attempt, result, error, cause)
         for attempt in hosted:
             del self._where[attempt]
             if attempt.stop is not None:
@@ -226,7 +248,9 @@ class ChildPool:
                 self._outcomes.lost(attempt, blamed=len(hosted) == 1)
         for attempt in child.backlog:
             del self._where[attempt]
-            if child.refusal is not None:
+            if child.refusal is not None and child.late:
+                self._outcomes.released(attempt, child.refusal)
+            elif child.refusal is not None:
                 self._outcomes.failed(attempt, child.refusal)
             elif not child.ready and not child.condemned:
                 self._outcomes.failed(attempt, f"the child process died while it started (exit code {code})")

@@ -4,7 +4,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from mainspring.domain.cause import Cause
 from mainspring.domain.run import HeldRun
+from mainspring.domain.usage import Spent
 from mainspring.worker.telling import Told
 
 _LENGTH = 4
@@ -24,6 +26,8 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     adopts: bytes
     #: Catch what handlers print and log.
     captures: bool
+    #: It runs one at a time: all that the process uses is that one's.
+    alone: bool = False
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -69,6 +73,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     result: bytes | None
     error: str | None
     memory: int
+    cause: Cause
+    spent: Spent | None = None
 
 
 ToChild: TypeAlias = Begin | Start | Interrupt | Finish

@@ -5,10 +5,11 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
+from mainspring.domain.cause import UNKNOWN, Cause, cause_of
 from mainspring.worker.trace import describe
 
-#: The result, or the text of the error.
-Ending: TypeAlias = tuple[bytes | None, str | None]
+#: The result, or the text of the error and what else is known of it.
+Ending: TypeAlias = tuple[bytes | None, str | None, Cause]
 
 
 class Interrupted(BaseException):
@@ -30,13 +31,13 @@ class Call:
 
     def run(self, invoke: Callable[[], bytes | None]) -> Ending:
         """Call it on this thread; an exception becomes its text."""
-        ending: Ending = (None, "Interrupted")
+        ending: Ending = (None, "Interrupted", UNKNOWN)
         try:
             try:
                 self._enter()
-                ending = (invoke(), None)
+                ending = (invoke(), None, UNKNOWN)
             except BaseException as error:
-                ending = (None, describe(error))
+                ending = (None, describe(error), cause_of(error))
             self._leave()
         except Interrupted:
             # It struck between two steps of ours. There is no second one to disturb this.

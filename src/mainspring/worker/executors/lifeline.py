@@ -52,7 +52,8 @@ def end_with_worker(worker: int, read_end: int) -> None:
         # Should a process that the worker forked keep the pipe open. Not KILL, or we might die of it before the kernel
         # comes to the pipe, and then nobody would end our own children.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    signal.signal(signal.SIGTERM, lambda *_: leave_nobody_behind())
+    # While the worker lives it is meant for what handlers have started.
+    signal.signal(signal.SIGTERM, lambda *_: leave_nobody_behind() if os.getppid() != worker else None)
     if os.getppid() != worker:
         # It was gone before we could ask to be told.
         leave_nobody_behind()

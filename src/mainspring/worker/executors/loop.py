@@ -3,7 +3,10 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 
+from mainspring.domain.cause import cause_of
 from mainspring.domain.run import HeldRun
+from mainspring.domain.verdicts import LookAgain
+from mainspring.runtime.masking import masks
 from mainspring.worker.attempt import Attempt
 from mainspring.worker.outcomes import Outcomes
 from mainspring.worker.telling import Ear, Telling, current
@@ -37,12 +40,18 @@ class LoopExecutor:
             self._outcomes.failed(attempt, "stopped before it began")
             return
         attempt.begun = True
-        attempt.telling = telling = Telling(attempt, self._ear)
+        attempt.telling = telling = Telling(attempt, self._ear, tenant=attempt.held.tenant)
         current.set(telling)
         try:
             result = await invoke(attempt.held)
+        except LookAgain as wait:
+            # Whatever it has done so far may be repeated, also where nothing else may.
+            attempt.begun = False
+            self._outcomes.released(attempt, str(wait), wait.delay)
         except BaseException as error:
             # Whatever user code raises is its own failure: let through, it would end the worker, or nobody would hear.
-            self._outcomes.failed(attempt, describe(error))
+            self._outcomes.failed(attempt, describe(error), cause_of(error))
         else:
+            if result and masks.any:
+                result = masks.json(attempt.held.tenant, result)
             self._outcomes.succeeded(attempt, result)

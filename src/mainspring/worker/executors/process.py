@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import threading
 from contextlib import suppress
 from typing import Protocol
 
+from mainspring.domain.cause import Cause
 from mainspring.domain.instant import Micros
 from mainspring.ports.clock import Clock
 from mainspring.worker.attempt import Attempt, Stop
@@ -26,8 +28,11 @@ from mainspring.worker.executors.frames import (
     Tells,
 )
 from mainspring.worker.executors.lifeline import Lifeline
+from mainspring.worker.marks import kill_marked, marked
 
 _PROGRAM = "mainspring.worker.executors.child"
+#: In the environment of the child, and of whatever it starts.
+_MARK = "MAINSPRING_CHILD"
 
 
 class Owner(Protocol):
@@ -35,7 +40,9 @@ class Owner(Protocol):
 
     def begin(self, attempt: Attempt) -> None: ...
 
-    def ended(self, child: "ChildProcess", attempt: Attempt, result: bytes | None, error: str | None) -> None: ...
+    def ended(
+        self, child: "ChildProcess", attempt: Attempt, result: bytes | None, error: str | None, cause: Cause
+    ) -> None: ...
 
     def exited(self, child: "ChildProcess", code: int) -> None: ...
 
@@ -52,6 +59,7 @@ class ChildProcess:
         measures_memory: bool,
         adopts: bytes,
         captures: bool,
+        alone: bool,
         clock: Clock,
         owner: Owner,
     ) -> None:
@@ -63,10 +71,16 @@ class ChildProcess:
         self.ready = False
         #: It gets no new work, and leaves when it has done what it has.
         self.retiring = False
+        #: What it has started was asked to end, and itself would be killed next.
+        self.asked = False
         #: We ended it by force.
         self.condemned = False
         #: Why it cannot run anything.
         self.refusal: str | None = None
+        #: It took too long to start, which is nobody's fault who waits for it.
+        self.late = False
+        #: Attempts that have returned, and what they have started has not: told when that is gone.
+        self.withheld: list[tuple[Attempt, bytes | None, str | None, Cause]] = []
         self.finishing_since: Micros | None = None
         #: How many it was given in all, and the memory it used last.
         self.given = 0
@@ -82,10 +96,13 @@ class ChildProcess:
         ours, theirs = socket.socketpair()
         read_end, self._write_end = os.pipe()
         passed = (theirs.fileno(), read_end, lifeline.fileno())
+        mark = secrets.token_hex(16)
+        self._marks = [f"{_MARK}={mark}\0".encode()]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _PROGRAM, source, str(passed[0]), str(passed[1]), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
+                env={**os.environ, _MARK: mark},
                 pass_fds=passed,
                 # A group of its own: what handlers start is killed with it, and a Ctrl-C is for the worker alone.
                 start_new_session=True,
@@ -99,7 +116,7 @@ class ChildProcess:
             os.close(read_end)
         self.pid = self._process.pid
         self._channel = Channel(ours, self._heard, self._hung_up)
-        self._channel.send(Begin(list(sys.path), measures_memory, lifeline.fileno(), silence, adopts, captures))
+        self._channel.send(Begin(list(sys.path), measures_memory, lifeline.fileno(), silence, adopts, captures, alone))
         threading.Thread(target=self._await_exit, name=f"mainspring child {self.pid}", daemon=True).start()
 
     @property
@@ -148,6 +165,17 @@ class ChildProcess:
         """It will never be ready."""
         self.refusal = error
 
+    def terminate(self) -> None:
+        """Ask what it has started to end: a handler that waits for that goes on, and sees that it should stop."""
+        self.retiring = self.asked = True
+        self._signal(signal.SIGTERM)
+
+    def leaves_behind(self) -> bool:
+        """Something that was started here still runs. It is asked to end."""
+        left = self._offspring()
+        _signal_all(left, signal.SIGTERM)
+        return bool(left)
+
     def condemn(self) -> None:
         """Kill it with everything it has started. What becomes of its attempts is decided when it is really dead."""
         self.condemned = True
@@ -173,12 +201,14 @@ class ChildProcess:
                 teller = self._running.get(key)
                 if teller is not None and teller.telling is not None:
                     teller.telling.tell(told)
-            case Ended(key=key, result=result, error=error, memory=memory):
+            case Ended(key=key, result=result, error=error, memory=memory, cause=cause, spent=spent):
                 attempt = self._running.pop(key)
+                if attempt.telling is not None and spent is not None:
+                    attempt.telling.was_spent(spent)
                 del self._keys[attempt]
                 self._interrupted.discard(attempt)
                 self.memory = memory
-                self._owner.ended(self, attempt, result, error)
+                self._owner.ended(self, attempt, result, error, cause)
 
     def _hung_up(self) -> None:
         # Dead, or about to be: a child that closed its line is of no use.
@@ -186,10 +216,18 @@ class ChildProcess:
         self._kill()
 
     def _kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
         # While the leader is not reaped, the group's number cannot belong to anybody else.
         with self._reaping, suppress(ProcessLookupError, PermissionError):
             if not self._dead:
-                os.killpg(self.pid, signal.SIGKILL)
+                os.killpg(self.pid, number)
+        # What has left the group.
+        _signal_all([pid for pid in self._offspring() if _group_of(pid) != self.pid], number)
+
+    def _offspring(self) -> list[int]:
+        return [pid for pid in marked(self._marks) if pid != self.pid]
 
     def _await_exit(self) -> None:
         """On a thread of its own, the same on every system and under every event loop."""
@@ -199,6 +237,7 @@ class ChildProcess:
             self._kill()
             with self._reaping:
                 self._dead = True
+            kill_marked(self._marks)
         code = self._process.wait()
         self._dead = True
         with suppress(RuntimeError):  # The loop is closed: nobody is left to tell.
@@ -208,3 +247,15 @@ class ChildProcess:
         self._channel.read_the_rest()
         os.close(self._write_end)
         self._owner.exited(self, code)
+
+
+def _signal_all(processes: list[int], number: int) -> None:
+    for pid in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _group_of(pid: int) -> int | None:
+    with suppress(ProcessLookupError, PermissionError):
+        return os.getpgid(pid)
+    return None

@@ -3,7 +3,9 @@
 import asyncio
 import threading
 
+from mainspring.runtime.masking import masks
 from mainspring.worker.attempt import Attempt
+from mainspring.worker.cpu import of_thread
 from mainspring.worker.executors.interruption import Call, Ending
 from mainspring.worker.handler import SyncHandler
 from mainspring.worker.outcomes import Outcomes
@@ -21,7 +23,7 @@ class ThreadExecutor:
     def start(self, attempt: Attempt, handler: SyncHandler) -> None:
         attempt.executor = self
         attempt.begun = True
-        attempt.telling = Telling(attempt, self._ear)
+        attempt.telling = Telling(attempt, self._ear, tenant=attempt.held.tenant)
         call = self._calls[attempt] = Call()
         thread = threading.Thread(
             target=self._run,
@@ -42,7 +44,10 @@ class ThreadExecutor:
     def _run(self, loop: asyncio.AbstractEventLoop, attempt: Attempt, call: Call, handler: SyncHandler) -> None:
         # A thread begins with no context variables; these are its own.
         current.set(attempt.telling)
+        before = of_thread()
         ending = call.run(lambda: handler.invoke(attempt.held))
+        if attempt.telling is not None:
+            attempt.telling.used_cpu(of_thread() - before)
         try:
             loop.call_soon_threadsafe(self._ended, attempt, ending)
         except RuntimeError:
@@ -51,8 +56,10 @@ class ThreadExecutor:
 
     def _ended(self, attempt: Attempt, ending: Ending) -> None:
         del self._calls[attempt]
-        result, error = ending
+        result, error, cause = ending
         if error is None:
+            if result and masks.any:
+                result = masks.json(attempt.held.tenant, result)
             self._outcomes.succeeded(attempt, result)
         else:
-            self._outcomes.failed(attempt, error)
+            self._outcomes.failed(attempt, error, cause)

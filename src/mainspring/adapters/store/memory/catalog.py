@@ -8,13 +8,17 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from mainspring.adapters.store.filters import is_wanted_job, is_wanted_run
 from mainspring.adapters.store.log_bounds import LogRoom
 from mainspring.adapters.store.memory.rows import JobRow, RunRow, SessionRow
 from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.dead_letters import trend_of
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import JobId, RunId, SessionId, made_at
 from mainspring.domain.instant import MINUTE, Instant
 from mainspring.domain.job import Job, JobState
+from mainspring.domain.limits import GateState
+from mainspring.domain.queues import NO_POLICY, QueuePolicy
 from mainspring.domain.run import HeldRun, Progress, RunState, RunView
 from mainspring.ports.catalog import (
     LOG_CUT,
@@ -58,9 +62,13 @@ class MemoryCatalog:
             return None
         return min(bisect_left(self._tables.ready[row.queue][row.lane].entries, (row.rank, row.id)), COUNTED)
 
+    async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
+        limiter = self._tables.limiters.gates.get(number)
+        return (GateState(), []) if limiter is None else (limiter.state, sorted(limiter.inside)[:limit])
+
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
         rows = _newest_first(self._tables.jobs.values(), wanted, after)
-        return _page(rows, lambda job: _is_wanted_job(job, wanted), lambda job: job.job(with_payload=False), limit)
+        return _page(rows, lambda job: is_wanted_job(job, wanted), lambda job: job.job(with_payload=False), limit)
 
     async def count_jobs(self, tenant: str, at_most: int) -> int:
         there = (JobState.SCHEDULED, JobState.PAUSED)
@@ -95,8 +103,13 @@ class MemoryCatalog:
         return _session_view(row, len(tables.held[row.id]), sum(shard.owner == row.id for shard in tables.owners))
 
     async def pauses(self) -> list[Pause]:
-        pauses = self._tables.pauses.values()
+        with self._tables.transaction() as now:
+            pauses = [pause for pause in self._tables.pauses.values() if not pause.is_over(now)]
         return sorted(pauses, key=lambda pause: (pause.tenant or "", pause.queue or ""))
+
+    async def queue_policies(self) -> dict[str, QueuePolicy]:
+        said = self._tables.queue_policies
+        return {queue: said[queue] for queue in sorted(said) if said[queue] != NO_POLICY}
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
         merged: dict[tuple[Instant, str], Counter[str]] = {}
@@ -120,7 +133,9 @@ class MemoryCatalog:
         for run in _newest_first(self._tables.runs.values(), wanted, None):
             if run.dead and _is_wanted(run, wanted):
                 groups.setdefault((run.fingerprint, run.task), []).append(run)
-        largest = sorted((_group(runs) for runs in groups.values()), key=lambda group: (-group.count, -group.last_at))
+        with self._tables.transaction() as now:
+            found = [_group(runs, now) for runs in groups.values()]
+        largest = sorted(found, key=lambda group: (-group.count, -group.last_at))
         return largest[:limit]
 
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
@@ -217,37 +232,10 @@ def _page(
 
 
 def _is_wanted(run: RunRow, wanted: RunFilter) -> bool:
-    name, tags = ("", ()) if run.about is None else (run.about.name, run.about.tags)
-    return (
-        (not wanted.states or run.shown_state() in wanted.states)
-        and wanted.task in ("", run.task)
-        and wanted.queue in ("", run.queue)
-        and (not wanted.tag or wanted.tag in tags)
-        and wanted.job in (None, run.job_id)
-        and not (wanted.one_off and run.job_id is not None)
-        and (not wanted.dead or run.dead)
-        and wanted.fingerprint in ("", run.fingerprint)
-        and _says(wanted.text, name, run.task, run.id)
-    )
+    return (not wanted.dead or run.dead) and is_wanted_run(run, run.shown_state(), wanted)
 
 
-def _is_wanted_job(job: JobRow, wanted: JobFilter) -> bool:
-    spec = job.spec
-    return (
-        (not wanted.states or job.state in wanted.states)
-        and wanted.task in ("", spec.task)
-        and wanted.queue in ("", spec.queue)
-        and (not wanted.tag or wanted.tag in spec.tags)
-        and wanted.source in ("", spec.source)
-        and _says(wanted.text, spec.name, spec.task, job.id)
-    )
-
-
-def _says(text: str, *places: str) -> bool:
-    return any(text.lower() in place.lower() for place in places)
-
-
-def _group(runs: list[RunRow]) -> DeadGroup:
+def _group(runs: list[RunRow], now: Instant) -> DeadGroup:
     times = [run.finished_at for run in runs if run.finished_at is not None]
     newest = max(runs, key=lambda run: (run.finished_at, run.id))
     return DeadGroup(
@@ -259,6 +247,7 @@ def _group(runs: list[RunRow]) -> DeadGroup:
         last_at=max(times),
         sample=newest.id,
         error=newest.error or "",
+        trend=trend_of(times, now),
     )
 
 
@@ -277,6 +266,7 @@ def _session_view(row: SessionRow, running: int, shards: int) -> SessionView:
         queues=row.queues,
         tasks=row.tasks,
         labels=row.labels,
+        priorities=row.priorities,
         running=running,
         draining=row.draining,
         shards=shards,

@@ -8,6 +8,7 @@ from mainspring.adapters.store.changes import retagged, what_differs, words_of_r
 from mainspring.adapters.store.memory.rows import Change
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.queues import QueuePolicy
 from mainspring.domain.run import About, NewRun, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
@@ -28,6 +29,7 @@ class MemoryOperations:
             if was is not None and words_of_run(was) != before:
                 return Accepted(row.id, row.shown_state(), new=False, conflict=True)
             tables.edit(row, run)
+            tables.pass_on()
             differs = what_differs(before, words_of_run(row.view(with_payload=True)))
             if differs is not None:
                 tables.audit("runs.edit", author, [Change(row.tenant, row.id, *differs)])
@@ -86,7 +88,8 @@ class MemoryOperations:
     async def pause(self, pause: Pause, author: Author) -> None:
         tables = self._tables
         with tables.transaction() as now:
-            if (pause.tenant, pause.queue) in tables.pauses:
+            there = tables.pauses.get((pause.tenant, pause.queue))
+            if there is not None and not there.is_over(now) and there.until == pause.until:
                 return
             tables.pauses[pause.tenant, pause.queue] = msgspec.structs.replace(
                 pause, since=now, author=author.name, why=author.why
@@ -95,11 +98,23 @@ class MemoryOperations:
 
     async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
         tables = self._tables
-        with tables.transaction():
-            lifted = tables.pauses.pop((tenant, queue), None) is not None
+        with tables.transaction() as now:
+            there = tables.pauses.get((tenant, queue))
+            lifted = there is not None and not there.is_over(now)
             if lifted:
+                del tables.pauses[tenant, queue]
                 tables.audit("queues.resume", author, [Change(tenant or "", queue or "*")])
             return lifted
+
+    async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:
+        policy.check()
+        tables = self._tables
+        with tables.transaction():
+            before = tables.policy_of(queue)
+            tables.queue_policies[queue] = policy
+            differs = what_differs(before.words(), policy.words())
+            if differs is not None:
+                tables.audit("queues.set", author, [Change("", queue, *differs)])
 
     async def drain(self, worker: SessionId, author: Author) -> bool:
         tables = self._tables

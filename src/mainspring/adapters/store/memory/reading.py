@@ -38,6 +38,18 @@ class MemoryReading:
         ledger = self._tables.ledgers.get(job)
         return [] if ledger is None else ledger.between(since, until, limit)
 
+    async def parents(self, run: RunId) -> list[RunView]:
+        found = (self._tables.runs.get(parent) for parent in self._tables.families.parents.get(run, ()))
+        return [row.view() for row in found if row is not None]
+
+    async def parent_ids(self, run: RunId) -> list[RunId]:
+        return list(self._tables.families.parents.get(run, ()))
+
+    async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
+        named = sorted(self._tables.families.children.get(run, ()))
+        found = (self._tables.runs[child] for child in named if after is None or child > after)
+        return [row.view() for row in islice(found, limit)]
+
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         tables = self._tables
         held = (tables.runs[run] for runs in tables.held.values() for run in runs)

@@ -8,7 +8,9 @@ from mainspring.adapters.store.memory.tables import Tables, blocked_first
 from mainspring.domain.fingerprint import fingerprint_of
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import Micros
+from mainspring.domain.job import JobState
 from mainspring.domain.run import WORKER_LEFT, HeldRun, RunState
+from mainspring.domain.usage import USAGE_KEPT
 from mainspring.ports.store import KEYS_KEPT, Retention
 
 
@@ -62,10 +64,17 @@ class MemoryReaping:
         row = self._tables.sessions.get(session)
         return row is None or row.dead
 
+    async def resolve(self, limit: int) -> int:
+        with self._tables.transaction():
+            return self._tables.tell_children(limit)
+
     async def sweep(self, limit: int) -> int:
         tables = self._tables
         with tables.transaction() as now:
-            found = 0
+            untold = tables.families.untold(tables.runs)
+            for child in untold:
+                tables.decide(child)
+            found = len(untold) + tables.limiters.recount() + len(tables.pass_on())
             for key, gate in list(tables.gates.items()):
                 if found >= limit:
                     return found
@@ -93,6 +102,17 @@ class MemoryReaping:
             old = [key for key, used in tables.used_keys.items() if used.at + KEYS_KEPT <= now]
             for key in old:
                 del tables.used_keys[key]
+            over = [key for key, taken in tables.unique_keys.items() if taken.until is not None and taken.until <= now]
+            for key in over:
+                del tables.unique_keys[key]
+            tables.limiters.forget_unused(now)
+            for job in tables.jobs.values():
+                if job.state is JobState.PAUSED and job.resume_at is not None and job.resume_at <= now:
+                    job.state, job.paused_until, job.resume_at = JobState.SCHEDULED, job.resume_at, None
+                    job.updated_at = now
+                    job.rev += 1
+            for place in [place for place, pause in tables.pauses.items() if pause.is_over(now)]:
+                del tables.pauses[place]
 
     async def prune(self, retention: Retention, limit: int) -> int:
         tables = self._tables
@@ -108,11 +128,13 @@ class MemoryReaping:
                     gone += 1
             for at, queue, tenant in [key for key in tables.figures if key[0] < now - retention.unsuccessful]:
                 del tables.figures[at, queue, tenant]
+            for sums in [key for key in tables.usage if key[0] < now - USAGE_KEPT]:
+                del tables.usage[sums]
             for ledger in tables.ledgers.values():
                 gone += ledger.forget(now - retention.ledger - 1, limit - gone)
             return gone
 
 
 def _holds(run: RunRow | None) -> bool:
-    """A gate is held from when a run is queued until it has ended."""
-    return run is not None and run.state in (RunState.QUEUED, RunState.RUNNING, RunState.SCHEDULED)
+    """A gate is held from when a run comes to its limits, or is queued, until it has ended."""
+    return run is not None and not run.state.ended and not run.in_line and not run.waits_for_parents

@@ -6,11 +6,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from mainspring.domain.dependencies import Rule
 from mainspring.domain.ids import JobId, RunId, SessionId, shard_of
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry
 from mainspring.domain.labels import has_all
+from mainspring.domain.limits import Gate as LimitGate
 from mainspring.domain.run import About, HeldRun, Progress, RunPolicy, RunState, RunView
+from mainspring.domain.slo import SloState
+from mainspring.domain.unique import Unique
 
 #: What the runs of a line require, or the one session that may take them.
 Lane: TypeAlias = tuple[str, ...] | SessionId
@@ -101,6 +105,20 @@ class RunRow(msgspec.Struct, kw_only=True):
     fingerprint: str = ""
     #: A failed run that was replayed or discarded: no dead letter any more.
     dealt_with: bool = False
+    #: The gates of its limits, whether it is inside of them, and for which one it waits.
+    gates: tuple[LimitGate, ...] = ()
+    inside: bool = False
+    waits: int | None = None
+    #: Of one that waits for others, or waited: its rule, how many they are, and what its limits in time are to count
+    #: from when the rule is met.
+    rule: Rule | None = None
+    parents: int = 0
+    waits_for_parents: bool = False
+    start_within: Micros | None = None
+    end_within: Micros | None = None
+    #: Others wait for its end, or waited.
+    has_children: bool = False
+    unique: Unique | None = None
 
     @property
     def shard(self) -> int:
@@ -111,8 +129,18 @@ class RunRow(msgspec.Struct, kw_only=True):
         return self.policy.requires if self.target is None else self.target
 
     @property
+    def in_line(self) -> bool:
+        """It waits for its ordering key, or for the run before it."""
+        return self.state is RunState.BLOCKED and self.waits is None and not self.waits_for_parents
+
+    @property
     def dead(self) -> bool:
         return self.state is RunState.FAILED and not self.dealt_with
+
+    def set_limits(self) -> None:
+        """Its limits in time count from when it is due."""
+        self.start_by = None if self.start_within is None else self.due + self.start_within
+        self.deadline = None if self.end_within is None else self.due + self.end_within
 
     def start_missed(self, now: Instant) -> bool:
         """It has not started and is not allowed to any more. An attempt that was not charged is no start."""
@@ -140,7 +168,7 @@ class RunRow(msgspec.Struct, kw_only=True):
             deadline=self.deadline,
             job_id=self.job_id,
             scheduled_at=self.scheduled_at,
-            lets_go=self.gate is not None or self.paces_job,
+            lets_go=self.gate is not None or self.paces_job or bool(self.gates) or self.has_children,
             cancel_requested=self.cancel_at is not None,
             state=self.checkpoint,
         )
@@ -183,6 +211,9 @@ class RunRow(msgspec.Struct, kw_only=True):
             progress=self.progress,
             fingerprint=self.fingerprint,
             target=self.target,
+            parents=self.parents,
+            rule=self.rule,
+            gate=self.waits,
             payload=self.payload if with_payload else None,
         )
 
@@ -198,10 +229,15 @@ class JobRow(msgspec.Struct, kw_only=True):
     version: int = 0
     rev: int = 0
     next_fire: Instant | None = None
+    next_tick: Instant | None = None
+    calendar_rev: int = 0
     #: The run whose end sets the next tick of a fixed delay.
     awaits: RunId | None = None
     created_at: Instant = 0
     updated_at: Instant = 0
+    resume_at: Instant | None = None
+    paused_until: Instant | None = None
+    pause_why: str = ""
 
     @property
     def shard(self) -> int:
@@ -223,7 +259,20 @@ class JobRow(msgspec.Struct, kw_only=True):
             payload=self.payload if with_payload else b"null",
             created_at=self.created_at,
             updated_at=self.updated_at,
+            resume_at=self.resume_at,
+            paused_until=self.paused_until,
+            pause_why=self.pause_why,
+            next_tick=self.next_tick,
+            calendar_rev=self.calendar_rev,
         )
+
+
+class SloRow(msgspec.Struct, kw_only=True):
+    """How a job's objectives stand, and when they are looked at again."""
+
+    state: SloState
+    rev: int
+    next_check: Instant
 
 
 class SessionRow(msgspec.Struct, kw_only=True):
@@ -239,6 +288,7 @@ class SessionRow(msgspec.Struct, kw_only=True):
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    priorities: tuple[int, ...] = ()
     lease: Micros = 0
     owner: str = ""
     serves: str = ""
@@ -262,6 +312,13 @@ class UsedKey(msgspec.Struct, frozen=True):
     made: RunId | JobId
     fingerprint: bytes
     at: Instant
+
+
+class UniqueKey(msgspec.Struct, frozen=True):
+    """A unique key, the run that has it, and until when; None: until that has ended."""
+
+    run: RunId
+    until: Instant | None
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -306,6 +363,10 @@ class Ledger:
         first = bisect_left(self.times, since)
         last = min(bisect_left(self.times, until), first + limit)
         return [self.entries[at] for at in self.times[first:last]]
+
+    def newest_until(self, at: Instant) -> LedgerEntry | None:
+        place = bisect_right(self.times, at)
+        return self.entries[self.times[place - 1]] if place else None
 
     def forget(self, until: Instant, limit: int) -> int:
         """Forget at most ``limit`` ticks up to and including ``until``; how many went."""

@@ -22,7 +22,12 @@ class MemoryStaging:
         with tables.transaction() as now:
             owned = tables.owned_by(owner, shards)
             due = list(islice(_until(tables.scheduled, owned, now), limit + 1))
-            staged = [run for _, row in due[:limit] if tables.stage(run := tables.runs[RunId(row)])]
+            rows = {run.id: run for _, row in due[:limit] if (run := tables.runs[RunId(row)])}
+            for run in rows.values():
+                tables.stage(run)
+            tables.limiters.touch_timed(now)
+            rows.update({run.id: run for run in tables.pass_on()})
+            staged = [run for run in rows.values() if run.state is RunState.QUEUED]
             return Staged(
                 now=now,
                 runs=len(staged),
@@ -48,18 +53,29 @@ class MemoryStaging:
             return [tables.jobs[JobId(job)].job(with_payload=False) for _, job in due]
 
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
-        with self._tables.transaction():
-            return [self._fire(owner, fire) for fire in fires]
+        tables = self._tables
+        with tables.transaction():
+            made = [self._fire(owner, fire) for fire in fires]
+            tables.pass_on()
+            return [
+                Fired(applied=False)
+                if runs is None
+                else Fired(
+                    applied=True, runs=len(runs), queues=_queues(run for run in runs if run.state is RunState.QUEUED)
+                )
+                for runs in made
+            ]
 
-    def _fire(self, owner: SessionId, fire: Fire) -> Fired:
+    def _fire(self, owner: SessionId, fire: Fire) -> list[RunRow] | None:
+        """The runs that it made; None if it was not applied."""
         tables = self._tables
         job = tables.jobs.get(fire.job.id)
         if job is None or not job.ticking or job.rev != fire.job.rev or not tables.owned_by(owner, [job.shard]):
-            return Fired(applied=False)
-        if any(tick.scheduled_at > tables.now for tick in fire.ticks):
-            return Fired(applied=False)
+            return None
+        if any(tick.happens_at > tables.now for tick in fire.ticks):
+            return None
         made = [run for tick in fire.ticks if (run := self._record(job, tick)) is not None]
-        tables.move_schedule(job, fire.next_fire)
+        tables.move_schedule(job, fire.next_fire, fire.next_tick)
         delay = job.spec.fixed_delay
         if fire.finished:
             job.state = JobState.FINISHED
@@ -70,7 +86,7 @@ class MemoryStaging:
             else:
                 # The overlap rule left no run whose end could set the next tick.
                 tables.move_schedule(job, tables.now + delay)
-        return Fired(applied=True, runs=len(made), queues=_queues(run for run in made if run.state is RunState.QUEUED))
+        return made
 
     def _record(self, job: JobRow, tick: Tick) -> RunRow | None:
         """Write a tick down unless it was before; the run it became, if it did."""
@@ -101,7 +117,7 @@ class MemoryStaging:
             case Overlap.SKIP:
                 return not active
             case Overlap.QUEUE:
-                return in_line and len(active) <= 1 and all(run.state is not RunState.BLOCKED for run in active)
+                return in_line and len(active) <= 1 and not any(run.in_line for run in active)
             case Overlap.CANCEL:
                 return in_line
 
@@ -122,6 +138,7 @@ def _row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:
         start_by=None if spec.start_within is None else tick.due + spec.start_within,
         deadline=None if spec.deadline is None else tick.due + spec.deadline,
         gate=gate_of_tick(job.id, job.tenant, spec),
+        gates=spec.policy.gates(job.tenant, spec.task),
         job_id=job.id,
         job_version=job.version,
         scheduled_at=tick.scheduled_at,

@@ -2,14 +2,19 @@
 
 from collections.abc import Collection, Container, Sequence
 
-from mainspring.adapters.store.changes import what_differs, words_of_job
+import msgspec
+
+from mainspring.adapters.store.changes import job_moved, what_differs, words_of_job
+from mainspring.adapters.store.memory.calendars import mind_calendars
 from mainspring.adapters.store.memory.rows import Change, JobRow, RunRow, UsedKey
+from mainspring.adapters.store.memory.slos import watch
 from mainspring.adapters.store.memory.tables import Tables, gate_of_run
+from mainspring.domain.dependencies import Rule, check_no_circle
 from mainspring.domain.errors import Invalid, NotFound
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Job, JobState, NewJob
-from mainspring.domain.run import Idempotency, NewRun, RunState
+from mainspring.domain.run import REPLACED, Idempotency, NewRun, RunState
 from mainspring.domain.schedule import next_after
 from mainspring.ports.access import Author
 from mainspring.ports.store import Accepted, Put, PutOutcome
@@ -25,8 +30,12 @@ class MemorySubmissions:
         tables = self._tables
         for run in runs:
             tables.check_shard(run.id)
+        check_no_circle({run.id: run.after.parents for run in runs if run.after is not None})
         with tables.transaction() as now:
+            self._check_parents(runs)
             fresh: dict[RunId, RunRow] = {}
+            #: New, and replaced by another one of the batch.
+            replaced: list[RunRow] = []
             made: dict[str, list[Change]] = {}
             answers: list[tuple[RunId, bool, bool]] = []
             for run in runs:
@@ -39,18 +48,77 @@ class MemorySubmissions:
                     other = used.made in tables.jobs or used.fingerprint != run.idempotency.fingerprint
                     answers.append((RunId(used.made), False, other))
                     continue
+                taken = self._make_room(run, fresh, replaced)
+                if taken is not None:
+                    assert run.unique is not None
+                    answers.append((taken.id, False, run.unique.otherwise == "reject"))
+                    continue
                 self._use(run.tenant, run.idempotency, run.id)
-                fresh[run.id] = _row(run, now)
+                if run.unique is not None:
+                    tables.take_unique_key(run.tenant, run.unique, run.id)
+                fresh[run.id] = _row(run, now, None if run.after is None else run.after.rule)
                 answers.append((run.id, True, False))
                 if run.author:
                     made.setdefault(run.author, []).append(Change(run.tenant, run.id))
+            self._make_families(runs, answers, fresh)
+            for row in replaced:
+                tables.enter(row)
+                if not row.state.ended:
+                    tables.end(row, RunState.SKIPPED, REPLACED)
             # Inside a batch, too, those of one ordering key stand in the order of (due, id).
             for row in sorted(fresh.values(), key=lambda row: (row.due, row.id)):
-                tables.enter(row)
+                if not row.state.ended:
+                    tables.enter(row)
                 self._mark_replayed(row)
+            tables.pass_on()
             for author, changes in made.items():
                 tables.audit("jobs.submit", Author(author), changes)
             return [Accepted(made, self._state_of(made), new, conflict) for made, new, conflict in answers]
+
+    def _check_parents(self, runs: Sequence[NewRun]) -> None:
+        """Before anything is done: every parent is there, or comes in this batch."""
+        mine = {(run.tenant, run.id) for run in runs}
+        for run in runs:
+            for parent in () if run.after is None else run.after.parents:
+                row = self._tables.runs.get(parent)
+                if (run.tenant, parent) not in mine and (row is None or row.tenant != run.tenant):
+                    raise NotFound(f"there is no run {parent}, which {run.id} depends on")
+
+    def _make_room(self, run: NewRun, fresh: dict[RunId, RunRow], replaced: list[RunRow]) -> RunRow | None:
+        """The run that has the unique key and keeps it; None if this one is to be made."""
+        tables = self._tables
+        first = None if run.unique is None else tables.unique_run(run.tenant, run.unique.key, fresh)
+        if run.unique is None or first is None:
+            return None
+        untouched = not first.fence and not first.state.ended and first.job_id is None
+        match run.unique.otherwise:
+            case "debounce" if untouched and first.id in fresh:
+                # As ``edit`` would.
+                kept = {"id": first.id, "unique": first.unique, "replay_of": first.replay_of, "target": first.target}
+                fresh[first.id] = _row(msgspec.structs.replace(run, **kept), tables.now, first.rule)
+            case "debounce" if untouched:
+                tables.edit(first, run)
+            case "replace" if untouched and first.id in fresh:
+                replaced.append(first)
+                return None
+            case "replace" if untouched:
+                tables.end(first, RunState.SKIPPED, REPLACED)
+                return None
+            case _:
+                pass
+        return first
+
+    def _make_families(
+        self, runs: Sequence[NewRun], answers: Sequence[tuple[RunId, bool, bool]], fresh: dict[RunId, RunRow]
+    ) -> None:
+        """What a child names of its own batch may be there under another id already."""
+        tables = self._tables
+        named = {run.id: made for run, (made, _, _) in zip(runs, answers, strict=True)}
+        for run, (made, new, _) in zip(runs, answers, strict=True):
+            if new and run.after is not None:
+                parents = dict.fromkeys(named.get(parent, parent) for parent in run.after.parents)
+                tables.families.add(made, [fresh.get(parent) or tables.runs[parent] for parent in parents])
+                fresh[made].parents = len(parents)
 
     def _state_of(self, made: RunId) -> RunState:
         row = self._tables.runs.get(made)
@@ -84,6 +152,7 @@ class MemorySubmissions:
             tables.check_shard(job.id)
         with tables.transaction() as now:
             for job in jobs:
+                mind_calendars(tables, job)
                 if job.expected_version is not None and (job.tenant, job.spec.name) not in tables.job_names:
                     raise NotFound(f"there is no job {job.spec.name!r}")
             made: dict[str, list[Change]] = {}
@@ -96,7 +165,10 @@ class MemorySubmissions:
                     continue
                 known = tables.job_names.get((job.tenant, job.spec.name))
                 before = {} if known is None else words_of_job(tables.jobs[known].job(with_payload=False))
+                slo = None if known is None else tables.jobs[known].spec.slo
                 row, outcome = self._put_job(job, now)
+                if outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
+                    watch(tables, row, slo)
                 if outcome not in (PutOutcome.EXISTS, PutOutcome.STALE):
                     self._use(job.tenant, job.idempotency, row.id)
                 put.append(Put(row.job(with_payload=True), outcome))
@@ -151,7 +223,7 @@ class MemorySubmissions:
             return row, refused
         if same and row.ticking:
             return row, PutOutcome.UNCHANGED
-        rescheduled = row.ticking and row.spec.schedule != new.spec.schedule
+        rescheduled = row.ticking and row.spec.timing != new.spec.timing
         if rescheduled:
             tables.drop_ticks(row, "schedule changed")
         row.updated_at = now
@@ -161,6 +233,7 @@ class MemorySubmissions:
             tables.add_version(row, new.author, new.why)
         if not row.ticking:
             row.state = JobState.SCHEDULED
+            row.resume_at = row.paused_until = None
             self._start_schedule(row, now)
         elif rescheduled:
             self._start_schedule(row, now)
@@ -170,10 +243,16 @@ class MemorySubmissions:
         first = next_after(row.spec.schedule, now, row.id)
         if first is None:
             row.state = JobState.FINISHED
-        self._tables.move_schedule(row, first)
+        row.calendar_rev = self._tables.calendar_rev(row.tenant)
+        ahead = first is not None and row.spec.looks_ahead
+        self._tables.move_schedule(row, now if ahead else first, first if ahead else None)
 
     async def set_jobs_state(
-        self, jobs: Collection[JobId], state: JobState, author: Author | None = None
+        self,
+        jobs: Collection[JobId],
+        state: JobState,
+        author: Author | None = None,
+        resume_at: Instant | None = None,
     ) -> dict[JobId, JobState]:
         if state is JobState.FINISHED:
             raise Invalid("state", "a job finishes by itself", "scheduled, paused or cancelled")
@@ -182,10 +261,19 @@ class MemorySubmissions:
             rows = [tables.jobs[job] for job in dict.fromkeys(jobs) if job in tables.jobs]
             changes = []
             for row in rows:
-                if not row.ticking or row.state is state:
+                same = row.state is state and (state is not JobState.PAUSED or row.resume_at == resume_at)
+                if not row.ticking or same:
                     continue
-                changes.append(_moved(row.tenant, row.id, row.state.value, state.value))
+                until = resume_at if state is JobState.PAUSED else None
+                changes.append(Change(row.tenant, row.id, *(job_moved(row.state, state, row.resume_at, until) or ())))
+                if state is JobState.PAUSED:
+                    row.pause_why = "" if author is None else author.why
+                else:
+                    # It may have been over already.
+                    over = now if row.resume_at is None else min(row.resume_at, now)
+                    row.paused_until = over if state is JobState.SCHEDULED else None
                 row.state = state
+                row.resume_at = until
                 row.updated_at = now
                 if state is JobState.CANCELLED:
                     tables.drop_ticks(row, "cancelled")
@@ -225,9 +313,9 @@ def _moved(tenant: str, target: str, before: str, after: str) -> Change:
     return Change(tenant, target, *(what_differs({"state": before}, {"state": after}) or ()))
 
 
-def _row(run: NewRun, now: Instant) -> RunRow:
+def _row(run: NewRun, now: Instant, rule: Rule | None) -> RunRow:
     due = run.at if run.at is not None else now + run.delay
-    return RunRow(
+    row = RunRow(
         id=run.id,
         task=run.task,
         payload=run.payload,
@@ -238,8 +326,11 @@ def _row(run: NewRun, now: Instant) -> RunRow:
         state=RunState.SCHEDULED,
         due=due,
         created_at=now,
-        start_by=None if run.start_within is None else due + run.start_within,
-        deadline=None if run.deadline is None else due + run.deadline,
+        start_within=run.start_within,
+        end_within=run.deadline,
+        rule=rule,
+        unique=run.unique,
+        gates=run.policy.gates(run.tenant, run.task),
         # Also of a recurring job's: what is asked for beside the schedule does not follow its overlap rule.
         gate=gate_of_run(run.tenant, run.policy),
         job_id=None if run.job is None else run.job.id,
@@ -250,3 +341,6 @@ def _row(run: NewRun, now: Instant) -> RunRow:
         target=run.target,
         about=run.about,
     )
+    if rule is None:
+        row.set_limits()
+    return row

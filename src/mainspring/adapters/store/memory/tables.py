@@ -2,10 +2,12 @@
 
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 
+from mainspring.adapters.store.memory.families import Families
+from mainspring.adapters.store.memory.limiters import Limiters
 from mainspring.adapters.store.memory.rows import (
     Change,
     Gate,
@@ -16,20 +18,31 @@ from mainspring.adapters.store.memory.rows import (
     RunRow,
     SessionRow,
     ShardRow,
+    SloRow,
+    UniqueKey,
     UsedKey,
 )
 from mainspring.domain.access import ApiKey, Tenant
+from mainspring.domain.budget import BudgetStatus
+from mainspring.domain.calendar import Calendar
+from mainspring.domain.dead_letters import Watch
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId, SessionId, shard_of, stable_hash
 from mainspring.domain.instant import MINUTE, Instant
 from mainspring.domain.job import JobSpec, LedgerEntry, Overlap, Tick
+from mainspring.domain.limits import Ending
 from mainspring.domain.plan import dropped_ticks
-from mainspring.domain.rank import rank_of
-from mainspring.domain.run import AttemptView, NewRun, RunPolicy, RunState
+from mainspring.domain.queues import NO_POLICY, QueuePolicy, place_retry
+from mainspring.domain.rank import HEAD_START, IDLE, rank_of
+from mainspring.domain.replay import Replay
+from mainspring.domain.run import AttemptView, NewRun, Outcome, RunPolicy, RunState, Settlement
+from mainspring.domain.unique import Unique
+from mainspring.domain.usage import cost_of, day_of
 from mainspring.ports.access import AuditEntry, Author
 from mainspring.ports.catalog import JobVersion, LogLine, Pause
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, EventBatch
+from mainspring.ports.wakeups import Wakeups, queue_topic
 
 #: A fence is the store's epoch in the high bits and a sequence below: a restored store raises the epoch.
 SEQUENCE_BITS = 40
@@ -38,8 +51,9 @@ SEQUENCE_BITS = 40
 class Tables:
     """All rows. A row stands in exactly the indexes of its state; ``_leave`` and the moves keep it so."""
 
-    def __init__(self, clock: Clock, shards: int) -> None:
+    def __init__(self, clock: Clock, shards: int, wakeups: Wakeups | None = None) -> None:
         self._clock = clock
+        self.wakeups = wakeups
         self.shards = shards
         #: The time of the current transaction.
         self.now: Instant = 0
@@ -70,11 +84,33 @@ class Tables:
         self.running: Counter[str] = Counter()
         #: By (tenant, queue).
         self.pauses: dict[tuple[str | None, str | None], Pause] = {}
+        #: What was said of queues, and what is kept for it: whose turn it is, and how many retries come in a period.
+        self.queue_policies: dict[str, QueuePolicy] = {}
+        self.queue_clocks: Counter[str] = Counter()
+        self.queue_turns: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self.queue_retries: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        #: Queues in which there were runs that take more than one slot.
+        self.weighted: set[str] = set()
         #: Idempotency keys, by (tenant, key).
         self.used_keys: dict[tuple[str, str], UsedKey] = {}
         #: The fields of ``Minute``, by (minute, queue, tenant).
         self.figures: defaultdict[tuple[Instant, str, str], Counter[str]] = defaultdict(Counter)
+        #: Amounts, by (day, tenant, task, job, unit).
+        self.usage: defaultdict[tuple[Instant, str, str, str, str], float] = defaultdict(float)
+        #: By (tenant, name).
+        self.budgets: dict[tuple[str, str], BudgetStatus] = {}
         self.gates: dict[int, Gate] = {}
+        self.limiters = Limiters(self.runs)
+        self.families = Families()
+        #: By (tenant, key).
+        self.unique_keys: dict[tuple[str, str], UniqueKey] = {}
+        #: Of those that come to their gates in this transaction and are told of already, or keep their place: the rank
+        #: and the time that they are queued with if they pass in it.
+        self._kept_place: dict[RunId, tuple[int, Instant] | None] = {}
+        #: What is remembered of groups of dead letters, by (tenant, task, fingerprint), and up to when they were seen.
+        self.watches: dict[tuple[str, str, str], Watch] = {}
+        self.watched_until: Instant = 0
+        self.replays: dict[str, Replay] = {}
 
         self.jobs: dict[JobId, JobRow] = {}
         self.job_names: dict[tuple[str, str], JobId] = {}
@@ -83,6 +119,12 @@ class Tables:
         #: Jobs with a next tick, by shard and that tick.
         self.due_jobs = [Index() for _ in range(shards)]
         self.ledgers: defaultdict[JobId, Ledger] = defaultdict(Ledger)
+
+        #: Objectives of jobs, and when they are judged next.
+        self.slos: dict[JobId, SloRow] = {}
+        self.slo_checks = Index()
+        #: All versions of each, oldest first, by (tenant, name).
+        self.calendars: dict[tuple[str, str], list[Calendar]] = {}
 
         self.sessions: dict[SessionId, SessionRow] = {}
         self.owners = [ShardRow() for _ in range(shards)]
@@ -100,6 +142,10 @@ class Tables:
         #: Batches up to and including this one are gone, or may never have been written.
         self.horizon = place(0)
         self._happened: dict[tuple[str, str], list[RunId]] = {}
+        #: Of jobs, one by one: what happened to one may be told in one order only.
+        self._of_jobs: list[tuple[str, str, JobId]] = []
+        #: Queues of what was let go: whoever does that need not know where the others are.
+        self._got_work: dict[str, None] = {}
 
     @contextmanager
     def transaction(self) -> Iterator[Instant]:
@@ -107,9 +153,17 @@ class Tables:
         # The store's time never goes back, whatever its clock does.
         self.now = max(self.now, self._clock.now())
         self._happened.clear()
+        self._of_jobs.clear()
+        self._kept_place.clear()
         yield self.now
+        self.pass_on()
+        if self.wakeups is not None and self._got_work:
+            self.wakeups.ring([queue_topic(queue) for queue in self._got_work])
+        self._got_work.clear()
         if self.readers:
-            for (kind, tenant), runs in self._happened.items():
+            told = [(kind, tenant, runs) for (kind, tenant), runs in self._happened.items()]
+            told += [(kind, tenant, [RunId(job)]) for kind, tenant, job in self._of_jobs]
+            for kind, tenant, runs in told:
                 self._position += 1
                 self.outbox.append(
                     EventBatch(position=self.position, at=self.now, kind=kind, runs=tuple(runs), tenant=tenant)
@@ -120,8 +174,18 @@ class Tables:
         """The newest event's."""
         return place(self._position)
 
+    def note_job(self, kind: str, tenant: str, job: JobId) -> None:
+        """Something happened to a job: it stands where runs do, and the kind says so."""
+        self._of_jobs.append((kind, tenant, job))
+
     def note(self, kind: str, run: RunRow) -> None:
         self._happened.setdefault((kind, run.tenant), []).append(run.id)
+        if kind == "run.queued":
+            self._got_work[run.queue] = None
+
+    def tell(self, kind: str, tenant: str, subject: str) -> None:
+        """Of something that is no run."""
+        self._happened.setdefault((kind, tenant), []).append(RunId(subject))
 
     def begin_outbox(self) -> None:
         """From here on everything is written; whoever stands before may have missed something."""
@@ -149,27 +213,63 @@ class Tables:
     def enter(self, run: RunRow) -> None:
         """A new run: it is due and queued or blocked, or its time is ahead and it is scheduled."""
         self.runs[run.id] = run
-        self._watch_limits(run)
         if run.job_id is not None:
             self.active[run.job_id][run.id] = None
         if run.target is not None:
             self.targeted[run.target][run.id] = None
         self.note("run.submitted", run)
-        if run.due <= self.now:
-            self._admit(run)
+        self._kept_place[run.id] = None
+        if run.rule is not None:
+            self._block(run)
+            run.waits_for_parents = True
+            self.families.waiting[run.id] = None
+            self.decide(run.id)
         else:
-            self._schedule(run, run.due)
+            self._watch_limits(run)
+            self._come(run)
 
-    def stage(self, run: RunRow) -> bool:
-        """A scheduled run has come due; whether it is queued now."""
+    def decide(self, child: RunId) -> None:
+        """Parents of a run have ended: it goes, or is skipped, or waits on."""
+        run = self.runs.get(child)
+        if run is None or not run.waits_for_parents:
+            return
+        what, why = self.families.verdict(run)
+        if what == "skip":
+            self.end(run, RunState.SKIPPED, why)
+        elif what == "go":
+            self._leave(run)
+            run.due = max(run.due, self.now)
+            run.set_limits()
+            self._watch_limits(run)
+            self._come(run)
+
+    def tell_children(self, limit: int) -> int:
+        """Decide children of what has ended; how many were looked at."""
+        told = self.families.tell(limit)
+        for child in told:
+            self.decide(child)
+        return len(told)
+
+    def pass_on(self) -> list[RunRow]:
+        """Queue those whom there is room for at the gates where somebody has come or gone."""
+        passed = self.limiters.pass_on(self.now)
+        for run in passed:
+            place = self._kept_place.get(run.id)
+            self._queue(run, self.rank_now(run) if place is None else place[0])
+            if place is not None:
+                run.queued_at = place[1]
+            if run.id not in self._kept_place:
+                self.note("run.queued", run)
+        return passed
+
+    def stage(self, run: RunRow) -> None:
+        """A scheduled run has come due."""
         self._leave(run)
-        queued = self._admit(run)
-        if queued:
-            self.note("run.queued", run)
-        return queued
+        self._admit(run)
 
     def start(self, run: RunRow, session: SessionId, claim: int, fence: int) -> None:
         self._leave(run)
+        self.limiters.started(run, self.now)
         run.state = RunState.RUNNING
         run.attempt += 1
         run.fence = fence
@@ -184,16 +284,19 @@ class Tables:
         self.running[run.tenant] += 1
         self.note("run.started", run)
 
-    def start_later(self, run: RunRow, due: Instant, kind: str) -> None:
-        """An attempt has ended and another follows when its pause is over. It keeps its gate."""
+    def start_later(self, run: RunRow, due: Instant, kind: str, ending: Ending) -> None:
+        """An attempt has ended and another follows when its pause is over. It keeps its ordering key."""
+        self._leave_limits(run, ending)
         self._leave(run)
         self._schedule(run, due)
         self.note(kind, run)
 
-    def start_again(self, run: RunRow, rank: int, kind: str) -> None:
-        """An attempt has ended and another may start at once. It keeps its gate."""
+    def start_again(self, run: RunRow, rank: int, kind: str, ending: Ending) -> None:
+        """An attempt has ended and another may start at once, if its limits let it. It keeps its ordering key."""
+        self._leave_limits(run, ending)
         self._leave(run)
-        self._queue(run, rank)
+        self._kept_place[run.id] = rank, self.now
+        self._pass(run, rank)
         self.note(kind, run)
 
     def end(
@@ -206,9 +309,11 @@ class Tables:
         result: bytes | None = None,
         error: str | None = None,
         fingerprint: str = "",
+        ending: Ending = "other",
     ) -> None:
         """Into history; whoever waited for this goes."""
         self._count_end(run, state)
+        self._leave_limits(run, ending)
         self._leave(run)
         run.state = state
         run.reason = reason
@@ -234,6 +339,17 @@ class Tables:
             if gate is not None and gate.holder == run.id:
                 gate.holder = None
                 self.promote(run.gate)
+        self.families.has_ended(run)
+        if run.unique is not None and run.unique.period is None:
+            self._free_unique_key(run)
+
+    def lower(self, run: RunRow) -> None:
+        """A queued run gets the lowest priority, and keeps its age."""
+        queued_at, rank = run.queued_at, run.rank + (IDLE - run.priority) * HEAD_START
+        self._leave(run)
+        run.priority = IDLE
+        self._queue(run, rank)
+        run.queued_at = queued_at
 
     def ask_to_stop(self, runs: Collection[RunRow]) -> None:
         """What runs is asked to, whatever has not started is cancelled at once."""
@@ -259,8 +375,8 @@ class Tables:
         run = self.runs[RunId(gate.line.entries[0][1])]
         self._leave(run)
         gate.holder = run.id
-        self._queue(run, self.rank_now(run))
-        self.note("run.queued", run)
+        if self._pass(run, self.rank_now(run)):
+            self.note("run.queued", run)
         return True
 
     def edit(self, run: RunRow, new: NewRun) -> None:
@@ -272,14 +388,19 @@ class Tables:
         held = None if old_gate is None else self.gates.get(old_gate)
         if held is not None and held.holder != run.id:
             held = None
-        self._leave(run)
-        self._watch_limits(run, watch=False)
+        self._leave_limits(run, "other")
+        if not run.waits_for_parents:
+            self._leave(run)
+            self._watch_limits(run, watch=False)
         run.task, run.payload, run.policy, run.about = new.task, new.payload, new.policy, new.about
         run.queue, run.priority = new.queue, new.priority
         run.due = new.at if new.at is not None else self.now + new.delay
-        run.start_by = None if new.start_within is None else run.due + new.start_within
-        run.deadline = None if new.deadline is None else run.due + new.deadline
+        run.start_within, run.end_within = new.start_within, new.deadline
         run.gate = gate_of_run(run.tenant, run.policy)
+        run.gates = run.policy.gates(run.tenant, run.task)
+        if run.waits_for_parents:
+            return
+        run.set_limits()
         self._watch_limits(run)
         is_due = run.due <= self.now
         first = held is not None and not any(entry < (run.due, run.id) for entry in held.line.entries[:1])
@@ -288,15 +409,12 @@ class Tables:
         if not is_due:
             self._schedule(run, run.due)
             run.queued_at = None
-        elif not self._admit(run):
-            run.queued_at = None
-        elif was is RunState.QUEUED:
-            assert queued_at is not None
-            self._leave(run)
-            self._queue(run, rank_of(queued_at, run.priority))
-            run.queued_at = queued_at
         else:
-            self.note("run.queued", run)
+            if was is RunState.QUEUED:
+                assert queued_at is not None
+                self._kept_place[run.id] = rank_of(queued_at, run.priority), queued_at
+            run.queued_at = None
+            self._admit(run)
         if held is not None and held.holder is None:
             assert old_gate is not None
             self.promote(old_gate)
@@ -305,18 +423,50 @@ class Tables:
         """The rank of what becomes eligible in this transaction."""
         return rank_of(self.now, run.priority, late=run.late or run.attempt > 0)
 
-    def _admit(self, run: RunRow) -> bool:
-        """It is due: queue it, or let it wait for its gate. Whether it is queued."""
+    def _come(self, run: RunRow) -> None:
+        """It waits for nothing but its time, its ordering key and its limits."""
+        if run.due <= self.now:
+            self._admit(run)
+        else:
+            self._schedule(run, run.due)
+
+    def _admit(self, run: RunRow) -> None:
+        """It is due: queue it, or let it wait for its ordering key or its limits."""
         if run.gate is not None:
             gate = self.gates.setdefault(run.gate, Gate())
             if gate.holder is None and not gate.line.entries:
                 gate.holder = run.id
             elif gate.holder != run.id:
-                run.state = RunState.BLOCKED
+                self._block(run)
                 gate.line.add(run.due, run.id)
-                return False
-        self._queue(run, self.rank_now(run))
+                return
+        place = self._kept_place.get(run.id)
+        if self._pass(run, self.rank_now(run) if place is None else place[0]):
+            if place is not None:
+                run.queued_at = place[1]
+            if run.id not in self._kept_place:
+                self.note("run.queued", run)
+
+    def _pass(self, run: RunRow, rank: int) -> bool:
+        """Queue it, or let it stand at its limits until the lines are looked at. Whether it is queued."""
+        if run.gates:
+            self._block(run)
+            self.limiters.join(run)
+            return False
+        self._queue(run, rank)
         return True
+
+    def _leave_limits(self, run: RunRow, ending: Ending) -> None:
+        """It gives back what it took. If that opens a breaker, what is queued of its task waits again."""
+        if not run.inside:
+            return
+        for row in self.limiters.leave(run, self.now, ending):
+            self.limiters.leave(row, self.now, "other")
+            self._leave(row)
+            self._pass(row, row.rank)
+
+    def _block(self, run: RunRow) -> None:
+        run.state = RunState.BLOCKED
 
     def _schedule(self, run: RunRow, due: Instant) -> None:
         run.state = RunState.SCHEDULED
@@ -328,12 +478,19 @@ class Tables:
         run.rank = rank
         run.queued_at = self.now
         self.ready[run.queue][run.lane].add(rank, run.id)
+        if run.policy.weight > 1:
+            self.weighted.add(run.queue)
 
     def _leave(self, run: RunRow) -> None:
         """Out of the index of its state."""
         match run.state:
             case RunState.SCHEDULED:
                 self.scheduled[run.shard].remove(run.due, run.id)
+            case RunState.BLOCKED if run.waits is not None:
+                self.limiters.leave_line(run)
+            case RunState.BLOCKED if run.waits_for_parents:
+                run.waits_for_parents = False
+                del self.families.waiting[run.id]
             case RunState.BLOCKED:
                 assert run.gate is not None
                 self.gates[run.gate].line.remove(run.due, run.id)
@@ -366,17 +523,24 @@ class Tables:
         del self.job_names[job.tenant, job.spec.name]
         self.versions.pop(job.id, None)
         self.ledgers.pop(job.id, None)
+        slo = self.slos.pop(job.id, None)
+        if slo is not None:
+            self.slo_checks.remove(slo.next_check, job.id)
 
     def forget_run(self, run: RunId) -> None:
-        del self.runs[run]
+        row = self.runs.pop(run)
+        self._free_unique_key(row)
+        self.families.forget(run)
         self.attempts.pop(run, None)
         self.logs.pop(run, None)
 
     # What a claim must respect
 
-    def is_paused(self, run: RunRow) -> bool:
+    def is_paused(self, run: RunRow, now: Instant) -> bool:
         return bool(self.pauses) and any(
-            (tenant, queue) in self.pauses for tenant in (run.tenant, None) for queue in (run.queue, None)
+            (pause := self.pauses.get((tenant, queue))) is not None and not pause.is_over(now)
+            for tenant in (run.tenant, None)
+            for queue in (run.queue, None)
         )
 
     def room(self, tenant: str) -> int:
@@ -385,12 +549,47 @@ class Tables:
         quota = None if known is None else known.quotas.running
         return sys.maxsize if quota is None else quota - self.running[tenant]
 
+    def policy_of(self, queue: str) -> QueuePolicy:
+        return self.queue_policies.get(queue, NO_POLICY)
+
+    def running_in(self, queue: str) -> int:
+        return sum(self.runs[run].queue == queue for held in self.held.values() for run in held)
+
+    def due_of_retry(self, run: RunRow, due: Instant) -> Instant:
+        """When it may be tried again, if it wants to be then: its queue may have a budget."""
+        budget = self.policy_of(run.queue).retries
+        if budget is None or run.attempt == 0:
+            return due
+        counts = self.queue_retries[run.queue]
+        for period in [period for period in counts if period < self.now // budget.per - 1]:
+            del counts[period]
+        return place_retry(budget, counts, due)
+
     # What people are told
 
     def used_key(self, tenant: str, key: str) -> UsedKey | None:
         """What an idempotency key was used for, as long as that counts."""
         used = self.used_keys.get((tenant, key))
         return used if used is not None and self.now < used.at + KEYS_KEPT else None
+
+    def unique_run(self, tenant: str, key: str, fresh: Mapping[RunId, RunRow]) -> RunRow | None:
+        """The run that has a unique key, there or just being made, as long as that counts."""
+        taken = self.unique_keys.get((tenant, key))
+        row = None if taken is None else fresh.get(taken.run) or self.runs.get(taken.run)
+        if taken is None or row is None:
+            return None
+        counts = not row.state.ended if taken.until is None else self.now < taken.until
+        return row if counts else None
+
+    def take_unique_key(self, tenant: str, unique: Unique, run: RunId) -> None:
+        until = None if unique.period is None else self.now + unique.period
+        self.unique_keys[tenant, unique.key] = UniqueKey(run, until)
+
+    def _free_unique_key(self, run: RunRow) -> None:
+        if run.unique is not None:
+            taken = self.unique_keys.get((run.tenant, run.unique.key))
+            if taken is not None and taken.run == run.id:
+                del self.unique_keys[run.tenant, run.unique.key]
 
     def audit(self, action: str, author: Author | None, changes: Iterable[Change]) -> None:
         """One row a tenant; none for nobody, or for nothing."""
@@ -421,6 +620,14 @@ class Tables:
         """The figures of this minute that a run counts in."""
         return self.figures[self.now // MINUTE * MINUTE, run.queue, run.tenant]
 
+    def count_cost(self, run: RunRow, settlement: Settlement) -> None:
+        """What an attempt that ends now has used, into the sums of the day."""
+        assert run.started_at is not None
+        charged = settlement.outcome is not Outcome.RELEASED
+        cost = cost_of(self.now - run.started_at, settlement.spent, charged=charged)
+        for unit, amount in cost.items():
+            self.usage[day_of(self.now), run.tenant, run.task, run.job_id or "", unit] += amount
+
     def _count_end(self, run: RunRow, state: RunState) -> None:
         figures = self.figures_of(run)
         figures[state.value] += 1
@@ -433,15 +640,20 @@ class Tables:
 
     # Schedules
 
-    def move_schedule(self, job: JobRow, next_fire: Instant | None) -> None:
+    def move_schedule(self, job: JobRow, next_fire: Instant | None, next_tick: Instant | None = None) -> None:
         """Every change of a schedule's row grows its rev: whoever planned with the old one must look again."""
         if job.next_fire is not None:
             self.due_jobs[job.shard].remove(job.next_fire, job.id)
         job.next_fire = next_fire
+        job.next_tick = next_tick
         if next_fire is not None:
             self.due_jobs[job.shard].add(next_fire, job.id)
         job.awaits = None
         job.rev += 1
+
+    def calendar_rev(self, tenant: str) -> int:
+        """How often the calendars of a tenant were changed."""
+        return sum(versions[-1].version for (owner, _), versions in self.calendars.items() if owner == tenant)
 
     def add_version(self, job: JobRow, made_by: str, why: str) -> None:
         """What the job says now is its next version."""
@@ -505,7 +717,12 @@ class Tables:
 
     def next_change(self) -> Instant | None:
         """The earliest moment at which time alone makes somebody's look worth while."""
-        moments = [index.entries[0][0] for index in (*self.scheduled, *self.due_jobs) if index.entries]
+        moments = [index.entries[0][0] for index in (*self.scheduled, *self.due_jobs, self.slo_checks) if index.entries]
+        room = self.limiters.next_room(self.now)
+        if room is not None:
+            moments.append(room)
+        if self.families.ended:
+            moments.append(self.now)
         limited = ((limit, self.runs[RunId(row)]) for limit, row in self.start_bys.entries)
         moments += islice((limit + 1 for limit, run in limited if run.attempt == 0), 1)
         limited = ((limit, self.runs[RunId(row)]) for limit, row in self.deadlines.entries)
@@ -531,7 +748,7 @@ def place(number: int) -> str:
 
 def blocked_first(runs: Iterable[RunRow]) -> list[RunRow]:
     """The order in which to end many: otherwise the end of one would queue the next, only to end it too."""
-    return sorted(runs, key=lambda run: run.state is not RunState.BLOCKED)
+    return sorted(runs, key=lambda run: (run.state is not RunState.BLOCKED, not run.in_line))
 
 
 def gate_of_run(tenant: str, policy: RunPolicy) -> int | None:

@@ -1,6 +1,6 @@
 """What workers ask for: a session, runs to start, and an end to what they started."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import merge
 from typing import assert_never
 
@@ -8,8 +8,13 @@ from mainspring.adapters.store.memory.rows import RunRow, SessionRow
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import Instant, Micros
+from mainspring.domain.limits import Ending
+from mainspring.domain.queues import Candidate, Choice, Turns, Wanted, choose, made
 from mainspring.domain.run import AttemptView, HeldRun, Outcome, RunState, Settlement, Verdict
 from mainspring.ports.store import Beat, NewSession, Want
+
+#: So many children of what was settled are decided at once; the rest is left for ``resolve``.
+FEW_CHILDREN = 100
 
 
 class MemoryWorkforce:
@@ -29,6 +34,7 @@ class MemoryWorkforce:
                 queues=session.queues,
                 tasks=session.tasks,
                 labels=session.labels,
+                priorities=session.priorities,
                 lease=session.ttl,
                 owner=session.owner,
                 serves=session.serves,
@@ -73,30 +79,69 @@ class MemoryWorkforce:
                     for run in found:
                         tables.start(run, session, number, fence)
                     chosen += found
-            return [run.held() for run in chosen]
+            held = [run.held() for run in chosen]
+            for one in held if tables.queue_policies else ():
+                one.limited = tables.policy_of(one.queue).concurrency is not None
+            return held
 
     def _best(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
         tables = self._tables
+        if want.queue in tables.weighted or tables.policy_of(want.queue).looks_closely:
+            return self._best_by_policy(claimant, want, now)
         best: list[RunRow] = []
         room: dict[str, int] = {}
-        lines = (index.entries for lane, index in tables.ready[want.queue].items() if claimant.may_take(lane))
-        for _, row in merge(*lines):
+        for run in self._candidates(claimant, want, now):
             if len(best) >= want.limit:
                 break
-            run = tables.runs[RunId(row)]
-            if want.tenant not in (None, run.tenant):
-                continue
-            if run.start_missed(now) or run.deadline_missed(now) or tables.is_paused(run):
-                continue
             left = room.setdefault(run.tenant, tables.room(run.tenant))
             if left > 0:
                 room[run.tenant] = left - 1
                 best.append(run)
         return best
 
+    def _candidates(self, claimant: SessionRow, want: Want, now: Instant) -> Iterator[RunRow]:
+        """What it could be given, best first."""
+        tables = self._tables
+        lines = (index.entries for lane, index in tables.ready[want.queue].items() if claimant.may_take(lane))
+        for _, row in merge(*lines):
+            run = tables.runs[RunId(row)]
+            if want.tenant not in (None, run.tenant) or want.priority not in (None, run.priority):
+                continue
+            if not (run.start_missed(now) or run.deadline_missed(now) or tables.is_paused(run, now)):
+                yield run
+
+    def _best_by_policy(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
+        tables, queue = self._tables, want.queue
+        policy = tables.policy_of(queue)
+        most = want.limit if policy.concurrency is None else policy.concurrency - tables.running_in(queue)
+        groups: dict[str, list[Candidate]] = {}
+        own: list[Candidate] = []
+        for run in self._candidates(claimant, want, now):
+            candidate = Candidate(run.id, run.tenant, run.rank, run.policy.weight)
+            if policy.fair and run.target is not None:
+                own.append(candidate)
+            else:
+                groups.setdefault(run.tenant if policy.fair else "", []).append(candidate)
+        room = {tenant: tables.room(tenant) for tenant in tables.tenants}
+        limit = want.limit
+        chosen: list[Candidate] = []
+        if own:
+            # For this worker alone: they wait for nobody's turn.
+            chosen = _chosen(choose(limit, want.slots, most, None, room), {"": own})
+            limit -= sum(min(candidate.weight, want.slots or limit) for candidate in chosen)
+        turns = None
+        if policy.fair:
+            turns = Turns(tables.queue_clocks[queue], tables.queue_turns[queue], policy.shares, groups)
+        chosen += _chosen(choose(limit, want.slots, most - len(chosen), turns, room), groups)
+        if turns is not None:
+            tables.queue_clocks[queue], tables.queue_turns[queue] = turns.clock, turns.kept()
+        return [tables.runs[candidate.id] for candidate in chosen]
+
     async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         with self._tables.transaction() as now:
-            return [self._settle(settlement, now) for settlement in settlements]
+            verdicts = [self._settle(settlement, now) for settlement in settlements]
+            self._tables.tell_children(FEW_CHILDREN)
+            return verdicts
 
     def _settle(self, settlement: Settlement, now: Instant) -> Verdict:
         tables = self._tables
@@ -109,13 +154,17 @@ class MemoryWorkforce:
             tables.attempts[run.id].append(_attempt(run, settlement, now))
         if settlement.outcome in (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST):
             tables.figures_of(run)["retried"] += 1
+        tables.count_cost(run, settlement)
         if settlement.outcome is Outcome.RELEASED:
             run.attempt -= 1
         elif settlement.outcome is Outcome.LOST:
             run.lost += 1
         match settlement.state:
             case RunState.SCHEDULED:
-                self._go_on(run, settlement.state, now + settlement.delay, settlement.outcome)
+                due = now + settlement.delay
+                if run.cancel_at is None:
+                    due = tables.due_of_retry(run, due)
+                self._go_on(run, settlement.state, due, settlement.outcome)
             case RunState.QUEUED:
                 released = settlement.outcome is Outcome.RELEASED
                 self._go_on(run, settlement.state, run.rank if released else tables.rank_now(run), settlement.outcome)
@@ -128,6 +177,7 @@ class MemoryWorkforce:
                     result=settlement.result,
                     error=settlement.error,
                     fingerprint=settlement.fingerprint,
+                    ending=_ending_of(settlement.outcome),
                 )
             case _:
                 raise AssertionError(f"an attempt cannot end in {settlement.state}")
@@ -145,17 +195,33 @@ class MemoryWorkforce:
     def _go_on(self, run: RunRow, state: RunState, place: int, outcome: Outcome) -> None:
         """Another attempt follows, at a due time or a rank; but what was asked to stop has now stopped."""
         if run.cancel_at is not None:
-            self._tables.end(run, RunState.CANCELLED, "cancelled")
+            self._tables.end(run, RunState.CANCELLED, "cancelled", ending=_ending_of(outcome))
         elif state is RunState.SCHEDULED:
-            self._tables.start_later(run, place, _event_of(outcome))
+            self._tables.start_later(run, place, _event_of(outcome), _ending_of(outcome))
         else:
-            self._tables.start_again(run, place, _event_of(outcome))
+            self._tables.start_again(run, place, _event_of(outcome), _ending_of(outcome))
 
     async def close_session(self, session: SessionId) -> None:
         with self._tables.transaction():
             row = self._tables.sessions.get(session)
             if row is not None:
                 row.dead = True
+
+
+def _chosen(choice: Choice, groups: Mapping[str, list[Candidate]]) -> list[Candidate]:
+    """A choice among what is there."""
+
+    def find(wanted: Wanted) -> dict[str, list[Candidate]]:
+        return {
+            group: [
+                candidate
+                for candidate in groups.get(group, ())
+                if candidate.id not in wanted.seen and candidate.tenant not in wanted.full
+            ][:count]
+            for group, count in wanted.most.items()
+        }
+
+    return made(choice, find)
 
 
 def _attempt(run: RunRow, settlement: Settlement, now: Instant) -> AttemptView:
@@ -170,6 +236,19 @@ def _attempt(run: RunRow, settlement: Settlement, now: Instant) -> AttemptView:
         started_at=run.started_at,
         ended_at=now,
     )
+
+
+def _ending_of(outcome: Outcome) -> Ending:
+    """What an attempt's end says of its task."""
+    match outcome:
+        case Outcome.SUCCESS:
+            return "succeeded"
+        case Outcome.ERROR | Outcome.TIMEOUT:
+            return "failed"
+        case Outcome.LOST | Outcome.CANCELLED | Outcome.RELEASED:
+            return "other"
+        case _:
+            assert_never(outcome)
 
 
 def _event_of(outcome: Outcome) -> str:

@@ -1,26 +1,33 @@
 """What people look at: lists, figures, logs, and what attempts tell while they run."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import asyncpg
 import msgspec
 
+from mainspring.adapters.store.filters import is_wanted_job, is_wanted_run
 from mainspring.adapters.store.log_bounds import LogRoom
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.reading import Reading
 from mainspring.adapters.store.postgres.rows import (
+    AT_LIMIT,
+    BY_PARENTS,
     STATE_CODES,
+    STATES,
     decode_spec,
     held_runs,
     job_of,
     readable_jobs,
 )
 from mainspring.adapters.store.postgres.workforce import KINDS
+from mainspring.domain.dead_letters import TREND
 from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import MILLISECOND, Instant
+from mainspring.domain.instant import HOUR, MILLISECOND, Instant
 from mainspring.domain.job import Job, version_body_id
+from mainspring.domain.limits import GateState
 from mainspring.domain.run import ENDED, HeldRun, RunState, RunView
 from mainspring.ports.catalog import (
     LOG_CUT,
@@ -139,7 +146,7 @@ class Catalog(Reading):
             # Its labels lie in two places while the body of a run is moved.
             for run in dict.fromkeys(RunId(row["id"]) for row in rows):
                 view = views.get(run)
-                yield run, view if view is not None and _is_wanted(view, wanted) else None
+                yield run, view if view is not None and is_wanted_run(view, view.state, wanted) else None
             if len(rows) < size:
                 return
             below = rows[-1]["id"]
@@ -213,6 +220,12 @@ class Catalog(Reading):
         rows = await self._db.fetch("ahead_of", run)
         return rows[0]["ahead"] if rows else None
 
+    async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
+        inside = [RunId(row["id"]) for row in await self._db.fetch("inside_of_gate", number, limit)]
+        for row in await self._db.fetch("gate_state", number):
+            return GateState(used=row["used"], times=tuple(row["times"]), open_until=row["open_until"]), inside
+        return GateState(), inside
+
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
         tenant = await self._scope_number(wanted.tenant)
         if tenant == 0:
@@ -234,7 +247,7 @@ class Catalog(Reading):
                 below = row["id"]
                 looked_at += 1
                 job = jobs.get(JobId(below))
-                if job is not None and _is_wanted_job(job, wanted):
+                if job is not None and is_wanted_job(job, wanted):
                     items.append(job)
             if len(rows) < _CHUNK:
                 return Page(items)
@@ -277,10 +290,10 @@ class Catalog(Reading):
         return [held.get(run) for run in runs]
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
-        return [_session(row) for row in await self._db.fetch("sessions", KINDS[kind])]
+        return [session_view(row) for row in await self._db.fetch("sessions", KINDS[kind])]
 
     async def session(self, session: SessionId) -> SessionView | None:
-        return next((_session(row) for row in await self._db.fetch("session", session)), None)
+        return next((session_view(row) for row in await self._db.fetch("session", session)), None)
 
     async def pauses(self) -> list[Pause]:
         rows = await self._db.fetch("pauses", await self._scope_number())
@@ -292,6 +305,7 @@ class Catalog(Reading):
                 since=row["since"],
                 author=row["author"],
                 why=row["why"],
+                until=row["until"],
             )
             for row in rows
         ]
@@ -344,7 +358,8 @@ class Catalog(Reading):
             condition("d.run_id = ANY ({}::uuid[])", found)
         rows = await self._fetch(
             "SELECT d.fingerprint, d.task, count(*) AS count, min(d.at) AS first_at, max(d.at) AS last_at, "
-            "(array_agg(d.run_id ORDER BY d.at DESC, d.run_id DESC))[1] AS sample "
+            "(array_agg(d.run_id ORDER BY d.at DESC, d.run_id DESC))[1] AS sample, "
+            f"ARRAY[{_trend(self._db.schema)}]::bigint[] AS trend "
             f"FROM {self._db.schema}.dead_letter d WHERE {' AND '.join(conditions)} "
             "GROUP BY d.fingerprint, d.task ORDER BY count(*) DESC, max(d.at) DESC LIMIT $3",
             arguments,
@@ -364,6 +379,7 @@ class Catalog(Reading):
                     last_at=row["last_at"],
                     sample=RunId(row["sample"]),
                     error="" if sample is None else sample.error or "",
+                    trend=tuple(row["trend"]),
                 )
             )
         return groups
@@ -431,7 +447,7 @@ class Catalog(Reading):
         return {(RunId(row["id"]), row["fence"]): _UnderWay(row["attempt"], row["tenant"]) for row in rows}
 
 
-def _session(row: asyncpg.Record) -> SessionView:
+def session_view(row: asyncpg.Record) -> SessionView:
     return SessionView(
         id=SessionId(row["id"]),
         kind="worker" if row["kind"] == KINDS["worker"] else "scheduler",
@@ -446,6 +462,7 @@ def _session(row: asyncpg.Record) -> SessionView:
         queues=tuple(row["queues"]),
         tasks=tuple(row["tasks"]),
         labels=tuple(row["labels"]),
+        priorities=tuple(row["priorities"]),
         running=row["running"],
         draining=row["draining"],
         shards=row["shards"],
@@ -471,6 +488,9 @@ def _is_in(state: RunState) -> str:
             return "state = 4 AND cancel_at IS NOT NULL"
         case RunState.RUNNING:
             return "state = 4 AND cancel_at IS NULL"
+        case RunState.BLOCKED:
+            # In the line of a key, in front of a limit, or by its parents.
+            return f"state IN ({STATE_CODES[state]}, {AT_LIMIT}, {BY_PARENTS})"
         case _:
             return f"state = {STATE_CODES[state]}"
 
@@ -478,40 +498,15 @@ def _is_in(state: RunState) -> str:
 def _may_be(row: asyncpg.Record, wanted: RunFilter, queue: int | None) -> bool:
     """Whether a row may be of a run that is wanted, as far as the row knows."""
     if wanted.states and row["state"] is not None:
-        asked = {STATE_CODES[RunState.RUNNING if state is RunState.CANCELLING else state] for state in wanted.states}
-        if row["state"] not in asked:
+        asked = {RunState.RUNNING if state is RunState.CANCELLING else state for state in wanted.states}
+        if STATES[row["state"]] not in asked:
             return False
     if queue is not None and row["queue"] not in (None, queue):
         return False
     return not (wanted.one_off and row["job_id"] is not None)
 
 
-def _is_wanted(run: RunView, wanted: RunFilter) -> bool:
-    name, tags = ("", ()) if run.about is None else (run.about.name, run.about.tags)
-    return (
-        wanted.tenant in (None, run.tenant)
-        and (not wanted.states or run.state in wanted.states)
-        and wanted.task in ("", run.task)
-        and wanted.queue in ("", run.queue)
-        and (not wanted.tag or wanted.tag in tags)
-        and wanted.job in (None, run.job_id)
-        and not (wanted.one_off and run.job_id is not None)
-        and wanted.fingerprint in ("", run.fingerprint)
-        and _says(wanted.text, name, run.task, run.id)
-    )
-
-
-def _is_wanted_job(job: Job, wanted: JobFilter) -> bool:
-    spec = job.spec
-    return (
-        (not wanted.states or job.state in wanted.states)
-        and wanted.task in ("", spec.task)
-        and wanted.queue in ("", spec.queue)
-        and (not wanted.tag or wanted.tag in spec.tags)
-        and wanted.source in ("", spec.source)
-        and _says(wanted.text, spec.name, spec.task, job.id)
-    )
-
-
-def _says(text: str, *places: str) -> bool:
-    return any(text.lower() in place.lower() for place in places)
+def _trend(schema: str) -> str:
+    """Of dead letters ``d``: how many there are of each of the last hours."""
+    edges = [f"{schema}.now_us() - {hours * HOUR}::bigint" for hours in range(TREND, -1, -1)]
+    return ", ".join(f"count(*) FILTER (WHERE d.at > {since} AND d.at <= {until})" for since, until in pairwise(edges))

@@ -12,7 +12,7 @@ from mainspring.ports.coordination import Membership
 
 class Coordination(Part):
     async def join(self, name: str, ttl: Micros) -> SessionId:
-        rows = await self._db.fetch("open_session", 2, name, "", "", ttl, (), (), "", "", ())
+        rows = await self._db.fetch("open_session", 2, name, "", "", ttl, (), (), "", "", (), ())
         return SessionId(rows[0]["id"])
 
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:

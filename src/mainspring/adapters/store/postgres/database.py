@@ -18,13 +18,19 @@ Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 Answer = TypeVar("Answer")
 
 PACKAGE = "mainspring.adapters.store.postgres"
-_FILES = ("submit", "claim", "settle", "stage", "fire", "reap", "read", "coordinate", "api")
+_FILES = (
+    *("submit", "claim", "settle", "limit", "family", "stage", "fire", "reap", "read", "coordinate", "api"),
+    *("explain", "usage", "dead_letters", "calendars", "slos", "queues"),
+)
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TRIES = 6
 #: How many seconds to wait for a free connection …
 _PATIENCE = 10
 #: … and for the server to confirm that it has dropped a cancelled call, before the connection is given up.
 _CONFIRMATION = 1
+
+#: How many seconds to wait for what processes that start together do one after the other.
+_TURN = 60
 
 #: Set on every connection.
 SESSION = {
@@ -257,6 +263,14 @@ class Database(Statements):
         if not task.cancelled():
             # A connection that could not be put right was closed by the pool: nothing is left to be done.
             task.exception()
+
+
+async def wait_for_turn(connection: Connection, name: str) -> None:
+    """What processes that start together do one after the other: the first may take long, and the others wait for it
+    longer than for any other lock. In a transaction that holds nothing yet."""
+    await connection.execute(f"SET LOCAL lock_timeout = '{_TURN}s'; SET LOCAL statement_timeout = '{_TURN}s'")
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", name, timeout=_TURN + 5)
+    await connection.execute("SET LOCAL lock_timeout TO DEFAULT; SET LOCAL statement_timeout TO DEFAULT")
 
 
 def rows_of(status: str) -> int:

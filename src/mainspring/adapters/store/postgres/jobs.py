@@ -6,7 +6,8 @@ from itertools import islice
 import asyncpg
 import msgspec
 
-from mainspring.adapters.store.changes import what_differs, words_of_job
+from mainspring.adapters.store.changes import job_moved, what_differs, words_of_job
+from mainspring.adapters.store.postgres.calendars import Calendars
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.keys import JOB, KeyUsed, KeyWanted, key_wanted
 from mainspring.adapters.store.postgres.names import Kind
@@ -19,13 +20,13 @@ from mainspring.adapters.store.postgres.rows import (
     encode_spec,
 )
 from mainspring.adapters.store.postgres.staging import Staging
-from mainspring.adapters.store.postgres.submissions import moved_state
 from mainspring.domain.errors import Invalid, NotFound
 from mainspring.domain.ids import JobId, shard_of
 from mainspring.domain.instant import DAY, Instant, Micros
 from mainspring.domain.job import Job, JobSpec, JobState, NewJob, version_body_id
 from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.schedule import next_after
+from mainspring.domain.slo import begin as begin_slo
 from mainspring.ports.access import Author
 from mainspring.ports.store import Put, PutOutcome
 
@@ -44,9 +45,10 @@ class _Placed(msgspec.Struct, frozen=True):
     change: Change | None = None
 
 
-class Jobs(Staging, Reading):
+class Jobs(Staging, Reading, Calendars):
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
         self._shards_of([job.id for job in jobs])
+        await self._mark_weighted(job.spec.queue for job in jobs if job.spec.policy.weight > 1)
         await self._names.number_all(
             pair
             for job in jobs
@@ -138,6 +140,7 @@ class Jobs(Staging, Reading):
     async def _put(self, connection: Connection, jobs: list[NewJob]) -> list[_Placed]:
         """Jobs of different names, in a few statements, however many they are."""
         sql, number = self._db.sql, self._names.number
+        calendar_revs = await self._mind_calendars(connection, jobs)
         tenants = [number(Kind.TENANT, job.tenant) for job in jobs]
         names = [job.spec.name for job in jobs]
         by_name = {
@@ -151,8 +154,10 @@ class Jobs(Staging, Reading):
         known = {row["job_id"]: row for row in await connection.fetch(sql["job_versions"], ids, versions, bodies)}
         changed: list[tuple[object, ...]] = []
         new_versions: list[tuple[object, ...]] = []
-        moved: list[tuple[JobId, int, Instant | None, Micros | None, int]] = []
+        moved: list[tuple[JobId, int, Instant | None, Micros | None, int, Instant | None, int]] = []
         touched: list[JobId] = []
+        watched: list[tuple[JobId, int, bytes]] = []
+        unwatched: list[JobId] = []
         placed: dict[JobId, _Placed] = {}
         for job, job_id, row in zip(jobs, ids, rows, strict=True):
             state, version, before = JOB_STATES[row["state"]], row["version"], known[job_id]
@@ -170,17 +175,24 @@ class Jobs(Staging, Reading):
             elif state not in OVER:
                 continue
             was = state
-            if spec is not None and spec.schedule == job.spec.schedule and state not in OVER:
+            if spec is not None and spec.timing == job.spec.timing and state not in OVER:
                 touched.append(job_id)
             else:
                 following = next_after(job.spec.schedule, row["now"], job_id)
                 delay, tenant = job.spec.fixed_delay, number(Kind.TENANT, job.tenant)
-                moved.append((job_id, shard_of(job_id), following, delay, tenant))
+                ahead = following is not None and job.spec.looks_ahead
+                fire, tick = (row["now"], following) if ahead else (following, None)
+                moved.append((job_id, shard_of(job_id), fire, delay, tenant, tick, calendar_revs[job.tenant]))
                 if following is None:
                     state = JobState.FINISHED
                 elif state in OVER:
                     state = JobState.SCHEDULED
             changed.append((job_id, version, JOB_STATE_CODES[state]))
+            if job.spec.slo is not None and (spec is None or spec.slo != job.spec.slo or was in OVER):
+                beginning = msgspec.json.encode(begin_slo(row["now"]))
+                watched.append((job_id, number(Kind.TENANT, job.tenant), beginning))
+            elif job.spec.slo is None and spec is not None and spec.slo is not None:
+                unwatched.append(job_id)
             if row["version"] == 0:
                 placed[job_id] = _Placed(job_id, PutOutcome.CREATED, Change(job.tenant, job_id))
             else:
@@ -200,6 +212,10 @@ class Jobs(Staging, Reading):
             await connection.execute(sql["put_schedules"], *zip(*moved, strict=True))
         if touched:
             await connection.execute(sql["touch_schedule"], sorted(touched), True)
+        if watched:
+            await connection.execute(sql["watch_slos"], *zip(*watched, strict=True))
+        if unwatched:
+            await connection.execute(sql["forget_slos"], unwatched)
         return [placed.get(job_id, _Placed(job_id, PutOutcome.UNCHANGED)) for job_id in ids]
 
     def _new_version(self, job: NewJob, job_id: JobId, version: int) -> tuple[object, ...]:
@@ -224,7 +240,9 @@ class Jobs(Staging, Reading):
                 # Which ticks it had nobody can say.
                 continue
             # Tenant, state and payload have no say in it.
-            job = _as_it_is(JobId(row["job_id"]), "", spec, row["version"], JobState.SCHEDULED, row["next_fire"])
+            job = _as_it_is(
+                JobId(row["job_id"]), "", spec, row["version"], JobState.SCHEDULED, row["tick"] or row["next_fire"]
+            )
             ticks = dropped_ticks(job, row["now"], reason)
             if ticks:
                 await self._partitions.make_ledger_within(connection, {tick.scheduled_at // DAY for tick in ticks})
@@ -241,10 +259,16 @@ class Jobs(Staging, Reading):
                 )
 
     async def set_jobs_state(
-        self, jobs: Collection[JobId], state: JobState, author: Author | None = None
+        self,
+        jobs: Collection[JobId],
+        state: JobState,
+        author: Author | None = None,
+        resume_at: Instant | None = None,
     ) -> dict[JobId, JobState]:
         if state is JobState.FINISHED:
             raise Invalid("state", "a job finishes by itself", "scheduled, paused or cancelled")
+        pauses = state is JobState.PAUSED
+        until, why = (resume_at, "" if author is None else author.why) if pauses else (None, None)
 
         async def change(connection: Connection) -> dict[JobId, JobState]:
             rows = await connection.fetch(self._db.sql["lock_jobs"], sorted(jobs))
@@ -256,13 +280,16 @@ class Jobs(Staging, Reading):
             for row in rows:
                 job_id, before = JobId(row["id"]), JOB_STATES[row["state"]]
                 answer[job_id] = before
-                if before in OVER or before is state:
+                same = before is state and (not pauses or row["resume_at"] == until)
+                if before in OVER or same:
                     continue
                 answer[job_id] = state
-                changes.append(moved_state(self._names.name(row["tenant"]), job_id, before.value, state.value))
+                differs = job_moved(before, state, row["resume_at"], until)
+                changes.append(Change(self._names.name(row["tenant"]), job_id, *(differs or ())))
                 await connection.execute(self._db.sql["set_job_state"], job_id, JOB_STATE_CODES[state])
                 # The schedule is closed first: no tick can slip in between it and the cancel of what is active.
                 await connection.execute(self._db.sql["touch_schedule"], [job_id], state is not JobState.CANCELLED)
+                await connection.execute(self._db.sql["note_pause"], job_id, until, why)
                 if state is JobState.CANCELLED:
                     await self._stop_runs_of(connection, job_id)
             await self._audit(connection, _ACTIONS[state], author, changes)

@@ -7,7 +7,7 @@ import msgspec
 
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
-from mainspring.adapters.store.postgres.part import Part
+from mainspring.adapters.store.postgres.uniques import Uniques
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.run import Idempotency
 from mainspring.ports.store import KEYS_KEPT
@@ -46,7 +46,7 @@ def _hash(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-class Keys(Part):
+class Keys(Uniques):
     async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
         number = await self._names.find(Kind.TENANT, tenant)
         if number is None:

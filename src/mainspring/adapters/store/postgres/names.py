@@ -12,6 +12,8 @@ class Kind(IntEnum):
     QUEUE = 3
     #: What runs require: words in order, with a comma between them.
     LABELS = 4
+    #: A lane for a tenant or a priority: tenant:lane:priority, with the lane it would be otherwise.
+    TURN = 5
 
 
 class Names:

@@ -10,7 +10,10 @@ from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.jobs import OVER, Jobs
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.part import Change
+from mainspring.adapters.store.postgres.passage import Leaver, candidate, gates_in
 from mainspring.adapters.store.postgres.rows import (
+    AT_LIMIT,
+    BY_PARENTS,
     DAYS_AHEAD,
     JOB_STATES,
     KEPT_BUCKET,
@@ -23,6 +26,7 @@ from mainspring.adapters.store.postgres.rows import (
     gate_of,
     set_of_labels,
 )
+from mainspring.adapters.store.postgres.submissions import Placed
 from mainspring.domain.ids import JobId, RunId, SessionId, made_at, shard_of
 from mainspring.domain.instant import DAY, Instant
 from mainspring.domain.job import NewJob, version_body_id
@@ -40,6 +44,8 @@ class Operations(Jobs):
     async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
         labels = [(Kind.LABELS, set_of_labels(run.policy.requires))] if run.policy.requires else []
         await self._names.number_all([(Kind.TASK, run.task), (Kind.QUEUE, run.queue), *labels])
+        if run.policy.weight > 1:
+            await self._mark_weighted([run.queue])
         tenant = await self._names.find(Kind.TENANT, run.tenant)
         if tenant is None:
             return None
@@ -79,6 +85,10 @@ class Operations(Jobs):
         now: Instant = row["now"]
         was, old_gate, gate = STATES[row["state"]], row["gate"], gate_of(run)
         due = run.at if run.at is not None else now + run.delay
+        limits = run.policy.gates(run.tenant, run.task)
+        if row["state"] == BY_PARENTS:
+            await connection.execute(self._db.sql["wait_longer"], run.id, run.start_within, run.deadline)
+            return await self._change(connection, row, Placed(run, due, BY_PARENTS, gate, limits, row["has_children"]))
         holders = await self._lock_gates(connection, [key for key in (old_gate, gate) if key is not None])
         held = old_gate is not None and holders[old_gate] == run.id
         kept = held and due <= now and gate == old_gate and await self._is_first(connection, old_gate, due, run.id)
@@ -91,19 +101,42 @@ class Operations(Jobs):
             await connection.execute(self._db.sql["hold_gates"], [gate], [run.id])
         else:
             state = RunState.BLOCKED
-        await connection.execute(self._db.sql["remove_queued" if was is RunState.QUEUED else "remove_waiting"], run.id)
-        await self._edit_body(connection, run, row["body_bucket"])
-        await self._put_back(connection, run, row, state, due, gate)
-        if state is RunState.QUEUED and was is not RunState.QUEUED:
+        placed = Placed(run, due, STATE_CODES[state], gate, limits, row["has_children"])
+        state = await self._change(connection, row, placed)
+        # What was made in the same transaction has just been told of.
+        if state is RunState.QUEUED and was is not RunState.QUEUED and row["created_at"] != now:
             await self._tell(connection, "run.queued", [(run.id, self._tenant(run))])
         if held and not kept:
             await connection.execute(self._db.sql["hold_gates"], [old_gate], [None])
-            await self._open_gates(connection, [old_gate])
+            limited = [candidate(one) for one in await self._open_gates(connection, [old_gate]) if one["limits"]]
+            if limited:
+                await self._pass(connection, (), limited)
             if state is RunState.BLOCKED:
                 # With nobody before it in its line it holds its key again.
                 [now_row] = await connection.fetch(self._db.sql["states"], [run.id])
                 state = STATES[now_row["state"]]
         return state
+
+    async def _change(self, connection: Connection, row: asyncpg.Record, placed: Placed) -> RunState:
+        """Move its row, and let it leave the limits it was inside and pass those it has now; its state after that."""
+        run = placed.run
+        inside = () if row["limits"] is None else gates_in(row["limits"])
+        was_queued = STATES[row["state"]] is RunState.QUEUED
+        await connection.execute(self._db.sql["remove_queued" if was_queued else "remove_waiting"], run.id)
+        passage = None
+        if not (inside and placed.state == STATE_CODES[RunState.QUEUED] and inside == placed.limits):
+            leaving = [Leaver(inside)] if inside else []
+            left = () if row["waits"] is None else (row["waits"],)
+            passage = await self._pass_new(connection, [placed], leaving, left)
+        await self._edit_body(connection, run, row["body_bucket"])
+        await self._put_back(connection, placed, row)
+        if passage is not None:
+            await self._carry_out(connection, passage)
+        return STATES[placed.state]
+
+    async def _edit_first(self, connection: Connection, run: NewRun, tenant: int) -> RunState | None:
+        row = await self._editable(connection, run.id, tenant)
+        return None if row is None else await self._edit(connection, run, row)
 
     async def _is_first(self, connection: Connection, gate: int, due: Instant, run: RunId) -> bool:
         first = await connection.fetchrow(self._db.sql["first_in_line"], gate, run)
@@ -122,15 +155,9 @@ class Operations(Jobs):
         )
         await self._label(connection, [run], KEPT_BUCKET)
 
-    async def _put_back(
-        self,
-        connection: Connection,
-        run: NewRun,
-        row: asyncpg.Record,
-        state: RunState,
-        due: Instant,
-        gate: int | None,
-    ) -> None:
+    async def _put_back(self, connection: Connection, placed: Placed, row: asyncpg.Record) -> None:
+        run, due = placed.run, placed.due
+        waits = placed.state == BY_PARENTS
         common = (
             run.id,
             shard_of(run.id),
@@ -141,9 +168,9 @@ class Operations(Jobs):
             due,
             row["created_at"],
             run.policy.timeout,
-            None if run.start_within is None else due + run.start_within,
-            None if run.deadline is None else due + run.deadline,
-            gate,
+            None if run.start_within is None or waits else due + run.start_within,
+            None if run.deadline is None or waits else due + run.deadline,
+            placed.gate,
             None,
             None,
             None,
@@ -152,13 +179,15 @@ class Operations(Jobs):
             SUBMITTED,
             self._lane(run.policy, row["target"]),
             row["target"],
+            *placed.row,
         )
-        if state is RunState.QUEUED:
+        if placed.state == STATE_CODES[RunState.QUEUED]:
             queued_at: Instant = row["now"] if row["queued_at"] is None else row["queued_at"]
             queued = (*common, rank_of(queued_at, run.priority), queued_at)
             await connection.execute(self._db.sql["insert_queued"], *([value] for value in queued))
         else:
-            waiting = (*common, STATE_CODES[state], False)
+            holds = placed.state == AT_LIMIT and placed.gate is not None
+            waiting = (*common, placed.state, False, placed.waits, holds)
             await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
 
     async def discard(self, runs: Collection[RunId], author: Author) -> int:
@@ -305,7 +334,7 @@ class Operations(Jobs):
             # Whoever is just claiming ends first. Others wait behind this, so not for long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
             await connection.execute(self._db.sql["lock_pauses"])
-            if await connection.fetch(self._db.sql["pause"], tenant, queue, author.name, author.why):
+            if await connection.fetch(self._db.sql["pause"], tenant, queue, author.name, author.why, pause.until):
                 changes = [Change(pause.tenant or "", pause.queue or "*")]
                 await self._audit(connection, "queues.pause", author, changes)
 

@@ -1,8 +1,7 @@
-"""What the parts of the store share: the database, the names, and the release of keys."""
+"""What the parts of the store share: the database, the names, and the audit."""
 
 from collections.abc import Iterable, Sequence
 
-import asyncpg
 import msgspec
 
 from mainspring.adapters.store.postgres.database import Connection, Statements
@@ -74,17 +73,3 @@ class Part:
                 first.after if alone else None,
                 author.why,
             )
-
-    async def _let_go(self, connection: Connection, rows: Iterable[asyncpg.Record]) -> None:
-        """After runs have ended, inside the same transaction: queue whoever waited for their keys, restart delays."""
-        gates = sorted({row["gate"] for row in rows if row["gate"] is not None})
-        if gates:
-            await self._open_gates(connection, gates)
-        jobs = sorted({row["delayed_job"] for row in rows if row["delayed_job"] is not None})
-        if jobs:
-            await connection.execute(self._db.sql["end_delay"], jobs)
-
-    async def _open_gates(self, connection: Connection, gates: list[int]) -> list[asyncpg.Record]:
-        # Locked by a statement of its own: the next one then sees whatever a submit committed while it held the lock.
-        await connection.fetch(self._db.sql["lock_held_gates"], gates)
-        return await connection.fetch(self._db.sql["let_go"], gates)

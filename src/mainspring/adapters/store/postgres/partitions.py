@@ -4,7 +4,7 @@ import re
 
 import asyncpg
 
-from mainspring.adapters.store.postgres.database import Connection, Database
+from mainspring.adapters.store.postgres.database import Connection, Database, wait_for_turn
 from mainspring.adapters.store.postgres.rows import DAYS_AHEAD
 from mainspring.domain.instant import DAY, Instant
 
@@ -50,8 +50,14 @@ class Partitions:
         missing = [
             (family, day) for family, days in wanted.items() for day in sorted(days - existing.get(family, set()))
         ]
-        if missing:
-            await self._db.transaction(lambda connection: self._create(connection, missing))
+        if not missing:
+            return
+
+        async def work(connection: Connection) -> None:
+            await wait_for_turn(connection, f"{self._db.schema}.partitions")
+            await self._create(connection, missing)
+
+        await self._db.transaction(work)
 
     async def _create(self, connection: Connection, missing: list[tuple[str, int]]) -> None:
         schema = self._db.schema

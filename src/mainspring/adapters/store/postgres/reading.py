@@ -7,7 +7,7 @@ import asyncpg
 
 from mainspring.adapters.store.postgres.database import Connection, rows_of
 from mainspring.adapters.store.postgres.part import Part
-from mainspring.adapters.store.postgres.rows import OUTCOMES, job_of, readable_jobs, run_view
+from mainspring.adapters.store.postgres.rows import OUTCOMES, job_of, ledger_entry, readable_jobs, run_view
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant, Micros
@@ -57,6 +57,20 @@ class Reading(Part):
             for row in await self._db.fetch("attempts", run, await self._scope_number())
         ]
 
+    async def parents(self, run: RunId) -> list[RunView]:
+        return await self._known(await self.parent_ids(run))
+
+    async def parent_ids(self, run: RunId) -> list[RunId]:
+        rows = await self._db.fetch("parents_of", run, await self._scope_number())
+        return [RunId(row["id"]) for row in rows]
+
+    async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
+        rows = await self._db.fetch("children_of", run, after or "0" * 32, limit, await self._scope_number())
+        return await self._known([RunId(row["id"]) for row in rows])
+
+    async def _known(self, ids: Sequence[RunId]) -> list[RunView]:
+        return [run for run in await self.runs(ids) if run is not None]
+
     async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
         tenant = await self._scope_number()
         rows = await self._db.fetch("jobs", list(ids), tenant)
@@ -73,20 +87,8 @@ class Reading(Part):
         return [found.get(job_id) for job_id in ids]
 
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
-        return [
-            LedgerEntry(
-                job_id=JobId(row["job_id"]),
-                scheduled_at=row["scheduled_at"],
-                decision="run" if row["decision"] == 1 else "skipped",
-                reason=row["reason"],
-                run_id=row["run_id"],
-                job_version=row["job_version"],
-                epoch=row["epoch"],
-                ticks=row["ticks"],
-                last_at=row["last_at"],
-            )
-            for row in await self._db.fetch("ledger", job, since, until, limit, await self._scope_number())
-        ]
+        rows = await self._db.fetch("ledger", job, since, until, limit, await self._scope_number())
+        return [ledger_entry(row) for row in rows]
 
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         rows = await self._db.fetch("depths", await self._scope_number(tenant))

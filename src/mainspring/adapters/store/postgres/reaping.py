@@ -1,16 +1,20 @@
 """Finding what was lost, ending what came too late, forgetting what is old."""
 
+from collections import Counter
 from functools import partial
 
 import asyncpg
 
 from mainspring.adapters.store.postgres.database import Connection, rows_of
 from mainspring.adapters.store.postgres.partitions import Partitions, day_of
+from mainspring.adapters.store.postgres.passage import candidate
 from mainspring.adapters.store.postgres.reading import Reading
+from mainspring.adapters.store.postgres.sweeping import Sweeping
 from mainspring.adapters.store.postgres.workforce import Workforce
 from mainspring.domain.fingerprint import fingerprint_of
 from mainspring.domain.instant import DAY, Instant, Micros
 from mainspring.domain.run import HeldRun
+from mainspring.domain.usage import USAGE_KEPT
 from mainspring.ports.store import Retention
 
 #: A dead session is kept this long for those who ask what happened.
@@ -19,7 +23,7 @@ _SESSIONS_KEPT = 7 * DAY
 _SOMEBODY_ELSE = (asyncpg.ObjectNotInPrerequisiteStateError, asyncpg.UndefinedTableError)
 
 
-class Reaping(Workforce, Reading):
+class Reaping(Sweeping, Workforce, Reading):
     _partitions: Partitions
 
     async def lost_runs(self, limit: int) -> list[HeldRun]:
@@ -30,12 +34,13 @@ class Reaping(Workforce, Reading):
         return await self._held(await self._db.fetch("overdue_runs", grace, limit))
 
     async def expire(self, limit: int) -> int:
-        async def work(connection: Connection) -> int:
+        async def work(connection: Connection) -> tuple[list[asyncpg.Record], Counter[int]]:
             rows = await connection.fetch(self._db.sql["expire"], limit, fingerprint_of("deadline", ""))
-            await self._let_go(connection, rows)
-            return len(rows)
+            return rows, await self._let_go(connection, rows)
 
-        return await self._db.transaction(work)
+        rows, queues = await self._db.transaction(work)
+        await self._ring(queues)
+        return len(rows)
 
     async def sweep(self, limit: int) -> int:
         async def work(connection: Connection) -> int:
@@ -45,12 +50,16 @@ class Reaping(Workforce, Reading):
                 # Made where they are missing: a line without its gate would never move again.
                 await connection.fetch(self._db.sql["lock_gates"], sorted(gates))
                 opened = await self._open_gates(connection, sorted(gates))
+                limited = [candidate(row) for row in opened if row["limits"] is not None]
+                if limited:
+                    await self._pass(connection, (), limited)
             jobs = [row["job_id"] for row in await connection.fetch(self._db.sql["stuck_delays"], limit)]
             if jobs:
                 await connection.execute(self._db.sql["end_delay"], sorted(jobs))
             return len(opened) + len(jobs)
 
-        return await self._db.transaction(work)
+        found = await self._db.transaction(work)
+        return found + await self._sweep_limits(limit) + await self._sweep_families(limit)
 
     async def prune(self, retention: Retention, limit: int) -> int:
         now = await self.now()
@@ -70,8 +79,11 @@ class Reaping(Workforce, Reading):
             gone += await self._drop("body", day)
             gone += await self._drop("label", day)
         await self._db.execute("prune_minutes", now - retention.unsuccessful)
+        await self._db.execute("prune_usage", now - USAGE_KEPT)
         await self._db.execute("prune_sessions", _SESSIONS_KEPT)
         gone += await self._db.execute("prune_gates", limit)
+        gone += await self._db.execute("prune_limiters", limit)
+        gone += await self._db.execute("prune_uniques", limit)
         gone += await self._db.transaction(lambda connection: self._forget_events(connection, limit))
         return gone
 
@@ -93,6 +105,8 @@ class Reaping(Workforce, Reading):
             ("label", "id", "b.bucket = -1 AND "),
             ("progress", "run_id", ""),
             ("checkpoint", "run_id", ""),
+            ("dependent", "run_id", ""),
+            ("edge", "child", ""),
             ("dead_letter", "run_id", ""),
         ):
             these = f"SELECT h.id FROM {schema}.{history} h JOIN {schema}.{table} b ON {where}b.{column} = h.id"
@@ -123,7 +137,7 @@ class Reaping(Workforce, Reading):
         schema = self._db.schema
         # A waiting run that was never claimed lies in the day it is due. Past that it only waits for somebody to look
         # after its shard: then it moves, and until then the day stays.
-        queued, kept = "body_bucket = ANY ($1)", "body_bucket = ANY ($1) AND (fence > 0 OR state = 2)"
+        queued, kept = "body_bucket = ANY ($1)", "body_bucket = ANY ($1) AND (fence > 0 OR state + 0 IN (2, 9, 10))"
         overdue = (
             f"body_bucket = ANY ($1) AND state = 1 AND due <= {schema}.now_us() "
             f"AND shard = ANY (ARRAY(SELECT id FROM {schema}.shard))"

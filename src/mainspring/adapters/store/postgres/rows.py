@@ -7,9 +7,10 @@ import msgspec
 
 from mainspring.adapters.store.postgres.names import Names
 from mainspring.adapters.store.unreadable import UNREADABLE, name_unreadable_job, read_rows
+from mainspring.domain.dependencies import Rule
 from mainspring.domain.ids import JobId, RunId, is_derived, made_at, stable_hash
 from mainspring.domain.instant import DAY
-from mainspring.domain.job import Job, JobSpec, JobState, Overlap
+from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry, Overlap
 from mainspring.domain.run import (
     DEFAULT_POLICY,
     About,
@@ -34,7 +35,9 @@ STATE_CODES: dict[RunState, int] = {
     RunState.CANCELLED: 7,
     RunState.SKIPPED: 8,
 }
-STATES = {code: state for state, code in STATE_CODES.items()}
+#: Both are blocked: in front of a limit, and by its parents.
+AT_LIMIT, BY_PARENTS = 9, 10
+STATES = {code: state for state, code in STATE_CODES.items()} | dict.fromkeys((AT_LIMIT, BY_PARENTS), RunState.BLOCKED)
 OUTCOME_CODES: dict[Outcome, int] = {
     Outcome.SUCCESS: 1,
     Outcome.ERROR: 2,
@@ -51,6 +54,13 @@ JOB_STATE_CODES: dict[JobState, int] = {
     JobState.CANCELLED: 4,
 }
 JOB_STATES = {code: state for state, code in JOB_STATE_CODES.items()}
+RULE_CODES: dict[Rule, int] = {
+    Rule.ALL_SUCCEEDED: 1,
+    Rule.ALL_DONE: 2,
+    Rule.ANY_SUCCEEDED: 3,
+    Rule.ANY_FAILED: 4,
+}
+RULES = {code: rule for rule, code in RULE_CODES.items()}
 
 SUBMITTED, TICK, TICK_OF_DELAY, MANUAL, BACKFILL = 1, 2, 3, 4, 5
 
@@ -150,7 +160,10 @@ def held_runs(
             deadline=row["deadline"],
             job_id=row["job_id"],
             scheduled_at=row["scheduled_at"],
-            lets_go=row["gate"] is not None or row["origin"] == TICK_OF_DELAY,
+            lets_go=row["gate"] is not None
+            or row["origin"] == TICK_OF_DELAY
+            or row["limits"] is not None
+            or row["has_children"] is not None,
             cancel_requested=row["cancel_at"] is not None,
             # Only of what was claimed.
             state=row.get("checkpoint"),
@@ -164,6 +177,20 @@ def shown_state(row: asyncpg.Record) -> RunState:
     """A run that was asked to stop and has not yet shows as ``cancelling``."""
     state = STATES[row["state"]]
     return RunState.CANCELLING if state is RunState.RUNNING and row["cancel_at"] is not None else state
+
+
+def ledger_entry(row: asyncpg.Record) -> LedgerEntry:
+    return LedgerEntry(
+        job_id=JobId(row["job_id"]),
+        scheduled_at=row["scheduled_at"],
+        decision="run" if row["decision"] == 1 else "skipped",
+        reason=row["reason"],
+        run_id=row["run_id"],
+        job_version=row["job_version"],
+        epoch=row["epoch"],
+        ticks=row["ticks"],
+        last_at=row["last_at"],
+    )
 
 
 def origin_of(run: NewRun) -> int:
@@ -221,6 +248,9 @@ def run_view(row: asyncpg.Record, names: Names, policies: Policies) -> RunView:
         progress=_progress(row),
         fingerprint=row["fingerprint"] or "",
         target=row["target"],
+        parents=row["parents"] or 0,
+        rule=None if row["rule"] is None else RULES[row["rule"]],
+        gate=row["waits"],
         payload=row["payload"],
     )
 
@@ -243,6 +273,11 @@ def job_of(row: asyncpg.Record, names: Names, payload: bytes = b"null") -> Job:
         payload=payload,
         created_at=row["created_at"],
         updated_at=row["updated_at"],
+        resume_at=row["resume_at"],
+        paused_until=row["paused_until"],
+        pause_why=row["pause_why"],
+        next_tick=row["tick"],
+        calendar_rev=row["calendar_rev"],
     )
 
 

@@ -3,7 +3,7 @@
 import asyncpg
 
 from mainspring.adapters.store import named_sql
-from mainspring.adapters.store.postgres.database import PACKAGE, Connection, Database
+from mainspring.adapters.store.postgres.database import PACKAGE, Connection, Database, wait_for_turn
 from mainspring.domain.errors import Conflict
 
 _CREATE = """
@@ -22,7 +22,7 @@ async def migrate(database: Database, shards: int) -> int:
 
     async def work(connection: Connection) -> int:
         schema = database.schema
-        await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"{schema}.migrate")
+        await wait_for_turn(connection, f"{schema}.migrate")
         if not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema):
             await connection.execute(f"CREATE SCHEMA {schema}")
         await connection.execute(_CREATE.format(schema=schema))

@@ -1,14 +1,16 @@
 """The store as the people of one tenant see it."""
 
 from mainspring.adapters.store.postgres.access import Access
+from mainspring.adapters.store.postgres.calendars import CalendarReads
 from mainspring.adapters.store.postgres.catalog import Catalog
 from mainspring.adapters.store.postgres.database import Database
 from mainspring.adapters.store.postgres.names import Names
 from mainspring.adapters.store.postgres.rows import Policies
+from mainspring.adapters.store.postgres.usage import UsageReading
 from mainspring.adapters.store.postgres.wall import Wall, Walled
 
 
-class Seen(Catalog, Access):
+class Seen(Catalog, UsageReading, Access, CalendarReads):
     """Reads only: the role may not change anything."""
 
     def __init__(self, tenant: str, wall: Wall, engine: Database, names: Names, policies: Policies) -> None:

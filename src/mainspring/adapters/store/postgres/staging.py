@@ -1,12 +1,16 @@
 """What a scheduler does: stage what is due, fire ticks."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
+import asyncpg
+
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.partitions import Partitions
+from mainspring.adapters.store.postgres.passage import flat
 from mainspring.adapters.store.postgres.rows import (
     FOREVER_BUCKET,
     STATE_CODES,
@@ -26,6 +30,8 @@ from mainspring.domain.run import RunState
 from mainspring.ports.store import Fired, Staged
 
 _NOT_APPLIED = Fired(applied=False)
+#: Gates of limits that are looked at in one transaction.
+_AT_ONCE = 200
 
 
 class Staging(Submissions):
@@ -42,7 +48,12 @@ class Staging(Submissions):
             )
             more = looked_at >= limit - runs
             queues |= set(taken)
-            runs += len(taken)
+            runs += taken.total()
+        if row["waking"]:
+            woken, taken = await self._db.transaction(lambda connection: self._wake_limits(connection, _AT_ONCE))
+            more |= woken >= _AT_ONCE
+            queues |= set(taken)
+            runs += taken.total()
         await self._names.name_all(queues)
         return Staged(
             now=row["now"],
@@ -54,25 +65,11 @@ class Staging(Submissions):
 
     async def _stage_gated(
         self, connection: Connection, owner: SessionId, shards: Sequence[int], limit: int
-    ) -> tuple[int, list[int]]:
-        """Due runs that must take their key first: how many there were, and the queues of those that got it."""
+    ) -> tuple[int, Counter[int]]:
+        """Due runs that must take their key or pass their limits: how many there were, and how many were queued."""
         rows = await connection.fetch(self._db.sql["gated_due"], owner, list(shards), limit)
-        taken = await self._lock_gates(connection, [row["gate"] for row in rows])
-        queued = []
-        for row in rows:
-            if taken[row["gate"]] is None:
-                taken[row["gate"]] = row["id"]
-                queued.append(row)
-        going = {row["id"] for row in queued}
-        blocked = [row["id"] for row in rows if row["id"] not in going]
-        if blocked:
-            await connection.execute(self._db.sql["block"], blocked)
-        if queued:
-            await connection.execute(self._db.sql["queue_waiting"], [row["id"] for row in queued])
-            await connection.execute(
-                self._db.sql["hold_gates"], [row["gate"] for row in queued], [row["id"] for row in queued]
-            )
-        return len(rows), [row["queue"] for row in queued]
+        queued = await self._enter(connection, rows)
+        return len(rows), queued
 
     async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
         rows = await self._db.fetch("upcoming", list(shards), until, limit)
@@ -91,7 +88,14 @@ class Staging(Submissions):
         free = [fire for fire in fires if gate_of_job(fire.job) is None]
         answers: dict[str, Fired] = {}
         if free:
-            rows = await self._db.fetch("fire", owner, *self._fire_arguments(free))
+            arguments = self._fire_arguments(free)
+            if any(map(_has_limits, free)):
+                made_runs = [tick.run_id for fire in free for tick in fire.ticks if tick.run_id is not None]
+                rows = await self._db.transaction(
+                    partial(self._fire_limited, owner=owner, arguments=arguments, runs=made_runs)
+                )
+            else:
+                rows = await self._db.fetch("fire", owner, *arguments)
             made = {row["job_id"]: row["runs"] for row in rows}
             for fire in free:
                 if fire.job.id in made:
@@ -116,6 +120,15 @@ class Staging(Submissions):
             await self._db.execute("end_delay", sorted(stalled))
         return [answers.get(fire.job.id, _NOT_APPLIED) for fire in fires]
 
+    async def _fire_limited(
+        self, connection: Connection, owner: SessionId, arguments: Sequence[object], runs: Sequence[RunId]
+    ) -> list[asyncpg.Record]:
+        """Some of the runs have limits: they are made as scheduled, and those that are due go on at once."""
+        rows = await connection.fetch(self._db.sql["fire"], owner, *arguments)
+        due = await connection.fetch(self._db.sql["due_rows"], sorted(runs))
+        await self._enter(connection, due, is_told=True)
+        return rows
+
     def _fire_arguments(self, fires: list[Fire]) -> list[object]:
         jobs: list[object] = [
             [fire.job.id for fire in fires],
@@ -127,7 +140,10 @@ class Staging(Submissions):
         ]
         rows = list(chain.from_iterable(self._tick_rows(fire) for fire in fires))
         columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(19)]
-        return [*jobs, *columns, [_last_tick(fire) for fire in fires]]
+        limits = [
+            flat(fire.job.spec.policy.gates(fire.job.tenant, fire.job.spec.task)) for fire in fires for _ in fire.ticks
+        ]
+        return [*jobs, *columns, [_last_tick(fire) for fire in fires], [fire.next_tick for fire in fires], limits]
 
     def _tick_rows(self, fire: Fire) -> list[tuple[object, ...]]:
         job = fire.job
@@ -174,6 +190,7 @@ class Staging(Submissions):
             fire.finished,
             len(fire.ticks),
             _last_tick(fire),
+            fire.next_tick,
         )
         if moved is None:
             return _NOT_APPLIED
@@ -230,6 +247,7 @@ class Staging(Submissions):
         self, connection: Connection, fire: Fire, made: list[tuple[Tick, RunState]], gate: int, now: Instant
     ) -> None:
         job = fire.job
+        limits = flat(job.spec.policy.gates(job.tenant, job.spec.task))
         for tick, state in made:
             row = next(row for row in self._tick_rows(fire) if row[1] == tick.scheduled_at)
             common = (
@@ -253,15 +271,23 @@ class Staging(Submissions):
                 row[17],
                 row[18],
                 None,
+                limits,
+                None,
             )
-            if state is RunState.QUEUED:
+            if state is RunState.QUEUED and limits is None:
                 queued = (*common, rank_of(now, job.spec.priority, late=tick.late), None)
                 await connection.execute(self._db.sql["insert_queued"], *([value] for value in queued))
             else:
-                waiting = (*common, STATE_CODES[state], tick.late)
+                # What holds its key and has limits is made as scheduled, and passes them now.
+                holds = state is RunState.QUEUED
+                code = STATE_CODES[RunState.SCHEDULED if holds else state]
+                waiting = (*common, code, tick.late, None, holds)
                 await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
         tenant = self._names.number(Kind.TENANT, job.tenant)
         await self._tell(connection, "run.submitted", [(RunId(str(tick.run_id)), tenant) for tick, _ in made])
+        holding = [tick.run_id for tick, state in made if state is RunState.QUEUED]
+        if limits is not None and holding:
+            await self._enter(connection, await connection.fetch(self._db.sql["due_rows"], holding), is_told=True)
 
 
 def _names_of(fires: Sequence[Fire]) -> set[tuple[Kind, str]]:
@@ -274,5 +300,10 @@ def _names_of(fires: Sequence[Fire]) -> set[tuple[Kind, str]]:
     return wanted
 
 
+def _has_limits(fire: Fire) -> bool:
+    policy = fire.job.spec.policy
+    return bool(policy.limits) or policy.breaker is not None
+
+
 def _last_tick(fire: Fire) -> Instant:
-    return max((tick.scheduled_at for tick in fire.ticks), default=0)
+    return max((tick.happens_at for tick in fire.ticks), default=0)

@@ -7,14 +7,18 @@ from mainspring.adapters.store.postgres.access import Access
 from mainspring.adapters.store.postgres.catalog import Catalog
 from mainspring.adapters.store.postgres.coordination import Coordination
 from mainspring.adapters.store.postgres.database import Connection, Database, wrong_setting
+from mainspring.adapters.store.postgres.dead_letters import DeadLetters
+from mainspring.adapters.store.postgres.explaining import Explaining
 from mainspring.adapters.store.postgres.names import Names
 from mainspring.adapters.store.postgres.operations import Operations
 from mainspring.adapters.store.postgres.partitions import Partitions, day_of
 from mainspring.adapters.store.postgres.reaping import Reaping
 from mainspring.adapters.store.postgres.rows import Policies
 from mainspring.adapters.store.postgres.seen import Seen
+from mainspring.adapters.store.postgres.slos import Slos
 from mainspring.adapters.store.postgres.transactions import LateStatements, Transactions
 from mainspring.adapters.store.postgres.upkeep import Upkeep
+from mainspring.adapters.store.postgres.usage import Budgeting
 from mainspring.adapters.store.postgres.wall import Wall
 from mainspring.adapters.wakeups.postgres import PostgresWakeups
 from mainspring.domain.errors import Invalid
@@ -22,7 +26,9 @@ from mainspring.domain.ids import MAX_SHARDS
 from mainspring.ports.catalog import Reads
 
 
-class PostgresStore(Operations, Reaping, Upkeep, Coordination, Catalog, Access, Transactions):
+class PostgresStore(
+    Operations, Slos, Reaping, Upkeep, Coordination, Catalog, Explaining, Budgeting, Access, Transactions, DeadLetters
+):
     """Implements the store, the coordination port, and all that the API asks for."""
 
     def __init__(
@@ -48,6 +54,10 @@ class PostgresStore(Operations, Reaping, Upkeep, Coordination, Catalog, Access, 
         self._migrate = migrate
         self._wakeups = wakeups
         self._with_lanes = set()
+        self._policed = set()
+        self._bounded = set()
+        self._weighted = set()
+        self._pooled = set()
         self._most_handlers = transactions
         self._opening = asyncio.Lock()
         self._late = LateStatements(self._engine)

@@ -1,8 +1,10 @@
 """Submitting and cancelling."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 import asyncpg
@@ -10,11 +12,16 @@ import msgspec
 
 from mainspring.adapters.store.changes import what_differs
 from mainspring.adapters.store.postgres.database import Connection
+from mainspring.adapters.store.postgres.families import FEW, Family, check_circles
 from mainspring.adapters.store.postgres.keys import JOB, RUN, Keys, KeyUsed, KeyWanted, key_wanted
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.part import Change
+from mainspring.adapters.store.postgres.passage import Candidate, Leaver, Passage, flat
+from mainspring.adapters.store.postgres.queues import Queues
 from mainspring.adapters.store.postgres.rows import (
+    AT_LIMIT,
     BACKFILL,
+    BY_PARENTS,
     STATE_CODES,
     STATES,
     bucket_of,
@@ -24,9 +31,11 @@ from mainspring.adapters.store.postgres.rows import (
     set_of_labels,
     shown_state,
 )
+from mainspring.adapters.store.postgres.uniques import in_turns
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import JobId, RunId, SessionId, shard_of
 from mainspring.domain.instant import Instant
+from mainspring.domain.limits import Gate
 from mainspring.domain.rank import rank_of
 from mainspring.domain.run import NewRun, RunPolicy, RunState
 from mainspring.ports.access import Author
@@ -34,20 +43,46 @@ from mainspring.ports.store import Accepted
 from mainspring.ports.wakeups import queue_topic
 
 _CANCEL_ROUNDS = 10
+_SCHEDULED, _BLOCKED, _QUEUED = (
+    STATE_CODES[state] for state in (RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED)
+)
 
 
-class Submissions(Keys):
+class Placed(msgspec.Struct):
+    """A new run, or an edited one, and where it stands."""
+
+    run: NewRun
+    due: Instant
+    state: int
+    gate: int | None = None
+    limits: tuple[Gate, ...] = ()
+    has_children: bool | None = None
+    #: The gate of a limit that it waits for.
+    waits: int | None = None
+
+    @property
+    def row(self) -> tuple[str | None, bool | None]:
+        """What the tables know of its policies."""
+        return flat(self.limits), self.has_children
+
+
+class Submissions(Queues, Keys):
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if not runs:
             return []
         await self._names.number_all(_names_of(runs))
-        if not any(map(_needs_a_look, runs)):
+        await self._mind_policies(runs)
+        if not any(map(_needs_a_look, runs)) and not (self._laned and any(map(self._is_laned, runs))):
             try:
                 return await self._submit_free(runs)
             except asyncpg.UniqueViolationError:
                 # Some of these ids are known: a retry of a submit whose answer was lost.
                 pass
-        answers = await self._db.transaction(lambda connection: self._submit_checked(connection, runs))
+        check_circles(runs)
+        answers = await self._db.transaction(lambda connection: self._submit_in_turns(connection, runs))
+        if any(answer.new and answer.state is RunState.SKIPPED for answer in answers):
+            # Whoever waits for those.
+            await self.resolve(FEW)
         known = await self._states([answer.id for answer in answers if not answer.new])
         return [
             answer if answer.new else msgspec.structs.replace(answer, state=known.get(answer.id, answer.state))
@@ -95,20 +130,48 @@ class Submissions(Keys):
             [run.replay_of for run in runs],
         ]
 
-    async def _submit_checked(self, connection: Connection, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def _submit_in_turns(self, connection: Connection, runs: Sequence[NewRun]) -> list[Accepted]:
+        answers: dict[int, Accepted] = {}
+        others: dict[RunId, RunId] = {}
+        turns = list(in_turns(runs))
+        for turn in turns:
+            part = [runs[place] for place in turn]
+            made = await self._submit_checked(connection, part, others)
+            answers |= zip(turn, made, strict=True)
+            others |= {run.id: answer.id for run, answer in zip(part, made, strict=True) if run.id != answer.id}
+        if len(turns) == 1:
+            return list(answers.values())
+        # One that was made in an earlier turn may have been replaced or changed in a later one.
+        rows = await connection.fetch(self._db.sql["states"], sorted({answer.id for answer in answers.values()}))
+        states = {row["id"]: shown_state(row) for row in rows}
+        return [
+            msgspec.structs.replace(answers[place], state=states.get(answers[place].id, answers[place].state))
+            for place in range(len(runs))
+        ]
+
+    async def _submit_checked(
+        self, connection: Connection, runs: Sequence[NewRun], others: Mapping[RunId, RunId] = MappingProxyType({})
+    ) -> list[Accepted]:
         """Look before inserting: which ids and idempotency keys are new, and who gets its ordering key."""
         used, taken = await self._use_new_keys(connection, runs)
         wanted = [run for run in runs if run.id not in used]
+        there = await self._use_uniques(connection, wanted)
+        wanted = [run for run in wanted if run.id not in there]
         made = await self._insert_bodies(connection, wanted)
         new = {row["id"] for row in made}
         # Somebody else has just made the very same run.
         await self._free_keys(connection, [key for key in taken if key.id not in new])
         states: dict[RunId, RunState] = {}
         if new:
-            states = await self._place(connection, [run for run in wanted if run.id in new], made[0]["now"])
+            others = {**others, **{run: RunId(before.id) for run, before in used.items()}}
+            others |= {run: answer.id for run, answer in there.items()}
+            states = await self._place(connection, [run for run in wanted if run.id in new], made[0]["now"], others)
         told: set[RunId] = set()
         answers = []
         for run in runs:
+            if run.id in there:
+                answers.append(there[run.id])
+                continue
             before = used.get(run.id)
             if before is not None:
                 other = run.idempotency is None or before.fingerprint != run.idempotency.fingerprint
@@ -147,35 +210,23 @@ class Submissions(Keys):
         abouts = [encode_about(run.about) for run in runs]
         return await connection.fetch(self._db.sql["submit_bodies"], *arguments[:5], arguments[7], abouts)
 
-    async def _place(self, connection: Connection, runs: Sequence[NewRun], now: Instant) -> dict[RunId, RunState]:
+    async def _place(
+        self, connection: Connection, runs: Sequence[NewRun], now: Instant, others: Mapping[RunId, RunId]
+    ) -> dict[RunId, RunState]:
         """Make runs that are new: where they stand, what they are called, who asked for them."""
+        # In the order in which everybody locks: runs, ordering keys, limits.
+        family = await self._join(connection, runs, others)
         gates = {run.id: gate for run in runs if (gate := gate_of(run)) is not None}
         taken = await self._lock_gates(connection, gates.values())
-        placed: list[tuple[NewRun, RunState, Instant]] = []
-        states: dict[RunId, RunState] = {}
-        # The line of a key goes by (due, id), also inside a batch.
-        lined_up = sorted(
-            ((run.at if run.at is not None else now + run.delay, run.id, run) for run in runs),
-            key=lambda entry: entry[:2],
-        )
-        for due, run_id, run in lined_up:
-            if run_id in states:
-                continue
-            gate = gates.get(run_id)
-            if due > now:
-                state = RunState.SCHEDULED
-            elif gate is None or taken[gate] is None:
-                state = RunState.QUEUED
-                if gate is not None:
-                    taken[gate] = run.id
-            else:
-                state = RunState.BLOCKED
-            placed.append((run, state, due))
-            states[run_id] = state
-        await self._insert(connection, placed, gates, now)
-        held = {gate: run for run, gate in gates.items() if taken[gate] == run}
+        placed = self._line_up(runs, now, gates, taken, family)
+        passage = await self._pass_new(connection, placed)
+        await self._insert(connection, placed, now)
+        held = {one.gate: one.run.id for one in placed if one.gate is not None and taken[one.gate] == one.run.id}
         if held:
             await connection.execute(self._db.sql["hold_gates"], list(held), list(held.values()))
+        if passage is not None:
+            await self._carry_out(connection, passage)
+        await self._skip(connection, family.hopeless)
         # In the order they were handed in: the audit names the first.
         made = list({run.id: run for run in runs}.values())
         await self._label(connection, made)
@@ -188,8 +239,68 @@ class Submissions(Keys):
                 by_author.setdefault(run.author, []).append(Change(run.tenant, run.id))
         for author, changes in by_author.items():
             await self._audit(connection, "jobs.submit", Author(author), changes)
-        await self._tell(connection, "run.submitted", [(run.id, self._tenant(run)) for run, _, _ in placed])
-        return states
+        await self._tell(connection, "run.submitted", [(one.run.id, self._tenant(one.run)) for one in placed])
+        states = {one.run.id: STATES[one.state] for one in placed}
+        return states | dict.fromkeys(map(RunId, family.hopeless), RunState.SKIPPED)
+
+    def _line_up(
+        self,
+        runs: Sequence[NewRun],
+        now: Instant,
+        gates: dict[RunId, int],
+        taken: dict[int, str | None],
+        family: Family,
+    ) -> list[Placed]:
+        """Where new runs stand as far as their parents, their due time and their ordering keys go."""
+        placed: dict[RunId, Placed] = {}
+        # The line of a key goes by (due, id), also inside a batch.
+        lined_up = sorted(
+            ((run.at if run.at is not None else now + run.delay, run.id, run) for run in runs),
+            key=lambda entry: entry[:2],
+        )
+        for due, run_id, run in lined_up:
+            if run_id in placed:
+                continue
+            gate = gates.get(run_id)
+            if run_id in family.waiting:
+                state = BY_PARENTS
+            elif due > now:
+                state = _SCHEDULED
+            elif gate is None or taken[gate] is None:
+                state = _QUEUED
+                if gate is not None:
+                    taken[gate] = run.id
+            else:
+                state = _BLOCKED
+            limits = run.policy.gates(run.tenant, run.task)
+            placed[run_id] = Placed(run, due, state, gate, limits, True if run_id in family.parents else None)
+        return list(placed.values())
+
+    async def _pass_new(
+        self,
+        connection: Connection,
+        placed: Sequence[Placed],
+        leaving: Sequence[Leaver] = (),
+        left: Collection[int] = (),
+    ) -> Passage | None:
+        """Let new runs pass their limits, or wait for them; what is to be carried out when they are in the tables."""
+        number_of = self._names.number
+        arriving = {one.run.id: one for one in placed if one.state == _QUEUED and one.limits}
+        if not arriving and not leaving and not left:
+            return None
+        passage = await self._decide(
+            connection,
+            leaving,
+            [
+                Candidate(one.due, run, one.limits, number_of(Kind.QUEUE, one.run.queue), None, is_new=True)
+                for run, one in arriving.items()
+            ],
+            left,
+        )
+        for run, number in passage.waits.items():
+            if run in arriving:
+                arriving[run].state, arriving[run].waits = AT_LIMIT, number
+        return passage
 
     def _tenant(self, run: NewRun) -> int:
         return self._names.number(Kind.TENANT, run.tenant)
@@ -205,62 +316,54 @@ class Submissions(Keys):
         if labels:
             await connection.execute(self._db.sql["add_labels"], *zip(*labels, strict=True))
 
-    async def _lock_gates(self, connection: Connection, gates: Iterable[int]) -> dict[int, str | None]:
-        keys = sorted(set(gates))
-        if not keys:
-            return {}
-        rows = await connection.fetch(self._db.sql["lock_gates"], keys)
-        return {row["key"]: row["holder"] for row in rows}
-
-    async def _insert(
-        self,
-        connection: Connection,
-        placed: list[tuple[NewRun, RunState, Instant]],
-        gates: dict[RunId, int],
-        now: Instant,
-    ) -> None:
-        number = self._names.number
-        rows = [
-            (
-                run.id,
-                shard_of(run.id),
-                run.priority,
-                number(Kind.TENANT, run.tenant),
-                number(Kind.QUEUE, run.queue),
-                bucket_of(run),
-                due,
-                now,
-                run.policy.timeout,
-                None if run.start_within is None else due + run.start_within,
-                None if run.deadline is None else due + run.deadline,
-                gates.get(run.id),
-                None if run.job is None else run.job.scheduled_at,
-                None if run.job is None else run.job.id,
-                None if run.job is None else run.job.version,
-                None,
-                run.replay_of,
-                origin_of(run),
-                self._lane(run.policy, run.target),
-                run.target,
-                state,
-            )
-            for run, state, due in placed
-        ]
+    async def _insert(self, connection: Connection, placed: Sequence[Placed], now: Instant) -> None:
+        rows = [(one, self._common(one, now)) for one in placed]
         queued = [
-            (*row[:-1], rank_of(now, row[2], late=row[17] == BACKFILL), None)
-            for row in rows
-            if row[-1] is RunState.QUEUED
+            (*row, rank_of(now, one.run.priority, late=origin_of(one.run) == BACKFILL), None)
+            for one, row in rows
+            if one.state == _QUEUED
         ]
         waiting = [
-            (*row[:-1], STATE_CODES[row[-1]], row[17] == BACKFILL) for row in rows if row[-1] is not RunState.QUEUED
+            (*row, one.state, origin_of(one.run) == BACKFILL, one.waits, one.state == AT_LIMIT and one.gate is not None)
+            for one, row in rows
+            if one.state != _QUEUED
         ]
         if queued:
             await connection.execute(self._db.sql["insert_queued"], *zip(*queued, strict=True))
         if waiting:
             await connection.execute(self._db.sql["insert_waiting"], *zip(*waiting, strict=True))
-        targets = sorted({run.target for run, _, _ in placed if run.target is not None})
+        targets = sorted({one.run.target for one in placed if one.run.target is not None})
         if targets:
             await connection.execute(self._db.sql["open_own_lanes"], targets)
+
+    def _common(self, one: Placed, now: Instant) -> tuple[object, ...]:
+        """What both tables have of a new run."""
+        run, due = one.run, one.due
+        # These count from when its rule is met.
+        waits = one.state == BY_PARENTS
+        return (
+            run.id,
+            shard_of(run.id),
+            run.priority,
+            self._tenant(run),
+            self._names.number(Kind.QUEUE, run.queue),
+            bucket_of(run),
+            due,
+            now,
+            run.policy.timeout,
+            None if run.start_within is None or waits else due + run.start_within,
+            None if run.deadline is None or waits else due + run.deadline,
+            one.gate,
+            None if run.job is None else run.job.scheduled_at,
+            None if run.job is None else run.job.id,
+            None if run.job is None else run.job.version,
+            None,
+            run.replay_of,
+            origin_of(run),
+            self._lane_of(run),
+            run.target,
+            *one.row,
+        )
 
     def _lane(self, policy: RunPolicy, target: SessionId | None = None) -> int:
         if target is not None:
@@ -274,38 +377,43 @@ class Submissions(Keys):
 
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         if author is not None:
-            return await self._db.transaction(partial(self._cancel_audited, runs=runs, author=author))
-        found: dict[RunId, RunState] = {}
+            found, queues = await self._db.transaction(partial(self._cancel_audited, runs=runs, author=author))
+            await self._ring(queues)
+            return found
+        found = {}
         for _ in range(_CANCEL_ROUNDS):
             missing = [run for run in runs if run not in found]
             if not missing:
                 break
             before = len(found)
-            found |= await self._db.transaction(partial(self._cancel, runs=missing))
+            rows, queues = await self._db.transaction(partial(self._cancel_rows, runs=missing))
+            found |= _cancelled(rows)
+            await self._ring(queues)
             if len(found) == before and not await self._states(missing):
                 # Nothing found twice, in two snapshots: these do not exist.
                 break
         return found
 
-    async def _cancel(self, connection: Connection, runs: Sequence[RunId | str]) -> dict[RunId, RunState]:
-        return _cancelled(await self._cancel_rows(connection, runs))
-
-    async def _cancel_rows(self, connection: Connection, runs: Sequence[RunId | str]) -> list[asyncpg.Record]:
+    async def _cancel_rows(
+        self, connection: Connection, runs: Sequence[RunId | str]
+    ) -> tuple[list[asyncpg.Record], Counter[int]]:
+        """What became of them, and how many others were queued, by queue."""
         rows = await connection.fetch(self._db.sql["cancel_waiting"], sorted(set(runs)))
-        await self._let_go(connection, rows)
-        return rows
+        return rows, await self._let_go(connection, rows)
 
     async def _cancel_audited(
         self, connection: Connection, runs: Collection[RunId], author: Author
-    ) -> dict[RunId, RunState]:
+    ) -> tuple[dict[RunId, RunState], Counter[int]]:
         """All rounds in one transaction, so that what was changed is one row."""
         found: dict[RunId, RunState] = {}
+        queues: Counter[int] = Counter()
         changed: dict[RunId, asyncpg.Record] = {}
         for _ in range(_CANCEL_ROUNDS):
             missing = [run for run in runs if run not in found]
             if not missing:
                 break
-            rows = await self._cancel_rows(connection, missing)
+            rows, more = await self._cancel_rows(connection, missing)
+            queues += more
             found |= _cancelled(rows)
             changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
             if not rows and not await connection.fetch(self._db.sql["states"], missing):
@@ -317,7 +425,7 @@ class Submissions(Keys):
             if (row := changed.get(run)) is not None
         ]
         await self._audit(connection, "runs.cancel", author, changes)
-        return found
+        return found, queues
 
     async def _stop_runs_of(self, connection: Connection, job: JobId) -> None:
         """Ask all runs of a job to stop. Its schedule is locked, so no more will come; what moved is found again."""
@@ -325,7 +433,7 @@ class Submissions(Keys):
             rows = await connection.fetch(self._db.sql["unstopped_of_job"], job)
             if not rows:
                 return
-            await self._cancel(connection, [row["id"] for row in rows])
+            await self._cancel_rows(connection, [row["id"] for row in rows])
         raise StoreUnavailable(f"the runs of job {job} move too fast to be stopped")
 
     async def _states(self, runs: Sequence[RunId]) -> dict[RunId, RunState]:
@@ -341,6 +449,10 @@ def _needs_a_look(run: NewRun) -> bool:
     return bool(
         policy.ordering_key
         or policy.requires
+        or policy.limits
+        or policy.breaker is not None
+        or run.after is not None
+        or run.unique is not None
         or run.target is not None
         or run.about is not None
         or run.idempotency is not None

@@ -10,9 +10,10 @@ import msgspec
 from mainspring.adapters.store.postgres.database import Answer, Connection, Database, Pool, Statements
 from mainspring.adapters.store.postgres.keys import key_wanted
 from mainspring.adapters.store.postgres.names import Kind
+from mainspring.adapters.store.postgres.passage import flat
 from mainspring.adapters.store.postgres.rows import STATES, encode_about, gate_of
 from mainspring.adapters.store.postgres.submissions import Submissions, _names_of
-from mainspring.adapters.store.postgres.workforce import Workforce
+from mainspring.adapters.store.postgres.workforce import Workforce, _succeeded
 from mainspring.domain.errors import Conflict, Fenced, Invalid
 from mainspring.domain.ids import RunId, shard_of
 from mainspring.domain.run import HeldRun, NewRun, settle_success
@@ -47,6 +48,11 @@ class Transactions(Submissions, Workforce):
     async def requests_for(self, runs: Sequence[NewRun]) -> list[Request]:
         # In transactions of their own: in the caller's, everybody else who needs a new name would wait for its end.
         await self._names.number_all(_names_of(runs))
+        for run in runs:
+            if run.after is not None or run.unique is not None:
+                field = "dependsOn" if run.after is not None else "unique"
+                raise Invalid(field, "is not possible inside a transaction of the application", "submit it by itself")
+        await self._mind_policies(runs)
         return [
             Request(
                 f"{self._engine.schema}.submit_runs",
@@ -68,13 +74,14 @@ class Transactions(Submissions, Workforce):
             "about": None if about is None else about.decode(),
             "tags": None if run.about is None else run.about.tags,
             "priority": run.priority,
-            "lane": self._lane(run.policy),
+            "lane": self._lane_of(run),
             "timeout": run.policy.timeout,
             "at": run.at,
             "delay": run.delay,
             "start_within": run.start_within,
             "deadline": run.deadline,
             "gate": gate_of(run),
+            "limits": _flat(run),
         }
         if run.idempotency is not None:
             wanted = key_wanted(self._names.number(Kind.TENANT, run.tenant), run.idempotency, run.id)
@@ -167,10 +174,9 @@ class HandlerTransaction(Workforce):
         # As on all connections of the store: a plan made for an empty table must be good for a full one.
         await connection.execute("SET LOCAL enable_seqscan = off")
         if settlement.lets_go:
-            rows = await self._settle_keyed(connection, [settlement])
+            rows, _ = await self._settle_keyed(connection, [settlement])
         else:
-            results = None if result is None else [result]
-            rows = await connection.fetch(self._db.sql["settle_succeeded"], [self._run.id], [self._run.fence], results)
+            rows = await connection.fetch(self._db.sql["settle_succeeded"], *_succeeded([settlement]))
         if not rows:
             raise Fenced(f"run {self._run.id} is not this attempt's any more; what it has written is rolled back")
         self.is_complete = True
@@ -193,6 +199,11 @@ async def _roll_back(connection: Connection, transaction: asyncpg.transaction.Tr
         # The server rolls back what it loses sight of.
         return
     await transaction.rollback()
+
+
+def _flat(run: NewRun) -> list[int] | None:
+    text = flat(run.policy.gates(run.tenant, run.task))
+    return None if text is None else [int(number) for number in text[1:-1].split(",")]
 
 
 def _parts(runs: Sequence[NewRun]) -> Iterator[Sequence[NewRun]]:

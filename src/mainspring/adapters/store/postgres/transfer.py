@@ -9,13 +9,17 @@ import asyncpg
 from mainspring.adapters.store.postgres.database import SESSION, connecting, prepare_connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.partitions import FAMILIES
+from mainspring.adapters.store.postgres.queues import read_policy
 from mainspring.adapters.store.postgres.rows import (
+    AT_LIMIT,
     BACKFILL,
+    BY_PARENTS,
     FOREVER_BUCKET,
     JOB_STATE_CODES,
     KEPT_BUCKET,
     MANUAL,
     OUTCOME_CODES,
+    RULE_CODES,
     STATE_CODES,
     SUBMITTED,
     TICK,
@@ -23,6 +27,8 @@ from mainspring.adapters.store.postgres.rows import (
     set_of_labels,
 )
 from mainspring.adapters.store.postgres.store import PostgresStore
+from mainspring.adapters.store.postgres.usage import NO_JOB
+from mainspring.domain.dependencies import Rule
 from mainspring.domain.errors import Conflict
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import JobState, version_body_id
@@ -42,6 +48,9 @@ _MUST_BE_EMPTY = (
     "api_key",
     "tenant",
     "pause",
+    "calendar",
+    "queue_policy",
+    "replay",
     "body",
 )
 #: Nobody writes these meanwhile.
@@ -55,13 +64,21 @@ _FOUND: Mapping[str, str] = {
     "tenant": "SELECT created_at, quotas FROM {s}.tenant",
     "api_key": "SELECT id, encode(secret_hash, 'hex') AS secret_hash FROM {s}.api_key",
     "pause": "SELECT since, why FROM {s}.pause",
+    "calendar": "SELECT name, version, spec FROM {s}.calendar",
+    "slo": "SELECT job_id, rev, next_check FROM {s}.slo",
     "job": "SELECT j.id, j.version, s.next_fire, s.rev FROM {s}.job j JOIN {s}.schedule s ON s.job_id = j.id",
     "job_version": "SELECT job_id, version, spec FROM {s}.job_version",
     "run": "SELECT id, fence FROM {s}.run",
     "waiting": "SELECT id, due FROM {s}.waiting",
     "gate": "SELECT key, holder FROM {s}.gate",
+    "limiter": "SELECT number, used FROM {s}.limiter",
+    "dependent": "SELECT run_id, parents FROM {s}.dependent",
+    "edge": "SELECT child, parent, place FROM {s}.edge",
+    "ended_parent": "SELECT run_id, at FROM {s}.ended_parent",
+    "unique_run": "SELECT run_id, until FROM {s}.unique_run",
     "history": "SELECT id, finished_at FROM {s}.history",
     "dead_letter": "SELECT run_id AS id, fingerprint FROM {s}.dead_letter",
+    "replay": "SELECT id, rev, record FROM {s}.replay",
     "attempt": "SELECT run_id, fence FROM {s}.attempt",
     "ledger": "SELECT job_id, scheduled_at, run_id FROM {s}.ledger",
     "label": "SELECT id, label FROM {s}.label",
@@ -71,6 +88,9 @@ _FOUND: Mapping[str, str] = {
     "log": "SELECT run_id, position FROM {s}.log",
     "audit": "SELECT position, at FROM {s}.audit",
     "minute": "SELECT at, succeeded, failed FROM {s}.minute",
+    "usage": "SELECT day, unit, amount FROM {s}.usage",
+    "budget": "SELECT id, spec FROM {s}.budget",
+    "queue_policy": "SELECT policy, retries FROM {s}.queue_policy",
 }
 
 
@@ -87,11 +107,19 @@ class PostgresTarget:
             "tenant": self._tenant,
             "api_key": self._api_key,
             "pause": self._pause,
+            "calendar": self._calendar,
+            "slo": lambda row: {**row, "tenant": self._number(Kind.TENANT, row["tenant"])},
             "run": self._run,
             "waiting": self._waiting,
             "gate": lambda row: row,
+            "limiter": _limiter,
+            "dependent": self._dependent,
+            "edge": self._edge,
+            "ended_parent": lambda row: {**row, "state": STATE_CODES[RunState(row["state"])]},
+            "unique_run": self._unique,
             "history": self._history,
             "dead_letter": self._dead_letter,
+            "replay": lambda row: {**row, "open": bool(row["open"])},
             "attempt": self._attempt,
             "ledger": self._ledger,
             "label": self._label,
@@ -101,6 +129,9 @@ class PostgresTarget:
             "log": self._log,
             "audit": lambda row: row,
             "minute": self._minute,
+            "usage": self._usage,
+            "budget": self._budget,
+            "queue_policy": self._queue_policy,
         }
 
     async def open(self, facts: Facts) -> bool:
@@ -258,6 +289,7 @@ class PostgresTarget:
             "lease": row["lease"],
             "draining": bool(row["draining"]),
             "labels": row["labels"],
+            "priorities": row["priorities"],
         }
 
     def _tenant(self, row: Row) -> Mapping[str, Any]:
@@ -276,6 +308,21 @@ class PostgresTarget:
             **row,
             "tenant": self._number(Kind.TENANT, row["tenant"]),
             "queue": self._number(Kind.QUEUE, row["queue"]),
+        }
+
+    def _calendar(self, row: Row) -> Mapping[str, Any]:
+        return {**row, "tenant": self._number(Kind.TENANT, row["tenant"]), "deleted": bool(row["deleted"])}
+
+    def _queue_policy(self, row: Row) -> Mapping[str, Any]:
+        fair = read_policy(row["policy"]).fair
+        return {
+            **row,
+            "queue": self._number(Kind.QUEUE, row["queue"]),
+            "closely": bool(row["closely"]),
+            "fair": fair,
+            "laned": fair or bool(row["pooled"]),
+            "pooled": bool(row["pooled"]),
+            "weighted": bool(row["weighted"]),
         }
 
     def _job(self, row: Row) -> Mapping[str, Any]:
@@ -298,6 +345,11 @@ class PostgresTarget:
             "next_fire": row["next_fire"],
             "delay": row["delay"],
             "tick_no": row["tick_no"],
+            "resume_at": row["resume_at"],
+            "paused_until": row["paused_until"],
+            "pause_why": row["pause_why"],
+            "tick": row["tick"],
+            "calendar_rev": row["calendar_rev"],
             "tenant": self._number(Kind.TENANT, row["tenant"]),
         }
 
@@ -348,31 +400,41 @@ class PostgresTarget:
 
     def _run(self, row: Row) -> Mapping[str, Any]:
         runs = row["state"] == RunState.RUNNING
-        return self._of_a_run(row) | {
-            "shard": row["shard"],
-            "lane": self._lane(row),
-            "rank": row["rank"],
-            "timeout": row["timeout"],
-            "rev": row["rev"],
-            "claim": row["claim"] if runs else None,
-            "session": row["session"] if runs else None,
-            "started_at": row["started_at"] if runs else None,
-            "attempt_until": row["attempt_until"] if runs else None,
-            "cancel_at": row["cancel_at"],
-            "gate": row["gate"],
-            "queued_at": row["queued_at"],
-        }
+        return (
+            self._of_a_run(row)
+            | {
+                "shard": row["shard"],
+                "lane": self._lane(row),
+                "rank": row["rank"],
+                "timeout": row["timeout"],
+                "rev": row["rev"],
+                "claim": row["claim"] if runs else None,
+                "session": row["session"] if runs else None,
+                "started_at": row["started_at"] if runs else None,
+                "attempt_until": row["attempt_until"] if runs else None,
+                "cancel_at": row["cancel_at"],
+                "gate": row["gate"],
+                "queued_at": row["queued_at"],
+            }
+            | _policies(row)
+        )
 
     def _waiting(self, row: Row) -> Mapping[str, Any]:
-        return self._of_a_run(row) | {
-            "shard": row["shard"],
-            "lane": self._lane(row),
-            "timeout": row["timeout"],
-            "rev": row["rev"],
-            "late": bool(row["late"]) or row["attempt"] > 0,
-            "holds": row["gate"] is not None and bool(row["holds"]),
-            "gate": row["gate"],
-        }
+        return (
+            self._of_a_run(row)
+            | {
+                "shard": row["shard"],
+                "lane": self._lane(row),
+                "timeout": row["timeout"],
+                "rev": row["rev"],
+                "late": bool(row["late"]) or row["attempt"] > 0,
+                "holds": row["gate"] is not None and bool(row["holds"]),
+                "gate": row["gate"],
+                "waits": row["waits"],
+                "state": _waiting_state(row),
+            }
+            | _policies(row)
+        )
 
     def _history(self, row: Row) -> Mapping[str, Any]:
         return self._of_a_run(row) | {
@@ -385,6 +447,8 @@ class PostgresTarget:
             "reason": row["reason"],
             "error": row["error"],
             "queued_at": row["queued_at"],
+            "cpu": row["cpu"],
+            "units": row["units"],
         }
 
     def _dead_letter(self, row: Row) -> Mapping[str, Any]:
@@ -399,7 +463,8 @@ class PostgresTarget:
         }
 
     def _attempt(self, row: Row) -> Mapping[str, Any]:
-        columns = ("run_id", "fence", "number", "session", "started_at", "ended_at", "reason", "error")
+        told = ("number", "session", "started_at", "ended_at", "reason", "error", "cpu", "units")
+        columns = ("run_id", "fence", "job_id", *told)
         return {
             **{name: row[name] for name in columns},
             "outcome": OUTCOME_CODES[Outcome(row["outcome"])],
@@ -428,6 +493,20 @@ class PostgresTarget:
             "expires_at": row["at"] + KEYS_KEPT,
         }
 
+    def _dependent(self, row: Row) -> Mapping[str, Any]:
+        return {**row, "rule": RULE_CODES[Rule(row["rule"])], "tenant": self._number(Kind.TENANT, row["tenant"])}
+
+    def _edge(self, row: Row) -> Mapping[str, Any]:
+        state = None if row["state"] is None else STATE_CODES[RunState(row["state"])]
+        return {**row, "state": state, "tenant": self._number(Kind.TENANT, row["tenant"])}
+
+    def _unique(self, row: Row) -> Mapping[str, Any]:
+        return {
+            **row,
+            "tenant": self._number(Kind.TENANT, row["tenant"]),
+            "key": hashlib.sha256(row["key"].encode()).digest(),
+        }
+
     def _progress(self, row: Row) -> Mapping[str, Any]:
         return {**row, "note": row["note"] or "", "tenant": self._number(Kind.TENANT, row["tenant"])}
 
@@ -444,6 +523,46 @@ class PostgresTarget:
             "queue": self._number(Kind.QUEUE, row["queue"]),
         }
 
+    def _usage(self, row: Row) -> Mapping[str, Any]:
+        return {
+            **row,
+            "tenant": self._number(Kind.TENANT, row["tenant"]),
+            "task": self._number(Kind.TASK, row["task"]),
+            "job_id": row["job_id"] or NO_JOB,
+        }
+
+    def _budget(self, row: Row) -> Mapping[str, Any]:
+        return {**row, "tenant": self._number(Kind.TENANT, row["tenant"]), "held": bool(row["held"])}
+
+
+def _policies(row: Row) -> dict[str, Any]:
+    return {"limits": row["limits"], "has_children": True if row["has_children"] else None}
+
+
+def _waiting_state(row: Row) -> int:
+    if row["waits_for_parents"]:
+        return BY_PARENTS
+    # In front of a limit: the first to look there sees which.
+    if row["state"] == RunState.BLOCKED and row["limits"] is not None and (row["gate"] is None or row["holds"]):
+        return AT_LIMIT
+    return STATE_CODES[RunState(row["state"])]
+
+
+def _limiter(row: Row) -> Mapping[str, Any]:
+    times = row["times"]
+    return {
+        "number": row["number"],
+        "kind": row["kind"],
+        "used": row["used"],
+        "times": times,
+        "open_until": row["open_until"],
+        "forget_at": times[-1] + row["per"] if times else 0,
+        "recalls": bool(row["spilling"]),
+        # Who waits there, and until when, is seen by the first look.
+        "head": 1,
+        "wake_at": 0,
+    }
+
 
 def _origin(row: Row) -> int:
     origin = row["origin"]
@@ -451,4 +570,4 @@ def _origin(row: Row) -> int:
         return TICK if origin == "tick" else TICK_OF_DELAY
     if row["job_id"] is None:
         return SUBMITTED
-    return BACKFILL if row.get("late") else MANUAL
+    return MANUAL if row["scheduled_at"] is None else BACKFILL

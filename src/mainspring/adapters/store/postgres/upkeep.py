@@ -16,6 +16,7 @@ _log = get_logger("mainspring.upkeep")
 _DEAD_ROWS = 50_000
 #: What is forgotten at a time.
 _AT_ONCE = 10_000
+_RESUMED = 1_000
 #: Figures keep this far behind: longer than a transaction may take, so that nothing ends behind their back.
 _BEHIND: Micros = 15 * SECOND
 #: History is rolled up in pieces of this length, and so many of them at a time: an hour in each call.
@@ -28,6 +29,7 @@ class Upkeep(Reading):
         # First: the queues wait for it. Figures may have an hour to catch up on.
         await self._db.run(self._vacuum)
         await self._db.transaction(self._forget)
+        await self._db.transaction(self._end_pauses)
         await self._db.transaction(self._close_own_lanes)
         for _ in range(_PIECES):
             if not await self._db.transaction(self._roll_up):
@@ -39,6 +41,11 @@ class Upkeep(Reading):
         await connection.execute(self._db.sql["forget_readers"])
         await self._forget_events(connection, _AT_ONCE)
         await connection.execute(self._db.sql["prune_keys"], _AT_ONCE)
+
+    async def _end_pauses(self, connection: Connection) -> None:
+        """Those that were to end by now."""
+        await connection.execute(self._db.sql["resume_due"], _RESUMED)
+        await connection.execute(self._db.sql["forget_pauses"])
 
     async def _close_own_lanes(self, connection: Connection) -> None:
         """Workers that have nothing left for them alone claim as all others again."""
@@ -58,6 +65,7 @@ class Upkeep(Reading):
             return False
         until = min(end, since + _PIECE)
         await connection.execute(self._db.sql["roll_up"], since, until)
+        await connection.execute(self._db.sql["roll_up_usage"], since, until)
         return bool(until < end)
 
     async def _is_mine(self, connection: Connection) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 
-from mainspring.adapters.store.postgres.database import Answer, Connection, Database, Statements
+from mainspring.adapters.store.postgres.database import Answer, Connection, Database, Statements, wait_for_turn
 from mainspring.adapters.store.postgres.names import Kind, Names
 from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.runtime.log import get_logger
@@ -30,14 +30,19 @@ GUARDED = (
     "label",
     "dead_letter",
     "minute",
+    "usage",
+    "budget",
     "job",
     "job_version",
     "schedule",
+    "dependent",
+    "edge",
     "log",
     "progress",
     "audit",
     "api_key",
     "pause",
+    "calendar",
 )
 SHARED = {"session": ("id", "name")}
 
@@ -122,7 +127,7 @@ class Wall:
         schema = self._engine.schema
 
         async def work(connection: Connection) -> tuple[str, list[str]]:
-            await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"{schema}.wall")
+            await wait_for_turn(connection, f"{schema}.wall")
             role: str = await connection.fetchval(_ROLE, schema)
             missing = await _missing(connection, schema, role)
             if not missing:

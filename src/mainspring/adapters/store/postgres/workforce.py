@@ -4,23 +4,28 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 import asyncpg
+import msgspec
 
 from mainspring.adapters.store.postgres.database import Connection
+from mainspring.adapters.store.postgres.families import FEW, Families
 from mainspring.adapters.store.postgres.names import Kind
-from mainspring.adapters.store.postgres.part import Part
+from mainspring.adapters.store.postgres.queues import Place, Queues
 from mainspring.adapters.store.postgres.rows import OUTCOME_CODES, STATE_CODES, held_runs
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import Micros
 from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement, Verdict
+from mainspring.domain.usage import Spent
 from mainspring.ports.store import Beat, NewSession, Want
 
 KINDS = {"worker": 1, "scheduler": 2}
+_NOTHING = Spent()
 
 
-class Workforce(Part):
+class Workforce(Queues, Families):
     #: Something was paused, or a tenant had a quota, when this process last looked: then a claim looks closer at once.
     _limited = False
-    #: Sessions that had lanes of their own when this process last looked: then a claim looks at those at once.
+    #: Sessions that had lanes of their own, or met limits per period, when this process last looked: then a claim asks
+    #: for those at once.
     _with_lanes: set[SessionId]
 
     async def open_session(self, session: NewSession) -> SessionId:
@@ -36,6 +41,7 @@ class Workforce(Part):
             session.owner,
             session.serves,
             session.labels,
+            session.priorities,
         )
         if session.labels:
             await self._db.execute("widen_lanes", rows[0]["id"])
@@ -49,14 +55,14 @@ class Workforce(Part):
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
     ) -> Beat:
         row = (await self._db.fetch("beat", session, ttl, list(held), list(pending), last_claim))[0]
-        if row["cancelled_unknown"]:
-            # Asked to stop, and nobody runs them. What is missed here the next beat finds again.
-            await self._release_unknown(session, row["cancelled_unknown"])
+        if row["other_unknown"]:
+            # Nobody runs them. What is missed here the next beat finds again.
+            await self._release_unknown(session, row["other_unknown"])
         return Beat(
             now=row["now"],
             alive=row["alive"],
             cancels=tuple(row["cancels"]),
-            returned=row["returned"] + len(row["cancelled_unknown"]),
+            returned=row["returned"] + len(row["other_unknown"]),
             draining=row["draining"],
         )
 
@@ -81,17 +87,29 @@ class Workforce(Part):
         if not wants:
             return []
         await self._names.number_all((Kind.QUEUE, want.queue) for want in wants)
+        await self._mark_pooled(wants)
+        if self._policed and any(want.queue in self._policed for want in wants):
+            policed = [want for want in wants if want.queue in self._policed]
+            held = await self._claim_policed(session, number, policed)
+            others = [want for want in wants if want not in policed]
+            return held + await self.claim(session, number, others)
         if self._limited or any(want.tenant is not None for want in wants):
             return await self._claim_closely(session, number, wants)
         with_lanes = session in self._with_lanes
         rows = await (self._claim_lanes if with_lanes else self._claim)(session, number, wants)
         if not rows:
-            # The statements find nothing where there is a pause or a quota, and the first none for those with lanes.
-            why = (await self._db.fetch("why_nothing", session))[0]
-            (self._with_lanes.add if why["has_lanes"] else self._with_lanes.discard)(session)
+            # The statements find nothing where there is a pause or a quota, and the first none for those with lanes,
+            # or with limits per period.
+            queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+            why = (await self._db.fetch("why_nothing", session, queues))[0]
+            if why["policed"]:
+                # None of them, if there is a policy of one: then each in its own way.
+                self._policed |= {self._names.name(queue) for queue in why["policed"]}
+                return await self.claim(session, number, wants)
+            (self._with_lanes.add if why["for_lanes"] else self._with_lanes.discard)(session)
             if why["limited"]:
                 return await self._claim_closely(session, number, wants)
-            if why["has_lanes"] and not with_lanes:
+            if why["for_lanes"] and not with_lanes:
                 rows = await self._claim_lanes(session, number, wants)
         return await self._held(rows)
 
@@ -111,8 +129,39 @@ class Workforce(Part):
             rows += await self._db.fetch("claim_lanes", session, number, list(left), list(left.values()))
         return rows
 
+    async def _claim_policed(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        """From queues with a policy that a claim must look at."""
+        tenants = {want.tenant: await self._names.find(Kind.TENANT, want.tenant) for want in wants if want.tenant}
+        wants = [want for want in wants if want.tenant is None or tenants[want.tenant] is not None]
+
+        async def work(connection: Connection) -> list[asyncpg.Record]:
+            found = await connection.fetchrow(self._db.sql["claiming_session"], session)
+            if found is None:
+                return []
+            queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+            paused = await self._paused(connection, set(queues))
+            room = await self._rooms(connection, [tenants.get(want.tenant or "") for want in wants])
+            places = [
+                Place(queue, want, found["lanes"] or (), tenants.get(want.tenant or ""), paused.get(queue, set()), room)
+                for queue, want in zip(queues, wants, strict=True)
+            ]
+            chosen = await self._choose(connection, places)
+            if not chosen:
+                return []
+            return await connection.fetch(self._db.sql["claim_chosen"], session, number, chosen)
+
+        held = await self._held(await self._db.transaction(work)) if wants else []
+        for run in held:
+            run.limited = run.queue in self._bounded
+        return held
+
     async def _claim_closely(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
         """Where something is paused, a tenant has a quota, or only one tenant's runs are wanted."""
+        numbers = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+        policed = await self._db.fetch("policed", numbers)
+        if policed:
+            self._policed |= {self._names.name(row["queue"]) for row in policed}
+            return await self.claim(session, number, wants)
         places: list[tuple[int, int | None, int]] = []
         for want in wants:
             tenant = None if want.tenant is None else await self._names.find(Kind.TENANT, want.tenant)
@@ -218,23 +267,35 @@ class Workforce(Part):
         applied: set[tuple[str, int]] = set()
         free = [settlement for settlement in settlements if not settlement.lets_go]
         succeeded = [settlement for settlement in free if settlement.outcome is Outcome.SUCCESS]
+        has_children = False
         if succeeded:
-            applied |= _applied(await self._db.fetch("settle_succeeded", *_succeeded(succeeded)), succeeded)
+            rows = await self._db.fetch("settle_succeeded", *_succeeded(succeeded))
+            applied |= _applied(rows, succeeded)
+            has_children = _any_has_children(rows)
         if len(succeeded) < len(free):
             others = [settlement for settlement in free if settlement.outcome is not Outcome.SUCCESS]
-            applied |= _applied(await self._db.fetch("settle_other", *_others(others)), others)
+            rows = await self._db.fetch("settle_other", *_others(others))
+            applied |= _applied(rows, others)
+            has_children |= _any_has_children(rows)
         if len(free) < len(settlements):
             keyed = [settlement for settlement in settlements if settlement.lets_go]
-            rows = await self._db.transaction(lambda connection: self._settle_keyed(connection, keyed))
+            rows, queues = await self._db.transaction(lambda connection: self._settle_keyed(connection, keyed))
             applied |= _applied(rows, keyed)
+            has_children |= _any_has_children(rows)
+            await self._ring(queues)
+        if has_children:
+            # Small families at once. Whatever is left is resolved by whoever comes next.
+            await self.resolve(FEW)
         if len(applied) == len(settlements):
             return [Verdict.APPLIED] * len(settlements)
         return await self._verdicts(settlements, applied)
 
-    async def _settle_keyed(self, connection: Connection, settlements: list[Settlement]) -> list[asyncpg.Record]:
+    async def _settle_keyed(
+        self, connection: Connection, settlements: list[Settlement]
+    ) -> tuple[list[asyncpg.Record], Counter[int]]:
+        """What was ended, and how many others were queued, by queue."""
         rows = await connection.fetch(self._db.sql["settle_other"], *_others(settlements))
-        await self._let_go(connection, rows)
-        return rows
+        return rows, await self._let_go(connection, rows)
 
     async def _verdicts(self, settlements: Sequence[Settlement], applied: set[tuple[str, int]]) -> list[Verdict]:
         missed = [item for item in settlements if (item.run, item.fence) not in applied]
@@ -269,7 +330,17 @@ def _succeeded(settlements: list[Settlement]) -> list[object]:
         [item.run for item in settlements],
         [item.fence for item in settlements],
         [item.result for item in settlements] if any(item.result is not None for item in settlements) else None,
+        *_spent(settlements),
     ]
+
+
+def _spent(settlements: list[Settlement]) -> tuple[list[int | None] | None, list[str | None] | None]:
+    """CPU and units, where anybody told of any."""
+    if all(item.spent is None for item in settlements):
+        return None, None
+    spent = [item.spent or _NOTHING for item in settlements]
+    units = [msgspec.json.encode(item.units).decode() if item.units else None for item in spent]
+    return [item.cpu for item in spent], units if any(units) else None
 
 
 def _others(settlements: list[Settlement]) -> list[object]:
@@ -285,7 +356,12 @@ def _others(settlements: list[Settlement]) -> list[object]:
         [item.error for item in ordered],
         [item.result for item in ordered],
         [item.fingerprint for item in ordered],
+        *_spent(ordered),
     ]
+
+
+def _any_has_children(rows: list[asyncpg.Record]) -> bool:
+    return any(row["has_children"] for row in rows)
 
 
 def _applied(rows: list[asyncpg.Record], settlements: list[Settlement]) -> set[tuple[str, int]]:

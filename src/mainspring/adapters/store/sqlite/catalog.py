@@ -13,10 +13,12 @@ from mainspring.adapters.store.sqlite.jobs import stored_jobs
 from mainspring.adapters.store.sqlite.part import Part
 from mainspring.adapters.store.sqlite.threads import read
 from mainspring.domain.access import DEFAULT_TENANT
+from mainspring.domain.dead_letters import TREND
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import MILLISECOND, Instant
+from mainspring.domain.instant import HOUR, MILLISECOND, Instant
 from mainspring.domain.job import Job
+from mainspring.domain.limits import GateState
 from mainspring.domain.run import HeldRun, Progress, RunState, RunView
 from mainspring.ports.catalog import (
     LOG_CUT,
@@ -41,6 +43,8 @@ _COUNTED = 10_000
 _NEWEST = 2**63 - 1
 _is_position = re.compile("[0-9]{20}").fullmatch
 
+_gate = msgspec.json.Decoder(tuple[int, list[int], int | None, list[RunId]])
+
 Values: TypeAlias = dict[str, str | int | None]
 
 _LIVE = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING})
@@ -50,8 +54,14 @@ _ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, Run
 #: Where runs are: the table, the states there, how the state is shown, and what else a filter looks at.
 _PLACES = (
     ("run", _LIVE, "iif(p.state = 'running' AND p.cancel_at IS NOT NULL, 'cancelling', p.state)", "0", "NULL"),
-    ("waiting", _WAITING, "p.state", "0", "NULL"),
+    ("waiting", _WAITING, "iif(p.state = 'scheduled', p.state, 'blocked')", "0", "NULL"),
     ("history", _ENDED, "p.state", "p.dead", "p.fingerprint"),
+)
+
+#: Of dead letters ``s``: how many there are of each of the last hours.
+_TREND = ", ".join(
+    f"count(*) FILTER (WHERE s.at > :trend_now - {hours * HOUR} AND s.at <= :trend_now - {(hours - 1) * HOUR})"
+    for hours in range(TREND, 0, -1)
 )
 
 
@@ -74,6 +84,11 @@ class SqliteCatalog(Part):
     async def ahead_of(self, run: RunId) -> int | None:
         ahead: int | None = rows.number.decode(await self._reader.read("ahead_of", run=run, limit=_COUNTED))
         return ahead
+
+    async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
+        text = await self._reader.read("gate", number=number, limit=limit)
+        used, times, open_until, inside = _gate.decode(text)
+        return GateState(used=used, times=tuple(times), open_until=open_until), inside
 
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
         def look(connection: apsw.Connection) -> Page[Job]:
@@ -104,7 +119,7 @@ class SqliteCatalog(Part):
         return next(iter(rows.sessions(await self._reader.read("session", session=session))), None)
 
     async def pauses(self) -> list[Pause]:
-        return rows.pauses(await self._reader.read("pauses"))
+        return rows.pauses(await self._reader.read("pauses", now=self._time.now()))
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
         return rows.minutes(await self._reader.read("minutes", tenant=tenant, since=since, until=until))
@@ -121,10 +136,10 @@ class SqliteCatalog(Part):
         text = f"""
             SELECT json_group_array(json_array(
                 coalesce(g.fingerprint, ''), g.task, h.reason, g.count, g.first_at, g.last_at, h.id,
-                coalesce(h.error, '')) ORDER BY g.count DESC, g.last_at DESC)
+                coalesce(h.error, ''), json(g.trend)) ORDER BY g.count DESC, g.last_at DESC)
             FROM (
                 SELECT s.fingerprint, s.task, count(*) AS count, min(s.at) AS first_at, max(s.at) AS last_at,
-                       substr(max(printf('%020d', s.at) || s.id), 21) AS sample
+                       substr(max(printf('%020d', s.at) || s.id), 21) AS sample, json_array({_TREND}) AS trend
                 FROM (SELECT v.fingerprint AS fingerprint, b.task AS task, v.id AS id,
                              (SELECT finished_at FROM history WHERE history.id = v.id) AS at
                       {_found(source, filters)}) AS s
@@ -132,7 +147,7 @@ class SqliteCatalog(Part):
                 ORDER BY count DESC, last_at DESC LIMIT :limit
             ) AS g CROSS JOIN history h ON h.id = g.sample
         """  # noqa: S608
-        values: Values = {**source.values, **filters.values, "limit": limit}
+        values: Values = {**source.values, **filters.values, "limit": limit, "trend_now": self._time.now()}
         return rows.dead_groups(await self._look(lambda connection: str(connection.execute(text, values).get)))
 
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:

@@ -131,6 +131,8 @@ def _write_ahead(connection: apsw.Connection) -> None:
 def open_for_reading(path: Path) -> apsw.Connection:
     connection = _connect(path, apsw.SQLITE_OPEN_READWRITE)
     connection.execute("PRAGMA query_only = ON")
+    # Not where it is written: what is written is at hand there, and looking into the map first cost 4 to 7 %.
+    connection.execute("PRAGMA mmap_size = 268435456")
     return connection
 
 
@@ -142,7 +144,6 @@ def _connect(path: Path, flags: int) -> apsw.Connection:
     connection.set_busy_timeout(BUSY_TIMEOUT // 1_000)
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA cache_size = -65536")
-    connection.execute("PRAGMA mmap_size = 268435456")
     return connection
 
 

@@ -153,7 +153,7 @@ class SqliteHealth:
                 for name, oldest in _rows(connection, _SQL["readers"])
             ),
             dead_letters=int(_value(connection, _SQL["dead_letters"])),
-            pauses=tuple(_rows(connection, _SQL["pauses"])),
+            pauses=tuple(_rows(connection, _SQL["pauses"], now)),
         )
 
 

@@ -23,14 +23,16 @@ SELECT count(*), min(next_fire) FROM schedule WHERE active = 1 AND next_fire <= 
 SELECT EXISTS (SELECT 1 FROM waiting WHERE state = 'scheduled') OR EXISTS (SELECT 1 FROM schedule WHERE active = 1)
 
 -- name: readers
-SELECT c.reader, (SELECT o.at FROM outbox o WHERE o.position > c.position ORDER BY o.position LIMIT 1)
+-- One with a time to live is not judged: where it does not read, it is soon forgotten.
+SELECT c.reader, CASE WHEN c.until IS NULL THEN (
+    SELECT o.at FROM outbox o WHERE o.position > c.position ORDER BY o.position LIMIT 1) END
 FROM outbox_cursor c ORDER BY c.reader LIMIT 1000
 
 -- name: dead_letters
 SELECT count(*) FROM history WHERE dead = 1
 
 -- name: pauses
-SELECT tenant, queue FROM pause ORDER BY 1, 2 LIMIT 1000
+SELECT tenant, queue FROM pause WHERE until IS NULL OR until > ?1 ORDER BY 1, 2 LIMIT 1000
 
 -- name: newest
 SELECT coalesce(max(started_at), 0) FROM session

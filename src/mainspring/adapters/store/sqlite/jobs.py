@@ -5,11 +5,12 @@ from typing import cast
 
 import apsw
 
-from mainspring.adapters.store.changes import what_differs, words_of_job
+from mainspring.adapters.store.changes import job_moved, what_differs, words_of_job
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.audit import Change, moved, write_audit
+from mainspring.adapters.store.sqlite.audit import Change, write_audit
+from mainspring.adapters.store.sqlite.calendars import calendar_rev, mind_calendars
 from mainspring.adapters.store.sqlite.connection import QUERIES
-from mainspring.adapters.store.sqlite.part import Part
+from mainspring.adapters.store.sqlite.queues import SqliteQueues
 from mainspring.adapters.store.sqlite.threads import Call, call_procedures, read
 from mainspring.domain.errors import Invalid, NotFound
 from mainspring.domain.ids import JobId, shard_of
@@ -17,6 +18,7 @@ from mainspring.domain.instant import Instant
 from mainspring.domain.job import Job, JobSpec, JobState, NewJob
 from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.schedule import next_after
+from mainspring.domain.slo import begin
 from mainspring.ports.access import Author
 from mainspring.ports.store import KEYS_KEPT, Put, PutOutcome
 
@@ -24,32 +26,48 @@ _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", Jo
 _TICKING = (JobState.SCHEDULED, JobState.PAUSED)
 
 
-class SqliteJobs(Part):
+class SqliteJobs(SqliteQueues):
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
         if not jobs:
             return []
         for job in jobs:
             self._shard_of(job.id)
+        await self._mark_weighted(job.spec.queue for job in jobs if job.spec.policy.weight > 1)
         # Jobs are declared seldom, and their next tick is the interpreter's business: one at a time.
         return await self._work(lambda connection, now: _put_all(connection, jobs, now))
 
     async def set_jobs_state(
-        self, jobs: Collection[JobId], state: JobState, author: Author | None = None
+        self,
+        jobs: Collection[JobId],
+        state: JobState,
+        author: Author | None = None,
+        resume_at: Instant | None = None,
     ) -> dict[JobId, JobState]:
         if state is JobState.FINISHED:
             raise Invalid("state", "a job finishes by itself", "scheduled, paused or cancelled")
         ids = list(dict.fromkeys(jobs))
-        call = Call("set_jobs", rows.encode((state, ids)))
+        until = resume_at if state is JobState.PAUSED else None
+        why = "" if author is None else author.why
+        call = Call("set_jobs", rows.encode((state, ids, until, why)))
+
+        def standing(connection: apsw.Connection) -> list[tuple[JobId, str, JobState, Instant | None, int]]:
+            return rows.standing_jobs.decode(read(connection, "job_states", ids=rows.encode(ids)))
 
         def change(connection: apsw.Connection, now: Instant) -> str:
             if state is JobState.CANCELLED:
                 # Which ticks are due is the interpreter's business too.
                 for job in stored_jobs(connection, ids):
                     _drop_ticks(connection, job, now, "cancelled")
-            before = rows.standing.decode(read(connection, "job_states", ids=rows.encode(ids)))
-            [answer] = call_procedures(connection, [call], now)
-            after = dict(rows.job_states.decode(answer))
-            changes = [moved(tenant, job, was, state) for job, tenant, was in before if after[JobId(job)] != was]
+            before, answer, after = (
+                standing(connection),
+                call_procedures(connection, [call], now)[0],
+                standing(connection),
+            )
+            changes = [
+                Change(tenant, job, *(job_moved(was, state, resumed_at, until) or ()))
+                for (job, tenant, was, resumed_at, rev), (*_, new_rev) in zip(before, after, strict=True)
+                if new_rev != rev
+            ]
             write_audit(connection, now, _ACTIONS[state], author, changes)
             return answer
 
@@ -61,6 +79,7 @@ def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) 
     for job in jobs:
         if job.expected_version is not None and _known(connection, job) is None:
             raise NotFound(f"there is no job {job.spec.name!r}")
+        mind_calendars(connection, job)
     made: dict[str, list[Change]] = {}
     whys: dict[str, str] = {}
     stored = []
@@ -74,6 +93,8 @@ def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) 
         before = None if known is None else next(iter(stored_jobs(connection, [known[0]])), None)
         put = _put(connection, job, known, before, now)
         stored.append(put)
+        if put.outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
+            _watch(connection, put.job, before, now)
         if job.idempotency is not None and put.outcome not in (PutOutcome.EXISTS, PutOutcome.STALE):
             connection.execute(
                 "INSERT OR REPLACE INTO used_key (tenant, key, made, fingerprint, at) VALUES (?, ?, ?, ?, ?)",
@@ -145,7 +166,7 @@ def _put(
             return Put(before, refused)
         if same and ticking:
             return Put(before, PutOutcome.UNCHANGED)
-    rescheduled = before is None or before.spec.schedule != new.spec.schedule
+    rescheduled = before is None or before.spec.timing != new.spec.timing
     if ticking and rescheduled and before is not None:
         _drop_ticks(connection, before, now, "schedule changed")
     if not same:
@@ -153,9 +174,23 @@ def _put(
         add_version(connection, job, version + 1, new.spec, payload, Author(new.author, why=new.why), now)
     if not ticking:
         connection.execute("UPDATE job SET state = 'scheduled', updated_at = ? WHERE id = ?", (now, job))
+        connection.execute("UPDATE schedule SET resume_at = NULL, paused_until = NULL WHERE job_id = ?", (job,))
     if not ticking or rescheduled:
         _start_schedule(connection, job, new, now)
     return Put(stored_jobs(connection, [job])[0], PutOutcome.CHANGED)
+
+
+def _watch(connection: apsw.Connection, job: Job, before: Job | None, now: Instant) -> None:
+    """Its objectives are judged from now on, if they are new."""
+    slo = job.spec.slo
+    if slo is None:
+        connection.execute("DELETE FROM slo WHERE job_id = ?", (job.id,))
+    elif before is None or before.spec.slo != slo or before.state not in _TICKING:
+        connection.execute(
+            "INSERT INTO slo (job_id, tenant, next_check, state) VALUES (?, ?, ?, ?) ON CONFLICT (job_id) DO UPDATE"
+            " SET rev = rev + 1, next_check = excluded.next_check, state = excluded.state",
+            (job.id, job.tenant, now, rows.encode(begin(now))),
+        )
 
 
 def _refusal(job: Job, new: NewJob, same: bool) -> PutOutcome | None:
@@ -199,9 +234,11 @@ def add_version(
 def _start_schedule(connection: apsw.Connection, job: JobId, new: NewJob, now: Instant) -> None:
     """From the first tick after now; a schedule that has none left is finished."""
     first = next_after(new.spec.schedule, now, job)
+    ahead = first is not None and new.spec.looks_ahead
     connection.execute(
-        "UPDATE schedule SET next_fire = ?1, active = ?1 IS NOT NULL, awaits = NULL, rev = rev + 1 WHERE job_id = ?2",
-        (first, job),
+        "UPDATE schedule SET next_fire = ?1, active = ?1 IS NOT NULL, awaits = NULL, rev = rev + 1, tick = ?3,"
+        " calendar_rev = ?4 WHERE job_id = ?2",
+        (now if ahead else first, job, first if ahead else None, calendar_rev(connection, new.tenant)),
     )
     if first is None:
         connection.execute("UPDATE job SET state = 'finished', updated_at = ? WHERE id = ?", (now, job))

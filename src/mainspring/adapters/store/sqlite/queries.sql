@@ -7,7 +7,7 @@ SELECT json_group_array(json_array(
     b.about, b.policy, v.queued_at, v.session,
     coalesce(v.executor, (SELECT session.name FROM session WHERE session.id = v.session), ''), v.start_by, v.deadline,
     v.replay_of, (SELECT progress.told FROM progress WHERE progress.run_id = v.id), coalesce(v.fingerprint, ''),
-    v.target, iif(:payloads, b.payload, NULL)))
+    v.target, coalesce(f.parents, 0), f.rule, v.waits, iif(:payloads, b.payload, NULL)))
 FROM (
     SELECT r.id AS id, iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state) AS state,
            r.body AS body, r.queue AS queue, r.tenant AS tenant, r.priority AS priority, r.attempt AS attempt,
@@ -15,20 +15,21 @@ FROM (
            r.scheduled_at AS scheduled_at, r.started_at AS started_at, NULL AS finished_at, r.cancel_at AS cancel_at,
            NULL AS result, NULL AS error, r.job_version AS job_version, r.queued_at AS queued_at, r.session AS session,
            NULL AS executor, r.start_by AS start_by, r.deadline AS deadline, r.replay_of AS replay_of,
-           NULL AS fingerprint, CAST(r.target AS INTEGER) AS target
+           NULL AS fingerprint, CAST(r.target AS INTEGER) AS target, NULL AS waits
     FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value
     UNION ALL
-    SELECT w.id, w.state, w.body, w.queue, w.tenant, w.priority, w.attempt, w.due, w.created_at, w.lost, w.fence, '',
+    SELECT w.id, iif(w.state = 'scheduled', w.state, 'blocked'), w.body, w.queue, w.tenant, w.priority, w.attempt,
+           w.due, w.created_at, w.lost, w.fence, '',
            w.job_id, w.scheduled_at, w.started_at, NULL, NULL, NULL, NULL, w.job_version, NULL, w.session, NULL,
-           w.start_by, w.deadline, w.replay_of, NULL, CAST(w.target AS INTEGER)
+           w.start_by, w.deadline, w.replay_of, NULL, CAST(w.target AS INTEGER), w.waits
     FROM json_each(:ids) AS i CROSS JOIN waiting w ON w.id = i.value
     UNION ALL
     SELECT h.id, h.state, h.body, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence,
            h.reason, h.job_id, h.scheduled_at, h.started_at, h.finished_at, h.cancel_at, iif(:results, h.result, NULL),
            h.error, h.job_version, h.queued_at, h.session, h.executor, h.start_by, h.deadline, h.replay_of,
-           h.fingerprint, CAST(h.target AS INTEGER)
+           h.fingerprint, CAST(h.target AS INTEGER), NULL
     FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value
-) AS v CROSS JOIN body b ON b.id = v.body
+) AS v CROSS JOIN body b ON b.id = v.body LEFT JOIN dependent f ON f.run_id = v.id
 
 -- name: attempts
 SELECT json_group_array(json_array(
@@ -38,7 +39,7 @@ FROM attempt WHERE run_id = :run
 -- name: jobs
 SELECT json_group_array(json_array(
     j.id, j.tenant, v.spec, j.version, j.state, s.next_fire, s.rev, iif(:payloads, b.payload, 'null'), j.created_at,
-    j.updated_at))
+    j.updated_at, s.resume_at, s.paused_until, s.pause_why, s.tick, s.calendar_rev))
 FROM json_each(:ids) AS i CROSS JOIN job j ON j.id = i.value CROSS JOIN schedule s ON s.job_id = j.id
 CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version CROSS JOIN body b ON b.id = v.body
 
@@ -111,7 +112,8 @@ WITH RECURSIVE line (shard, due, job_id) AS (
     LIMIT :limit
 )
 SELECT json_group_array(json_array(
-    j.id, j.tenant, v.spec, j.version, j.state, l.due, s.rev, 'null', j.created_at, j.updated_at))
+    j.id, j.tenant, v.spec, j.version, j.state, l.due, s.rev, 'null', j.created_at, j.updated_at, s.resume_at,
+    s.paused_until, s.pause_why, s.tick, s.calendar_rev))
 FROM line l CROSS JOIN job j ON j.id = l.job_id CROSS JOIN schedule s ON s.job_id = j.id
 CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version
 
@@ -119,19 +121,20 @@ CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version
 SELECT json_group_array(json_array(
     r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
     r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
-    r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
+    r.gate IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
 FROM (
     SELECT r.* FROM session s CROSS JOIN run r INDEXED BY run_held ON r.session = s.id AND r.state = 'running'
     WHERE s.dead = 0 AND r.attempt_until < :before LIMIT :limit
 ) AS r CROSS JOIN body b ON b.id = r.body
 
 -- name: sweep
--- Gates whose holder is gone or that are missing, and fixed delays that wait for nothing.
+-- Gates whose holder is gone or that are missing, and fixed delays that wait for nothing. Limits whose count is wrong,
+-- or whose first in line fits though nobody is going to look; parents that have ended and have told nobody.
 SELECT json_array(
     json((SELECT json_group_array(key) FROM (
         SELECT g.key FROM gate g
         WHERE NOT EXISTS (SELECT 1 FROM run r WHERE r.id = g.holder)
-          AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = g.holder AND w.state = 'scheduled')
+          AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = g.holder AND w.state <> 'blocked')
         UNION
         SELECT w.gate FROM waiting w INDEXED BY waiting_blocked
         WHERE w.state = 'blocked' AND NOT EXISTS (SELECT 1 FROM gate g WHERE g.key = w.gate)
@@ -141,7 +144,61 @@ SELECT json_array(
         WHERE s.active = 1 AND s.delay IS NOT NULL AND s.next_fire IS NULL
           AND NOT EXISTS (SELECT 1 FROM run r WHERE r.id = s.awaits)
           AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = s.awaits)
-        LIMIT :limit))))
+        LIMIT :limit))),
+    json((
+        WITH RECURSIVE inside (number, used) AS MATERIALIZED (
+            SELECT g.value ->> 1, sum(g.value ->> 0 <> 2 OR r.state = 'queued')
+            FROM run r INDEXED BY run_limited CROSS JOIN json_each(r.limits) AS g
+            WHERE r.limits IS NOT NULL AND g.value ->> 0 < 3 GROUP BY 1
+        ), line (number) AS (
+            SELECT min(w.waits) FROM waiting w INDEXED BY waiting_limited WHERE w.state = 'limited'
+            UNION ALL
+            SELECT (SELECT min(w.waits) FROM waiting w INDEXED BY waiting_limited
+                    WHERE w.state = 'limited' AND w.waits > line.number)
+            FROM line WHERE line.number IS NOT NULL
+        )
+        SELECT json_group_array(number) FROM (
+            SELECT i.number AS number FROM inside AS i LEFT JOIN limiter l ON l.number = i.number
+            WHERE i.used <> coalesce(l.used, 0)
+            UNION
+            SELECT l.number FROM limiter l WHERE l.used > 0 AND l.number NOT IN (SELECT i.number FROM inside AS i)
+              AND (l.kind < 3 OR NOT EXISTS (
+                  SELECT 1 FROM run r INDEXED BY run_limited
+                  WHERE r.limits IS NOT NULL AND r.limits ->> '$[0][1]' = +l.number))
+            UNION
+            SELECT 0 WHERE EXISTS (
+                SELECT 1 FROM waiting w INDEXED BY waiting_limited WHERE w.state = 'limited' AND w.waits IS NULL)
+            UNION
+            SELECT line.number FROM line LEFT JOIN limiter l ON l.number = line.number
+            WHERE line.number IS NOT NULL AND (l.wake_at IS NULL OR l.wake_at > :now) AND NOT EXISTS (
+                SELECT 1 FROM json_each((
+                    SELECT w.limits FROM waiting w INDEXED BY waiting_limited
+                    WHERE w.state = 'limited' AND w.waits = line.number ORDER BY w.due, w.id LIMIT 1
+                )) AS g
+                WHERE g.value ->> 1 = line.number AND CASE g.value ->> 0
+                    WHEN 3 THEN l.open_until IS NOT NULL AND (l.used > 0 OR l.spilling = 1 OR l.open_until > :now)
+                    ELSE g.value ->> 2 <= coalesce(l.used, 0) + iif(g.value ->> 0 = 2, (
+                        SELECT count(*) FROM mark m WHERE m.number = line.number AND m.until > :now), 0) END)
+            LIMIT :limit))),
+    json((
+        WITH RECURSIVE up (parent) AS (
+            SELECT min(e.parent) FROM edge e INDEXED BY edge_undecided WHERE e.state IS NULL
+            UNION ALL
+            SELECT (SELECT min(e.parent) FROM edge e INDEXED BY edge_undecided
+                    WHERE e.state IS NULL AND e.parent > up.parent)
+            FROM up WHERE up.parent IS NOT NULL
+        )
+        SELECT json_group_array(parent) FROM (
+            SELECT up.parent AS parent FROM up CROSS JOIN history h ON h.id = up.parent
+            WHERE NOT EXISTS (SELECT 1 FROM ended_parent p WHERE p.run_id = up.parent) LIMIT :limit))))
+
+-- name: parents
+SELECT json_group_array(parent) FROM (SELECT parent FROM edge WHERE child = :run ORDER BY place)
+
+-- name: children
+SELECT json_group_array(child) FROM (
+    SELECT child FROM edge INDEXED BY edge_of_parent WHERE parent = :run AND child > :after ORDER BY child LIMIT :limit
+)
 
 -- name: job_named
 SELECT id, version, state FROM job WHERE tenant = ? AND name = ?
@@ -156,7 +213,7 @@ SELECT json(shards) FROM meta
 SELECT json_group_array(json_array(
     r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
     r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
-    r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL, NULL, r.session))
+    r.gate IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL, NULL, r.session))
 FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value AND r.state = 'running' CROSS JOIN body b ON b.id = r.body
 
 -- name: ahead_of
@@ -166,6 +223,17 @@ SELECT coalesce(json((
         WHERE a.state = 'queued' AND a.queue = r.queue AND a.lane = r.lane AND (a.rank, a.id) < (r.rank, +r.id)
         LIMIT :limit))
     FROM run r WHERE r.id = :run AND r.state = 'queued')), 'null')
+
+-- name: gate
+SELECT json_array(
+    coalesce((SELECT used FROM limiter WHERE number = :number), 0),
+    json((SELECT json_group_array(m.until - l.per ORDER BY m.until) FROM limiter l CROSS JOIN mark m ON m.number = l.number
+          WHERE l.number = :number)),
+    (SELECT open_until FROM limiter WHERE number = :number),
+    json((SELECT json_group_array(id) FROM (
+        SELECT r.id FROM run r
+        WHERE r.limits IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(r.limits) AS g WHERE g.value ->> 1 = :number)
+        ORDER BY r.id LIMIT :limit))))
 
 -- name: versions
 SELECT json_group_array(json_array(v.version, v.spec, b.payload, v.made_by, v.why, v.made_at) ORDER BY v.version DESC)
@@ -181,7 +249,7 @@ SELECT cast(count(*) AS TEXT) FROM (
 -- name: sessions
 SELECT json_group_array(json_array(
     s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
-    json(s.queues), json(s.tasks), json(s.labels),
+    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities),
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id)) ORDER BY s.id)
 FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until >= :now
@@ -189,13 +257,20 @@ FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until >= :now
 -- name: session
 SELECT json_group_array(json_array(
     s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
-    json(s.queues), json(s.tasks), json(s.labels),
+    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities),
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id)))
 FROM session s WHERE s.id = :session
 
+-- name: queue_policies
+SELECT json_group_object(queue, policy) FROM queue_policy
+
+-- name: policed
+SELECT json_group_array(queue) FROM queue_policy WHERE closely = 1
+
 -- name: pauses
-SELECT json_group_array(json_array(tenant, queue, since, author, why) ORDER BY tenant, queue) FROM pause
+SELECT json_group_array(json_array(tenant, queue, since, author, why, until) ORDER BY tenant, queue) FROM pause
+WHERE until IS NULL OR until > :now
 
 -- name: minutes
 SELECT json_group_array(json_array(
@@ -271,11 +346,41 @@ SELECT json_group_array(json_array(id, tenant, state) ORDER BY n) FROM (
            iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state) AS state
     FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value
     UNION ALL
-    SELECT i.key, w.id, w.tenant, w.state FROM json_each(:ids) AS i CROSS JOIN waiting w ON w.id = i.value
+    SELECT i.key, w.id, w.tenant, iif(w.state = 'scheduled', w.state, 'blocked')
+    FROM json_each(:ids) AS i CROSS JOIN waiting w ON w.id = i.value
     UNION ALL
     SELECT i.key, h.id, h.tenant, h.state FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value
 )
 
 -- name: job_states
-SELECT json_group_array(json_array(j.id, j.tenant, j.state) ORDER BY i.key)
-FROM json_each(:ids) AS i CROSS JOIN job j ON j.id = i.value
+SELECT json_group_array(json_array(j.id, j.tenant, j.state, s.resume_at, s.rev) ORDER BY i.key)
+FROM json_each(:ids) AS i CROSS JOIN job j ON j.id = i.value CROSS JOIN schedule s ON s.job_id = j.id
+
+-- name: holder_of
+SELECT coalesce((SELECT g.holder FROM waiting w CROSS JOIN gate g ON g.key = w.gate
+                 WHERE w.id = :run AND w.state = 'blocked'), '')
+
+-- name: owner_of
+SELECT json_group_array(json_array(
+    s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
+    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities), 0, s.draining,
+    (SELECT count(*) FROM shard WHERE shard.owner = s.id)))
+FROM shard o CROSS JOIN session s ON s.id = o.owner WHERE o.id = :shard AND s.dead = 0 AND s.lease_until >= :now
+
+-- name: ledger_at
+SELECT json_group_array(json_array(
+    job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at))
+FROM (SELECT * FROM ledger WHERE job_id = :job AND scheduled_at <= :at ORDER BY scheduled_at DESC LIMIT 1)
+
+-- name: backfilled
+-- A tick's own run has an origin, one that somebody asked for has none.
+SELECT json_group_array(json_array(scheduled_at, id) ORDER BY scheduled_at, id) FROM (
+    SELECT scheduled_at, id FROM run INDEXED BY run_backfilled
+    WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin IS NULL
+    UNION ALL
+    SELECT scheduled_at, id FROM waiting INDEXED BY waiting_backfilled
+    WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin IS NULL
+    UNION ALL
+    SELECT scheduled_at, id FROM history INDEXED BY history_backfilled
+    WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin IS NULL
+)

@@ -35,6 +35,19 @@ class SqliteReading(Part):
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         return rows.ledger_entries(await self._reader.read("ledger", job=job, since=since, until=until, limit=limit))
 
+    async def parents(self, run: RunId) -> list[RunView]:
+        return await self._those(await self._reader.read("parents", run=run))
+
+    async def parent_ids(self, run: RunId) -> list[RunId]:
+        return [RunId(parent) for parent in rows.strings.decode(await self._reader.read("parents", run=run))]
+
+    async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
+        return await self._those(await self._reader.read("children", run=run, after=after or "", limit=limit))
+
+    async def _those(self, ids: str) -> list[RunView]:
+        views = await self.runs([RunId(run) for run in rows.strings.decode(ids)])
+        return [view for view in views if view is not None]
+
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         if tenant is None:
             return rows.depths(await self._reader.read("depths"))

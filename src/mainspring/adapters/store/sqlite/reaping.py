@@ -5,6 +5,7 @@ from mainspring.adapters.store.sqlite.workforce import SqliteWorkforce
 from mainspring.domain.fingerprint import fingerprint_of
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.domain.run import HeldRun
+from mainspring.domain.usage import USAGE_KEPT
 from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, Retention
 
 #: How far the figures are behind: processes that share a file do not agree on the time to the microsecond.
@@ -23,10 +24,13 @@ class SqliteReaping(SqliteWorkforce):
     async def expire(self, limit: int) -> int:
         return int(await self._writer.call("expire", _DEADLINE, size=limit))
 
+    async def resolve(self, limit: int) -> int:
+        return int(await self._writer.call("resolve", size=limit))
+
     async def sweep(self, limit: int) -> int:
         # Looking costs as much as there are keys, so it is done beside the writing; what it finds is looked at again.
-        found = await self._reader.read("sweep", limit=limit)
-        if rows.candidates.decode(found) == ([], []):
+        found = await self._reader.read("sweep", limit=limit, now=self._time.now())
+        if not any(rows.candidates.decode(found)):
             return 0
         return int(await self._writer.call("sweep", found))
 
@@ -38,5 +42,5 @@ class SqliteReaping(SqliteWorkforce):
             continue
 
     async def prune(self, retention: Retention, limit: int) -> int:
-        batch = rows.encode((retention.succeeded, retention.unsuccessful, retention.ledger))
+        batch = rows.encode((retention.succeeded, retention.unsuccessful, retention.ledger, USAGE_KEPT))
         return int(await self._writer.call("prune", batch, size=limit))

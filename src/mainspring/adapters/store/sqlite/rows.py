@@ -11,9 +11,11 @@ import msgspec
 
 from mainspring.adapters.store.unreadable import UNREADABLE, name_unreadable_job, read_rows
 from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
+from mainspring.domain.dependencies import Rule
 from mainspring.domain.ids import JobId, RunId, SessionId, stable_hash
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Fire, Job, JobSpec, JobState, LedgerEntry, Overlap, tick_run_id
+from mainspring.domain.limits import BREAKER
 from mainspring.domain.run import (
     DEFAULT_POLICY,
     About,
@@ -115,6 +117,16 @@ def submit_item(run: NewRun, shard: int) -> tuple[object, ...]:
     )
 
 
+@lru_cache(maxsize=10_000)
+def limits_text(tenant: str, task: str, policy: RunPolicy) -> str | None:
+    """The gates that it must pass, a breaker first; none for most."""
+    gates = policy.gates(tenant, task)
+    if not gates:
+        return None
+    first = sorted(gates, key=lambda gate: gate.kind != BREAKER)
+    return encode([(gate.kind, gate.number, gate.most, gate.per, gate.pause) for gate in first])
+
+
 def lane_text(requires: tuple[str, ...]) -> str | None:
     """What a run requires, as the lanes have it; none for what requires nothing."""
     return encode(requires) if requires else None
@@ -122,9 +134,21 @@ def lane_text(requires: tuple[str, ...]) -> str | None:
 
 def asks_for_more(run: NewRun) -> bool:
     """Whether a run has something that the engine itself does not need. Most have not."""
+    policy = run.policy
     return bool(
-        run.about or run.job or run.idempotency or run.author or run.replay_of or run.policy.requires or run.target
+        run.about
+        or run.job
+        or run.idempotency
+        or run.author
+        or run.replay_of
+        or run.target
+        or (policy is not DEFAULT_POLICY and (policy.requires or policy.limits or policy.breaker))
     )
+
+
+def is_tied(run: NewRun) -> bool:
+    """Whether it is made with a look at other runs: those that it waits for, or the one that has its key."""
+    return run.after is not None or run.unique is not None
 
 
 def submit_more_item(run: NewRun, shard: int) -> tuple[object, ...]:
@@ -141,6 +165,8 @@ def submit_more_item(run: NewRun, shard: int) -> tuple[object, ...]:
         run.author,
         lane_text(run.policy.requires),
         run.target,
+        limits_text(run.tenant, run.task, run.policy),
+        None if run.after is None else run.after.rule,
     )
 
 
@@ -157,6 +183,13 @@ def settle_item(settlement: Settlement) -> tuple[object, ...]:
         settlement.error,
         settlement.fingerprint or None,
     )
+
+
+def metered_item(settlement: Settlement) -> tuple[object, ...]:
+    """The same, with what the attempt cost beyond its time."""
+    spent = settlement.spent
+    cpu, units = (None, None) if spent is None else (spent.cpu, encode(spent.units) if spent.units else None)
+    return (*settle_item(settlement), cpu, units)
 
 
 def fire_item(fire: Fire) -> tuple[object, ...]:
@@ -185,10 +218,13 @@ def fire_item(fire: Fire) -> tuple[object, ...]:
                 int(tick.late),
                 tick.ticks,
                 tick.last_at,
+                tick.happens_at,
             )
             for tick in fire.ticks
         ],
         lane_text(spec.policy.requires),
+        limits_text(job.tenant, spec.task, spec.policy),
+        fire.next_tick,
     )
 
 
@@ -249,6 +285,9 @@ class _View(msgspec.Struct, array_like=True, frozen=True, gc=False):
     progress: str | None
     fingerprint: str
     target: SessionId | None
+    parents: int
+    rule: Rule | None
+    gate: int | None
     payload: str | None
 
 
@@ -263,6 +302,11 @@ class _Job(msgspec.Struct, array_like=True, frozen=True):
     payload: str
     created_at: Instant
     updated_at: Instant
+    resume_at: Instant | None
+    paused_until: Instant | None
+    pause_why: str
+    next_tick: Instant | None
+    calendar_rev: int
 
 
 class _Session(msgspec.Struct, array_like=True, frozen=True):
@@ -279,6 +323,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
     labels: tuple[str, ...]
+    priorities: tuple[int, ...]
     running: int
     draining: int
     shards: int
@@ -339,7 +384,7 @@ _events = msgspec.json.Decoder(list[_Event])
 _following = msgspec.json.Decoder(tuple[int, int, list[_Event]])
 _versions = msgspec.json.Decoder(list[tuple[int, str, str, str, str, Instant]])
 _sessions = msgspec.json.Decoder(list[_Session])
-_pauses = msgspec.json.Decoder(list[tuple[str, str, Instant, str, str]])
+_pauses = msgspec.json.Decoder(list[tuple[str, str, Instant, str, str, Instant | None]])
 _minutes = msgspec.json.Decoder(list[_Minute])
 _log = msgspec.json.Decoder(list[tuple[int, Instant, int, str]])
 _logs = msgspec.json.Decoder(dict[str, list[tuple[int, Instant, int, str]]])
@@ -348,7 +393,7 @@ _tenants = msgspec.json.Decoder(list[tuple[str, str, Instant]])
 _keys = msgspec.json.Decoder(list[_Key])
 _numbers = msgspec.json.Decoder(list[int])
 _audits = msgspec.json.Decoder(list[_Audit])
-_dead_groups = msgspec.json.Decoder(list[tuple[str, str, str, int, Instant, Instant, RunId, str]])
+_dead_groups = msgspec.json.Decoder(list[tuple[str, str, str, int, Instant, Instant, RunId, str, tuple[int, ...]]])
 
 accepted = msgspec.json.Decoder(list[tuple[int, RunState, int]])
 accepted_more = msgspec.json.Decoder(list[tuple[RunId, RunState, int, int]])
@@ -357,6 +402,8 @@ run_states = msgspec.json.Decoder(list[tuple[RunId, RunState]])
 job_states = msgspec.json.Decoder(list[tuple[JobId, JobState]])
 #: (id, tenant, state), for the audit.
 standing = msgspec.json.Decoder(list[tuple[str, str, str]])
+#: (id, tenant, state, when it goes on by itself, the number of its newest change), for the audit.
+standing_jobs = msgspec.json.Decoder(list[tuple[JobId, str, JobState, Instant | None, int]])
 strings = msgspec.json.Decoder(list[str])
 number = msgspec.json.Decoder(int | None)
 beat = msgspec.json.Decoder(tuple[Instant, int, tuple[RunId, ...], int, int])
@@ -364,7 +411,7 @@ staged = msgspec.json.Decoder(tuple[Instant, int, list[str], int, int])
 fired = msgspec.json.Decoder(list[tuple[int, int, list[str]]])
 pairs = msgspec.json.Decoder(list[tuple[int, int]])
 membership = msgspec.json.Decoder(tuple[Instant, tuple[SessionId, ...], list[tuple[int, int]]] | None)
-candidates = msgspec.json.Decoder(tuple[list[int], list[str]])
+candidates = msgspec.json.Decoder(tuple[list[int], list[str], list[int], list[str]])
 
 
 def held_runs(text: str) -> tuple[list[HeldRun], list[Settlement]]:
@@ -432,6 +479,9 @@ def run_views(text: str) -> dict[RunId, RunView]:
             progress=None if row.progress is None else msgspec.json.decode(row.progress, type=Progress),
             fingerprint=row.fingerprint,
             target=row.target,
+            parents=row.parents,
+            rule=row.rule,
+            gate=row.gate,
             payload=None if row.payload is None else bytes_of(row.payload),
         )
         for row in _views.decode(text)
@@ -466,6 +516,11 @@ def _job(row: _Job) -> Job:
         payload=bytes_of(row.payload),
         created_at=row.created_at,
         updated_at=row.updated_at,
+        resume_at=row.resume_at,
+        paused_until=row.paused_until,
+        pause_why=row.pause_why,
+        next_tick=row.next_tick,
+        calendar_rev=row.calendar_rev,
     )
 
 
@@ -552,8 +607,8 @@ def sessions(text: str) -> list[SessionView]:
 
 def pauses(text: str) -> list[Pause]:
     return [
-        Pause(tenant=tenant or None, queue=queue or None, since=since, author=author, why=why)
-        for tenant, queue, since, author, why in _pauses.decode(text)
+        Pause(tenant=tenant or None, queue=queue or None, since=since, author=author, why=why, until=until)
+        for tenant, queue, since, author, why, until in _pauses.decode(text)
     ]
 
 
@@ -625,6 +680,7 @@ def dead_groups(text: str) -> list[DeadGroup]:
             last_at=last_at,
             sample=sample,
             error=error,
+            trend=trend,
         )
-        for fingerprint, task, reason, count, first_at, last_at, sample, error in _dead_groups.decode(text)
+        for fingerprint, task, reason, count, first_at, last_at, sample, error, trend in _dead_groups.decode(text)
     ]

@@ -4,16 +4,21 @@ from pathlib import Path
 
 from mainspring.adapters.store.seen import Seen
 from mainspring.adapters.store.sqlite.access import SqliteAccess
+from mainspring.adapters.store.sqlite.calendars import SqliteCalendars
 from mainspring.adapters.store.sqlite.catalog import SqliteCatalog, SqliteReports
 from mainspring.adapters.store.sqlite.coordination import SqliteCoordination
+from mainspring.adapters.store.sqlite.dead_letters import SqliteDeadLetters
+from mainspring.adapters.store.sqlite.explaining import SqliteExplaining
 from mainspring.adapters.store.sqlite.jobs import SqliteJobs
 from mainspring.adapters.store.sqlite.operations import SqliteOperations
 from mainspring.adapters.store.sqlite.reading import SqliteOutbox, SqliteReading
 from mainspring.adapters.store.sqlite.reaping import SqliteReaping
+from mainspring.adapters.store.sqlite.slos import SqliteSlos
 from mainspring.adapters.store.sqlite.staging import SqliteStaging
 from mainspring.adapters.store.sqlite.steady_time import SteadyTime
 from mainspring.adapters.store.sqlite.submissions import SqliteSubmissions
 from mainspring.adapters.store.sqlite.threads import Reader, Writer
+from mainspring.adapters.store.sqlite.usage import SqliteUsage
 from mainspring.domain.ids import MAX_SHARDS
 from mainspring.ports.catalog import Reads
 from mainspring.ports.clock import Clock
@@ -27,10 +32,15 @@ class SqliteStore(
     SqliteReading,
     SqliteOutbox,
     SqliteCatalog,
+    SqliteExplaining,
+    SqliteUsage,
     SqliteReports,
     SqliteAccess,
     SqliteOperations,
     SqliteCoordination,
+    SqliteDeadLetters,
+    SqliteCalendars,
+    SqliteSlos,
 ):
     """Store and coordinator. Several processes may open the same file; several loops may use the same object.
 

@@ -6,8 +6,9 @@ import apsw
 
 from mainspring.adapters.store.sqlite import rows
 from mainspring.adapters.store.sqlite.audit import moved, write_audit
-from mainspring.adapters.store.sqlite.part import Part
+from mainspring.adapters.store.sqlite.queues import SqliteQueues
 from mainspring.adapters.store.sqlite.threads import Call, call_procedures, read
+from mainspring.adapters.store.sqlite.tied import submit_tied
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant
 from mainspring.domain.run import NewRun, RunState
@@ -15,7 +16,7 @@ from mainspring.ports.access import Author
 from mainspring.ports.store import KEYS_KEPT, Accepted
 
 
-class SqliteSubmissions(Part):
+class SqliteSubmissions(SqliteQueues):
     async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
         def look(connection: apsw.Connection, now: Instant) -> set[str]:
             found = connection.execute(
@@ -33,6 +34,11 @@ class SqliteSubmissions(Part):
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if not runs:
             return []
+        if any(run.policy.weight > 1 for run in runs):
+            await self._mark_weighted(run.queue for run in runs if run.policy.weight > 1)
+        if any(map(rows.is_tied, runs)):
+            shards = [self._shard_of(run.id) for run in runs]
+            return await self._work(lambda connection, now: submit_tied(connection, runs, shards, now))
         if any(map(rows.asks_for_more, runs)):
             return await self._submit_more(runs)
         batch = rows.encode([rows.submit_item(run, self._shard_of(run.id)) for run in runs])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import apsw
 import msgspec
@@ -17,7 +17,15 @@ from mainspring.ports.clock import Clock
 from mainspring.ports.transfer import BATCH, KINDS, Facts, Row
 
 #: Tables that are not moved: events of the last minutes, who reads them, and what is made anew.
-LEFT = frozenset({"meta", "shard", "outbox", "outbox_cursor", "sqlite_sequence", "schedule", "body", "lane"})
+LEFT = frozenset(
+    {"meta", "shard", "outbox", "outbox_cursor", "sqlite_sequence", "schedule", "body", "lane", "mark"}
+) | {
+    # What was told of dead letters is told again.
+    "dead_group",
+    "dead_watch",
+    "queue_turn",
+    "queue_retry",
+}
 #: Of which it is asked in which days they have something.
 FAMILIES = ("history_succeeded", "history_unsuccessful", "attempt", "ledger", "log")
 #: Columns of moved tables that other stores do not have, since they know it otherwise.
@@ -28,11 +36,16 @@ LEFT_COLUMNS: Mapping[str, frozenset[str]] = {
     "progress": frozenset({"told"}),
     # Of those that live.
     "session": frozenset({"dead", "lanes", "serves"}),
+    # Turns begin anew.
+    "queue_policy": frozenset({"clock"}),
 }
+T = TypeVar("T")
 _SQL = named_sql.load(connections.PACKAGE, "transfer.sql")
 #: The tables behind the kinds.
 TABLES = {"session", "tenant", "api_key", "pause", "job", "job_version", "run", "waiting", "gate", "history", "attempt"}
-TABLES |= {"ledger", "label", "used_key", "progress", "checkpoint", "log", "audit", "minute"}
+TABLES |= {"ledger", "label", "used_key", "progress", "checkpoint", "log", "audit", "minute", "usage", "budget"}
+TABLES |= {"limiter", "dependent", "edge", "ended_parent", "unique_run"}
+TABLES |= {"calendar", "slo", "queue_policy", "replay"}
 
 
 def _content(text: str | None) -> bytes | None:
@@ -41,6 +54,10 @@ def _content(text: str | None) -> bytes | None:
 
 def _list(text: str) -> list[str]:
     return msgspec.json.decode(text, type=list[str])
+
+
+def _numbers(text: str, kind: type[T]) -> T:
+    return msgspec.json.decode(text, type=kind)
 
 
 #: How columns become values of the domain, where they are not yet.
@@ -56,7 +73,11 @@ _READ: Mapping[str, Callable[[Any], object]] = {
     "queues": _list,
     "tasks": _list,
     "labels": _list,
+    "priorities": lambda text: _numbers(text, list[int]),
     "requires": lambda text: [] if text is None else _list(text),
+    # Groups of five numbers: kind, number, most, per, pause.
+    "limits": lambda text: None if text is None else [n for gate in _numbers(text, list[list[int]]) for n in gate],
+    "times": lambda text: _numbers(text, list[int]),
 }
 
 

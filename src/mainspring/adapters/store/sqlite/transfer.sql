@@ -3,11 +3,11 @@
 -- name: session
 -- Of some only the name is left, in what they ran.
 SELECT id, kind, NOT dead AS live, name, datacenter, version, started_at, lease_until, queues, tasks, owner, lease, draining,
-       labels
+       labels, priorities
 FROM session
 UNION ALL
 SELECT h.session, 'worker', 0, max(h.executor), '', '', min(h.finished_at), max(h.finished_at), '[]', '[]', '', 0, 0,
-       '[]'
+       '[]', '[]'
 FROM history h WHERE h.executor IS NOT NULL AND h.session NOT IN (SELECT id FROM session) GROUP BY h.session
 
 -- name: tenant
@@ -19,25 +19,64 @@ SELECT * FROM api_key
 -- name: pause
 SELECT * FROM pause
 
+-- name: calendar
+SELECT * FROM calendar
+
+-- name: slo
+SELECT job_id, tenant, rev, next_check, CAST(state AS BLOB) AS state FROM slo
+
+-- name: queue_policy
+SELECT queue, policy, closely, weighted, pooled, retries, per FROM queue_policy
+
 -- name: job
-SELECT j.*, s.shard, s.rev, s.active, s.next_fire, s.delay, s.tick_no FROM job j JOIN schedule s ON s.job_id = j.id
+SELECT j.*, s.shard, s.rev, s.active, s.next_fire, s.delay, s.tick_no,
+       s.resume_at, s.paused_until, s.pause_why, s.tick, s.calendar_rev
+FROM job j JOIN schedule s ON s.job_id = j.id
 
 -- name: job_version
 SELECT v.*, j.tenant, b.task, b.policy, b.payload FROM job_version v JOIN job j ON j.id = v.job_id JOIN body b ON b.id = v.body
 
 -- name: run
-SELECT r.*, b.task, b.policy, b.payload, b.about, v.job_id IS NOT NULL AS of_version, l.requires
+SELECT r.*, b.task, b.policy, b.payload, b.about, v.job_id IS NOT NULL AS of_version, l.requires,
+       EXISTS (SELECT 1 FROM edge e WHERE e.parent = r.id) AS has_children
 FROM run r LEFT JOIN body b ON b.id = r.body LEFT JOIN lane l ON l.id = r.lane
 LEFT JOIN job_version v ON v.job_id = r.job_id AND v.version = r.job_version AND v.body = r.body
 
 -- name: waiting
-SELECT r.*, b.task, b.policy, b.payload, b.about, v.job_id IS NOT NULL AS of_version,
-       r.id IS (SELECT g.holder FROM gate g WHERE g.key = r.gate) AS holds, l.requires
+-- What waits for a limit, or for its parents, is blocked, and says so.
+SELECT r.*, iif(r.state = 'scheduled', r.state, 'blocked') AS state, r.state = 'after' AS waits_for_parents,
+       b.task, b.policy, b.payload, b.about, v.job_id IS NOT NULL AS of_version,
+       r.id IS (SELECT g.holder FROM gate g WHERE g.key = r.gate) AS holds, l.requires,
+       EXISTS (SELECT 1 FROM edge e WHERE e.parent = r.id) AS has_children
 FROM waiting r LEFT JOIN body b ON b.id = r.body LEFT JOIN lane l ON l.id = r.lane
 LEFT JOIN job_version v ON v.job_id = r.job_id AND v.version = r.job_version AND v.body = r.body
 
 -- name: gate
 SELECT * FROM gate
+
+-- name: limiter
+SELECT l.*, (SELECT json_group_array(m.until - l.per ORDER BY m.until) FROM mark m WHERE m.number = l.number) AS times
+FROM limiter l
+
+-- name: dependent
+-- With how many parents have ended, and how.
+SELECT d.*, coalesce(r.tenant, w.tenant, h.tenant, '') AS tenant,
+       (SELECT count(*) FROM edge e WHERE e.child = d.run_id AND e.state = 'succeeded') AS succeeded,
+       (SELECT count(*) FROM edge e WHERE e.child = d.run_id AND e.state <> 'succeeded') AS otherwise,
+       (SELECT count(*) FROM edge e WHERE e.child = d.run_id AND e.state = 'failed') AS failed
+FROM dependent d LEFT JOIN run r ON r.id = d.run_id LEFT JOIN waiting w ON w.id = d.run_id
+LEFT JOIN history h ON h.id = d.run_id
+
+-- name: edge
+SELECT e.*, coalesce(r.tenant, w.tenant, h.tenant, '') AS tenant
+FROM edge e LEFT JOIN run r ON r.id = e.child LEFT JOIN waiting w ON w.id = e.child
+LEFT JOIN history h ON h.id = e.child
+
+-- name: ended_parent
+SELECT * FROM ended_parent
+
+-- name: unique_run
+SELECT * FROM unique_run
 
 -- name: history
 SELECT r.*, b.task, b.policy, b.payload, b.about, v.job_id IS NOT NULL AS of_version
@@ -53,8 +92,12 @@ SELECT h.id, h.tenant, h.queue, h.finished_at AS at, coalesce(h.fingerprint, '')
        ELSE 'discarded' END AS state
 FROM history h LEFT JOIN body b ON b.id = h.body WHERE h.state = 'failed'
 
+-- name: replay
+SELECT id, tenant, open, rev, ended_at, CAST(record AS BLOB) AS record FROM replay
+
 -- name: attempt
-SELECT a.*, coalesce(r.tenant, w.tenant, h.tenant, '') AS tenant, coalesce(r.queue, w.queue, h.queue, '') AS queue
+SELECT a.*, coalesce(r.tenant, w.tenant, h.tenant, '') AS tenant, coalesce(r.queue, w.queue, h.queue, '') AS queue,
+       coalesce(r.job_id, w.job_id, h.job_id) AS job_id
 FROM attempt a LEFT JOIN run r ON r.id = a.run_id LEFT JOIN waiting w ON w.id = a.run_id
 LEFT JOIN history h ON h.id = a.run_id
 
@@ -89,6 +132,12 @@ SELECT * FROM audit
 -- name: minute
 SELECT * FROM minute
 
+-- name: usage
+SELECT * FROM usage
+
+-- name: budget
+SELECT * FROM budget
+
 -- name: facts
 SELECT store_id, shards, store_epoch, fence_seq,
        (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'session') AS last_session,
@@ -103,16 +152,17 @@ SELECT id, epoch FROM shard
 SELECT kind || ' ' || name, lease_until - ?1 FROM session WHERE dead = 0 AND lease_until >= ?1 ORDER BY id
 
 -- name: names_tenant
-SELECT tenant FROM job UNION SELECT tenant FROM run UNION SELECT tenant FROM waiting UNION SELECT tenant FROM history
+SELECT tenant FROM job UNION SELECT tenant FROM calendar UNION SELECT tenant FROM run UNION SELECT tenant FROM waiting UNION SELECT tenant FROM history
 UNION SELECT name FROM tenant UNION SELECT tenant FROM used_key UNION SELECT tenant FROM pause WHERE tenant <> ''
-UNION SELECT tenant FROM minute UNION SELECT tenant FROM label
+UNION SELECT tenant FROM minute UNION SELECT tenant FROM label UNION SELECT tenant FROM unique_run
+UNION SELECT tenant FROM usage UNION SELECT tenant FROM budget
 
 -- name: names_queue
 SELECT queue FROM run UNION SELECT queue FROM waiting UNION SELECT queue FROM history
-UNION SELECT queue FROM pause WHERE queue <> '' UNION SELECT queue FROM minute
+UNION SELECT queue FROM pause WHERE queue <> '' UNION SELECT queue FROM minute UNION SELECT queue FROM queue_policy
 
 -- name: names_task
-SELECT DISTINCT task FROM body
+SELECT task FROM body UNION SELECT task FROM usage
 
 -- name: requirements
 SELECT requires FROM lane

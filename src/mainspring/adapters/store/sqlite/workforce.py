@@ -4,14 +4,15 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.part import Part
+from mainspring.adapters.store.sqlite.queues import SqliteQueues
+from mainspring.adapters.store.sqlite.threads import Call, call_procedures
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import Micros
 from mainspring.domain.run import HeldRun, Settlement, Verdict
 from mainspring.ports.store import Beat, NewSession, Want
 
 
-class SqliteWorkforce(Part):
+class SqliteWorkforce(SqliteQueues):
     async def open_session(self, session: NewSession) -> SessionId:
         batch = rows.encode(
             (
@@ -25,6 +26,7 @@ class SqliteWorkforce(Part):
                 session.owner,
                 session.serves,
                 session.labels,
+                session.priorities,
             )
         )
         return SessionId(int(await self._writer.call("open_session", batch)))
@@ -40,6 +42,14 @@ class SqliteWorkforce(Part):
         )
 
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        policed = await self._policed_of(wants)
+        if policed:
+            answer, bounded = await self._claim_policed(session, number, policed)
+            held = await self._held(answer)
+            for run in held:
+                run.limited = run.queue in bounded
+            others = [want for want in wants if want not in policed]
+            return held + (await self.claim(session, number, others) if others else [])
         limits: Counter[tuple[str, str | None]] = Counter()
         for want in wants:
             limits[want.queue, want.tenant] += max(want.limit, 0)
@@ -56,8 +66,13 @@ class SqliteWorkforce(Part):
     async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         if not settlements:
             return []
-        batch = rows.encode([rows.settle_item(settlement) for settlement in settlements])
-        answer = await self._writer.call("settle", batch, size=len(settlements))
+        if any(settlement.spent is not None for settlement in settlements):
+            batch = rows.encode([rows.metered_item(settlement) for settlement in settlements])
+            calls = [Call("settle", batch, 0, len(settlements)), Call("spend", batch, 0, 0)]
+            answer = await self._work(lambda connection, now: call_procedures(connection, calls, now)[0])
+        else:
+            batch = rows.encode([rows.settle_item(settlement) for settlement in settlements])
+            answer = await self._writer.call("settle", batch, size=len(settlements))
         verdicts = [Verdict.APPLIED] * len(settlements)
         for place, verdict in rows.verdicts.decode(answer):
             verdicts[place] = verdict

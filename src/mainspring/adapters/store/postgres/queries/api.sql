@@ -5,9 +5,18 @@ SELECT (SELECT count(*) FROM (
 ) AS better) AS ahead
 FROM mainspring.run r WHERE r.id = $1 AND r.state = 3
 
+-- name: gate_state
+SELECT used, times, open_until FROM mainspring.limiter WHERE number = $1
+
+-- name: inside_of_gate
+-- Some of those inside of a gate: what is live and has it among its limits.
+SELECT r.id FROM mainspring.run r
+WHERE r.limits IS NOT NULL AND EXISTS (SELECT FROM mainspring.gates(r.limits) AS g WHERE g.number = $1) ORDER BY r.id LIMIT $2
+
 -- name: list_jobs
 -- Newest first, in id order, of one tenant or of all.
-SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec
+SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec, s.resume_at, s.paused_until,
+       s.pause_why, s.tick, s.calendar_rev
 FROM (
     SELECT * FROM mainspring.job WHERE tenant = $1 AND id < $2 AND id >= $3 ORDER BY id DESC LIMIT $4
 ) AS j
@@ -16,7 +25,8 @@ JOIN mainspring.schedule s ON s.job_id = j.id
 ORDER BY j.id DESC
 
 -- name: list_all_jobs
-SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec
+SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec, s.resume_at, s.paused_until,
+       s.pause_why, s.tick, s.calendar_rev
 FROM (
     SELECT * FROM mainspring.job WHERE id < $1 AND id >= $2 ORDER BY id DESC LIMIT $3
 ) AS j
@@ -43,7 +53,8 @@ FROM mainspring.session s WHERE s.id = $1
 
 -- name: pauses
 -- Of one tenant, or of all; those of every tenant are among them.
-SELECT tenant, queue, since, author, why FROM mainspring.pause WHERE $1::int IS NULL OR tenant IN (0, $1)
+SELECT tenant, queue, since, author, why, until FROM mainspring.pause
+WHERE ($1::int IS NULL OR tenant IN (0, $1)) AND (until IS NULL OR until > mainspring.now_us())
 
 -- name: minutes
 SELECT at, queue, sum(succeeded)::bigint AS succeeded, sum(failed)::bigint AS failed, sum(cancelled)::bigint AS cancelled,
@@ -168,6 +179,10 @@ WITH attempts AS (
     DELETE FROM mainspring.progress WHERE run_id = ANY ($1::uuid[])
 ), checkpoints AS (
     DELETE FROM mainspring.checkpoint WHERE run_id = ANY ($1::uuid[])
+), edges AS (
+    DELETE FROM mainspring.edge WHERE child = ANY ($1::uuid[])
+), rules AS (
+    DELETE FROM mainspring.dependent WHERE run_id = ANY ($1::uuid[])
 )
 DELETE FROM mainspring.dead_letter WHERE run_id = ANY ($1::uuid[])
 
@@ -179,6 +194,8 @@ WITH schedules AS (
     DELETE FROM mainspring.job_version WHERE job_id = ANY ($1::uuid[])
 ), ticks AS (
     DELETE FROM mainspring.ledger WHERE job_id = ANY ($1::uuid[])
+), slos AS (
+    DELETE FROM mainspring.slo WHERE job_id = ANY ($1::uuid[])
 )
 DELETE FROM mainspring.job WHERE id = ANY ($1::uuid[])
 
@@ -203,11 +220,14 @@ WHERE b.bucket = i.bucket AND b.id = i.id
 LOCK TABLE mainspring.pause IN ACCESS EXCLUSIVE MODE
 
 -- name: pause
-INSERT INTO mainspring.pause (tenant, queue, since, author, why) VALUES ($1, $2, mainspring.now_us(), $3, $4)
-ON CONFLICT DO NOTHING RETURNING tenant
+INSERT INTO mainspring.pause AS p (tenant, queue, since, author, why, until) VALUES ($1, $2, mainspring.now_us(), $3, $4, $5)
+ON CONFLICT (tenant, queue) DO UPDATE
+SET since = excluded.since, author = excluded.author, why = excluded.why, until = excluded.until
+WHERE p.until IS DISTINCT FROM excluded.until OR p.until <= mainspring.now_us()
+RETURNING tenant
 
 -- name: resume
-DELETE FROM mainspring.pause WHERE tenant = $1 AND queue = $2 RETURNING tenant
+DELETE FROM mainspring.pause WHERE tenant = $1 AND queue = $2 AND (until IS NULL OR until > mainspring.now_us()) RETURNING tenant
 
 -- name: draining
 SELECT draining FROM mainspring.session
@@ -218,13 +238,14 @@ UPDATE mainspring.session SET draining = true WHERE id = $1
 
 -- name: editable_waiting
 -- A one-off of a tenant that never started, locked.
-SELECT id, state, gate, body_bucket, created_at, replay_of, target, NULL::bigint AS queued_at, mainspring.now_us() AS now
+SELECT id, state, gate, body_bucket, created_at, replay_of, target, NULL::bigint AS queued_at, mainspring.now_us() AS now,
+       NULL::bigint[] AS limits, has_children, CASE WHEN state = 9 THEN waits END AS waits
 FROM mainspring.waiting
 WHERE id = $1 AND tenant = $2 AND job_id IS NULL AND fence = 0 FOR UPDATE
 
 -- name: editable_queued
 SELECT id, state, gate, body_bucket, created_at, replay_of, target, coalesce(queued_at, created_at) AS queued_at,
-       mainspring.now_us() AS now
+       mainspring.now_us() AS now, limits, has_children, NULL::bigint AS waits
 FROM mainspring.run
 WHERE id = $1 AND tenant = $2 AND job_id IS NULL AND fence = 0 AND claim IS NULL FOR UPDATE
 

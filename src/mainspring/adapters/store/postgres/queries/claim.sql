@@ -1,7 +1,8 @@
 -- name: claim
 -- Start the best runs of some queues: the attempt is counted and the batch gets one fence, in one statement.
 -- Where anything is paused or a tenant has a quota it finds nothing: then claim_best looks closer. Nor does it for a worker
--- with lanes of its own: claim_lanes is for that.
+-- with lanes of its own, or where anything has a limit per period: claim_lanes is for that; nor where one of the queues has
+-- a policy that a claim must look at. What is not in use costs an empty look.
 -- A claim that was overtaken between its fence and its rows must still give a greater one than the run had.
 -- `= ANY (ARRAY(…))` pins the plan: the array is built from the ready index, then the primary key is probed.
 WITH clock AS MATERIALIZED (
@@ -11,6 +12,8 @@ WITH clock AS MATERIALIZED (
     WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now AND s.lanes IS NULL
       AND NOT EXISTS (SELECT FROM mainspring.pause)
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY ($3::int[]))
+      AND NOT EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2)
     FOR SHARE OF s
 ), batch AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
@@ -31,7 +34,7 @@ WITH clock AS MATERIALIZED (
     ))
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
-              run.rank, run.cancel_at, run.rev
+              run.rank, run.cancel_at, run.rev, run.limits, run.has_children
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.started', tenant, array_agg(id) FROM taken
@@ -44,9 +47,9 @@ FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coale
 ORDER BY t.rank, t.id
 
 -- name: claim_lanes
--- The same for a worker with lanes of its own, best first across the lanes of a queue. First it is looked, without a lock,
--- how many of each lane are among the best; then so many of each are taken. Nothing is locked that is not taken: others
--- would pass it over.
+-- The same for a worker with lanes of its own, best first across the lanes of a queue; and where there are limits per
+-- period. First it is looked, without a lock, how many of each lane are among the best; then so many of each are taken.
+-- Nothing is locked that is not taken: others would pass it over.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), alive AS MATERIALIZED (
@@ -54,6 +57,7 @@ WITH clock AS MATERIALIZED (
     WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now
       AND NOT EXISTS (SELECT FROM mainspring.pause)
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY ($3::int[]))
     FOR SHARE OF s
 ), batch AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
@@ -85,7 +89,21 @@ WITH clock AS MATERIALIZED (
     ))
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
-              run.rank, run.cancel_at, run.rev
+              run.rank, run.cancel_at, run.rev, run.limits, run.has_children
+), started AS MATERIALIZED (
+    -- Of limits per period. They count from now on by the time of their start.
+    SELECT g.number, count(*)::int AS runs, max(g.per) AS per
+    FROM taken t, mainspring.gates(t.limits) AS g WHERE t.limits IS NOT NULL AND g.kind = 2 GROUP BY g.number
+), locked AS MATERIALIZED (
+    SELECT l.number FROM mainspring.limiter l
+    WHERE l.number = ANY (ARRAY(SELECT number FROM started)) ORDER BY l.number FOR UPDATE
+), counted AS (
+    UPDATE mainspring.limiter l
+    SET used = greatest(l.used - s.runs, 0), times = mainspring.times_after(l.times, clock.now, s.per, s.runs),
+        forget_at = greatest(l.forget_at, clock.now + s.per),
+        wake_at = CASE WHEN l.head IS NOT NULL THEN (mainspring.times_after(l.times, clock.now, s.per, s.runs))[1] + s.per END
+    FROM started s, clock
+    WHERE l.number = ANY (ARRAY(SELECT number FROM locked)) AND s.number = l.number
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.started', tenant, array_agg(id) FROM taken
@@ -101,9 +119,11 @@ ORDER BY t.rank, t.id
 SELECT EXISTS (SELECT FROM mainspring.pause) OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
 
 -- name: why_nothing
--- Why a claim may have found nothing.
+-- Why a claim may have found nothing. for_lanes: claim_lanes is to be asked.
 SELECT EXISTS (SELECT FROM mainspring.pause) OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL) AS limited,
-       EXISTS (SELECT FROM mainspring.session WHERE id = $1 AND lanes IS NOT NULL) AS has_lanes
+       EXISTS (SELECT FROM mainspring.session WHERE id = $1 AND lanes IS NOT NULL)
+           OR EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2) AS for_lanes,
+       ARRAY(SELECT queue FROM mainspring.queue_policy WHERE closely AND queue = ANY ($2::int[])) AS policed
 
 -- name: claiming_session
 -- The first step of a claim that must look closer.
@@ -111,7 +131,7 @@ SELECT s.lanes FROM mainspring.session s
 WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > mainspring.now_us() FOR SHARE OF s
 
 -- name: paused_here
-SELECT tenant, queue FROM mainspring.pause WHERE queue = ANY ($1::int[] || 0)
+SELECT tenant, queue FROM mainspring.pause WHERE queue = ANY ($1::int[] || 0) AND (until IS NULL OR until > mainspring.now_us())
 
 -- name: lock_quotas
 -- One claim at a time where quotas are to be kept; what others have claimed is counted by the next statement.
@@ -131,9 +151,9 @@ WHERE r.queue = $1 AND r.lane = $6 AND r.state = 3
 ORDER BY r.rank, r.id LIMIT $5 FOR UPDATE SKIP LOCKED
 
 -- name: claim_chosen
--- Start runs that the caller has locked.
+-- Start runs that the caller has locked. Its transaction may have begun before some of them were due: the time is that of now.
 WITH clock AS MATERIALIZED (
-    SELECT mainspring.now_us() AS now
+    SELECT mainspring.clock_us() AS now
 ), batch AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence
 ), taken AS (
@@ -144,7 +164,21 @@ WITH clock AS MATERIALIZED (
     WHERE run.id = ANY ($3::uuid[])
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
-              run.rank, run.cancel_at, run.rev
+              run.rank, run.cancel_at, run.rev, run.limits, run.has_children
+), started AS MATERIALIZED (
+    -- Of limits per period. They count from now on by the time of their start.
+    SELECT g.number, count(*)::int AS runs, max(g.per) AS per
+    FROM taken t, mainspring.gates(t.limits) AS g WHERE t.limits IS NOT NULL AND g.kind = 2 GROUP BY g.number
+), locked AS MATERIALIZED (
+    SELECT l.number FROM mainspring.limiter l
+    WHERE l.number = ANY (ARRAY(SELECT number FROM started)) ORDER BY l.number FOR UPDATE
+), counted AS (
+    UPDATE mainspring.limiter l
+    SET used = greatest(l.used - s.runs, 0), times = mainspring.times_after(l.times, clock.now, s.per, s.runs),
+        forget_at = greatest(l.forget_at, clock.now + s.per),
+        wake_at = CASE WHEN l.head IS NOT NULL THEN (mainspring.times_after(l.times, clock.now, s.per, s.runs))[1] + s.per END
+    FROM started s, clock
+    WHERE l.number = ANY (ARRAY(SELECT number FROM locked)) AND s.number = l.number
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.started', tenant, array_agg(id) FROM taken
@@ -158,15 +192,17 @@ ORDER BY t.rank, t.id
 
 -- name: held
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
-       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.session, b.task, b.policy,
-       b.payload
+       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.session, r.limits,
+       r.has_children, b.task, b.policy, b.payload
 FROM mainspring.run r JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
 WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL
 
 -- name: open_session
 INSERT INTO mainspring.session
-    (kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner, serves, labels)
-SELECT $1, $2, $3, $4, now, now + $5::bigint, $5::bigint, $6, $7, $8, $9, $10 FROM (SELECT mainspring.now_us() AS now) AS clock
+    (kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner, serves, labels,
+     priorities)
+SELECT $1, $2, $3, $4, now, now + $5::bigint, $5::bigint, $6, $7, $8, $9, $10, $11
+FROM (SELECT mainspring.now_us() AS now) AS clock
 RETURNING id
 
 -- name: widen_lanes
@@ -206,15 +242,15 @@ WITH clock AS MATERIALIZED (
     FROM clock WHERE s.id = $1 AND s.live
     RETURNING s.id, s.draining
 ), mine AS MATERIALIZED (
-    SELECT r.id, r.cancel_at, r.claim <= $5 AND r.claim <> ALL ($4::int[]) AND r.id <> ALL ($3::uuid[]) AS unknown
+    SELECT r.id, r.cancel_at IS NOT NULL AS stops, r.cancel_at IS NULL AND r.limits IS NULL AS free, r.claim <= $5 AND r.claim <> ALL ($4::int[]) AND r.id <> ALL ($3::uuid[]) AS unknown
     FROM mainspring.run r WHERE r.session = $1 AND r.state = 4
 ), returned AS (
     UPDATE mainspring.run r
     SET state = 3, attempt = r.attempt - 1, rev = r.rev + 1, claim = NULL, session = NULL, started_at = NULL,
         attempt_until = NULL, queued_at = (SELECT now FROM clock)
     FROM kept
-    WHERE r.id = ANY (ARRAY(SELECT id FROM mine WHERE unknown AND cancel_at IS NULL))
-      AND r.session = $1 AND r.claim <= $5 AND r.cancel_at IS NULL
+    WHERE r.id = ANY (ARRAY(SELECT id FROM mine WHERE unknown AND free))
+      AND r.session = $1 AND r.claim <= $5 AND r.cancel_at IS NULL AND r.limits IS NULL
     RETURNING r.id, r.tenant
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
@@ -223,8 +259,9 @@ WITH clock AS MATERIALIZED (
 )
 SELECT clock.now, EXISTS (SELECT FROM kept) AS alive, (SELECT count(*) FROM returned) AS returned,
        coalesce((SELECT draining FROM kept), false) AS draining,
-       ARRAY(SELECT mine.id FROM mine, kept WHERE unknown AND cancel_at IS NOT NULL) AS cancelled_unknown,
-       ARRAY(SELECT id FROM mine WHERE NOT unknown AND cancel_at IS NOT NULL AND id = ANY ($3::uuid[])) AS cancels
+       -- What was asked to stop, or has limits, is settled: it is more than a change of its row.
+       ARRAY(SELECT mine.id FROM mine, kept WHERE unknown AND NOT free) AS other_unknown,
+       ARRAY(SELECT id FROM mine WHERE NOT unknown AND stops AND id = ANY ($3::uuid[])) AS cancels
 FROM clock
 
 -- name: fences

@@ -6,9 +6,10 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), moved AS (
     UPDATE mainspring.schedule s
-    SET rev = s.rev + 1, next_fire = f.next_fire, active = NOT f.finished, tick_no = s.tick_no + f.ticks
-    FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::boolean[], $6::int[], $7::boolean[], $27::bigint[])
-             AS f(job_id, rev, next_fire, finished, ticks, exclusive, last_tick),
+    SET rev = s.rev + 1, next_fire = f.next_fire, tick = f.tick, active = NOT f.finished, tick_no = s.tick_no + f.ticks
+    FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::boolean[], $6::int[], $7::boolean[], $27::bigint[],
+                $28::bigint[])
+             AS f(job_id, rev, next_fire, finished, ticks, exclusive, last_tick, tick),
          mainspring.shard h, mainspring.session owner, clock
     WHERE s.job_id = f.job_id AND s.rev = f.rev AND s.active AND h.id = s.shard AND h.owner = $1
       AND owner.id = $1 AND owner.live AND owner.lease_until > clock.now AND f.last_tick <= clock.now
@@ -22,9 +23,9 @@ WITH clock AS MATERIALIZED (
     SELECT t.*, m.shard, m.epoch, m.busy
     FROM unnest($8::uuid[], $9::bigint[], $10::smallint[], $11::text[], $12::uuid[], $13::bigint[], $14::boolean[], $15::int[],
                 $16::bigint[], $17::int[], $18::int[], $19::int[], $20::smallint[], $21::bigint[], $22::bigint[], $23::bigint[],
-                $24::uuid[], $25::smallint[], $26::int[])
+                $24::uuid[], $25::smallint[], $26::int[], $29::text[])
              AS t(job_id, scheduled_at, decision, reason, run_id, due, late, ticks, last_at, version, tenant, queue, priority,
-                  timeout, start_by, deadline, body_id, origin, lane)
+                  timeout, start_by, deadline, body_id, origin, lane, limits)
     JOIN moved m ON m.job_id = t.job_id
 ), recorded AS (
     INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant)
@@ -42,13 +43,14 @@ WITH clock AS MATERIALIZED (
     SELECT m.run_id, m.shard, 3, m.priority, 0, 0, m.tenant, m.queue, m.lane, 0,
            clock.now + m.priority * 1000000000::bigint + CASE WHEN m.late THEN 60000000 ELSE 0 END, m.due, clock.now, m.timeout,
            m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin
-    FROM made m, clock WHERE m.due <= clock.now
+    FROM made m, clock WHERE m.due <= clock.now AND m.limits IS NULL
 ), later AS (
     INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due, created_at,
-                                    timeout, late, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin)
+                                    timeout, late, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin,
+                                    limits)
     SELECT m.run_id, m.shard, 1, m.priority, 0, 0, m.tenant, m.queue, m.lane, 0, m.due, clock.now, m.timeout, m.late,
-           m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin
-    FROM made m, clock WHERE m.due > clock.now
+           m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin, m.limits::bigint[]
+    FROM made m, clock WHERE m.due > clock.now OR m.limits IS NOT NULL
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.submitted', tenant, array_agg(run_id) FROM made
@@ -60,7 +62,7 @@ FROM (SELECT job_id, NULL::uuid AS run_id FROM moved UNION ALL SELECT job_id, ru
 -- name: move_schedule
 -- The first step of a fire whose runs have a key: the schedule's row is locked by this.
 UPDATE mainspring.schedule s
-SET rev = s.rev + 1, next_fire = $4, active = NOT $5::boolean, tick_no = s.tick_no + $6::int
+SET rev = s.rev + 1, next_fire = $4, tick = $8, active = NOT $5::boolean, tick_no = s.tick_no + $6::int
 FROM mainspring.shard h, mainspring.session owner
 WHERE s.job_id = $2 AND s.rev = $3 AND s.active AND h.id = s.shard AND h.owner = $1
   AND owner.id = $1 AND owner.live AND owner.lease_until > mainspring.now_us() AND $7::bigint <= mainspring.now_us()
@@ -120,21 +122,44 @@ FROM unnest($1::uuid[], $2::int[], $3::smallint[]) AS i(id, version, state) WHER
 UPDATE mainspring.job SET state = $2, updated_at = mainspring.now_us() WHERE id = $1
 
 -- name: put_schedules
-INSERT INTO mainspring.schedule AS s (job_id, shard, next_fire, delay, active, tenant)
-SELECT i.job_id, i.shard, i.next_fire, i.delay, i.next_fire IS NOT NULL, i.tenant
-FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[]) AS i(job_id, shard, next_fire, delay, tenant)
+INSERT INTO mainspring.schedule AS s (job_id, shard, next_fire, delay, active, tenant, tick, calendar_rev)
+SELECT i.job_id, i.shard, i.next_fire, i.delay, i.next_fire IS NOT NULL, i.tenant, i.tick, i.calendar_rev
+FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[], $6::bigint[], $7::bigint[])
+         AS i(job_id, shard, next_fire, delay, tenant, tick, calendar_rev)
 ORDER BY i.job_id
-ON CONFLICT (job_id) DO UPDATE SET next_fire = excluded.next_fire, delay = excluded.delay, active = excluded.active, rev = s.rev + 1
+-- One that comes back has no pause left to it.
+ON CONFLICT (job_id) DO UPDATE SET next_fire = excluded.next_fire, delay = excluded.delay, active = excluded.active, rev = s.rev + 1,
+    resume_at = CASE WHEN s.active THEN s.resume_at END, paused_until = CASE WHEN s.active THEN s.paused_until END,
+    tick = excluded.tick, calendar_rev = excluded.calendar_rev
 
 -- name: touch_schedule
 -- Something about its job changed; false as well: no more ticks.
 UPDATE mainspring.schedule
-SET rev = rev + 1, active = active AND $2::boolean, next_fire = CASE WHEN active AND $2::boolean THEN next_fire END
+SET rev = rev + 1, active = active AND $2::boolean, next_fire = CASE WHEN active AND $2::boolean THEN next_fire END,
+    tick = CASE WHEN active AND $2::boolean THEN tick END
 WHERE job_id = ANY ($1::uuid[])
+
+-- name: note_pause
+-- Paused until then and for that reason; or, without a reason, resumed now or ended. A pause may be over already.
+UPDATE mainspring.schedule
+SET resume_at = $2, pause_why = coalesce($3::text, pause_why),
+    paused_until = CASE WHEN $3::text IS NULL THEN least(resume_at, mainspring.now_us()) ELSE paused_until END
+WHERE job_id = $1
+
+-- name: resume_due
+-- Whoever fires meanwhile has decided by the same time, and comes second here.
+WITH due AS MATERIALIZED (
+    SELECT s.job_id FROM mainspring.schedule s JOIN mainspring.job j ON j.id = s.job_id
+    WHERE s.resume_at <= mainspring.now_us() AND s.active AND j.state = 2
+    ORDER BY s.resume_at LIMIT $1 FOR UPDATE OF j, s SKIP LOCKED
+), resumed AS (
+    UPDATE mainspring.job SET state = 1, updated_at = mainspring.now_us() WHERE id IN (SELECT job_id FROM due)
+)
+UPDATE mainspring.schedule SET paused_until = resume_at, resume_at = NULL, rev = rev + 1 WHERE job_id IN (SELECT job_id FROM due)
 
 -- name: ending_schedules
 -- Schedules that are about to end, locked: what of them is due was either fired before, or is dropped now.
-SELECT s.job_id, j.tenant, j.version, v.spec, s.next_fire, s.rev, h.epoch, mainspring.now_us() AS now
+SELECT s.job_id, j.tenant, j.version, v.spec, s.next_fire, s.tick, s.rev, h.epoch, mainspring.now_us() AS now
 FROM mainspring.schedule s
 JOIN mainspring.job j ON j.id = s.job_id
 JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
@@ -148,10 +173,13 @@ FROM unnest($4::bigint[], $5::text[], $6::int[], $7::bigint[]) AS i(scheduled_at
 ON CONFLICT DO NOTHING
 
 -- name: lock_jobs
-SELECT id, tenant, version, state FROM mainspring.job WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE
+SELECT j.id, j.tenant, j.version, j.state, s.resume_at
+FROM mainspring.job j LEFT JOIN mainspring.schedule s ON s.job_id = j.id
+WHERE j.id = ANY ($1::uuid[]) ORDER BY j.id FOR UPDATE OF j
 
 -- name: jobs
-SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec
+SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec, s.resume_at, s.paused_until,
+       s.pause_why, s.tick, s.calendar_rev
 FROM mainspring.job j
 JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
 JOIN mainspring.schedule s ON s.job_id = j.id

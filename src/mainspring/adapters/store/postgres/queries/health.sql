@@ -84,8 +84,10 @@ SELECT count(s.next_fire) AS count, min(s.next_fire) AS oldest FROM mainspring.s
 SELECT EXISTS (SELECT FROM mainspring.waiting WHERE state = 1) OR EXISTS (SELECT FROM mainspring.schedule WHERE active)
 
 -- name: readers
-SELECT c.reader AS name, (SELECT o.at FROM mainspring.outbox o WHERE (o.xid, o.id) > (c.xid, c.position)
-                          ORDER BY o.xid, o.id LIMIT 1) AS oldest
+-- One with a time to live is not judged: where it does not read, it is soon forgotten.
+SELECT c.reader AS name, CASE WHEN c.until IS NULL THEN (
+           SELECT o.at FROM mainspring.outbox o WHERE (o.xid, o.id) > (c.xid, c.position) ORDER BY o.xid, o.id LIMIT 1
+       ) END AS oldest
 FROM mainspring.outbox_cursor c ORDER BY 1 LIMIT 1000
 
 -- name: dead_letters
@@ -93,7 +95,8 @@ SELECT count(*) FROM mainspring.dead_letter WHERE state = 1
 
 -- name: pauses
 SELECT coalesce(t.name, '') AS tenant, coalesce(q.name, '') AS queue FROM mainspring.pause p
-LEFT JOIN mainspring.name t ON t.id = p.tenant LEFT JOIN mainspring.name q ON q.id = p.queue ORDER BY 1, 2 LIMIT 1000
+LEFT JOIN mainspring.name t ON t.id = p.tenant LEFT JOIN mainspring.name q ON q.id = p.queue
+WHERE p.until IS NULL OR p.until > mainspring.now_us() ORDER BY 1, 2 LIMIT 1000
 
 -- name: processes
 SELECT count(*) FROM mainspring.session WHERE live AND lease_until >= mainspring.now_us()

@@ -8,7 +8,8 @@ WHERE live AND lease_until <= now
 -- By state, not by event: whatever runs under a session that is not live is told until it has been settled.
 -- Driven from the sessions: the index of what runs has a dead entry for every run of the last seconds.
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
-       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, b.task, b.policy, b.payload
+       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.limits, r.has_children, b.task,
+       b.policy, b.payload
 FROM (SELECT id FROM mainspring.session WHERE NOT live) AS s, LATERAL (
     SELECT * FROM mainspring.run WHERE session = s.id AND state = 4 LIMIT $1
 ) AS r
@@ -17,7 +18,8 @@ LIMIT $1
 
 -- name: overdue_runs
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
-       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, b.task, b.policy, b.payload
+       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.limits, r.has_children, b.task,
+       b.policy, b.payload
 FROM mainspring.run r
 JOIN mainspring.session s ON s.id = r.session AND s.live
 JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
@@ -40,7 +42,8 @@ WITH clock AS MATERIALIZED (
          AND NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = w.target AND s.live)
          ORDER BY w.target LIMIT $1 FOR UPDATE OF w SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, start_by, deadline
+              job_version, body_id, replay_of, target, origin, gate, start_by, deadline, NULL::bigint[] AS limits, has_children,
+              CASE WHEN state = 9 THEN waits END AS waits
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY (ARRAY(
         (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.start_by < (SELECT now FROM clock) AND r.attempt = 0
@@ -54,7 +57,8 @@ WITH clock AS MATERIALIZED (
          AND NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = r.target AND s.live)
          ORDER BY r.target LIMIT $1 FOR UPDATE OF r SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, start_by, deadline
+              job_version, body_id, replay_of, target, origin, gate, start_by, deadline, limits, has_children,
+              NULL::bigint AS waits
 ), gone AS (
     -- What has missed both is expired.
     SELECT g.*, NOT g.gone AND (g.attempt > 0 OR coalesce(g.start_by >= clock.now, true)) AS failed
@@ -75,13 +79,16 @@ WITH clock AS MATERIALIZED (
            g.queue, clock.now, $2
     FROM gone g, clock WHERE g.failed
     ON CONFLICT (run_id) DO NOTHING
+), parents AS (
+    INSERT INTO mainspring.ended_parent (run_id, state, at)
+    SELECT g.id, CASE WHEN g.failed THEN 6 ELSE 8 END, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT clock.now, CASE WHEN e.failed THEN 'run.failed' ELSE 'run.skipped' END, e.tenant, e.runs
     FROM clock, (SELECT failed, tenant, array_agg(id) AS runs FROM gone GROUP BY failed, tenant) AS e
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
-SELECT id, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job FROM gone
+SELECT id, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
 
 -- name: stuck_gates
 -- From first principles: keys with somebody waiting and nobody holding.
@@ -141,6 +148,9 @@ SELECT count(*) FROM gone
 DELETE FROM mainspring.idempotency WHERE (tenant, key) IN (
     SELECT tenant, key FROM mainspring.idempotency WHERE expires_at <= mainspring.now_us()
     ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+
+-- name: forget_pauses
+DELETE FROM mainspring.pause WHERE until <= mainspring.now_us()
 
 -- name: prune_minutes
 DELETE FROM mainspring.minute WHERE at < $1

@@ -2,7 +2,7 @@
 -- Move succeeded runs to history. `claim IS NOT NULL` says running without naming a partial index's predicate:
 -- `state = 4` here would let the planner drive from run_held. `= ANY` and `IS TRUE` pin the plan: a table that was empty
 -- when it was vacuumed has no rows to the planner, and a join would look at every run for every settlement.
--- The results are null when there are none, which is the rule.
+-- The results are null when there are none, which is the rule; so are CPU and units.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), gone AS (
@@ -17,16 +17,23 @@ WITH clock AS MATERIALIZED (
 ), kept AS (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
-                                    target, job_id, body_id, replay_of, result, queued_at, start_by, deadline)
+                                    target, job_id, body_id, replay_of, result, queued_at, start_by, deadline, cpu, units,
+                                    of_task)
     SELECT g.id, 1, 5, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id,
-           g.replay_of, ($3::bytea[])[array_position($1::uuid[], g.id)], g.queued_at, g.start_by, g.deadline
+           g.replay_of, ($3::bytea[])[array_position($1::uuid[], g.id)], g.queued_at, g.start_by, g.deadline,
+           ($4::bigint[])[array_position($1::uuid[], g.id)], ($5::text[])[array_position($1::uuid[], g.id)],
+           g.of_task
     FROM gone g, clock
+), parents AS (
+    INSERT INTO mainspring.ended_parent (run_id, state, at)
+    SELECT g.id, 5, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
 )
-SELECT id, fence, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job FROM gone
+SELECT id, fence, has_children FROM gone
 
 -- name: settle_other
 -- Every other end of an attempt. What was asked to stop does not go on: cancel_at is read from the row that is moved.
+-- What has limits and is to be queued again waits for them (9) until the caller has let it pass.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), taken AS (
@@ -36,41 +43,46 @@ WITH clock AS MATERIALIZED (
     RETURNING run.*
 ), gone AS MATERIALIZED (
     SELECT DISTINCT ON (t.id) t.*, i.outcome, i.state AS wanted, i.reason, i.delay, i.error, i.result, i.fingerprint,
+        i.cpu, i.units,
         CASE WHEN i.state IN (1, 3) AND t.cancel_at IS NOT NULL THEN 7::smallint ELSE i.state END AS final,
         CASE WHEN i.state IN (1, 3) AND t.cancel_at IS NOT NULL THEN 'cancelled' ELSE i.reason END AS why
     FROM taken t
     JOIN unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::smallint[], $5::text[], $6::bigint[], $7::text[], $8::bytea[],
-                $9::text[]) AS i(id, fence, outcome, state, reason, delay, error, result, fingerprint)
+                $9::text[], $10::bigint[], $11::text[])
+        AS i(id, fence, outcome, state, reason, delay, error, result, fingerprint, cpu, units)
         ON i.id = t.id AND i.fence = t.fence
     ORDER BY t.id
 ), again AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
-                                body_id, replay_of, target, origin, queued_at)
+                                body_id, replay_of, target, origin, queued_at, has_children)
     SELECT g.id, g.shard, 3, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
            g.lane, g.body_bucket,
            CASE WHEN g.outcome = 6 THEN g.rank ELSE clock.now + g.priority * 1000000000::bigint + 60000000 END, g.due,
            g.created_at, g.timeout, g.rev + 1, g.fence, g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id,
-           g.replay_of, g.target, g.origin, clock.now
-    FROM gone g, clock WHERE g.final = 3
+           g.replay_of, g.target, g.origin, clock.now, g.has_children
+    FROM gone g, clock WHERE g.final = 3 AND g.limits IS NULL
 ), later AS (
     INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due,
                                     created_at, timeout, rev, fence, late, holds, start_by, deadline, gate, scheduled_at,
-                                    job_id, job_version, body_id, replay_of, target, origin, reason)
-    SELECT g.id, g.shard, 1, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
-           g.lane, g.body_bucket, clock.now + g.delay, g.created_at, g.timeout, g.rev + 1, g.fence,
+                                    job_id, job_version, body_id, replay_of, target, origin, reason, limits,
+                                    has_children, rank)
+    SELECT g.id, g.shard, CASE WHEN g.final = 1 THEN 1 ELSE 9 END, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
+           g.lane, g.body_bucket, CASE WHEN g.final = 1 THEN clock.now + g.delay ELSE g.due END, g.created_at, g.timeout, g.rev + 1, g.fence,
            g.attempt > (g.outcome = 6)::int, g.gate IS NOT NULL,
            g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id, g.replay_of, g.target, g.origin,
-           g.why
-    FROM gone g, clock WHERE g.final = 1
+           CASE WHEN g.final = 1 THEN g.why END, g.limits, g.has_children,
+           CASE WHEN g.final = 3 AND g.outcome = 6 THEN g.rank END
+    FROM gone g, clock WHERE g.final = 1 OR g.final = 3 AND g.limits IS NOT NULL
 ), ended AS (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
-                                    target, job_id, body_id, replay_of, result, reason, error, queued_at, start_by, deadline)
+                                    target, job_id, body_id, replay_of, result, reason, error, queued_at, start_by, deadline,
+                                    cpu, units)
     SELECT g.id, CASE WHEN g.final = 5 THEN 1 ELSE 2 END, g.final, g.priority, g.attempt - (g.outcome = 6)::int,
            g.lost + (g.outcome = 4)::int, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at, g.fence,
            g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, g.result, g.why,
-           CASE WHEN g.final = g.wanted THEN g.error END, g.queued_at, g.start_by, g.deadline
+           CASE WHEN g.final = g.wanted THEN g.error END, g.queued_at, g.start_by, g.deadline, g.cpu, g.units
     FROM gone g, clock WHERE g.final >= 5
 ), dead AS (
     INSERT INTO mainspring.dead_letter (run_id, tenant, task, queue, at, fingerprint)
@@ -78,9 +90,14 @@ WITH clock AS MATERIALIZED (
            g.queue, clock.now, g.fingerprint
     FROM gone g, clock WHERE g.final = 6
     ON CONFLICT (run_id) DO NOTHING
+), parents AS (
+    INSERT INTO mainspring.ended_parent (run_id, state, at)
+    SELECT g.id, g.final, clock.now FROM gone g, clock WHERE g.has_children AND g.final >= 5 ON CONFLICT DO NOTHING
 ), tried AS (
-    INSERT INTO mainspring.attempt (run_id, fence, number, outcome, session, started_at, ended_at, reason, error, tenant, queue)
-    SELECT g.id, g.fence, g.attempt, g.outcome, g.session, g.started_at, clock.now, g.reason, g.error, g.tenant, g.queue
+    INSERT INTO mainspring.attempt (run_id, fence, number, outcome, session, started_at, ended_at, reason, error, tenant, queue,
+                                    cpu, units, job_id, body_bucket, body_id)
+    SELECT g.id, g.fence, g.attempt, g.outcome, g.session, g.started_at, clock.now, g.reason, g.error, g.tenant, g.queue,
+           g.cpu, g.units, g.job_id, g.body_bucket, g.body_id
     FROM gone g, clock WHERE g.outcome <> 1
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
@@ -94,7 +111,8 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 SELECT g.id, g.fence, CASE WHEN g.final >= 5 THEN g.gate END AS gate,
-       CASE WHEN g.final >= 5 AND g.origin = 3 THEN g.job_id END AS delayed_job
+       CASE WHEN g.final >= 5 AND g.origin = 3 THEN g.job_id END AS delayed_job,
+       g.limits, g.outcome, g.started_at, g.final, g.due, g.queue, g.has_children
 FROM gone g
 
 -- name: settled_before
@@ -121,31 +139,37 @@ WITH clock AS MATERIALIZED (
     WHERE g.key = ANY ($1::bigint[]) AND (g.holder IS NULL OR (
         NOT EXISTS (SELECT FROM mainspring.run r WHERE r.id = g.holder OFFSET 0) AND
         NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.id = g.holder AND w.holds OFFSET 0)))
+), first AS MATERIALIZED (
+    SELECT first.id FROM free, LATERAL (
+        SELECT w.id FROM mainspring.waiting w WHERE w.gate = free.key AND w.state = 2
+        ORDER BY w.due, w.id LIMIT 1 FOR KEY SHARE SKIP LOCKED
+    ) AS first
 ), next AS (
-    DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(
-        SELECT first.id FROM free, LATERAL (
-            SELECT w.id FROM mainspring.waiting w WHERE w.gate = free.key AND w.state = 2
-            ORDER BY w.due, w.id LIMIT 1 FOR KEY SHARE SKIP LOCKED
-        ) AS first
-    )) RETURNING *
+    DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(SELECT id FROM first)) AND limits IS NULL RETURNING *
+), limited AS (
+    -- It holds its key while it waits for its limits; the caller lets it pass.
+    UPDATE mainspring.waiting SET state = 9, holds = true, rev = rev + 1
+    WHERE id = ANY (ARRAY(SELECT id FROM first)) AND limits IS NOT NULL
+    RETURNING id, queue, gate, due, limits
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
-                                body_id, replay_of, target, origin, queued_at)
+                                body_id, replay_of, target, origin, queued_at, has_children)
     SELECT n.id, n.shard, 3, n.priority, n.attempt, n.lost, n.tenant, n.queue, n.lane, n.body_bucket,
            clock.now + n.priority * 1000000000::bigint + CASE WHEN n.late THEN 60000000 ELSE 0 END, n.due, n.created_at,
            n.timeout, n.rev + 1, n.fence, n.start_by, n.deadline, n.gate, n.scheduled_at, n.job_id, n.job_version, n.body_id,
-           n.replay_of, n.target, n.origin, clock.now
+           n.replay_of, n.target, n.origin, clock.now, n.has_children
     FROM next n, clock
 ), held AS (
-    UPDATE mainspring.gate SET holder = (SELECT n.id FROM next n WHERE n.gate = gate.key)
+    UPDATE mainspring.gate
+    SET holder = (SELECT n.id FROM next n WHERE n.gate = gate.key UNION ALL SELECT l.id FROM limited l WHERE l.gate = gate.key)
     FROM free WHERE gate.key = free.key
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.queued', tenant, array_agg(id) FROM next
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
-SELECT n.id, n.queue FROM next n
+SELECT n.id, n.queue, n.due, n.limits FROM next n UNION ALL SELECT l.id, l.queue, l.due, l.limits FROM limited l
 
 -- name: end_delay
 -- The run of a fixed-delay job has ended: its next tick is a delay from now.
@@ -159,11 +183,13 @@ WITH clock AS MATERIALIZED (
 ), waited AS (
     DELETE FROM mainspring.waiting WHERE id = ANY ($1::uuid[])
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, state, start_by, deadline
+              job_version, body_id, replay_of, target, origin, gate, state, start_by, deadline, NULL::bigint[] AS limits,
+              has_children, CASE WHEN state = 9 THEN waits END AS waits
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND claim IS NULL
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, state, start_by, deadline
+              job_version, body_id, replay_of, target, origin, gate, state, start_by, deadline, limits, has_children,
+              NULL::bigint AS waits
 ), gone AS (
     SELECT * FROM waited UNION ALL SELECT * FROM queued
 ), ended AS (
@@ -174,6 +200,9 @@ WITH clock AS MATERIALIZED (
            g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, 'cancelled', g.start_by,
            g.deadline
     FROM gone g, clock
+), parents AS (
+    INSERT INTO mainspring.ended_parent (run_id, state, at)
+    SELECT g.id, 7, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
 ), asked AS (
     UPDATE mainspring.run SET cancel_at = clock.now, rev = rev + 1
     FROM clock WHERE id = ANY ($1::uuid[]) AND claim IS NOT NULL AND cancel_at IS NULL
@@ -187,8 +216,10 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 -- was: the state before, of what was changed by this.
-SELECT id, 7::smallint AS state, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, tenant, state AS was FROM gone
-UNION ALL SELECT id, 0::smallint, NULL, NULL, tenant, 4::smallint FROM asked
-UNION ALL SELECT r.id, 0::smallint, NULL, NULL, r.tenant, NULL FROM mainspring.run r
+SELECT id, 7::smallint AS state, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, tenant, state AS was, limits,
+       has_children, waits
+FROM gone
+UNION ALL SELECT id, 0::smallint, NULL, NULL, tenant, 4::smallint, NULL, NULL, NULL FROM asked
+UNION ALL SELECT r.id, 0::smallint, NULL, NULL, r.tenant, NULL, NULL, NULL, NULL FROM mainspring.run r
           WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL AND r.cancel_at IS NOT NULL
-UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL FROM mainspring.history h WHERE h.id = ANY ($1::uuid[])
+UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL, NULL, NULL, NULL FROM mainspring.history h WHERE h.id = ANY ($1::uuid[])

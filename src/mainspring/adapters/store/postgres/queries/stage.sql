@@ -1,6 +1,7 @@
 -- name: stage
 -- Queue what is due in the shards that the caller owns. The rows decide, not the caller: a stale owner finds no shard,
--- and two owners skip each other's rows. Runs with a key that they do not hold take another way (gated_due).
+-- and two owners skip each other's rows. Runs with limits, or with a key that they do not hold, take another way
+-- (gated_due).
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), mine AS MATERIALIZED (
@@ -11,17 +12,18 @@ WITH clock AS MATERIALIZED (
         SELECT d.id FROM mine, LATERAL (
             SELECT w.id FROM mainspring.waiting w
             WHERE w.shard = mine.id AND w.state = 1 AND w.due <= (SELECT now FROM clock) AND (w.gate IS NULL OR w.holds)
+              AND w.limits IS NULL
             ORDER BY w.due LIMIT $3 FOR UPDATE SKIP LOCKED
         ) AS d LIMIT $3
     )) RETURNING *
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
-                                body_id, replay_of, target, origin, queued_at)
+                                body_id, replay_of, target, origin, queued_at, has_children)
     SELECT d.id, d.shard, 3, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
            clock.now + d.priority * 1000000000::bigint + CASE WHEN d.late THEN 60000000 ELSE 0 END, d.due, d.created_at,
            d.timeout, d.rev + 1, d.fence, d.start_by, d.deadline, d.gate, d.scheduled_at, d.job_id, d.job_version, d.body_id,
-           d.replay_of, d.target, d.origin, clock.now
+           d.replay_of, d.target, d.origin, clock.now, d.has_children
     FROM due d, clock
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
@@ -34,16 +36,19 @@ SELECT clock.now, (SELECT count(*) FROM due) AS runs, ARRAY(SELECT DISTINCT queu
            LIMIT 1) AS x) AS schedules_due,
        EXISTS (SELECT FROM mine, LATERAL (
            SELECT FROM mainspring.waiting w
-           WHERE w.shard = mine.id AND w.state = 1 AND w.due <= (SELECT now FROM clock) AND w.gate IS NOT NULL AND NOT w.holds
-           LIMIT 1) AS y) AS gated
+           WHERE w.shard = mine.id AND w.state = 1 AND w.due <= (SELECT now FROM clock)
+             AND (w.gate IS NOT NULL AND NOT w.holds OR w.limits IS NOT NULL)
+           LIMIT 1) AS y) AS gated,
+       EXISTS (SELECT FROM mainspring.limiter l WHERE l.wake_at <= (SELECT now FROM clock)) AS waking
 FROM clock
 
 -- name: gated_due
--- Runs that are due and must take their key: locked here, moved after their gates are locked.
-SELECT w.id, w.gate, w.queue, mainspring.now_us() AS now
+-- Runs that are due and must take their key or pass their limits: locked here, moved after their gates are locked.
+SELECT w.id, w.gate, w.holds, w.queue, w.due, w.limits, mainspring.now_us() AS now
 FROM mainspring.shard h, mainspring.session s, LATERAL (
-    SELECT id, gate, queue, due FROM mainspring.waiting w
-    WHERE w.shard = h.id AND w.state = 1 AND w.due <= mainspring.now_us() AND w.gate IS NOT NULL AND NOT w.holds
+    SELECT id, gate, holds, queue, due, limits FROM mainspring.waiting w
+    WHERE w.shard = h.id AND w.state = 1 AND w.due <= mainspring.now_us()
+      AND (w.gate IS NOT NULL AND NOT w.holds OR w.limits IS NOT NULL)
     ORDER BY w.due, w.id LIMIT $3 FOR UPDATE SKIP LOCKED
 ) AS w
 WHERE h.id = ANY ($2::smallint[]) AND h.owner = $1 AND s.id = $1 AND s.live AND s.lease_until > mainspring.now_us()
@@ -53,7 +58,7 @@ ORDER BY w.due, w.id LIMIT $3
 UPDATE mainspring.waiting SET state = 2, rev = rev + 1 WHERE id = ANY ($1::uuid[])
 
 -- name: queue_waiting
--- Queue rows of waiting that the caller has locked.
+-- Queue rows of waiting that the caller has locked. $2: of these something else is told.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), due AS (
@@ -61,15 +66,16 @@ WITH clock AS MATERIALIZED (
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.queued', tenant, array_agg(id) FROM due
-    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
+    WHERE id <> ALL ($2::uuid[]) AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due, created_at,
                             timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version, body_id,
-                            replay_of, target, origin, queued_at)
+                            replay_of, target, origin, queued_at, limits, has_children)
 SELECT d.id, d.shard, 3, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
-       clock.now + d.priority * 1000000000::bigint + CASE WHEN d.late THEN 60000000 ELSE 0 END, d.due, d.created_at, d.timeout,
+       coalesce(d.rank, clock.now + d.priority * 1000000000::bigint + CASE WHEN d.late THEN 60000000 ELSE 0 END), d.due,
+       d.created_at, d.timeout,
        d.rev + 1, d.fence, d.start_by, d.deadline, d.gate, d.scheduled_at, d.job_id, d.job_version, d.body_id, d.replay_of,
-       d.target, d.origin, clock.now
+       d.target, d.origin, clock.now, d.limits, d.has_children
 FROM due d, clock
 
 -- name: upcoming
@@ -80,7 +86,8 @@ SELECT m.shard, m.due FROM unnest($1::smallint[]) AS s(id), LATERAL (
 ) AS m ORDER BY m.due LIMIT $3
 
 -- name: due_jobs
-SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec
+SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec, s.resume_at, s.paused_until,
+       s.pause_why, s.tick, s.calendar_rev
 FROM unnest($1::smallint[]) AS h(id), LATERAL (
     SELECT * FROM mainspring.schedule s
     WHERE s.shard = h.id AND s.active AND s.next_fire <= $2 ORDER BY s.next_fire LIMIT $3

@@ -8,14 +8,14 @@ WITH made AS (
              AS i(id, bucket, task, policy, payload, tenant)
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due,
-                                created_at, timeout, start_by, deadline, replay_of)
+                                created_at, timeout, start_by, deadline, replay_of, of_task)
     SELECT i.id, i.shard, 3, i.priority, 0, 0, i.tenant, i.queue, i.bucket,
            clock.now + i.priority * 1000000000::bigint, clock.now, clock.now, i.timeout,
-           clock.now + i.start_within, clock.now + i.deadline, i.replay_of
+           clock.now + i.start_within, clock.now + i.deadline, i.replay_of, i.task
     FROM (SELECT mainspring.now_us() AS now) AS clock,
          unnest($1::uuid[], $2::int[], $6::smallint[], $7::smallint[], $8::int[], $9::int[], $10::bigint[], $11::bigint[],
-                $12::bigint[], $13::uuid[])
-             AS i(id, bucket, shard, priority, tenant, queue, timeout, start_within, deadline, replay_of)
+                $12::bigint[], $13::uuid[], $3::int[])
+             AS i(id, bucket, shard, priority, tenant, queue, timeout, start_within, deadline, replay_of, task)
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT mainspring.now_us(), 'run.submitted', i.tenant, array_agg(i.id) FROM unnest($1::uuid[], $8::int[]) AS i(id, tenant)
@@ -29,9 +29,9 @@ WITH made AS (
     INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant) VALUES ($2, $1, $3, $4, $5, $8)
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due,
-                                created_at, timeout, start_by, deadline, replay_of)
+                                created_at, timeout, start_by, deadline, replay_of, of_task)
     SELECT $1, $6, 3, $7::smallint, 0, 0, $8, $9, $2, clock.now + $7 * 1000000000::bigint, clock.now, clock.now, $10,
-           clock.now + $11::bigint, clock.now + $12::bigint, $13
+           clock.now + $11::bigint, clock.now + $12::bigint, $13, $3
     FROM (SELECT mainspring.now_us() AS now) AS clock
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
@@ -55,9 +55,9 @@ WITH clock AS MATERIALIZED (
     SELECT bucket, id, task, policy, payload, tenant FROM input
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due,
-                                created_at, timeout, start_by, deadline, replay_of)
+                                created_at, timeout, start_by, deadline, replay_of, of_task)
     SELECT id, shard, 3, priority, 0, 0, tenant, queue, bucket, now + priority * 1000000000::bigint, due, now, timeout,
-           due + start_within, due + deadline, replay_of
+           due + start_within, due + deadline, replay_of, task
     FROM input WHERE due <= now
     RETURNING id
 ), later AS (
@@ -99,27 +99,29 @@ WHERE gate.key = i.key
 -- name: insert_queued
 INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, timeout,
                             start_by, deadline, gate, scheduled_at, job_id, job_version, body_id, replay_of, origin, lane,
-                            target, rank, queued_at)
+                            target, rank, queued_at, limits, has_children)
 SELECT i.id, i.shard, 3, i.priority, 0, 0, i.tenant, i.queue, i.bucket, i.due, i.created_at, i.timeout, i.start_by,
        i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.lane, i.target, i.rank,
-       i.queued_at
+       i.queued_at, i.limits::bigint[], i.has_children
 FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], $6::int[], $7::bigint[], $8::bigint[],
             $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::uuid[], $15::int[], $16::uuid[],
-            $17::uuid[], $18::smallint[], $19::int[], $20::int[], $21::bigint[], $22::bigint[])
+            $17::uuid[], $18::smallint[], $19::int[], $20::int[], $21::text[], $22::boolean[], $23::bigint[], $24::bigint[])
     AS i(id, shard, priority, tenant, queue, bucket, due, created_at, timeout, start_by, deadline, gate, scheduled_at,
-         job_id, job_version, body_id, replay_of, origin, lane, target, rank, queued_at)
+         job_id, job_version, body_id, replay_of, origin, lane, target, limits, has_children, rank, queued_at)
 
 -- name: insert_waiting
 INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at,
                                 timeout, start_by, deadline, gate, scheduled_at, job_id, job_version, body_id, replay_of,
-                                origin, lane, target, late)
+                                origin, lane, target, late, limits, has_children, waits, holds)
 SELECT i.id, i.shard, i.state, i.priority, 0, 0, i.tenant, i.queue, i.bucket, i.due, i.created_at, i.timeout, i.start_by,
-       i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.lane, i.target, i.late
+       i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.lane, i.target, i.late,
+       i.limits::bigint[], i.has_children, i.waits, i.holds
 FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], $6::int[], $7::bigint[], $8::bigint[],
             $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::uuid[], $15::int[], $16::uuid[],
-            $17::uuid[], $18::smallint[], $19::int[], $20::int[], $21::smallint[], $22::boolean[])
+            $17::uuid[], $18::smallint[], $19::int[], $20::int[], $21::text[], $22::boolean[], $23::smallint[], $24::boolean[],
+            $25::bigint[], $26::boolean[])
     AS i(id, shard, priority, tenant, queue, bucket, due, created_at, timeout, start_by, deadline, gate, scheduled_at,
-         job_id, job_version, body_id, replay_of, origin, lane, target, state, late)
+         job_id, job_version, body_id, replay_of, origin, lane, target, limits, has_children, state, late, waits, holds)
 
 -- name: tell
 -- One row a kind of event and tenant, while somebody reads.

@@ -10,6 +10,9 @@ CREATE TEMP TABLE reply (number INTEGER PRIMARY KEY, body TEXT);
 
 -- Parts that procedures share; see moves.sql.
 CREATE TEMP VIEW enter_fresh (now) AS SELECT NULL;
+CREATE TEMP VIEW enter_the_rest (now) AS SELECT NULL;
+CREATE TEMP VIEW settle_the_rest (now) AS SELECT NULL;
+CREATE TEMP VIEW come_due (now) AS SELECT NULL;
 CREATE TEMP VIEW free_gate (key, holder, now) AS SELECT NULL, NULL, NULL;
 CREATE TEMP VIEW end_run (id, state, reason, fingerprint, now) AS SELECT NULL, NULL, NULL, NULL, NULL;
 CREATE TEMP VIEW stop_run (id, now) AS SELECT NULL, NULL;
@@ -26,15 +29,15 @@ CREATE TEMP TABLE fresh (
     id TEXT PRIMARY KEY, n INTEGER, shard INTEGER, tenant TEXT, queue TEXT, priority INTEGER, task TEXT, policy TEXT,
     payload TEXT, body INTEGER, timeout INTEGER, due INTEGER, start_within INTEGER, deadline INTEGER, gate INTEGER,
     late INTEGER DEFAULT 0, job_id TEXT, job_version INTEGER, scheduled_at INTEGER, origin TEXT, replay_of TEXT,
-    about TEXT, author TEXT, lane INTEGER DEFAULT 0, target TEXT
+    about TEXT, author TEXT, lane INTEGER DEFAULT 0, target TEXT, limits TEXT, rule TEXT
 ) WITHOUT ROWID;
 
 -- Runs with more than the engine asks for, one at a time; and those among them whose idempotency key was used before.
 CREATE TEMP VIEW submit_one (
     n, id, shard, tenant, queue, priority, task, policy, payload, body, timeout, due, start_within, deadline, gate,
-    replay_of, about, job_id, job_version, scheduled_at, late, key, fingerprint, author, lane, target, now
+    replay_of, about, job_id, job_version, scheduled_at, late, key, fingerprint, author, lane, target, limits, rule, now
 ) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
+            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 CREATE TEMP TABLE taken (n INTEGER PRIMARY KEY, made TEXT, conflict INTEGER);
 
 -- Runs chosen, best first.
@@ -47,22 +50,23 @@ INSERT INTO serving (lane) VALUES (0);
 -- Attempts that end, with what becomes of their runs.
 CREATE TEMP TABLE settling (
     id TEXT PRIMARY KEY, n INTEGER, fence INTEGER, outcome TEXT, state TEXT, reason TEXT, delay INTEGER, result TEXT,
-    error TEXT, gate INTEGER, origin TEXT, by_attempt INTEGER, fingerprint TEXT
+    error TEXT, gate INTEGER, origin TEXT, by_attempt INTEGER, fingerprint TEXT, limits TEXT, started_at INTEGER
 ) WITHOUT ROWID;
 
 -- Fires and their ticks, one at a time.
 CREATE TEMP VIEW fire_job (
     n, job_id, rev, next_fire, finished, delay, overlap, queue, lane, priority, timeout, gate, start_within, deadline,
-    ticks, now, who
-) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
+    ticks, limits, tick, now, who
+) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+            NULL;
 CREATE TEMP VIEW fire_tick (
     n, job_id, overlap, queue, lane, priority, timeout, gate, start_within, deadline, origin, scheduled_at, decision,
-    reason, run_id, due, late, ticks, last_at, now
+    reason, run_id, due, late, ticks, last_at, limits, now
 ) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-            NULL, NULL;
+            NULL, NULL, NULL;
 CREATE TEMP TABLE fired (n INTEGER PRIMARY KEY);
 CREATE TEMP TABLE made (place INTEGER PRIMARY KEY, n INTEGER, id TEXT, queue TEXT);
 CREATE INDEX temp.made_by ON made (n);
 
 -- Jobs whose state is changed, one at a time.
-CREATE TEMP VIEW set_job (id, state, now) AS SELECT NULL, NULL, NULL;
+CREATE TEMP VIEW set_job (id, state, resume_at, why, now) AS SELECT NULL, NULL, NULL, NULL, NULL;

@@ -1,14 +1,12 @@
 -- Moves of runs that several procedures share.
 
--- What is fresh is queued if it is due and its gate is free, blocked if it is not, scheduled if its time is ahead.
+-- What is fresh is queued if it is due and its gate is free, blocked if it is not, scheduled if its time is ahead. What
+-- has limits comes to them then; what waits for others does that first, and its own limits of time do not count yet.
 -- Those of one gate stand in the order of (due, id), inside a batch too.
 CREATE TEMP TRIGGER enter_fresh_runs INSTEAD OF INSERT ON enter_fresh BEGIN
-    INSERT INTO gate (key, holder)
-    SELECT fresh.gate, fresh.id FROM fresh
-    WHERE fresh.gate IS NOT NULL AND fresh.due <= NEW.now AND NOT EXISTS (
-        SELECT 1 FROM waiting w INDEXED BY waiting_blocked WHERE w.state = 'blocked' AND w.gate = fresh.gate)
-    ORDER BY fresh.due, fresh.id
-    ON CONFLICT DO NOTHING;
+    INSERT INTO enter_the_rest (now)
+    SELECT NEW.now WHERE EXISTS (
+        SELECT 1 FROM fresh WHERE due > NEW.now OR gate IS NOT NULL OR limits IS NOT NULL OR rule IS NOT NULL);
 
     INSERT INTO run (id, state, shard, tenant, queue, lane, rank, priority, attempt, lost, late, fence, body, timeout,
                      due, created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, target,
@@ -17,20 +15,64 @@ CREATE TEMP TRIGGER enter_fresh_runs INSTEAD OF INSERT ON enter_fresh BEGIN
            late, 0, body, timeout, due, NEW.now, due + start_within, due + deadline, gate, job_id, job_version,
            scheduled_at, origin, target, replay_of, NEW.now
     FROM fresh
-    WHERE due <= NEW.now AND (gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));
-
-    INSERT INTO waiting (id, state, shard, tenant, queue, lane, priority, attempt, lost, late, fence, body, timeout,
-                         due, created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, target,
-                         replay_of)
-    SELECT id, iif(due <= NEW.now, 'blocked', 'scheduled'), shard, tenant, queue, lane, priority, 0, 0, late, 0, body,
-           timeout, due, NEW.now, due + start_within, due + deadline, gate, job_id, job_version, scheduled_at, origin,
-           target, replay_of
-    FROM fresh
-    WHERE due > NEW.now
-       OR (gate IS NOT NULL AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));
+    WHERE due <= NEW.now AND limits IS NULL AND rule IS NULL
+      AND (gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));
 
     INSERT INTO happened (kind, tenant, run)
     SELECT 'run.submitted', tenant, id FROM fresh WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY n;
+END;
+
+-- Gates are taken, and what is not queued waits.
+CREATE TEMP TRIGGER enter_what_is_not_plain INSTEAD OF INSERT ON enter_the_rest BEGIN
+    INSERT INTO gate (key, holder)
+    SELECT fresh.gate, fresh.id FROM fresh
+    WHERE fresh.gate IS NOT NULL AND fresh.due <= NEW.now AND fresh.rule IS NULL AND NOT EXISTS (
+        SELECT 1 FROM waiting w INDEXED BY waiting_blocked WHERE w.state = 'blocked' AND w.gate = fresh.gate)
+    ORDER BY fresh.due, fresh.id
+    ON CONFLICT DO NOTHING;
+
+    INSERT INTO waiting (id, state, shard, tenant, queue, lane, priority, attempt, lost, late, fence, body, timeout,
+                         due, created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, target,
+                         replay_of, limits)
+    SELECT id, CASE WHEN rule IS NOT NULL THEN 'after' WHEN due > NEW.now THEN 'scheduled'
+                    WHEN gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = fresh.gate) THEN 'limited'
+                    ELSE 'blocked' END, shard, tenant, queue, lane, priority, 0, 0, late, 0, body,
+           timeout, due, NEW.now, iif(rule IS NULL, due + start_within, NULL), iif(rule IS NULL, due + deadline, NULL),
+           gate, job_id, job_version, scheduled_at, origin, target, replay_of, limits
+    FROM fresh
+    WHERE due > NEW.now OR limits IS NOT NULL OR rule IS NOT NULL
+       OR (gate IS NOT NULL AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));
+END;
+
+-- Scheduled runs that are picked have come due: they are queued, or join the line of their gate, or come to their
+-- limits. Those that are queued stay picked.
+CREATE TEMP TRIGGER picked_runs_come_due INSTEAD OF INSERT ON come_due BEGIN
+    INSERT INTO gate (key, holder)
+    SELECT w.gate, w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id
+    WHERE w.gate IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM waiting b INDEXED BY waiting_blocked WHERE b.state = 'blocked' AND b.gate = w.gate)
+    ORDER BY picked.n
+    ON CONFLICT DO NOTHING;
+    UPDATE waiting SET state = iif(gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = waiting.gate),
+                                   'limited', 'blocked'), rev = rev + 1
+    WHERE id IN (SELECT id FROM picked) AND (
+        limits IS NOT NULL
+        OR (gate IS NOT NULL AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = waiting.gate)));
+    DELETE FROM picked WHERE (SELECT w.state FROM waiting w WHERE w.id = picked.id) <> 'scheduled';
+
+    INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body,
+                     timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
+                     origin, target, replay_of, session, queued_at)
+    SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
+           NEW.now + w.priority * 1000000000 + (w.late OR w.attempt > 0) * 60000000, w.rev + 1, w.priority, w.attempt,
+           w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline,
+           w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of, w.session, NEW.now
+    FROM picked CROSS JOIN waiting w ON w.id = picked.id;
+    DELETE FROM waiting WHERE id IN (SELECT id FROM picked);
+
+    INSERT INTO happened (kind, tenant, run)
+    SELECT 'run.queued', r.tenant, r.id FROM picked CROSS JOIN run r ON r.id = picked.id
+    WHERE EXISTS (SELECT 1 FROM outbox_cursor) AND r.id NOT IN (SELECT quiet.id FROM quiet) ORDER BY picked.n;
 END;
 
 -- A set of labels is required for the first time: the workers that have all of them will look for it.
@@ -41,7 +83,7 @@ CREATE TEMP TRIGGER widen_lanes AFTER INSERT ON main.lane BEGIN
         WHERE q.value NOT IN (SELECT l.value FROM json_each(session.labels) AS l));
 END;
 
--- A gate that a run held is free: the first in its line is queued and holds it now.
+-- A gate that a run held is free: the first in its line is queued, or comes to its limits, and holds it now.
 CREATE TEMP TRIGGER free_one_gate INSTEAD OF INSERT ON free_gate BEGIN
     DELETE FROM gate WHERE key = NEW.key AND holder = NEW.holder;
 
@@ -49,6 +91,8 @@ CREATE TEMP TRIGGER free_one_gate INSTEAD OF INSERT ON free_gate BEGIN
     SELECT NEW.key, w.id FROM waiting w INDEXED BY waiting_blocked
     WHERE w.state = 'blocked' AND w.gate = NEW.key AND NOT EXISTS (SELECT 1 FROM gate g WHERE g.key = NEW.key)
     ORDER BY w.due, w.id LIMIT 1;
+    UPDATE waiting SET state = 'limited', rev = rev + 1
+    WHERE id = (SELECT g.holder FROM gate g WHERE g.key = NEW.key) AND state = 'blocked' AND limits IS NOT NULL;
 
     INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body,
                      timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
@@ -93,6 +137,16 @@ CREATE TEMP TRIGGER end_one_run INSTEAD OF INSERT ON end_run BEGIN
     UPDATE schedule SET next_fire = NEW.now + delay, awaits = NULL, rev = rev + 1
     WHERE job_id = (SELECT h.job_id FROM history h WHERE h.id = NEW.id) AND awaits = NEW.id AND next_fire IS NULL
       AND delay IS NOT NULL AND active = 1;
+
+    INSERT INTO leave_gate (kind, number, most, per, pause, ending, now)
+    SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', NEW.now
+    FROM run r CROSS JOIN json_each(r.limits) AS g
+    WHERE r.id = NEW.id AND r.state = 'queued' AND r.limits IS NOT NULL;
+    INSERT OR IGNORE INTO freed (number)
+    SELECT w.waits FROM waiting w WHERE w.id = NEW.id AND w.state = 'limited' AND w.waits IS NOT NULL;
+    INSERT OR IGNORE INTO ended_parent (run_id, state, at)
+    SELECT NEW.id, NEW.state, NEW.now
+    WHERE EXISTS (SELECT 1 FROM edge e INDEXED BY edge_undecided WHERE e.parent = NEW.id AND e.state IS NULL);
 
     -- A blocked run holds nothing, so the line is not disturbed by its end.
     INSERT INTO free_gate (key, holder, now)

@@ -10,7 +10,7 @@ CREATE TEMP TRIGGER submit INSTEAD OF INSERT ON call WHEN NEW.kind = 'submit' BE
     SELECT i.v ->> 0, i.n, i.v ->> 1, i.v ->> 2, i.v ->> 3, i.v ->> 4, i.v ->> 5, i.v ->> 6, i.v ->> 7,
            (SELECT coalesce(max(b.id), 0) FROM body b) + 1 + i.n, i.v ->> 14,
            coalesce(i.v ->> 8, NEW.now + (i.v ->> 9)), i.v ->> 10, i.v ->> 11, i.v ->> 12, i.v ->> 13
-    FROM (WITH item AS MATERIALIZED (SELECT key AS n, value AS v FROM json_each(NEW.batch)) SELECT n, v FROM item) AS i
+    FROM (WITH item AS MATERIALIZED (SELECT key AS n, value AS v FROM jsonb_each(NEW.batch)) SELECT n, v FROM item) AS i
     WHERE NOT EXISTS (SELECT 1 FROM run r WHERE r.id = i.v ->> 0)
       AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = i.v ->> 0)
       AND NOT EXISTS (SELECT 1 FROM history h WHERE h.id = i.v ->> 0)
@@ -30,7 +30,7 @@ CREATE TEMP TRIGGER submit INSTEAD OF INSERT ON call WHEN NEW.kind = 'submit' BE
         SELECT i.n, coalesce(
                    (SELECT iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state)
                     FROM run r WHERE r.id = i.id),
-                   (SELECT w.state FROM waiting w WHERE w.id = i.id),
+                   (SELECT iif(w.state = 'scheduled', w.state, 'blocked') FROM waiting w WHERE w.id = i.id),
                    (SELECT h.state FROM history h WHERE h.id = i.id)), 0
         FROM (SELECT key AS n, value ->> 0 AS id FROM json_each(NEW.batch)) AS i
         WHERE (SELECT count(*) FROM fresh) < NEW.size
@@ -40,7 +40,8 @@ END;
 
 -- The same for runs of which people want to know more: named, tagged, replayed, a job's, with a key or an author; and for
 -- those that not every worker may run.
--- Item: as above, then about, job, version, scheduled_at, late, key, fingerprint, author, what it requires, target.
+-- Item: as above, then about, job, version, scheduled_at, late, key, fingerprint, author, what it requires, target,
+-- limits, the rule by which it waits for others.
 -- Size: how long keys are kept.
 -- Answer: (id, state, whether new, whether its key was used for something else) of each, in order.
 CREATE TEMP TRIGGER submit_more INSTEAD OF INSERT ON call WHEN NEW.kind = 'submit_more' BEGIN
@@ -55,20 +56,28 @@ CREATE TEMP TRIGGER submit_more INSTEAD OF INSERT ON call WHEN NEW.kind = 'submi
     ON CONFLICT DO NOTHING;
     INSERT INTO submit_one (n, id, shard, tenant, queue, priority, task, policy, payload, body, timeout, due,
                             start_within, deadline, gate, replay_of, about, job_id, job_version, scheduled_at, late,
-                            key, fingerprint, author, lane, target, now)
+                            key, fingerprint, author, lane, target, limits, rule, now)
     SELECT i.n, i.v ->> 0, i.v ->> 1, i.v ->> 2, i.v ->> 3, i.v ->> 4, i.v ->> 5, i.v ->> 6, i.v ->> 7,
            (SELECT coalesce(max(b.id), 0) FROM body b) + 1 + i.n, i.v ->> 14,
            coalesce(i.v ->> 8, NEW.now + (i.v ->> 9)), i.v ->> 10, i.v ->> 11, i.v ->> 12, i.v ->> 13, i.v ->> 15,
            i.v ->> 16, i.v ->> 17, i.v ->> 18, i.v ->> 19, i.v ->> 20, i.v ->> 21, i.v ->> 22,
-           coalesce(-(i.v ->> 24), (SELECT l.id FROM lane l WHERE l.requires = i.v ->> 23), 0), i.v ->> 24, NEW.now
-    FROM (WITH item AS MATERIALIZED (SELECT key AS n, value AS v FROM json_each(NEW.batch)) SELECT n, v FROM item) AS i
+           coalesce(-(i.v ->> 24), (SELECT l.id FROM lane l WHERE l.requires = i.v ->> 23), 0), i.v ->> 24, i.v ->> 25,
+           i.v ->> 26, NEW.now
+    FROM (WITH item AS MATERIALIZED (SELECT key AS n, value AS v FROM jsonb_each(NEW.batch)) SELECT n, v FROM item) AS i
     ORDER BY i.n;
 
     INSERT INTO body (id, task, policy, payload, about) SELECT body, task, policy, payload, about FROM fresh;
     INSERT INTO label (tenant, label, id)
     SELECT fresh.tenant, t.value, fresh.id FROM fresh CROSS JOIN json_each(fresh.about, '$.tags') AS t;
 
+    INSERT INTO dependent (run_id, rule, start_within, deadline)
+    SELECT id, rule, start_within, deadline FROM fresh WHERE rule IS NOT NULL;
+
     INSERT INTO enter_fresh (now) VALUES (NEW.now);
+    INSERT OR IGNORE INTO quiet (id)
+    SELECT w.id FROM fresh CROSS JOIN waiting w ON w.id = fresh.id
+    WHERE fresh.limits IS NOT NULL AND w.state = 'limited';
+    INSERT INTO admit (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);
     UPDATE session SET lanes = json_insert(coalesce(lanes, '[0]'), '$[#]', -id)
     WHERE id IN (SELECT CAST(fresh.target AS INTEGER) FROM fresh WHERE fresh.target IS NOT NULL) AND dead = 0
@@ -88,7 +97,7 @@ CREATE TEMP TRIGGER submit_more INSTEAD OF INSERT ON call WHEN NEW.kind = 'submi
     SELECT NEW.number, json_group_array(json_array(a.id, coalesce(
                (SELECT iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state)
                 FROM run r WHERE r.id = a.id),
-               (SELECT w.state FROM waiting w WHERE w.id = a.id),
+               (SELECT iif(w.state = 'scheduled', w.state, 'blocked') FROM waiting w WHERE w.id = a.id),
                (SELECT h.state FROM history h WHERE h.id = a.id), 'scheduled'), a.new, a.conflict) ORDER BY a.n)
     FROM (
         SELECT i.key AS n, coalesce(taken.made, i.value ->> 0) AS id,
@@ -114,10 +123,10 @@ BEGIN
 
     INSERT INTO fresh (id, n, shard, tenant, queue, priority, task, policy, payload, body, timeout, due, start_within,
                        deadline, gate, replay_of, about, job_id, job_version, scheduled_at, late, author, lane,
-                       target)
+                       target, limits, rule)
     SELECT NEW.id, NEW.n, NEW.shard, NEW.tenant, NEW.queue, NEW.priority, NEW.task, NEW.policy, NEW.payload, NEW.body,
            NEW.timeout, NEW.due, NEW.start_within, NEW.deadline, NEW.gate, NEW.replay_of, NEW.about, NEW.job_id,
-           NEW.job_version, NEW.scheduled_at, NEW.late, NEW.author, NEW.lane, NEW.target
+           NEW.job_version, NEW.scheduled_at, NEW.late, NEW.author, NEW.lane, NEW.target, NEW.limits, NEW.rule
     WHERE NOT EXISTS (SELECT 1 FROM taken WHERE taken.n = NEW.n);
 
     INSERT OR REPLACE INTO used_key (tenant, key, made, fingerprint, at)
@@ -131,6 +140,7 @@ CREATE TEMP TRIGGER cancel INSTEAD OF INSERT ON call WHEN NEW.kind = 'cancel' BE
     INSERT INTO stop_run (id, now)
     SELECT i.value, NEW.now FROM json_each(NEW.batch) AS i LEFT JOIN waiting w ON w.id = i.value
     ORDER BY w.state IS NOT 'blocked', i.key;
+    INSERT INTO admit (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)

@@ -1,12 +1,13 @@
 -- What workers ask for.
 
--- Batch: name, kind, ttl, version, datacenter, queues, tasks, owner, serves, labels. Answer: the id of the session.
+-- Batch: name, kind, ttl, version, datacenter, queues, tasks, owner, serves, labels, priorities.
+-- Answer: the id of the session.
 CREATE TEMP TRIGGER open_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'open_session' BEGIN
     INSERT INTO session (name, kind, version, datacenter, started_at, lease_until, lease, queues, tasks, owner, serves,
-                         labels, lanes)
+                         labels, priorities, lanes)
     VALUES (NEW.batch ->> 0, NEW.batch ->> 1, NEW.batch ->> 3, NEW.batch ->> 4, NEW.now, NEW.now + (NEW.batch ->> 2),
             NEW.batch ->> 2, NEW.batch -> 5, NEW.batch -> 6, NEW.batch ->> 7, NEW.batch ->> 8, NEW.batch -> 9,
-            (SELECT json_insert(json_group_array(lane.id), '$[#]', 0) FROM lane
+            NEW.batch -> 10, (SELECT json_insert(json_group_array(lane.id), '$[#]', 0) FROM lane
              WHERE NEW.batch -> 9 <> '[]' AND NOT EXISTS (
                  SELECT 1 FROM json_each(lane.requires) AS q
                  WHERE q.value NOT IN (SELECT l.value FROM json_each(NEW.batch, '$[9]') AS l))
@@ -33,8 +34,27 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
       AND r.claim NOT IN (SELECT value FROM json_each(NEW.batch, '$[2]'))
       AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0);
 
+    -- What has limits leaves its gates; what goes on comes to them again, with the rank that it had.
+    INSERT INTO leave_gate (kind, number, most, per, pause, ending, started_at, now)
+    SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', r.started_at, NEW.now
+    FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN json_each(r.limits) AS g WHERE r.limits IS NOT NULL;
+    INSERT INTO waiting (id, state, shard, tenant, queue, lane, rev, priority, attempt, lost, late, fence, body,
+                         timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version,
+                         scheduled_at, origin, target, replay_of, session, limits)
+    SELECT r.id, 'limited', r.shard, r.tenant, r.queue, r.lane, r.rev + 1, r.priority, r.attempt - 1, r.lost, r.late,
+           r.fence, r.body, r.timeout, r.due, r.created_at, r.started_at, r.start_by, r.deadline, r.gate, r.job_id,
+           r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of, r.session, r.limits
+    FROM picked CROSS JOIN run r ON r.id = picked.id WHERE r.limits IS NOT NULL AND r.cancel_at IS NULL;
+    INSERT OR IGNORE INTO quiet (id, rank)
+    SELECT r.id, r.rank FROM picked CROSS JOIN run r ON r.id = picked.id
+    WHERE r.limits IS NOT NULL AND r.cancel_at IS NULL;
+    INSERT INTO happened (kind, tenant, run)
+    SELECT 'run.released', w.tenant, w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id
+    WHERE EXISTS (SELECT 1 FROM outbox_cursor);
+    DELETE FROM run WHERE id IN (SELECT w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id);
+
     UPDATE run SET state = 'queued', attempt = attempt - 1, rev = rev + 1, claim = NULL, attempt_until = NULL,
-                   queued_at = NEW.now
+                   queued_at = NEW.now, limits = NULL
     WHERE id IN (SELECT id FROM picked);
 
     INSERT INTO happened (kind, tenant, run)
@@ -44,6 +64,7 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
     SELECT r.id, 'cancelled', 'cancelled', NEW.now FROM picked CROSS JOIN run r ON r.id = picked.id
     WHERE r.cancel_at IS NOT NULL;
     UPDATE history SET ran = 1 WHERE id IN (SELECT id FROM picked);
+    INSERT INTO admit (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
@@ -61,7 +82,8 @@ END;
 -- The best of one queue. What missed its start or its deadline is left for the reaper.
 CREATE TEMP TRIGGER pick INSTEAD OF INSERT ON want
 WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM serving WHERE lane <> 0) AND NOT EXISTS (SELECT 1 FROM pause)
- AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL) BEGIN
+ AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL)
+ AND NOT EXISTS (SELECT 1 FROM queue_policy q WHERE q.queue = NEW.queue AND q.closely = 1) BEGIN
     INSERT INTO picked (id)
     SELECT r.id FROM run r INDEXED BY run_ready
     WHERE r.state = 'queued' AND r.queue = NEW.queue AND r.lane = 0
@@ -73,7 +95,8 @@ END;
 -- The same for one with lanes of its own: a merge of them.
 CREATE TEMP TRIGGER pick_of_lanes INSTEAD OF INSERT ON want
 WHEN NEW.tenant IS NULL AND EXISTS (SELECT 1 FROM serving WHERE lane <> 0) AND NOT EXISTS (SELECT 1 FROM pause)
- AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL) BEGIN
+ AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL)
+ AND NOT EXISTS (SELECT 1 FROM queue_policy q WHERE q.queue = NEW.queue AND q.closely = 1) BEGIN
     INSERT INTO picked (id)
     SELECT id FROM (
         WITH RECURSIVE line (lane, rank, id) AS (
@@ -102,8 +125,9 @@ END;
 -- lines, each as long as the tenant has room, and each the best of the lanes. It looks at no more rows than it takes, whoever has a million waiting;
 -- only the default tenant, whose line has no index of its own, is looked for among all.
 CREATE TEMP TRIGGER pick_with_care INSTEAD OF INSERT ON want
-WHEN NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause)
-  OR EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL) BEGIN
+WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause)
+   OR EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL))
+ AND NOT EXISTS (SELECT 1 FROM queue_policy q WHERE q.queue = NEW.queue AND q.closely = 1) BEGIN
     INSERT INTO picked (id)
     SELECT id FROM (
         WITH RECURSIVE there (tenant) AS (
@@ -129,7 +153,8 @@ WHEN NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause)
                 9000000000000000000)
             FROM these
             WHERE NOT EXISTS (
-                SELECT 1 FROM pause WHERE pause.tenant IN ('', these.tenant) AND pause.queue IN ('', NEW.queue))
+                SELECT 1 FROM pause WHERE pause.tenant IN ('', these.tenant) AND pause.queue IN ('', NEW.queue)
+                                AND (pause.until IS NULL OR pause.until > NEW.now))
         ), line (tenant, room, rank, id) AS (
             SELECT allowed.tenant, allowed.room - 1, r.rank, r.id
             FROM allowed CROSS JOIN run r ON r.id = iif(allowed.tenant = 'default', (
@@ -206,6 +231,11 @@ CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.kind = 'claim' BEGI
                    started_at = NEW.now, attempt_until = min(NEW.now + timeout, coalesce(deadline, NEW.now + timeout))
     WHERE id IN (SELECT id FROM picked);
 
+    INSERT INTO start_gate (number, per, now)
+    SELECT g.value ->> 1, g.value ->> 3, NEW.now
+    FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN json_each(r.limits) AS g
+    WHERE r.limits IS NOT NULL AND g.value ->> 0 = 2 AND EXISTS (SELECT 1 FROM limiter);
+
     INSERT INTO happened (kind, tenant, run)
     SELECT 'run.started', r.tenant, r.id FROM picked CROSS JOIN run r ON r.id = picked.id
     WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY picked.n;
@@ -215,7 +245,10 @@ CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.kind = 'claim' BEGI
     SELECT NEW.number, json_group_array(json_array(
         r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
         r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
-        r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL,
+        r.gate IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay' OR (
+            EXISTS (SELECT 1 FROM edge INDEXED BY edge_undecided WHERE edge.state IS NULL)
+            AND EXISTS (SELECT 1 FROM edge e INDEXED BY edge_undecided WHERE e.parent = r.id AND e.state IS NULL)),
+        r.cancel_at IS NOT NULL,
         -- Nothing has happened to most of them but that they were made and claimed.
         iif(r.rev > 2, (SELECT c.state FROM checkpoint c WHERE c.run_id = r.id), NULL)))
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN body b ON b.id = r.body;
@@ -229,20 +262,16 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BE
 
     -- What was asked to stop and would go on has stopped now; the attempt that saw to it did not end it by itself.
     INSERT INTO settling (id, n, fence, outcome, state, reason, delay, result, error, gate, origin, by_attempt,
-                          fingerprint)
+                          fingerprint, limits, started_at)
     SELECT r.id, i.n, r.fence, i.v ->> 2,
            iif(r.cancel_at IS NOT NULL AND i.v ->> 3 IN ('scheduled', 'queued'), 'cancelled', i.v ->> 3),
            i.v ->> 4, i.v ->> 5, i.v ->> 6, i.v ->> 7, r.gate, r.origin,
-           r.cancel_at IS NULL OR i.v ->> 3 NOT IN ('scheduled', 'queued'), i.v ->> 8
-    FROM (WITH item AS MATERIALIZED (SELECT key AS n, value AS v FROM json_each(NEW.batch)) SELECT n, v FROM item) AS i
+           r.cancel_at IS NULL OR i.v ->> 3 NOT IN ('scheduled', 'queued'), i.v ->> 8, r.limits,
+           iif(r.limits IS NULL, NULL, r.started_at)
+    FROM (WITH item AS MATERIALIZED (SELECT key AS n, value AS v FROM jsonb_each(NEW.batch)) SELECT n, v FROM item) AS i
     CROSS JOIN run r ON r.id = i.v ->> 0
     WHERE r.fence = i.v ->> 1 AND +r.state = 'running'
     ON CONFLICT DO NOTHING;
-
-    INSERT INTO attempt (run_id, fence, number, outcome, reason, error, session, started_at, ended_at)
-    SELECT r.id, r.fence, r.attempt, settling.outcome, settling.reason, settling.error, r.session, r.started_at, NEW.now
-    FROM settling CROSS JOIN run r ON r.id = settling.id
-    WHERE settling.outcome <> 'success';
 
     INSERT INTO history (id, state, tenant, queue, rev, priority, attempt, lost, fence, by_attempt, session, body, due,
                          created_at, started_at, finished_at, cancel_at, job_id, job_version, scheduled_at, origin,
@@ -258,16 +287,6 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BE
     FROM settling CROSS JOIN run r ON r.id = settling.id
     WHERE settling.state NOT IN ('scheduled', 'queued');
 
-    INSERT INTO waiting (id, state, shard, tenant, queue, lane, rev, priority, attempt, lost, late, fence, body,
-                         timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version,
-                         scheduled_at, origin, target, replay_of, session)
-    SELECT r.id, 'scheduled', r.shard, r.tenant, r.queue, r.lane, r.rev + 1, r.priority,
-           r.attempt - (settling.outcome = 'released'), r.lost + (settling.outcome = 'lost'), r.late, r.fence, r.body,
-           r.timeout, NEW.now + settling.delay, r.created_at, r.started_at, r.start_by, r.deadline, r.gate, r.job_id,
-           r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of, r.session
-    FROM settling CROSS JOIN run r ON r.id = settling.id
-    WHERE settling.state = 'scheduled';
-
     INSERT INTO happened (kind, tenant, run)
     SELECT CASE WHEN settling.state NOT IN ('scheduled', 'queued') THEN 'run.' || settling.state
                 WHEN settling.outcome IN ('released', 'lost') THEN 'run.' || settling.outcome
@@ -275,24 +294,22 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BE
     FROM settling CROSS JOIN run r ON r.id = settling.id
     WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY settling.n;
 
-    DELETE FROM run WHERE id IN (SELECT settling.id FROM settling WHERE settling.state <> 'queued');
+    INSERT INTO settle_the_rest (now)
+    SELECT NEW.now WHERE EXISTS (
+        SELECT 1 FROM settling
+        WHERE outcome <> 'success' OR gate IS NOT NULL OR limits IS NOT NULL OR origin = 'delay');
+    DELETE FROM run WHERE id IN (
+        SELECT settling.id FROM settling WHERE settling.state <> 'queued' OR settling.limits IS NOT NULL);
 
-    -- A release keeps its rank; whatever else goes on at once queues behind what is eligible now.
-    UPDATE run SET state = 'queued', rev = rev + 1, claim = NULL, attempt_until = NULL, queued_at = NEW.now,
-                   attempt = attempt - (settling.outcome = 'released'), lost = lost + (settling.outcome = 'lost'),
-                   rank = iif(settling.outcome = 'released', rank, NEW.now + priority * 1000000000 + 60000000)
-    FROM settling WHERE settling.state = 'queued' AND run.id = settling.id;
+    -- A few children know at once.
+    INSERT OR IGNORE INTO ended_parent (run_id, state, at)
+    SELECT settling.id, settling.state, NEW.now FROM settling
+    WHERE EXISTS (SELECT 1 FROM edge INDEXED BY edge_undecided WHERE edge.state IS NULL)
+      AND settling.state NOT IN ('scheduled', 'queued')
+      AND EXISTS (SELECT 1 FROM edge e INDEXED BY edge_undecided WHERE e.parent = settling.id AND e.state IS NULL);
+    INSERT INTO tell_children (size, now) SELECT 200, NEW.now WHERE EXISTS (SELECT 1 FROM ended_parent);
 
-    UPDATE schedule SET next_fire = NEW.now + delay, awaits = NULL, rev = rev + 1
-    WHERE job_id IN (SELECT h.job_id FROM settling CROSS JOIN history h ON h.id = settling.id
-                     WHERE settling.origin = 'delay')
-      AND awaits IN (SELECT settling.id FROM settling WHERE settling.state NOT IN ('scheduled', 'queued'))
-      AND next_fire IS NULL AND delay IS NOT NULL AND active = 1;
-
-    INSERT INTO free_gate (key, holder, now)
-    SELECT settling.gate, settling.id, NEW.now FROM settling
-    WHERE settling.gate IS NOT NULL AND settling.state NOT IN ('scheduled', 'queued') ORDER BY settling.n;
-
+    INSERT INTO admit (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
@@ -306,4 +323,51 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BE
           FROM json_each(NEW.batch)) AS i
     WHERE (SELECT count(*) FROM settling) < NEW.size
       AND i.n IS NOT (SELECT settling.n FROM settling WHERE settling.id = i.id);
+END;
+
+-- Whatever the success of a run without a key, limits and a fixed delay has none of.
+CREATE TEMP TRIGGER settle_what_is_not_plain INSTEAD OF INSERT ON settle_the_rest BEGIN
+    INSERT INTO attempt (run_id, fence, number, outcome, reason, error, session, started_at, ended_at)
+    SELECT r.id, r.fence, r.attempt, settling.outcome, settling.reason, settling.error, r.session, r.started_at, NEW.now
+    FROM settling CROSS JOIN run r ON r.id = settling.id
+    WHERE settling.outcome <> 'success';
+
+    INSERT INTO waiting (id, state, shard, tenant, queue, lane, rev, priority, attempt, lost, late, fence, body,
+                         timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version,
+                         scheduled_at, origin, target, replay_of, session, limits)
+    SELECT r.id, iif(settling.state = 'queued', 'limited', 'scheduled'), r.shard, r.tenant, r.queue, r.lane, r.rev + 1,
+           r.priority, r.attempt - (settling.outcome = 'released'), r.lost + (settling.outcome = 'lost'), r.late,
+           r.fence, r.body, r.timeout, iif(settling.state = 'queued', r.due, NEW.now + settling.delay), r.created_at,
+           r.started_at, r.start_by, r.deadline, r.gate, r.job_id, r.job_version,
+           r.scheduled_at, r.origin, r.target, r.replay_of, r.session, r.limits
+    FROM settling CROSS JOIN run r ON r.id = settling.id
+    WHERE settling.state = 'scheduled' OR (settling.state = 'queued' AND settling.limits IS NOT NULL);
+
+    INSERT OR IGNORE INTO quiet (id, rank)
+    SELECT settling.id, iif(settling.outcome = 'released', r.rank, NULL)
+    FROM settling CROSS JOIN run r ON r.id = settling.id
+    WHERE settling.limits IS NOT NULL AND settling.state = 'queued';
+
+    -- A release keeps its rank; whatever else goes on at once queues behind what is eligible now.
+    UPDATE run SET state = 'queued', rev = rev + 1, claim = NULL, attempt_until = NULL, queued_at = NEW.now,
+                   attempt = attempt - (settling.outcome = 'released'), lost = lost + (settling.outcome = 'lost'),
+                   rank = iif(settling.outcome = 'released', rank, NEW.now + priority * 1000000000 + 60000000)
+    FROM settling WHERE settling.state = 'queued' AND settling.limits IS NULL AND run.id = settling.id;
+
+    UPDATE schedule SET next_fire = NEW.now + delay, awaits = NULL, rev = rev + 1
+    WHERE job_id IN (SELECT h.job_id FROM settling CROSS JOIN history h ON h.id = settling.id
+                     WHERE settling.origin = 'delay')
+      AND awaits IN (SELECT settling.id FROM settling WHERE settling.state NOT IN ('scheduled', 'queued'))
+      AND next_fire IS NULL AND delay IS NOT NULL AND active = 1;
+
+    -- However an attempt ends, it leaves its gates. What goes on comes to them again.
+    INSERT INTO leave_gate (kind, number, most, per, pause, ending, started_at, now)
+    SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4,
+           CASE settling.outcome WHEN 'success' THEN 'succeeded' WHEN 'error' THEN 'failed' WHEN 'timeout' THEN 'failed'
+                                 ELSE 'other' END, settling.started_at, NEW.now
+    FROM settling CROSS JOIN json_each(settling.limits) AS g WHERE settling.limits IS NOT NULL ORDER BY settling.n;
+
+    INSERT INTO free_gate (key, holder, now)
+    SELECT settling.gate, settling.id, NEW.now FROM settling
+    WHERE settling.gate IS NOT NULL AND settling.state NOT IN ('scheduled', 'queued') ORDER BY settling.n;
 END;

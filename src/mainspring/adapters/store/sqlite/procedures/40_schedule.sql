@@ -1,6 +1,7 @@
 -- What schedulers do.
 
--- Scheduled runs of owned shards that are due are queued, or join the line of their gate, oldest first.
+-- Scheduled runs of owned shards that are due are queued, or join the line of their gate, oldest first. Also looks at
+-- the limits whose time has come.
 -- Who: the owner. Size: the limit. Batch: shards. Answer: now, how many, their queues, whether there are more, whether
 -- schedules are due.
 CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGIN
@@ -33,37 +34,19 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) > NEW.size FROM picked;
     DELETE FROM picked WHERE n > NEW.size;
 
-    INSERT INTO gate (key, holder)
-    SELECT w.gate, w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id
-    WHERE w.gate IS NOT NULL AND NOT EXISTS (
-        SELECT 1 FROM waiting b INDEXED BY waiting_blocked WHERE b.state = 'blocked' AND b.gate = w.gate)
-    ORDER BY picked.n
-    ON CONFLICT DO NOTHING;
-    UPDATE waiting SET state = 'blocked', rev = rev + 1
-    WHERE id IN (SELECT id FROM picked) AND gate IS NOT NULL
-      AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = waiting.gate);
-    DELETE FROM picked WHERE (SELECT w.state FROM waiting w WHERE w.id = picked.id) = 'blocked';
-
-    INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body,
-                     timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
-                     origin, target, replay_of, session, queued_at)
-    SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
-           NEW.now + w.priority * 1000000000 + (w.late OR w.attempt > 0) * 60000000, w.rev + 1, w.priority, w.attempt,
-           w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline,
-           w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of, w.session, NEW.now
-    FROM picked CROSS JOIN waiting w ON w.id = picked.id;
-    DELETE FROM waiting WHERE id IN (SELECT id FROM picked);
-
-    INSERT INTO happened (kind, tenant, run)
-    SELECT 'run.queued', r.tenant, r.id FROM picked CROSS JOIN run r ON r.id = picked.id
-    WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY picked.n;
+    INSERT INTO come_due (now) VALUES (NEW.now);
+    DELETE FROM passed;
+    INSERT OR IGNORE INTO freed (number)
+    SELECT l.number FROM limiter l INDEXED BY limiter_wake WHERE l.wake_at <= NEW.now ORDER BY l.wake_at LIMIT 100;
+    INSERT INTO admit (now) VALUES (NEW.now);
+    INSERT INTO picked (id) SELECT id FROM passed;
     INSERT INTO tell (now) VALUES (NEW.now);
 
     UPDATE reply SET body = json_array(
         NEW.now,
         (SELECT count(*) FROM picked),
         json((SELECT json_group_array(DISTINCT r.queue) FROM picked CROSS JOIN run r ON r.id = picked.id)),
-        body + 0,
+        body + 0 OR EXISTS (SELECT 1 FROM limiter l INDEXED BY limiter_wake WHERE l.wake_at <= NEW.now),
         EXISTS (SELECT 1 FROM shard CROSS JOIN schedule s INDEXED BY schedule_due ON s.shard = shard.id
                 WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.who AND s.active = 1
                   AND s.next_fire <= NEW.now
@@ -73,7 +56,8 @@ END;
 
 -- Ticks are recorded, their runs made and the schedules moved on.
 -- Who: the owner. Item: job, rev, next_fire, finished, delay, overlap, queue, priority, timeout, gate, start_within,
--- deadline, ticks, what it requires. Tick: scheduled_at, decision, reason, run, due, late, ticks, last_at.
+-- deadline, ticks, what it requires, limits, next tick. Tick: scheduled_at, decision, reason, run, due, late, ticks,
+-- last_at, when it happens.
 -- Answer: (place, runs, queues) of the applied.
 CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.kind = 'fire' BEGIN
     DELETE FROM fired;
@@ -82,11 +66,12 @@ CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.kind = 'fire' BEGIN
     SELECT DISTINCT i.value ->> 13 FROM json_each(NEW.batch) AS i WHERE i.value ->> 13 IS NOT NULL
     ON CONFLICT DO NOTHING;
     INSERT INTO fire_job (n, job_id, rev, next_fire, finished, delay, overlap, queue, lane, priority, timeout, gate,
-                          start_within, deadline, ticks, now, who)
+                          start_within, deadline, ticks, limits, tick, now, who)
     SELECT i.key, i.value ->> 0, i.value ->> 1, i.value ->> 2, i.value ->> 3, i.value ->> 4, i.value ->> 5,
            i.value ->> 6, coalesce((SELECT l.id FROM lane l WHERE l.requires = i.value ->> 13), 0), i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11,
-           i.value -> 12, NEW.now, NEW.who
+           i.value -> 12, i.value ->> 14, i.value ->> 15, NEW.now, NEW.who
     FROM json_each(NEW.batch) AS i;
+    INSERT INTO admit (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
@@ -103,17 +88,17 @@ WHEN EXISTS (
     SELECT 1 FROM schedule s CROSS JOIN shard ON shard.id = s.shard CROSS JOIN session ON session.id = shard.owner
     WHERE s.job_id = NEW.job_id AND s.active = 1 AND s.rev = NEW.rev AND shard.owner = NEW.who AND session.dead = 0
       AND session.lease_until >= NEW.now
-) AND NOT EXISTS (SELECT 1 FROM json_each(NEW.ticks) AS t WHERE t.value ->> 0 > NEW.now) BEGIN
+) AND NOT EXISTS (SELECT 1 FROM json_each(NEW.ticks) AS t WHERE t.value ->> 8 > NEW.now) BEGIN
     INSERT INTO fired (n) VALUES (NEW.n);
     INSERT INTO fire_tick (n, job_id, overlap, queue, lane, priority, timeout, gate, start_within, deadline, origin,
-                           scheduled_at, decision, reason, run_id, due, late, ticks, last_at, now)
+                           scheduled_at, decision, reason, run_id, due, late, ticks, last_at, limits, now)
     SELECT NEW.n, NEW.job_id, NEW.overlap, NEW.queue, NEW.lane, NEW.priority, NEW.timeout, NEW.gate, NEW.start_within,
            NEW.deadline, iif(NEW.delay IS NULL, 'tick', 'delay'), t.value ->> 0, t.value ->> 1, t.value ->> 2,
-           t.value ->> 3, t.value ->> 4, t.value ->> 5, t.value ->> 6, t.value ->> 7, NEW.now
+           t.value ->> 3, t.value ->> 4, t.value ->> 5, t.value ->> 6, t.value ->> 7, NEW.limits, NEW.now
     FROM json_each(NEW.ticks) AS t;
 
     -- A fixed delay waits for the end of its run; without one (the overlap rule) it counts from now.
-    UPDATE schedule SET next_fire = NEW.next_fire, awaits = NULL, rev = rev + 1, active = NOT NEW.finished,
+    UPDATE schedule SET next_fire = NEW.next_fire, tick = NEW.tick, awaits = NULL, rev = rev + 1, active = NOT NEW.finished,
                         tick_no = tick_no + json_array_length(NEW.ticks)
     WHERE job_id = NEW.job_id;
     UPDATE schedule SET awaits = (SELECT made.id FROM made WHERE made.n = NEW.n ORDER BY made.place DESC LIMIT 1)
@@ -156,9 +141,10 @@ WHEN NOT EXISTS (SELECT 1 FROM ledger l WHERE l.job_id = NEW.job_id AND l.schedu
 
     DELETE FROM fresh;
     INSERT INTO fresh (id, n, shard, tenant, queue, lane, priority, body, timeout, due, start_within, deadline, gate,
-                       late, job_id, job_version, scheduled_at, origin)
+                       late, job_id, job_version, scheduled_at, origin, limits)
     SELECT NEW.run_id, 0, s.shard, j.tenant, NEW.queue, NEW.lane, NEW.priority, v.body, NEW.timeout, NEW.due,
-           NEW.start_within, NEW.deadline, NEW.gate, NEW.late, j.id, j.version, NEW.scheduled_at, NEW.origin
+           NEW.start_within, NEW.deadline, NEW.gate, NEW.late, j.id, j.version, NEW.scheduled_at, NEW.origin,
+           NEW.limits
     FROM ledger l CROSS JOIN job j ON j.id = l.job_id CROSS JOIN schedule s ON s.job_id = j.id
     CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version
     WHERE l.job_id = NEW.job_id AND l.scheduled_at = NEW.scheduled_at AND l.decision = 'run'
@@ -167,13 +153,18 @@ WHEN NOT EXISTS (SELECT 1 FROM ledger l WHERE l.job_id = NEW.job_id AND l.schedu
       AND NOT EXISTS (SELECT 1 FROM history h WHERE h.id = NEW.run_id);
 
     INSERT INTO enter_fresh (now) VALUES (NEW.now);
+    INSERT OR IGNORE INTO quiet (id)
+    SELECT w.id FROM fresh CROSS JOIN waiting w ON w.id = fresh.id
+    WHERE fresh.limits IS NOT NULL AND w.state = 'limited';
     INSERT INTO made (n, id, queue) SELECT NEW.n, fresh.id, fresh.queue FROM fresh;
 END;
 
--- Jobs are paused, resumed or cancelled. Batch: the state, ids. Answer: (id, state) of those there are.
+-- Jobs are paused, resumed or cancelled. Batch: the state, ids, until when and why they are paused.
+-- Answer: (id, state) of those there are.
 CREATE TEMP TRIGGER set_jobs INSTEAD OF INSERT ON call WHEN NEW.kind = 'set_jobs' BEGIN
-    INSERT INTO set_job (id, state, now)
-    SELECT i.value, NEW.batch ->> 0, NEW.now FROM json_each(NEW.batch, '$[1]') AS i;
+    INSERT INTO set_job (id, state, resume_at, why, now)
+    SELECT i.value, NEW.batch ->> 0, NEW.batch ->> 2, NEW.batch ->> 3, NEW.now FROM json_each(NEW.batch, '$[1]') AS i;
+    INSERT INTO admit (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
@@ -182,12 +173,19 @@ CREATE TEMP TRIGGER set_jobs INSTEAD OF INSERT ON call WHEN NEW.kind = 'set_jobs
 END;
 
 CREATE TEMP TRIGGER set_one_job INSTEAD OF INSERT ON set_job
-WHEN (SELECT j.state IN ('scheduled', 'paused') AND j.state <> NEW.state FROM job j WHERE j.id = NEW.id) BEGIN
+WHEN (SELECT j.state IN ('scheduled', 'paused') AND (j.state <> NEW.state OR (
+          NEW.state = 'paused' AND s.resume_at IS NOT NEW.resume_at))
+      FROM job j JOIN schedule s ON s.job_id = j.id WHERE j.id = NEW.id) BEGIN
     UPDATE job SET state = NEW.state, updated_at = NEW.now WHERE id = NEW.id;
     -- The schedule is closed first: nothing can be made behind the runs that are asked to stop.
     UPDATE schedule SET rev = rev + 1, active = NEW.state <> 'cancelled',
                         next_fire = iif(NEW.state = 'cancelled', NULL, next_fire),
-                        awaits = iif(NEW.state = 'cancelled', NULL, awaits)
+                        tick = iif(NEW.state = 'cancelled', NULL, tick),
+                        awaits = iif(NEW.state = 'cancelled', NULL, awaits),
+                        resume_at = iif(NEW.state = 'paused', NEW.resume_at, NULL),
+                        pause_why = iif(NEW.state = 'paused', NEW.why, pause_why),
+                        paused_until = iif(NEW.state = 'paused', paused_until,
+                                           min(coalesce(resume_at, NEW.now), NEW.now))
     WHERE job_id = NEW.id;
     INSERT INTO stop_run (id, now)
     SELECT a.id, NEW.now FROM (

@@ -13,7 +13,7 @@ CREATE TEMP TRIGGER bury INSTEAD OF INSERT ON call WHEN NEW.kind = 'bury' BEGIN
     SELECT NEW.number, json_group_array(json_array(
         r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
         r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
-        r.gate IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
+        r.gate IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN body b ON b.id = r.body;
 END;
 
@@ -64,13 +64,15 @@ CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.kind = 'expire' BE
             FROM picked CROSS JOIN waiting w ON w.id = picked.id
         ) AS p
     ) AS a ORDER BY a.state <> 'blocked', a.n;
+    INSERT INTO admit (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
 END;
 
 -- What is blocked by nothing is let go, and fixed delays whose run is gone tick again; looked at again in here.
--- Batch: keys of gates, ids of jobs, as the query of the same name found them. Answer: how many there were.
+-- Batch: keys of gates, ids of jobs, numbers of limits, ended parents, as the query of the same name found them.
+-- Answer: how many there were.
 CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.kind = 'sweep' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (id)
@@ -79,13 +81,15 @@ CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.kind = 'sweep' BEGI
     WHERE NOT EXISTS (
         SELECT 1 FROM gate g WHERE g.key = k.value
           AND (EXISTS (SELECT 1 FROM run r WHERE r.id = g.holder)
-               OR EXISTS (SELECT 1 FROM waiting h WHERE h.id = g.holder AND h.state = 'scheduled')))
+               OR EXISTS (SELECT 1 FROM waiting h WHERE h.id = g.holder AND h.state <> 'blocked')))
     GROUP BY w.gate;
     INSERT INTO picked (id)
     SELECT s.job_id FROM json_each(NEW.batch, '$[1]') AS k CROSS JOIN schedule s ON s.job_id = k.value
     WHERE s.active = 1 AND s.delay IS NOT NULL AND s.next_fire IS NULL
       AND NOT EXISTS (SELECT 1 FROM run r WHERE r.id = s.awaits)
       AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = s.awaits);
+    INSERT INTO sweep_limits (numbers, now) VALUES (NEW.batch -> 2, NEW.now);
+    INSERT INTO sweep_parents (ids, now) VALUES (NEW.batch -> 3, NEW.now);
 
     UPDATE schedule SET next_fire = NEW.now + delay, awaits = NULL, rev = rev + 1
     WHERE job_id IN (SELECT id FROM picked);
@@ -96,7 +100,8 @@ CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.kind = 'sweep' BEGI
     WHERE NOT EXISTS (
         SELECT 1 FROM gate g WHERE g.key = k.value
           AND (EXISTS (SELECT 1 FROM run r WHERE r.id = g.holder)
-               OR EXISTS (SELECT 1 FROM waiting h WHERE h.id = g.holder AND h.state = 'scheduled')));
+               OR EXISTS (SELECT 1 FROM waiting h WHERE h.id = g.holder AND h.state <> 'blocked')));
+    INSERT INTO admit (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
@@ -113,6 +118,7 @@ CREATE TEMP TRIGGER roll_up_figures INSTEAD OF INSERT ON roll_up BEGIN
          ORDER BY h.seq LIMIT 1),
         min(meta.history_counted + 5000, coalesce((SELECT max(h.seq) FROM history h), 0)))
     FROM meta;
+    INSERT INTO roll_up_usage (until) VALUES (NEW.until);
 
     INSERT INTO minute (at, queue, tenant, succeeded, failed, cancelled, skipped, late_total, late_most, took_total,
                         took_most, started)
@@ -165,6 +171,9 @@ CREATE TEMP TRIGGER forget_picked_runs INSTEAD OF INSERT ON forget_picked BEGIN
     DELETE FROM progress WHERE run_id IN (SELECT id FROM picked);
     DELETE FROM checkpoint WHERE run_id IN (SELECT id FROM picked);
     DELETE FROM log WHERE run_id IN (SELECT id FROM picked);
+    DELETE FROM edge WHERE child IN (SELECT id FROM picked);
+    DELETE FROM dependent WHERE run_id IN (SELECT id FROM picked);
+    DELETE FROM unique_run WHERE run_id IN (SELECT id FROM picked);
     DELETE FROM history WHERE seq IN (SELECT n FROM picked);
     -- The next to end gets the place after the last there is.
     UPDATE meta SET history_counted = coalesce((SELECT max(h.seq) FROM history h), 0)
@@ -178,6 +187,16 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
     DELETE FROM outbox_cursor WHERE until < NEW.now;
     INSERT INTO forget_events (until) VALUES (NEW.now - (NEW.batch ->> 1));
     DELETE FROM used_key WHERE at <= NEW.now - (NEW.batch ->> 0);
+    DELETE FROM unique_run WHERE until <= NEW.now;
+    -- Pauses that were to end by now.
+    DELETE FROM picked;
+    INSERT INTO picked (id)
+    SELECT s.job_id FROM schedule s INDEXED BY schedule_resumes CROSS JOIN job j ON j.id = s.job_id
+    WHERE s.resume_at <= NEW.now AND s.active = 1 AND j.state = 'paused' ORDER BY s.resume_at LIMIT 1000;
+    UPDATE job SET state = 'scheduled', updated_at = NEW.now WHERE id IN (SELECT id FROM picked);
+    UPDATE schedule SET paused_until = resume_at, resume_at = NULL, rev = rev + 1
+    WHERE job_id IN (SELECT id FROM picked);
+    DELETE FROM pause WHERE until <= NEW.now;
     -- Workers that have nothing left for them alone claim as all others again.
     UPDATE session
     SET lanes = (SELECT json_group_array(l.value) FROM json_each(session.lanes) AS l WHERE l.value <> -session.id)
@@ -190,7 +209,8 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
 END;
 
 -- What ended longer ago than it is kept goes, with its payload and its attempts.
--- Size: the limit. Batch: until when the succeeded, the unsuccessful and the ledger are forgotten. Answer: how many.
+-- Size: the limit. Batch: how long the succeeded, the unsuccessful, the ledger and the sums by the day are kept.
+-- Answer: how many.
 CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.kind = 'prune' BEGIN
     INSERT INTO roll_up (until) VALUES (NEW.now);
     DELETE FROM picked;
@@ -205,6 +225,7 @@ CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.kind = 'prune' BEGI
 
     INSERT INTO forget_picked (now) VALUES (NEW.now);
     DELETE FROM minute WHERE at < NEW.now - (NEW.batch ->> 1);
+    DELETE FROM usage WHERE day < NEW.now - (NEW.batch ->> 3);
 
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
 

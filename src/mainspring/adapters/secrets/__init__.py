@@ -1,0 +1,1 @@
+"""Where secrets are kept."""

@@ -1,0 +1,33 @@
+"""What an answer to "why?" needs."""
+
+from mainspring.adapters.store.memory.catalog import MemoryCatalog
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import Instant
+from mainspring.domain.job import LedgerEntry, tick_run_id
+from mainspring.domain.run import RunState
+from mainspring.ports.catalog import SessionView
+
+
+class MemoryExplaining(MemoryCatalog):
+    async def holder_of(self, run: RunId) -> RunId | None:
+        row = self._tables.runs.get(run)
+        if row is None or row.state is not RunState.BLOCKED or row.gate is None:
+            return None
+        gate = self._tables.gates.get(row.gate)
+        return None if gate is None else gate.holder
+
+    async def owner_of(self, shard: int) -> SessionView | None:
+        owner = self._tables.owners[shard].owner
+        return next((session for session in await self.sessions("scheduler") if session.id == owner), None)
+
+    async def ledger_at(self, job: JobId, at: Instant) -> LedgerEntry | None:
+        ledger = self._tables.ledgers.get(job)
+        return None if ledger is None else ledger.newest_until(at)
+
+    async def backfilled(self, job: JobId, since: Instant, until: Instant) -> dict[Instant, RunId]:
+        found: dict[Instant, RunId] = {}
+        for run in sorted(self._tables.runs.values(), key=lambda run: run.id):
+            at = run.scheduled_at
+            if run.job_id == job and at is not None and since <= at < until and run.id != tick_run_id(job, at):
+                found[at] = run.id
+        return found

@@ -1,0 +1,74 @@
+"""What schedules owe, and whether they keep it."""
+
+from collections.abc import Collection, Sequence
+from itertools import islice
+
+from mainspring.adapters.store.memory.rows import JobRow, SloRow
+from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import Instant
+from mainspring.domain.slo import Slo, SloState, begin
+from mainspring.ports.slos import SloDue, SloSettled
+
+
+class MemorySlos:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def slos_due(self, limit: int) -> list[SloDue]:
+        tables = self._tables
+        with tables.transaction() as now:
+            due = [JobId(job) for _, job in islice(tables.slo_checks.until(now), limit)]
+            return [
+                SloDue(
+                    job=tables.jobs[job].job(with_payload=False),
+                    state=tables.slos[job].state,
+                    rev=tables.slos[job].rev,
+                    last_success=self._last_success(job),
+                )
+                for job in due
+            ]
+
+    def _last_success(self, job: JobId) -> Instant | None:
+        tables = self._tables
+        return next((tables.runs[run].finished_at for run in reversed(tables.succeeded) if _of(tables, run, job)), None)
+
+    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
+        tables = self._tables
+        with tables.transaction():
+            heard = 0
+            for one in settled:
+                row = tables.slos.get(one.job)
+                if row is None or row.rev != one.rev:
+                    continue
+                heard += 1
+                tables.slo_checks.remove(row.next_check, one.job)
+                if one.next_check is None:
+                    del tables.slos[one.job]
+                else:
+                    tables.slos[one.job] = SloRow(state=one.state, rev=one.rev + 1, next_check=one.next_check)
+                    tables.slo_checks.add(one.next_check, one.job)
+                for event in one.events:
+                    tables.note_job(event, tables.jobs[one.job].tenant, one.job)
+            return heard
+
+    async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
+        return {job: self._tables.slos[job].state for job in jobs if job in self._tables.slos}
+
+
+def watch(tables: Tables, job: JobRow, before: Slo | None) -> None:
+    """The job is declared: its objectives are judged from now on, if they are new."""
+    known = tables.slos.get(job.id)
+    if known is not None and before == job.spec.slo:
+        return
+    if known is not None:
+        tables.slo_checks.remove(known.next_check, job.id)
+        del tables.slos[job.id]
+    if job.spec.slo is not None and job.ticking:
+        rev = 1 if known is None else known.rev + 1
+        tables.slos[job.id] = SloRow(state=begin(tables.now), rev=rev, next_check=tables.now)
+        tables.slo_checks.add(tables.now, job.id)
+
+
+def _of(tables: Tables, run: RunId, job: JobId) -> bool:
+    return run in tables.runs and tables.runs[run].job_id == job

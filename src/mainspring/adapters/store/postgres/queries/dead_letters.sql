@@ -1,0 +1,47 @@
+-- name: newly_dead
+-- What died since the last look, by group, and what is remembered of each.
+WITH looked AS MATERIALIZED (
+    SELECT coalesce((SELECT until FROM mainspring.dead_watch), 0) AS since, mainspring.now_us() - $1::bigint AS until
+), new AS (
+    SELECT d.tenant, coalesce(d.task, 0) AS task, d.fingerprint, count(*) AS new,
+           (array_agg(d.run_id ORDER BY d.at DESC, d.run_id DESC))[1] AS sample
+    FROM mainspring.dead_letter d, looked WHERE d.state = 1 AND d.at >= looked.since AND d.at < looked.until
+    GROUP BY 1, 2, 3
+)
+SELECT n.*, g.since, g.count, g.seen_at, g.grew_at, (SELECT until FROM looked) AS until
+FROM new n LEFT JOIN mainspring.dead_group g USING (tenant, task, fingerprint)
+
+-- name: remember_dead
+INSERT INTO mainspring.dead_group (tenant, task, fingerprint, since, count, seen_at, grew_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (tenant, task, fingerprint) DO UPDATE
+SET since = excluded.since, count = excluded.count, seen_at = excluded.seen_at, grew_at = excluded.grew_at
+
+-- name: tell_dead
+INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+SELECT mainspring.now_us(), $1, $2, ARRAY[$3::uuid] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+
+-- name: dead_seen
+INSERT INTO mainspring.dead_watch AS w (until) VALUES (mainspring.now_us() - $1::bigint)
+ON CONFLICT (only_row) DO UPDATE SET until = excluded.until WHERE w.until < excluded.until - $2::bigint
+
+-- name: forget_dead_groups
+DELETE FROM mainspring.dead_group WHERE seen_at < mainspring.now_us() - $1::bigint
+
+-- name: forget_replays
+DELETE FROM mainspring.replay WHERE NOT open AND ended_at < mainspring.now_us() - $1::bigint
+
+-- name: put_replay
+INSERT INTO mainspring.replay (id, tenant, open, rev, ended_at, record) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING
+
+-- name: move_replay
+UPDATE mainspring.replay SET open = $3, rev = $2 + 1, ended_at = $4, record = $5 WHERE id = $1 AND rev = $2 RETURNING id
+
+-- name: open_replays
+SELECT rev, record FROM mainspring.replay WHERE open ORDER BY id LIMIT 100
+
+-- name: replays
+SELECT rev, record FROM mainspring.replay WHERE $1::text IS NULL OR tenant = $1 ORDER BY id DESC LIMIT $2
+
+-- name: replay
+SELECT rev, record FROM mainspring.replay WHERE id = $1

@@ -1,0 +1,36 @@
+-- name: slos_due
+SELECT job_id, rev, state FROM mainspring.slo WHERE next_check <= mainspring.now_us() ORDER BY next_check LIMIT $1
+
+-- name: last_successes
+-- Of the newest ticks, and of runs beside the schedule: enough to tell when one last succeeded, however many there were.
+SELECT i.job_id, (
+    SELECT max(h.finished_at) FROM (
+        SELECT n.finished_at FROM mainspring.history n WHERE n.class = 1 AND n.job_id = i.job_id
+        ORDER BY n.scheduled_at DESC LIMIT 100
+    ) AS h) AS finished_at
+FROM unnest($1::uuid[]) AS i(job_id)
+
+-- name: settle_slos
+-- Each under the rev it was judged by; those that are heard.
+WITH given AS (
+    SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bytea[]) AS g(job_id, rev, next_check, state)
+), kept AS (
+    UPDATE mainspring.slo s SET rev = s.rev + 1, next_check = g.next_check, state = g.state FROM given g
+    WHERE s.job_id = g.job_id AND s.rev = g.rev AND g.next_check IS NOT NULL RETURNING s.job_id, s.tenant
+), ended AS (
+    DELETE FROM mainspring.slo s USING given g
+    WHERE s.job_id = g.job_id AND s.rev = g.rev AND g.next_check IS NULL RETURNING s.job_id, s.tenant
+)
+SELECT job_id, tenant FROM kept UNION ALL SELECT job_id, tenant FROM ended
+
+-- name: slo_states
+SELECT job_id, state FROM mainspring.slo WHERE job_id = ANY ($1::uuid[])
+
+-- name: watch_slos
+INSERT INTO mainspring.slo AS s (job_id, tenant, next_check, state)
+SELECT i.job_id, i.tenant, mainspring.now_us(), i.state FROM unnest($1::uuid[], $2::int[], $3::bytea[]) AS i(job_id, tenant, state)
+ORDER BY i.job_id
+ON CONFLICT (job_id) DO UPDATE SET rev = s.rev + 1, next_check = excluded.next_check, state = excluded.state
+
+-- name: forget_slos
+DELETE FROM mainspring.slo WHERE job_id = ANY ($1::uuid[])

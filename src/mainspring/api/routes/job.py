@@ -1,0 +1,212 @@
+"""One job: look at it, change it, cancel it."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET
+
+from mainspring.api.context import Api
+from mainspring.api.lookup import find, parents_of
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.problems import Missing, Problem
+from mainspring.api.schemas.common import Request, Wire
+from mainspring.api.schemas.job_answers import JobOut, fields_of, job_out, one_off_out, slo_out
+from mainspring.api.schemas.jobs import JobFields, JobPatch, merged, past_of, payload_of, run_of, spec_of
+from mainspring.domain.access import Permission, Principal
+from mainspring.domain.errors import Conflict, Invalid
+from mainspring.domain.job import Job, JobState, NewJob
+from mainspring.domain.labels import labels_of
+from mainspring.domain.run import ENDED, About, RunState, RunView
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import RunFilter
+from mainspring.ports.store import PutOutcome
+
+one_job = Resource("Jobs")
+
+#: How often a change is made anew on top of what somebody else changed meanwhile.
+_TRIES = 10
+_ON_ITS_WAY = frozenset(set(RunState) - ENDED)
+
+
+class Purge(Request):
+    purge: bool = False
+
+
+class Cancelled(Wire):
+    job_id: str
+    status: Literal["cancelled", "cancelling", "purged"]
+
+
+@one_job.operation("GET", "/v1/jobs/{id}", permission=Permission.READ, answers={200: JobOut, 404: Problem})
+async def get_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Get a job."""
+    found = await find(api, call, payload=True)
+    if not isinstance(found, Job):
+        return Answer(200, one_off_out(found, parents=await parents_of(api, call.principal, found)))
+    out = await _recurring_out(api, found)
+    if found.spec.slo is not None:
+        out = msgspec.structs.replace(out, slo_state=slo_out((await api.store.slo_states([found.id])).get(found.id)))
+    return Answer(200, out)
+
+
+async def _recurring_out(api: Api, job: Job, warnings: list[str] | None = None) -> JobOut:
+    """A recurring job with its next fires as calendars let them."""
+    return job_out(job, (await api.closed_times.of([job])).get(job.id), warnings=warnings)
+
+
+async def _change(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
+    for _ in range(_TRIES):
+        found = await find(api, call, payload=True)
+        if not isinstance(found, RunView):
+            return await new_version(api, call.principal, found, merged(fields_of(found), call.body), call.body)
+        answer = await _edit_one_off(api, call.principal, found, call.body)
+        if answer is not None:
+            return answer
+    raise Conflict("others are changing this job at the same time; ask again")
+
+
+async def new_version(api: Api, principal: Principal, job: Job, fields: JobFields, patch: JobPatch) -> Answer:
+    if job.state not in (JobState.SCHEDULED, JobState.PAUSED):
+        raise Conflict(f"the job is {job.state.value}")
+    # Whoever declares it goes on doing so: their next plan shows what was changed here.
+    spec = msgspec.structs.replace(spec_of(fields), source=job.spec.source)
+    if spec.name != job.spec.name:
+        raise Invalid("name", "of a recurring job cannot be changed", "make another job and delete this one")
+    expected = job.version if patch.expected_version is UNSET else patch.expected_version
+    new = NewJob(
+        id=job.id,
+        spec=spec,
+        payload=payload_of(fields),
+        tenant=job.tenant,
+        author=principal.name,
+        why=_why(patch),
+        expected_version=expected,
+    )
+    await api.check(principal, new.tenant, spec.queue, spec.task, new.payload)
+    put = (await api.jobs.put_jobs([new]))[0]
+    if put.outcome is PutOutcome.STALE:
+        raise Conflict(f"the job has version {put.job.version} by now")
+    return Answer(200, await _recurring_out(api, put.job, await api.warnings(job.tenant, spec.task)))
+
+
+async def _edit_one_off(api: Api, principal: Principal, run: RunView, patch: JobPatch) -> Answer | None:
+    """None: somebody else has changed it since it was read."""
+    if patch.expected_version is not UNSET:
+        raise Invalid("expectedVersion", "is for recurring jobs", "a one-off job has no versions")
+    if patch.cron_expression is not UNSET or patch.every is not UNSET:
+        raise Invalid("scheduleType", "of a one-off job cannot become recurring", "make another job")
+    base = one_off_fields(run)
+    changed = merged(base, patch)
+    if patch.schedule_time is UNSET:
+        changed = msgspec.structs.replace(changed, schedule_time=UNSET, schedule_type=UNSET)
+    new = run_of(changed, run.id, run.tenant, principal.name)
+    if run.about is not None:
+        # Where it comes from, and its place in a workflow, stay as they are.
+        said = new.about or About()
+        about = msgspec.structs.replace(run.about, name=said.name, owner=said.owner, tags=said.tags)
+        new = msgspec.structs.replace(new, about=None if about == About() else about)
+    if (past := past_of(new, api.clock.now())) is not None:
+        raise past
+    if patch.schedule_time is UNSET and patch.delay is UNSET:
+        new = msgspec.structs.replace(new, at=run.due)
+    new.check()
+    await api.check(principal, new.tenant, new.queue, new.task, new.payload, None)
+    accepted = await api.store.edit_run(new, Author(principal.name, run.tenant, _why(patch)), was=run)
+    if accepted is None:
+        raise Conflict("the job has started; what it does cannot be changed any more")
+    if accepted.conflict:
+        return None
+    seen = (await api.store.seen_by(run.tenant).runs([run.id], payloads=True))[0]
+    if seen is None:
+        raise Missing
+    return Answer(200, one_off_out(seen, parents=await parents_of(api, principal, seen)))
+
+
+@one_job.operation(
+    "PATCH",
+    "/v1/jobs/{id}",
+    permission=Permission.OPERATE,
+    body=JobPatch,
+    answers={200: JobOut, 404: Problem, 409: Problem},
+)
+async def change_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
+    """Change a job.
+
+    What is not named stays. A recurring job gets a new version; a one-off can be changed until it starts.
+    """
+    return await _change(api, call)
+
+
+@one_job.operation(
+    "PUT",
+    "/v1/jobs/{id}",
+    permission=Permission.OPERATE,
+    body=JobPatch,
+    answers={200: JobOut, 404: Problem, 409: Problem},
+)
+async def update_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
+    """Change a job, as PATCH does.
+
+    What is not named stays.
+    """
+    return await _change(api, call)
+
+
+@one_job.operation(
+    "DELETE",
+    "/v1/jobs/{id}",
+    permission=Permission.OPERATE,
+    query=Purge,
+    answers={200: Cancelled, 202: Cancelled, 404: Problem, 409: Problem},
+)
+async def cancel_job(api: Api, call: Call[Nothing, Purge]) -> Answer:
+    """Cancel a job, scheduled or running.
+
+    202 while what runs is being stopped. With `purge` a job that has ended is deleted for good.
+    """
+    found = await find(api, call)
+    author = Author(call.principal.name, found.tenant)
+    if isinstance(found, Job):
+        await api.jobs.cancel_jobs([found.id], author)
+        wanted = RunFilter(tenant=found.tenant, job=found.id, states=_ON_ITS_WAY)
+        stopping = bool((await api.seen_by(call.principal).list_runs(wanted, None, 1)).items)
+    else:
+        states = await api.jobs.cancel_runs([found.id], author)
+        state = states.get(found.id, found.state)
+        stopping = state not in ENDED
+        if state in ENDED - {RunState.CANCELLED} and not call.query.purge:
+            raise Conflict(f"the job has {state.value} already")
+    if stopping:
+        return Answer(202, Cancelled(job_id=found.id, status="cancelling"))
+    if call.query.purge:
+        await api.store.purge([found.id], author)
+        return Answer(200, Cancelled(job_id=found.id, status="purged"))
+    return Answer(200, Cancelled(job_id=found.id, status="cancelled"))
+
+
+def one_off_fields(run: RunView) -> JobFields:
+    out = one_off_out(run)
+    return JobFields(
+        name=out.name or UNSET,
+        task=run.task,
+        payload=msgspec.Raw(run.payload or b"null"),
+        queue=run.queue,
+        priority=run.priority,
+        max_retries=out.max_retries,
+        retry=out.retry,
+        timeout=out.timeout or UNSET,
+        deadline=out.deadline,
+        start_within=out.start_within,
+        ordering_key=run.policy.ordering_key,
+        requires=labels_of(run.policy.requires),
+        weight=run.policy.weight,
+        guarantee=run.policy.guarantee,
+        limits=out.limits,
+        breaker=out.breaker,
+        owner=out.owner or UNSET,
+        tags=out.tags,
+    )
+
+
+def _why(patch: JobPatch) -> str:
+    return "" if patch.why is UNSET else patch.why

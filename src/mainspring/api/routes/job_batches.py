@@ -1,0 +1,226 @@
+"""Many jobs with one request."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from mainspring.api.context import Admitted, Api
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.problems import Problem, decode, problem_of
+from mainspring.api.routes.jobs import KEY_HEADER, conflict_of, key_of, new_job, new_run, put_answer
+from mainspring.api.schemas.common import Request, Wire
+from mainspring.api.schemas.jobs import JobIn, is_recurring, past_of, tenant_of
+from mainspring.api.schemas.workflows import family_of
+from mainspring.domain.access import Permission
+from mainspring.domain.dependencies import find_circle
+from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
+from mainspring.domain.instant import Instant
+from mainspring.domain.job import NewJob
+from mainspring.domain.run import NewRun
+
+batches = Resource("Jobs")
+
+New = TypeVar("New", NewRun, NewJob)
+LARGEST_BATCH = 10_000
+
+
+class Batch(Request):
+    """Up to 10,000 jobs."""
+
+    jobs: Annotated[
+        list[msgspec.Raw],
+        Meta(
+            min_length=1,
+            max_length=LARGEST_BATCH,
+            extra_json_schema={"items": {"$ref": "#/components/schemas/JobIn"}},
+        ),
+    ]
+
+
+class BatchItem(Wire):
+    """What became of one job of a batch."""
+
+    job_id: str | None = None
+    status: str | None = None
+    problem: Problem | None = None
+
+
+class BatchOut(Wire):
+    accepted: int
+    refused: int
+    items: list[BatchItem]
+
+
+@batches.operation(
+    "POST",
+    "/v1/jobs/batch",
+    permission=Permission.SUBMIT,
+    body=Batch,
+    answers={200: BatchOut},
+    largest_body=64 * 1024 * 1024,
+    within=None,
+)
+async def create_jobs(api: Api, call: Call[Batch, Nothing]) -> Answer:
+    """Make up to 10,000 jobs.
+
+    Each is answered for itself, in order, and has its own `idempotencyKey`; the header is refused. What has a `jobId`
+    is committed; what has a `problem` is not. Where a quota allows only some, these are the first ones.
+    """
+    items: list[BatchItem | None] = []
+    runs: list[tuple[int, NewRun]] = []
+    late: list[tuple[int, NewRun]] = []
+    families: dict[int, JobIn] = {}
+    recurring: list[tuple[int, NewJob]] = []
+    now = api.clock.now()
+    if KEY_HEADER in call.headers:
+        raise Invalid("Idempotency-Key", "is not for a batch", "give each job an idempotencyKey of its own")
+    for number, raw in enumerate(call.body.jobs):
+        items.append(None)
+        try:
+            fields = decode(bytes(raw), JobIn, _job_decoder)
+            tenant = tenant_of(fields, call.principal.tenant)
+            key = key_of(fields, None)
+            if is_recurring(fields):
+                new = new_job(api, fields, tenant, call.principal.name, key)
+                new.check()
+                await api.check(call.principal, tenant, new.spec.queue, new.spec.task, new.payload)
+                await api.check_calendars(tenant, new.spec.calendars)
+                recurring.append((number, new))
+            else:
+                run = new_run(api, fields, tenant, call.principal.name, key)
+                run.check()
+                parents = () if fields.depends_on is UNSET else fields.depends_on
+                await api.check(call.principal, tenant, run.queue, run.task, run.payload, parents)
+                past = past_of(run, now)
+                if past is not None and key is None:
+                    raise past
+                if fields.depends_on is not UNSET or fields.when is not UNSET:
+                    families[number] = fields
+                (runs if past is None else late).append((number, run))
+        except Exception as error:
+            items[number] = _refused(error)
+    runs = sorted(runs + await _repeats(api, late, now, items), key=lambda pair: pair[0])
+    runs = await _within_quotas(runs, api.room_for_runs, items)
+    recurring = await _within_quotas(recurring, api.room_for_jobs, items)
+    runs = _with_families(runs, families, items)
+    # Those that wait for others of the batch are put in order by whoever takes them in.
+    at_once = max(len(runs), 1) if families else 1_000
+    for start in range(0, len(runs), at_once):
+        part = runs[start : start + at_once]
+        try:
+            accepted = await api.jobs.submit_many([run for _, run in part])
+        except StoreUnavailable as error:
+            if not start:
+                raise
+            # It was asked for long enough: the rest is answered at once.
+            for number, _ in runs[start:]:
+                items[number] = _refused(error)
+            break
+        except Exception as error:
+            for number, _ in part:
+                items[number] = _refused(error)
+            continue
+        for (number, run), answer in zip(part, accepted, strict=True):
+            if answer.conflict:
+                items[number] = _refused(conflict_of(run, answer))
+            else:
+                items[number] = BatchItem(job_id=answer.id, status=answer.state.value)
+    for start in range(0, len(recurring), 1_000):
+        some = recurring[start : start + 1_000]
+        try:
+            puts = await api.jobs.put_jobs([new for _, new in some])
+        except StoreUnavailable as error:
+            if not runs and not start:
+                raise
+            for number, _ in recurring[start:]:
+                items[number] = _refused(error)
+            break
+        except Exception as error:
+            for number, _ in some:
+                items[number] = _refused(error)
+            continue
+        for (number, _), put in zip(some, puts, strict=True):
+            try:
+                answered = put_answer(put, 201, [])
+                items[number] = BatchItem(job_id=put.job.id, status=answered.body.status)
+            except Conflict as error:
+                items[number] = _refused(error)
+    done = [item for item in items if item is not None]
+    refused = sum(item.problem is not None for item in done)
+    return Answer(200, BatchOut(accepted=len(done) - refused, refused=refused, items=done))
+
+
+def _with_families(
+    runs: list[tuple[int, NewRun]], families: dict[int, JobIn], items: list[BatchItem | None]
+) -> list[tuple[int, NewRun]]:
+    """Each with what it waits for. Who waits for one that was refused is refused."""
+    if not families:
+        return runs
+    circle = find_circle({f"#{number}": fields.depends_on or () for number, fields in families.items()})
+    if circle is not None:
+        # By their places, which the caller knows; the ids are new.
+        error = Invalid("dependsOn", f"goes round in a circle: {' → '.join(circle)}")
+        for number, _ in runs:
+            items[number] = _refused(error)
+        return []
+    while True:
+        here = {f"#{number}": run.id for number, run in runs}
+        kept = []
+        for number, run in runs:
+            try:
+                after = family_of(families[number], here) if number in families else None
+            except Invalid as error:
+                items[number] = _refused(error)
+            else:
+                kept.append((number, msgspec.structs.replace(run, after=after)))
+        if len(kept) == len(runs):
+            return kept
+        runs = kept
+
+
+async def _repeats(
+    api: Api, late: list[tuple[int, NewRun]], now: Instant, items: list[BatchItem | None]
+) -> list[tuple[int, NewRun]]:
+    """Of those whose time has passed, the ones that were made before. The others are answered."""
+    keys: dict[str, list[str]] = {}
+    for _, run in late:
+        keys.setdefault(run.tenant, []).append("" if run.idempotency is None else run.idempotency.key)
+    used = {tenant: await api.store.used_keys(tenant, given) for tenant, given in keys.items()}
+    known = []
+    for number, run in late:
+        if run.idempotency is not None and run.idempotency.key in used[run.tenant]:
+            known.append((number, run))
+        elif (past := past_of(run, now)) is not None:
+            items[number] = _refused(past)
+    return known
+
+
+async def _within_quotas(
+    asked: list[tuple[int, New]],
+    room: Callable[[str, int], Awaitable[Admitted]],
+    items: list[BatchItem | None],
+) -> list[tuple[int, New]]:
+    """Those that the quotas allow, each tenant's asked once. The others are answered."""
+    counts = Counter(new.tenant for _, new in asked)
+    admitted = {tenant: await room(tenant, count) for tenant, count in counts.items()}
+    seen: Counter[str] = Counter()
+    kept = []
+    for number, new in asked:
+        tenant = new.tenant
+        seen[tenant] += 1
+        why_not = admitted[tenant].why_not_more
+        if seen[tenant] > admitted[tenant].count and why_not is not None:
+            items[number] = _refused(why_not)
+        else:
+            kept.append((number, new))
+    return kept
+
+
+def _refused(error: Exception) -> BatchItem:
+    return BatchItem(problem=problem_of(error)[0])
+
+
+_job_decoder: "msgspec.json.Decoder[JobIn]" = msgspec.json.Decoder(JobIn)

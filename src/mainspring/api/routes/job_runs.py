@@ -1,0 +1,331 @@
+"""What a job does: its runs and ticks, past and to come; run now, paused, made up for."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from mainspring.api.context import Api
+from mainspring.api.lookup import find, job_only
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.problems import Missing, Problem
+from mainspring.api.routes.jobs import KEY_HEADER
+from mainspring.api.schemas.common import (
+    Cursor,
+    Limit,
+    Page,
+    PauseIn,
+    Request,
+    Time,
+    Wire,
+    cursor_of,
+    end_of_pause,
+    instant_of,
+    time_of,
+)
+from mainspring.api.schemas.jobs import idempotency_of, run_of_job
+from mainspring.api.schemas.runs import RunMade, RunOut, StatusOut, TickOut, run_out, status_out, tick_out
+from mainspring.domain.access import Permission
+from mainspring.domain.coming import coming, next_starts
+from mainspring.domain.errors import Conflict, Invalid
+from mainspring.domain.ids import RunId, derived_id, shard_of
+from mainspring.domain.instant import DAY, Instant, isoformat, parse_instant
+from mainspring.domain.job import Job, JobState
+from mainspring.domain.run import Idempotency, JobRef, NewRun, RunState, RunView, fingerprint_of_request
+from mainspring.domain.schedule import ticks_between
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import RunFilter
+
+runs_of_jobs = Resource("Jobs")
+
+_MOST_BACKFILLED = 10_000
+
+
+class PageQuery(Request):
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class LedgerQuery(Request):
+    since: Time | None = None
+    until: Time | None = None
+    limit: Limit = 100
+
+
+class NextQuery(Request):
+    n: Annotated[int, Meta(ge=1, le=100)] = 5
+
+
+class ComingTick(Wire):
+    """A tick, and what calendars do to it."""
+
+    scheduled_for: str
+    starts: str | None
+    """When its run may start; null: it is skipped."""
+    reason: str = ""
+
+
+class NextOut(Wire):
+    job_id: str
+    next_fires: list[str]
+    """When its next runs may start."""
+    ticks: list[ComingTick] = []
+    """Where calendars hold for it: its next ticks, also those that are closed."""
+
+
+class RunNow(Request):
+    payload: msgspec.Raw | UnsetType = UNSET
+
+
+class Backfill(Request):
+    since: Time
+    until: Time
+    dry_run: bool = False
+
+
+class BackfillOut(Wire):
+    job_id: str
+    ticks: int
+    """How many ticks of the schedule lie in the range."""
+    made: int
+    """How many runs were made; ticks that had a run already are left out."""
+    scheduled_for: list[str]
+    dry_run: bool
+
+
+class JobStateOut(Wire):
+    job_id: str
+    status: str
+    resume_at: str | None = None
+
+
+@runs_of_jobs.operation(
+    "POST",
+    "/v1/jobs/{id}/run",
+    permission=Permission.SUBMIT,
+    body=RunNow,
+    body_optional=True,
+    answers={201: RunMade, 404: Problem},
+)
+async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
+    """Run a job now.
+
+    A recurring one beside its schedule, a one-off once more; with another payload if one is given. The same
+    `Idempotency-Key` makes no second run.
+    """
+    found = await find(api, call, payload=True)
+    payload = None if call.body.payload is UNSET else bytes(call.body.payload)
+    if isinstance(found, Job):
+        ref = JobRef(id=found.id, version=found.version)
+        run_id = api.jobs.new_run_id(found.spec.policy.ordering_key)
+        run = run_of_job(found, run_id, payload, ref, call.principal.name)
+    else:
+        again = found.payload if payload is None else payload
+        run = NewRun(
+            id=api.jobs.new_run_id(found.policy.ordering_key),
+            task=found.task,
+            payload=b"null" if again is None else again,
+            queue=found.queue,
+            tenant=found.tenant,
+            priority=found.priority,
+            policy=found.policy,
+            about=found.about,
+            author=call.principal.name,
+        )
+    said = [found.id, "run", None if payload is None else msgspec.Raw(payload)]
+    run = msgspec.structs.replace(run, idempotency=idempotency_of(call.headers.get(KEY_HEADER), said))
+    await api.admit(call.principal, run)
+    accepted = await api.jobs.submit(run)
+    if accepted.conflict:
+        raise Conflict(f"this idempotency key was used for something else, {accepted.id}")
+    out = RunMade(
+        job_id=found.id,
+        run_id=accepted.id,
+        status=accepted.state.value,
+        warnings=await api.warnings(run.tenant, run.task),
+    )
+    return Answer(201, out, {"location": f"/v1/runs/{accepted.id}"})
+
+
+@runs_of_jobs.operation(
+    "POST",
+    "/v1/jobs/{id}/pause",
+    permission=Permission.OPERATE,
+    body=PauseIn,
+    body_optional=True,
+    answers={200: JobStateOut, 404: Problem, 409: Problem},
+)
+async def pause_job(api: Api, call: Call[PauseIn, Nothing]) -> Answer:
+    """Pause a recurring job.
+
+    Its ticks are recorded as skipped (paused), with the reason, until it is resumed. With `until` it resumes by itself,
+    by the store's clock. A paused job stays as it is, unless it is to resume at another time.
+    """
+    job = await job_only(api, call)
+    resume_at = end_of_pause(call.body, await api.store.now())
+    author = Author(call.principal.name, job.tenant, call.body.why)
+    states = await api.jobs.pause([job.id], author, resume_at=resume_at)
+    return _state_answer(job.id, states.get(job.id), JobState.PAUSED, resume_at)
+
+
+@runs_of_jobs.operation(
+    "POST",
+    "/v1/jobs/{id}/resume",
+    permission=Permission.OPERATE,
+    answers={200: JobStateOut, 404: Problem, 409: Problem},
+)
+async def resume_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Resume a paused job."""
+    job = await job_only(api, call)
+    states = await api.jobs.resume([job.id], Author(call.principal.name, job.tenant))
+    return _state_answer(job.id, states.get(job.id), JobState.SCHEDULED)
+
+
+@runs_of_jobs.operation(
+    "POST",
+    "/v1/jobs/{id}/backfill",
+    permission=Permission.OPERATE,
+    body=Backfill,
+    within=None,
+    answers={200: BackfillOut, 404: Problem, 409: Problem},
+)
+async def backfill_job(api: Api, call: Call[Backfill, Nothing]) -> Answer:
+    """Make up for ticks in a range of time.
+
+    Every tick from `since` to before `until` that has no run yet gets one. Asked again it makes none twice. Where a
+    quota allows only some, these are the first ones; ask again for the others.
+    """
+    job = await job_only(api, call)
+    since, until = parse_instant(call.body.since, "since"), parse_instant(call.body.until, "until")
+    if until <= since:
+        raise Invalid("until", "is not after since")
+    if until > api.clock.now():
+        raise Invalid("until", "is in the future", "a backfill makes up for what has passed")
+    if job.spec.fixed_delay is not None:
+        raise Conflict("a fixed delay has no ticks of its own to make up for")
+    ticks = ticks_between(job.spec.schedule, since - 1, until - 1, job.id, _MOST_BACKFILLED + 1)
+    if len(ticks) > _MOST_BACKFILLED:
+        raise Invalid("since", f"there are more than {_MOST_BACKFILLED} ticks in this range", "take a shorter one")
+    await api.check(call.principal, job.tenant, job.spec.queue, job.spec.task, job.payload)
+    ran = await _ticks_with_runs(api, job, since, until)
+    ran |= (await api.store.backfilled(job.id, since, until)).keys()
+    missing = [tick for tick in ticks if tick not in ran]
+    made = 0
+    if not call.body.dry_run:
+        admitted = await api.room_for_runs(job.tenant, len(missing))
+        admitted.insist()
+        now = api.clock.now()
+        runs = [_backfilled(job, tick, call.principal.name, now) for tick in missing[: admitted.count]]
+        made = sum(answer.new for answer in await api.jobs.submit_many(runs))
+    out = BackfillOut(
+        job_id=job.id,
+        ticks=len(ticks),
+        made=made,
+        scheduled_for=[isoformat(tick) for tick in missing],
+        dry_run=call.body.dry_run,
+    )
+    return Answer(200, out)
+
+
+@runs_of_jobs.operation(
+    "GET", "/v1/jobs/{id}/next", permission=Permission.READ, query=NextQuery, answers={200: NextOut, 404: Problem}
+)
+async def next_fires(api: Api, call: Call[Nothing, NextQuery]) -> Answer:
+    """The next fires of a job."""
+    found = await find(api, call)
+    ticks: list[ComingTick] = []
+    if isinstance(found, Job):
+        closings = (await api.closed_times.of([found])).get(found.id)
+        fires = next_starts(found, closings, call.query.n)
+        if closings is not None:
+            ticks = [
+                ComingTick(scheduled_for=isoformat(tick), starts=time_of(starts), reason=reason)
+                for tick, starts, reason in coming(found, closings, call.query.n)
+            ]
+    else:
+        fires = [found.due] if found.state in (RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED) else []
+    return Answer(200, NextOut(job_id=found.id, next_fires=[isoformat(fire) for fire in fires], ticks=ticks))
+
+
+@runs_of_jobs.operation(
+    "GET", "/v1/jobs/{id}/status", permission=Permission.READ, answers={200: StatusOut, 404: Problem}
+)
+async def job_status(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Where a job stands.
+
+    Its newest run that has begun, else its schedule.
+    """
+    found = await find(api, call)
+    if isinstance(found, RunView):
+        return Answer(200, status_out(found.id, found.state.value, found))
+    newest = await api.seen_by(call.principal).list_runs(RunFilter(tenant=found.tenant, job=found.id), None, 10)
+    begun = next((run for run in newest.items if run.started_at is not None), None)
+    return Answer(200, status_out(found.id, found.state.value, begun))
+
+
+@runs_of_jobs.operation(
+    "GET", "/v1/jobs/{id}/runs", permission=Permission.READ, query=PageQuery, answers={200: Page[RunOut], 404: Problem}
+)
+async def job_runs(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
+    """The runs of a job, newest first."""
+    found = await find(api, call)
+    if isinstance(found, RunView):
+        return Answer(200, Page(items=[run_out(found)] if call.query.cursor is None else []))
+    after = cursor_of(call.query.cursor)
+    page = await api.seen_by(call.principal).list_runs(
+        RunFilter(tenant=found.tenant, job=found.id), None if after is None else RunId(after), call.query.limit
+    )
+    return Answer(200, Page(items=[run_out(run) for run in page.items], next_cursor=page.after))
+
+
+@runs_of_jobs.operation(
+    "GET",
+    "/v1/jobs/{id}/ledger",
+    permission=Permission.READ,
+    query=LedgerQuery,
+    answers={200: Page[TickOut], 404: Problem, 409: Problem},
+)
+async def job_ledger(api: Api, call: Call[Nothing, LedgerQuery]) -> Answer:
+    """What became of every tick, oldest first.
+
+    The last day before `until` unless `since` says otherwise; the cursor of a page is the `since` of the next.
+    """
+    job = await job_only(api, call)
+    query = call.query
+    until, now = instant_of(query.until, "until"), api.clock.now()
+    since = instant_of(query.since, "since")
+    since = (now if until is None else until) - DAY if since is None else since
+    # The store's clock may be ahead of ours.
+    until = now + DAY if until is None else until
+    entries = await api.seen_by(call.principal).ledger(job.id, since, until, query.limit + 1)
+    shown = entries[: query.limit]
+    items = [tick_out(entry) for entry in shown]
+    following = isoformat(entries[query.limit].scheduled_at) if len(entries) > query.limit else None
+    return Answer(200, Page(items=items, next_cursor=following))
+
+
+def _backfilled(job: Job, tick: Instant, author: str, now: Instant) -> NewRun:
+    """Its id is of now, so that it is listed among what was made now. Of two backfills at once one makes it, by the
+    key; a later one finds it by its tick."""
+    ref = JobRef(id=job.id, version=job.version, kind="backfill", scheduled_at=tick)
+    run_id = RunId(derived_id(now, shard_of(job.id), job.id, tick, "backfill", now))
+    key = Idempotency(f"backfill {job.id} {tick}", fingerprint_of_request(job.id, tick))
+    return msgspec.structs.replace(run_of_job(job, run_id, None, ref, author), idempotency=key)
+
+
+async def _ticks_with_runs(api: Api, job: Job, since: Instant, until: Instant) -> set[Instant]:
+    ran: set[Instant] = set()
+    while True:
+        entries = await api.store.seen_by(job.tenant).ledger(job.id, since, until, 1_000)
+        ran |= {entry.scheduled_at for entry in entries if entry.decision == "run"}
+        if len(entries) < 1_000:
+            return ran
+        since = entries[-1].scheduled_at + 1
+
+
+def _state_answer(job: str, state: JobState | None, wanted: JobState, resume_at: Instant | None = None) -> Answer:
+    if state is None:
+        raise Missing
+    if state is not wanted:
+        raise Conflict(f"the job is {state.value}")
+    return Answer(200, JobStateOut(job_id=job, status=state.value, resume_at=time_of(resume_at)))

@@ -1,0 +1,179 @@
+"""Replays that are stored: canaries first, then the rest at a pace. A scheduler drives them."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mainspring.api.context import Api
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.problems import Missing, Problem, Refused
+from mainspring.api.routes.dead_letters import patch_of
+from mainspring.api.schemas.common import Limit, Name, Request, Text, Time, Wire, instant_of, known_id, time_of
+from mainspring.domain.access import Permission, Principal
+from mainspring.domain.errors import Conflict, Invalid
+from mainspring.domain.instant import isoformat
+from mainspring.domain.replay import MOST_CANARIES, Replay, stopped
+
+replays = Resource("Replays", "Dead letters that are run again: some first, and when they have succeeded the rest.")
+
+_STOPS = 10
+
+
+class StartReplay(Request):
+    """Which dead letters, of those that have failed by now. At least one of these, or `everything`."""
+
+    fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")] | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    failed_after: Time | None = None
+    failed_before: Time | None = None
+    everything: bool = False
+    """All dead letters of the tenant, in the queues that the caller reaches."""
+    tenant: Name | None = None
+    canaries: Annotated[int, Meta(ge=0, le=MOST_CANARIES)] = 0
+    """So many are run first. The rest goes when all of them have succeeded; one that does not stops the replay."""
+    per_second: Annotated[float, Meta(gt=0, le=100_000)] | None = None
+    """The pace of the rest; as fast as it goes without."""
+    payload_patch: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """What to change of each payload: a JSON merge patch."""
+
+
+class StopReplay(Request):
+    why: Text = ""
+
+
+class ReplayOut(Wire):
+    replay_id: str
+    state: Literal["canary", "going", "done", "stopped"]
+    """Canaries run; the rest goes; all are made; or stopped, and `why` says by what."""
+    author: str
+    made_at: str
+    replayed: int
+    passed_over: int
+    """Those whose payload, with its changes, could not be submitted."""
+    canary_run_ids: list[str]
+    why: str | None = None
+    ended_at: str | None = None
+    tenant: str | None = None
+    fingerprint: str | None = None
+    task: str | None = None
+    queue: str | None = None
+    per_second: float | None = None
+
+
+class Replays(Wire):
+    items: list[ReplayOut]
+
+
+class ListReplays(Request):
+    tenant: Name | None = None
+    limit: Limit = 50
+
+
+@replays.operation(
+    "POST", "/v1/dead-letters/replays", permission=Permission.OPERATE, body=StartReplay, answers={201: ReplayOut}
+)
+async def start_replay(api: Api, call: Call[StartReplay, Nothing]) -> Answer:
+    """Run dead letters again, as new runs that name the old ones: canaries first, then the rest at a pace.
+
+    The replay is stored and survives every process. Schedulers drive it: without one it waits. Nothing is replayed
+    twice.
+    """
+    body, principal = call.body, call.principal
+    chosen = (body.fingerprint, body.task, body.queue, body.failed_after, body.failed_before)
+    if not any(chosen) and not body.everything:
+        raise Invalid("fingerprint", "nothing says which are meant", "a filter, or everything: true")
+    if body.queue is not None:
+        api.reach(principal, body.queue)
+    now = await api.store.now()
+    replay = Replay(
+        id=api.jobs.new_run_id(),
+        author=principal.name,
+        tenant=api.scope(principal, body.tenant),
+        fingerprint=body.fingerprint or "",
+        task=body.task or "",
+        queue=body.queue or "",
+        queues=tuple(sorted(principal.queues)),
+        failed_after=instant_of(body.failed_after, "failedAfter"),
+        failed_before=instant_of(body.failed_before, "failedBefore"),
+        patch=patch_of(body.payload_patch),
+        per_second=body.per_second,
+        canaries=body.canaries,
+        made_at=now,
+    )
+    await api.store.put_replay(replay)
+    return Answer(201, _out(replay), {"location": f"/v1/dead-letters/replays/{replay.id}"})
+
+
+@replays.operation(
+    "GET", "/v1/dead-letters/replays", permission=Permission.READ, query=ListReplays, answers={200: Replays}
+)
+async def list_replays(api: Api, call: Call[Nothing, ListReplays]) -> Answer:
+    """Newest first; those that ended are kept for 30 days."""
+    found = await api.store.replays(api.scope(call.principal, call.query.tenant), call.query.limit)
+    return Answer(200, Replays(items=[_out(replay) for replay in found]))
+
+
+@replays.operation(
+    "GET", "/v1/dead-letters/replays/{id}", permission=Permission.READ, answers={200: ReplayOut, 404: Problem}
+)
+async def show_replay(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """How far a replay is."""
+    return Answer(200, _out(await _replay(api, call.principal, call)))
+
+
+@replays.operation(
+    "POST",
+    "/v1/dead-letters/replays/{id}/stop",
+    permission=Permission.OPERATE,
+    body=StopReplay,
+    body_optional=True,
+    answers={200: ReplayOut, 404: Problem, 409: Problem},
+)
+async def stop_replay(api: Api, call: Call[StopReplay, Nothing]) -> Answer:
+    """Make no more of its runs. Those that were made go on."""
+    why = f"stopped by {call.principal.name}" + (f": {call.body.why}" if call.body.why else "")
+    for _ in range(_STOPS):
+        replay = await _replay(api, call.principal, call)
+        _reach(call.principal, replay)
+        if not replay.is_open:
+            raise Conflict(f"the replay is {replay.state}")
+        over = stopped(replay, why, await api.store.now())
+        if await api.store.move_replay(over):
+            return Answer(200, _out(over))
+    raise Conflict("the replay is being driven at this very moment; ask again")
+
+
+def _reach(principal: Principal, replay: Replay) -> None:
+    """Refuse who is bound to queues and would stop what goes on in others."""
+    concerned = {replay.queue} if replay.queue else set(replay.queues)
+    if principal.queues and not (concerned and concerned <= principal.queues):
+        raise Refused(403, "Forbidden", "this key does not reach all queues of the replay")
+
+
+async def _replay(api: Api, principal: Principal, call: Call[Any, Nothing]) -> Replay:
+    found = await api.store.replay(known_id(call.path["id"]))
+    if found is None or principal.tenant not in (None, found.tenant):
+        raise Missing
+    return found
+
+
+def _out(replay: Replay) -> ReplayOut:
+    return ReplayOut(
+        replay_id=replay.id,
+        state=replay.state,
+        author=replay.author,
+        made_at=isoformat(replay.made_at),
+        # What is chosen is about to be made, and has not been yet.
+        replayed=replay.replayed - len(replay.next),
+        passed_over=replay.passed_over,
+        canary_run_ids=list(replay.canary_runs),
+        why=replay.why or None,
+        ended_at=time_of(replay.ended_at),
+        tenant=replay.tenant,
+        fingerprint=replay.fingerprint or None,
+        task=replay.task or None,
+        queue=replay.queue or None,
+        per_second=replay.per_second,
+    )

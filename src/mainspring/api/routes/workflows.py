@@ -1,0 +1,292 @@
+"""Workflows: jobs that are submitted together, some of which wait for others."""
+
+import hashlib
+from collections import Counter
+
+import msgspec
+from msgspec import UNSET
+
+from mainspring.api.context import Api
+from mainspring.api.lookup import find_run
+from mainspring.api.operation import Answer, Body, Call, Nothing, Query, Resource
+from mainspring.api.problems import AsWritten, Missing, Problem
+from mainspring.api.routes.job_runs import PageQuery
+from mainspring.api.routes.jobs import KEY_HEADER
+from mainspring.api.schemas.common import Page, cursor_of, known_id
+from mainspring.api.schemas.jobs import check_key, past_of
+from mainspring.api.schemas.runs import RunOut, run_out
+from mainspring.api.schemas.workflows import (
+    NodeIn,
+    WorkflowIn,
+    WorkflowMade,
+    WorkflowOut,
+    WorkflowRetryIn,
+    WorkflowStopped,
+    node_out,
+)
+from mainspring.api.workflow_task import inside, node_of
+from mainspring.domain.access import DEFAULT_TENANT, Permission, Principal
+from mainspring.domain.errors import Conflict, Invalid
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import isoformat
+from mainspring.domain.run import Idempotency, NewRun, RunState, RunView, fingerprint_of_request
+from mainspring.domain.workflow import Node, newest, retried, state_of, tag_of, to_retry, wired
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import RunFilter
+from mainspring.ports.store import Accepted
+
+workflows = Resource("Workflows", "Jobs that are submitted together, by name; some wait for others.")
+
+_AT_ONCE = 1_000
+
+
+@workflows.operation(
+    "POST",
+    "/v1/workflows",
+    permission=Permission.SUBMIT,
+    body=WorkflowIn,
+    answers={201: WorkflowMade, 409: Problem},
+    largest_body=32 * 1024 * 1024,
+    within=None,
+)
+async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
+    """Make a workflow of up to 10,000 jobs.
+
+    All of them are committed when the answer comes, or none. The same `idempotencyKey` with the same body makes no
+    second workflow.
+    """
+    asked, author = call.body, call.principal.name
+    tenant = _tenant(asked, call.principal)
+    key = _key(asked, call.headers.get(KEY_HEADER))
+    nodes = [_node(api, name, given, tenant, author) for name, given in asked.nodes.items()]
+    workflow, *ids = api.jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)])
+    runs = wired(workflow, asked.name, nodes, ids)
+    if key is not None:
+        runs = _made_once(runs, key, asked)
+    for node, run in zip(nodes, runs, strict=True):
+        try:
+            run.check()
+            await api.check(call.principal, tenant, run.queue, run.task, run.payload, None)
+        except Invalid as error:
+            raise inside(node.name, error) from None
+    admitted = await api.room_for_runs(tenant, len(runs))
+    if admitted.count < len(runs) and admitted.why_not_more is not None:
+        raise admitted.why_not_more
+    accepted = await api.jobs.submit_whole(runs)
+    if any(answer.conflict for answer in accepted) or len({answer.new for answer in accepted}) > 1:
+        # Another request under the same key: what it has not got a node for was made, and must not go on.
+        await api.jobs.cancel_runs([answer.id for answer in accepted if answer.new and not answer.conflict])
+        raise Conflict(f"this idempotency key was used for something else, {accepted[0].id}")
+    if not accepted[0].new:
+        first = (await api.store.seen_by(tenant).runs([accepted[0].id]))[0]
+        if first is not None and first.about is not None and first.about.workflow is not None:
+            workflow = first.about.workflow
+    return _made(workflow, asked.name, runs, accepted, await _warnings(api, tenant, runs))
+
+
+@workflows.operation(
+    "GET",
+    "/v1/workflows/{id}",
+    permission=Permission.READ,
+    query=PageQuery,
+    answers={200: WorkflowOut, 404: Problem},
+)
+async def get_workflow(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
+    """Get a workflow: its nodes, in the order in which they were given, what they wait for, and how they stand.
+
+    Of a node that was retried the newest run is shown. `counts` and `status` are of all nodes, on every page. The pages
+    after the first show the workflow as it was for the first one, for half a minute.
+    """
+    cursor = call.query.cursor or "0"
+    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 9:
+        raise AsWritten("cursor", "is not a cursor", "`nextCursor` of the page before")
+    start, stop = int(cursor), int(cursor) + call.query.limit
+    key = (call.principal.tenant, call.path["id"])
+    whole = api.workflows.find(key) if start else None
+    if whole is None:
+        whole = _whole(call.path["id"], await _nodes(api, call))
+        if stop < len(whole.nodes):
+            # All of it had to be read; nobody who goes on should pay for that again.
+            api.workflows.keep(key, whole, len(whole.nodes))
+    following = str(stop) if stop < len(whole.nodes) else None
+    return Answer(200, msgspec.structs.replace(whole, nodes=whole.nodes[start:stop], next_cursor=following))
+
+
+def _whole(workflow: str, nodes: dict[str, RunView]) -> WorkflowOut:
+    states = [run.state for run in nodes.values()]
+    some = next(iter(nodes.values()))
+    return WorkflowOut(
+        workflow_id=workflow,
+        name=_name(some),
+        status=state_of(states),
+        tenant=some.tenant,
+        created_at=isoformat(min(run.created_at for run in nodes.values())),
+        counts=dict(Counter(state.value for state in states)),
+        nodes=[node_out(name, run) for name, run in nodes.items()],
+    )
+
+
+@workflows.operation(
+    "POST",
+    "/v1/workflows/{id}/cancel",
+    permission=Permission.OPERATE,
+    answers={200: WorkflowStopped, 202: WorkflowStopped, 404: Problem, 409: Problem},
+)
+async def cancel_workflow(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Cancel whatever of a workflow has not ended. 202 while some of it is being stopped."""
+    nodes = await _nodes(api, call)
+    some = next(iter(nodes.values()))
+    left = [run for run in nodes.values() if not run.state.ended]
+    if not left:
+        raise Conflict(f"the workflow has {state_of([run.state for run in nodes.values()])} already")
+    _reach(api, call.principal, left)
+    # Those that wait come first, so that none of them goes because of one that was cancelled.
+    left.sort(key=lambda run: run.state is not RunState.BLOCKED)
+    states = {name: run.state for name, run in nodes.items()}
+    names = {run.id: name for name, run in nodes.items()}
+    for start in range(0, len(left), _AT_ONCE):
+        part = [run.id for run in left[start : start + _AT_ONCE]]
+        now = await api.jobs.cancel_runs(part, Author(call.principal.name, some.tenant))
+        states |= {names[run]: state for run, state in now.items()}
+    stopped = sum(states[names[run.id]] in (RunState.CANCELLED, RunState.CANCELLING) for run in left)
+    status = state_of(list(states.values()))
+    out = WorkflowStopped(workflow_id=call.path["id"], status=status, cancelled=stopped)
+    return Answer(202 if status == "running" else 200, out)
+
+
+@workflows.operation(
+    "POST",
+    "/v1/workflows/{id}/retry",
+    permission=Permission.OPERATE,
+    body=WorkflowRetryIn,
+    body_optional=True,
+    answers={201: WorkflowMade, 404: Problem, 409: Problem},
+    within=None,
+)
+async def retry_workflow(api: Api, call: Call[WorkflowRetryIn, Nothing]) -> Answer:
+    """Run a workflow again from a node on, or from all that failed or were cancelled.
+
+    The node, and everything behind it that has ended and did not succeed, gets a new run that names the old one. What
+    succeeded is not done again: its result is used.
+    """
+    nodes = await _nodes(api, call)
+    some = next(iter(nodes.values()))
+    chosen = to_retry(nodes, None if call.body.node is UNSET else call.body.node)
+    _reach(api, call.principal, [nodes[name] for name in chosen])
+    payloads: dict[str, bytes | None] = {}
+    for start in range(0, len(chosen), _AT_ONCE):
+        part = chosen[start : start + _AT_ONCE]
+        found = await api.store.seen_by(some.tenant).runs([nodes[name].id for name in part], payloads=True)
+        payloads |= {name: None if run is None else run.payload for name, run in zip(part, found, strict=True)}
+    runs = retried(nodes, payloads, chosen, call.principal.name)
+    admitted = await api.room_for_runs(some.tenant, len(runs))
+    if admitted.count < len(runs) and admitted.why_not_more is not None:
+        raise admitted.why_not_more
+    accepted = await api.jobs.submit_whole(runs)
+    return _made(RunId(call.path["id"]), _name(some), runs, accepted, await _warnings(api, some.tenant, runs))
+
+
+@workflows.operation(
+    "GET", "/v1/runs/{id}/parents", permission=Permission.READ, answers={200: Page[RunOut], 404: Problem}
+)
+async def run_parents(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """The runs that a run waits for, or waited for, with their results, in the order they were named.
+
+    Those that are not kept any more are missing. There are 1,000 at most: it is one page.
+    """
+    run = await find_run(api, call)
+    parents = await api.seen_by(call.principal).parents(run.id) if run.parents else []
+    return Answer(200, Page(items=[run_out(parent) for parent in parents]))
+
+
+@workflows.operation(
+    "GET",
+    "/v1/runs/{id}/children",
+    permission=Permission.READ,
+    query=PageQuery,
+    answers={200: Page[RunOut], 404: Problem},
+)
+async def run_children(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
+    """The runs that wait for a run, or waited for it, by id."""
+    run = await find_run(api, call)
+    after = cursor_of(call.query.cursor)
+    limit = call.query.limit
+    found = await api.seen_by(call.principal).children(run.id, None if after is None else RunId(after), limit + 1)
+    shown = found[:limit]
+    following = shown[-1].id if len(found) > limit else None
+    return Answer(200, Page(items=[run_out(child) for child in shown], next_cursor=following))
+
+
+async def _nodes(api: Api, call: Call[Body, Query]) -> dict[str, RunView]:
+    """The newest run of each node, in the order of the nodes."""
+    workflow = RunId(known_id(call.path["id"]))
+    wanted = RunFilter(tenant=call.principal.tenant, tag=tag_of(workflow))
+    runs: list[RunView] = []
+    after: RunId | None = None
+    while True:
+        page = await api.seen_by(call.principal).list_runs(wanted, after, _AT_ONCE)
+        # Anybody may use the tag for something else.
+        runs += [run for run in page.items if run.about is not None and run.about.workflow == workflow]
+        if page.after is None:
+            break
+        after = RunId(page.after)
+    found = newest(runs)
+    if not found:
+        raise Missing
+    return found
+
+
+def _reach(api: Api, principal: Principal, runs: list[RunView]) -> None:
+    for queue in {run.queue for run in runs}:
+        api.reach(principal, queue)
+
+
+def _tenant(asked: WorkflowIn, principal: Principal) -> str:
+    wanted = None if asked.tenant is UNSET else asked.tenant
+    if principal.tenant is None:
+        return wanted or DEFAULT_TENANT
+    if wanted not in (None, principal.tenant):
+        raise Invalid("tenant", f"{wanted!r} is not yours", "leave it out")
+    return principal.tenant
+
+
+def _key(asked: WorkflowIn, header: str | None) -> str | None:
+    return check_key(header if asked.idempotency_key is UNSET else asked.idempotency_key, header)
+
+
+def _node(api: Api, name: str, given: NodeIn, tenant: str, author: str) -> Node:
+    node = node_of(name, given, tenant, author)
+    past = past_of(node.run, api.clock.now())
+    if past is not None:
+        raise inside(name, past)
+    return node
+
+
+def _made_once(runs: list[NewRun], key: str, asked: WorkflowIn) -> list[NewRun]:
+    """A key for each run, made of the caller's: whichever of them was made, all were."""
+    said = fingerprint_of_request(msgspec.json.encode(asked).decode())
+    return [
+        msgspec.structs.replace(run, idempotency=Idempotency(f"workflow:{_digest(key, number)}", said))
+        for number, run in enumerate(runs)
+    ]
+
+
+def _digest(key: str, number: int) -> str:
+    return hashlib.blake2b(f"{key}\x1f{number}".encode(), digest_size=16).hexdigest()
+
+
+async def _warnings(api: Api, tenant: str, runs: list[NewRun]) -> list[str]:
+    tasks = sorted({run.task for run in runs})[:20]
+    return [warning for task in tasks for warning in await api.warnings(tenant, task)]
+
+
+def _made(workflow: RunId, name: str, runs: list[NewRun], accepted: list[Accepted], warnings: list[str]) -> Answer:
+    nodes = {
+        run.about.node: str(answer.id) for run, answer in zip(runs, accepted, strict=True) if run.about is not None
+    }
+    out = WorkflowMade(workflow_id=workflow, name=name, nodes=nodes, warnings=warnings)
+    return Answer(201, out, {"location": f"/v1/workflows/{workflow}"})
+
+
+def _name(run: RunView) -> str:
+    return "" if run.about is None else run.about.workflow_name

@@ -1,0 +1,94 @@
+"""The task ``workflow``: its payload is a workflow, and a run of it makes an instance. How a workflow recurs."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from mainspring.api.fan_out_plan import read_fan_out
+from mainspring.api.schemas.jobs import run_of
+from mainspring.api.schemas.workflows import NodeIn, WorkflowPlan, rule_of
+from mainspring.control.jobs import Jobs
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import RunId, derived_id, made_at, shard_for, shard_of
+from mainspring.domain.misread import misread_payload
+from mainspring.domain.reserved import FAN_OUT, WORKFLOW
+from mainspring.domain.run import About, HeldRun, JobRef, NewRun
+from mainspring.domain.verdicts import GiveUp
+from mainspring.domain.workflow import Node, check_nodes, wired
+from mainspring.ports.store import Store
+from mainspring.worker.handler import AsyncHandler
+
+_decode = msgspec.json.Decoder(WorkflowPlan).decode
+
+
+def read_plan(payload: bytes, tenant: str) -> tuple[str, list[Node]]:
+    """The name and the nodes of a payload, checked as far as that goes."""
+    try:
+        plan = _decode(payload)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        hint = 'for example {"name": "nightly", "nodes": {"extract": {"task": "extract"}}}'
+        raise misread_payload(error, WorkflowPlan, payload, hint) from None
+    check_nodes({name: node.after for name, node in plan.nodes.items()})
+    return plan.name, [node_of(name, given, tenant, "") for name, given in plan.nodes.items()]
+
+
+def node_of(name: str, given: NodeIn, tenant: str, author: str) -> Node:
+    try:
+        if given.cron_expression is not msgspec.UNSET or given.every is not msgspec.UNSET:
+            raise Invalid("scheduleType", "of a node is not recurring", "make the whole workflow recurring")
+        run = run_of(given, RunId(""), tenant, author)
+        if run.task == FAN_OUT:
+            _check_each(read_fan_out(run.payload, tenant).each, given.after)
+    except Invalid as error:
+        raise inside(name, error) from None
+    return Node(name=name, run=run, after=given.after, rule=rule_of(given.when))
+
+
+def _check_each(each: str, after: Sequence[str]) -> None:
+    if each and each not in after:
+        raise Invalid("payload.each", f"it does not wait for a node {each!r:.60}", "name it in after")
+
+
+def inside(node: str, error: Invalid) -> Invalid:
+    """Where it was said."""
+    return Invalid(f"nodes.{node}.{error.field}", error.reason, error.hint)
+
+
+def workflow_handler(engine: Callable[[], Awaitable[tuple[Jobs, Store]]]) -> AsyncHandler:
+    """``engine``: where the nodes are submitted to."""
+
+    async def invoke(held: HeldRun) -> bytes:
+        try:
+            name, nodes = read_plan(held.payload, held.tenant)
+        except Invalid as error:
+            raise GiveUp(str(error)) from None
+        jobs, store = await engine()
+        made = await jobs.submit_whole(await instance_of(held, name, nodes, store))
+        return msgspec.json.encode({"workflowId": held.id, "nodes": len(made)})
+
+    return AsyncHandler(WORKFLOW, invoke, harmless=True)
+
+
+async def instance_of(held: HeldRun, name: str, nodes: list[Node], store: Store) -> list[NewRun]:
+    """The instance is known by the run that makes it, and the ids follow from that: another attempt makes none twice.
+
+    Of a recurring job its nodes are runs of the job, too: its overlap rule waits for all of them.
+    """
+    ids = [
+        RunId(derived_id(made_at(held.id), _shard(node, held, store.shards), held.id, "node", node.name))
+        for node in nodes
+    ]
+    job = None
+    if held.job_id is not None:
+        view = (await store.runs([held.id]))[0]
+        version = None if view is None else view.job_version
+        job = JobRef(id=held.job_id, version=version or 1)
+    return [
+        msgspec.structs.replace(run, job=job, about=msgspec.structs.replace(run.about or About(), parent=held.id))
+        for run in wired(held.id, name, nodes, ids)
+    ]
+
+
+def _shard(node: Node, held: HeldRun, shards: int) -> int:
+    key = node.run.policy.ordering_key
+    return shard_for(key, shards) if key else shard_of(held.id)

@@ -1,0 +1,57 @@
+"""For how long something is paused, and why."""
+
+import re
+from datetime import datetime, time, timedelta
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+
+from mainspring.cli.target import Raw, read
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import Instant, from_datetime, isoformat, parse_duration, parse_instant, to_datetime
+
+_ON_THE_CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
+_DURATION = re.compile(r"\s*[0-9.]+\s*[a-z]", re.IGNORECASE)
+
+Until: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        help="Go on by itself then: a time such as 18:00 here or 2030-12-31T18:00:00Z, or after so long, such as 2h.",
+        show_default=False,
+    ),
+]
+Why: TypeAlias = Annotated[str, typer.Option("--why", help="For those who wonder.", show_default=False)]
+
+
+class _Paused(msgspec.Struct, rename="camel"):
+    resume_at: str | None = None
+
+
+def pause_of(until: str | None, why: str, now: Instant) -> dict[str, object]:
+    """What a pause is asked for with."""
+    end = None if until is None else isoformat(moment_of(until, now))
+    return {name: value for name, value in (("until", end), ("why", why)) if value}
+
+
+def until_of(answer: Raw) -> str:
+    """Until when something is paused, in words."""
+    end = read(answer, _Paused).resume_at
+    return "" if end is None else f" until {end}"
+
+
+def moment_of(text: str, now: Instant) -> Instant:
+    """A time, the next time that the clocks here show it, or a time from now."""
+    found = _ON_THE_CLOCK.fullmatch(text.strip())
+    if found is None:
+        return now + parse_duration(text, "--until") if _DURATION.match(text) else parse_instant(text, "--until")
+    here = to_datetime(now).astimezone()
+    hour, minute, second = (int(part or 0) for part in found.groups())
+    try:
+        clock = time(hour, minute, second)
+    except ValueError:
+        raise Invalid("--until", f"{text!r:.40} is not a time", "for example 18:00") from None
+    day = here.date() if clock > here.time() else here.date() + timedelta(days=1)
+    # Without a zone it is the time here, also where the clocks change in between.
+    return from_datetime(datetime.combine(day, clock).astimezone(), "--until")

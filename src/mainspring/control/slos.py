@@ -1,0 +1,101 @@
+"""The keeper of objectives: finds what did not start in time, or has not succeeded for too long, and says so once."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from mainspring.domain import slo as slos
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.domain.job import Job, JobState, LedgerEntry
+from mainspring.domain.run import RunState, RunView
+from mainspring.domain.schedule import due_of, next_after, ticks_between
+from mainspring.domain.slo import Judged, TickFact
+from mainspring.ports.clock import Clock
+from mainspring.ports.slos import SloDue, Slos, SloSettled
+from mainspring.ports.store import Reading
+from mainspring.ports.wakeups import Wakeups
+from mainspring.runtime.service import TickingService
+
+_EVERY: Micros = 2 * SECOND
+_LIMIT = 100
+#: Why a tick has no run though nothing is wrong.
+_EXCUSES = ("paused", "schedule changed", "cancelled", "calendar: ")
+
+
+class SloStore(Slos, Reading, Protocol):
+    """The part of the store that it uses."""
+
+
+class SloKeeper(TickingService):
+    """Works by state, not by event, and needs no leader: of several that judge the same, the store hears one."""
+
+    def __init__(self, store: SloStore, wakeups: Wakeups, clock: Clock) -> None:
+        super().__init__("slos", clock, wakeups.listen([]))
+        self._store = store
+
+    async def tick(self) -> Micros:
+        due = await self._store.slos_due(_LIMIT)
+        if not due:
+            return _EVERY
+        now = await self._store.now()
+        settled = await asyncio.gather(*(self._judge(one, now) for one in due))
+        await self._store.settle_slos(settled)
+        for one, verdict in zip(due, settled, strict=True):
+            for event in verdict.events:
+                self.log.warning(event, job=one.job.id, job_name=one.job.spec.name)
+        return 0 if len(due) == _LIMIT else _EVERY
+
+    async def _judge(self, due: SloDue, now: Instant) -> SloSettled:
+        job, slo = due.job, due.job.spec.slo
+        if slo is None or job.state in (JobState.CANCELLED, JobState.FINISHED):
+            return SloSettled(job=job.id, rev=due.rev, state=due.state, next_check=None)
+        if job.state is JobState.PAUSED:
+            judged = slos.rest(due.state, now)
+        else:
+            judged = await self._judged(due, slo, now)
+        return SloSettled(
+            job=job.id, rev=due.rev, state=judged.state, next_check=judged.next_check, events=judged.events
+        )
+
+    async def _judged(self, due: SloDue, slo: slos.Slo, now: Instant) -> Judged:
+        job, state = due.job, due.state
+        ticks: list[Instant] = []
+        following: Instant | None = None
+        facts: dict[Instant, TickFact] = {}
+        if slo.start_within is not None:
+            schedule, until = job.spec.schedule, now - slo.start_within - 1
+            ticks = ticks_between(schedule, state.judged, until, job.id, slos.MOST_TICKS)
+            following = next_after(schedule, max(until, state.judged), job.id)
+        if ticks:
+            entries = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, slos.MOST_TICKS)
+            facts = await self._facts(job, entries)
+        return slos.judge(slo, state, ticks, following, facts, due.last_success, now)
+
+    async def _facts(self, job: Job, entries: Sequence[LedgerEntry]) -> dict[Instant, TickFact]:
+        runs = await self._store.runs([entry.run_id for entry in entries if entry.run_id is not None])
+        by_id = {run.id: run for run in runs if run is not None}
+        facts = {}
+        for entry in entries:
+            if entry.decision == "run" and entry.run_id is not None:
+                facts[entry.scheduled_at] = await self._fact(job, entry, by_id.get(entry.run_id))
+            elif entry.reason.startswith(_EXCUSES):
+                facts[entry.scheduled_at] = TickFact(None, entry.scheduled_at, excused=True)
+        return facts
+
+    async def _fact(self, job: Job, entry: LedgerEntry, run: RunView | None) -> TickFact:
+        if run is None:
+            # It is forgotten: too long ago to say anything.
+            return TickFact(None, entry.scheduled_at, excused=True)
+        # What is due after it has started is the next attempt.
+        if run.attempt == 0 or (run.attempt == 1 and run.started_at is not None and run.started_at >= run.due):
+            return TickFact(run.started_at, run.due, excused=run.state is RunState.CANCELLED)
+        # When its first attempt was to start is not kept. Jitter can be worked out; what a calendar put off did start.
+        put_off = entry.reason.startswith("moved after")
+        due = due_of(job.spec.schedule, entry.scheduled_at, job.id)
+        excused = put_off or run.state is RunState.CANCELLED
+        return TickFact(await self._first_start(run.id), due, excused=excused)
+
+    async def _first_start(self, run: RunId) -> Instant | None:
+        starts = [attempt.started_at for attempt in await self._store.attempts(run) if attempt.started_at is not None]
+        return min(starts, default=None)

@@ -1,0 +1,66 @@
+"""Keys that name fields of the payload: ``customer:{payload.customer.id}``. Rendered once, where a run is handed in."""
+
+import re
+
+import msgspec
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.run import NewRun, RunPolicy
+from mainspring.domain.unique import Unique
+
+_FIELD = re.compile(r"\{([^{}]*)\}")
+_HINT = "for example {payload.customer}; a path has dots between names"
+
+
+def rendered(template: str, payload: bytes, field: str) -> str:
+    """The key of a run with this payload. ``Invalid`` names what the payload does not have."""
+    if "{" not in template and "}" not in template:
+        return template
+    try:
+        values = {"payload": msgspec.json.decode(payload)}
+    except (msgspec.DecodeError, RecursionError):
+        raise Invalid(field, f"{template!r} needs a payload that is JSON") from None
+    if set("{}") & set(_FIELD.sub("", template)):
+        raise Invalid(field, f"{template!r} has a brace without its partner", _HINT)
+    return _FIELD.sub(lambda found: _value(values, found[1], field), template)
+
+
+def with_keys(run: NewRun) -> NewRun:
+    """The same run, with the keys that its payload gives it."""
+    if not run.policy.limits and run.unique is None:
+        return run
+    unique = None if run.unique is None else unique_with_key(run.unique, run.payload)
+    return msgspec.structs.replace(run, policy=policy_with_keys(run.policy, run.payload), unique=unique)
+
+
+def unique_with_key(unique: Unique, payload: bytes) -> Unique:
+    return msgspec.structs.replace(unique, key=rendered(unique.key, payload, "unique.key"))
+
+
+def policy_with_keys(policy: RunPolicy, payload: bytes) -> RunPolicy:
+    """The same policy, and the very same one if no key names a field: equal ones are checked once."""
+    if not any("{" in limit.key or "}" in limit.key for limit in policy.limits):
+        return policy
+    limits = tuple(
+        msgspec.structs.replace(limit, key=rendered(limit.key, payload, "limits.key")) for limit in policy.limits
+    )
+    return msgspec.structs.replace(policy, limits=limits)
+
+
+def _value(values: object, path: str, field: str) -> str:
+    found = values
+    names = path.split(".")
+    if names[0] != "payload":
+        raise Invalid(field, f"{{{path}}} is not a field of the payload", _HINT)
+    for name in names:
+        if isinstance(found, dict) and name in found:
+            found = found[name]
+        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            raise Invalid(field, f"the payload has no {path.removeprefix('payload.')!r}, which the key names")
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    if not isinstance(found, str | int | float):
+        raise Invalid(field, f"{path.removeprefix('payload.')!r} of the payload is not a text or a number")
+    return str(found)

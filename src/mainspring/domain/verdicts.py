@@ -1,0 +1,27 @@
+"""What a handler may say about its own failure."""
+
+from mainspring.domain.errors import MainspringError
+from mainspring.domain.instant import Micros
+
+
+class RetryLater(MainspringError):
+    """Try again after this pause, if any retries are left."""
+
+    def __init__(self, delay: Micros, message: str = "") -> None:
+        super().__init__(message or "asked to be tried again later")
+        self.delay = delay
+
+
+class GiveUp(MainspringError):
+    """Do not try again: it would fail the same way."""
+
+
+class LookAgain(MainspringError):
+    """Nothing has failed: it waits for something else, and holds no slot meanwhile. The attempt is not charged.
+
+    For built-in tasks: an attempt that begins anew every time is not what people expect of their function.
+    """
+
+    def __init__(self, delay: Micros, reason: str) -> None:
+        super().__init__(reason)
+        self.delay = delay

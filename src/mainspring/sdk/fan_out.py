@@ -1,0 +1,142 @@
+"""One call of a task for each of many items: what is submitted, and what comes back."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from mainspring.domain.checks import check_whole, check_word
+from mainspring.domain.errors import Invalid
+from mainspring.domain.fan_out import AT_A_TIME, MAX_AT_A_TIME, MAX_MEMBERS, OWN_PRIORITY
+from mainspring.domain.ids import RunId
+from mainspring.domain.reserved import FAN_OUT
+from mainspring.domain.run import MAX_PAYLOAD, NewRun, RunPolicy
+from mainspring.domain.unique import Unique
+
+if TYPE_CHECKING:
+    from mainspring.sdk.task import Options
+
+T = TypeVar("T")
+OnFailure: TypeAlias = Literal["fail", "go-on"]
+
+
+class FanOut(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """How the members of a fan-out have ended."""
+
+    members: int
+    succeeded: int
+    failed: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    results: list[T | None] | None = None
+    """What they returned, in the order of the items, None for those that did not succeed; nothing of it where they are
+    more than 1,000, or it is more than a result can hold."""
+
+
+class _Result(msgspec.Struct):
+    """As the store has it."""
+
+    members: int
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    results: list[msgspec.Raw] | None = None
+
+
+def plan_of(
+    task: str,
+    items: Iterable[object] | None,
+    encode: Callable[[object], bytes],
+    argument: str,
+    options: "Options",
+    *,
+    each: str = "",
+    at_a_time: int = AT_A_TIME,
+    on_failure: OnFailure = "fail",
+) -> bytes:
+    """The payload of a fan-out. ``items`` that are a range of numbers are not written out. ``argument``: the name under
+    which a member gets what was not written out."""
+    plan: dict[str, object] = {"task": task}
+    if (each or isinstance(items, range)) and not argument:
+        raise Invalid("items", f"of task {task!r:.60} must be its named arguments", "a list of dictionaries")
+    if each:
+        plan |= {"each": each, "argument": argument}
+    elif isinstance(items, range) and items.step == 1:
+        if len(items) > MAX_MEMBERS:
+            raise Invalid("items", f"are {len(items):,}", f"at most {MAX_MEMBERS:,}")
+        plan |= {"range": {"from": items.start, "to": items.start + len(items)}, "argument": argument}
+        if items:
+            encode(items[0])
+    elif isinstance(items, Iterable) and not isinstance(items, str | bytes):
+        plan["items"] = [msgspec.Raw(encode(item)) for item in items]
+    else:
+        raise Invalid("items", f"{items!r:.40} is no list", "for example [1, 2, 3], or range(1_000_000)")
+    check_whole("at_a_time", at_a_time, 1, MAX_AT_A_TIME, f"1 to {MAX_AT_A_TIME:,}")
+    check_word("on_failure", on_failure, ("fail", "go-on"))
+    plan |= {"options": _member_options(options), "atATime": at_a_time, "onFailure": on_failure}
+    payload = msgspec.json.encode(plan)
+    if len(payload) > MAX_PAYLOAD:
+        hint = f"at most {MAX_PAYLOAD:,}: keep them where members find them, and map over range(how many)"
+        raise Invalid("items", f"are {len(payload):,} bytes", hint)
+    return payload
+
+
+def check_each(payload: bytes) -> None:
+    """Of a fan-out that waits for nothing: it has its items, or it would never get any."""
+    if msgspec.json.decode(payload, type=_Each).each:
+        raise Invalid("each", "it waits for no run", "task.options(depends_on=[run]).prepare_map(each=run.id)")
+
+
+class _Each(msgspec.Struct):
+    each: object = None
+
+
+def own_options(options: "Options") -> "Options":
+    """What governs attempts is its members'. When, for whom and after what is said of the whole."""
+    if isinstance(options.unique, Unique) and "{" in options.unique.key:
+        raise Invalid("unique", "of a fan-out names no arguments", "a key for the whole")
+    return msgspec.structs.replace(
+        options,
+        policy=RunPolicy(),
+        priority=OWN_PRIORITY,
+        preset=None,
+        start_within=None,
+        deadline=None,
+    )
+
+
+def read_fan_out(result: bytes | None, read: Callable[[bytes | None], Any]) -> FanOut[Any]:
+    """``read``: what makes a value of a member's result."""
+    found = msgspec.json.decode(result or b"{}", type=_Result)
+    results = None if found.results is None else [_value(bytes(one), read) for one in found.results]
+    return FanOut(
+        members=found.members,
+        succeeded=found.succeeded,
+        failed=found.failed,
+        cancelled=found.cancelled,
+        skipped=found.skipped,
+        results=results,
+    )
+
+
+def _value(result: bytes, read: Callable[[bytes | None], Any]) -> Any:
+    return None if result == b"null" else read(result)
+
+
+def _member_options(options: "Options") -> object:
+    """What is said of every member."""
+    # Here and not above: it takes a tenth of a second to import, and most programs have no fan-outs.
+    from mainspring.sdk.remote import job_in
+
+    run = NewRun(
+        id=RunId(""),
+        task=FAN_OUT,
+        queue=options.queue,
+        priority=options.priority,
+        policy=options.policy,
+        start_within=options.start_within,
+        deadline=options.deadline,
+    )
+    return msgspec.structs.replace(job_in(run), task=UNSET, payload=UNSET, tenant=UNSET, idempotency_key=UNSET)

@@ -1,0 +1,75 @@
+"""Limits, breakers and unique keys as applications write them: with durations in words."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from mainspring.domain import limits, unique
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import Duration, parse_duration
+
+
+class Limit:
+    """At most ``most`` runs of a key at a time; with ``per``, at most so many starts in any period that long.
+
+    The key may name arguments of the call: ``Limit("customer:{payload.customer}", 3)``. Whatever names the same key
+    shares the limit, whichever task it is of.
+    """
+
+    def __init__(self, key: str, most: int, *, per: Duration | None = None) -> None:
+        self.kept = limits.Limit(key=key, most=most, per=None if per is None else parse_duration(per, "limits.per"))
+        self.kept.check()
+
+    def __repr__(self) -> str:
+        return f"Limit({self.kept.key!r}, {self.kept.most})"
+
+
+class Breaker:
+    """After ``failures`` failures within a period the runs of a task wait for ``pause``; then one goes ahead to see."""
+
+    def __init__(self, failures: int = 5, *, within: Duration = "1m", pause: Duration = "30s") -> None:
+        self.kept = limits.Breaker(
+            failures=failures,
+            within=parse_duration(within, "breaker.within"),
+            pause=parse_duration(pause, "breaker.pause"),
+        )
+        self.kept.check()
+
+
+class Unique:
+    """Of one key there is one run: while it has not ended, or for a ``period`` from when it was made.
+
+    What a second submit does: ``existing`` makes nothing and has the first one's handle. ``reject`` is a ``Conflict``.
+    ``replace`` skips the first and makes the second. ``debounce`` changes the first into what the second asks for. What
+    was started is neither replaced nor changed. The key may name arguments of the call.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        period: Duration | None = None,
+        otherwise: Literal["existing", "reject", "replace", "debounce"] = "existing",
+    ) -> None:
+        self.kept = unique.Unique(
+            key=key, period=None if period is None else parse_duration(period, "unique.period"), otherwise=otherwise
+        )
+        self.kept.check()
+
+
+def limits_of(task: str, limit: int | None, several: Sequence[Limit] | None) -> tuple[limits.Limit, ...]:
+    """``limit`` is one over all runs of the task."""
+    kept: list[limits.Limit] = []
+    if limit is not None:
+        kept.append(limits.Limit(key=f"task:{task}", most=limit))
+    for one in several or ():
+        if not isinstance(one, Limit):
+            raise Invalid("limits", f"{one!r:.40} is not a Limit", 'for example Limit("api", 10)')
+        kept.append(one.kept)
+    limits.check_limits(tuple(kept))
+    return tuple(kept)
+
+
+def breaker_of(breaker: Breaker | None) -> limits.Breaker | None:
+    if breaker is not None and not isinstance(breaker, Breaker):
+        raise Invalid("breaker", f"{breaker!r:.40} is not a Breaker", "for example Breaker(5)")
+    return None if breaker is None else breaker.kept

@@ -1,0 +1,16 @@
+"""What a handler may raise to say how its failure is to be taken."""
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import Duration, parse_duration
+from mainspring.domain.retry import LONGEST_DELAY
+from mainspring.domain.verdicts import RetryLater
+
+
+class Retry(RetryLater):
+    """``raise Retry(after="5m")``: try again after this pause, if any retries are left."""
+
+    def __init__(self, after: Duration, message: str = "") -> None:
+        delay = parse_duration(after, "after")
+        if delay > LONGEST_DELAY:
+            raise Invalid("after", f"{after!r:.40} is too long", "at most 366 days")
+        super().__init__(delay, message)

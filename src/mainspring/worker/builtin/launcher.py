@@ -1,0 +1,311 @@
+"""Starts one program, and answers for everything that comes of it: when this has ended, nothing of that is left.
+
+Run as a file, ``python -I -S launcher.py ORDER LINE``, with nothing of the package and little of the standard library,
+so that it starts in milliseconds. ``ORDER`` is a descriptor with what to do (``process.py`` writes it), ``LINE`` a
+socket: the worker's orders come in (``T``: ask them to end; ``K``, or nobody there any more: end them), and one JSON
+object goes out when all is over.
+
+- It is a *subreaper*: whoever loses its parent below it becomes its child, also after ``setsid`` and a double fork. It
+  has ended them all when it has no child left. Where there are cgroups, the program has one, and that is killed first.
+- The program begins in a session of its own, with no way to more rights, as the user and with the limits of the order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import select
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_LINUX = sys.platform == "linux"
+#: Between two rounds of killing, in milliseconds: who forks as fast as it dies is met again.
+_ROUND = 5
+_RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
+
+
+class Order:
+    """Words and what they are about, by turns, with zero bytes between them."""
+
+    def __init__(self, data: bytes) -> None:
+        words = [os.fsdecode(word) for word in data.split(b"\0")]
+        pairs = list(zip(words[::2], words[1::2], strict=True))
+
+        def all_of(kind: str) -> list[str]:
+            return [word for about, word in pairs if about == kind]
+
+        def split(kind: str) -> dict[str, str]:
+            return {name: value for name, _, value in (word.partition("=") for word in all_of(kind))}
+
+        self.argv = all_of("argument")
+        self.environment = split("variable")
+        self.folder = all_of("folder")[0]
+        #: User, group and further groups.
+        self.identity = [int(number) for number in all_of("identity")]
+        self.limits = {name: int(value) for name, value in split("limit").items()}
+        self.cgroup = all_of("cgroup")[0]
+        self.cgroup_limits = split("cgroup limit")
+        self.no_new_privileges = all_of("no new privileges") == ["yes"]
+
+
+def prctl(option: int, value: int) -> None:
+    if _LINUX and ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+class Cgroup:
+    """A folder of cgroup v2 for one program; without a path it does nothing."""
+
+    def __init__(self, path: str, limits: dict[str, str]) -> None:
+        self._path = path
+        if path:
+            os.makedirs(path, exist_ok=True)
+            for name, value in limits.items():
+                # What an old kernel does not know, nobody can ask of it.
+                if os.path.exists(f"{path}/{name}"):
+                    self._write(name, value)
+
+    def join(self) -> None:
+        self._write("cgroup.procs", "0")
+
+    def kill(self) -> None:
+        try:
+            self._write("cgroup.kill", "1")
+        except OSError:
+            # Older than Linux 5.14. The tree is killed one by one.
+            return
+
+    def ran_out_of_memory(self) -> bool:
+        return bool(self._path) and counted(f"{self._path}/memory.events", "oom_kill") > 0
+
+    def remove(self) -> None:
+        if self._path:
+            try:
+                os.rmdir(self._path)
+            except OSError:
+                return
+
+    def _write(self, name: str, value: str) -> None:
+        if self._path:
+            with open(f"{self._path}/{name}", "w") as file:
+                file.write(value)
+
+
+def counted(path: str, name: str) -> int:
+    """A number from a file of names and numbers."""
+    try:
+        with open(path) as file:
+            return next((int(line.split()[1]) for line in file if line.startswith(f"{name} ")), 0)
+    except OSError:
+        return 0
+
+
+def start(order: Order, cgroup: Cgroup) -> int:
+    """The program's process. Raises ``OSError`` if it cannot be started."""
+    launcher = os.getpid()
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        number = errno.EINVAL
+        try:
+            become(order, cgroup, launcher)
+            replace(order)
+        except OSError as error:
+            number = error.errno or number
+        finally:
+            os.write(write_end, str(number).encode())
+            os._exit(127)
+    os.close(write_end)
+    with open(read_end) as pipe:
+        problem = pipe.read()
+    if problem:
+        os.waitpid(pid, 0)
+        raise OSError(int(problem), "")
+    return pid
+
+
+def become(order: Order, cgroup: Cgroup, launcher: int) -> None:
+    """In the new process: who it is and what it may do."""
+    os.setsid()
+    cgroup.join()
+    for number in _RESET:
+        signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name, value in order.limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (most, most))
+    if order.identity:
+        user, group, *groups = order.identity
+        os.setgroups(groups)
+        os.setgid(group)
+        os.setuid(user)
+    # After the change of the user, which takes it back. The launcher may have died before this was said.
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:
+        os._exit(127)
+    if order.no_new_privileges:
+        prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    os.chdir(order.folder)
+
+
+def replace(order: Order) -> None:
+    """Be the program. Without the standard library's search, which imports what the user may not be able to read."""
+    name = order.argv[0]
+    problem = OSError(errno.ENOENT, "")
+    for folder in [""] if "/" in name else order.environment.get("PATH", os.defpath).split(":"):
+        try:
+            os.execve(f"{folder}/{name}" if folder else name, order.argv, order.environment)  # noqa: S606
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+def send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def descendants() -> list[int]:
+    """Everybody below this process, by what the kernel says now."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if _LINUX else ():
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", errors="replace") as file:
+                    # The name of a program, in brackets, may hold spaces and brackets.
+                    parent = int(file.read().rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found = []
+    waiting = [os.getpid()]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+class Tree:
+    """The program and all that came of it."""
+
+    def __init__(self, leader: int, cgroup: Cgroup) -> None:
+        self._leader = leader
+        self._cgroup = cgroup
+        #: Of the leader, as ``os.waitpid`` tells it.
+        self.status: int | None = None
+        #: How many had to be killed after the leader had ended.
+        self.left = 0
+        self.empty = False
+
+    def signal(self, number: int) -> None:
+        """To everybody; where the kernel does not tell who they are, to the group of the leader."""
+        if not _LINUX and self.status is None:
+            send(-self._leader, number)
+        for pid in descendants():
+            send(pid, number)
+
+    def kill(self) -> None:
+        self._cgroup.kill()
+        self.signal(signal.SIGKILL)
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.empty = True
+                return
+            if pid == 0:
+                return
+            if pid == self._leader:
+                if not _LINUX:
+                    # Those of its group are not our children: now, or never.
+                    send(-pid, signal.SIGKILL)
+                self.status = status
+            elif self.status is not None:
+                self.left += 1
+
+
+def attend(tree: Tree, line: int, bell: int) -> None:
+    """Until nothing is left."""
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    poll.register(bell, select.POLLIN)
+    killing = False
+    while not tree.empty:
+        for descriptor, _ in poll.poll(_ROUND if killing else None):
+            if descriptor == bell:
+                os.read(bell, 4096)
+                continue
+            orders = os.read(line, 64)
+            if b"T" in orders:
+                tree.signal(signal.SIGTERM)
+            if not orders:
+                poll.unregister(line)
+            killing = killing or not orders or b"K" in orders
+        tree.reap()
+        # What a program leaves behind when it ends goes with it.
+        killing = killing or tree.status is not None
+        if killing and not tree.empty:
+            tree.kill()
+            tree.reap()
+
+
+def serve(order: Order, line: int) -> str:
+    """Start, attend, and tell how it went."""
+    bell, ringer = os.pipe()
+    os.set_blocking(ringer, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    before = counted("/proc/vmstat", "oom_kill")
+    cgroup = Cgroup("", {})
+    try:
+        cgroup = Cgroup(order.cgroup, order.cgroup_limits)
+        leader = start(order, cgroup)
+    except OSError as error:
+        cgroup.remove()
+        return f'{{"errno": {error.errno}}}'
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(null, descriptor)
+    tree = Tree(leader, cgroup)
+    attend(tree, line, bell)
+    code = os.waitstatus_to_exitcode(tree.status or 0)
+    killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    no_memory = cgroup.ran_out_of_memory() or (killed and counted("/proc/vmstat", "oom_kill") > before)
+    cgroup.remove()
+    # Everybody was reaped here, so this is what all of them have used.
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = round((used.ru_utime + used.ru_stime) * 1_000_000)
+    return f'{{"code": {code}, "left": {tree.left}, "cpu": {cpu}, "out_of_memory": {str(no_memory).lower()}}}'
+
+
+def main() -> None:
+    with open(int(sys.argv[1]), "rb") as file:
+        order = Order(file.read())
+    line = int(sys.argv[2])
+    os.set_inheritable(line, False)
+    told = serve(order, line)
+    try:
+        os.write(line, told.encode())
+    except OSError:
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Where secrets come from."""
+
+from pathlib import Path
+
+import pytest
+
+from mainspring.adapters.secrets.environment import EnvironmentSecrets
+from mainspring.adapters.secrets.folder import FolderSecrets
+from mainspring.adapters.secrets.several import SeveralSecrets
+from mainspring.domain.errors import Invalid
+
+
+def a_file(folder: Path, name: str, data: bytes, mode: int = 0o600) -> None:
+    (folder / name).write_bytes(data)
+    (folder / name).chmod(mode)
+
+
+def test_the_environment_comes_before_the_folder(tmp_path: Path) -> None:
+    a_file(tmp_path, "API_KEY", b"from the folder\n")
+    a_file(tmp_path, "OTHER", b"line\r\n")
+    places = SeveralSecrets(
+        [EnvironmentSecrets({"MAINSPRING_SECRET_API_KEY": "from outside"}), FolderSecrets(tmp_path)]
+    )
+    assert places.read("API_KEY") == "from outside"
+    assert places.read("OTHER") == "line"
+    assert places.read("ABSENT") is None
+
+
+def test_a_file_that_changed_counts_at_once(tmp_path: Path) -> None:
+    secrets = FolderSecrets(tmp_path)
+    a_file(tmp_path, "KEY", b"first value")
+    assert secrets.read("KEY") == "first value"
+    a_file(tmp_path, "KEY", b"second value")
+    assert secrets.read("KEY") == "second value"
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o660])
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    a_file(tmp_path, "KEY", b"hidden value", mode)
+    with pytest.raises(Invalid, match="others may read or write") as refused:
+        FolderSecrets(tmp_path).read("KEY")
+    assert "hidden" not in str(refused.value)
+
+
+def test_what_is_no_text_or_no_file_is_refused_without_showing_it(tmp_path: Path) -> None:
+    a_file(tmp_path, "BINARY", b"\xff\xfehidden")
+    (tmp_path / "FOLDER").mkdir(mode=0o700)
+    for name in ("BINARY", "FOLDER"):
+        with pytest.raises(Invalid, match="the secret's file") as refused:
+            FolderSecrets(tmp_path).read(name)
+        assert "hidden" not in str(refused.value)

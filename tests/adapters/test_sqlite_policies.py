@@ -1,0 +1,325 @@
+"""Limits, dependencies and unique keys in one file: races of processes, lines longer than a batch, what a sweep mends.
+
+``LARGE_TESTS=1`` runs the large form of what has one.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import apsw
+import pytest
+
+from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.adapters.store.sqlite import connection as connections
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.limits import Breaker
+from mainspring.domain.run import HeldRun, NewRun, RunState, settle_failure, settle_success
+from mainspring.ports.store import NewSession, Want
+from tests.support.builders import a_limit, a_policy, a_run
+from tests.support.clock import ManualClock
+
+LARGE = bool(os.environ.get("LARGE_TESTS"))
+SHARDS = 4
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "mainspring.db"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, clock, shards=SHARDS)
+    await store.open()
+    yield store
+    await store.close()
+
+
+class Worker:
+    """One that claims, and one that owns all shards."""
+
+    def __init__(self, store: SqliteStore, session: SessionId, owner: SessionId) -> None:
+        self.store, self.session, self.owner = store, session, owner
+        self._claims = 0
+
+    async def claim(self, limit: int = 10_000) -> list[HeldRun]:
+        self._claims += 1
+        return await self.store.claim(self.session, self._claims, [Want("default", limit)])
+
+    async def stage(self) -> int:
+        staged = 0
+        while True:
+            looked = await self.store.stage(self.owner, range(SHARDS), 1_000)
+            staged += looked.runs
+            if not looked.more:
+                return staged
+
+
+@pytest.fixture
+async def worker(store: SqliteStore) -> Worker:
+    session = await store.open_session(NewSession(name="w", kind="worker", ttl=10_000 * SECOND))
+    owner = await store.open_session(NewSession(name="s", kind="scheduler", ttl=10_000 * SECOND))
+    await store.take(owner, range(SHARDS))
+    return Worker(store, session, owner)
+
+
+def of_key(key: str, most: int = 1) -> NewRun:
+    return a_run(policy=a_policy(limits=(a_limit(key, most),)))
+
+
+async def states(store: SqliteStore, runs: list[NewRun]) -> Counter[RunState]:
+    views = await store.runs([run.id for run in runs])
+    return Counter(view.state for view in views if view is not None)
+
+
+def break_by_hand(path: Path, statement: str, *values: str) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(statement, values)
+    assert connection.changes()
+    connection.close()
+
+
+# Races
+
+RACER = """
+import asyncio, sys
+from pathlib import Path
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.domain.unique import Unique
+from tests.support.builders import a_run
+
+async def main(path):
+    store = SqliteStore(Path(path), SystemClock(), shards=4)
+    await store.open()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(20):
+        [answer] = await store.submit([a_run(unique=Unique(key=f"k{number}"))])
+        print(number, answer.id, int(answer.new), flush=True)
+    await store.close()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_processes_that_race_for_a_unique_key_make_one_run(path: Path) -> None:
+    root = Path(__file__).parents[2]
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=root,
+            env={"PYTHONPATH": f"{root}:{root / 'src'}"},
+        )
+        for _ in range(2)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    outputs = [racer.communicate("go\n", timeout=50)[0] for racer in racers]
+    answers: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    for line in "".join(outputs).splitlines():
+        number, run, new = line.split()
+        answers[number].append((run, new))
+    assert len(answers) == 20
+    for told in answers.values():
+        assert len({run for run, _ in told}) == 1
+        assert sorted(new for _, new in told) == ["0", "1"]
+
+
+async def test_never_more_of_a_key_at_once_than_it_may(store: SqliteStore, worker: Worker, clock: ManualClock) -> None:
+    keys, many, most = (200, 5_000, 3) if LARGE else (20, 300, 3)
+    random = Random(5)
+    runs = [of_key(f"customer:{random.randrange(keys)}", most) for _ in range(many)]
+    began = time.perf_counter()
+    for start in range(0, many, 500):
+        await store.submit(runs[start : start + 500])
+    key_of = {run.id: run.policy.limits[0].key for run in runs}
+    held: list[HeldRun] = []
+    running: Counter[str] = Counter()
+    ended = 0
+    while ended < many:
+        claimed = await worker.claim(400)
+        held += claimed
+        running.update(key_of[run.id] for run in claimed)
+        assert max(running.values()) <= most
+        random.shuffle(held)
+        part, held = held[:300], held[300:]
+        assert part, "nothing is stuck"
+        await store.settle([settle_success(run, None) for run in part])
+        running.subtract(key_of[run.id] for run in part)
+        ended += len(part)
+        clock.advance(1_000)
+    if LARGE:
+        print(f"{many / (time.perf_counter() - began):,.0f} limited runs/s")  # noqa: T201
+    assert await store.sweep(1_000) == 0
+    assert await states(store, runs) == {RunState.SUCCEEDED: many}
+
+
+# Lines longer than a batch
+
+
+async def test_a_breaker_opens_on_more_than_a_batch_and_closes_on_it(
+    store: SqliteStore, worker: Worker, clock: ManualClock
+) -> None:
+    policy = a_policy(retries=0, breaker=Breaker(failures=1, within=MINUTE, pause=30 * SECOND))
+    runs = [a_run(policy=policy) for _ in range(1_200)]
+    await store.submit(runs)
+    [first] = await worker.claim(1)
+    await store.settle([settle_failure(first, "no", Random(0), now=clock.now())])
+    assert (await states(store, runs))[RunState.QUEUED] == 699, "a batch waits at once"
+    clock.advance(31 * SECOND)
+    assert await worker.stage() == 0, "nobody goes ahead while some are still queued from before"
+    while await store.resolve(400):
+        pass
+    assert await states(store, runs) == {RunState.BLOCKED: 1_198, RunState.QUEUED: 1, RunState.FAILED: 1}
+    assert await worker.stage() == 0
+    [ahead] = await worker.claim()
+    assert await store.sweep(100) == 0
+    await store.settle([settle_success(ahead, None)])
+    await worker.stage()
+    assert (await states(store, runs))[RunState.QUEUED] == 1_198
+    assert await store.sweep(100) == 0
+
+
+async def test_who_is_held_up_elsewhere_lets_others_by_however_many_they_are(
+    store: SqliteStore, worker: Worker, clock: ManualClock
+) -> None:
+    full, door = a_limit("full", 1), a_limit("door", 1)
+    await store.submit([a_run(policy=a_policy(limits=(full,))), a_run(policy=a_policy(limits=(door,)))])
+    inside = await worker.claim()
+    clock.advance(1)
+    held_up = [a_run(policy=a_policy(limits=(door, full))) for _ in range(400)]
+    await store.submit(held_up)
+    clock.advance(1)
+    last = a_run(policy=a_policy(limits=(door,)))
+    await store.submit([last])
+    [through] = [run for run in inside if run.policy.limits == (door,)]
+    await store.settle([settle_success(through, None)])
+    await worker.stage()
+    assert await store.sweep(100) == 0
+    assert [run.id for run in await worker.claim()] == [last.id]
+
+
+# What a sweep mends
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE limiter SET used = used + 1",
+        "UPDATE limiter SET used = 0",
+        "DELETE FROM limiter",
+        "UPDATE waiting SET waits = 17, state = 'limited'",
+        "UPDATE waiting SET waits = NULL",
+    ],
+)
+async def test_a_sweep_mends_a_gate(path: Path, store: SqliteStore, worker: Worker, statement: str) -> None:
+    runs = [of_key("a", 2) for _ in range(4)]
+    await store.submit(runs)
+    assert await store.sweep(100) == 0
+    break_by_hand(path, statement)
+    assert await store.sweep(100) > 0
+    assert await store.sweep(100) == 0
+    for _ in range(2):
+        held = await worker.claim()
+        assert len(held) == 2
+        await store.settle([settle_success(run, None) for run in held])
+    assert await states(store, runs) == {RunState.SUCCEEDED: 4}
+
+
+async def test_a_sweep_tells_children_whose_parent_told_nobody(path: Path, store: SqliteStore, worker: Worker) -> None:
+    parent, other = a_run(), a_run(delay=MINUTE)
+    child = a_run(after=[parent, other])
+    await store.submit([parent, other, child])
+    await store.cancel([parent.id])
+    assert await store.sweep(100) == 0
+    break_by_hand(path, "DELETE FROM ended_parent")
+    assert await store.sweep(100) == 1
+    assert await store.resolve(100) == 1
+    assert await store.sweep(100) == 0
+    [view] = await store.runs([child.id])
+    assert view is not None
+    assert (view.state, view.reason) == (RunState.SKIPPED, f"parent {parent.id} cancelled")
+
+
+# What belongs to runs goes with them
+
+
+async def test_nothing_is_left_of_keys_that_nobody_uses(
+    path: Path, store: SqliteStore, worker: Worker, clock: ManualClock
+) -> None:
+    policy = a_policy(
+        retries=0,
+        limits=(a_limit("a", 2), a_limit("b", 5, 10 * SECOND)),
+        breaker=Breaker(failures=3, within=MINUTE, pause=MINUTE),
+    )
+    await store.submit([a_run(policy=policy) for _ in range(4)])
+    for failing in (True, False):
+        held = await worker.claim()
+        now = clock.now()
+        await store.settle(
+            [settle_failure(run, "no", Random(0), now=now) if failing else settle_success(run, None) for run in held]
+        )
+    for _ in range(3):
+        clock.advance(MINUTE)
+        await worker.stage()
+    connection = apsw.Connection(str(path))
+    assert [connection.execute(f"SELECT count(*) FROM {table}").get for table in ("limiter", "mark")] == [0, 0]
+    connection.close()
+
+
+async def test_what_waits_is_kept_when_the_file_is_of_an_older_program(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    connections.migrate(connection, SHARDS, newest=4)
+    connection.execute("INSERT INTO body (id, task, payload) VALUES (1, 'greet', '1')")
+    run = a_run(shard=0)
+    connection.execute(
+        "INSERT INTO waiting (id, state, shard, tenant, queue, priority, attempt, lost, late, fence, body, timeout,"
+        " due, created_at, session)"
+        " VALUES (?, 'scheduled', 0, 'default', 'default', 5, 1, 0, 0, 7, 1, 1000000, 17, 3, 9)",
+        (run.id,),
+    )
+    connection.close()
+    store = SqliteStore(path, ManualClock(), shards=SHARDS)
+    await store.open()
+    [view] = await store.runs([RunId(run.id)])
+    assert view is not None
+    assert (view.state, view.due, view.attempt, view.session) == (RunState.SCHEDULED, 17, 1, 9)
+    await store.close()
+
+
+async def test_what_was_submitted_for_later_is_told_when_it_passes(
+    path: Path, store: SqliteStore, worker: Worker, clock: ManualClock
+) -> None:
+    """A connection keeps nothing of a request in mind for the next one."""
+    await store.attach_reader("r")
+    later = a_run(policy=of_key("a").policy, delay=MINUTE)
+    await store.submit([later])
+    clock.advance(MINUTE)
+    assert await worker.stage() == 1
+    assert [batch.kind for batch in await store.events("r", 10)] == ["run.submitted", "run.queued"]
+
+
+async def test_many_at_once_share_a_key(store: SqliteStore) -> None:
+    """As the HTTP API does: every submit on its own, all of them at the same time."""
+    await asyncio.gather(*(store.submit([of_key("a", 2)]) for _ in range(20)))
+    [depth] = await store.depths()
+    assert depth.queued == 2
+    assert await store.sweep(100) == 0

@@ -1,0 +1,65 @@
+"""What is said of queues over HTTP."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from mainspring.domain.access import Role
+from tests.api.conftest import Service
+from tests.api.test_remote import claim, register, submit
+
+
+async def put(client: httpx2.AsyncClient, queue: str, **policy: Any) -> Any:
+    answer = await client.put(f"/v1/queues/{queue}", json=policy)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_a_policy_is_put_and_shown(client: httpx2.AsyncClient) -> None:
+    said = {"concurrency": 2, "retries": "10/s", "fair": True, "shares": {"acme": 3}}
+    shown = {"name": "mail", "concurrency": 2, "retries": "10/1s", "fair": True, "shares": {"acme": 3}}
+    assert await put(client, "mail", **said) == shown
+    assert (await client.get("/v1/queues/mail")).json() == shown
+    assert await put(client, "mail") == {"name": "mail"}
+    assert (await client.get("/v1/queues/mail")).json() == {"name": "mail"}
+
+
+async def test_a_worker_is_given_no_more_than_the_queue_lets_run(client: httpx2.AsyncClient) -> None:
+    await put(client, "default", concurrency=2)
+    worker = await register(client)
+    for _ in range(4):
+        await submit(client)
+    assert len(await claim(client, worker, limit=10)) == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"retries": "often"}, "retries"),
+        ({"shares": {"acme": 2}}, "shares"),
+        ({"fair": True, "shares": {"acme": 0}}, "shares"),
+        ({"fair": True, "shares": {"*": 1}}, "shares"),
+        ({"speed": 1}, "speed"),
+    ],
+)
+async def test_what_is_wrong_is_named(client: httpx2.AsyncClient, policy: Any, field: str) -> None:
+    answer = await client.put("/v1/queues/default", json=policy)
+    assert answer.status_code == 400, answer.text
+    assert field in answer.text
+
+
+async def test_a_weight_is_kept_and_shown(client: httpx2.AsyncClient) -> None:
+    made = (await client.post("/v1/jobs", json={"task": "t", "weight": 4})).json()
+    assert made["weight"] == 4
+    assert (await client.get(f"/v1/jobs/{made['jobId']}")).json()["weight"] == 4
+    assert (await client.post("/v1/jobs", json={"task": "t", "weight": 0})).status_code == 400
+
+
+async def test_who_is_bound_to_a_tenant_sees_only_its_own_share(guarded: Service) -> None:
+    async with guarded.client(await guarded.key(Role.ADMIN, None)) as admin:
+        await put(admin, "mail", fair=True, shares={"acme": 3, "beta": 2})
+    async with guarded.client(await guarded.key(Role.ADMIN, tenant="acme")) as bound:
+        assert (await bound.get("/v1/queues/mail")).json()["shares"] == {"acme": 3}
+        assert (await bound.put("/v1/queues/mail", json={})).status_code == 403

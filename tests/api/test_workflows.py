@@ -1,0 +1,241 @@
+"""Jobs that wait for others, and workflows, over HTTP."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from mainspring.domain.access import Role
+from mainspring.ports.catalog import Reads
+from tests.api.conftest import Service
+from tests.api.test_jobs import create
+from tests.api.test_remote import claim, register
+
+DIAMOND = {
+    "name": "nightly",
+    "nodes": {
+        "extract": {"task": "t", "payload": {"day": 1}, "maxRetries": 0},
+        "left": {"task": "t", "after": ["extract"]},
+        "right": {"task": "t", "after": ["extract"], "maxRetries": 0},
+        "load": {"task": "t", "after": ["left", "right"]},
+        "clean": {"task": "t", "after": ["right"], "when": "any-failed"},
+    },
+}
+
+
+class Hands:
+    """A worker that ends what it is given as it is told."""
+
+    def __init__(self, client: httpx2.AsyncClient, worker: str) -> None:
+        self.client = client
+        self.worker = worker
+
+    async def work(self, *fail: str) -> list[str]:
+        """Ends everything that is queued, these nodes badly; in this order."""
+        done = []
+        while runs := await claim(self.client, self.worker, limit=100):
+            for run in runs:
+                seen = (await self.client.get(f"/v1/runs/{run['runId']}")).json()
+                name = seen.get("node", seen["runId"])
+                fails = name in fail
+                report = {"fence": run["fence"]} | ({"error": "no luck"} if fails else {"result": name})
+                path = f"/v1/runs/{run['runId']}/{'fail' if fails else 'complete'}"
+                response = await self.client.post(path, json=report)
+                assert response.status_code == 200, response.text
+                done.append(name)
+        return done
+
+
+@pytest.fixture
+async def hands(client: httpx2.AsyncClient) -> Hands:
+    return Hands(client, await register(client))
+
+
+async def submit(client: httpx2.AsyncClient, body: object = DIAMOND, **headers: str) -> dict[str, Any]:
+    response = await client.post("/v1/workflows", json=body, headers=headers)
+    assert response.status_code == 201, response.text
+    made: dict[str, Any] = response.json()
+    return made
+
+
+async def states(client: httpx2.AsyncClient, workflow: str) -> dict[str, str]:
+    seen = (await client.get(f"/v1/workflows/{workflow}")).json()
+    return {node["name"]: node["status"] for node in seen["nodes"]}
+
+
+async def test_a_job_waits_for_another(client: httpx2.AsyncClient, hands: Hands) -> None:
+    first = await create(client)
+    second = await create(client, dependsOn=[first["jobId"]], when="all-done")
+    assert second["status"] == "blocked"
+    read = (await client.get(f"/v1/jobs/{second['jobId']}")).json()
+    run = (await client.get(f"/v1/runs/{second['jobId']}")).json()
+    changed = (await client.patch(f"/v1/jobs/{second['jobId']}", json={"priority": 3})).json()
+    for seen in (second, read, run, changed):
+        assert (seen["dependsOn"], seen["when"]) == ([first["jobId"]], "all-done")
+    assert "dependsOn" not in (await client.get(f"/v1/runs/{first['jobId']}")).json()
+    parents = (await client.get(f"/v1/runs/{second['jobId']}/parents")).json()["items"]
+    children = (await client.get(f"/v1/runs/{first['jobId']}/children")).json()["items"]
+    assert [run["runId"] for run in parents] == [first["jobId"]]
+    assert [(run["runId"], run["when"]) for run in children] == [(second["jobId"], "all-done")]
+    explained = (await client.get(f"/v1/runs/{second['jobId']}/explain")).json()
+    assert explained["because"][0]["code"] == "parents"
+    assert explained["because"][0]["holders"] == [{"kind": "run", "id": first["jobId"]}]
+    assert await hands.work() == [first["jobId"], second["jobId"]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"dependsOn": ["0" * 32]}, "dependsOn"),
+        ({"dependsOn": ["01" * 6 + "7" + "0" * 19]}, "dependsOn"),
+        ({"dependsOn": ["#0"]}, "dependsOn"),
+        ({"when": "all-done"}, "when"),
+        ({"dependsOn": [], "when": "sometimes"}, "when"),
+        ({"dependsOn": ["#0"], "name": "x", "every": "1h"}, "dependsOn"),
+    ],
+)
+async def test_what_cannot_be_waited_for_is_refused(
+    client: httpx2.AsyncClient, fields: dict[str, Any], field: str
+) -> None:
+    response = await client.post("/v1/jobs", json={"task": "t", **fields})
+    assert (response.status_code, response.json()["field"]) == (400, field), response.text
+
+
+async def test_jobs_of_a_batch_wait_for_each_other(client: httpx2.AsyncClient, hands: Hands) -> None:
+    batch = {
+        "jobs": [
+            {"task": "t", "dependsOn": ["#1"], "idempotencyKey": "child"},
+            {"task": "t", "idempotencyKey": "parent"},
+            {"task": "t", "priority": 99},
+            {"task": "t", "dependsOn": ["#2"]},
+        ]
+    }
+    made = (await client.post("/v1/jobs/batch", json=batch)).json()
+    assert [item.get("status") for item in made["items"]] == ["blocked", "queued", None, None]
+    assert made["items"][3]["problem"]["field"] == "dependsOn"
+    again = (await client.post("/v1/jobs/batch", json=batch)).json()
+    assert [item.get("jobId") for item in again["items"]] == [item.get("jobId") for item in made["items"]]
+    assert await hands.work() == [made["items"][1]["jobId"], made["items"][0]["jobId"]]
+
+
+async def test_a_workflow_is_made_as_one_and_read_back(client: httpx2.AsyncClient, hands: Hands) -> None:
+    made = await submit(client)
+    seen = (await client.get(f"/v1/workflows/{made['workflowId']}")).json()
+    assert (seen["name"], seen["status"], seen["counts"]) == ("nightly", "running", {"queued": 1, "blocked": 4})
+    assert [node["name"] for node in seen["nodes"]] == list(DIAMOND["nodes"])
+    assert seen["nodes"][3]["after"] == ["left", "right"]
+    assert seen["nodes"][4]["when"] == "any-failed"
+    page = (await client.get(f"/v1/workflows/{made['workflowId']}?limit=2&cursor=2")).json()
+    assert ([node["name"] for node in page["nodes"]], page["nextCursor"]) == (["right", "load"], "4")
+    done = await hands.work()
+    assert (done[0], set(done[1:3]), done[3]) == ("extract", {"left", "right"}, "load")
+    results = (await client.get(f"/v1/runs/{made['nodes']['load']}/parents")).json()["items"]
+    assert [run["result"] for run in results] == ["left", "right"]
+    seen = (await client.get(f"/v1/workflows/{made['workflowId']}")).json()
+    assert (seen["status"], seen["counts"]) == ("succeeded", {"succeeded": 4, "skipped": 1})
+
+
+async def test_a_workflow_is_retried_from_where_it_failed(client: httpx2.AsyncClient, hands: Hands) -> None:
+    made = await submit(client)
+    workflow = made["workflowId"]
+    assert set(await hands.work("right")) == {"extract", "left", "right", "clean"}
+    assert (await states(client, workflow))["load"] == "skipped"
+    response = await client.post(f"/v1/workflows/{workflow}/retry")
+    assert response.status_code == 201, response.text
+    assert set(response.json()["nodes"]) == {"right", "load"}, "what succeeded is not done again"
+    seen = {node["name"]: node for node in (await client.get(f"/v1/workflows/{workflow}")).json()["nodes"]}
+    assert seen["right"]["replayOf"] == made["nodes"]["right"]
+    assert seen["left"]["runId"] == made["nodes"]["left"]
+    assert await hands.work() == ["right", "load"]
+    results = (await client.get(f"/v1/runs/{seen['load']['runId']}/parents")).json()["items"]
+    assert [run["result"] for run in results] == ["left", "right"]
+    assert (await client.get(f"/v1/workflows/{workflow}")).json()["status"] == "succeeded"
+    assert (await client.post(f"/v1/workflows/{workflow}/retry")).status_code == 409
+    again = await client.post(f"/v1/workflows/{workflow}/retry", json={"node": "left"})
+    assert set(again.json()["nodes"]) == {"left"}, "a node that succeeded runs again if it is named"
+    assert (await client.post(f"/v1/workflows/{workflow}/retry", json={"node": "up"})).status_code == 404
+
+
+async def test_what_has_not_ended_is_cancelled(client: httpx2.AsyncClient, hands: Hands) -> None:
+    made = await submit(client)
+    [run] = await claim(client, hands.worker)
+    response = await client.post(f"/v1/workflows/{made['workflowId']}/cancel")
+    assert (response.status_code, response.json()["cancelled"]) == (202, 5)
+    assert await states(client, made["workflowId"]) == {
+        "extract": "cancelling",
+        "left": "cancelled",
+        "right": "cancelled",
+        "load": "cancelled",
+        "clean": "cancelled",
+    }
+    await client.post(f"/v1/runs/{run['runId']}/cancelled", json={"fence": run["fence"]})
+    assert (await client.post(f"/v1/workflows/{made['workflowId']}/cancel")).status_code == 409
+    retried = await client.post(f"/v1/workflows/{made['workflowId']}/retry")
+    assert set(retried.json()["nodes"]) == set(DIAMOND["nodes"])
+
+
+async def test_the_same_key_makes_one_workflow(client: httpx2.AsyncClient) -> None:
+    first = await submit(client, **{"idempotency-key": "once"})
+    again = await submit(client, **{"idempotency-key": "once"})
+    assert (again["workflowId"], again["nodes"]) == (first["workflowId"], first["nodes"])
+    other = {"name": "other", "nodes": {str(number): {"task": "t"} for number in range(7)}}
+    response = await client.post("/v1/workflows", json=other, headers={"idempotency-key": "once"})
+    assert response.status_code == 409, response.text
+    left = (await client.get("/v1/runs?status=queued")).json()["items"]
+    assert [run["workflow"] for run in left] == ["nightly"], "nothing of the other one goes on"
+
+
+BAD = {
+    "circle": ({"a": {"task": "t", "after": ["b"]}, "b": {"task": "t", "after": ["a"]}}, "nodes.a.after"),
+    "itself": ({"a": {"task": "t", "after": ["a"]}}, "nodes.a.after"),
+    "unknown": ({"a": {"task": "t", "after": ["z"]}}, "nodes.a.after"),
+    "twice": ({"a": {"task": "t"}, "b": {"task": "t", "after": ["a", "a"]}}, "nodes.b.after"),
+    "recurring": ({"a": {"task": "t", "every": "1h"}}, "nodes.a.scheduleType"),
+    "no task": ({"a": {}}, "nodes.a.task"),
+    "empty": ({}, "nodes"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+async def test_a_bad_workflow_is_refused_by_its_field(client: httpx2.AsyncClient, kind: str) -> None:
+    nodes, field = BAD[kind]
+    response = await client.post("/v1/workflows", json={"name": "bad", "nodes": nodes})
+    assert (response.status_code, response.json()["field"]) == (400, field), response.text
+    if kind == "circle":
+        assert "a → b → a" in response.json()["detail"]
+    assert (await client.get("/v1/runs")).json()["items"] == []
+
+
+async def test_a_foreign_workflow_is_not_there(guarded: Service) -> None:
+    mine, theirs = await guarded.key(Role.OPERATOR, "mine"), await guarded.key(Role.OPERATOR, "theirs")
+    async with guarded.client(mine) as client, guarded.client(theirs) as stranger:
+        made = await submit(client)
+        assert (await client.get(f"/v1/workflows/{made['workflowId']}")).status_code == 200
+        for method, verb in (("GET", ""), ("POST", "/cancel"), ("POST", "/retry")):
+            response = await stranger.request(method, f"/v1/workflows/{made['workflowId']}{verb}")
+            assert response.status_code == 404
+
+
+async def test_the_pages_after_the_first_are_not_read_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with service.client() as client:
+        made = await submit(client)
+        path = f"/v1/workflows/{made['workflowId']}"
+        read = service.store.seen_by
+        asked: list[object] = []
+
+        def seen_by(tenant: str | None) -> Reads:
+            asked.append(tenant)
+            return read(tenant)
+
+        monkeypatch.setattr(service.store, "seen_by", seen_by)
+        first = (await client.get(f"{path}?limit=2")).json()
+        once = len(asked)
+        seen, cursor = list(first["nodes"]), first["nextCursor"]
+        while cursor is not None:
+            page = (await client.get(f"{path}?limit=2&cursor={cursor}")).json()
+            assert page["counts"] == first["counts"]
+            seen, cursor = seen + page["nodes"], page.get("nextCursor")
+        assert [node["name"] for node in seen] == list(made["nodes"])
+        assert len(asked) == once
+        await client.post(f"{path}/cancel")
+        assert (await client.get(f"{path}?limit=2")).json()["status"] == "cancelled", "the first is read anew"

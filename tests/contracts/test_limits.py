@@ -1,0 +1,606 @@
+"""Limits: so many runs of a key at a time, so many starts in a period."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.domain.job import JobState, Overlap
+from mainspring.domain.limits import Limit, gates_of
+from mainspring.domain.run import (
+    HeldRun,
+    NewRun,
+    RunState,
+    Verdict,
+    settle_cancel,
+    settle_loss,
+    settle_release,
+    settle_success,
+)
+from mainspring.ports.access import Author
+from mainspring.ports.store import Retention, Want
+from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, every
+from tests.support.store_harness import SHORT_LEASE, Harness, ids
+
+QUEUED, BLOCKED, RUNNING, SCHEDULED = RunState.QUEUED, RunState.BLOCKED, RunState.RUNNING, RunState.SCHEDULED
+
+ONE = (a_limit(),)
+READER = "dashboard"
+
+
+def limited(number: int, *limits: Limit) -> list[NewRun]:
+    return [a_run(limits=limits or ONE) for _ in range(number)]
+
+
+async def test_so_many_of_a_key_are_queued_and_the_next_are_blocked(harness: Harness) -> None:
+    runs = limited(5, a_limit(most=3))
+    accepted = await harness.submit(*runs)
+    assert [answer.state for answer in accepted] == [QUEUED] * 3 + [BLOCKED] * 2
+    assert ids(await harness.claim(await harness.worker())) == ids(runs[:3])
+    [late] = await harness.submit(*limited(1, a_limit(most=3)))
+    assert late.state is BLOCKED
+
+
+async def test_a_batch_passes_in_the_order_of_due_and_id(harness: Harness) -> None:
+    runs = limited(3)
+    early = a_run(limits=ONE, at=await harness.now() - HOUR)
+    await harness.submit(*reversed(runs), early)
+    assert await harness.states([early, *runs]) == [QUEUED, BLOCKED, BLOCKED, BLOCKED]
+
+
+async def test_the_view_names_the_gate_that_a_run_waits_for(harness: Harness) -> None:
+    first, second = limited(2)
+    await harness.submit(first, second)
+    [gate] = gates_of("default", "greet", ONE, None)
+    assert (await harness.view(first.id)).gate is None
+    view = await harness.view(second.id)
+    assert (view.gate, view.policy.limits) == (gate.number, ONE)
+
+
+async def test_keys_tenants_and_kinds_of_limits_are_apart_but_tasks_and_queues_share(harness: Harness) -> None:
+    accepted = await harness.submit(
+        a_run(limits=ONE),
+        a_run(limits=(a_limit("other"),)),
+        a_run(limits=ONE, tenant="acme"),
+        a_run(limits=(a_limit(per=HOUR),)),
+        a_run(limits=(a_limit(per=MINUTE),)),
+        a_run(),
+        a_run(limits=ONE, task="other", queue="other", shard=3),
+    )
+    assert [answer.state for answer in accepted] == [QUEUED] * 6 + [BLOCKED]
+
+
+async def test_the_end_of_one_lets_the_first_in_line_pass(harness: Harness) -> None:
+    runs = limited(4)
+    [held] = await harness.start(runs[0])
+    await harness.submit(*reversed(runs[1:]))
+    await harness.succeed(held)
+    assert await harness.states(runs[1:]) == [QUEUED, BLOCKED, BLOCKED]
+    worker = await harness.worker()
+    order = []
+    while claimed := await harness.claim(worker):
+        order += ids(claimed)
+        await harness.succeed(*claimed)
+    assert order == ids(runs[1:])
+
+
+async def test_ends_of_many_in_one_batch_let_as_many_pass(harness: Harness) -> None:
+    limits = [a_limit(f"customer-{number}", 2) for number in range(10)]
+    held = await harness.start(*(run for limit in limits for run in limited(2, limit)))
+    waiting = [run for limit in limits for run in limited(3, limit)]
+    await harness.submit(*waiting)
+    await harness.succeed(*held)
+    assert await harness.states(waiting) == [QUEUED, QUEUED, BLOCKED] * 10
+
+
+async def inside_queued(harness: Harness, **more: object) -> NewRun:
+    run = a_run(limits=ONE, **more)  # type: ignore[arg-type]
+    [accepted] = await harness.submit(run)
+    assert accepted.state is QUEUED
+    return run
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "success",
+        "failure",
+        "a retry waits",
+        "timeout",
+        "at-most-once is lost",
+        "released for later",
+        "cancelled",
+        "cancelled instead of tried again",
+        "cancelled while queued",
+        "expired",
+        "deadline while queued",
+        "deadline while it waits to be tried again",
+        "the only worker for it left",
+        "edited to be later",
+        "edited to have another key",
+        "edited to have no limit",
+        "its job was cancelled",
+    ],
+)
+async def test_whatever_way_one_leaves_the_next_passes(harness: Harness, way: str) -> None:
+    waiting = a_run(limits=ONE)
+
+    async def started(**more: object) -> HeldRun:
+        [held] = await harness.start(a_run(limits=ONE, **more))  # type: ignore[arg-type]
+        await harness.submit(waiting)
+        return held
+
+    match way:
+        case "success":
+            await harness.succeed(await started())
+        case "failure":
+            await harness.fail(await started(policy=a_policy(limits=ONE, retries=0)))
+        case "a retry waits":
+            await harness.fail(await started())
+        case "timeout":
+            held = await started(policy=a_policy(limits=ONE, retries=0))
+            await harness.fail(held, error="too slow")
+        case "at-most-once is lost":
+            await harness.settle(
+                settle_loss(await started(policy=a_policy(limits=ONE, at_most_once=True)), blamed=True)
+            )
+        case "released for later":
+            await harness.settle(settle_release(await started(), "unknown task", MINUTE))
+        case "cancelled":
+            held = await started()
+            await harness.store.cancel([held.id])
+            assert await harness.state(waiting.id) is BLOCKED, "it still runs"
+            await harness.settle(settle_cancel(held))
+        case "cancelled instead of tried again":
+            held = await started()
+            await harness.store.cancel([held.id])
+            await harness.fail(held)
+        case "cancelled while queued":
+            run = await inside_queued(harness)
+            await harness.submit(waiting)
+            await harness.store.cancel([run.id])
+        case "expired" | "deadline while queued":
+            late = {"start_within": MINUTE} if way == "expired" else {"deadline": MINUTE}
+            await inside_queued(harness, **late)
+            await harness.submit(waiting)
+            await harness.advance(2 * MINUTE)
+            assert await harness.store.expire(10) == 1
+        case "deadline while it waits to be tried again":
+            held = await started(deadline=MINUTE)
+            await harness.settle(settle_release(held, "unknown task", 5 * MINUTE))
+            await harness.advance(2 * MINUTE)
+            assert await harness.store.expire(10) == 1
+        case "the only worker for it left":
+            worker = await harness.worker()
+            await inside_queued(harness, target=worker)
+            await harness.submit(waiting)
+            await harness.store.close_session(worker)
+            assert await harness.store.expire(10) == 1
+        case "edited to be later" | "edited to have another key" | "edited to have no limit":
+            run = await inside_queued(harness)
+            await harness.submit(waiting)
+            edited = {
+                "edited to be later": a_run(id=run.id, limits=ONE, delay=HOUR),
+                "edited to have another key": a_run(id=run.id, limits=(a_limit("other"),)),
+                "edited to have no limit": a_run(id=run.id),
+            }[way]
+            assert await harness.store.edit_run(edited, Author("ada")) is not None
+            assert await harness.state(run.id) is (SCHEDULED if way == "edited to be later" else QUEUED)
+        case "its job was cancelled":
+            job = await harness.put(a_job(a_spec(schedule=every(MINUTE), policy=a_policy(limits=ONE))))
+            await harness.advance(90 * SECOND)
+            [fired] = await harness.fire_due()
+            assert (fired.runs, fired.queues) == (1, ("default",))
+            await harness.submit(waiting)
+            assert await harness.state(waiting.id) is BLOCKED
+            await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
+        case _:
+            raise AssertionError(way)
+    assert await harness.state(waiting.id) is QUEUED
+    [last] = limited(1)
+    await harness.submit(last)
+    assert await harness.state(last.id) is BLOCKED, "nothing was given back twice"
+
+
+async def test_what_was_never_readable_leaves_its_gate(harness: Harness) -> None:
+    run = await inside_queued(harness)
+    [waiting] = limited(1)
+    await harness.submit(waiting)
+    await harness.spoil_policy(run.id)
+    worker = await harness.worker()
+    await harness.claim(worker)
+    assert await harness.states([run, waiting]) == [RunState.FAILED, QUEUED]
+
+
+@pytest.mark.parametrize("how", ["lost", "released", "the claim's answer was lost"])
+async def test_what_goes_back_at_once_passes_again_by_its_due_time(harness: Harness, how: str) -> None:
+    first, second = limited(2)
+    await harness.submit(first, second)
+    worker = await harness.worker()
+    [held] = await harness.claim(worker)
+    match how:
+        case "lost":
+            await harness.settle(settle_loss(held, blamed=False))
+        case "released":
+            await harness.settle(settle_release(held))
+        case _:
+            beat = await harness.store.beat(worker, DAY, [], [], harness.last_claim(worker))
+            assert beat.returned == 1
+    assert await harness.states([first, second]) == [QUEUED, BLOCKED]
+    [again] = await harness.claim(worker)
+    await harness.succeed(again)
+    assert await harness.state(second.id) is QUEUED
+
+
+async def test_what_goes_back_waits_behind_whom_is_due_before_it(harness: Harness) -> None:
+    now = await harness.now()
+    [held] = await harness.start(a_run(limits=ONE, at=now - MINUTE))
+    before = a_run(limits=ONE, at=now - HOUR)
+    await harness.submit(before)
+    await harness.settle(settle_release(held))
+    assert await harness.states([held, before]) == [BLOCKED, QUEUED]
+    [other] = await harness.claim(await harness.worker())
+    await harness.succeed(other)
+    assert await harness.state(held.id) is QUEUED
+    assert (await harness.view(held.id)).attempt == 0
+
+
+async def test_a_retry_passes_again_when_it_comes_due(harness: Harness) -> None:
+    [held] = await harness.start(a_run(limits=ONE))
+    second, third = limited(2)
+    await harness.submit(second, third)
+    await harness.fail(held)
+    assert await harness.states([held, second, third]) == [SCHEDULED, QUEUED, BLOCKED]
+    await harness.advance(MINUTE)
+    staged = await harness.stage()
+    assert (staged.runs, await harness.state(held.id)) == (0, BLOCKED)
+    worker = await harness.worker()
+    order = []
+    while claimed := await harness.claim(worker):
+        order += ids(claimed)
+        await harness.succeed(*claimed)
+    assert order == [second.id, third.id, held.id]
+
+
+async def test_a_delayed_run_comes_to_its_gate_when_it_is_due(harness: Harness) -> None:
+    delayed = a_run(limits=ONE, delay=5 * MINUTE)
+    also = a_run(limits=ONE, delay=5 * MINUTE)
+    [accepted, _] = await harness.submit(delayed, also)
+    assert accepted.state is SCHEDULED
+    await harness.advance(6 * MINUTE)
+    staged = await harness.stage()
+    assert (staged.runs, staged.queues) == (1, ("default",))
+    assert await harness.states([delayed, also]) == [QUEUED, BLOCKED]
+
+
+async def test_cancelling_one_that_waits_closes_the_gap(harness: Harness) -> None:
+    first, second, third = limited(3)
+    [held] = await harness.start(first)
+    await harness.submit(second, third)
+    await harness.store.cancel([second.id])
+    assert await harness.states([second, third]) == [RunState.CANCELLED, BLOCKED]
+    await harness.succeed(held)
+    assert await harness.state(third.id) is QUEUED
+
+
+async def test_cancelling_all_of_a_key_leaves_it_free(harness: Harness) -> None:
+    runs = limited(4)
+    await harness.submit(*runs)
+    await harness.store.attach_reader(READER)
+    answer = await harness.store.cancel(ids(runs))
+    assert answer == dict.fromkeys(ids(runs), RunState.CANCELLED)
+    assert {kind for kind, _ in await harness.told(READER)} == {"run.cancelled"}, "none was queued to be cancelled"
+    [accepted] = await harness.submit(*limited(1))
+    assert accepted.state is QUEUED
+
+
+async def test_one_that_waits_may_expire(harness: Harness) -> None:
+    await inside_queued(harness)
+    waiting = a_run(limits=ONE, start_within=MINUTE)
+    await harness.submit(waiting)
+    await harness.advance(2 * MINUTE)
+    assert await harness.store.expire(10) == 1
+    assert await harness.state(waiting.id) is RunState.SKIPPED
+
+
+async def test_whoever_is_held_up_at_another_gate_holds_nothing_and_lets_others_by(harness: Harness) -> None:
+    a, b = a_limit("a"), a_limit("b")
+    [held] = await harness.start(*limited(1, a))
+    both = a_run(limits=(a, b))
+    only_b = a_run(limits=(b,))
+    accepted = await harness.submit(both) + await harness.submit(only_b)
+    assert [answer.state for answer in accepted] == [BLOCKED, QUEUED]
+    await harness.succeed(held)
+    assert await harness.states([both, only_b]) == [BLOCKED, QUEUED], "now it waits for the other one"
+    [another_a] = await harness.submit(*limited(1, a))
+    assert another_a.state is QUEUED
+    for _ in range(2):
+        for claimed in await harness.claim(await harness.worker()):
+            await harness.succeed(claimed)
+    assert await harness.state(both.id) is RunState.SUCCEEDED
+
+
+async def test_gates_in_opposite_orders_never_wait_for_one_another(harness: Harness) -> None:
+    a, b = a_limit("a"), a_limit("b")
+    runs = [a_run(limits=(a, b) if number % 2 else (b, a)) for number in range(10)]
+    await harness.submit(*runs)
+    worker = await harness.worker()
+    for _ in runs:
+        [held] = await harness.claim(worker)
+        await harness.succeed(held)
+    assert set(await harness.states(runs)) == {RunState.SUCCEEDED}
+
+
+async def test_each_is_judged_by_its_own_most_and_nobody_overtakes_who_waits_there(harness: Harness) -> None:
+    held = await harness.start(*limited(2, a_limit(most=2)))
+    small, large = a_run(limits=(a_limit(most=1),)), a_run(limits=(a_limit(most=5),))
+    await harness.submit(small)
+    await harness.submit(large)
+    assert await harness.states([small, large]) == [BLOCKED, BLOCKED]
+    await harness.succeed(held[0])
+    assert await harness.states([small, large]) == [BLOCKED, BLOCKED]
+    await harness.succeed(held[1])
+    assert await harness.states([small, large]) == [QUEUED, QUEUED]
+
+
+async def test_the_ordering_key_comes_first_and_is_held_while_a_run_waits_for_its_limit(harness: Harness) -> None:
+    [held] = await harness.start(*limited(1))
+    first, second = (a_run(policy=a_policy(key="video", limits=ONE)) for _ in range(2))
+    free = a_run(key="video")
+    await harness.submit(first, second)
+    await harness.submit(free)
+    assert await harness.states([first, second, free]) == [BLOCKED] * 3
+    views = [await harness.view(run.id) for run in (first, second)]
+    assert [view.gate is not None for view in views] == [True, False]
+    await harness.succeed(held)
+    assert await harness.states([first, second, free]) == [QUEUED, BLOCKED, BLOCKED]
+    [claimed] = await harness.claim(await harness.worker())
+    [between] = limited(1)
+    await harness.submit(between)
+    await harness.succeed(claimed)
+    assert await harness.states([second, free, between]) == [QUEUED, BLOCKED, BLOCKED], "second was due before"
+
+
+async def test_cancelling_the_one_that_holds_the_key_and_waits_for_its_limit(harness: Harness) -> None:
+    await inside_queued(harness)
+    first, second = a_run(policy=a_policy(key="video", limits=ONE)), a_run(key="video")
+    await harness.submit(first, second)
+    await harness.store.cancel([first.id])
+    assert await harness.states([first, second]) == [RunState.CANCELLED, QUEUED]
+
+
+async def test_a_tick_that_waits_for_a_limit_is_not_in_the_line_of_its_job(harness: Harness) -> None:
+    await inside_queued(harness)
+    spec = a_spec(schedule=every(MINUTE), overlap=Overlap.QUEUE, policy=a_policy(limits=ONE))
+    job = await harness.put(a_job(spec))
+    decisions = []
+    for _ in range(3):
+        await harness.advance(MINUTE)
+        await harness.fire_due()
+    decisions = [entry.decision for entry in await harness.ticks(job.id)]
+    assert decisions == ["run", "run", "skipped"]
+
+
+# Per period
+
+
+async def test_so_many_start_in_a_period(harness: Harness) -> None:
+    limit = a_limit(most=3, per=HOUR)
+    runs = limited(7, limit)
+    await harness.submit(*runs)
+    assert await harness.states(runs) == [QUEUED] * 3 + [BLOCKED] * 4
+    worker = await harness.worker()
+    held = await harness.claim(worker)
+    await harness.succeed(*held)
+    assert await harness.states(runs[3:]) == [BLOCKED] * 4, "what has started counts, however it ended"
+    await harness.advance(30 * MINUTE)
+    assert (await harness.stage()).runs == 0
+    await harness.advance(31 * MINUTE)
+    staged = await harness.stage()
+    assert (staged.runs, staged.queues) == (3, ("default",))
+    assert await harness.states(runs[3:]) == [QUEUED] * 3 + [BLOCKED]
+
+
+async def test_what_is_queued_counts_until_it_starts_however_long_that_takes(harness: Harness) -> None:
+    limit = a_limit(most=2, per=MINUTE)
+    runs = limited(4, limit)
+    await harness.submit(*runs)
+    await harness.advance(HOUR)
+    assert (await harness.stage()).runs == 0, "the two may start at any moment"
+    worker = await harness.worker()
+    [held] = await harness.claim(worker, 1)
+    await harness.advance(2 * MINUTE)
+    assert (await harness.stage()).runs == 1
+    assert await harness.states(runs) == [RUNNING, QUEUED, QUEUED, BLOCKED]
+    await harness.succeed(held)
+    assert await harness.state(runs[3].id) is BLOCKED
+
+
+async def test_what_leaves_before_it_started_gives_back_its_place_in_the_period(harness: Harness) -> None:
+    runs = limited(2, a_limit(per=HOUR))
+    await harness.submit(*runs)
+    await harness.store.cancel([runs[0].id])
+    assert await harness.state(runs[1].id) is QUEUED
+
+
+async def test_a_retry_counts_as_another_start(harness: Harness) -> None:
+    limit = a_limit(most=2, per=HOUR)
+    [held] = await harness.start(*limited(1, limit))
+    await harness.fail(held)
+    await harness.advance(MINUTE)
+    assert (await harness.stage()).runs == 1
+    [again] = await harness.claim(await harness.worker())
+    await harness.fail(again)
+    await harness.advance(MINUTE)
+    assert (await harness.stage()).runs == 0
+    assert await harness.state(held.id) is BLOCKED
+    await harness.advance(HOUR)
+    assert (await harness.stage()).runs == 1
+
+
+async def test_periods_of_both_kinds_hold_together(harness: Harness) -> None:
+    limits = (a_limit(most=2), a_limit("rate", 3, HOUR))
+    runs = [a_run(limits=limits) for _ in range(5)]
+    await harness.submit(*runs)
+    worker = await harness.worker()
+    started = []
+    while held := await harness.claim(worker):
+        assert len(held) <= 2
+        started += ids(held)
+        await harness.succeed(*held)
+    assert started == ids(runs[:3])
+    await harness.advance(HOUR + MINUTE)
+    await harness.stage()
+    assert await harness.states(runs[3:]) == [QUEUED, QUEUED]
+
+
+async def test_a_long_line_drains_period_by_period(harness: Harness) -> None:
+    runs = limited(25, a_limit(most=10, per=MINUTE))
+    await harness.submit(*runs)
+    worker = await harness.worker()
+    counts = []
+    for _ in range(3):
+        held = await harness.claim(worker)
+        counts.append(len(held))
+        await harness.succeed(*held)
+        await harness.advance(61 * SECOND)
+        await harness.stage()
+    assert counts == [10, 10, 5]
+
+
+# All together
+
+
+async def test_one_of_a_dead_worker_is_lost_and_nothing_is_stuck(harness: Harness) -> None:
+    first, second = limited(2)
+    await harness.submit(first, second)
+    worker = await harness.worker(ttl=SHORT_LEASE)
+    await harness.claim(worker)
+    await harness.advance(MINUTE)
+    lost = await harness.store.lost_runs(10)
+    assert await harness.state(second.id) is BLOCKED, "it may still run"
+    await harness.settle(*(settle_loss(run, blamed=True) for run in lost))
+    worker = await harness.worker()
+    for run in (first, second):
+        [held] = await harness.claim(worker)
+        assert held.id == run.id
+        await harness.succeed(held)
+
+
+async def test_what_is_settled_again_gives_nothing_back_twice(harness: Harness) -> None:
+    [held] = await harness.start(*limited(1))
+    waiting = limited(2)
+    await harness.submit(*waiting)
+    settlement = settle_success(held, None)
+    assert await harness.settle(settlement) == [Verdict.APPLIED]
+    assert await harness.settle(settlement) == [Verdict.ALREADY]
+    assert await harness.settle(settle_cancel(held)) == [Verdict.FENCED]
+    assert await harness.states(waiting) == [QUEUED, BLOCKED]
+
+
+async def test_a_run_with_limits_lets_others_go(harness: Harness) -> None:
+    [limited_run, plain] = await harness.start(*limited(1), a_run())
+    assert (limited_run.lets_go, plain.lets_go) == (True, False)
+
+
+async def test_events_tell_when_what_waited_is_queued(harness: Harness) -> None:
+    await harness.store.attach_reader(READER)
+    first, second = limited(2)
+    await harness.submit(first, second)
+    [held] = await harness.claim(await harness.worker())
+    await harness.settle(settle_release(held))
+    [held] = await harness.claim(await harness.worker())
+    await harness.succeed(held)
+    told = [(kind, run) for kind, runs in await harness.told(READER) for run in runs]
+    assert told == [
+        ("run.submitted", first.id),
+        ("run.submitted", second.id),
+        ("run.started", first.id),
+        ("run.released", first.id),
+        ("run.started", first.id),
+        ("run.succeeded", first.id),
+        ("run.queued", second.id),
+    ]
+
+
+async def test_what_is_edited_and_stays_keeps_its_place(harness: Harness) -> None:
+    first, second = limited(2)
+    await harness.submit(first, second)
+    due = (await harness.view(first.id)).due
+    edited = a_run(id=first.id, limits=ONE, at=due, priority=1)
+    answer = await harness.store.edit_run(edited, Author("ada"))
+    assert answer is not None
+    assert answer.state is QUEUED
+    assert await harness.states([first, second]) == [QUEUED, BLOCKED]
+    edited = a_run(id=second.id, limits=(a_limit(most=2),), at=(await harness.view(second.id)).due)
+    answer = await harness.store.edit_run(edited, Author("ada"))
+    assert answer is not None
+    assert answer.state is QUEUED
+
+
+async def test_the_history_of_a_limited_run_may_be_pruned(harness: Harness) -> None:
+    [held] = await harness.start(*limited(1, a_limit(), a_limit("rate", per=HOUR)))
+    await harness.succeed(held)
+    await harness.advance(40 * DAY)
+    await harness.store.tidy()
+    while await harness.store.prune(Retention(), 1_000):
+        pass
+    # Due by the store's time: the machine's, which its id has, is long ago to it.
+    late = a_run(limits=(a_limit(), a_limit("rate", per=HOUR)), at=await harness.now())
+    [accepted] = await harness.submit(late)
+    assert accepted.state is QUEUED
+
+
+async def test_submitting_and_settling_one_key_at_the_same_time_never_loses_the_wake_up(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.submit(*limited(1))
+    for _ in range(50):
+        [held] = await harness.claim(worker)
+        [following] = limited(1)
+        await asyncio.gather(harness.submit(following), harness.settle(settle_success(held, None)))
+        assert await harness.state(following.id) is QUEUED
+
+
+async def test_many_keys_from_many_tasks_never_have_more_than_they_may(harness: Harness) -> None:
+    limits = [a_limit(f"customer-{number}", 2) for number in range(4)]
+    inside: Counter[str] = Counter()
+    done: list[RunId] = []
+    number = 8 * 3 * 4
+
+    async def submit(place: int) -> None:
+        for turn in range(8):
+            chosen = [limits[(place + turn) % 4]]
+            if turn % 3 == 0:
+                chosen.append(limits[(place + turn + 1) % 4])
+            await harness.submit(*(a_run(limits=tuple(chosen)) for _ in range(3)))
+
+    async def work() -> None:
+        worker = await harness.worker()
+        while len(done) < number:
+            held = await harness.claim_from(worker, Want("default", 3))
+            keys = [limit.key for run in held for limit in run.policy.limits]
+            inside.update(keys)
+            assert max(inside.values(), default=0) <= 2
+            await asyncio.sleep(0)
+            inside.subtract(keys)
+            await harness.succeed(*held)
+            done.extend(ids(held))
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*map(submit, range(4)), *(work() for _ in range(3)))
+
+
+async def test_a_gate_can_be_looked_at(harness: Harness) -> None:
+    limit, rate = a_limit(most=2), a_limit("rate", 5, HOUR)
+    runs = limited(4, limit, rate)
+    await harness.submit(*runs)
+    [held] = await harness.claim(await harness.worker(), 1)
+    gates = {gate.kind: gate.number for gate in gates_of("default", "greet", (limit, rate), None)}
+    state, inside = await harness.store.gate(gates[1], 10)
+    assert (state.used, inside) == (2, ids(runs[:2]))
+    state, inside = await harness.store.gate(gates[2], 1)
+    assert (state.used, state.times, inside) == (1, (held.started_at,), ids(runs[:1]))
+    state, inside = await harness.store.gate(1, 10)
+    assert (state.used, state.times, inside) == (0, (), [])

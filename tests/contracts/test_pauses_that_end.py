@@ -1,0 +1,146 @@
+"""Pauses that end by themselves, by the store's clock, whoever is there at that moment."""
+
+import msgspec
+import pytest
+
+from mainspring.domain.ids import JobId
+from mainspring.domain.instant import HOUR, MINUTE, SECOND, isoformat
+from mainspring.domain.job import Job, JobState
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause
+from mainspring.ports.store import Want
+from tests.support.builders import a_job, a_run, a_spec, every
+from tests.support.store_harness import Harness
+
+pytestmark = pytest.mark.api
+
+ADA = Author("ada", why="the bank is closed")
+
+
+async def an_hourly_job(harness: Harness) -> Job:
+    """It ticks in an hour, and every hour from then on."""
+    return await harness.put(a_job(a_spec(schedule=every(HOUR, start=await harness.now() + HOUR))))
+
+
+async def pause(harness: Harness, job: JobId, hours: float, author: Author = ADA) -> int:
+    until = await harness.now() + round(hours * HOUR)
+    await harness.store.set_jobs_state([job], JobState.PAUSED, author, resume_at=until)
+    return until
+
+
+async def decisions(harness: Harness, job: JobId) -> list[str]:
+    return [entry.reason or entry.decision for entry in await harness.ticks(job)]
+
+
+async def test_a_job_resumes_by_itself(harness: Harness) -> None:
+    job = await an_hourly_job(harness)
+    until = await pause(harness, job.id, 1.5)
+    paused = await harness.job(job.id)
+    assert (paused.state, paused.resume_at, paused.pause_why) == (JobState.PAUSED, until, ADA.why)
+    await harness.store.tidy()
+    assert (await harness.job(job.id)).state is JobState.PAUSED
+    await harness.advance(HOUR + SECOND)
+    await harness.fire_due()
+    await harness.advance(30 * MINUTE)
+    await harness.store.tidy()
+    resumed = await harness.job(job.id)
+    assert (resumed.state, resumed.resume_at) == (JobState.SCHEDULED, None)
+    await harness.advance(30 * MINUTE)
+    [fired] = await harness.fire_due()
+    assert (fired.applied, fired.runs) == (True, 1)
+    assert await decisions(harness, job.id) == ["paused: the bank is closed", "run"]
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "tidied", "resumed by hand"])
+async def test_ticks_that_nobody_saw_are_decided_as_if_somebody_had(harness: Harness, meanwhile: str) -> None:
+    job = await an_hourly_job(harness)
+    await pause(harness, job.id, 2.5)
+    await harness.advance(3 * HOUR + SECOND)
+    if meanwhile == "tidied":
+        await harness.store.tidy()
+    elif meanwhile == "resumed by hand":
+        # It was over already, whatever anybody says now.
+        await harness.store.set_jobs_state([job.id], JobState.SCHEDULED)
+    [fired] = await harness.fire_due()
+    assert (fired.applied, fired.runs) == (True, 1)
+    assert await decisions(harness, job.id) == [*["paused: the bank is closed"] * 2, "run"]
+    await harness.store.tidy()
+    assert (await harness.job(job.id)).state is JobState.SCHEDULED
+
+
+async def test_resumed_by_hand_the_ticks_of_the_pause_stay_skipped(harness: Harness) -> None:
+    job = await an_hourly_job(harness)
+    await harness.store.set_jobs_state([job.id], JobState.PAUSED)
+    await harness.advance(HOUR + MINUTE)
+    await harness.store.set_jobs_state([job.id], JobState.SCHEDULED)
+    await harness.advance(HOUR)
+    await harness.fire_due()
+    assert await decisions(harness, job.id) == ["paused", "run"]
+
+
+async def test_who_pauses_again_says_until_when_and_why(harness: Harness) -> None:
+    job = await an_hourly_job(harness)
+    first = await pause(harness, job.id, 1)
+    rev = (await harness.job(job.id)).rev
+    await harness.store.set_jobs_state([job.id], JobState.PAUSED, ADA, resume_at=first)
+    assert (await harness.job(job.id)).rev == rev
+    bob = Author("bob", why="still closed")
+    second = await pause(harness, job.id, 2, bob)
+    paused = await harness.job(job.id)
+    assert (paused.resume_at, paused.pause_why) == (second, "still closed")
+    newest, oldest = await harness.store.audit(None, target=job.id)
+    assert [(entry.author, entry.action, entry.why) for entry in (oldest, newest)] == [
+        ("ada", "jobs.pause", ADA.why),
+        ("bob", "jobs.pause", bob.why),
+    ]
+    assert newest.before is not None
+    assert newest.after is not None
+    assert msgspec.json.decode(newest.before) == {"resumeAt": isoformat(first)}
+    assert msgspec.json.decode(newest.after) == {"resumeAt": isoformat(second)}
+    await harness.advance(90 * MINUTE)
+    await harness.store.tidy()
+    assert (await harness.job(job.id)).state is JobState.PAUSED
+    await harness.store.set_jobs_state([job.id], JobState.PAUSED)
+    await harness.advance(HOUR)
+    await harness.store.tidy()
+    assert (await harness.job(job.id)).state is JobState.PAUSED
+
+
+async def test_a_job_that_comes_back_has_no_pause_left(harness: Harness) -> None:
+    declared = a_job(a_spec(schedule=every(HOUR, start=await harness.now() + HOUR)))
+    job = await harness.put(declared)
+    await pause(harness, job.id, 10)
+    await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
+    back = await harness.put(declared)
+    assert (back.state, back.resume_at, back.paused_until) == (JobState.SCHEDULED, None, None)
+    await harness.advance(HOUR + SECOND)
+    await harness.fire_due()
+    assert await decisions(harness, job.id) == ["run"]
+
+
+async def test_a_queue_resumes_by_itself(harness: Harness) -> None:
+    await harness.submit(a_run(queue="mail"))
+    worker = await harness.worker()
+    until = await harness.now() + HOUR
+    await harness.store.pause(Pause(tenant=None, queue="mail", until=until), ADA)
+    [there] = await harness.store.pauses()
+    assert (there.until, there.why) == (until, ADA.why)
+    assert await harness.claim_from(worker, Want("mail", 1)) == []
+    await harness.advance(HOUR)
+    assert await harness.store.pauses() == []
+    assert not await harness.store.resume(None, "mail", ADA)
+    assert len(await harness.claim_from(worker, Want("mail", 1))) == 1
+    await harness.store.tidy()
+    await harness.submit(a_run(queue="mail"))
+    assert len(await harness.claim_from(worker, Want("mail", 1))) == 1
+
+
+async def test_a_pause_of_a_queue_gets_another_end(harness: Harness) -> None:
+    until = await harness.now() + HOUR
+    for end in (None, until, until):
+        await harness.store.pause(Pause(tenant="acme", queue="mail", until=end), ADA)
+    assert [pause.until for pause in await harness.store.pauses()] == [until]
+    assert [entry.action for entry in await harness.store.audit("acme")] == ["queues.pause"] * 2
+    await harness.advance(2 * HOUR)
+    await harness.store.pause(Pause(tenant="acme", queue="mail", until=until + 3 * HOUR), ADA)
+    assert [pause.until for pause in await harness.store.pauses()] == [until + 3 * HOUR]

@@ -1,0 +1,56 @@
+"""What the page on limits shows works as it says."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from mainspring.cli.fields import limits_of
+from mainspring.domain.errors import Invalid
+from mainspring.testing import TestScheduler
+from tests.support.doc_blocks import write_blocks
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/limits.md"
+
+
+async def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    [path] = write_blocks(PAGE, tmp_path)
+    tasks = importlib.import_module(path.rename(tmp_path / "limit_tasks.py").stem)
+    async with TestScheduler(tasks.app) as s:
+        for _ in range(5):
+            await tasks.sync_orders.submit("acme")
+            await tasks.render.submit(1)
+        assert s.runs(tasks.sync_orders).blocked == 2
+        await tasks.charge.submit(1)
+        first = await tasks.order_a_report("acme")
+        await s.advance("3s")
+        assert await tasks.order_a_report("acme") == first
+        await s.advance("3s")
+        assert "report of acme" not in tasks.called
+        await s.advance("3s")
+        assert tasks.called.count("report of acme") == 1
+        assert tasks.called.count("acme") == 5
+
+
+def test_the_command_says_the_same_as_the_code() -> None:
+    [command] = re.findall(r"^mainspring (jobs submit .*)$", PAGE.read_text(), re.MULTILINE)
+    words = shlex.split(command)
+    given = [words[at + 1] for at, word in enumerate(words) if word == "--limit"]
+    assert limits_of(given) == [
+        {"key": "customer:{payload.customer}", "most": 3},
+        {"key": "shop-api", "most": 100, "per": "1m"},
+    ]
+
+
+@pytest.mark.parametrize("text", ["api", "api=", "=3", "api=many", "api=3x", "api=-1"])
+def test_what_is_not_a_limit_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="--limit"):
+        limits_of([text])
+
+
+def test_a_key_may_hold_an_equals_sign() -> None:
+    assert limits_of(["a=b=3"]) == [{"key": "a=b", "most": 3}]

@@ -1,0 +1,40 @@
+"""What handlers spend, in virtual time. What their CPU is measured as: tests/system."""
+
+import pytest
+
+from mainspring import Context, Invalid, Mainspring
+from mainspring.domain.instant import LATEST
+from mainspring.domain.usage import by_line
+from mainspring.testing import TestScheduler
+
+
+async def test_units_are_summed_over_attempts_that_fail_and_succeed() -> None:
+    app = Mainspring()
+
+    @app.task(retries=1)
+    async def ask(context: Context) -> None:
+        context.spend("tokens", 100)
+        context.spend("tokens", 20)
+        if context.attempt == 1:
+            raise ValueError("once more")
+        context.spend("pages", 0.5)
+        with pytest.raises(Invalid):
+            context.spend("wall", 1)
+
+    async with TestScheduler(app) as s:
+        await ask.submit()
+        await s.advance("10m")
+        store = s._session.site.store
+        [line] = by_line(await store.usage(None, 0, LATEST, "task"))
+    assert (line.key, line.attempts, line.units) == ("ask", 2, {"pages": 0.5, "tokens": 240})
+    assert line.cpu == 0, "on a loop that is shared nobody can say"
+
+
+async def test_called_directly_it_goes_nowhere() -> None:
+    app = Mainspring()
+
+    @app.task
+    async def ask(context: Context) -> None:
+        context.spend("tokens", 100)
+
+    await ask()

@@ -1,0 +1,200 @@
+"""Calls that wait for others, workflows, and the results of parents: from code, to the store and through the API."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring import Context, Invalid, Mainspring, NotFound, Overlap
+from mainspring.bootstrap import Node, Role
+from mainspring.domain.run import RunState
+from mainspring.sdk.task import Task
+from mainspring.testing import TestScheduler
+from tests.support.processes import free_port
+
+
+def define(app: Mainspring) -> None:
+    @app.task
+    async def number(value: int) -> int:
+        return value
+
+    @app.task(retries=0)
+    async def burst() -> None:
+        raise ValueError("it was too much")
+
+    @app.task
+    async def total(context: Context) -> int:
+        return sum((await context.parents()).results)
+
+    @app.task(executor="thread")
+    def named(context: Context) -> dict[str, str]:
+        return {parent.node or parent.task: str(parent.state) for parent in context.parents_sync()}
+
+
+def of(app: Mainspring, name: str) -> Task[..., Any, Any]:
+    found = app.named(name)
+    assert isinstance(found, Task)
+    return found
+
+
+@pytest.fixture(params=["store", "api"])
+async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Mainspring]:
+    port = free_port()
+    app = Mainspring(str(tmp_path / "site.db"))
+    define(app)
+    node = Node(app.settings({"port": port}), {Role.SCHEDULER, Role.WORKER, Role.HTTP}, app, None)
+    await node.engine.open()
+    app.use(node.engine)
+    await node.start()
+    client = app if request.param == "store" else Mainspring.connect(f"http://127.0.0.1:{port}")
+    if client is not app:
+        define(client)
+    yield client
+    await client.close()
+    await node.stop()
+
+
+async def test_a_call_waits_for_runs_and_sees_their_results(app: Mainspring) -> None:
+    one = await of(app, "number").submit(1)
+    two = await of(app, "number").submit(2)
+    both = await of(app, "total").options(depends_on=[one, two.id]).submit()
+    assert await both.result("10s") == 3
+    assert await (await of(app, "total").submit()).result("10s") == 0, "without parents there are none"
+
+
+async def test_calls_of_one_batch_wait_for_each_other(app: Mainspring) -> None:
+    parts = [of(app, "number").options(delay="50ms").prepare(part) for part in range(5)]
+    join = of(app, "total").options(depends_on=parts).prepare()
+    handles = await app.submit_many([join, *parts])
+    assert handles[0].state is RunState.BLOCKED
+    assert await handles[0].result("10s") == 10
+
+
+async def test_a_workflow_is_put_together_and_submitted_as_one(app: Mainspring) -> None:
+    flow = app.workflow("nightly")
+    one = flow.add(of(app, "number").prepare(1))
+    two = flow.add(of(app, "number").prepare(2), after=[one])
+    bad = flow.add(of(app, "burst").prepare(), after=[one], name="bad")
+    never = flow.add(of(app, "total").prepare(), after=[two, bad])
+    clean = flow.add(of(app, "named").prepare(), after=[two, bad], when="all-done", name="clean")
+    made = await flow.submit()
+    assert list(made) == ["number", "number-2", "bad", "total", "clean"]
+    seen = await made.wait("10s")
+    assert seen[never.name].state is RunState.SKIPPED
+    assert seen[never.name].reason == f"parent {made['bad'].id} failed"
+    assert await made[clean].result() == {"number-2": "succeeded", "bad": "failed"}
+    assert seen["number"].about is not None
+    assert (seen["number"].about.workflow, seen["number"].about.node) == (made.id, "number")
+
+
+async def test_who_is_not_there_cannot_be_waited_for(app: Mainspring) -> None:
+    with pytest.raises((NotFound, Invalid)):
+        await of(app, "number").options(depends_on=["01" * 6 + "7" + "0" * 19]).submit(1)
+
+
+async def test_mistakes_are_named_before_anything_is_submitted() -> None:
+    app = Mainspring("memory:")
+    define(app)
+    number = of(app, "number")
+    with pytest.raises(Invalid, match="is no list"):
+        number.options(depends_on="abc")
+    with pytest.raises(Invalid, match="depends_on"):
+        number.options(depends_on=[7])  # type: ignore[list-item]
+    with pytest.raises(Invalid, match="all-done"):
+        number.options(depends_on=[], when="never")  # type: ignore[arg-type]
+    flow, other = app.workflow("one"), app.workflow("two")
+    step = flow.add(number.prepare(1))
+    with pytest.raises(Invalid, match="not a step of this workflow"):
+        other.add(number.prepare(2), after=[step])
+    with pytest.raises(Invalid, match="already"):
+        flow.add(number.prepare(2), name="number")
+    async with TestScheduler(app):
+        with pytest.raises(Invalid, match="not of this batch"):
+            await number.options(depends_on=[number.prepare(1)]).submit(2)
+        with pytest.raises(Invalid, match="nodes"):
+            await other.submit()
+
+
+async def test_every_attempt_sees_the_same_parents() -> None:
+    app = Mainspring()
+    seen: list[list[int]] = []
+
+    @app.task
+    async def number(value: int) -> int:
+        return value
+
+    @app.task(retries=2)
+    async def join(context: Context) -> None:
+        parents = await context.parents()
+        assert parents[0].run_id == handles[0].id
+        seen.append(parents.results)
+        if context.attempt < 3:
+            raise ValueError
+
+    async with TestScheduler(app) as s:
+        handles = [await number.submit(value) for value in (3, 1, 2)]
+        await join.options(depends_on=handles).submit()
+        await s.advance("1h")
+    assert seen == [[3, 1, 2]] * 3
+
+
+def test_code_that_blocks_can_do_it_too(tmp_path: Path) -> None:
+    with Mainspring(str(tmp_path / "site.db")) as app:
+        define(app)
+        flow = app.workflow("plain")
+        step = flow.add(of(app, "number").prepare(1))
+        flow.add(of(app, "total").prepare(), after=[step])
+        made = flow.submit_sync()
+        assert made["total"].state is RunState.BLOCKED
+
+
+async def test_a_workflow_recurs_and_each_tick_has_its_own_instance() -> None:
+    app = Mainspring()
+    done: list[str] = []
+
+    @app.task
+    async def extract(day: str) -> str:
+        await asyncio.sleep(90 * 60)
+        return f"rows of {day}"
+
+    @app.task
+    async def load(context: Context) -> None:
+        done.append((await context.parents())["extract"].result)
+
+    flow = app.workflow("nightly")
+    rows = flow.add(extract.options(timeout="3h").prepare("today"))
+    flow.add(load.prepare(), after=[rows])
+    flow.cron("0 * * * *", overlap=Overlap.SKIP)
+    async with TestScheduler(app, start="2026-01-05T00:30:00+00:00") as s:
+        await s.advance("5h")
+        assert done == ["rows of today"] * 2, "while nodes of an instance are on their way, no other is made"
+        flows = {run.about.workflow for run in s.runs(load) if run.about is not None}
+        assert len(flows) == 3
+        assert {run.about.parent for run in s.runs(load) if run.about is not None} == flows
+
+
+async def test_an_instance_that_runs_is_stopped_and_the_tick_after_makes_the_next() -> None:
+    app = Mainspring()
+    done: list[str] = []
+
+    @app.task
+    async def extract() -> None:
+        await asyncio.sleep(90 * 60)
+        done.append("extract")
+
+    @app.task
+    async def load() -> None:
+        done.append("load")
+
+    flow = app.workflow("nightly")
+    flow.add(load.prepare(), after=[flow.add(extract.options(timeout="3h").prepare())])
+    flow.cron("0 * * * *", overlap=Overlap.CANCEL)
+    async with TestScheduler(app, start="2026-01-05T00:30:00+00:00") as s:
+        await s.advance("5h")
+        states = [(run.task, run.state) for run in (*s.runs(extract), *s.runs(load))]
+        assert done == []
+        assert states.count(("extract", RunState.CANCELLED)) == 2, "at two and at four"
+        assert states.count(("extract", RunState.RUNNING)) == 1, "of five o'clock"
+        assert states.count(("load", RunState.CANCELLED)) == 2

@@ -1,0 +1,125 @@
+"""Fan-outs where workers are killed at any moment: each ends, every member is made once, and the counts are true."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from mainspring.api.fan_out_task import fan_in_handler, fan_out_handler
+from mainspring.control.jobs import Jobs
+from mainspring.domain.fan_out import tag_of
+from mainspring.domain.instant import MILLISECOND
+from mainspring.domain.reserved import FAN_IN, FAN_OUT
+from mainspring.domain.retry import RetryPolicy
+from mainspring.domain.run import HeldRun, NewRun, RunPolicy, RunState
+from mainspring.ports.store import Accepted
+from mainspring.worker.handler import AsyncHandler, Handler
+from tests.support.simulation.acts import Act, Stage
+from tests.support.simulation.directed import Director, play
+from tests.support.simulation.nodes import WorkerMachine
+from tests.support.simulation.workload import LOOP
+
+pytestmark = pytest.mark.simulation
+
+MEMBERS, AT_A_TIME = 60, 20
+_handlers = WorkerMachine.handlers
+
+
+class Engine:
+    """What fan-outs see of a store: what changes it is lost, late or repeated as for everybody in this world."""
+
+    def __init__(self, machine: WorkerMachine) -> None:
+        self._machine = machine
+        self.shards = machine.truth.shards
+
+    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        told = self._machine.stage.history.truth
+        for run in runs:
+            told.submitted.setdefault(run.id, run)
+        accepted = await self._machine.store.submit(runs)
+        told.accepted += [answer.id for answer in accepted if answer.new]
+        return accepted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._machine.store if name == "cancel" else self._machine.truth, name)
+
+
+def with_fan_outs(machine: WorkerMachine) -> Mapping[str, Handler]:
+    async def opened() -> Any:
+        engine = Engine(machine)
+        jobs = Jobs(engine, machine.wakeups, machine.clock, machine.random, shards=engine.shards)
+        return jobs, engine
+
+    own = {FAN_OUT: fan_out_handler(opened), FAN_IN: fan_in_handler(opened)}
+    return {**_handlers(machine), **{name: written_down(machine.stage, handler) for name, handler in own.items()}}
+
+
+def written_down(stage: Stage, handler: AsyncHandler) -> AsyncHandler:
+    """The checker knows what was started."""
+
+    async def invoke(held: HeldRun) -> bytes | None:
+        with stage.writing_down(held):
+            return await handler.invoke(held)
+
+    return AsyncHandler(handler.task, invoke, harmless=True)
+
+
+def a_fan_out(director: Director, chance: Random) -> NewRun:
+    """Some of its members fail for good."""
+    acts = [
+        Act(chance.choice(["work", "work", "work", "fail"]), chance.randint(1, 300) * MILLISECOND)
+        for _ in range(MEMBERS)
+    ]
+    plan = {
+        "task": LOOP,
+        "items": [msgspec.Raw(act.payload()) for act in acts],
+        "options": {"maxRetries": 1, "retry": {"backoff": "fixed", "firstDelay": "100ms"}},
+        "atATime": AT_A_TIME,
+        "onFailure": "go-on",
+    }
+    policy = RunPolicy(retry=RetryPolicy(max_retries=20, backoff="fixed", first_delay=100 * MILLISECOND))
+    run = director.run(Act(), task=FAN_OUT, policy=policy)
+    return msgspec.structs.replace(run, payload=msgspec.json.encode(plan))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_fan_out_ends_with_every_member_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WorkerMachine, "handlers", with_fan_outs)
+    chance = Random(seed)
+    cancels = seed == 3
+
+    async def script(director: Director) -> None:
+        world = director.world
+        world.keep_up()
+        [root] = director.submit(a_fan_out(director, chance))
+
+        def members() -> list[Any]:
+            return [
+                run
+                for run in world.store.tables.runs.values()
+                if run.about is not None and tag_of(root) in run.about.tags
+            ]
+
+        for _ in range(6):
+            await director.sleep(chance.uniform(0.2, 1.5))
+            assert sum(not run.state.ended for run in members()) <= AT_A_TIME
+            machine = chance.choice(world.workers)
+            if machine.process is not None and machine.up:
+                machine.process.kill()
+        if cancels:
+            director.cancel(root)
+        await director.until(lambda: director.state(root).ended, within=300)
+        if cancels:
+            await director.sleep(30)
+            assert all(run.state.ended for run in members())
+            return
+        assert director.state(root) is RunState.SUCCEEDED, director.row(root).error
+        found = msgspec.json.decode(director.row(root).result)
+        states = [run.state for run in members()]
+        assert (len(states), found["members"]) == (MEMBERS, MEMBERS)
+        for state in (RunState.SUCCEEDED, RunState.FAILED):
+            assert found.get(state.value, 0) == states.count(state)
+
+    play(script, workers=({"default": 6}, {"default": 6}), shards=4)

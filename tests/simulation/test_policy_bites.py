@@ -1,0 +1,144 @@
+"""The simulation bites: take a rule of queues, calendars, pauses or objectives out, and seeds fail."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from mainspring.adapters.store.memory.rows import Change, RunRow
+from mainspring.control.scheduler.closed_times import ClosedTimes
+from mainspring.domain.calendar import Calendar
+from mainspring.domain.closings import Closings
+from mainspring.domain.ids import JobId
+from mainspring.domain.instant import Instant
+from mainspring.domain.job import Job, JobState
+from mainspring.domain.queues import QueuePolicy
+from mainspring.ports.access import Author
+from mainspring.ports.slos import SloSettled
+from tests.support.simulation.biting import SEEDS, MakeStore, bites, complains
+from tests.support.simulation.clock import StoreClock
+from tests.support.simulation.history import History
+from tests.support.simulation.scenario import draw
+from tests.support.simulation.store import RecordedStore, RecordingTables
+
+pytestmark = pytest.mark.simulation
+
+
+class CarelessStore(RecordedStore):
+    """A store that leaves something out."""
+
+    kind: type[RecordingTables] = RecordingTables
+
+    def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
+        super().__init__(clock, shards, history)
+        self.tables = self._tables = self.kind(clock, shards)
+
+
+class UncountingTables(RecordingTables):
+    def running_in(self, queue: str) -> int:
+        return 0
+
+
+class WithoutConcurrency(CarelessStore):
+    """Nobody counts what runs of a queue already."""
+
+    kind = UncountingTables
+
+
+class SpendingTables(RecordingTables):
+    def due_of_retry(self, run: RunRow, due: Instant) -> Instant:
+        return due
+
+
+class WithoutBudget(CarelessStore):
+    """Retries come whenever they like."""
+
+    kind = SpendingTables
+
+
+class UnfairTables(RecordingTables):
+    def policy_of(self, queue: str) -> QueuePolicy:
+        return msgspec.structs.replace(super().policy_of(queue), fair=False, shares={})
+
+
+class WithoutTurns(CarelessStore):
+    """Whoever was first is served first."""
+
+    kind = UnfairTables
+
+
+class RestlessTables(RecordingTables):
+    def is_paused(self, run: RunRow, now: Instant) -> bool:
+        return False
+
+
+class WithoutQueuePauses(CarelessStore):
+    """A claim does not look whether somebody is to wait."""
+
+    kind = RestlessTables
+
+
+class Nothing(set[str]):
+    def __contains__(self, _: object) -> bool:
+        return False
+
+
+class WithoutWeights(RecordedStore):
+    """A claim gives a worker as many runs as it has slots, whatever they weigh."""
+
+    def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
+        super().__init__(clock, shards, history)
+        self.tables.weighted = Nothing()
+
+
+class WithoutTellingSchedules(RecordedStore):
+    """A calendar is changed, and what was planned by the old one is fired."""
+
+    def _add(self, before: Calendar | None, made: Calendar, author: Author, action: str) -> None:
+        self.tables.calendars.setdefault((made.tenant, made.name), []).append(made)
+        self.tables.audit(action, author, [Change(made.tenant, made.name)])
+
+
+class WithoutComparingLooks(RecordedStore):
+    """Of several who judge the objectives of a job at once all are heard."""
+
+    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
+        rows = self.tables.slos
+        known = [one for one in settled if one.job in rows]
+        return await super().settle_slos([msgspec.structs.replace(one, rev=rows[one.job].rev) for one in known])
+
+
+@pytest.mark.parametrize(
+    ("store", "complaint"),
+    [
+        pytest.param(WithoutConcurrency, "no_more_of_a_queue_than_may", id="the concurrency of queues"),
+        pytest.param(WithoutBudget, "retries_keep_to_their_budget", id="retry budgets"),
+        pytest.param(WithoutTurns, "tenants_take_turns", id="turns"),
+        pytest.param(WithoutQueuePauses, "nothing_starts_that_is_paused", id="pauses of queues"),
+        pytest.param(WithoutWeights, "is the limit", id="weights"),
+        pytest.param(WithoutTellingSchedules, "by its calendars", id="telling schedules of a calendar's change"),
+        pytest.param(WithoutComparingLooks, "a_miss_is_told_once", id="one verdict on objectives"),
+    ],
+)
+def test_seeds_fail_without(store: MakeStore, complaint: str) -> None:
+    assert any(bites(seed, store, complaint, operating=14, heavy=0.5) for seed in SEEDS)
+
+
+def test_seeds_fail_without_a_look_at_the_calendars(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(_: ClosedTimes, __: Sequence[Job]) -> dict[JobId, Closings]:
+        return {}
+
+    monkeypatch.setattr(ClosedTimes, "of", none)
+    assert any(_complains(seed, "by its calendars") for seed in SEEDS)
+
+
+def test_seeds_fail_without_an_end_to_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks are paused as long as nobody has resumed their job."""
+    monkeypatch.setattr(Job, "is_paused_at", lambda job, _: job.state is JobState.PAUSED)
+    assert any(_complains(seed, "in no pause", meddling=4.0) for seed in SEEDS)
+
+
+def _complains(seed: int, complaint: str, **changes: Any) -> bool:
+    scenario = msgspec.structs.replace(draw(seed), operating=14, **changes)
+    return complains(scenario, RecordedStore, complaint)

@@ -1,0 +1,41 @@
+"""A worker without handlers, as a process that can be killed: it takes runs and ends them, for ever.
+
+``python -m tests.support.policy_worker DSN QUEUE BATCH``
+"""
+
+import asyncio
+import sys
+from contextlib import suppress
+
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.instant import SECOND
+from mainspring.domain.run import HeldRun, settle_success
+from mainspring.ports.store import NewSession, Want
+
+TTL = 5 * SECOND
+
+
+async def work(dsn: str, queue: str, batch: int) -> None:
+    store = PostgresStore(dsn, connections=2)
+    await store.open()
+    session = await store.open_session(NewSession(name="policy-worker", kind="worker", ttl=TTL))
+    held: list[HeldRun] = []
+    number, beaten = 0, asyncio.get_running_loop().time()
+    while True:
+        number += 1
+        with suppress(StoreUnavailable):
+            held = await store.claim(session, number, [Want(queue, batch)])
+            if not held:
+                await asyncio.sleep(0.01)
+        while held:
+            with suppress(StoreUnavailable):
+                await store.settle([settle_success(run, None) for run in held])
+                held = []
+        if asyncio.get_running_loop().time() - beaten > 0.5:
+            beaten = asyncio.get_running_loop().time()
+            await store.beat(session, TTL, [], [], number)
+
+
+if __name__ == "__main__":
+    asyncio.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,24 @@
+"""An empty SQLite store, made once in each process and copied: making its tables takes longer than most tests do."""
+
+import tempfile
+from pathlib import Path
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.sqlite import SqliteStore
+
+#: By the number of shards.
+_made: dict[int, bytes] = {}
+
+
+async def copy_empty_store(path: Path, shards: int) -> None:
+    """Whoever opens it finds what he would have made. One that is there stays as it is."""
+    if path.exists():  # noqa: ASYNC240 (nothing else waits)
+        return
+    if shards not in _made:
+        with tempfile.TemporaryDirectory() as folder:
+            empty = Path(folder) / "empty.db"
+            store = SqliteStore(empty, SystemClock(), shards=shards)
+            await store.open()
+            await store.close()
+            _made[shards] = empty.read_bytes()
+    path.write_bytes(_made[shards])  # noqa: ASYNC240

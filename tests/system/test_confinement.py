@@ -1,0 +1,186 @@
+"""The task ``shell`` with real processes: as whom commands run, what they may use, and what their end means."""
+
+import os
+import pwd
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.run import NewRun, RunState, RunView
+from mainspring.domain.verdicts import GiveUp, RetryLater
+from mainspring.worker.builtin.confinement import Confinement, Limits
+from mainspring.worker.builtin.tasks import BuiltinTasks
+from mainspring.worker.handler import AsyncHandler
+from tests.support.builders import a_held_run, a_policy, a_run
+from tests.support.builtin_worker import no_egress, working
+
+pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform != "linux", reason="limits are Linux's here")]
+
+
+def builtin(limits: Limits | None = None, user: str = "", **options: Any) -> BuiltinTasks:
+    confinement = Confinement(limits, user=user)
+    return BuiltinTasks(**{"commands": True, "confinement": confinement, **options})
+
+
+def command(*words: str, **payload: object) -> NewRun:
+    encoded = msgspec.json.encode({"command": words, **payload})
+    return a_run(task="shell", payload=encoded, policy=a_policy(retries=0, timeout=30 * SECOND))
+
+
+async def ended(tasks: BuiltinTasks, run: NewRun) -> RunView:
+    async with working(tasks) as bench:
+        (run_id,) = await bench.submit(run)
+        return await bench.until(run_id, within=20 * SECOND)
+
+
+def stdout(view: RunView) -> str:
+    assert view.state is RunState.SUCCEEDED, view.error
+    assert view.result is not None
+    text: str = msgspec.json.decode(view.result)["stdout"]
+    return text
+
+
+def python(text: str, **payload: object) -> NewRun:
+    return command(sys.executable, "-c", text, **payload)
+
+
+async def test_a_program_cannot_get_more_rights_and_has_its_own_session() -> None:
+    text = (
+        "import os; print(open('/proc/self/status').read()); "
+        "print('leader', os.getsid(0) == os.getpid() == os.getpgrp()); "
+        "print('files', sorted(os.listdir('/proc/self/fd')))"
+    )
+    shown = stdout(await ended(builtin(), python(text)))
+    assert "NoNewPrivs:\t1" in shown
+    assert "leader True" in shown
+    assert "files ['0', '1', '2', '3']" in shown, "nothing of the worker's is open; 3 is the folder that is listed"
+
+
+async def test_limits_of_files_and_time_hold_for_each_process() -> None:
+    limits = Limits(cpu_time=SECOND, open_files=64)
+    text = "import resource as r; print(r.getrlimit(r.RLIMIT_NOFILE), r.getrlimit(r.RLIMIT_CORE))"
+    assert stdout(await ended(builtin(limits), python(text))) == "(64, 64) (0, 0)\n"
+    view = await ended(builtin(limits), python("while True: pass"))
+    assert view.error is not None
+    assert view.error.endswith("it has used up its time on a processor") or "SIGKILL" in view.error
+
+
+async def test_a_limit_is_never_above_the_workers_own() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    text = "import resource as r; print(r.getrlimit(r.RLIMIT_NOFILE)[1])"
+    assert int(stdout(await ended(builtin(Limits(open_files=hard * 2)), python(text)))) == hard
+
+
+async def test_out_of_memory_is_reported_as_such() -> None:
+    view = await ended(builtin(Limits(memory=200_000_000)), python("x = bytearray(1_000_000_000)"))
+    assert view.error is not None
+    assert "OutOfMemory: " in view.error
+    assert view.error.endswith("ran out of memory: 200000000 bytes are allowed")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+async def test_a_program_runs_as_the_user_of_the_settings() -> None:
+    tasks = builtin(user="nobody")
+    entry = pwd.getpwnam("nobody")
+    seen = stdout(await ended(tasks, command("sh", "-c", "grep -E '^(Uid|Gid|Groups)' /proc/self/status; echo $HOME")))
+    ids = [[int(number) for number in line.split()[1:]] for line in seen.splitlines()[:3]]
+    assert ids == [[entry.pw_uid] * 4, [entry.pw_gid] * 4, sorted(os.getgrouplist("nobody", entry.pw_gid))]
+    assert seen.splitlines()[3] == entry.pw_dir
+
+
+def test_a_user_that_is_not_there_and_a_folder_that_is_no_cgroup_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"tasks\.user: there is no user 'nobody-at-all' here"):
+        Confinement(user="nobody-at-all").check()
+    with pytest.raises(Invalid, match=r"tasks\.cgroup: .* is not a cgroup"):
+        Confinement(cgroup=str(tmp_path)).check()
+
+
+def test_a_cgroup_gets_what_it_can_hold_and_rlimits_the_rest(tmp_path: Path) -> None:
+    """A folder stands for a cgroup: what is written there is what the kernel would read."""
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "cgroup.subtree_control").write_text("memory cpu\n")
+    limits = Limits(memory=1 << 30, cpus=0.5, processes=20, open_files=100, cpu_time=1_500_000)
+    confinement = Confinement(limits, cgroup=str(tmp_path))
+    # A file keeps what was last written; the kernel would show all that is enabled.
+    order = confinement.order("mainspring-1-2", ["true"], {}, Path("/"))
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+pids"
+    assert order.cgroup == str(tmp_path / "mainspring-1-2")
+    assert order.limits == {"CPU": 2, "NOFILE": 100, "AS": 1 << 30, "NPROC": 20}
+    (tmp_path / "cgroup.subtree_control").write_text("memory cpu pids\n")
+    (tmp_path / "cgroup.subtree_control").chmod(0o400)
+    if os.geteuid() != 0:
+        order = Confinement(limits, cgroup=str(tmp_path)).order("a", ["true"], {}, Path("/"))
+        assert order.cgroup_limits["cpu.max"] == "50000 100000"
+    assert limits.by_cgroup == {"memory": str(1 << 30), "cpu": "50000 100000", "pids": "20"}
+
+
+# Commands by name
+
+
+async def test_a_command_by_name_gets_its_first_arguments_from_the_settings() -> None:
+    tasks = builtin(commands={"greet": ("echo", "hello")})
+    assert stdout(await ended(tasks, command("greet", "you; date"))) == "hello you; date\n"
+    with pytest.raises(Invalid, match=r"payload\.command: 'sh' is not allowed here \(tasks\.commands has greet\)"):
+        tasks.check("shell", b'{"command": ["sh", "-c", "date"]}')
+
+
+@pytest.mark.parametrize("name", ["PATH", "LD_PRELOAD", "MAINSPRING_FENCE", "a b", ""])
+def test_some_variables_are_not_the_payloads_to_set(name: str) -> None:
+    with pytest.raises(Invalid, match=r"payload\.env"):
+        builtin().check("shell", msgspec.json.encode({"command": ["true"], "env": {name: "x"}}))
+
+
+# What its end means
+
+
+async def failure(run: NewRun) -> BaseException:
+    """What the handler raises."""
+    handler = builtin().handlers(no_egress)["shell"]
+    assert isinstance(handler, AsyncHandler)
+    try:
+        await handler.invoke(msgspec.structs.replace(a_held_run(), payload=run.payload))
+    except Exception as error:
+        return error
+    raise AssertionError("it succeeded")
+
+
+async def test_exit_codes_say_what_a_failure_means() -> None:
+    assert isinstance(await failure(command("sh", "-c", "exit 65")), GiveUp)
+    assert isinstance(await failure(command("sh", "-c", "exit 9", exitCodes={"9": "giveUp"})), GiveUp)
+    later = await failure(command("sh", "-c", "exit 75"))
+    assert isinstance(later, RetryLater)
+    assert later.delay == MINUTE
+    later = await failure(command("sh", "-c", "echo ::retry-after 5m; exit 75"))
+    assert isinstance(later, RetryLater)
+    assert later.delay == 5 * MINUTE
+    plain = await failure(command("sh", "-c", "exit 1"))
+    assert not isinstance(plain, GiveUp | RetryLater)
+    assert not isinstance(await failure(command("sh", "-c", "exit 65", exitCodes={"65": "fail"})), GiveUp)
+
+
+async def test_an_exit_code_can_be_a_success() -> None:
+    view = await ended(builtin(), command("sh", "-c", "exit 3", exitCodes={"3": "ok"}))
+    assert msgspec.json.decode(view.result or b"")["exitCode"] == 3
+
+
+@pytest.mark.parametrize("codes", [{"256": "ok"}, {"x": "ok"}, {"1": "maybe"}, {"-1": "ok"}])
+def test_exit_codes_are_checked(codes: dict[str, str]) -> None:
+    with pytest.raises(Invalid, match=r"payload\.exitCodes"):
+        builtin().check("shell", msgspec.json.encode({"command": ["true"], "exitCodes": codes}))
+
+
+async def test_output_is_the_runs_log_and_lines_with_colons_are_its_progress() -> None:
+    text = "echo one; echo ::progress 3/10 third; echo two >&2; echo ::progress nonsense; printf three"
+    async with working(builtin()) as bench:
+        (run,) = await bench.submit(command("sh", "-c", text))
+        view = await bench.until(run, within=20 * SECOND)
+        lines = [line for piece in await bench.memory.log(run, 0, 100) for line in piece.text.splitlines()]
+    assert sorted(lines) == ["::progress nonsense", "one", "three", "two"]
+    assert view.progress is not None
+    assert (view.progress.done, view.progress.total, view.progress.note) == (3, 10, "third")

@@ -1,0 +1,166 @@
+"""The task ``container``: what it asks of an engine, that nothing is left; and with a real one, where it runs."""
+
+import asyncio
+import shutil
+import subprocess
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import MILLISECOND, SECOND
+from mainspring.domain.run import NewRun, RunState
+from mainspring.ports.wakeups import CANCELS
+from mainspring.worker.builtin.confinement import Limits
+from mainspring.worker.builtin.container import Containers, find_engine
+from mainspring.worker.builtin.tasks import BuiltinTasks
+from tests.support.builders import a_held_run, a_policy, a_run
+from tests.support.builtin_worker import working
+from tests.support.worker_kit import Bench
+
+pytestmark = pytest.mark.system
+
+IMAGE = "registry.example/tools/report:1"
+#: Writes down how it was called. ``run`` does what a client does: it ends with what it runs, or waits for ever.
+ENGINE = """#!/bin/sh
+echo "$@" >> "$(dirname "$0")/calls"
+case "$1" in
+run) for word in "$@"; do last=$word; done
+     [ "$last" = wait ] && echo ready && sleep 300
+     echo "key=$API_KEY run=$MAINSPRING_RUN_ID"; cat; [ "$last" = fail ] && exit 137; exit 0;;
+inspect) cat "$(dirname "$0")/oom";;
+esac
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    path = tmp_path / "podman"
+    path.write_text(ENGINE)
+    path.chmod(0o755)
+    (tmp_path / "oom").write_text("false\n")
+    return path
+
+
+def a_worker(engine: str, images: tuple[str, ...] = (IMAGE,)) -> AbstractAsyncContextManager[Bench]:
+    return working(BuiltinTasks(containers=Containers(engine, images, grace=200 * MILLISECOND)))
+
+
+def run_of(**payload: object) -> NewRun:
+    policy = a_policy(retries=0, timeout=60 * SECOND)
+    return a_run(task="container", payload=msgspec.json.encode({"image": IMAGE, **payload}), policy=policy)
+
+
+def calls(engine: Path) -> list[str]:
+    return (engine.parent / "calls").read_text().splitlines()
+
+
+def test_a_container_gets_no_network_no_files_no_rights_and_its_limits() -> None:
+    limits = Limits(memory=1 << 28, cpus=0.5, processes=50, open_files=100)
+    containers = Containers("docker", [IMAGE], limits=limits)
+    held = a_held_run()
+    call = containers.check(msgspec.json.encode({"image": IMAGE, "command": ["a", "b c"], "env": {"API_KEY": "x"}}))
+    argv = containers.argv(call, held)
+    assert argv[:2] == ["docker", "run"]
+    assert argv[-3:] == [IMAGE, "a", "b c"]
+    assert {
+        *(f"--name=mainspring-{held.id}", "--network=none", "--read-only", "--cap-drop=ALL", "--tmpfs=/tmp"),
+        *("--security-opt=no-new-privileges", "--pids-limit=50", f"--memory={1 << 28}", f"--memory-swap={1 << 28}"),
+        *("--cpus=0.5", "--ulimit=nofile=100", "--env=API_KEY", "--env=MAINSPRING_RUN_ID", "--env=MAINSPRING_FENCE"),
+    } <= set(argv)
+    assert not any(word.partition("=")[2] == "x" for word in argv), "values are not among the arguments"
+    assert "--env=PATH" not in argv
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        ({"image": "registry.example/other:1"}, r"payload\.image: .* is not allowed here"),
+        ({"image": "--privileged"}, r"payload\.image: '--privileged' is not an image"),
+        ({"image": IMAGE, "network": "host"}, r"payload\.network: is no field of this"),
+        ({"image": IMAGE, "env": {"LD_PRELOAD": "x"}}, r"payload\.env"),
+        ({"command": ["true"]}, r"payload\.image: is missing"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_beforehand(payload: dict[str, object], words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        BuiltinTasks(containers=Containers("podman", [IMAGE])).check("container", msgspec.json.encode(payload))
+
+
+def test_a_star_stands_for_all_that_begin_so_and_without_an_engine_it_is_off() -> None:
+    containers = Containers("podman", ["registry.example/tools/*"])
+    containers.check(b'{"image":"registry.example/tools/a@sha256:00"}')
+    with pytest.raises(Invalid, match="is not allowed here"):
+        containers.check(b'{"image":"registry.example/toolsx"}')
+    assert "container" not in BuiltinTasks().names
+    with pytest.raises(Invalid, match="running containers is off here"):
+        BuiltinTasks().check("container", b'{"image":"a"}')
+    with pytest.raises(Invalid, match="there is no podman-that-is-not-there here"):
+        find_engine("podman-that-is-not-there")
+
+
+async def test_a_container_is_given_its_input_and_removed_before_and_after(engine: Path) -> None:
+    async with a_worker(str(engine)) as bench:
+        (run,) = await bench.submit(run_of(env={"API_KEY": "k"}, stdin={"n": 1}))
+        view = await bench.until(run, within=20 * SECOND)
+    assert view.state is RunState.SUCCEEDED, view.error
+    assert msgspec.json.decode(view.result or b"")["stdout"] == f'key=k run={run}\n{{"n":1}}'
+    first, second, third = calls(engine)
+    assert first == third == f"rm --force mainspring-{run}"
+    assert second.startswith("run --interactive")
+
+
+async def test_a_container_that_is_cancelled_is_killed_with_its_client(engine: Path) -> None:
+    async with a_worker(str(engine)) as bench:
+        (run,) = await bench.submit(run_of(command=["wait"]))
+        for _ in range(1_000):
+            if await bench.memory.log(run, 0, 10):
+                break
+            await asyncio.sleep(0.01)
+        await bench.memory.cancel([run])
+        bench.wakeups.ring({CANCELS})
+        await bench.until(run, RunState.CANCELLED, within=10 * SECOND)
+    assert calls(engine)[-1] == f"rm --force mainspring-{run}"
+
+
+async def test_out_of_memory_is_reported_as_such(engine: Path) -> None:
+    (engine.parent / "oom").write_text("true\n")
+    async with a_worker(str(engine)) as bench:
+        (run,) = await bench.submit(run_of(command=["fail"]))
+        view = await bench.until(run, within=20 * SECOND)
+    assert (view.error or "").endswith(f"OutOfMemory: {IMAGE} ran out of memory")
+
+
+#: Small, and has a shell.
+REAL_IMAGE = "busybox"
+
+
+def _engine_that_runs() -> str:
+    for name in ("podman", "docker"):
+        found = shutil.which(name)
+        if found is not None and _answers(found, "image", "inspect", REAL_IMAGE):
+            return found
+    return ""
+
+
+def _answers(*words: str) -> bool:
+    return subprocess.run(words, capture_output=True, timeout=20, check=False).returncode == 0
+
+
+async def test_a_real_container_cannot_write_or_call() -> None:
+    engine = await asyncio.to_thread(_engine_that_runs)
+    if not engine:
+        pytest.skip(f"no podman or docker with the image {REAL_IMAGE} runs here")
+    async with a_worker(engine, (REAL_IMAGE,)) as bench:
+        script = "touch /x 2>&1; ls /sys/class/net; cat"
+        (run,) = await bench.submit(run_of(image=REAL_IMAGE, command=["sh", "-c", script], stdin="hello"))
+        view = await bench.until(run, within=50 * SECOND)
+        left = await asyncio.to_thread(_answers, engine, "container", "inspect", f"mainspring-{run}")
+    assert view.state is RunState.SUCCEEDED, view.error
+    shown = msgspec.json.decode(view.result or b"")["stdout"]
+    assert "Read-only" in shown
+    assert "eth0" not in shown
+    assert shown.endswith("hello")
+    assert not left

@@ -1,0 +1,64 @@
+"""Bodies made of values."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.errors import Invalid
+from mainspring.worker.builtin.template import check_template, fill_template, is_template
+from tests.support.builders import a_held_run
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+)
+
+
+@given(value=json_values)
+def test_a_value_is_placed_as_it_is_whatever_it_holds(value: object) -> None:
+    filled = fill_template({"order": {"$data": "a.0.b"}, "id": {"$run": "id"}}, {"a": [{"b": value}]}, a_held_run())
+    assert filled["order"] == value
+    assert set(filled) == {"order", "id"}
+
+
+def test_everything_of_a_run_has_its_type() -> None:
+    held = a_held_run(attempt=3)
+    body = {
+        name: {"$run": name} for name in ("id", "attempt", "fence", "task", "queue", "tenant", "jobId", "scheduledAt")
+    }
+    assert fill_template(body, None, held) == {
+        "id": held.id,
+        "attempt": 3,
+        "fence": held.fence,
+        "task": "greet",
+        "queue": "default",
+        "tenant": "default",
+        "jobId": None,
+        "scheduledAt": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"$run": "secret"}, "'secret' is nothing of a run"),
+        ({"$run": 1}, "1 is nothing of a run"),
+        ({"$data": "b"}, "there is no 'b' in payload.data"),
+        ({"$data": "a.7"}, "there is no 'a.7' in payload.data"),
+        ({"$run": "id", "other": 1}, "stand alone"),
+        ([{"deep": [{"$data": 7}]}], "is no path"),
+    ],
+)
+def test_what_could_never_be_filled_in_is_refused_beforehand(body: object, words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        check_template(body, {"a": [1]})
+
+
+def test_a_short_body_cannot_become_a_huge_one() -> None:
+    body = [{"$data": "long"}] * 10_000
+    with pytest.raises(Invalid, match="takes too much"):
+        check_template(body, {"long": "x" * 200_000})
+
+
+def test_a_body_without_references_is_left_alone() -> None:
+    assert not is_template(b'{"price":"17 $","run":1}')
+    assert is_template(b'{"a":{"$run":"id"}}')

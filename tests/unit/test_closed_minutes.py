@@ -1,0 +1,53 @@
+"""The forecast under calendars, against ticks that are placed one by one."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainspring.domain.calendar import Calendar, CalendarSpec, Freeze, WhenClosed
+from mainspring.domain.closings import Closed, Closings
+from mainspring.domain.forecast import Planned, forecast
+from mainspring.domain.instant import DAY, HOUR, MINUTE, parse_instant
+from mainspring.domain.schedule import CronSchedule, ticks_between
+from tests.support.builders import every
+
+FRIDAY = parse_instant("2026-06-05T00:00:00Z")
+
+
+def closings(rule: WhenClosed, *freezes: tuple[int, int], weekend: bool = True) -> Closings:
+    spec = CalendarSpec(
+        closed_days=("sat", "sun") if weekend else (),
+        freezes=tuple(Freeze(start=FRIDAY + start * MINUTE, end=FRIDAY + end * MINUTE) for start, end in freezes),
+    )
+    return Closings([Closed(Calendar(tenant="default", name="office", version=1, spec=spec))], rule)
+
+
+@given(
+    st.sampled_from(list(WhenClosed)),
+    st.lists(st.tuples(st.integers(0, 2_000), st.integers(1, 600)), max_size=3),
+    st.sampled_from([every(HOUR), every(20 * MINUTE), CronSchedule("30 9,17 * * *")]),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_tick_is_counted_where_it_starts(
+    rule: WhenClosed, spans: list[tuple[int, int]], schedule: CronSchedule, weekend: bool
+) -> None:
+    found = closings(rule, *((start, start + long) for start, long in spans), weekend=weekend)
+    planned = Planned(name="job", schedule=schedule, key="job", closings=found)
+    counted = forecast([planned], FRIDAY, 1_440)
+    expected: Counter[int] = Counter()
+    for tick in ticks_between(schedule, FRIDAY - 1, FRIDAY + 4 * DAY, "job", 10_000):
+        at = found.place(tick).at
+        # What goes after a span that began before this is a run already.
+        if at is not None and FRIDAY <= at < FRIDAY + DAY:
+            expected[(at - FRIDAY) // MINUTE] += 1
+    assert {minute: runs for minute, runs in enumerate(counted.counts) if runs} == expected
+
+
+def test_what_is_closed_is_told() -> None:
+    planned = Planned(name="job", schedule=every(HOUR), key="job", closings=closings(WhenClosed.SKIP))
+    assert forecast([planned], FRIDAY, 2 * 1_440).closed == 24
+    planned = Planned(name="job", schedule=every(HOUR), key="job", closings=closings(WhenClosed.BEFORE))
+    counted = forecast([planned], FRIDAY, 1_440)
+    assert (counted.moved, counted.counts[1_439]) == (48, 48)

@@ -1,0 +1,112 @@
+"""Why a run is where it is."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.explain import Facts, PausedBy, explain
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
+from mainspring.domain.queues import NO_POLICY, QueuePolicy, RetryBudget
+from mainspring.domain.reason import Holder, Reason, over_at
+from mainspring.domain.run import ENDED, RunPolicy, RunState, RunView
+
+NOW: Instant = 1_800_000_000 * SECOND
+WAITING = (RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED)
+
+
+def a_view(
+    state: RunState, *, due: Instant = NOW, attempt: int = 0, reason: str = "", key: str = "", **more: object
+) -> RunView:
+    return RunView(
+        id=RunId("0" * 12 + "7" + "0" * 19),
+        state=state,
+        task="greet",
+        queue="default",
+        tenant="default",
+        priority=5,
+        attempt=attempt,
+        due=due,
+        created_at=NOW,
+        reason=reason,
+        policy=RunPolicy(ordering_key=key),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+reasons = st.builds(
+    Reason, code=st.just("limit"), words=st.just("w"), until=st.none() | st.integers(NOW - HOUR, NOW + HOUR)
+)
+facts = st.builds(
+    Facts,
+    now=st.just(NOW),
+    workers=st.integers(0, 2),
+    workers_knowing_task=st.integers(0, 2),
+    paused=st.none() | st.just(PausedBy(tenant=None, queue=None)),
+    ahead=st.none() | st.integers(0, 5),
+    rate=st.sampled_from([0.0, 2.0]),
+    scheduled_by_somebody=st.booleans(),
+    at_quota=st.booleans(),
+    key_holder=st.none() | st.just("r"),
+    policy=st.sampled_from([NO_POLICY, QueuePolicy(fair=True), QueuePolicy(retries=RetryBudget(most=1, per=SECOND))]),
+    also=st.lists(reasons, max_size=2).map(tuple),
+)
+
+
+@given(st.sampled_from(list(RunState)), facts, st.integers(-HOUR, HOUR), st.integers(0, 3))
+def test_every_state_has_a_reason_and_only_what_waits_has_a_start(
+    state: RunState, known: Facts, later: int, attempt: int
+) -> None:
+    found = explain(a_view(state, due=NOW + later, attempt=attempt), known)
+    assert found.because
+    assert all(reason.code and reason.words for reason in found.because)
+    assert len({reason.code for reason in found.because if reason.code != "limit"}) >= 1 or known.also
+    if state in WAITING:
+        assert found.because[: len(known.also)] == list(known.also), "what other rules say comes first"
+        ends = [reason.until for reason in found.because]
+        assert (found.estimated_start is None) == (None in ends)
+        assert found.estimated_start is None or found.estimated_start >= NOW
+    else:
+        assert found.estimated_start is None
+
+
+def test_a_start_is_known_when_the_end_of_every_reason_is() -> None:
+    one, two = (Reason(code="a", words="a", until=until) for until in (1, 3))
+    assert over_at([one, two]) == 3
+    assert over_at([one, Reason(code="b", words="b")]) is None
+    assert over_at([]) is None
+
+
+def test_a_blocked_run_names_who_holds_its_key() -> None:
+    [reason] = explain(a_view(RunState.BLOCKED, key="k"), Facts(now=NOW, key_holder="abc")).because
+    assert (reason.code, reason.holders) == ("ordering-key", (Holder("run", "abc"),))
+    [reason] = explain(a_view(RunState.BLOCKED), Facts(now=NOW)).because
+    assert reason.code == "overlap"
+
+
+def test_another_rule_that_blocks_is_told_instead() -> None:
+    limit = Reason(code="limit", words="3 of customer:7 run", holders=(Holder("key", "customer:7"),))
+    assert explain(a_view(RunState.BLOCKED), Facts(now=NOW, also=(limit,))).because == [limit]
+
+
+def test_a_retry_is_told_apart_from_what_is_not_due() -> None:
+    for attempt, reason, code in ((0, "", "not-due"), (2, "timeout", "retry"), (0, "released", "put-off")):
+        view = a_view(RunState.SCHEDULED, due=NOW + MINUTE, attempt=attempt, reason=reason)
+        found = explain(view, Facts(now=NOW))
+        assert (found.because[0].code, found.estimated_start) == (code, NOW + MINUTE)
+
+
+def test_what_runs_says_where_and_until_when_at_most() -> None:
+    view = a_view(RunState.RUNNING, attempt=1, started_at=NOW - SECOND, session=SessionId(7), executor="w")
+    [reason] = explain(view, Facts(now=NOW)).because
+    assert (reason.holders, reason.until) == ((Holder("worker", "7"),), NOW - SECOND + HOUR)
+    [asked] = explain(a_view(RunState.CANCELLING, session=SessionId(7)), Facts(now=NOW)).because
+    assert (asked.code, asked.holders) == ("cancelling", (Holder("worker", "7"),))
+
+
+def test_every_end_is_put_into_words() -> None:
+    for state in ENDED:
+        assert explain(a_view(state), Facts(now=NOW)).because[0].code == state.value
+    expired = explain(a_view(RunState.SKIPPED, reason="expired"), Facts(now=NOW))
+    assert "startWithin" in expired.reasons[0]
+    failed = explain(a_view(RunState.FAILED, reason="error"), Facts(now=NOW))
+    assert "runs retry" in failed.hints[0]

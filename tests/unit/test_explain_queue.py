@@ -1,0 +1,57 @@
+"""What the policy of a queue has against a start."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.explain import Facts, explain
+from mainspring.domain.explain_limits import NAMED
+from mainspring.domain.explain_queue import reason_of_full_queue
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.queues import QueuePolicy, RetryBudget
+from mainspring.domain.run import RunPolicy, RunState
+from tests.unit.test_explain import NOW, a_view
+
+QUEUED = a_view(RunState.QUEUED)
+
+
+@given(st.integers(1, 20), st.integers(0, 20), st.integers(0, 20))
+def test_a_full_queue_is_a_reason_and_names_a_few(most: int, running: int, known: int) -> None:
+    ids = [RunId(f"{number:032x}") for number in range(min(known, running))]
+    reason = reason_of_full_queue(QUEUED, QueuePolicy(concurrency=most), running, ids)
+    assert (reason is None) == (running < most)
+    if reason is not None:
+        assert reason.code == "queue-full"
+        assert f"queue 'default' runs {most} at a time" in reason.words
+        assert [holder.id for holder in reason.holders] == ids[:NAMED]
+        assert ("…" in reason.words) == (0 < len(ids[:NAMED]) < most)
+
+
+def test_without_a_number_no_queue_is_full() -> None:
+    assert reason_of_full_queue(QUEUED, QueuePolicy(fair=True), 1_000, []) is None
+
+
+def test_in_a_fair_queue_the_rank_does_not_say_who_is_next() -> None:
+    facts = Facts(now=NOW, workers=1, workers_knowing_task=1, ahead=7, rate=1.0)
+    assert explain(QUEUED, facts).because[0].code == "behind"
+    fair = QueuePolicy(fair=True, shares={"default": 3})
+    found = explain(QUEUED, Facts(now=NOW, workers=1, workers_knowing_task=1, ahead=7, rate=1.0, policy=fair))
+    [reason] = found.because
+    assert (reason.code, found.estimated_start) == ("turns", None)
+    assert reason.words == (
+        "tenants take turns in queue 'default', and 'default' has 3 turns where others have one;"
+        " 7 runs of all tenants have a better rank"
+    )
+
+
+def test_a_heavy_run_waits_for_more_than_one_slot() -> None:
+    heavy = msgspec.structs.replace(QUEUED, policy=RunPolicy(weight=4))
+    [words] = explain(heavy, Facts(now=NOW, workers=1, workers_knowing_task=1, ahead=0)).reasons
+    assert "4 free slots" in words
+
+
+def test_a_retry_tells_the_budget_of_its_queue() -> None:
+    policy = QueuePolicy(retries=RetryBudget(most=10, per=SECOND))
+    [words] = explain(a_view(RunState.SCHEDULED, due=NOW + MINUTE, attempt=1), Facts(now=NOW, policy=policy)).reasons
+    assert words.endswith("queue 'default' lets 10/1s retries come")

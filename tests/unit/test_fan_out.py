@@ -1,0 +1,102 @@
+"""How members are put into parts and lines, and how a fan-out follows them."""
+
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.fan_out import (
+    LARGEST_PART,
+    MAX_AT_A_TIME,
+    Counts,
+    Layout,
+    Names,
+    Survey,
+    choice_of,
+    count,
+    layout_of,
+    look_after,
+)
+from mainspring.domain.ids import RunId, is_id
+from mainspring.domain.instant import SECOND
+from mainspring.domain.run import RunState
+
+ROOT = RunId("019a8c4b6f2c70008042b1c2d3e4f506")
+layouts = some.builds(layout_of, some.integers(0, 500), some.integers(1, 100))
+ENDS = (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED)
+
+
+@given(layouts)
+def test_every_member_is_in_one_part(layout: Layout) -> None:
+    members = [number for part in range(layout.parts) for number in layout.members_of(part)]
+    assert members == list(range(layout.members))
+    assert all(layout.members_of(part) for part in range(layout.parts))
+    assert set(layout.first_parts()) <= set(range(layout.parts))
+
+
+@given(some.integers(0, 5_000_000), some.integers(1, MAX_AT_A_TIME))
+def test_no_more_are_open_than_was_asked_for_and_parts_are_small(members: int, at_a_time: int) -> None:
+    layout = layout_of(members, at_a_time)
+    assert layout.open * layout.size <= at_a_time
+    assert 1 <= layout.size <= min(LARGEST_PART, at_a_time)
+    assert (layout.open == 0) == (members == 0)
+    # What is asked for is nearly used: less than a tenth is given away.
+    assert layout.open * layout.size > 0.9 * at_a_time - 1 or layout.open == layout.parts
+
+
+def test_so_many_at_a_time_is_a_number_within_bounds() -> None:
+    for wrong in (0, MAX_AT_A_TIME + 1):
+        with pytest.raises(Invalid, match="atATime"):
+            layout_of(10, wrong)
+
+
+@settings(max_examples=30)
+@given(some.integers(0, 40), some.integers(1, 8), some.randoms(use_true_random=False))
+def test_whatever_the_order_of_the_ends_all_are_counted_once(members: int, at_a_time: int, chance: Random) -> None:
+    layout = layout_of(members, at_a_time)
+    states = [chance.choice(ENDS) for _ in range(members)]
+    parts = [count(len(of), [states[number] for number in of]) for of in map(layout.members_of, range(layout.parts))]
+    survey = Survey(members=members, began=0)
+    made, gathered = set(layout.first_parts()), set[int]()
+    while survey.counts.members < members:
+        if on_their_way := sorted(made - gathered):
+            assert len(on_their_way) <= layout.open
+            part = chance.choice(on_their_way)
+            gathered.add(part)
+            missing = [one for one in range(layout.open, layout.parts) if one not in made]
+            made.update(choice_of(missing, part, layout.open)[:1])
+            beyond = [one for one in missing if one < max(made)]
+            assert len(beyond) <= layout.open, "they are made nearly in order"
+        if chance.random() < 0.5:
+            end = max(made, default=-1) + 1
+            seen = survey.after(end, {one: parts[one] for one in survey.ahead(end) if one in gathered})
+            assert set(seen.open) == set(range(end)) - gathered
+            survey = msgspec.json.decode(msgspec.json.encode(seen), type=Survey)
+    expected = count(members, states)
+    assert survey.counts == expected
+    assert (expected.words() == "") == (expected.succeeded == members)
+
+
+def test_what_went_wrong_is_said_in_words() -> None:
+    counts = Counts(members=1_000_000, succeeded=999_983, failed=12, cancelled=5)
+    assert counts.words() == "17 of 1,000,000 members did not succeed (12 failed, 5 cancelled)"
+    assert count(3, [RunState.SUCCEEDED]) == Counts(members=3, succeeded=1, skipped=2), "what is gone counts as skipped"
+
+
+def test_ids_follow_from_the_root_and_are_all_different() -> None:
+    layout, names = layout_of(1_200), Names(ROOT)
+    ids = [names.member(number, part) for part in range(layout.parts) for number in layout.members_of(part)]
+    ids += [names.gathering(part) for part in range(layout.parts)] + [names.clean_up()]
+    assert len(set(ids)) == len(ids)
+    assert all(is_id(one) for one in ids)
+    assert Names(ROOT).member(7, 0) == names.member(7, 0)
+    assert names.member(0, 0) < names.member(0, 1), "parts lie one behind the other"
+
+
+@given(some.integers(0, 10_000 * SECOND))
+def test_looks_are_seldom_where_it_takes_long(waited: int) -> None:
+    assert 0.1 * SECOND <= look_after(waited) <= 10 * SECOND
+    assert look_after(waited) <= max(0.1 * SECOND, waited / 20)

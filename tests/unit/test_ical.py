@@ -1,0 +1,124 @@
+"""Holidays and freezes from iCalendar files."""
+
+import pytest
+
+from mainspring.domain.calendar import CalendarSpec, Freeze, Holiday
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ical import read_ical
+from mainspring.domain.instant import parse_instant as at
+
+NOW = at("2026-06-01T00:00:00Z")
+
+
+def ical(*events: str) -> str:
+    blocks = [
+        f"BEGIN:VEVENT\r\nUID:{number}@test\r\n{event.strip()}\r\nEND:VEVENT" for number, event in enumerate(events)
+    ]
+    lines = "\r\n".join(blocks).replace("\r\n", "\n").replace("\n    ", "\n")
+    return f"BEGIN:VCALENDAR\nVERSION:2.0\nPRODID:-//test//EN\n{lines}\nEND:VCALENDAR\n".replace("\n", "\r\n")
+
+
+def holidays(*events: str) -> list[tuple[str, str, str]]:
+    found, freezes = read_ical(ical(*events), "Europe/Paris", NOW)
+    CalendarSpec(timezone="Europe/Paris", holidays=found, freezes=freezes).check()
+    assert freezes == ()
+    return [(one.date, one.until, one.label) for one in found]
+
+
+def freezes(*events: str) -> list[tuple[int, int]]:
+    days, found = read_ical(ical(*events), "Europe/Paris", NOW)
+    assert days == ()
+    return [(one.start, one.end) for one in found]
+
+
+def test_a_day_and_several_days() -> None:
+    assert holidays(
+        "DTSTART;VALUE=DATE:20261225\nSUMMARY:Noël\\, férié",
+        "DTSTART;VALUE=DATE:20260713\nDTEND;VALUE=DATE:20260715",
+        "DTSTART;VALUE=DATE:20260801\nDURATION:P3D",
+    ) == [
+        ("2026-07-13", "2026-07-14", ""),
+        ("2026-08-01", "2026-08-03", ""),
+        ("2026-12-25", "", "Noël, férié"),
+    ]
+
+
+def test_yearly_is_written_out_for_ten_years_and_what_is_long_over_is_not() -> None:
+    found = holidays("DTSTART;VALUE=DATE:19580714\nRRULE:FREQ=YEARLY\nSUMMARY:14 juillet")
+    assert [day for day, _, _ in found] == [f"{year}-07-14" for year in range(2025, 2036)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "days"),
+    [
+        ("FREQ=YEARLY;COUNT=3", ["2026-01-01", "2027-01-01", "2028-01-01"]),
+        ("FREQ=YEARLY;UNTIL=20280101", ["2026-01-01", "2027-01-01", "2028-01-01"]),
+        ("FREQ=YEARLY;UNTIL=20280101T000000Z", ["2026-01-01", "2027-01-01", "2028-01-01"]),
+        ("FREQ=WEEKLY;BYDAY=SA,SU;UNTIL=20260112", ["2026-01-03", "2026-01-04", "2026-01-10", "2026-01-11"]),
+        ("FREQ=MONTHLY;INTERVAL=2;COUNT=3", ["2026-01-01", "2026-03-01", "2026-05-01"]),
+        ("FREQ=YEARLY;BYMONTH=11;BYDAY=4TH;COUNT=2", ["2026-11-26", "2027-11-25"]),
+    ],
+)
+def test_rules(rule: str, days: list[str]) -> None:
+    assert [day for day, _, _ in holidays(f"DTSTART;VALUE=DATE:20260101\nRRULE:{rule}")] == days
+
+
+def test_dates_are_left_out_added_moved_and_cancelled() -> None:
+    text = ical(
+        "DTSTART;VALUE=DATE:20260105\nRRULE:FREQ=WEEKLY;COUNT=4\nEXDATE;VALUE=DATE:20260112\nRDATE;VALUE=DATE:20260301",
+        "DTSTART;VALUE=DATE:20260120\nRECURRENCE-ID;VALUE=DATE:20260119",
+        "DTSTART;VALUE=DATE:20260501\nSTATUS:CANCELLED",
+    ).replace("UID:1@test", "UID:0@test")
+    found, _ = read_ical(text, "UTC", NOW)
+    assert [one.date for one in found] == ["2026-01-05", "2026-01-20", "2026-01-26", "2026-03-01"]
+
+
+def test_times_are_freezes_in_their_zone_in_utc_or_in_that_of_the_calendar() -> None:
+    assert freezes(
+        "DTSTART:20260701T220000Z\nDTEND:20260702T010000Z",
+        "DTSTART;TZID=America/New_York:20260703T090000\nDURATION:PT1H",
+        "DTSTART:20260704T090000\nDTEND:20260704T100000",
+        "DTSTART:20260705T090000Z",
+    ) == [
+        (at("2026-07-01T22:00:00Z"), at("2026-07-02T01:00:00Z")),
+        (at("2026-07-03T13:00:00Z"), at("2026-07-03T14:00:00Z")),
+        (at("2026-07-04T07:00:00Z"), at("2026-07-04T08:00:00Z")),
+    ]
+
+
+def test_what_repeats_by_the_clock_keeps_its_time_when_the_clocks_change() -> None:
+    found = freezes("DTSTART;TZID=Europe/Paris:20261018T090000\nDURATION:PT1H\nRRULE:FREQ=WEEKLY;COUNT=2")
+    assert [start for start, _ in found] == [at("2026-10-18T07:00:00Z"), at("2026-10-25T08:00:00Z")]
+
+
+@pytest.mark.parametrize(
+    ("event", "field"),
+    [
+        ("DTSTART:20260101T000000Z\nRRULE:FREQ=MINUTELY", "ical, event 1: RRULE"),
+        ("DTSTART;VALUE=DATE:17760704\nRRULE:FREQ=DAILY", "ical, event 1: DTSTART"),
+        ("DTSTART;VALUE=DATE:20260102\nDTEND;VALUE=DATE:20260101", "ical, event 1: DTEND"),
+        ("SUMMARY:no time at all", "ical, event 1"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_and_the_event_named(event: str, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        read_ical(ical(event), "UTC", NOW)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("text", ["", "hello", "BEGIN:VCALENDAR\r\nEND:VCALENDAR\r\n", '{"a": 1}'])
+def test_what_is_no_calendar_is_refused(text: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        read_ical(text, "UTC", NOW)
+    assert refused.value.field == "ical"
+
+
+def test_a_rule_that_never_matches_ends() -> None:
+    assert holidays("DTSTART;VALUE=DATE:20260101\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30;COUNT=5") == []
+
+
+def test_a_rule_without_end_by_the_day_is_no_bomb() -> None:
+    found, _ = read_ical(ical("DTSTART;VALUE=DATE:20260101\nRRULE:FREQ=DAILY"), "UTC", NOW)
+    assert len(found) < 4_000
+    assert found[0] == Holiday(date="2026-01-01")
+    assert Freeze(start=0, end=1).label == ""

@@ -1,0 +1,231 @@
+"""Limits and breakers: whatever happens, in whatever order, the gates let through no more than they may."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import MINUTE, SECOND, Instant
+from mainspring.domain.limits import (
+    AT_A_TIME,
+    BREAKER,
+    PER_PERIOD,
+    Breaker,
+    Ending,
+    Gate,
+    GateState,
+    Limit,
+    check_limits,
+    gates_of,
+    left,
+    passed,
+    room,
+    room_comes_at,
+    started,
+    words_of,
+)
+
+PER = 10
+#: What happens next, to which of those it can happen to, and how much later.
+EVENTS = st.lists(st.tuples(st.sampled_from(["pass", "start", "end", "give up"]), st.integers(0, 9), st.integers(0, 6)))
+ENDINGS: list[Ending] = ["succeeded", "failed", "other"]
+
+
+class Model:
+    """Runs at one gate, and what they did, in full."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.state = GateState()
+        self.now: Instant = 1_000
+        self.queued: list[int] = []
+        self.running: dict[int, Instant] = {}
+        self.starts: list[Instant] = []
+        self.number = 0
+
+    def step(self, what: str, which: int) -> None:
+        if what == "pass" and room(self.gate, self.state, self.now):
+            self.state = passed(self.gate, self.state)
+            self.number += 1
+            self.queued.append(self.number)
+        elif what == "start" and self.queued:
+            run = self.queued.pop(which % len(self.queued))
+            self.running[run] = self.now
+            self.starts.append(self.now)
+            self.state = started(self.gate, self.state, self.now)
+        elif what == "end" and self.running:
+            run = list(self.running)[which % len(self.running)]
+            self.leave(self.running.pop(run), ENDINGS[which % 3])
+        elif what == "give up" and self.queued:
+            self.queued.pop(which % len(self.queued))
+            self.leave(None, "other")
+
+    def leave(self, started_at: Instant | None, ending: Ending) -> None:
+        self.state = left(self.gate, self.state, self.now, ending, started_at=started_at)
+
+
+@given(most=st.integers(1, 4), events=EVENTS)
+def test_there_are_never_more_than_most_inside_at_a_time_and_room_is_what_is_left(
+    most: int, events: list[tuple[str, int, int]]
+) -> None:
+    model = Model(Gate(kind=AT_A_TIME, number=1, most=most))
+    for what, which, pause in events:
+        model.now += pause
+        model.step(what, which)
+        inside = len(model.queued) + len(model.running)
+        assert inside <= most
+        assert room(model.gate, model.state, model.now) == most - inside
+        assert room_comes_at(model.gate, model.state, model.now) is None
+
+
+@given(most=st.integers(1, 4), events=EVENTS)
+def test_there_are_never_more_than_most_starts_in_any_period(most: int, events: list[tuple[str, int, int]]) -> None:
+    model = Model(Gate(kind=PER_PERIOD, number=1, most=most, per=PER))
+    for what, which, pause in events:
+        model.now += pause
+        model.step(what, which)
+        recent = [at for at in model.starts if at > model.now - PER]
+        assert len(recent) <= most
+        assert room(model.gate, model.state, model.now) == most - len(recent) - len(model.queued)
+        comes = room_comes_at(model.gate, model.state, model.now)
+        if comes is not None:
+            assert comes > model.now
+            assert room(model.gate, model.state, comes - 1) == 0
+            assert room(model.gate, model.state, comes) > 0
+        elif not room(model.gate, model.state, model.now):
+            assert len(model.queued) == most, "only what has not started never gives room by itself"
+    for first, last in zip(model.starts, model.starts[most:], strict=False):
+        assert last - first >= PER
+
+
+@given(
+    mosts=st.lists(st.integers(1, 5), min_size=1),
+    pauses=st.lists(st.integers(0, 4), min_size=30, max_size=30),
+)
+def test_those_with_other_mosts_at_the_same_gate_do_not_make_it_forget(mosts: list[int], pauses: list[int]) -> None:
+    state, now, starts = GateState(), 1_000, list[Instant]()
+    for number, pause in enumerate(pauses):
+        now += pause
+        gate = Gate(kind=PER_PERIOD, number=1, most=mosts[number % len(mosts)], per=PER)
+        if room(gate, state, now):
+            state = started(gate, passed(gate, state), now)
+            starts.append(now)
+            assert sum(at > now - PER for at in starts) <= gate.most
+
+
+class Task:
+    """A breaker and the runs of its task, with the rule said once more in plain words."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.model = Model(gate)
+        self.failures: list[Instant] = []
+        self.opens_at: Instant | None = None
+        self.ahead: int | None = None
+
+    def step(self, what: str, which: int) -> None:
+        model = self.model
+        if what == "pass":
+            may = self.opens_at is None or (self.ahead is None and model.now >= self.opens_at)
+            assert (room(model.gate, model.state, model.now) > 0) is may
+            if may:
+                model.step(what, which)
+                if self.opens_at is not None:
+                    self.ahead = model.number
+        elif what == "start" and model.queued:
+            model.step(what, which)
+        elif what == "end" and model.running:
+            run = list(model.running)[which % len(model.running)]
+            model.step(what, which)
+            self.ended(run, ENDINGS[which % 3])
+        elif what == "give up" and model.queued:
+            run = model.queued[which % len(model.queued)]
+            model.step(what, which)
+            self.ended(run, "other")
+
+    def ended(self, run: int, ending: Ending) -> None:
+        now, gate = self.model.now, self.model.gate
+        if self.opens_at is None:
+            if ending == "failed":
+                self.failures = [*(at for at in self.failures if at > now - gate.per), now]
+                if len(self.failures) >= gate.most:
+                    self.opens_at = now + gate.pause
+                    # The store lets what is queued wait again.
+                    while self.model.queued:
+                        self.model.queued.pop()
+                        self.model.leave(None, "other")
+        elif run == self.ahead:
+            self.ahead = None
+            if ending == "succeeded":
+                self.opens_at, self.failures = None, []
+            elif ending == "failed":
+                self.opens_at = now + gate.pause
+
+
+@given(most=st.integers(1, 3), events=EVENTS)
+def test_a_breaker_opens_lets_one_ahead_and_closes_as_the_rule_says(
+    most: int, events: list[tuple[str, int, int]]
+) -> None:
+    task = Task(Gate(kind=BREAKER, number=1, most=most, per=PER, pause=7))
+    for what, which, pause in events:
+        # Nothing starts in the very moment in which it opens: a claim is a transaction of its own.
+        task.model.now += pause + 1
+        task.step(what, which)
+        assert task.model.state.open_until == task.opens_at
+        assert task.model.state.used == (task.ahead is not None)
+
+
+@given(state=st.builds(GateState, used=st.integers(0, 5)), kind=st.sampled_from([AT_A_TIME, PER_PERIOD, BREAKER]))
+def test_what_is_given_back_twice_never_makes_a_count_negative(state: GateState, kind: int) -> None:
+    gate = Gate(kind=kind, number=1, most=3, per=PER, pause=5)
+    for _ in range(7):
+        state = left(gate, started(gate, state, 1), 2, "other", started_at=None)
+    assert state.used >= 0
+
+
+def test_gates_are_in_the_order_of_their_numbers_and_belong_to_a_tenant() -> None:
+    limits = (Limit(key="a", most=3), Limit(key="a", most=5, per=MINUTE), Limit(key="b", most=1))
+    gates = gates_of("default", "call", limits, Breaker())
+    assert len({gate.number for gate in gates}) == 4
+    assert sorted(gate.number for gate in gates) == [gate.number for gate in gates]
+    assert not {gate.number for gate in gates} & {gate.number for gate in gates_of("acme", "call", limits, Breaker())}
+    words = {words_of(gate.number, "default", "call", limits, Breaker()) for gate in gates}
+    assert words == {
+        "limit 'a': 3 at a time",
+        "limit 'a': 5 in 1m",
+        "limit 'b': 1 at a time",
+        "the breaker of task 'call' is open",
+    }
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        ((Limit(key="", most=1),), "limits.key"),
+        ((Limit(key="x" * 201, most=1),), "limits.key"),
+        ((Limit(key="a", most=0),), "limits.most"),
+        ((Limit(key="a", most=10_001, per=SECOND),), "limits.most"),
+        ((Limit(key="a", most=1, per=1),), "limits.per"),
+        (tuple(Limit(key=str(number), most=1) for number in range(5)), "limits"),
+        ((Limit(key="a", most=1), Limit(key="a", most=2)), "limits"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused_by_name(limits: tuple[Limit, ...], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        check_limits(limits)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("breaker", "field"),
+    [
+        (Breaker(failures=0), "breaker.failures"),
+        (Breaker(within=1), "breaker.within"),
+        (Breaker(pause=1), "breaker.pause"),
+    ],
+)
+def test_breakers_that_make_no_sense_are_refused_by_name(breaker: Breaker, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        breaker.check()
+    assert refused.value.field == field
+    msgspec.structs.replace(Breaker()).check()

@@ -1,0 +1,191 @@
+"""Ticks under calendars: each is decided once, at its time or in the last second before a span."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainspring.domain.calendar import Calendar, CalendarSpec, Freeze, Holiday, WhenClosed
+from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.closings import Closed, Closings
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, parse_instant
+from mainspring.domain.job import Fire, Job, JobSpec, JobState, Overlap
+from mainspring.domain.plan import happens_at, plan_job
+from mainspring.domain.schedule import CronSchedule, Interval, next_after, ticks_between
+from tests.support.builders import a_spec, a_stored_job, after_each, every
+
+MONDAY = parse_instant("2026-06-01T00:00:00Z")
+WEEKENDS = CalendarSpec(closed_days=("sat", "sun"))
+
+
+def closings(spec: CalendarSpec, rule: WhenClosed) -> Closings:
+    return Closings([Closed(Calendar(tenant="default", name="office", version=3, spec=spec))], rule)
+
+
+def a_job(spec: JobSpec, rule: WhenClosed, first: Instant, *, state: JobState = JobState.SCHEDULED) -> Job:
+    spec = msgspec.structs.replace(spec, calendars=("office",), when_closed=rule)
+    job = a_stored_job(spec, next_fire=first, state=state)
+    return msgspec.structs.replace(job, next_tick=first) if rule is WhenClosed.BEFORE else job
+
+
+def followed(job: Job, fire: Fire) -> Job:
+    return msgspec.structs.replace(job, next_fire=fire.next_fire, next_tick=fire.next_tick, rev=job.rev + 1)
+
+
+def hourly(rule: WhenClosed, first: Instant, **other: object) -> Job:
+    return a_job(a_spec(schedule=every(HOUR), **other), rule, first)  # type: ignore[arg-type]
+
+
+def test_a_tick_in_a_closed_span_is_skipped_and_the_reason_names_the_version() -> None:
+    saturday = MONDAY + 5 * DAY + 9 * HOUR
+    fire = plan_job(hourly(WhenClosed.SKIP, saturday), saturday, closings(WEEKENDS, WhenClosed.SKIP))
+    [tick] = fire.ticks
+    assert (tick.decision, tick.reason) == ("skipped", "calendar: office, version 3")
+    assert fire.next_fire == saturday + HOUR
+
+
+def test_after_keeps_the_key_and_moves_what_is_due() -> None:
+    saturday = MONDAY + 5 * DAY + 9 * HOUR
+    job = hourly(WhenClosed.AFTER, saturday)
+    found = closings(WEEKENDS, WhenClosed.AFTER)
+    first = plan_job(job, saturday, found)
+    second = plan_job(followed(job, first), saturday + HOUR, found)
+    ticks = [*first.ticks, *second.ticks]
+    assert [tick.scheduled_at for tick in ticks] == [saturday, saturday + HOUR]
+    assert [tick.due for tick in ticks] == [MONDAY + 7 * DAY] * 2
+    assert len({tick.run_id for tick in ticks}) == 2
+    assert ticks[0].reason == "moved after, calendar: office, version 3"
+
+
+def test_before_looks_ahead_and_fires_all_of_the_span_in_the_last_open_second() -> None:
+    found = closings(WEEKENDS, WhenClosed.BEFORE)
+    friday = MONDAY + 4 * DAY
+    last = friday + DAY - SECOND
+    job = a_job(a_spec(schedule=CronSchedule("0 9 * * *")), WhenClosed.BEFORE, friday + 9 * HOUR)
+    fire = plan_job(job, friday + 9 * HOUR, found)
+    assert [tick.scheduled_at for tick in fire.ticks] == [friday + 9 * HOUR]
+    assert (fire.next_fire, fire.next_tick) == (last, friday + DAY + 9 * HOUR)
+    weekend = plan_job(followed(job, fire), last, found)
+    assert [tick.scheduled_at for tick in weekend.ticks] == [friday + DAY + 9 * HOUR, friday + 2 * DAY + 9 * HOUR]
+    assert [(tick.due, tick.early, tick.late) for tick in weekend.ticks] == [(last, last, False)] * 2
+    assert (weekend.next_fire, weekend.next_tick) == (friday + 3 * DAY + 9 * HOUR,) * 2
+
+
+def test_a_look_that_comes_too_early_fires_nothing_and_says_when_to_look_again() -> None:
+    found = closings(WEEKENDS, WhenClosed.BEFORE)
+    saturday = MONDAY + 5 * DAY
+    job = a_job(a_spec(schedule=CronSchedule("0 9 * * SAT")), WhenClosed.BEFORE, saturday + 9 * HOUR)
+    fire = plan_job(msgspec.structs.replace(job, next_fire=MONDAY), MONDAY, found)
+    assert fire.ticks == ()
+    assert (fire.next_fire, fire.next_tick) == (saturday - SECOND, saturday + 9 * HOUR)
+
+
+def test_a_span_that_has_begun_already_is_caught_up_with_when_it_is_over() -> None:
+    """A freeze that was set when it had begun: the second before it is gone, and it is not broken."""
+    noon = MONDAY + 12 * HOUR
+    freeze = CalendarSpec(freezes=(Freeze(start=MONDAY + 10 * HOUR, end=MONDAY + 14 * HOUR),))
+    job = hourly(WhenClosed.BEFORE, noon + HOUR)
+    fire = plan_job(job, noon, closings(freeze, WhenClosed.BEFORE))
+    [tick] = fire.ticks
+    assert (tick.scheduled_at, tick.late, tick.due) == (noon + HOUR, True, MONDAY + 14 * HOUR)
+
+
+def test_a_missed_tick_is_not_caught_up_with_inside_a_closed_span() -> None:
+    friday_evening = MONDAY + 4 * DAY + 20 * HOUR
+    job = a_job(a_spec(schedule=CronSchedule("0 20 * * FRI")), WhenClosed.SKIP, friday_evening)
+    saturday = MONDAY + 5 * DAY + 12 * HOUR
+    fire = plan_job(job, saturday, closings(WEEKENDS, WhenClosed.SKIP))
+    [tick] = fire.ticks
+    assert (tick.decision, tick.late, tick.due) == ("run", True, MONDAY + 7 * DAY)
+
+
+def test_a_closed_tick_does_not_supersede_an_open_one() -> None:
+    job = hourly(WhenClosed.SKIP, MONDAY + 5 * DAY - 2 * HOUR)
+    fire = plan_job(job, MONDAY + 5 * DAY + 2 * HOUR, closings(WEEKENDS, WhenClosed.SKIP))
+    assert [(tick.scheduled_at - MONDAY - 5 * DAY, tick.decision, tick.reason) for tick in fire.ticks] == [
+        (-2 * HOUR, "skipped", "superseded by a later tick"),
+        (-HOUR, "run", ""),
+        *((number * HOUR, "skipped", "calendar: office, version 3") for number in range(3)),
+    ]
+
+
+def test_the_cap_counts_ticks_that_were_moved_to_the_same_instant_one_by_one() -> None:
+    job = hourly(WhenClosed.AFTER, MONDAY + 5 * DAY, catch_up=CatchUp(mode="all", cap=5, max_age=3 * DAY))
+    fire = plan_job(job, MONDAY + 7 * DAY + 30 * MINUTE, closings(WEEKENDS, WhenClosed.AFTER))
+    assert sum(tick.decision == "run" for tick in fire.ticks) == 5
+    assert len(fire.ticks) == 49
+
+
+def test_a_fixed_delay_that_is_skipped_ticks_again_a_delay_later() -> None:
+    saturday = MONDAY + 5 * DAY
+    job = a_job(a_spec(schedule=after_each(HOUR)), WhenClosed.SKIP, saturday)
+    fire = plan_job(job, saturday, closings(WEEKENDS, WhenClosed.SKIP))
+    assert fire.ticks[0].decision == "skipped"
+    assert fire.next_fire == saturday + HOUR
+
+
+def test_a_tick_in_the_last_second_before_a_span_is_not_fired_early() -> None:
+    """It lies between two seconds: those that go before the span wait for it."""
+    start = MONDAY + SECOND // 2
+    span = CalendarSpec(freezes=(Freeze(start=MONDAY + MINUTE, end=MONDAY + 2 * MINUTE),))
+    found = closings(span, WhenClosed.BEFORE)
+    job = a_job(a_spec(schedule=every(SECOND, start=start)), WhenClosed.BEFORE, start + 59 * SECOND)
+    at = MONDAY + MINUTE - SECOND
+    early = plan_job(job, at, found)
+    assert early.ticks == ()
+    assert early.next_fire == start + 59 * SECOND
+    fire = plan_job(followed(job, early), start + 59 * SECOND, found)
+    assert len(fire.ticks) == 61
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Job, Closings, list[Micros]]:
+    rule = draw(st.sampled_from(list(WhenClosed)))
+    spans = draw(st.lists(st.tuples(st.integers(0, 600), st.integers(1, 200)), max_size=3))
+    calendar = CalendarSpec(
+        timezone=draw(st.sampled_from(["UTC", "Europe/Paris"])),
+        closed_days=tuple(draw(st.sets(st.sampled_from(["sat", "sun", "mon"]), max_size=2))),
+        holidays=tuple(draw(st.lists(st.just(Holiday(date="2026-06-03")), max_size=1))),
+        freezes=tuple(
+            Freeze(start=MONDAY + start * HOUR // 4, end=MONDAY + (start + long) * HOUR // 4) for start, long in spans
+        ),
+    )
+    schedules: list[Interval | CronSchedule] = [every(HOUR), every(13 * MINUTE)]
+    schedules.append(CronSchedule("30 9 * * *", timezone="Europe/Paris"))
+    schedule = draw(st.sampled_from(schedules))
+    spec = a_spec(
+        schedule=schedule,
+        overlap=draw(st.sampled_from(list(Overlap))),
+        catch_up=CatchUp(mode=draw(st.sampled_from(["none", "latest", "all"]))),
+    )
+    first = next_after(schedule, MONDAY, "job")
+    assert first is not None
+    return a_job(spec, rule, first), closings(calendar, rule), draw(st.lists(st.integers(0, DAY), max_size=4))
+
+
+@given(cases())
+@settings(max_examples=150, deadline=None)
+def test_every_tick_is_decided_once_in_order_and_never_before_it_happens(
+    case: tuple[Job, Closings, list[Micros]],
+) -> None:
+    job, found, pauses = case
+    decided: list[Instant] = []
+    start = job.first_tick
+    assert start is not None
+    now = start
+    for pause in [*pauses, 0, 0, 0]:
+        assert job.next_fire is not None
+        now = max(now, job.next_fire) + pause
+        fire = plan_job(job, now, found)
+        for tick in fire.ticks:
+            assert tick.happens_at <= now
+            assert tick.happens_at == happens_at(tick.scheduled_at, found) or tick.scheduled_at <= now
+            if tick.decision == "run":
+                assert tick.early is None or tick.early < tick.scheduled_at
+                # It starts at its own time or later, or in the second that the calendar says.
+                assert tick.due >= happens_at(tick.scheduled_at, found)
+                assert tick.due > now or tick.late or not found.is_closed(tick.due)
+        decided += [tick.scheduled_at for tick in fire.ticks]
+        job = followed(job, fire)
+    assert decided == sorted(set(decided))
+    if decided:
+        assert decided == ticks_between(job.spec.schedule, start - 1, decided[-1], job.id, 100_000)

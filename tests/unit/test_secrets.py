@@ -1,0 +1,82 @@
+"""How payloads refer to secrets, and who may use which."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.secrets import SecretRules, check_secret_value, fill, fill_json, mentions, names_in
+
+names = st.from_regex(r"[A-Z][A-Z0-9_]{0,20}", fullmatch=True)
+json_values = st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+
+
+@given(name=names, before=st.text(), after=st.text())
+def test_a_reference_is_found_and_filled(name: str, before: str, after: str) -> None:
+    before, after = before.replace("$", ""), after.replace("$", "")
+    text = before + "${secret:" + name + "}" + after
+    assert names_in({"a": [text]}) == {name}
+    assert fill(text, lambda asked: f"<{asked}>") == f"{before}<{name}>{after}"
+
+
+@given(value=json_values, name=names)
+def test_a_value_can_only_become_part_of_a_string(value: object, name: str) -> None:
+    wild = '"}, "admin": true, ${secret:OTHER}'
+    filled = fill_json({"a": value, "b": "${secret:" + name + "}"}, lambda _: wild)
+    assert filled["b"] == wild, "and what it holds is not read again"
+    assert set(filled) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "text", ["${secret:}", "${secret:lower}", "${secret:A B}", "${secret:A", "${secret:A}${secret:"]
+)
+def test_a_reference_that_names_nothing_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match=r"payload\.headers\.Authorization"):
+        names_in({"headers": {"Authorization": text}})
+
+
+def test_a_name_of_a_field_cannot_hold_one() -> None:
+    with pytest.raises(Invalid, match="a name of a field cannot hold a secret"):
+        names_in({"${secret:A}": 1})
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    value: object = "${secret:A}"
+    for _ in range(5_000):
+        value = [value]
+    with pytest.raises(Invalid, match="nested too deeply"):
+        names_in(value)
+
+
+def test_a_short_payload_cannot_become_a_huge_one() -> None:
+    names_in(["${secret:A}"] * 100)
+    with pytest.raises(Invalid, match="refers 101 times"):
+        names_in("${secret:A}" * 101)
+
+
+def test_by_default_only_the_tenant_default_may_use_any() -> None:
+    rules = SecretRules()
+    assert rules.allows("default", "ANYTHING")
+    assert not rules.allows("acme", "ANYTHING")
+    with pytest.raises(Invalid, match=r"tenant 'acme' may not use the secret API_KEY"):
+        rules.check("payload", "acme", "API_KEY")
+
+
+def test_a_tenant_may_use_what_it_was_given() -> None:
+    rules = SecretRules({"acme": ("API_KEY",)})
+    assert rules.allows("acme", "API_KEY")
+    assert not rules.allows("acme", "OTHER")
+    assert not rules.allows("default", "API_KEY"), "a table of one's own says all there is to say"
+
+
+def test_escaped_references_are_noticed() -> None:
+    assert mentions(b'{"a":"${secret:A}"}')
+    assert mentions(b'{"a":"\\u0024{secret:A}"}')
+    assert not mentions(b'{"a":"plain"}')
+
+
+@pytest.mark.parametrize("value", ["", "short", "a" * 100_000, "zero\0inside"])
+def test_what_cannot_be_hidden_is_refused(value: str) -> None:
+    with pytest.raises(Invalid, match=r"^NAME: the secret ") as refused:
+        check_secret_value("NAME", value)
+    assert not value or value not in str(refused.value)

@@ -1,0 +1,85 @@
+"""Whether a schedule keeps what it owes: every miss and its end once, however seldom somebody looks."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
+from mainspring.domain.slo import MISSED, RECOVERED, Slo, TickFact, begin, judge, rest
+
+STARTS = Slo(start_within=MINUTE)
+SUCCEEDS = Slo(succeed_every=HOUR)
+
+
+def started(tick: Instant, late: int = 0) -> TickFact:
+    return TickFact(tick + late, tick)
+
+
+def test_a_tick_that_starts_late_or_is_not_there_at_all_is_a_miss_and_told_once() -> None:
+    state = begin(0)
+    ticks = [HOUR, 2 * HOUR, 3 * HOUR, 4 * HOUR]
+    facts = {HOUR: started(HOUR), 2 * HOUR: started(2 * HOUR, 2 * MINUTE), 4 * HOUR: started(4 * HOUR, SECOND)}
+    judged = judge(STARTS, state, ticks[:1], ticks[1], facts, None, 90 * MINUTE)
+    assert (judged.events, judged.next_check) == ((), 2 * HOUR + MINUTE + 1)
+    judged = judge(STARTS, judged.state, ticks[1:2], ticks[2], facts, None, 2 * HOUR + 5 * MINUTE)
+    assert judged.events == (MISSED,)
+    judged = judge(STARTS, judged.state, ticks[2:3], ticks[3], facts, None, 3 * HOUR + 5 * MINUTE)
+    assert judged.events == ()
+    assert judged.state.late_since == 2 * HOUR + MINUTE
+    judged = judge(STARTS, judged.state, ticks[3:], None, facts, None, 5 * HOUR)
+    assert judged.events == (RECOVERED,)
+    assert judged.state.late_since is None
+
+
+def test_what_happened_while_nobody_looked_is_found_in_order() -> None:
+    ticks = [HOUR, 2 * HOUR, 3 * HOUR]
+    judged = judge(STARTS, begin(0), ticks, None, {3 * HOUR: started(3 * HOUR)}, None, 10 * HOUR)
+    assert judged.events == (MISSED, RECOVERED)
+
+
+def test_a_tick_that_was_moved_has_its_time_from_there() -> None:
+    facts = {HOUR: TickFact(None, 5 * HOUR)}
+    judged = judge(STARTS, begin(0), [HOUR], 2 * HOUR, facts, None, 2 * HOUR)
+    assert (judged.events, judged.state.judged, judged.next_check) == ((), 0, 5 * HOUR + MINUTE + 1)
+    assert judge(STARTS, begin(0), [HOUR], 2 * HOUR, facts, None, 6 * HOUR).events == (MISSED,)
+    excused = {HOUR: TickFact(None, HOUR, excused=True)}
+    assert judge(STARTS, begin(0), [HOUR], 2 * HOUR, excused, None, 6 * HOUR).events == ()
+
+
+def test_a_success_is_awaited_also_when_nothing_ever_runs() -> None:
+    judged = judge(SUCCEEDS, begin(0), [], None, {}, None, 30 * MINUTE)
+    assert (judged.events, judged.next_check) == ((), HOUR + 1)
+    judged = judge(SUCCEEDS, judged.state, [], None, {}, None, 2 * HOUR)
+    assert (judged.events, judged.state.quiet_since) == ((MISSED,), HOUR)
+    judged = judge(SUCCEEDS, judged.state, [], None, {}, None, 3 * HOUR)
+    assert judged.events == ()
+    judged = judge(SUCCEEDS, judged.state, [], None, {}, 3 * HOUR, 3 * HOUR + MINUTE)
+    assert (judged.events, judged.state.quiet_since, judged.next_check) == ((RECOVERED,), None, 4 * HOUR + 1)
+    # The run is forgotten, and the success is not.
+    assert judge(SUCCEEDS, judged.state, [], None, {}, None, 4 * HOUR).events == ()
+    assert judge(SUCCEEDS, judged.state, [], None, {}, None, 4 * HOUR + 1).events == (MISSED,)
+
+
+def test_a_pause_ends_a_miss_and_begins_anew() -> None:
+    missed = judge(SUCCEEDS, begin(0), [], None, {}, None, 2 * HOUR).state
+    paused = rest(missed, 3 * HOUR)
+    assert paused.events == (RECOVERED,)
+    assert judge(SUCCEEDS, paused.state, [], None, {}, None, 3 * HOUR + 30 * MINUTE).events == ()
+    assert rest(paused.state, 4 * HOUR).events == ()
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40), st.lists(st.integers(1, 5), min_size=1))
+@settings(max_examples=200)
+def test_the_events_are_the_changes_however_often_somebody_looks(in_time: list[bool], looks: list[int]) -> None:
+    ticks = [HOUR * number for number in range(1, len(in_time) + 1)]
+    facts = {tick: started(tick) for tick, good in zip(ticks, in_time, strict=True) if good}
+    events: list[str] = []
+    state, left = begin(0), ticks
+    for size in [*looks, *([5] * len(ticks))]:
+        some, left = left[:size], left[size:]
+        judged = judge(STARTS, state, some, None, facts, None, ticks[-1] + HOUR)
+        state = judged.state
+        events += judged.events
+    changes = [good for before, good in zip([True, *in_time], in_time, strict=False) if before != good]
+    assert events == [RECOVERED if good else MISSED for good in changes]
+    assert msgspec.json.decode(msgspec.json.encode(state), type=type(state)) == state

@@ -1,0 +1,38 @@
+"""What a blocked run waits for, from its own row."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.dependencies import Rule
+from mainspring.domain.limits import Breaker, gates_of
+from mainspring.domain.run import RunPolicy, RunState, RunView
+from mainspring.domain.waits import reason_told
+from tests.unit.test_explain import a_view
+
+BROKEN = RunPolicy(breaker=Breaker())
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (a_view(RunState.BLOCKED), "waits for an earlier run of its job (overlap)"),
+        (a_view(RunState.BLOCKED, key="k"), "waits for ordering key 'k'"),
+        (a_view(RunState.BLOCKED, parents=2, rule=Rule.ANY_FAILED), "waits for 2 other runs (any-failed)"),
+        (
+            msgspec.structs.replace(
+                a_view(RunState.BLOCKED, gate=gates_of("default", "greet", (), BROKEN.breaker)[0].number), policy=BROKEN
+            ),
+            "waits: the breaker of task 'greet' is open",
+        ),
+    ],
+)
+def test_what_it_waits_for(run: RunView, words: str) -> None:
+    assert reason_told(run) == words
+
+
+@given(st.sampled_from(list(RunState)), st.sampled_from(["", "error"]), st.sampled_from(["", "k"]), st.integers(0, 2))
+def test_all_others_tell_their_own_reason(state: RunState, reason: str, key: str, parents: int) -> None:
+    told = reason_told(a_view(state, reason=reason, key=key, parents=parents))
+    assert told.startswith("waits") if state is RunState.BLOCKED else told == reason
