@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+CHAOS_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +15,7 @@ COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format openapi reference bench soak peers peers-bench services services-stop lock clean
+.PHONY: help setup run test check format openapi reference bench soak chaos peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +54,9 @@ bench: setup ## measure (BENCH_ARGS)
 soak: setup ## half an hour of full load on PostgreSQL: does it get slower? (BENCH_ARGS)
 	$(BIN)/mainspring bench --store postgres --soak 30m $(BENCH_ARGS)
 
+chaos: setup ## break a running cluster in every way there is, and judge what came of it (CHAOS_ARGS)
+	$(BIN)/python -m tools.chaos $(CHAOS_ARGS)
+
 peers: $(VENV)/.peers ## install the schedulers that the benchmark compares with
 
 peers-bench: peers ## measure beside them, in turn, on one server (BENCH_ARGS)
@@ -70,7 +74,7 @@ lock: setup ## pin the newest allowed versions in requirements/
 
 clean: ## remove .venv, the local servers with their data, and caches
 	-$(PYTHON) -m tools.services remove
-	rm -rf $(VENV) .services .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) .services .chaos .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -30,15 +30,25 @@ def _logs_stay_as_they_are() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres_dsn() -> str:
+def address_of() -> Callable[[str], str]:
+    """The address of a server by its name in ``tools/services``; started when a test asks, shared by all of them."""
+
+    def address(name: str) -> str:
+        try:
+            return ensure(name)
+        except ServiceUnavailable as error:
+            reason = f"{name} is not available: {error}"
+            if IN_CI:
+                pytest.fail(reason)
+            pytest.skip(reason)
+
+    return address
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn(address_of: Callable[[str], str]) -> str:
     """A running server, shared by all tests; an ordinary role that may create databases."""
-    try:
-        return ensure("postgres")
-    except ServiceUnavailable as error:
-        reason = f"PostgreSQL is not available: {error}"
-        if IN_CI:
-            pytest.fail(reason)
-        pytest.skip(reason)
+    return address_of("postgres")
 
 
 @pytest.fixture

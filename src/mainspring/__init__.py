@@ -15,6 +15,7 @@ from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.verdicts import GiveUp
 from mainspring.sdk.app import Mainspring
 from mainspring.sdk.context import Context
+from mainspring.sdk.datacenters import prefer
 from mainspring.sdk.fan_out import FanOut
 from mainspring.sdk.handle import RunCancelled, RunFailed, RunHandle, RunSkipped
 from mainspring.sdk.limits import Breaker, Limit, Unique
@@ -47,6 +48,7 @@ __all__ = [
     "RunSkipped",
     "StoreUnavailable",
     "Unique",
+    "prefer",
     "provided",
     "transaction",
 ]

@@ -6,15 +6,16 @@ import os
 import random
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 
 from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.coordination import make_registry
 from mainspring.adapters.secrets.environment import EnvironmentSecrets
 from mainspring.adapters.secrets.folder import FolderSecrets
 from mainspring.adapters.secrets.several import SeveralSecrets
@@ -24,18 +25,25 @@ from mainspring.api.auth import Authenticator, KeyKeeper, Tokens
 from mainspring.api.server import address_of, refuse_taken
 from mainspring.api.token_rules import Algorithm
 from mainspring.control.budgets import BudgetKeeper
+from mainspring.control.clock_guard import ClockGuard
+from mainspring.control.datacenters import DatacenterKeeper
 from mainspring.control.dead_letters import Undertaker
 from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.jobs import Jobs
 from mainspring.control.reaper import Reaper
+from mainspring.control.registry_health import examine_registry
 from mainspring.control.retention import RetentionKeeper
 from mainspring.control.scheduler.scheduler import Scheduler
+from mainspring.control.sealing import SealedCoordinator
 from mainspring.control.shards import ShardKeeper
 from mainspring.control.slos import SloKeeper
 from mainspring.control.transfer import Moved, transfer
+from mainspring.domain.clock_guard import ClockRules
+from mainspring.domain.coordination import STORE, read_coordination
+from mainspring.domain.diagnosis import Finding
 from mainspring.domain.errors import Invalid, StoreUnavailable
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import SECOND, Instant
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.domain.labels import label_words
 from mainspring.domain.reserved import FAN_IN, FAN_OUT, WORKFLOW
 from mainspring.domain.run import HeldRun
@@ -43,19 +51,30 @@ from mainspring.domain.secrets import SecretRules
 from mainspring.ports.access import Access
 from mainspring.ports.catalog import Catalog, Reports
 from mainspring.ports.clock import Clock
-from mainspring.ports.coordination import Coordinator
+from mainspring.ports.clocks import Clocks
+from mainspring.ports.coordination import Sealing
 from mainspring.ports.dead_letters import DeadLetters
 from mainspring.ports.egress import Egress
 from mainspring.ports.explaining import Explaining
 from mainspring.ports.health import Health
+from mainspring.ports.leases import Leases
 from mainspring.ports.operations import Operations
+from mainspring.ports.schema import Migrated, Migrates, Migration
 from mainspring.ports.secrets import Secrets
 from mainspring.ports.store import Retention, Store, Workforce
 from mainspring.ports.usage import Budgeting
 from mainspring.ports.wakeups import Wakeups
 from mainspring.runtime.service import Service
 from mainspring.runtime.supervisor import Supervisor
-from mainspring.settings import AuthSection, SecretsSection, Settings, TasksSection, read_file, without_secrets
+from mainspring.settings import (
+    AuthSection,
+    SecretsSection,
+    Settings,
+    TasksSection,
+    read_file,
+    servers_of,
+    without_secrets,
+)
 from mainspring.worker.builtin.confinement import Confinement, Limits
 from mainspring.worker.builtin.container import Containers, find_engine
 from mainspring.worker.builtin.tasks import BuiltinTasks
@@ -66,6 +85,7 @@ from mainspring.worker.settings import ChildSettings, WorkerSettings
 from mainspring.worker.worker import Worker
 
 if TYPE_CHECKING:
+    from mainspring.adapters.store.several import SeveralStore
     from mainspring.api.context import Api
 
 #: How many runs of a queue a worker runs at once where nobody said.
@@ -76,7 +96,18 @@ _ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNOREC
 
 
 class EngineStore(
-    Store, Coordinator, Catalog, Explaining, Budgeting, Operations, Access, Reports, DeadLetters, Protocol
+    Store,
+    Sealing,
+    Clocks,
+    Catalog,
+    Explaining,
+    Budgeting,
+    Operations,
+    Access,
+    Reports,
+    DeadLetters,
+    Leases,
+    Protocol,
 ):
     """Every store here also says who owns which shard."""
 
@@ -168,14 +199,7 @@ class Engine:
                 except BaseException:
                     await self.store.close()
                     raise
-                self._jobs = Jobs(
-                    self.store,
-                    self.wakeups,
-                    self.clock,
-                    self.random,
-                    shards=self.store.shards,
-                    along=self._cancel_members,
-                )
+                self._jobs = make_jobs(self.store, self.wakeups, self.clock, self.random, self._cancel_members)
 
     async def close(self) -> None:
         jobs, self._jobs = self._jobs, None
@@ -191,6 +215,11 @@ class Engine:
             from mainspring.api.fan_out_task import cancel_members
 
             await cancel_members(roots, jobs, self.store)
+
+    def replica_staleness(self) -> Micros | None:
+        """How far the replica that lists come from was behind when somebody last listed."""
+        replica = getattr(self.store, "replica", None)
+        return None if replica is None else replica.staleness
 
     def workforce(self) -> "Callable[[], AbstractAsyncContextManager[Workforce]] | None":
         """How the heartbeat's thread gets a store of its own; none where the store lives in this very loop."""
@@ -220,8 +249,9 @@ class Node:
         self._roles = roles
         self._application = Offer(settings, application, self.engine)
         self._path = path
-        self._keeper: ShardKeeper | None = None
+        self._keepers: list[ShardKeeper] = []
         self._worker: Worker | None = None
+        self._guard = _make_guard(self.engine, self._sessions)
         self._supervisor = Supervisor()
 
     async def start(self) -> None:
@@ -229,7 +259,7 @@ class Node:
             # Before anything is done: a scheduler that ends at once would have taken shards from the others.
             refuse_taken(self._settings.host, self._settings.port)
         await self.engine.open()
-        services: list[Service] = []
+        services: list[Service] = [] if self._guard is None else [self._guard]
         if Role.SCHEDULER in self._roles:
             services += self._scheduler_services()
         if Role.WORKER in self._roles:
@@ -270,16 +300,29 @@ class Node:
     async def health(self) -> Mapping[str, object]:
         """How this process is: what ``/healthz`` says."""
         found: dict[str, object] = {"status": "ok", "roles": sorted(role.value for role in self._roles)}
-        if self._keeper is not None:
-            found["shards"] = len(self._keeper.owned())
+        if self._keepers:
+            found["shards"] = sum(len(keeper.owned()) for keeper in self._keepers)
+            engine = read_coordination(self._settings.coordination)
+            # Not where it is: whoever may ask for this need not know that.
+            found["coordination"] = STORE if engine is None else engine.kind
         if self._worker is not None:
             found["running"] = self._worker.running
+        if self._guard is not None and (reading := self._guard.reading()) is not None:
+            found["clockOffsetMs"] = round(reading.offset / MILLISECOND, 1)
         return found
+
+    def _sessions(self) -> list[SessionId]:
+        """Under which this process is known to the store right now."""
+        holding = self._worker.holding if self._worker is not None else None
+        known = [*(keeper.member for keeper in self._keepers), None if holding is None else holding.session]
+        return [session for session in known if session is not None]
 
     def banner(self) -> str:
         """What was started, in a line or two."""
         roles = ", ".join(sorted(role.value for role in self._roles))
         lines = [f"mainspring: {roles} on {without_secrets(self._settings.store)}"]
+        if Role.SCHEDULER in self._roles and self._settings.coordination != STORE:
+            lines.append(f"  shards by {without_secrets(self._settings.coordination)}")
         if Role.WORKER in self._roles:
             queues = ", ".join(f"{name}:{slots}" for name, slots in self._queues(self._application).items())
             lines.append(f"  {len(self._application.handlers())} tasks, queues {queues}")
@@ -289,26 +332,46 @@ class Node:
         return "\n".join(lines)
 
     def _scheduler_services(self) -> list[Service]:
+        """For each server of the store, so that one that is away stops no other; and what counts over all of them."""
         engine = self.engine
-        self._keeper = ShardKeeper(
-            engine.store,
-            engine.store.shards,
+        return [
+            *(service for store in stores_of(engine.store) for service in self._services_of_server(store)),
+            BudgetKeeper(engine.store, engine.wakeups, engine.clock, engine.random),
+            Undertaker(engine.store, engine.jobs, engine.wakeups, engine.clock),
+        ]
+
+    def _services_of_server(self, store: EngineStore) -> list[Service]:
+        engine = self.engine
+        sealed = make_coordinator(engine)
+        keeper = ShardKeeper(
+            sealed or store,
+            store.shards,
             engine.wakeups,
             engine.clock,
             name=self._settings.scheduler.name or _label(),
             ttl=self._settings.scheduler.lease,
+            fit=_always if self._guard is None else self._guard.fit,
         )
         kept = self._settings.retention
         retention = Retention(succeeded=kept.succeeded, unsuccessful=kept.unsuccessful, ledger=kept.ledger)
+        self._keepers.append(keeper)
+        if sealed is not None:
+            sealed.on_change(keeper.bell.ring)
         return [
-            self._keeper,
-            Scheduler(engine.store, self._keeper, engine.wakeups, engine.clock),
-            Reaper(engine.store, engine.wakeups, engine.clock, engine.random),
-            Housekeeper(engine.store, engine.wakeups, engine.clock),
-            BudgetKeeper(engine.store, engine.wakeups, engine.clock, engine.random),
-            Undertaker(engine.store, engine.jobs, engine.wakeups, engine.clock),
-            SloKeeper(engine.store, engine.wakeups, engine.clock),
-            RetentionKeeper(engine.store, engine.wakeups, engine.clock, engine.random, retention),
+            *([] if sealed is None else [sealed]),
+            keeper,
+            Scheduler(store, keeper, engine.wakeups, engine.clock),
+            Reaper(store, engine.wakeups, engine.clock, engine.random),
+            Housekeeper(store, engine.wakeups, engine.clock),
+            SloKeeper(store, engine.wakeups, engine.clock),
+            DatacenterKeeper(
+                store,
+                engine.wakeups,
+                engine.clock,
+                datacenter=self._settings.datacenter,
+                member=lambda: keeper.member,
+            ),
+            RetentionKeeper(store, engine.wakeups, engine.clock, engine.random, retention),
         ]
 
     def _http_services(self) -> list[Service]:
@@ -337,6 +400,7 @@ class Node:
             queues=self._queues(application),
             priorities=_pools(section.priorities),
             labels=label_words("worker.labels", section.labels),
+            datacenter=self._settings.datacenter,
             grace=section.grace,
             capture_logs=section.capture_logs,
             recycle_after_runs=section.recycle_after_runs or None,
@@ -365,6 +429,18 @@ class Node:
     def _queues(self, application: Application) -> dict[str, int]:
         """The queues that were asked for, or every one that the application uses."""
         return dict(self._settings.worker.queues) or dict.fromkeys(sorted(application.queues()), DEFAULT_SLOTS)
+
+
+def _always() -> bool:
+    return True
+
+
+def _make_guard(engine: Engine, sessions: Callable[[], list[SessionId]]) -> ClockGuard | None:
+    """Where the store's clock is another machine's: elsewhere it is this one's own."""
+    if not engine.settings.store.startswith(_POSTGRES) and not servers_of(engine.settings.store):
+        return None
+    section = engine.settings.clock
+    return ClockGuard(engine.store, engine.wakeups, engine.clock, ClockRules(section.warn, section.fence), sessions)
 
 
 def _pools(given: Mapping[str, int]) -> dict[int, int]:
@@ -406,24 +482,40 @@ def _make_api(
         auth=authenticator,
         buckets=Buckets(engine.clock, settings.api.rate, settings.api.burst),
         hub=Hub(engine.store, engine.clock, _label()),
-        metrics=Metrics(engine.store, engine.clock),
+        metrics=Metrics(engine.store, engine.clock, engine.replica_staleness),
         health=health,
         tasks=make_builtin_tasks(settings),
         proxies=read_networks("api.trusted_proxies", settings.api.trusted_proxies),
+        production=settings.production,
     )
 
 
-async def migrate(settings: Settings) -> None:
-    """Bring the store's schema up to date, as every process does when it starts."""
+async def migrate(settings: Settings, *, contract: bool = False) -> Migrated:
+    """Bring the store's schema up to date, as every process does when it starts; what was done."""
     store = _make_store(settings, SystemClock())
+    applied: list[Migration] = []
+    waiting: list[Migration] = []
+    if settings.store.startswith(_POSTGRES) or servers_of(settings.store):
+        for server in stores_of(store):
+            done = await cast(Migrates, server).migrate(contract=contract)
+            applied += done.applied
+            waiting += done.waiting
+    elif contract:
+        raise Invalid("--contract", "is for PostgreSQL", "the processes on a file are stopped and started together")
     await store.open()
     await store.close()
+    return Migrated(applied=tuple(applied), waiting=tuple(waiting))
 
 
 def make_health(settings: Settings) -> Health:
     """What examines the store, without opening it as a process would."""
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
+    if servers := servers_of(settings.store):
+        from mainspring.adapters.store.several.health import SeveralHealth
+
+        each = [msgspec.structs.replace(settings, store=address) for address in servers]
+        return SeveralHealth([(without_secrets(one.store), make_health(one)) for one in each])
     if settings.store.startswith(_POSTGRES):
         try:
             from mainspring.adapters.store.postgres.health import PostgresHealth
@@ -436,10 +528,26 @@ def make_health(settings: Settings) -> Health:
             SystemClock(),
             connections=settings.connections,
             retention=Retention(succeeded=kept.succeeded, unsuccessful=kept.unsuccessful, ledger=kept.ledger),
+            replica=(settings.replica, settings.replica_lag) if settings.replica else None,
         )
     from mainspring.adapters.store.sqlite.health import SqliteHealth
 
     return SqliteHealth(path_of(settings.store), SystemClock())
+
+
+def make_coordinator(engine: Engine) -> SealedCoordinator | None:
+    """What grants shards outside the store; None where the store does it."""
+    found = read_coordination(engine.settings.coordination)
+    return None if found is None else SealedCoordinator(engine.store, make_registry(found, engine.clock))
+
+
+async def examine_coordination(settings: Settings) -> list[Finding]:
+    """How the engine is that grants shards; nothing to say where the store does it."""
+    found = read_coordination(settings.coordination)
+    if found is None:
+        return []
+    registry = make_registry(found, SystemClock())
+    return [await examine_registry(registry, found.kind, settings.scheduler.lease, SystemClock())]
 
 
 async def move(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> Moved:
@@ -584,6 +692,8 @@ def _make_store(
 ) -> EngineStore:
     if settings.store == "memory:":
         return MemoryStore(clock, settings.shards, wakeups)
+    if servers := servers_of(settings.store):
+        return _make_several(settings, clock, servers, wakeups, connections)
     if settings.store.startswith(("postgresql://", "postgres://")):
         try:
             from mainspring.adapters.store.postgres import PostgresStore
@@ -598,15 +708,86 @@ def _make_store(
             migrate=connections is None,
             wakeups=wakeups if isinstance(wakeups, PostgresWakeups) else None,
             transactions=settings.worker.transactions,
+            replica=(settings.replica, settings.replica_lag) if settings.replica else None,
         )
     from mainspring.adapters.store.sqlite import SqliteStore
 
     return SqliteStore(path_of(settings.store), clock, settings.shards)
 
 
+def _make_several(
+    settings: Settings, clock: Clock, servers: Sequence[str], wakeups: Wakeups | None, connections: int | None
+) -> "SeveralStore":
+    try:
+        from mainspring.adapters.store.postgres import PostgresStore
+        from mainspring.adapters.store.several import SeveralStore
+        from mainspring.adapters.wakeups.several import SeveralWakeups
+    except ModuleNotFoundError as error:
+        raise _missing("PostgreSQL", "postgres", error) from error
+
+    def make(address: str, number: int) -> PostgresStore:
+        return PostgresStore(
+            address,
+            schema=settings.schema,
+            shards=settings.shards,
+            connections=connections or settings.connections,
+            migrate=connections is None,
+            wakeups=wakeups.parts[number] if isinstance(wakeups, SeveralWakeups) else None,
+            one_of_several=True,
+        )
+
+    return SeveralStore([(address, without_secrets(address)) for address in servers], clock, make)
+
+
+@asynccontextmanager
+async def open_several(settings: Settings) -> AsyncIterator["SeveralStore"]:
+    """The store over several servers, for what is done to the servers themselves."""
+    servers = servers_of(settings.store)
+    if not servers:
+        raise Invalid("store", "is on one server", "a list of them, as in docs/operations/several-servers.md")
+    store = _make_several(settings, SystemClock(), servers, None, None)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def stores_of(store: EngineStore) -> list[EngineStore]:
+    """The store on each server; mostly there is one."""
+    found = getattr(store, "stores", None)
+    return [store] if found is None else [part for _, part in found]
+
+
+def make_jobs(
+    store: EngineStore,
+    wakeups: Wakeups,
+    clock: Clock,
+    random: random.Random,
+    along: Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None = None,
+) -> Jobs:
+    """What takes work in. Over several servers it chooses the place of every id."""
+    return Jobs(
+        store,
+        wakeups,
+        clock,
+        random,
+        shards=store.shards,
+        along=along,
+        places=getattr(store, "place_count", 0),
+        apart=getattr(store, "server_of", None),
+    )
+
+
 def _make_wakeups(settings: Settings, clock: Clock) -> Wakeups:
     if settings.store == "memory:":
         return LocalWakeups()
+    if servers := servers_of(settings.store):
+        try:
+            from mainspring.adapters.wakeups.several import SeveralWakeups
+        except ModuleNotFoundError as error:
+            raise _missing("PostgreSQL", "postgres", error) from error
+        return SeveralWakeups(servers, clock, settings.schema)
     if settings.store.startswith(("postgresql://", "postgres://")):
         try:
             from mainspring.adapters.wakeups.postgres import PostgresWakeups

@@ -18,9 +18,12 @@ import msgspec
 from mainspring.api.proxies import read_networks
 from mainspring.api.token_rules import check_jwks_url, check_secret, is_loopback
 from mainspring.control.shards import SHORTEST_TTL
+from mainspring.domain.clock_guard import ClockRules
+from mainspring.domain.coordination import STORE, read_coordination
+from mainspring.domain.datacenters import check_place
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import MAX_SHARDS
-from mainspring.domain.instant import DAY, HOUR, SECOND, format_duration, parse_duration
+from mainspring.domain.instant import DAY, HOUR, MILLISECOND, SECOND, format_duration, parse_duration
 from mainspring.domain.labels import label_words, labels_of, read_label
 from mainspring.domain.run import check_name, check_queue, check_tenant
 from mainspring.domain.secrets import ANY, DEFAULT_ALLOWED, check_secret_name
@@ -35,11 +38,14 @@ _PRIORITY = re.compile(r"[1-9]|10")
 _SLOTS = re.compile(r"0*[1-9][0-9]{0,5}")
 _CENTURY = 36_525 * DAY
 _PLENTY = 10**15
+#: Settings that may hold a password.
+_ADDRESSES = ("store", "replica", "coordination")
 #: Of every number and duration: from and to, both included.
 RANGES = {
     "port": (1, 65_535),
     "shards": (1, MAX_SHARDS),
     "connections": (1, 1_000),
+    "replica_lag": (100 * MILLISECOND, HOUR),
     "worker.grace": (0, _CENTURY),
     "worker.children": (1, 1_000),
     "worker.threads_per_child": (1, 1_000),
@@ -49,6 +55,8 @@ RANGES = {
     "worker.recycle_child_after_runs": (0, _PLENTY),
     "worker.recycle_child_memory": (0, _PLENTY),
     "scheduler.lease": (SHORTEST_TTL, HOUR),
+    "clock.warn": (MILLISECOND, _CENTURY),
+    "clock.fence": (0, _CENTURY),
     "retention.succeeded": (0, _CENTURY),
     "retention.unsuccessful": (0, _CENTURY),
     "retention.ledger": (0, _CENTURY),
@@ -69,6 +77,8 @@ Table: TypeAlias = Annotated[dict[str, tuple[str, ...]], "table"]
 Priorities: TypeAlias = Annotated[dict[str, int], "priorities"]
 #: All or nothing, or by name.
 Commands: TypeAlias = Annotated[bool | dict[str, tuple[str, ...]], "commands"]
+#: One address, or several in a list; kept as a text, of several in JSON.
+Addresses: TypeAlias = Annotated[str, "addresses"]
 #: Never shown, not even when it is wrong.
 Secret: TypeAlias = Annotated[str, "secret"]
 
@@ -108,6 +118,13 @@ class SchedulerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """A label for this scheduler; the host's name and process id by default."""
     lease: Span = 3 * SECOND // 2
     """How long a scheduler that is silent keeps its shards."""
+
+
+class ClockSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    warn: Span = SECOND // 2
+    """A node whose clock is further from the store's is warned of."""
+    fence: Span = 5 * SECOND
+    """A scheduler whose clock is further from it schedules nothing; 0: it does all the same."""
 
 
 class RetentionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -277,8 +294,9 @@ class SecretsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    store: str = "mainspring.db"
-    """Where everything is kept: a path for SQLite, ``postgresql://…``, or ``memory:`` for nothing lasting."""
+    store: Addresses = "mainspring.db"
+    """Where everything is kept: a path for SQLite, ``postgresql://…``, a list of those for a store over several
+    servers, or ``memory:`` for nothing lasting."""
     host: str = "127.0.0.1"
     """The address that ``up`` listens on."""
     port: int = 7070
@@ -287,9 +305,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     shards: int = 100
     """Slices that schedulers share out; fixed when a store is made."""
     connections: int = 8
-    """PostgreSQL connections of one process, at most."""
+    """PostgreSQL connections of one process, at most; to each server."""
+    coordination: str = STORE
+    """Who says which scheduler owns which shard: ``store``, ``redis://…``, ``etcd://…`` or ``zookeeper://…``."""
+    replica: str = ""
+    """A standby that lists and figures of the API are read from; ``postgresql://…``. Nothing else ever is."""
+    replica_lag: Span = 5 * SECOND
+    """How far it may be behind: beyond that lists come from the primary."""
+    production: bool = False
+    """This is where it counts: a drill is refused unless it is asked for as one in production."""
+    datacenter: str = ""
+    """Where this process is, such as ``eu-west``. Runs for a data centre go to the workers there."""
     worker: WorkerSection = WorkerSection()
     scheduler: SchedulerSection = SchedulerSection()
+    clock: ClockSection = ClockSection()
     retention: RetentionSection = RetentionSection()
     log: LogSection = LogSection()
     auth: AuthSection = AuthSection()
@@ -307,10 +336,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for path, name in (("worker.name", self.worker.name), ("scheduler.name", self.scheduler.name)):
             if name:
                 check_name(path, name)
+        if self.datacenter:
+            check_place("datacenter", self.datacenter)
         if self.log.level not in ("debug", "info", "warning", "error"):
             raise Invalid("log.level", f"{self.log.level!r} is no level", "debug, info, warning or error")
         if self.log.format not in ("auto", "text", "json"):
             raise Invalid("log.format", f"{self.log.format!r} is no format", "auto, text or json")
+        read_coordination(self.coordination)
+        if servers_of(self.store) and self.coordination != STORE:
+            raise Invalid("coordination", "each server of a store over several grants its own shards", STORE)
+        if self.replica and not all(a.startswith(("postgresql://", "postgres://")) for a in (self.replica, self.store)):
+            raise Invalid("replica", "is a standby of a store on PostgreSQL", "postgresql://user@host/database")
+        ClockRules(self.clock.warn, self.clock.fence).check()
         self.auth.check()
         self.api.check()
         self.tasks.check()
@@ -328,7 +365,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         return [
-            (name, without_secrets(self.store) if name == "store" else getattr(self, name))
+            (name, without_secrets(getattr(self, name)) if name in _ADDRESSES else getattr(self, name))
             for name in self.__struct_fields__
         ]
 
@@ -369,8 +406,26 @@ def load(
     return settings
 
 
+def servers_of(store: str) -> tuple[str, ...]:
+    """The addresses of a store over several servers; none: it is no list."""
+    if not store.startswith("["):
+        return ()
+    try:
+        addresses = msgspec.json.decode(store, type=tuple[str, ...])
+    except (msgspec.DecodeError, ValueError):
+        # Not in its words: it could hold a part of a password.
+        raise Invalid("store", "is not a list of addresses in JSON", '["postgresql://…", "postgresql://…"]') from None
+    if not addresses or not all(address.startswith(("postgresql://", "postgres://")) for address in addresses):
+        raise Invalid("store", "a list names PostgreSQL servers alone", '["postgresql://…", "postgresql://…"]')
+    if len(set(addresses)) < len(addresses):
+        raise Invalid("store", "names a server twice")
+    return addresses
+
+
 def without_secrets(store: str) -> str:
     """A store as it may be shown: of a DSN no password, wherever it stands, and no options."""
+    if store.startswith("["):
+        return ", ".join(map(without_secrets, servers_of(store)))
     scheme, separator, rest = store.partition("://")
     if not separator:
         return store
@@ -493,6 +548,8 @@ def _parse(where: str, value: object, kind: object) -> object:
         if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
             raise Invalid(where, f"{value!r} is not a list of texts")
         return tuple(word.strip() for word in words if word.strip())
+    if kind == "addresses" and isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
+        return msgspec.json.encode(value).decode()
     if not isinstance(value, str):
         raise Invalid(where, "is not a text" if kind == "secret" else f"{value!r} is not a text")
     return value

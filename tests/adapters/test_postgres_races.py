@@ -468,17 +468,17 @@ async def test_a_claim_that_meets_the_burial_of_its_session_gets_nothing(races: 
     assert await claiming == []
 
 
-async def test_runs_of_a_claim_that_commits_just_before_the_burial_are_told_as_lost(races: Races) -> None:
+async def test_runs_of_a_claim_that_outlasts_its_lease_are_told_as_lost_once_it_has_committed(races: Races) -> None:
     worker = await races.a_worker(ttl=MINUTE)
     run = a_run()
     await races.store.submit([run])
     claiming = await races.standing()
     await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [10])
     await races.travel(HOUR)
-    reaping = asyncio.create_task(races.store.lost_runs(10))
-    await races.blocked(reaping)
+    # Nobody waits for it: a client that froze in the middle of a claim would keep all others from being buried.
+    assert await races.store.lost_runs(10) == []
     await claiming.execute("COMMIT")
-    [lost] = await reaping
+    [lost] = await races.store.lost_runs(10)
     assert lost.id == run.id
     assert await races.store.settle([settle_loss(lost, blamed=False)]) == [Verdict.APPLIED]
     assert await races.state(run.id) is RunState.QUEUED
@@ -1140,7 +1140,7 @@ async def test_a_migration_under_a_transaction_with_cached_plans_is_no_error(rac
 async def test_a_password_that_no_longer_works_is_an_outage(races: Races) -> None:
     store = await races.a_store(connections=2)
     assert store._engine._pool is not None
-    store._engine._pool.set_connect_args(dsn=races._dsn.replace("://", "://nobody_", 1))
+    store._engine.servers._primary = races._dsn.replace("://", "://nobody_", 1)
     await store._engine._pool.expire_connections()
     # One connection is at hand; the other has to be made.
     answers = await asyncio.gather(store.now(), store.now(), return_exceptions=True)
@@ -1376,6 +1376,8 @@ async def test_the_tags_of_a_failed_run_outlive_its_day(races: Races) -> None:
 
 async def test_two_who_tidy_at_once_count_everything_once(races: Races) -> None:
     worker, other = await races.a_worker(), await races.a_store()
+    # The database is a copy of one that was made a while ago: there would be that while to catch up on.
+    await races.watch.execute("DELETE FROM rolled_up")
     await races.store.submit([a_run() for _ in range(5)])
     await races.store.settle([settle_success(held, None) for held in await races.start(worker)])
     await races.travel(MINUTE)

@@ -91,7 +91,8 @@ async def test_a_thousand_quick_submits_send_few_messages_and_the_last_is_told(s
     sent = len(submitter.heard)
     assert sent <= took / (10 * MILLISECOND) + 2
     await asyncio.sleep(A_MOMENT)
-    assert len(submitter.heard) <= sent + 1
+    # The last of them, and what was on its way when the others were counted.
+    assert len(submitter.heard) <= sent + 2
     assert set(submitter.heard) == {queue_topic("default")}
 
 

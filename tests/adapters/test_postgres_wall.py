@@ -95,8 +95,8 @@ async def test_whatever_has_a_tenant_has_a_policy_and_whatever_is_read_too(
     of_tenants = {row["name"] for row in parents if {"tenant", "number"} & set(row["columns"])} - {
         # Partitions are read by their parents, and by nobody directly.
         *("history_succeeded", "history_unsuccessful", "body_kept", "body_forever", "label_kept"),
-        # The number of an attempt, and that of a gate.
-        *("attempt", "limiter"),
+        # The number of an attempt, that of a gate, and those of a server and of a part of what leaves it.
+        *("attempt", "limiter", "server", "departed"),
     }
     guarded = {row["name"] for row in parents if row["guarded"] and row["policies"] and not row["other_policies"]}
     assert of_tenants | {"attempt"} == guarded

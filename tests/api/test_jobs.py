@@ -277,7 +277,7 @@ async def test_changes_of_a_one_off_at_the_same_time_are_all_kept(client: httpx2
         job = (await create(client, delay="1h"))["jobId"]
         changes = ({"priority": 1}, {"owner": "ada"}, {"tags": ["x"]}, {"payload": 7}, {"name": "n"})
         answers = await asyncio.gather(*(client.patch(f"/v1/jobs/{job}", json=change) for change in changes))
-        assert [answer.status_code for answer in answers] == [200] * len(changes)
+        assert [answer.status_code for answer in answers] == [200] * len(changes), [a.text for a in answers]
         read = (await client.get(f"/v1/jobs/{job}")).json()
         assert (read["priority"], read["owner"], read["tags"], read["payload"], read["name"]) == (
             1,

@@ -124,7 +124,7 @@ def test_nobody_has_a_room_alone(store_kind: str) -> None:
 
 async def test_one_caller_does_not_shut_out_another(guarded: Service) -> None:
     api = guarded.api
-    assert (api.streams._most, api.streams._each, api.polls._each) == (1_000, 250, 250)
+    assert (api.streams._most, api.streams._each, api.polls._each) == (1_000, 250, 1_000)
     assert (api.bodies._most, api.bodies._each) == (128 << 20, 64 << 20)
     api.streams, api.polls = Room("streams", 8, 2), Room("claims", 8, 2)
     api.bodies = Room("bytes", 400_000, 100_000)

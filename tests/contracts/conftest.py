@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import create_database, drop_database, with_database
+from tests.support.several_harness import SeveralHarness
 from tests.support.store_harness import SERVE_THE_API, Harness, MemoryHarness, PostgresHarness, SqliteHarness
 
 
@@ -18,6 +19,24 @@ def _needs(adapter: str) -> None:
     found = importlib.util.find_spec(f"mainspring.adapters.store.{adapter}")
     if os.environ.get("CI") != "true" and (found is None or found.origin is None):
         pytest.skip(f"there is no {adapter} store yet")
+
+
+@pytest.fixture(scope="session")
+def contract_databases(postgres_dsn: str) -> Iterator[list[str]]:
+    """Three databases that are one store, in the place of three servers."""
+    names = [f"contracts_{uuid.uuid4().hex}" for _ in range(3)]
+
+    async def make() -> list[str]:
+        return await SeveralHarness.prepare(postgres_dsn, names)
+
+    async def drop() -> None:
+        for name in names:
+            await drop_database(postgres_dsn, name)
+
+    try:
+        yield asyncio.run(make())
+    finally:
+        asyncio.run(drop())
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +59,25 @@ def contract_database(postgres_dsn: str) -> Iterator[str]:
         asyncio.run(drop())
 
 
+#: What the store over several servers is always tried with: it is made of stores that are tried with everything. The
+#: rest of it runs where many seeds are asked for.
+_ON_SEVERAL = ("submit", "claim", "sessions", "catalog", "events_after", "idempotency")
+#: These make the ids of one tenant in every shard, which several servers refuse, or look at one server alone.
+_NOT_ON_SEVERAL = ("agreement", "outage")
+
+
+def _is_for_several(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    if call is None or call.params.get("make_harness") != "several":
+        return True
+    name = item.path.stem.removeprefix("test_")
+    return name in _ON_SEVERAL or ("MAINSPRING_SEEDS" in os.environ and name not in _NOT_ON_SEVERAL)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked ``api`` run on the stores that serve it."""
     early = [item for item in items if item.get_closest_marker("api") is not None and not _serves_the_api(item)]
+    early += [item for item in items if item not in early and not _is_for_several(item)]
     if early:
         gone = set(early)
         config.hook.pytest_deselected(items=early)
@@ -54,7 +89,14 @@ def _serves_the_api(item: pytest.Item) -> bool:
     return call is None or call.params.get("make_harness", "memory") in SERVE_THE_API
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(
+    params=[
+        "memory",
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("several", marks=pytest.mark.postgres),
+    ]
+)
 def make_harness(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Harness]:
     # Not an async fixture: the database of the session is made by a loop of its own.
     match request.param:
@@ -63,6 +105,9 @@ def make_harness(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[],
         case "sqlite":
             _needs("sqlite")
             return lambda: SqliteHarness(tmp_path / "mainspring.db")
+        case "several":
+            addresses: list[str] = request.getfixturevalue("contract_databases")
+            return lambda: SeveralHarness(addresses)
         case _:
             _needs("postgres")
             dsn: str = request.getfixturevalue("contract_database")

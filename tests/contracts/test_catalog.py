@@ -227,7 +227,9 @@ async def test_runs_are_found_by_when_they_were_made(harness: Harness) -> None:
 
 
 async def test_runs_are_found_by_their_job(harness: Harness) -> None:
-    job, other = await harness.put(a_job()), await harness.put(a_job(a_spec(schedule=every(HOUR))))
+    minutely = every(MINUTE, start=await harness.now() + 30 * SECOND)
+    job = await harness.put(a_job(a_spec(schedule=minutely)))
+    other = await harness.put(a_job(a_spec(schedule=every(HOUR, start=await harness.now() + HOUR))))
     await harness.advance(MINUTE)
     await harness.fire_due()
     [tick] = await harness.ticks(job.id)

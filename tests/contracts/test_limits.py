@@ -189,8 +189,9 @@ async def test_whatever_way_one_leaves_the_next_passes(harness: Harness, way: st
             assert await harness.store.edit_run(edited, Author("ada")) is not None
             assert await harness.state(run.id) is (SCHEDULED if way == "edited to be later" else QUEUED)
         case "its job was cancelled":
-            job = await harness.put(a_job(a_spec(schedule=every(MINUTE), policy=a_policy(limits=ONE))))
-            await harness.advance(90 * SECOND)
+            minutely = every(MINUTE, start=await harness.now() + 30 * SECOND)
+            job = await harness.put(a_job(a_spec(schedule=minutely, policy=a_policy(limits=ONE))))
+            await harness.advance(MINUTE)
             [fired] = await harness.fire_due()
             assert (fired.runs, fired.queues) == (1, ("default",))
             await harness.submit(waiting)
@@ -373,8 +374,8 @@ async def test_cancelling_the_one_that_holds_the_key_and_waits_for_its_limit(har
 
 async def test_a_tick_that_waits_for_a_limit_is_not_in_the_line_of_its_job(harness: Harness) -> None:
     await inside_queued(harness)
-    spec = a_spec(schedule=every(MINUTE), overlap=Overlap.QUEUE, policy=a_policy(limits=ONE))
-    job = await harness.put(a_job(spec))
+    minutely = every(MINUTE, start=await harness.now() + 30 * SECOND)
+    job = await harness.put(a_job(a_spec(schedule=minutely, overlap=Overlap.QUEUE, policy=a_policy(limits=ONE))))
     decisions = []
     for _ in range(3):
         await harness.advance(MINUTE)

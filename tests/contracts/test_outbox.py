@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import HOUR, MINUTE, SECOND
 from mainspring.domain.run import HeldRun, NewRun, settle_cancel, settle_loss, settle_release
-from tests.support.builders import a_job, a_policy, a_run, a_spec, some_runs
+from tests.support.builders import a_job, a_policy, a_run, a_spec, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
 READER = "dashboard"
@@ -163,8 +163,8 @@ async def test_becoming_blocked_is_no_event(harness: Harness) -> None:
 
 
 async def test_the_run_of_a_tick_is_submitted(harness: Harness) -> None:
-    job = await harness.put(a_job(a_spec()))
-    await harness.advance(MINUTE + SECOND)
+    job = await harness.put(a_job(a_spec(schedule=every(MINUTE, start=await harness.now() + 30 * SECOND))))
+    await harness.advance(MINUTE)
     stream = await a_stream(harness)
     await harness.fire_due()
     [entry] = await harness.ticks(job.id)

@@ -10,7 +10,7 @@ from mainspring.domain.run import HeldRun, NewRun, RunState, settle_loss, settle
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Want
-from tests.support.builders import a_job, a_policy, a_run, a_spec
+from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
 pytestmark = pytest.mark.api
@@ -92,7 +92,7 @@ async def test_what_runs_goes_on(harness: Harness) -> None:
 
 
 async def test_ticks_and_staging_go_on(harness: Harness) -> None:
-    await harness.put(a_job(a_spec()))
+    await harness.put(a_job(a_spec(schedule=every(MINUTE, start=await harness.now() + 30 * SECOND))))
     later = a_run(delay=MINUTE)
     await harness.submit(later)
     await pause(harness, None, None)

@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.instant import HOUR, MINUTE, SECOND
 from mainspring.domain.run import RunState, Verdict, settle_success
 from mainspring.ports.store import NewSession, Want
 from tests.support.builders import a_run, a_worker, some_runs
@@ -247,3 +247,17 @@ async def test_a_session_may_be_closed_again_and_stays_closed(harness: Harness) 
     await harness.store.close_session(worker)
     await harness.store.close_session(SessionId(987_654_321))
     assert not (await harness.store.beat(worker, MINUTE, [], [], 0)).alive
+
+
+async def test_the_leases_of_many_are_renewed_at_once(harness: Harness) -> None:
+    store = harness.store
+    short, long, gone = [await harness.worker(ttl) for ttl in (MINUTE, MINUTE, MINUTE)]
+    await store.close_session(gone)
+    unknown = SessionId(2**31 - 1)
+    before = await harness.now()
+    beats = await store.renew_leases([(long, HOUR), (gone, HOUR), (short, 2 * MINUTE), (unknown, HOUR), (long, HOUR)])
+    assert [beat.alive for beat in beats] == [True, False, True, False, True]
+    assert all(beat.now >= before and not beat.draining and not beat.returned for beat in beats)
+    await harness.advance(30 * MINUTE)
+    await store.lost_runs(10)
+    assert [beat.alive for beat in await store.renew_leases([(short, MINUTE), (long, MINUTE)])] == [False, True]

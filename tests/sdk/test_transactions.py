@@ -442,7 +442,7 @@ async def test_a_run_that_is_taken_away_leaves_nothing_behind(site: Site) -> Non
 
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
 async def test_what_is_stopped_leaves_nothing_behind(site: Site, how: str) -> None:
-    timeout = "200ms" if how == "timeout" else "1h"
+    timeout = "1s" if how == "timeout" else "1h"
     handle = await site.task("faulty").options(timeout=timeout).submit(1, "wait")
     await site.started.wait()
     if how == "cancel":

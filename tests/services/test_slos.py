@@ -11,6 +11,7 @@ from mainspring.domain.calendar import CalendarSpec, Covers, Freeze, WhenClosed
 from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
 from mainspring.domain.job import JobSpec, JobState
 from mainspring.domain.run import settle_failure, settle_success
+from mainspring.domain.schedule import due_of
 from mainspring.domain.slo import MISSED, RECOVERED, Slo
 from mainspring.ports.access import Author
 from mainspring.ports.store import Want
@@ -128,7 +129,11 @@ def test_what_started_when_it_was_to_is_no_miss_though_it_is_tried_again(why_lat
             spec = _minding(a_spec(schedule=every(MINUTE), slo=Slo(start_within=5 * SECOND)), WhenClosed.AFTER)
         else:
             spec = a_spec(schedule=every(MINUTE, jitter=30 * SECOND), slo=Slo(start_within=SECOND))
-        (job,) = await declared(store, [a_job(spec)])
+        new = a_job(spec)
+        while spec.schedule.jitter and due_of(spec.schedule, first, new.id) <= first + 2 * SECOND:
+            # The jitter is drawn from the id.
+            new = a_job(spec)
+        (job,) = await declared(store, [new])
         keeper = SloKeeper(store, LocalWakeups(), clock)
         await keeper.start()
         worker = await store.open_session(a_worker(ttl=1_000 * HOUR))

@@ -68,8 +68,8 @@ class WithoutTickKey(RecordedStore):
 
     def _record(self, job: JobRow, tick: Tick) -> RunRow | None:
         ledger = self.tables.ledgers[job.id]
-        if ledger.entries.pop(tick.scheduled_at, None) is not None:
-            ledger.times.remove(tick.scheduled_at)
+        if ledger.entries.pop((tick.scheduled_at, tick.target), None) is not None:
+            ledger.times.remove((tick.scheduled_at, tick.target))
         return super()._record(job, tick)
 
 
@@ -119,13 +119,13 @@ class WithoutDroppedTicks(RecordedStore):
 class WithoutLookingAtOtherLines(RecordedStore):
     """A tick overlooks runs that an older version of its job made under another rule or key."""
 
-    def _has_room(self, job: JobRow) -> bool:
+    def _has_room(self, job: JobRow, target: str) -> bool:
         active = self.tables.active[job.id]
         gate = gate_of_tick(job.id, job.tenant, job.spec)
         elsewhere = [run for run in active if self.tables.runs[run].gate != gate]
         for run in elsewhere:
             del active[run]
-        room = super()._has_room(job)
+        room = super()._has_room(job, target)
         active.update(dict.fromkeys(elsewhere))
         return room
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.simulation.invariants import violations
-from tests.support.simulation.scenario import draw
+from tests.support.simulation.scenario import scenario_of
 from tests.support.simulation.world import simulate
 
 pytestmark = pytest.mark.simulation
@@ -20,7 +20,7 @@ def test_nothing_is_violated_in(seeds: range) -> None:
     for seed in seeds:
         replay = f"seed {seed}: replay it by `python -m tests.support.simulation {seed} --trace`"
         try:
-            found = violations(simulate(draw(seed)))
+            found = violations(simulate(scenario_of(seed)))
         except BaseException as error:
             error.add_note(replay)
             raise
@@ -29,7 +29,7 @@ def test_nothing_is_violated_in(seeds: range) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_seed_gives_the_same_trace_again(seed: int) -> None:
-    assert simulate(draw(seed)).fingerprint() == simulate(draw(seed)).fingerprint()
+    assert simulate(scenario_of(seed)).fingerprint() == simulate(scenario_of(seed)).fingerprint()
 
 
 def test_a_seed_gives_the_same_trace_in_another_process_with_other_hashes() -> None:

@@ -31,9 +31,11 @@ from mainspring.domain.run import (
 )
 from mainspring.ports.access import Access
 from mainspring.ports.catalog import Catalog, Reports
-from mainspring.ports.coordination import Coordinator
+from mainspring.ports.clocks import Clocks
+from mainspring.ports.coordination import Sealing
 from mainspring.ports.dead_letters import DeadLetters
 from mainspring.ports.explaining import Explaining
+from mainspring.ports.leases import Leases
 from mainspring.ports.operations import Operations
 from mainspring.ports.store import Accepted, EventBatch, Fired, Retention, Staged, Store, Want
 from mainspring.ports.usage import Budgeting
@@ -50,11 +52,22 @@ SHARDS = 8
 
 
 #: The stores that do what the API asks for. The contract tests marked ``api`` run on these only.
-SERVE_THE_API = frozenset({"memory", "sqlite", "postgres"})
+SERVE_THE_API = frozenset({"memory", "sqlite", "postgres", "several"})
 
 
 class CoordinatedStore(
-    Store, Coordinator, Catalog, Explaining, Budgeting, Reports, Access, Operations, DeadLetters, Protocol
+    Store,
+    Sealing,
+    Clocks,
+    Catalog,
+    Explaining,
+    Budgeting,
+    Reports,
+    Access,
+    Operations,
+    DeadLetters,
+    Leases,
+    Protocol,
 ):
     """What every adapter of the store also is."""
 
@@ -276,12 +289,13 @@ class PostgresHarness(Harness):
         self.store = PostgresStore(dsn, schema=schema, shards=SHARDS)
 
     @classmethod
-    async def prepare(cls, dsn: str) -> None:
+    async def prepare(cls, dsn: str, *, wall: bool = True) -> None:
         """Make the schema and the role that reads for people, and put its clock into the tests' hands."""
         harness = cls(dsn)
         await harness.store.open()
         try:
-            await build_wall(harness.store, dsn)
+            if wall:
+                await build_wall(harness.store, dsn)
         finally:
             await harness.store.close()
         connection = await asyncpg.connect(dsn)
@@ -313,7 +327,7 @@ class PostgresHarness(Harness):
 
     async def wipe(self) -> None:
         """Empty every table but those that say what the store is. Deleting a few rows is quicker than truncating."""
-        kept = ("meta", "shard", "name", "test_clock")
+        kept = ("meta", "shard", "name", "test_clock", "server", "place")
         tables = await self._connection.fetch(
             """
             SELECT relname FROM pg_class

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.ids import SessionId
-from mainspring.domain.shard import owner_of, shards_of
+from mainspring.domain.shard import freed, owner_of, shards_of, taken
 
 SHARDS = 100
 
@@ -56,3 +56,28 @@ def test_every_one_of_a_few_members_gets_a_fair_part_of_a_hundred_shards() -> No
 def test_owners_are_the_same_on_every_machine() -> None:
     members = [SessionId(1), SessionId(2), SessionId(3)]
     assert "".join(str(owner_of(shard, members)) for shard in range(10)) == "2233133211"
+
+
+some_shards = st.sets(st.integers(0, SHARDS - 1), max_size=20)
+owners = st.dictionaries(st.integers(0, SHARDS - 1), st.integers(1, 12).map(SessionId), max_size=40)
+living = st.sets(st.integers(1, 12).map(SessionId), max_size=6)
+
+
+@given(owners, living, st.integers(1, 12).map(SessionId), some_shards)
+def test_only_what_has_no_live_owner_is_taken(
+    before: dict[int, SessionId], live: set[SessionId], member: SessionId, wanted: set[int]
+) -> None:
+    after = taken(before, live, member, wanted)
+    for shard in range(SHARDS):
+        free = before.get(shard) not in live
+        assert after.get(shard) == (member if shard in wanted and free else before.get(shard))
+    # Once more changes nothing, if the member is alive.
+    assert taken(after, live | {member}, member, wanted) == after
+
+
+@given(owners, st.integers(1, 12).map(SessionId), some_shards)
+def test_only_ones_own_is_given_up(before: dict[int, SessionId], member: SessionId, given_up: set[int]) -> None:
+    after = freed(before, member, given_up)
+    assert all(after.get(shard) == owner or (owner == member and shard in given_up) for shard, owner in before.items())
+    assert not [shard for shard in given_up if after.get(shard) == member]
+    assert after.items() <= before.items()

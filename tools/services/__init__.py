@@ -7,8 +7,14 @@ Only the standard library is used, so that it works before anything is installed
 
 from pathlib import Path
 
+from tools.services.etcd import Etcd
+from tools.services.faketime import Faketime
+from tools.services.patroni import Patroni
+from tools.services.pgbouncer import Pgbouncer
 from tools.services.postgres import Postgres
+from tools.services.redis import Redis
 from tools.services.service import Service, ServiceUnavailable
+from tools.services.zookeeper import ZooKeeper
 
 __all__ = ["Service", "ServiceUnavailable", "all_services", "ensure"]
 
@@ -16,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def all_services() -> dict[str, Service]:
-    kinds: list[type[Service]] = [Postgres]
+    kinds: list[type[Service]] = [Postgres, Pgbouncer, Redis, Etcd, ZooKeeper, Patroni, Faketime]
     return {kind.name: kind(ROOT / ".services") for kind in kinds}
 
 

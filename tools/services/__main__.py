@@ -18,6 +18,8 @@ def main() -> int:
     failed = False
     for name in arguments.names or services:
         service = services[name]
+        if service.on_demand and arguments.action == "start" and not arguments.names:
+            continue
         try:
             if arguments.action == "start":
                 print(f"{name}: {service.ensure()}")

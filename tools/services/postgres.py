@@ -23,10 +23,13 @@ else:
 
     local_postgres = _load(Path(__file__).parents[2] / "src/mainspring/bench/local_postgres.py")
 
+__all__ = ["Postgres", "local_postgres"]
+
 
 #: Tests make and drop hundreds of databases, and each time all is written to the disk. What a test kills is the server
 #: at most: what that has handed to the system outlives it. Where a disk is measured, a server is started for that.
 _NOT_FOR_EVER = {"fsync": "off", "full_page_writes": "off"}
+__all__ = ["Postgres", "local_postgres"]
 
 
 class Postgres(Service):

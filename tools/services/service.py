@@ -23,6 +23,8 @@ class Service(ABC):
     name: ClassVar[str]
     #: The packages of Debian that bring it.
     packages: ClassVar[tuple[str, ...]]
+    #: Not started with the others: only who names it starts it.
+    on_demand: ClassVar[bool] = False
 
     def __init__(self, home: Path) -> None:
         self.home = home

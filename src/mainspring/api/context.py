@@ -34,10 +34,12 @@ from mainspring.ports.catalog import Catalog, Reads, Reports, RunFilter, Session
 from mainspring.ports.clock import Clock
 from mainspring.ports.dead_letters import DeadLetters
 from mainspring.ports.explaining import Explaining
+from mainspring.ports.leases import Leases
 from mainspring.ports.operations import Operations
-from mainspring.ports.store import Store
+from mainspring.ports.store import Beat, Store
 from mainspring.ports.usage import Budgeting
 from mainspring.ports.wakeups import Wakeups
+from mainspring.runtime.batcher import Batcher
 from mainspring.runtime.log import get_logger
 from mainspring.worker.builtin.tasks import BuiltinTasks
 
@@ -50,7 +52,7 @@ _REMEMBERED: Micros = 2 * SECOND
 MOST_BYTES = 128 * 1024 * 1024
 #: Streams of server-sent events, and claims that wait for work.
 MOST_STREAMS = 1_000
-MOST_POLLS = 1_000
+MOST_POLLS = 4_000
 #: Where there are principals, one may have such a part of these: the largest batch, and a quarter.
 _BYTES_EACH = MOST_BYTES // 2
 _STREAMS_EACH = MOST_STREAMS // 4
@@ -61,7 +63,7 @@ _GUESSES_A_SECOND = 5
 _GUESSES_AT_ONCE = 50
 
 
-class ApiStore(Store, Catalog, Explaining, Budgeting, Operations, Access, Reports, DeadLetters, Protocol):
+class ApiStore(Store, Catalog, Explaining, Budgeting, Operations, Access, Reports, DeadLetters, Leases, Protocol):
     """All that the API asks of a store."""
 
 
@@ -128,6 +130,7 @@ class Api:
         health: Callable[[], Awaitable[Mapping[str, object]]],
         tasks: BuiltinTasks,
         proxies: Sequence[Network] = (),
+        production: bool = False,
     ) -> None:
         self.store = store
         self.jobs = jobs
@@ -142,6 +145,8 @@ class Api:
         self.health = health
         self._tasks = tasks
         self._proxies = proxies
+        #: This is where it counts: what endangers it on purpose must be asked for as such.
+        self.production = production
         #: Who gives wrong credentials is slowed down by address.
         self.strangers = Buckets(clock, _GUESSES_A_SECOND, _GUESSES_AT_ONCE)
         #: This process is about to stop: it should be sent nothing more.
@@ -155,6 +160,8 @@ class Api:
         self.streams = Room("streams", MOST_STREAMS, _STREAMS_EACH if shared else None)
         self.polls = Room("waiting claims", MOST_POLLS, _POLLS_EACH if shared else None)
         self.lines = Lines()
+        #: Of workers that wait for work: however many they are, their leases are renewed together.
+        self.leases: Batcher[tuple[SessionId, Micros], Beat] = Batcher(store.renew_leases)
         self._workers = Remembered(lambda: store.sessions("worker"), clock)
         self._known_tasks = Remembered(self._read_tasks, clock)
         self._quotas = Remembered(self._read_quotas, clock)
@@ -187,7 +194,7 @@ class Api:
             # Not in the words of the driver: they name hosts and users.
             problems.append("the store does not answer")
         else:
-            found["clockOffsetMs"] = round((now - self.clock.now()) / 1_000, 1)
+            found["clockOffsetMs"] = round((self.clock.now() - now) / 1_000, 1)
         if problems:
             found.update(status="unavailable", problems=problems)
         return not problems, found
@@ -199,6 +206,10 @@ class Api:
     def seen_by(self, principal: Principal) -> Reads:
         """The store as the caller may look at it: whatever is read for people is read here."""
         return self.store.seen_by(principal.tenant)
+
+    def listed_by(self, principal: Principal) -> Reads:
+        """The same for lists, which may be a few seconds old. Nothing is decided by these."""
+        return self.store.listed_by(principal.tenant)
 
     async def workers(self, tenant: str | None) -> list[SessionView]:
         """Live workers that take runs of a tenant, or all, as of a moment ago."""
@@ -363,8 +374,14 @@ class Api:
 
     def replay_of(self, run: RunView, payload: bytes | None, author: str, *, number: int | None = None) -> NewRun:
         """The same once more, as a run that names the old one. With a number it is made only once for it."""
-        run_id = self.jobs.new_run_id(run.policy.ordering_key) if number is None else replay_id(run, number)
+        run_id = self.jobs.new_run_id_beside(run.id) if number is None else replay_id(run, number)
         return again(run, payload, author, run_id)
+
+    async def scheduler_lag(self) -> Micros:
+        """How long the oldest run that should be queued has been due; 0 when there is none."""
+        now = await self.store.now()
+        first = await self.store.upcoming(list(range(self.store.shards)), now, 1)
+        return max(now - first[0][1], 0) if first else 0
 
 
 _NO_QUOTAS = Quotas()

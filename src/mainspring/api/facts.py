@@ -6,12 +6,12 @@ import msgspec
 
 from mainspring.api.context import Api
 from mainspring.domain.budget import author_name, lowers
+from mainspring.domain.datacenters import may_run, preference_of
 from mainspring.domain.explain import Facts, PausedBy
 from mainspring.domain.explain_limits import NAMED, reason_of_limit
 from mainspring.domain.explain_parents import reason_of_parents
 from mainspring.domain.explain_queue import reason_of_full_queue
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
-from mainspring.domain.labels import has_all
 from mainspring.domain.queues import NO_POLICY, QueuePolicy
 from mainspring.domain.rank import IDLE
 from mainspring.domain.reason import Reason
@@ -44,6 +44,9 @@ async def facts_about(api: Api, run: RunView) -> Facts:
 async def _queued(api: Api, run: RunView, now: Instant) -> Facts:
     serving = await api.workers(run.tenant)
     workers = [worker for worker in serving if run.queue in worker.queues and not worker.draining]
+    served: dict[str, str] = {}
+    if preference_of(run.policy.requires) is not None:
+        served = {order.word: order.serving for order in await api.store.orders()}
     taking = [worker for worker in workers if not worker.priorities or run.priority in worker.priorities]
     others = () if taking else tuple(sorted({priority for worker in workers for priority in worker.priorities}))
     minutes = await api.store.minutes(None, now - _RATE_OVER, now)
@@ -55,7 +58,9 @@ async def _queued(api: Api, run: RunView, now: Instant) -> Facts:
         workers=len(workers),
         workers_knowing_task=sum(run.task in worker.tasks for worker in taking),
         other_priorities=others,
-        workers_with_labels=sum(has_all(worker.labels, run.policy.requires) for worker in taking),
+        workers_with_labels=sum(
+            may_run(worker.labels, worker.datacenter, run.policy.requires, served) for worker in taking
+        ),
         paused=await _paused(api, run),
         lowered_by=await _lowered_by(api, run),
         ahead=await api.store.ahead_of(run.id),

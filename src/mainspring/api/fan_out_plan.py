@@ -10,9 +10,10 @@ from mainspring.api.schemas.jobs import JobFields, run_of
 from mainspring.api.schemas.limits import limits_of
 from mainspring.domain.errors import Invalid
 from mainspring.domain.fan_out import MAX_MEMBERS, Names, OnFailure, member_priority, tag_of
-from mainspring.domain.ids import RunId, is_id, shard_for
+from mainspring.domain.ids import RunId, is_id
 from mainspring.domain.key_template import with_keys
 from mainspring.domain.misread import misread_payload
+from mainspring.domain.placement import shard_beside
 from mainspring.domain.reserved import FAN_IN, RESERVED
 from mainspring.domain.run import About, NewRun, check_payload
 
@@ -54,12 +55,14 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
         if is_id(self.each) and self.each not in parents and not any(one.startswith("#") for one in parents):
             raise Invalid("payload.each", f"it does not wait for run {self.each}", "name it in dependsOn")
 
-    def members(self, names: Names, items: "Items", part: int, numbers: range, shards: int) -> list[NewRun]:
-        """The runs of one part."""
+    def members(
+        self, names: Names, items: "Items", part: int, numbers: range, shards: int, places: int = 0
+    ) -> list[NewRun]:
+        """The runs of one part. ``places``: of a store over several servers."""
         said = self.template.about or About()
         about = msgspec.structs.replace(said, tags=(*said.tags, tag_of(names.root)), parent=names.root)
         key = self.template.policy.ordering_key
-        shard = shard_for(key, shards) if key else None
+        shard = shard_beside(names.root, key, shards, places)
         return [
             with_keys(
                 msgspec.structs.replace(

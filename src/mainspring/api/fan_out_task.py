@@ -139,10 +139,14 @@ class _Root:
                     raise GiveUp(str(error)) from None
         raise GiveUp(f"payload.each: {each!r:.60} is none of the runs that it waited for")
 
+    def _members(self, layout: Layout, items: Items, part: int) -> list[NewRun]:
+        shards, places = self._store.shards, getattr(self._store, "place_count", 0)
+        return self._plan.members(self._names, items, part, layout.members_of(part), shards, places)
+
     async def _make(self, layout: Layout, items: Items, part: int, after: RunId | None = None) -> bool:
         """Make a part: all of it, or nothing, and nothing twice. Whether it is new. ``after``: the gathering that makes
         it, of which it is a child, so that another attempt knows that it has."""
-        members = self._plan.members(self._names, items, part, layout.members_of(part), self._store.shards)
+        members = self._members(layout, items, part)
         gathering = self._own_run(
             self._names.gathering(part),
             f"part {part + 1:,} of {layout.parts:,}",
@@ -213,12 +217,8 @@ class _Root:
 
     async def _results(self, members: int) -> list[msgspec.Raw] | None:
         """What the members returned, in order; nothing of it if it is too much."""
-        layout, items, shards = layout_of(members, self._plan.at_a_time), await self._items(), self._store.shards
-        ids = [
-            run.id
-            for part in range(layout.parts)
-            for run in self._plan.members(self._names, items, part, layout.members_of(part), shards)
-        ]
+        layout, items = layout_of(members, self._plan.at_a_time), await self._items()
+        ids = [run.id for part in range(layout.parts) for run in self._members(layout, items, part)]
         found: list[msgspec.Raw] = []
         size = 0
         for start in range(0, members, _FEW):
@@ -272,7 +272,7 @@ class _Root:
             # First what makes more of them: it may have made another part until it has really stopped.
             states = await self._jobs.cancel_runs([self._names.gathering(part) for part in parts])
             for part in parts:
-                members = self._plan.members(self._names, items, part, layout.members_of(part), self._store.shards)
+                members = self._members(layout, items, part)
                 await self._jobs.cancel_runs([run.id for run in members])
             if not all(state.ended for state in states.values()):
                 raise LookAgain(_STOPPED, "waits for a gathering to stop")

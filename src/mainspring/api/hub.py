@@ -11,6 +11,7 @@ import structlog
 from mainspring.api.sse import event, keep_alive
 from mainspring.domain.errors import NotFound, StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros, isoformat
+from mainspring.domain.positions import further, is_reached
 from mainspring.ports.catalog import Catalog
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import EVENTS_KEPT, EventBatch, Outbox
@@ -149,9 +150,10 @@ class Hub:
                 self._add(follower)
                 yield event("gap", b'{"reason":"too long ago: events in between are gone"}', self._position or "")
                 return
-            missed = [batch for batch in batches if hub_at is None or batch.position <= hub_at]
+            missed = [batch for batch in batches if hub_at is None or is_reached(batch.position, hub_at)]
             if missed:
-                position = missed[-1].position
+                for batch in missed:
+                    position = further(position, batch.position)
                 for message in _messages(missed, follower.tenant, position, _NAMED):
                     yield message
             if hub_at == self._position and len(batches) < _BATCHES:

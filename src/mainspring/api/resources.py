@@ -2,9 +2,12 @@
 
 from mainspring.api.operation import Resource
 from mainspring.api.routes.access import access
+from mainspring.api.routes.autoscale import autoscaling
 from mainspring.api.routes.broadcasts import broadcasts
 from mainspring.api.routes.calendars import calendars
+from mainspring.api.routes.datacenters import datacenters
 from mainspring.api.routes.dead_letters import dead_letters
+from mainspring.api.routes.drills import drills
 from mainspring.api.routes.events import events
 from mainspring.api.routes.explain import explanations
 from mainspring.api.routes.health import health
@@ -40,7 +43,10 @@ RESOURCES = (
     queues,
     policies,
     processes,
+    datacenters,
+    autoscaling,
     remote,
+    drills,
     events,
     stats,
     usage,

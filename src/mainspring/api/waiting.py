@@ -8,11 +8,13 @@ from mainspring.domain.instant import Micros
 
 
 class Line:
-    """Those who wait for work of the same queues and tenant."""
+    """Those who wait for work of the same queues and tenant, and have the same labels."""
 
     def __init__(self) -> None:
         #: One looks at a time.
         self.turn = asyncio.Lock()
+        #: How many there are.
+        self.length = 0
         #: When somebody began to look, and found nothing.
         self.empty_at: Micros = -1
 
@@ -21,10 +23,12 @@ class Lines:
     """A line is there as long as somebody stands in it."""
 
     def __init__(self) -> None:
-        self._lines: WeakValueDictionary[tuple[tuple[str, ...], str | None], Line] = WeakValueDictionary()
+        self._lines: WeakValueDictionary[tuple[tuple[str, ...], tuple[str, ...], str | None], Line] = (
+            WeakValueDictionary()
+        )
 
-    def of(self, queues: Sequence[str], tenant: str | None) -> Line:
-        key = (tuple(queues), tenant)
+    def of(self, queues: Sequence[str], labels: Sequence[str], tenant: str | None) -> Line:
+        key = (tuple(queues), tuple(labels), tenant)
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = Line()

@@ -9,8 +9,9 @@ from mainspring.api.schemas.jobs import run_of
 from mainspring.api.schemas.workflows import NodeIn, WorkflowPlan, rule_of
 from mainspring.control.jobs import Jobs
 from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import RunId, derived_id, made_at, shard_for, shard_of
+from mainspring.domain.ids import RunId, derived_id, made_at
 from mainspring.domain.misread import misread_payload
+from mainspring.domain.placement import shard_beside
 from mainspring.domain.reserved import FAN_OUT, WORKFLOW
 from mainspring.domain.run import About, HeldRun, JobRef, NewRun
 from mainspring.domain.verdicts import GiveUp
@@ -74,9 +75,11 @@ async def instance_of(held: HeldRun, name: str, nodes: list[Node], store: Store)
 
     Of a recurring job its nodes are runs of the job, too: its overlap rule waits for all of them.
     """
+    places = getattr(store, "place_count", 0)
+    shards = [shard_beside(held.id, node.run.policy.ordering_key, store.shards, places) for node in nodes]
     ids = [
-        RunId(derived_id(made_at(held.id), _shard(node, held, store.shards), held.id, "node", node.name))
-        for node in nodes
+        RunId(derived_id(made_at(held.id), shard, held.id, "node", node.name))
+        for shard, node in zip(shards, nodes, strict=True)
     ]
     job = None
     if held.job_id is not None:
@@ -87,8 +90,3 @@ async def instance_of(held: HeldRun, name: str, nodes: list[Node], store: Store)
         msgspec.structs.replace(run, job=job, about=msgspec.structs.replace(run.about or About(), parent=held.id))
         for run in wired(held.id, name, nodes, ids)
     ]
-
-
-def _shard(node: Node, held: HeldRun, shards: int) -> int:
-    key = node.run.policy.ordering_key
-    return shard_for(key, shards) if key else shard_of(held.id)

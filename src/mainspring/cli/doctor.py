@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from mainspring.bootstrap import make_health
+from mainspring.bootstrap import examine_coordination, make_health
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json
 from mainspring.cli.target import Profile, store_settings
@@ -33,9 +33,9 @@ def register(application: typer.Typer) -> None:
 def doctor(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
     """Look for what is wrong, or soon will be, and say what to do about it. Nothing is changed.
 
-    It looks at the store (schema, clock, latency, durability, vacuum, old transactions, indexes, partitions, disk) and
-    at the engine on it (schedulers, workers, queues that nobody serves, what is behind). Exits with 1 if there is a
-    problem; warnings alone are 0.
+    It looks at the store (schema, clock, latency, durability, vacuum, old transactions, indexes, partitions, disk), at
+    what grants shards to schedulers if that is not the store, and at the engine on it (schedulers, workers, queues that
+    nobody serves, what is behind). Exits with 1 if there is a problem; warnings alone are 0.
 
     Examples:
 
@@ -43,8 +43,9 @@ def doctor(profile: Profile = None, store: Store = None, config: Config = None, 
 
     mainspring doctor --store postgresql://me@db.example.org/jobs --json
     """
-    examination = asyncio.run(make_health(store_settings(profile, store, config)).examine())
-    findings = list(examination.findings)
+    settings = store_settings(profile, store, config)
+    examination = asyncio.run(make_health(settings).examine())
+    findings = list(examination.findings) + asyncio.run(examine_coordination(settings))
     if examination.signs is not None:
         findings += diagnose(examination.signs)
     levels = [finding.level for finding in findings]

@@ -23,6 +23,9 @@ async def explain(
         str | None,
         typer.Option("--at", help="When: RFC 3339. Without: the newest tick that is due.", show_default=False),
     ] = None,
+    datacenter: Annotated[
+        str | None, typer.Option("--datacenter", help="Where, of a job that goes to several.", show_default=False)
+    ] = None,
 ) -> None:
     """Say whether a recurring job ran at a time; if not, why, and what would help.
 
@@ -33,7 +36,7 @@ async def explain(
     mainspring jobs explain weekly-report --at 2026-01-05T09:30:00+01:00
     """
     identifier = await api.job(job)
-    answer = await api.ask("GET", f"/v1/jobs/{identifier}/explain", query={"at": at})
+    answer = await api.ask("GET", f"/v1/jobs/{identifier}/explain", query={"at": at, "datacenter": datacenter})
 
     def show() -> None:
         found = read(answer, _Explanation)

@@ -13,6 +13,7 @@ from mainspring.cli.options import Application, Config, Store, load_application
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.cli.target import Profile, open_engine, store_settings
 from mainspring.control.scheduler.closed_times import ClosedTimes
+from mainspring.domain.datacenters import targets_of
 from mainspring.domain.errors import Invalid
 from mainspring.domain.forecast import Forecast, Planned, Share
 from mainspring.domain.forecast import forecast as count
@@ -100,7 +101,13 @@ def forecast(
                 "application", "counts alone: its schedules are in its code", "leave out --store and --tenant"
             )
         planned = [
-            Planned(name=spec.name, schedule=spec.schedule, key=spec.name, minds=bool(spec.calendars))
+            Planned(
+                name=spec.name,
+                schedule=spec.schedule,
+                key=spec.name,
+                minds=bool(spec.calendars),
+                copies=len(spec.targets) or 1,
+            )
             for spec, _ in load_application(app).schedules()
         ]
     found = count(planned, begin, hours * 60, waiting)
@@ -119,6 +126,7 @@ async def _stored(
         planned: list[Planned] = []
         closed_times = ClosedTimes(engine.store, get_logger("mainspring.forecast"))
         wanted = JobFilter(tenant=tenant, states=frozenset({JobState.SCHEDULED}))
+        known = [place.name for place in await engine.store.places() if place.seen_at]
         after: JobId | None = None
         while len(planned) < MOST_SCHEDULES:
             page = await engine.store.list_jobs(wanted, after, min(_PAGE, MOST_SCHEDULES - len(planned)))
@@ -130,6 +138,7 @@ async def _stored(
                     key=job.id,
                     next_fire=job.next_fire,
                     closings=closed.get(job.id),
+                    copies=len(targets_of(job.spec.datacenters, known)) or 1,
                 )
                 for job in page.items
             ]

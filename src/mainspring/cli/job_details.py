@@ -2,6 +2,7 @@
 
 import msgspec
 
+from mainspring.cli.datacenters import datacenters_shown
 from mainspring.cli.output import Output, details, status
 from mainspring.cli.target import Raw
 
@@ -63,6 +64,7 @@ class Shown(msgspec.Struct, rename="camel"):
     when: str | None = None
     ordering_key: str | None = None
     requires: dict[str, str] = {}
+    datacenters: Raw | msgspec.UnsetType = msgspec.UNSET
     weight: int = 1
     limits: tuple[LimitShown, ...] = ()
     breaker: BreakerShown | None = None
@@ -108,6 +110,7 @@ def show_details(out: Output, job: Shown) -> None:
             ("waits for", f"{', '.join(job.depends_on)}: {job.when}" if job.depends_on else ""),
             ("ordering key", job.ordering_key),
             ("requires", ", ".join(f"{name}={value}" for name, value in job.requires.items())),
+            ("datacenters", datacenters_shown(job.datacenters)),
             ("weight", job.weight if job.weight > 1 else None),
             ("limits", ", ".join(map(str, job.limits))),
             ("breaker", job.breaker and str(job.breaker)),

@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from mainspring.cli.bulk import on_many
+from mainspring.cli.datacenters import datacenters_of
 from mainspring.cli.each import each
 from mainspring.cli.fields import (
     After,
@@ -107,6 +108,12 @@ async def submit(
         str | None,
         typer.Option("--ordering-key", help="Runs of one key happen one at a time, in order.", show_default=False),
     ] = None,
+    placement: Annotated[
+        str | None,
+        typer.Option(
+            "--placement", help="Over several servers: runs of one key lie together on one.", show_default=False
+        ),
+    ] = None,
     require: Annotated[
         list[str] | None,
         typer.Option(
@@ -122,6 +129,14 @@ async def submit(
             "--limit",
             help="So many of a key at a time, or starts in a period; can be repeated.",
             metavar="KEY=MOST[/PERIOD]",
+            show_default=False,
+        ),
+    ] = None,
+    datacenters: Annotated[
+        str | None,
+        typer.Option(
+            "--datacenters",
+            help="Where it goes: us,eu or all for a run in each; us>eu>30s for the first that is there; any.",
             show_default=False,
         ),
     ] = None,
@@ -156,6 +171,8 @@ async def submit(
 
     mainspring jobs submit sync --arg customer=7 --limit customer:{payload.customer}=3 --limit api=100/1m
 
+    mainspring jobs submit report --name report --cron "0 6 * * *" --datacenters us,eu
+
     mainspring jobs submit report --depends-on 019a8c4b6f2c70008042b1c2d3e4f506 --when all-done
     """
     if payload is not None and arg:
@@ -179,7 +196,9 @@ async def submit(
         "owner": owner,
         "tags": tag or None,
         "orderingKey": ordering_key,
+        "placement": placement,
         "requires": parse_labels(require, "--require") if require else None,
+        "datacenters": None if datacenters is None else datacenters_of(datacenters),
         "limits": limits_of(limit) if limit else None,
         "dependsOn": [await api.run(run) for run in depends_on] if depends_on else None,
         "when": when,
@@ -392,7 +411,16 @@ async def resume(api: Client, out: Output, jobs: Jobs) -> None:
 
 
 @command(group, "run")
-async def run(api: Client, out: Output, job: Job, payload: Payload = None, wait: Wait = False) -> None:
+async def run(
+    api: Client,
+    out: Output,
+    job: Job,
+    payload: Payload = None,
+    datacenter: Annotated[
+        str | None, typer.Option("--datacenter", help="Where, of a job that goes to several.", show_default=False)
+    ] = None,
+    wait: Wait = False,
+) -> None:
     """Run a job now: a recurring one beside its schedule, a one-off once more.
 
     Examples:
@@ -401,7 +429,9 @@ async def run(api: Client, out: Output, job: Job, payload: Payload = None, wait:
 
     mainspring jobs run weekly-report --payload '{"week": 12}'
     """
-    body = {} if payload is None else {"payload": payload_of(payload)}
+    body: dict[str, object] = {} if payload is None else {"payload": payload_of(payload)}
+    if datacenter is not None:
+        body["datacenter"] = datacenter
     made = await api.ask("POST", f"/v1/jobs/{await api.job(job)}/run", body=body)
     run = read(made, RunMade)
     for warning in run.warnings:
@@ -508,11 +538,13 @@ async def history(
     ticks = read(answer, _Ledger).items
 
     def show() -> None:
+        several = any(tick.datacenter for tick in ticks)
         out.rows(
-            ("TICK", "DECISION", "RUN", "VERSION", "REASON"),
+            ("TICK", *(("DATACENTER",) if several else ()), "DECISION", "RUN", "VERSION", "REASON"),
             [
                 (
                     tick.scheduled_for if tick.until is None else f"{tick.scheduled_for} … {tick.until} ({tick.ticks})",
+                    *((tick.datacenter or "",) if several else ()),
                     tick.decision,
                     out.id(tick.run_id or ""),
                     str(tick.job_version),
@@ -551,6 +583,7 @@ class _Tick(msgspec.Struct, rename="camel"):
     run_id: str | None = None
     ticks: int = 1
     until: str | None = None
+    datacenter: str | None = None
 
 
 class _Ledger(msgspec.Struct):

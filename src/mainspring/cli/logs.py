@@ -41,3 +41,5 @@ def configure(log: LogSection) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
+    # It tells of every request, and who renews a lease makes some eight a second.
+    logging.getLogger("httpx2").setLevel(max(level, logging.WARNING))

@@ -12,8 +12,10 @@ from mainspring.cli import (
     calendars,
     convert,
     cron,
+    datacenters,
     dead_letters,
     doctor,
+    drill,
     events,
     exits,
     explain,
@@ -26,6 +28,7 @@ from mainspring.cli import (
     profiles,
     queues,
     runs,
+    servers,
     store,
     top,
     usage,
@@ -53,6 +56,7 @@ dead_letters.register(application)
 queues.register(application)
 calendars.register(application)
 workers.register(application)
+datacenters.register(application)
 events.register(application)
 top.register(application)
 usage.register(application)
@@ -60,7 +64,9 @@ profiles.register(application)
 plan.register(application)
 move.register(application)
 doctor.register(application)
+drill.register(application)
 store.register(application)
+servers.register(application)
 keys.register(application)
 cron.register(application)
 forecast.register(application)

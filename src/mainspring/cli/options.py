@@ -19,6 +19,14 @@ Store: TypeAlias = Annotated[
     str | None,
     typer.Option("--store", help="A path for SQLite, or postgresql://…", envvar=None, show_default=False),
 ]
+Coordination: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--coordination",
+        help="Who grants shards to schedulers: store, redis://…, etcd://… or zookeeper://…",
+        show_default=False,
+    ),
+]
 Config: TypeAlias = Annotated[
     Path | None, typer.Option("--config", help="A settings file instead of ./mainspring.toml.", show_default=False)
 ]
@@ -37,6 +45,9 @@ Priorities: TypeAlias = Annotated[
 Labels: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--label", help="What kind of worker it is, such as gpu=a100; can be repeated.", show_default=False),
+]
+Datacenter: TypeAlias = Annotated[
+    str | None, typer.Option("--datacenter", help="Where this process is, such as eu-west.", show_default=False)
 ]
 Name: TypeAlias = Annotated[str | None, typer.Option("--name", help="A label for this process.", show_default=False)]
 LogLevel: TypeAlias = Annotated[

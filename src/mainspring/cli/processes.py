@@ -9,15 +9,21 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 import uvloop
 import watchfiles
 
-from mainspring.bootstrap import Node, Role, make_builtin_tasks
+from mainspring.bootstrap import DEFAULT_SLOTS, Engine, Node, Role, make_builtin_tasks
 from mainspring.cli import logs
+from mainspring.cli.autoscale import Fleet, bounds_of, command_of
+from mainspring.cli.autoscale import autoscale as scale_by_load
+from mainspring.cli.draining import ask_to_leave, wait_until_gone
 from mainspring.cli.options import (
     Application,
     Config,
+    Coordination,
+    Datacenter,
     Host,
     Labels,
     LogLevel,
@@ -29,6 +35,9 @@ from mainspring.cli.options import (
     load_application,
     settings_of,
 )
+from mainspring.cli.output import Output
+from mainspring.cli.target import choose, connected
+from mainspring.domain.autoscale import Bounds
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import SECOND, Micros, isoformat
 from mainspring.domain.job import Job, JobState
@@ -57,6 +66,8 @@ def up(
     host: Host = None,
     port: Port = None,
     queue: Queues = None,
+    coordination: Coordination = None,
+    datacenter: Datacenter = None,
     config: Config = None,
     log_level: LogLevel = None,
     reload: Annotated[bool, typer.Option("--reload", help="Start anew whenever a Python file changes.")] = False,
@@ -77,7 +88,9 @@ def up(
         store=store,
         host=host,
         port=port,
+        datacenter=datacenter,
         worker__queues=queue,
+        coordination=coordination,
         log__level=log_level,
     )
     roles = {Role.SCHEDULER, Role.HTTP}
@@ -86,9 +99,29 @@ def up(
     _run(settings, roles, loaded, app)
 
 
-def scheduler(store: Store = None, name: Name = None, config: Config = None, log_level: LogLevel = None) -> None:
-    """Run a scheduler: stages what is due, fires crons, returns the runs of dead workers. Start as many as you like."""
-    settings = settings_of(None, config, store=store, scheduler__name=name, log__level=log_level)
+def scheduler(
+    store: Store = None,
+    name: Name = None,
+    coordination: Coordination = None,
+    datacenter: Datacenter = None,
+    config: Config = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Run a scheduler: stages what is due, fires crons, returns the runs of dead workers. Start as many as you like.
+
+    All schedulers of a store must have the same coordination.
+
+    Example: mainspring scheduler --coordination etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
+    """
+    settings = settings_of(
+        None,
+        config,
+        store=store,
+        scheduler__name=name,
+        coordination=coordination,
+        datacenter=datacenter,
+        log__level=log_level,
+    )
     _run(settings, {Role.SCHEDULER}, None, None)
 
 
@@ -98,7 +131,26 @@ def worker(
     queue: Queues = None,
     priority: Priorities = None,
     label: Labels = None,
+    datacenter: Datacenter = None,
     name: Name = None,
+    autoscale: Annotated[
+        str | None,
+        typer.Option(
+            "--autoscale",
+            help="As many processes as the load needs, between these.",
+            metavar="LEAST:MOST",
+            show_default=False,
+        ),
+    ] = None,
+    drain: Annotated[
+        str | None,
+        typer.Option(
+            "--drain",
+            help="Start nothing: ask this worker to leave, and wait until it has.",
+            metavar="NAME|ID",
+            show_default=False,
+        ),
+    ] = None,
     config: Config = None,
     log_level: LogLevel = None,
 ) -> None:
@@ -111,8 +163,18 @@ def worker(
 
     mainspring worker tasks:app --queue mail:20 --label gpu=a100
 
+    mainspring worker tasks:app --datacenter eu-west
+
     mainspring worker tasks:app --priority 1:100 --priority 2:50 --priority 3:20
+
+    mainspring worker tasks:app --autoscale 1:16
+
+    mainspring worker --drain mailer-1
     """
+    if drain is not None:
+        _drain(drain, store, config)
+        return
+    bounds = None if autoscale is None else bounds_of(autoscale)
     loaded = load_application(app) if app else None
     settings = settings_of(
         loaded,
@@ -121,12 +183,48 @@ def worker(
         worker__queues=queue,
         worker__priorities=priority,
         worker__labels=label,
+        datacenter=datacenter,
         worker__name=name,
         log__level=log_level,
     )
     if loaded is None and not make_builtin_tasks(settings).names:
         raise Invalid("application", "without one, and with the built-in tasks off, there is nothing to run")
+    if bounds is not None:
+        _autoscale(settings, loaded, bounds)
+        return
     _run(settings, {Role.WORKER}, loaded, app)
+
+
+def _drain(worker: str, store: str | None, config: Path | None) -> None:
+    async def work() -> None:
+        async with connected(choose(None, None, None, store, config, None)) as client:
+            out = Output(as_json=False, quiet=False, utc=False, now=client.clock.now)
+            _, number = await ask_to_leave(client, worker)
+            await wait_until_gone(client, out, number)
+            out.say(f"worker {worker} has left")
+
+    asyncio.run(work())
+
+
+def _autoscale(settings: Settings, app: Mainspring | None, bounds: Bounds) -> None:
+    """A parent of workers. It needs no connections but to look at the load."""
+    logs.configure(settings.log)
+    queues = dict(settings.worker.queues) or dict.fromkeys(app.queues() if app else ("default",), DEFAULT_SLOTS)
+
+    async def work() -> None:
+        engine = Engine(msgspec.structs.replace(settings, connections=2))
+        fleet = Fleet(command_of(sys.argv[1:]), settings.worker.name, engine.clock.monotonic)
+        with LastResort(engine.clock) as last_resort:
+            # The workers have a grace of their own; then they are ended by force, and so are we.
+            async with StopSignals(last_resort, settings.worker.grace + _EXITING) as stop:
+                await engine.open()
+                try:
+                    await scale_by_load(engine, fleet, bounds, queues, stop.asked)
+                finally:
+                    await fleet.stop(stop.insisted)
+                    await engine.close()
+
+    asyncio.run(work())
 
 
 def api(

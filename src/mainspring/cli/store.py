@@ -1,19 +1,53 @@
 """What is done to the store itself."""
 
 import asyncio
+from typing import Annotated
 
 import typer
 
 from mainspring.bootstrap import migrate as migrate_store
 from mainspring.cli.options import Config, Store
+from mainspring.cli.output import AsJson, echo_json
 from mainspring.cli.target import Profile, store_settings
+from mainspring.ports.schema import MigrationKind
+
+_MEANS = {
+    MigrationKind.EXPAND: "programs of the version before work on",
+    MigrationKind.CONTRACT: "what older programs used is gone",
+    MigrationKind.BREAKING: "older programs cannot work on",
+}
 
 
 def register(application: typer.Typer) -> None:
     application.command("migrate")(migrate)
 
 
-def migrate(profile: Profile = None, store: Store = None, config: Config = None) -> None:
-    """Bring the store's schema up to date. Every process does this at its start; here it is done beforehand."""
-    asyncio.run(migrate_store(store_settings(profile, store, config)))
+def migrate(
+    profile: Profile = None,
+    store: Store = None,
+    config: Config = None,
+    json: AsJson = False,
+    contract: Annotated[
+        bool, typer.Option("--contract", help="Also take away what only older programs use, when they are gone.")
+    ] = False,
+) -> None:
+    """Bring the store's schema up to date. Every process does this at its start; here it is done beforehand.
+
+    It says what each migration means for the programs that are running. What would take something away from them waits
+    for --contract, which is refused while one of them is alive.
+
+    Examples:
+
+    mainspring migrate
+
+    mainspring migrate --contract --store postgresql://me@db.example.org/jobs
+    """
+    done = asyncio.run(migrate_store(store_settings(profile, store, config), contract=contract))
+    if json:
+        echo_json(done)
+        return
+    for migration in done.applied:
+        typer.echo(f"{migration.name}: {migration.kind}: {_MEANS[migration.kind]}")
+    for migration in done.waiting:
+        typer.echo(f"{migration.name}: waits for --contract: programs that do not know {migration.needs} still use it")
     typer.echo("the schema is up to date")

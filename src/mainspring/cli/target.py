@@ -272,7 +272,7 @@ def store_settings(profile: str | None, store: str | None, config: Path | None) 
 async def open_engine(settings: Settings, *, makes_store: bool) -> AsyncIterator[Engine]:
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
-    if not makes_store and not settings.store.startswith(("postgresql://", "postgres://")):
+    if not makes_store and not settings.store.startswith(("postgresql://", "postgres://", "[")):
         path = path_of(settings.store)
         if not path.exists():
             # Or a mistyped path would make an empty store, and the answer would be that there is nothing.

@@ -6,10 +6,12 @@ import msgspec
 import typer
 from rich.text import Text
 
+from mainspring.cli.draining import ask_to_leave, wait_until_gone
 from mainspring.cli.each import each
 from mainspring.cli.output import Output
 from mainspring.cli.target import Client, Raw, command, read
-from mainspring.domain.errors import Invalid, NotFound
+from mainspring.domain.clock_guard import ClockRules
+from mainspring.domain.instant import MILLISECOND
 
 group = typer.Typer(name="workers", help="See which workers are alive; let one leave.", no_args_is_help=True)
 
@@ -28,6 +30,7 @@ class Worker(msgspec.Struct, rename="camel"):
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
     labels: dict[str, str] = {}
+    clock_offset_ms: float | None = None
 
 
 class Workers(msgspec.Struct):
@@ -44,7 +47,7 @@ async def list_workers(api: Client, out: Output) -> None:
     workers = read(answer, Workers).items
 
     def show() -> None:
-        roomy = ("LABELS", "QUEUES", "TASKS") if out.roomy else ("QUEUES",)
+        roomy = ("CLOCK", "LABELS", "QUEUES", "TASKS") if out.roomy else ("QUEUES",)
         out.rows(
             ("WORKER", "NAME", "RUNNING", "STARTED", "STATE", *roomy),
             [
@@ -54,6 +57,7 @@ async def list_workers(api: Client, out: Output) -> None:
                     f"{worker.running:,}",
                     out.time(worker.started_at),
                     Text("draining", "yellow") if worker.draining else "",
+                    *((_clock(worker.clock_offset_ms),) if out.roomy else ()),
                     *((", ".join(f"{name}={value}" for name, value in worker.labels.items()),) if out.roomy else ()),
                     ", ".join(worker.queues),
                     *((", ".join(worker.tasks),) if out.roomy else ()),
@@ -66,6 +70,12 @@ async def list_workers(api: Client, out: Output) -> None:
     out.tell(answer, [worker.worker_id for worker in workers], show)
 
 
+def _clock(offset: float | None) -> Text:
+    if offset is None:
+        return Text("")
+    return Text(f"{offset:+,.0f} ms", "yellow" if abs(offset) >= ClockRules().warn / MILLISECOND else "")
+
+
 @command(group, "drain")
 async def drain(
     api: Client,
@@ -73,20 +83,21 @@ async def drain(
     workers: Annotated[
         list[str], typer.Argument(help="Workers, by number or name.", metavar="WORKER…", show_default=False)
     ],
+    wait: Annotated[bool, typer.Option("--wait", help="Until they have left; tells what they still run.")] = False,
 ) -> None:
     """Ask workers to finish what they run and to leave. What starts them may start them again.
 
-    Example: mainspring workers drain 17
+    Examples:
+
+    mainspring workers drain 17
+
+    mainspring workers drain mailer-1 mailer-2 --wait
     """
-    alive = read(await api.ask("GET", "/v1/workers"), Workers).items
 
     async def one(text: str) -> tuple[Raw, str, str]:
-        meant = [worker.worker_id for worker in alive if text in (worker.worker_id, worker.name)]
-        if len(meant) > 1:
-            raise Invalid("worker", f"{text!r} is the name of several", "their numbers")
-        if not meant:
-            raise NotFound(f"there is no worker {text!r}; see: mainspring workers list")
-        answer = await api.ask("POST", f"/v1/workers/{meant[0]}/drain", repeatable=True)
-        return answer, meant[0], f"worker {text} leaves when it has finished"
+        answer, worker = await ask_to_leave(api, text)
+        if wait:
+            await wait_until_gone(api, out, worker)
+        return answer, worker, f"worker {text} has left" if wait else f"worker {text} leaves when it has finished"
 
     await each(out, workers, one)

@@ -8,9 +8,10 @@ from typing import TypeVar
 from mainspring.control.scheduler.loader import HORIZON
 from mainspring.domain.dependencies import parents_first
 from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import IdMaker, JobId, RunId, shard_for
+from mainspring.domain.ids import IdMaker, JobId, RunId, derived_id, made_at, shard_for, shard_of
 from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.domain.job import JobState, NewJob
+from mainspring.domain.placement import place_for, place_of, shard_in
 from mainspring.domain.run import NewRun, RunState
 from mainspring.ports.access import Author
 from mainspring.ports.clock import Clock
@@ -46,28 +47,52 @@ class Jobs:
         *,
         shards: int,
         along: "Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None" = None,
+        places: int = 0,
+        apart: Callable[[NewRun], int] | None = None,
     ) -> None:
-        """``along``: cancels what goes with runs that were cancelled."""
+        """``along``: cancels what goes with runs that were cancelled. ``places``: of a store over several servers; 0:
+        of one. ``apart``: only those with the same answer share a commit, so that a server that is away stops no work
+        of others."""
         self._store = store
         self._along = along
         self._wakeups = wakeups
         self._clock = clock
         self._random = random
         self._shards = shards
+        self._places = places
+        self._apart = apart
         self._ids = IdMaker(random)
-        self._batcher: Batcher[NewRun, Accepted] = Batcher(self._submit, largest=_LARGEST_BATCH)
+        self._batchers: dict[int, Batcher[NewRun, Accepted]] = {}
 
-    def new_run_id(self, ordering_key: str = "") -> RunId:
-        return self.new_run_ids([ordering_key])[0]
+    def new_run_id(self, ordering_key: str = "", *, tenant: str = "default", placement: str = "") -> RunId:
+        return self.new_run_ids([ordering_key], tenant=tenant, placement=placement)[0]
 
-    def new_run_ids(self, ordering_keys: Iterable[str]) -> list[RunId]:
+    def new_run_ids(self, ordering_keys: Iterable[str], *, tenant: str = "default", placement: str = "") -> list[RunId]:
         """Ids for one batch: what has an ordering key goes to its key's shard, all the rest to one."""
         now = self._clock.now()
-        shard = self._random.randrange(self._shards)
-        return [self._ids.run(now, shard_for(key, self._shards) if key else shard) for key in ordering_keys]
+        chance = self._random.randrange(self._shards)
+        shard = self._shard("", chance, tenant, placement)
+        return [
+            self._ids.run(now, self._shard(key, chance, tenant, placement) if key else shard) for key in ordering_keys
+        ]
+
+    def new_run_id_beside(self, run: RunId) -> RunId:
+        """For a run that must lie where another one does, in its shard."""
+        return self._ids.run(self._clock.now(), shard_of(run))
+
+    def placed(self, identifier: RunId, tenant: str) -> RunId:
+        """An id that somebody else has made, or one made of it, which lies where the tenant is at home."""
+        if not self._places or place_of(identifier, self._places) == place_for(tenant, "", self._places):
+            return identifier
+        return RunId(derived_id(made_at(identifier), self._shard(identifier, 0, tenant), identifier))
 
     def new_job_id(self, tenant: str, name: str) -> JobId:
-        return self._ids.job(self._clock.now(), shard_for(f"{tenant}\x1f{name}", self._shards))
+        return self._ids.job(self._clock.now(), self._shard(f"{tenant}\x1f{name}", 0, tenant))
+
+    def _shard(self, key: str, chance: int, tenant: str, placement: str = "") -> int:
+        if self._places:
+            return shard_in(place_for(tenant, placement, self._places), self._shards, key, chance)
+        return shard_for(key, self._shards) if key else chance
 
     async def submit(self, run: NewRun) -> Accepted:
         """Submit one run. Those that are submitted at the same time share a commit."""
@@ -75,7 +100,11 @@ class Jobs:
         if run.after is not None:
             # Alone: if one that it waits for is not there, nobody else is refused with it.
             return (await self._submit([run]))[0]
-        return await self._batcher.add(run)
+        group = 0 if self._apart is None else self._apart(run)
+        batcher = self._batchers.get(group)
+        if batcher is None:
+            batcher = self._batchers[group] = Batcher(self._submit, largest=_LARGEST_BATCH)
+        return await batcher.add(run)
 
     async def submit_many(self, runs: Sequence[NewRun]) -> list[Accepted]:
         """Submit runs in batches. If it fails halfway, what was accepted stays: submit them again with the same ids."""

@@ -16,10 +16,15 @@ DEFAULT_TTL: Micros = 1_500 * MILLISECOND
 SHORTEST_TTL: Micros = 500 * MILLISECOND
 #: Rung when a member came, went or gave shards up: the others look at once instead of at their next renewal.
 
-#: A death is noticed at the first renewal after its lease has run out, so renewals are close together.
 _LONGEST_PAUSE: Micros = 250 * MILLISECOND
+#: Who is silent is looked for when its lease ends, and this often while somebody else is about to bury it.
+_SHORTEST_PAUSE: Micros = 10 * MILLISECOND
 _LEAST_MARGIN: Micros = 100 * MILLISECOND
 _BEFORE_JOINING_AGAIN: Micros = 20 * MILLISECOND
+
+
+def _always() -> bool:
+    return True
 
 
 class ShardKeeper(TickingService):
@@ -38,13 +43,16 @@ class ShardKeeper(TickingService):
         *,
         name: str = "scheduler",
         ttl: Micros = DEFAULT_TTL,
+        fit: Callable[[], bool] = _always,
     ) -> None:
+        """``fit``: whether this node may own anything, as by its clock. Without that it gives all of it up."""
         super().__init__("shards", clock, wakeups.listen([SHARDS]))
         self._coordinator = coordinator
         self._shards = shards
         self._wakeups = wakeups
         self._label = name
         self._ttl = ttl
+        self._fit = fit
         self._pause = min(ttl // 4, _LONGEST_PAUSE)
         self._margin = max(ttl // 10, _LEAST_MARGIN)
         self._member: SessionId | None = None
@@ -52,6 +60,8 @@ class ShardKeeper(TickingService):
         self._share: frozenset[int] = frozenset()
         self._owned: dict[int, int] = {}
         self._trusted_until: Micros = 0
+        #: In how long the first of the others is dead, unless it renews: well after our next renewal, for who is alive.
+        self._first_end: Micros | None = None
         self._told: dict[int, int] = {}
         self._unreachable = False
         self._listeners: list[Callable[[], None]] = []
@@ -63,7 +73,7 @@ class ShardKeeper(TickingService):
 
     def owned(self) -> dict[int, int]:
         """The shards that are ours at this moment, with their epochs; ask again after every wait."""
-        if self.clock.monotonic() >= self._trusted_until:
+        if self.clock.monotonic() >= self._trusted_until or not self._fit():
             return {}
         return self._owned
 
@@ -72,6 +82,9 @@ class ShardKeeper(TickingService):
         self._listeners.append(listener)
 
     async def tick(self) -> Micros:
+        if not self._fit():
+            await self._leave()
+            return self._pause
         try:
             await self._keep()
         except Fenced:
@@ -89,10 +102,14 @@ class ShardKeeper(TickingService):
             self.log.info("renews again", member=self._member)
         self._unreachable = False
         self._tell()
-        return self._pause
+        return self._pause if self._first_end is None else min(self._pause, max(self._first_end, _SHORTEST_PAUSE))
 
     async def stop(self) -> None:
         await super().stop()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """First it stops acting, then it says so: others may take the shards at once."""
         member = self._member
         self._forget()
         if member is None:
@@ -114,7 +131,8 @@ class ShardKeeper(TickingService):
         sent = self.clock.monotonic()
         membership = await self._coordinator.renew(member, self._ttl)
         self._learn(member, membership)
-        self._trusted_until = sent + self._ttl - self._margin
+        lease = self._ttl if membership.lease is None else min(self._ttl, membership.lease)
+        self._trusted_until = sent + lease - self._margin
         await self._give_up(member)
         await self._take(member)
 
@@ -126,6 +144,7 @@ class ShardKeeper(TickingService):
             self._share = shards_of(member, self._shards, self._members) if known else frozenset()
             self.log.info("members", member=member, members=list(self._members), share=len(self._share))
         self._owned = dict(membership.owned)
+        self._first_end = membership.first_end
 
     async def _give_up(self, member: SessionId) -> None:
         surplus = sorted(self._owned.keys() - self._share)

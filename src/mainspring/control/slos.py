@@ -11,6 +11,7 @@ from mainspring.domain.job import Job, JobState, LedgerEntry
 from mainspring.domain.run import RunState, RunView
 from mainspring.domain.schedule import due_of, next_after, ticks_between
 from mainspring.domain.slo import Judged, TickFact
+from mainspring.domain.spread import MOST_OF_A_TICK
 from mainspring.ports.clock import Clock
 from mainspring.ports.slos import SloDue, Slos, SloSettled
 from mainspring.ports.store import Reading
@@ -68,19 +69,23 @@ class SloKeeper(TickingService):
             ticks = ticks_between(schedule, state.judged, until, job.id, slos.MOST_TICKS)
             following = next_after(schedule, max(until, state.judged), job.id)
         if ticks:
-            entries = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, slos.MOST_TICKS)
+            entries = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, slos.MOST_TICKS * MOST_OF_A_TICK)
             facts = await self._facts(job, entries)
         return slos.judge(slo, state, ticks, following, facts, due.last_success, now)
 
     async def _facts(self, job: Job, entries: Sequence[LedgerEntry]) -> dict[Instant, TickFact]:
         runs = await self._store.runs([entry.run_id for entry in entries if entry.run_id is not None])
         by_id = {run.id: run for run in runs if run is not None}
-        facts = {}
+        facts: dict[Instant, TickFact] = {}
         for entry in entries:
             if entry.decision == "run" and entry.run_id is not None:
-                facts[entry.scheduled_at] = await self._fact(job, entry, by_id.get(entry.run_id))
+                fact = await self._fact(job, entry, by_id.get(entry.run_id))
             elif entry.reason.startswith(_EXCUSES):
-                facts[entry.scheduled_at] = TickFact(None, entry.scheduled_at, excused=True)
+                fact = TickFact(None, entry.scheduled_at, excused=True)
+            else:
+                continue
+            # In several data centres it is as good as in the worst of them.
+            facts[entry.scheduled_at] = slos.worse(facts.get(entry.scheduled_at), fact)
         return facts
 
     async def _fact(self, job: Job, entry: LedgerEntry, run: RunView | None) -> TickFact:

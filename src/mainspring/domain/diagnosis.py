@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from mainspring.domain.clock_guard import ClockReading, ClockRules, ClockState, judge
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros, format_duration
 
 #: Shortly behind is what a busy moment looks like.
@@ -74,6 +75,8 @@ class Signs(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     #: What is paused: tenant and queue, empty for every one.
     pauses: tuple[tuple[str, str], ...]
+    #: Live processes that have measured their clock, and what they found.
+    clocks: tuple[tuple[str, ClockReading], ...] = ()
 
 
 def diagnose(signs: Signs) -> list[Finding]:
@@ -82,6 +85,7 @@ def diagnose(signs: Signs) -> list[Finding]:
         _workers(signs),
         *_unserved(signs),
         _unburied(signs),
+        _clocks(signs),
         _lag("staging", "scheduled runs are due and not queued", signs.unstaged, signs.oldest_unstaged, signs.now),
         _lag("firing", "schedules are due and have not fired", signs.unfired, signs.oldest_unfired, signs.now),
         _readers(signs),
@@ -155,6 +159,17 @@ def _unburied(signs: Signs) -> Finding:
         return found("dead workers", "none is left unburied")
     says = f"{len(signs.unburied)} have lost their lease and still hold runs or shards: {_named(signs.unburied)}"
     return blamed("dead workers", says, "a scheduler returns what they held: start one, or look at its log")
+
+
+def _clocks(signs: Signs) -> Finding:
+    """By the usual rules: what each process goes by is in its own settings."""
+    off = [(name, reading) for name, reading in signs.clocks if judge(reading, ClockRules()) is not ClockState.RIGHT]
+    if not off:
+        return found("clocks", f"{len(signs.clocks)} measured, none is off")
+    worst = max(abs(reading.offset) for _, reading in off)
+    says = f"{len(off)} of {len(signs.clocks)} are off: {_named([f'{name} by {reading}' for name, reading in off])}"
+    advice = "see to time synchronisation there; if all are off by the same, it is the store's own clock"
+    return above("clocks", worst, 0, ClockRules().fence, says, advice)
 
 
 def _lag(check: str, what: str, count: int, oldest: Instant | None, now: Instant) -> Finding:

@@ -1,9 +1,13 @@
 """Why a run is where it is: facts in, reasons out. ``domain/reason.py`` says how another rule adds its own."""
 
+from collections.abc import Iterable
+
 import msgspec
 
+from mainspring.domain.datacenters import place_of, preference_of
 from mainspring.domain.explain_queue import words_of_turns
 from mainspring.domain.instant import Instant, Micros, format_duration, isoformat
+from mainspring.domain.labels import DATACENTER
 from mainspring.domain.queues import NO_POLICY, QueuePolicy
 from mainspring.domain.reason import Holder, Reason, over_at
 from mainspring.domain.run import WORKER_LEFT, RunState, RunView
@@ -171,12 +175,11 @@ def _held_back(run: RunView, facts: Facts) -> list[Reason]:
     elif facts.other_priorities:
         found.append(_lowered(_other_priorities(run, facts), facts))
     elif run.policy.requires and run.target is None and facts.workers_with_labels == 0:
-        labels = " ".join(f"--label {label}" for label in run.policy.requires)
         found.append(
             Reason(
                 code="no-label",
                 words=f"no live worker has {', '.join(run.policy.requires)}",
-                hint=f"start one: mainspring worker MODULE:APP --queue {run.queue} {labels}",
+                hint=f"start one: mainspring worker MODULE:APP --queue {run.queue} {_options(run.policy.requires)}",
             )
         )
     elif facts.workers_knowing_task == 0:
@@ -272,3 +275,12 @@ def _worker_of(run: RunView) -> tuple[Holder, ...]:
 
 def _roughly(time: Micros) -> str:
     return format_duration(max(time, 0) // 1_000 * 1_000)
+
+
+def _options(requires: Iterable[str]) -> str:
+    """What to start a worker with, so that it has these labels."""
+    preference = preference_of(requires)
+    own = [word for word in requires if preference is None or word != preference.word]
+    place = place_of(own) if preference is None else preference.order[0]
+    options = [] if place is None else [f"--datacenter {place}"]
+    return " ".join(options + [f"--label {word}" for word in own if word != f"{DATACENTER}={place}"])

@@ -40,6 +40,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     closings: Closings | None = None
     #: It names calendars that nobody could look up here.
     minds: bool = False
+    #: How many runs each of its ticks makes: one in every data centre that it goes to.
+    copies: int = 1
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -98,6 +100,8 @@ def forecast(
             continue
         if not pattern:
             continue
+        if one.copies > 1:
+            pattern = tuple((weight * one.copies, mask) for weight, mask in pattern)
         names[pattern].append(one.name)
         if one.schedule.jitter:
             jitters.append(one.schedule.jitter)

@@ -9,8 +9,9 @@ from mainspring.domain import schedule as schedules
 from mainspring.domain.calendar import WhenClosed, check_calendars
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.checks import check_kind, check_whole, check_words
+from mainspring.domain.datacenters import ALL, check_datacenters
 from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import JobId, RunId, check_id, derived_id, shard_of
+from mainspring.domain.ids import JobId, RunId, check_id, derived_id, shard_of, stable_hash
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.reserved import check_start_within
@@ -71,6 +72,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     when_closed: WhenClosed = WhenClosed.SKIP
     #: What it owes; a miss is told.
     slo: Slo | None = None
+    #: The data centres in each of which every tick has a run of its own; ``ALL``: every one there is then; none: a tick
+    #: has one run, wherever its policy lets it go.
+    datacenters: tuple[str, ...] = ()
     #: The application or the file that declares it, such as ``app:billing``; nobody: it was made by hand.
     source: str = ""
 
@@ -99,6 +103,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         check_calendars(self.calendars, self.when_closed)
         if self.looks_ahead and self.fixed_delay is not None:
             raise Invalid("whenClosed", "before does not go with a fixed delay", "skip or after")
+        check_datacenters(self.datacenters, self.policy.requires, fixed_delay=self.fixed_delay is not None)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The data centres that it names; none where it has one run a tick, or goes to all there are."""
+        return () if self.datacenters == (ALL,) else self.datacenters
 
     @property
     def looks_ahead(self) -> bool:
@@ -221,6 +231,8 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     last_at: Instant | None = None
     #: When it happens if that is before its own time, because of a calendar.
     early: Instant | None = None
+    #: The data centre that it is for, of a job that goes to several.
+    target: str = ""
 
     @property
     def happens_at(self) -> Instant:
@@ -250,6 +262,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     ticks: int = 1
     last_at: Instant | None = None
+    #: The data centre that it was for, of a job that goes to several.
+    target: str = ""
 
 
 def tick_run_id(job: JobId, scheduled_at: Instant, target: str = "") -> RunId:
@@ -257,6 +271,11 @@ def tick_run_id(job: JobId, scheduled_at: Instant, target: str = "") -> RunId:
     return RunId(derived_id(scheduled_at, shard_of(job), job, scheduled_at, target))
 
 
-def version_body_id(job: JobId, version: int) -> str:
-    """Where the payload of a job's version is kept: once, however many ticks it has."""
-    return derived_id(0, shard_of(job), job, "version", version)
+def overlap_gate(job: JobId, target: str = "") -> int:
+    """The gate where the runs of a job wait for one another, in each data centre by itself."""
+    return stable_hash(f"overlap:{job}:{target}" if target else f"overlap:{job}")
+
+
+def version_body_id(job: JobId, version: int, target: str = "") -> str:
+    """Where the payload of a job's version is kept: once for each data centre, however many ticks it has."""
+    return derived_id(0, shard_of(job), job, "version", version, *([target] if target else []))

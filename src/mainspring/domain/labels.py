@@ -12,6 +12,11 @@ from mainspring.domain.errors import Invalid
 #: Of a worker, and of what a run requires.
 MAX_LABELS = 8
 MAX_PART = 63
+#: The label that says where a worker is, and what stands between the places of an order of preference.
+DATACENTER = "datacenter"
+AND_THEN = ">"
+MAX_PLACES = 16
+MAX_PATIENCE = 24 * 3600
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _OTHERS = _FIRST | frozenset("._/:-")
 _PART = f"1 to {MAX_PART} of letters, digits and . _ / : -, a letter or a digit first"
@@ -23,7 +28,7 @@ def label_words(field: str, labels: Mapping[str, str]) -> tuple[str, ...]:
         raise Invalid(field, f"{labels!r:.40} is not a table of labels", 'for example {"gpu": "a100"}')
     for name, value in labels.items():
         _check_part(field, name)
-        _check_part(field, value)
+        _check_value(field, name, value)
     words = tuple(sorted(f"{name}={value}" for name, value in labels.items()))
     check_labels_kept(field, words)
     return words
@@ -39,7 +44,7 @@ def read_label(field: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise Invalid(field, f"{text!r:.40} is not a label", "name=value, for example gpu=a100")
-    return _check_part(field, name), _check_part(field, value)
+    return _check_part(field, name), _check_value(field, name, value)
 
 
 def check_labels_kept(field: str, words: tuple[str, ...]) -> None:
@@ -54,6 +59,21 @@ def check_labels_kept(field: str, words: tuple[str, ...]) -> None:
 def has_all(labels: Collection[str], requires: Collection[str]) -> bool:
     """Whether a worker with these labels may take a run that requires those."""
     return set(requires) <= set(labels)
+
+
+def _check_value(field: str, name: str, value: str) -> str:
+    if name == DATACENTER and isinstance(value, str) and AND_THEN in value:
+        # An order of preference (``datacenters.Preference``): places, and at last a number of seconds.
+        *places, patience = value.split(AND_THEN)
+        if not 2 <= len(places) <= MAX_PLACES or len(set(places)) < len(places):
+            raise Invalid(field, f"{value!r:.80} is no order of data centres", f"2 to {MAX_PLACES} of them, each once")
+        for place in places:
+            _check_part(field, place)
+        digits = patience.removesuffix("s")
+        if digits == patience or not (digits.isascii() and digits.isdecimal() and 0 < int(digits) <= MAX_PATIENCE):
+            raise Invalid(field, f"{patience!r:.40} is no time to wait", f"1s to {MAX_PATIENCE}s")
+        return value
+    return _check_part(field, value)
 
 
 def _check_part(field: str, part: str) -> str:

@@ -10,6 +10,7 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Fire, Job, Overlap, Tick, tick_run_id
 from mainspring.domain.schedule import due_of, latest_until, next_after, ticks_between
+from mainspring.domain.spread import for_target
 
 #: Missed ticks are listed one by one up to this many; older ones share a row that says how far it reaches.
 LISTED = 1_000
@@ -88,7 +89,8 @@ def dropped_ticks(job: Job, now: Instant, reason: str) -> list[Tick]:
         # Its zone is not known any more: that must not keep anybody from mending or ending the job.
         instants = [first]
     listed = [Tick(scheduled_at=at, decision="skipped", reason=reason) for at in instants]
-    return [*_older(job, first, instants[0]), *listed] if instants else []
+    ticks = [*_older(job, first, instants[0]), *listed] if instants else []
+    return [for_target(job.id, tick, target) for tick in ticks for target in job.spec.targets or ("",)]
 
 
 def _due(job: Job, first: Instant, now: Instant) -> list[Instant]:

@@ -265,6 +265,9 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     #: The runs that it waits for.
     after: Dependencies | None = None
     unique: Unique | None = None
+    #: In a store over several servers: runs of one key lie together, apart from the rest of their tenant. The id says
+    #: where that is.
+    placement: str = ""
 
     def check(self) -> None:
         check_id("id", self.id)
@@ -303,6 +306,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
         if self.idempotency is not None:
             check_kind("idempotency", self.idempotency, Idempotency)
             self.idempotency.check()
+        if self.placement != "":
+            check_name("placement", self.placement)
 
 
 def made_once(run: NewRun, key: str) -> NewRun:
@@ -608,3 +613,6 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 
 #: How long a worker is given to kill a hung attempt itself before the reaper takes the run away.
 OVERDUE_GRACE: Micros = 30 * SECOND
+
+#: How long a run is left alone that a worker did not know how to do: another one, perhaps a newer, may take it.
+UNKNOWN_TASK_DELAY: Micros = 5 * SECOND

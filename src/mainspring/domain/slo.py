@@ -61,6 +61,15 @@ class TickFact(NamedTuple):
     excused: bool = False
 
 
+def worse(one: TickFact | None, other: TickFact) -> TickFact:
+    """Of two facts about the same tick the one that counts: what is excused does not, and late is worse."""
+    if one is None or one.excused:
+        return other
+    if other.excused or one.started is None:
+        return one
+    return other if other.started is None or other.started > one.started else one
+
+
 class Judged(NamedTuple):
     state: SloState
     #: When to look again.

@@ -10,6 +10,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
+from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Job, JobSpec, JobState
@@ -108,6 +109,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     #: Of a scheduler.
     shards: int = 0
+    #: How far its node's clock is from the store's; None: it has not said.
+    clock: ClockReading | None = None
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,6 +227,10 @@ class Catalog(Lists, Protocol):
 
         A store that can binds the connection that reads as well, so that a query that forgot the tenant finds nothing.
         """
+        ...
+
+    def listed_by(self, tenant: str | None) -> Reads:
+        """The same for lists and figures that may be a few seconds old: a store that has a replica asks that one."""
         ...
 
     async def count_jobs(self, tenant: str, at_most: int) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import Instant
 from mainspring.domain.queues import QueuePolicy
 from mainspring.domain.run import NewRun, RunView
 from mainspring.ports.access import Author
@@ -65,4 +66,9 @@ class Operations(Protocol):
     async def drain(self, worker: SessionId, author: Author) -> bool:
         """Ask a worker to finish what it runs and leave; its next beat says so. Idempotent. False: no such worker
         lives."""
+        ...
+
+    async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
+        """Bury a scheduler as if its lease had run out this moment: others may take its shards at once, and whatever
+        it still writes is refused. It finds out by its next renewal. When that was; None: no such scheduler lives."""
         ...

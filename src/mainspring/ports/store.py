@@ -17,12 +17,14 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import DAY, MINUTE, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobState, LedgerEntry, NewJob
 from mainspring.domain.run import AttemptView, HeldRun, NewRun, RunState, RunView, Settlement, Verdict
 from mainspring.ports.access import Author
 from mainspring.ports.calendars import Calendars
+from mainspring.ports.datacenters import Datacenters
 from mainspring.ports.slos import Slos
 
 #: How long an idempotency key is remembered.
@@ -104,7 +106,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat."""
 
     now: Instant
-    #: False: the session was buried. The worker must stop what it runs; none of it will be accepted.
+    #: False: the session was buried. The worker must stop what it runs: it is being given to others.
     alive: bool
     #: Held runs that were asked to stop.
     cancels: tuple[RunId, ...] = ()
@@ -112,6 +114,17 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     returned: int = 0
     #: Somebody asks the worker to leave.
     draining: bool = False
+    #: Held runs that others may have by now, since a part of the store was silent for a whole lease, or has given them
+    #: away. The worker must stop them and tell nothing of them.
+    lost: tuple[RunId, ...] = ()
+
+
+class SettledPartly(StoreUnavailable):
+    """A part of the store did not answer. ``verdicts``: of the rest, None where there is none."""
+
+    def __init__(self, message: str, verdicts: Sequence[Verdict | None]) -> None:
+        super().__init__(message)
+        self.verdicts = verdicts
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -496,14 +509,17 @@ class Outbox(Protocol):
         ...
 
 
-class Store(Submissions, Workforce, Staging, Reaping, Reading, Directory, Outbox, Calendars, Slos, Protocol):
+class Store(
+    Submissions, Workforce, Staging, Reaping, Reading, Directory, Outbox, Calendars, Slos, Datacenters, Protocol
+):
     """All of it. Services ask for the narrow part they use."""
 
     #: Fixed when the store is made.
     shards: int
 
     async def open(self) -> None:
-        """Connect and bring the schema up to date, under a lock. Refuses a schema that is newer than this program."""
+        """Connect and bring the schema up to date, under a lock. Refuses a schema that is newer than this program,
+        unless whoever made it so said that this program still works on it."""
         ...
 
     async def close(self) -> None: ...

@@ -46,9 +46,10 @@ from mainspring.domain.slo import Slo
 from mainspring.ports.catalog import JobFilter
 from mainspring.ports.store import Accepted
 from mainspring.ports.transactions import Request, Transactional
-from mainspring.sdk.backend import Backend, StoreBackend
+from mainspring.sdk.backend import Backend, StoreBackend, new_ids
 from mainspring.sdk.blocking import BlockingLoop
 from mainspring.sdk.context import Context
+from mainspring.sdk.datacenters import targets
 from mainspring.sdk.handle import RunHandle, SyncHandle
 from mainspring.sdk.hooks import Hooks
 from mainspring.sdk.limits import Breaker, Limit, breaker_of, limits_of
@@ -116,7 +117,9 @@ class Mainspring(Hooks, Pausing):
     ``Mainspring("postgresql://…")`` on a server.
     """
 
-    def __init__(self, store: str | None = None, *, tenant: str = "default", name: str | None = None) -> None:
+    def __init__(
+        self, store: str | Sequence[str] | None = None, *, tenant: str = "default", name: str | None = None
+    ) -> None:
         """``name``: under which its schedules are known as its own, so that those it declares no more can be removed;
         the module it is made in, if none is given."""
         super().__init__()
@@ -286,11 +289,14 @@ class Mainspring(Hooks, Pausing):
         calendars: Sequence[str] = (),
         when_closed: WhenClosed | Literal["skip", "before", "after"] = "skip",
         slo: Slo | Mapping[str, Duration] | None = None,
+        datacenters: Sequence[str] | Literal["all"] = (),
     ) -> MakeSchedule:
         """Run a task by a cron expression of 5 fields, or 6 with seconds first. Its parameters must have defaults.
 
         ``calendars``: those that it minds, by name; ``when_closed``: what a tick does when one of them is closed.
         ``slo``: what it owes, such as ``{"start_within": "5m", "succeed_every": "26h"}``; a miss is an event.
+        ``datacenters``: every tick has a run in each of these. For one run in the first that is there, let the task
+        require it: ``@app.task(requires={"datacenter": prefer("us", "eu")})``.
         """
         schedule = CronSchedule(
             expression=expression,
@@ -309,6 +315,7 @@ class Mainspring(Hooks, Pausing):
             calendars=tuple(calendars),
             when_closed=_member("when_closed", when_closed, WhenClosed),
             slo=_slo(slo),
+            datacenters=targets(datacenters),
         )
 
     def every(
@@ -325,6 +332,7 @@ class Mainspring(Hooks, Pausing):
         calendars: Sequence[str] = (),
         when_closed: WhenClosed | Literal["skip", "before", "after"] = "skip",
         slo: Slo | Mapping[str, Duration] | None = None,
+        datacenters: Sequence[str] | Literal["all"] = (),
     ) -> MakeSchedule:
         """Run a task at a fixed rate, or with a fixed delay from the end of one run to the start of the next."""
         schedule = Interval(
@@ -342,6 +350,7 @@ class Mainspring(Hooks, Pausing):
             calendars=tuple(calendars),
             when_closed=_member("when_closed", when_closed, WhenClosed),
             slo=_slo(slo),
+            datacenters=targets(datacenters),
         )
 
     def _scheduled(
@@ -463,7 +472,7 @@ class Mainspring(Hooks, Pausing):
         if chosen is not None:
             return self._handles(wanted, await submit_on(chosen, *await self._requests(wanted)))
         backend = await self.backend()
-        ids = backend.new_run_ids([call.options.policy.ordering_key for call in wanted])
+        ids = new_ids(backend, wanted, self.tenant)
         return self._handles(wanted, await backend.submit(new_runs(ids, wanted, self.tenant)))
 
     def workflow(self, name: str) -> Workflow:
@@ -477,7 +486,7 @@ class Mainspring(Hooks, Pausing):
         a run is ``skipped``. Whoever starts later has none.
         """
         backend = await self.backend()
-        [run_id] = backend.new_run_ids([call.options.policy.ordering_key])
+        [run_id] = new_ids(backend, [call], self.tenant)
         accepted = await backend.broadcast(new_run(run_id, call, self.tenant))
         return self._handles([call] * len(accepted), accepted)
 
@@ -502,7 +511,7 @@ class Mainspring(Hooks, Pausing):
             raise Invalid("connection", "is of no use to an API", "give the application the store itself")
         engine = await self.engine()
         store = transactional(engine.store)
-        ids = engine.jobs.new_run_ids([call.options.policy.ordering_key for call in wanted])
+        ids = engine.jobs.new_run_ids([call.options.policy.ordering_key for call in wanted], tenant=self.tenant)
         runs = new_runs(ids, wanted, self.tenant)
         for run in runs:
             run.check()

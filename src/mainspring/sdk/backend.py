@@ -1,7 +1,7 @@
 """Where an application's work goes: a store, or an API that stands before one."""
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from mainspring.bootstrap import Engine
 from mainspring.control.broadcast import copies_of
@@ -16,12 +16,13 @@ from mainspring.ports.catalog import Pause
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Accepted
 from mainspring.ports.wakeups import queue_topic
+from mainspring.sdk.task import Prepared
 
 
 class Backend(Protocol):
     clock: Clock
 
-    def new_run_ids(self, ordering_keys: Sequence[str]) -> list[RunId]:
+    def new_run_ids(self, ordering_keys: Sequence[str], tenant: str, placement: str = "") -> list[RunId]:
         """Ids to submit with. An API may answer with others."""
         ...
 
@@ -61,6 +62,18 @@ class Backend(Protocol):
     async def resume_queue(self, queue: str, author: Author) -> None: ...
 
 
+def new_ids(backend: Backend, calls: Sequence[Prepared[Any]], tenant: str) -> list[RunId]:
+    """Ids for calls, in order. Those of one tenant and placement are made together."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for number, call in enumerate(calls):
+        groups.setdefault((call.options.tenant or tenant, call.options.placement), []).append(number)
+    ids: dict[int, RunId] = {}
+    for (whose, placement), numbers in groups.items():
+        keys = [calls[number].options.policy.ordering_key for number in numbers]
+        ids |= zip(numbers, backend.new_run_ids(keys, whose, placement), strict=True)
+    return [ids[number] for number in range(len(calls))]
+
+
 class StoreBackend:
     """The store itself, through an open engine."""
 
@@ -68,8 +81,8 @@ class StoreBackend:
         self.clock = engine.clock
         self._engine = engine
 
-    def new_run_ids(self, ordering_keys: Sequence[str]) -> list[RunId]:
-        return self._engine.jobs.new_run_ids(ordering_keys)
+    def new_run_ids(self, ordering_keys: Sequence[str], tenant: str, placement: str = "") -> list[RunId]:
+        return self._engine.jobs.new_run_ids(ordering_keys, tenant=tenant, placement=placement)
 
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if len(runs) == 1:
@@ -83,7 +96,7 @@ class StoreBackend:
 
     async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
         jobs = self._engine.jobs
-        workflow, *ids = jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)])
+        workflow, *ids = jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)], tenant=tenant)
         return workflow, await jobs.submit_whole(wired(workflow, name, nodes, ids))
 
     async def parents(self, run: RunId) -> list[RunView]:

@@ -80,7 +80,7 @@ class ApiClient:
                 async for line in answer.aiter_lines():
                     yield line
         except httpx2.TransportError as error:
-            raise StoreUnavailable(f"{self._http.base_url}: {error or type(error).__name__}") from error
+            raise StoreUnavailable(f"{self._http.base_url}: {str(error) or type(error).__name__}") from error
 
     async def _send(
         self, method: str, path: str, content: bytes | None, query: Mapping[str, object] | None, repeatable: bool
@@ -96,7 +96,7 @@ class ApiClient:
                 # Nothing was sent where no connection was made.
                 safe = repeatable or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
                 if not safe or self.clock.monotonic() + pause > give_up_at:
-                    raise StoreUnavailable(f"{self._http.base_url}: {error or type(error).__name__}") from error
+                    raise StoreUnavailable(f"{self._http.base_url}: {str(error) or type(error).__name__}") from error
             else:
                 if answer.status_code < 400:
                     return answer

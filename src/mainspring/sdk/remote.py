@@ -44,7 +44,7 @@ class RemoteBackend:
     async def close(self) -> None:
         await self._client.close()
 
-    def new_run_ids(self, ordering_keys: Sequence[str]) -> list[RunId]:
+    def new_run_ids(self, ordering_keys: Sequence[str], tenant: str, placement: str = "") -> list[RunId]:
         """Not the ids that the runs will have, but what makes a repeated request the same one."""
         return [self._ids.run(self.clock.now(), 0) for _ in ordering_keys]
 
@@ -173,6 +173,7 @@ def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
         weight=policy.weight if policy.weight > 1 else UNSET,
         depends_on=UNSET if after is None else tuple((places or {}).get(parent, parent) for parent in after.parents),
         when=UNSET if after is None else after.rule.value,
+        placement=run.placement or UNSET,
         schedule_time=UNSET if run.at is None else isoformat(run.at),
         delay=format_duration(run.delay) if run.delay else UNSET,
         start_within=UNSET if run.start_within is None else format_duration(run.start_within),

@@ -54,6 +54,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     unique: str | UniqueKey | None = None
     #: None: the application's own.
     tenant: str | None = None
+    #: Runs of one key lie together in a store over several servers.
+    placement: str = ""
     about: About | None = None
     #: One of the application's own, in whose transaction it is submitted.
     connection: object | None = None
@@ -192,6 +194,7 @@ class Submitter(Generic[P, T]):
         breaker: Breaker | None = None,
         unique: str | Unique | None = None,
         tenant: str | None = None,
+        placement: str | None = None,
         name: str | None = None,
         owner: str | None = None,
         tags: tuple[str, ...] | None = None,
@@ -208,6 +211,7 @@ class Submitter(Generic[P, T]):
         it takes. ``unique``: a second submit under the same key makes nothing and has the first one's handle; with
         other arguments or options it is a ``Conflict``. A ``Unique`` says for how long that holds, and what else a
         second one may do. ``limits`` and ``breaker`` instead of those of the task.
+        ``placement``: in a store over several servers runs of one key lie together, apart from the rest of the tenant.
         ``name``, ``owner`` and ``tags`` help people to find it.
         ``connection``: one of yours to the store's own database; the run is committed, or not, with its transaction.
         ``depends_on``: runs that it waits for, by handle or id, or calls of the same ``submit_many``. ``when``: it runs
@@ -264,6 +268,7 @@ class Submitter(Generic[P, T]):
             deadline=options.deadline if deadline is None else parse_duration(deadline, "deadline"),
             unique=options.unique if unique is None else _checked_unique(unique),
             tenant=options.tenant if tenant is None else check_name("tenant", tenant),
+            placement=options.placement if placement is None else check_name("placement", placement),
             about=about,
             connection=options.connection if connection is None else check_connection(connection),
             depends_on=options.depends_on if depends_on is None else checked_parents(depends_on),
@@ -415,6 +420,7 @@ def new_run(run_id: RunId, call: Prepared[Any], tenant: str) -> NewRun:
         start_within=options.start_within,
         deadline=options.deadline,
         about=options.about,
+        placement=options.placement,
     )
     if isinstance(options.unique, UniqueKey):
         run = msgspec.structs.replace(run, unique=options.unique)

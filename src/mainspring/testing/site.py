@@ -5,7 +5,10 @@ from collections.abc import Collection, Container, Coroutine, Sequence
 from contextvars import copy_context
 from random import Random
 
+import msgspec
+
 from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.store.memory.rows import ANY_LABEL
 from mainspring.bootstrap import DEFAULT_SLOTS, Engine
 from mainspring.control.reaper import Reaper
 from mainspring.control.scheduler.scheduler import Scheduler
@@ -160,6 +163,10 @@ class _Keeper(ShardKeeper):
             listener()
 
 
+#: Where a job goes that goes to all data centres.
+_PLACE = "test"
+
+
 class _Line:
     """A worker's line to the store. When it is cut, no answer comes any more.
 
@@ -174,7 +181,8 @@ class _Line:
 
     async def open_session(self, session: NewSession) -> SessionId:
         await self._check()
-        return await self._store.open_session(session)
+        # Whatever runs require, and wherever they go: here is no other worker.
+        return await self._store.open_session(msgspec.structs.replace(session, labels=(ANY_LABEL,), datacenter=_PLACE))
 
     async def beat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int

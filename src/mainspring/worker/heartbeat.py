@@ -158,7 +158,7 @@ class Heartbeat:
         self._patient.lease_renewed()
         if beat.returned:
             _log.warning("runs of a lost claim were returned", runs=beat.returned)
-        if beat.cancels or beat.draining:
+        if beat.cancels or beat.draining or beat.lost:
             self._tell(self._worker_loop, self._patient.beat_answered, holding, beat)
         return max(self._settings.beat_interval - (self._clock.monotonic() - sent), _CLOSEST)
 

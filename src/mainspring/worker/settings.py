@@ -2,6 +2,7 @@
 
 import msgspec
 
+from mainspring.domain.datacenters import at_home
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.domain.labels import check_labels_kept
@@ -70,6 +71,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         check_name("name", self.name)
         check_labels_kept("labels", self.labels)
+        at_home(self.labels, self.datacenter)
         if not self.queues:
             raise Invalid("queues", "is empty", 'for example {"default": 100}')
         for queue, slots in self.queues.items():

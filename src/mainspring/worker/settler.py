@@ -1,14 +1,14 @@
 """Reports how attempts ended, in batches, until the store has heard it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.domain.run import RunState, Settlement, Verdict, settle_failure
 from mainspring.ports.clock import Clock
-from mainspring.ports.store import Workforce
+from mainspring.ports.store import SettledPartly, Workforce
 from mainspring.ports.wakeups import SCHEDULES, Wakeups, queue_topic
 from mainspring.runtime.log import get_logger
 from mainspring.worker.attempt import Attempt
@@ -49,6 +49,7 @@ class Settler:
         self._idle = True
         self._sending: dict[asyncio.Task[None], None] = {}
         self._in_flight = 0
+        self._batches: list[list[tuple[Attempt, Settlement]]] = []
         #: Since when each batch that fails has been failing.
         self._failing: dict[int, Micros] = {}
 
@@ -86,6 +87,11 @@ class Settler:
         for task in self._sending:
             task.cancel()
 
+    def forget(self, attempt: Attempt) -> None:
+        """Nobody will hear of it: it is somebody else's."""
+        for batch in (self._waiting, *self._batches):
+            batch[:] = [entry for entry in batch if entry[0] is not attempt]
+
     def start_counting_anew(self) -> None:
         """A new lease was granted: failures before it are no reason to give it up."""
         now = self._clock.monotonic()
@@ -113,10 +119,13 @@ class Settler:
         self._progress()
 
     async def _send(self, batch: list[tuple[Attempt, Settlement]]) -> None:
+        size = len(batch)
+        self._batches.append(batch)
         try:
             await self._deliver(batch)
         finally:
-            self._in_flight -= len(batch)
+            self._batches = [other for other in self._batches if other is not batch]
+            self._in_flight -= size
 
     async def _deliver(self, batch: list[tuple[Attempt, Settlement]], blamed: bool = False) -> None:
         try:
@@ -127,9 +136,12 @@ class Settler:
     async def _try_until_heard(self, batch: list[tuple[Attempt, Settlement]], blamed: bool) -> None:
         back_off = _FIRST_BACK_OFF
         while True:
+            if not batch:
+                return
+            sent = list(batch)
             try:
                 async with asyncio.timeout(self._timeout):
-                    verdicts = await self._store.settle([settlement for _, settlement in batch])
+                    verdicts = await self._store.settle([settlement for _, settlement in sent])
             except Invalid as error:
                 if len(batch) > 1:
                     middle = len(batch) // 2
@@ -142,19 +154,29 @@ class Settler:
                     return
                 _log.error("an outcome was refused twice", run=batch[0][1].run, error=str(error))
             except (StoreUnavailable, TimeoutError) as error:
+                if isinstance(error, SettledPartly):
+                    batch[:] = self._heard_of_some(sent, error.verdicts)
                 _log.warning(
                     "cannot report outcomes", runs=len(batch), error=str(error), again_in_ms=back_off // MILLISECOND
                 )
             except Exception:
                 _log.exception("cannot report outcomes", runs=len(batch), again_in_ms=back_off // MILLISECOND)
             else:
-                self._heard(batch, verdicts)
+                self._heard(sent, verdicts)
                 return
             if id(batch) not in self._failing:
                 self._failing[id(batch)] = self._clock.monotonic()
                 self._pump()
             await self._clock.sleep(round(back_off * (0.5 + self._jitter.random() / 2)))
             back_off = min(back_off * 2, _LONGEST_BACK_OFF)
+
+    def _heard_of_some(
+        self, batch: list[tuple[Attempt, Settlement]], verdicts: Sequence[Verdict | None]
+    ) -> list[tuple[Attempt, Settlement]]:
+        """A part of the store has answered; the rest is to be tried again."""
+        answered = [(entry, verdict) for entry, verdict in zip(batch, verdicts, strict=True) if verdict is not None]
+        self._heard([entry for entry, _ in answered], [verdict for _, verdict in answered])
+        return [entry for entry, verdict in zip(batch, verdicts, strict=True) if verdict is None]
 
     def _heard(self, batch: list[tuple[Attempt, Settlement]], verdicts: list[Verdict]) -> None:
         topics: set[str] = set()

@@ -6,9 +6,11 @@ from contextlib import AsyncExitStack, suppress
 from random import Random
 from typing import TypeAlias
 
+from mainspring.domain.datacenters import at_home
 from mainspring.domain.errors import MainspringError, StoreUnavailable
+from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.domain.run import ALONE_AFTER, HeldRun, Outcome
+from mainspring.domain.run import ALONE_AFTER, UNKNOWN_TASK_DELAY, HeldRun, Outcome
 from mainspring.ports.catalog import WorkerStore
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Beat, NewSession
@@ -32,7 +34,6 @@ from mainspring.worker.slots import Slots
 from mainspring.worker.trace import describe
 
 _MEMORY_CHECK: Micros = 5 * SECOND
-_UNKNOWN_TASK_DELAY: Micros = 5 * SECOND
 _FIRST_BACK_OFF: Micros = 100 * MILLISECOND
 _LONGEST_BACK_OFF: Micros = 2 * SECOND
 _GLANCE: Micros = 50 * MILLISECOND
@@ -261,15 +262,16 @@ class Worker:
     async def _open_session(self) -> None:
         settings = self.settings
         sent = self._clock.monotonic()
+        labels, datacenter = at_home(settings.labels, settings.datacenter)
         session = NewSession(
             name=settings.name,
             kind="worker",
             ttl=settings.lease,
             version=settings.version,
-            datacenter=settings.datacenter,
+            datacenter=datacenter,
             queues=tuple(settings.queues),
             tasks=tuple(sorted(self._handlers)),
-            labels=settings.labels,
+            labels=labels,
             priorities=tuple(sorted(settings.priorities)),
         )
         try:
@@ -296,6 +298,19 @@ class Worker:
             attempt = holding.held.get(run)
             if attempt is not None and attempt in self._running:
                 self._cancellation.request(attempt, Stop.CANCEL)
+        for run in beat.lost:
+            self._lose(holding, run)
+
+    def _lose(self, holding: Holding, run: RunId) -> None:
+        """Stop a run before somebody else starts it, and tell nothing of it."""
+        attempt = holding.held.pop(run, None)
+        if attempt is None:
+            return
+        self._log.error("a run is lost: its part of the store was silent for a lease", run=run)
+        self._settler.forget(attempt)
+        if attempt in self._running:
+            self._outcomes.drop(attempt)
+            self._cancellation.force(attempt, Stop.FENCED)
 
     def lease_over(self, holding: Holding, why: str) -> None:
         """Stop everything before somebody else starts it, and tell nothing of it.
@@ -412,7 +427,7 @@ class Worker:
                 self._unknown_told.clear()
             self._unknown_told[task] = now + MINUTE
             self._log.warning("no handler for a task; its runs are given back", task=task)
-        self._outcomes.released(attempt, f"no handler for task {task!r}", _UNKNOWN_TASK_DELAY)
+        self._outcomes.released(attempt, f"no handler for task {task!r}", UNKNOWN_TASK_DELAY)
 
     def _overloaded(self) -> bool:
         self._held_back = self.unflushed > self._most_unflushed

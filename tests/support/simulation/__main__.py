@@ -6,7 +6,7 @@ import sys
 from mainspring.domain.instant import SECOND
 from tests.support.simulation.history import History, RunChange
 from tests.support.simulation.invariants import violations
-from tests.support.simulation.scenario import Scenario, draw
+from tests.support.simulation.scenario import Scenario, scenario_of
 from tests.support.simulation.world import simulate
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     arguments = parser.parse_args()
     failed = False
     for seed in arguments.seeds:
-        scenario = draw(seed)
+        scenario = scenario_of(seed)
         history = simulate(scenario)
         if arguments.fingerprint:
             _say(f"{seed} {history.fingerprint()}")

@@ -45,7 +45,13 @@ class Client:
         store = FaultyStore(machine.truth, process, machine.faults)
         wakeups = LossyWakeups(machine.exchange, process, machine.faults)
         self._chance = Random(f"{scenario.seed} {machine.name}")
-        self._workload = Workload(self._chance, scenario.policies, scenario.heavy, calendars=scenario.operating > 0)
+        self._workload = Workload(
+            self._chance,
+            scenario.policies,
+            scenario.heavy,
+            calendars=scenario.operating > 0,
+            places=tuple(sorted({place for place in scenario.places if place})),
+        )
         self._store = store
         self._ids = Jobs(store, wakeups, machine.clock, self._chance, shards=scenario.shards)
         process.spawn(self._live(scenario, until), machine.name)
@@ -73,7 +79,8 @@ class Client:
         # Due times and limits are of no use if they come from a clock that is an hour off.
         now = self.machine.loop.true_now()
         runs = [self._workload.run(run, policy, now) for run, policy in zip(ids, policies, strict=True)]
-        runs = self._workload.related([self._workload.heavy(self._workload.limited(run)) for run in runs], self._there)
+        runs = [self._workload.placed(self._workload.heavy(self._workload.limited(run))) for run in runs]
+        runs = self._workload.related(runs, self._there)
         if len(runs) == 1:
             runs = [self._workload.unique(runs[0])]
         await self._submit(runs)
@@ -137,13 +144,21 @@ class Client:
             case "schedule":
                 # Not everything goes with every schedule.
                 return msgspec.structs.replace(
-                    spec, schedule=fresh.schedule, when_closed=fresh.when_closed, slo=fresh.slo
+                    spec,
+                    schedule=fresh.schedule,
+                    when_closed=fresh.when_closed,
+                    slo=fresh.slo,
+                    datacenters=() if fresh.fixed_delay is not None else spec.datacenters,
                 )
             case "overlap":
                 return msgspec.structs.replace(spec, overlap=fresh.overlap)
             case _:
                 return msgspec.structs.replace(
-                    spec, catch_up=fresh.catch_up, policy=fresh.policy, priority=fresh.priority
+                    spec,
+                    catch_up=fresh.catch_up,
+                    policy=fresh.policy,
+                    priority=fresh.priority,
+                    datacenters=() if spec.fixed_delay is not None else fresh.datacenters,
                 )
 
     async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T | None:

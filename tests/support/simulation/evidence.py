@@ -4,6 +4,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from mainspring.adapters.store.memory.rows import RunRow
+from mainspring.domain.datacenters import place_of, preference_of
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant
 from mainspring.domain.queues import NO_POLICY, QueuePolicy
@@ -34,13 +35,15 @@ class Move(NamedTuple):
 
 
 class QueueRules:
-    """What operators have said of queues, up to the step that was heard last."""
+    """What operators have said of queues, and who serves whom, up to the step that was heard last."""
 
     def __init__(self) -> None:
+        self._serving: dict[str, str] = {}
         self._policies: dict[str, QueuePolicy] = {}
         self._pauses: dict[tuple[str | None, str | None], Instant] = {}
 
     def hear(self, step: Step) -> None:
+        self._serving |= step.serving
         if step.queue_policy is not None:
             queue, policy = step.queue_policy
             self._policies[queue] = policy
@@ -51,13 +54,21 @@ class QueueRules:
     def of(self, queue: str) -> QueuePolicy:
         return self._policies.get(queue, NO_POLICY)
 
-    def may_start(self, run: RunRow, at: Instant) -> bool:
-        """Whether a run that is queued is to be had: it is neither paused nor too late."""
+    def place_of(self, run: RunRow) -> str | None:
+        """The data centre whose workers may take it. Whoever first asks for an order is served by the first of it."""
+        preference = preference_of(run.policy.requires)
+        if preference is None:
+            return place_of(run.policy.requires)
+        return self._serving.get(preference.word, preference.order[0])
+
+    def may_start(self, run: RunRow, at: Instant, here: str) -> bool:
+        """Whether a worker there may have a run that is queued: it is neither paused nor too late."""
         paused = any(
             at < self._pauses.get((tenant, queue), 0) for tenant in (run.tenant, None) for queue in (run.queue, None)
         )
         expired = run.start_by is not None and run.attempt == 0 and run.start_by < at
-        return not paused and not expired and (run.deadline is None or run.deadline > at)
+        in_time = not expired and (run.deadline is None or run.deadline > at)
+        return in_time and not paused and self.place_of(run) in (None, here)
 
 
 class Evidence:
@@ -78,6 +89,10 @@ class Evidence:
                     self.settled[settlement.run].append((step, settlement))
         for call in history.calls:
             self.calls[call.run].append(call)
+
+    def place(self, step: Step) -> str:
+        """Where the process is that took the step."""
+        return self.truth.places.get(step.process.partition("#")[0], "")
 
     def last(self, run: RunId) -> RunRow:
         return self.moves[run][-1].after

@@ -51,6 +51,8 @@ class Step(msgspec.Struct, kw_only=True):
     queue_policy: tuple[str, QueuePolicy] | None = None
     queue_pause: Pause | None = None
     calendar: Calendar | None = None
+    #: Orders of preference that another data centre serves from here on.
+    serving: dict[str, str] = {}
 
 
 class HandlerCall(msgspec.Struct, kw_only=True):
@@ -73,6 +75,10 @@ class Truth(msgspec.Struct, kw_only=True):
     """What the makers of the world know, and the checker needs."""
 
     slots: dict[str, int] = {}
+    #: The data centre of each machine that is in one.
+    places: dict[str, str] = {}
+    #: Signs of life from a data centre: when, and from which.
+    alive: list[tuple[Instant, str]] = []
     #: Everything a client has asked for, whether or not it was heard.
     submitted: dict[RunId, NewRun] = {}
     #: Runs that a client was told are accepted.

@@ -12,6 +12,7 @@ from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.job import JobState, LedgerEntry, Overlap
 from mainspring.domain.run import RunState
+from mainspring.domain.spread import NOWHERE
 from tests.support.simulation import reference
 from tests.support.simulation.history import History, JobChange, Step
 from tests.support.simulation.pauses import Pauses
@@ -85,11 +86,11 @@ def _ends(step: Step, before: JobRow, after: JobRow) -> bool:
 
 
 def _each_once(history: History, job: JobId) -> Iterator[str]:
-    recorded = [tick.scheduled_at for step in history.steps for tick in step.ticks if tick.job_id == job]
+    recorded = [(tick.scheduled_at, tick.target) for step in history.steps for tick in step.ticks if tick.job_id == job]
     if len(set(recorded)) < len(recorded):
         twice = sorted({at for at in recorded if recorded.count(at) > 1})
         yield f"{job}: recorded twice: {twice}"
-    stored = [entry.scheduled_at for entry in history.truth.ledgers.get(job, [])]
+    stored = [(entry.scheduled_at, entry.target) for entry in history.truth.ledgers.get(job, [])]
     if stored != sorted(set(recorded)):
         yield f"{job}: the ledger holds {len(stored)} ticks, and {len(recorded)} were recorded"
 
@@ -143,6 +144,8 @@ def _decisions(history: History) -> Iterator[str]:
     active: dict[JobId, dict[RunId, RunRow]] = defaultdict(dict)
     calendars: dict[str, Calendar] = {}
     pauses: dict[JobId, Pauses] = defaultdict(Pauses)
+    #: The data centre that a run was made for by its tick.
+    targets: dict[RunId, str] = {}
     for step in history.steps:
         if step.calendar is not None:
             calendars[step.calendar.name] = step.calendar
@@ -150,6 +153,8 @@ def _decisions(history: History) -> Iterator[str]:
         by_job: dict[JobId, list[LedgerEntry]] = defaultdict(list)
         for tick in step.ticks:
             by_job[tick.job_id].append(tick)
+            if tick.run_id is not None:
+                targets[tick.run_id] = tick.target
         for job, entries in by_job.items():
             change = fired.get(job)
             if change is None or change.before is None:
@@ -157,7 +162,9 @@ def _decisions(history: History) -> Iterator[str]:
                 continue
             closed = reference.Closed(change.before.spec, list(calendars.values()))
             yield from pauses[job].complaints(step, entries)
-            yield from _decision(step, change, entries, active[job], history.truth.clock_steps, closed)
+            for target, there in _by_target(entries).items():
+                beside = {run: row for run, row in active[job].items() if _counts(targets.get(run, ""), target)}
+                yield from _decision(step, change, there, beside, history.truth.clock_steps, closed)
         for moved in step.runs:
             if moved.after.job_id is not None:
                 if moved.after.state in OVER:
@@ -166,8 +173,23 @@ def _decisions(history: History) -> Iterator[str]:
                     active[moved.after.job_id][moved.after.id] = moved.after
         for moved_job in step.jobs:
             pauses[moved_job.after.id].hear(step, moved_job)
-        for job in by_job:
-            yield from _overlaps(step, fired[job], active[job])
+        for job, entries in by_job.items():
+            for target, there in _by_target(entries).items():
+                beside = {run: row for run, row in active[job].items() if _counts(targets.get(run, ""), target)}
+                yield from _overlaps(step, fired[job], there, beside)
+
+
+def _counts(of_run: str, target: str) -> bool:
+    """Beside a tick for a data centre what is for no other; beside one for none, everything."""
+    return not target or of_run in ("", target)
+
+
+def _by_target(entries: list[LedgerEntry]) -> dict[str, list[LedgerEntry]]:
+    """Every data centre is judged by itself."""
+    found: dict[str, list[LedgerEntry]] = defaultdict(list)
+    for entry in entries:
+        found[entry.target].append(entry)
+    return found
 
 
 def _decision(
@@ -200,7 +222,7 @@ def _decision(
         if (place is None) != entry.reason.startswith("calendar: "):
             yield f"{where}: by its calendars {entry.scheduled_at} goes to {place}, but it is {entry.reason!r}"
     decided = [
-        (place, entry.decision == "run" or entry.reason == "overlap", entry)
+        (place, entry.decision == "run" or entry.reason in ("overlap", NOWHERE), entry)
         for entry, place in zip(entries, places, strict=True)
         if place is not None
     ]
@@ -215,7 +237,7 @@ def _decision(
     overlapping = [entry for entry in entries if entry.reason == "overlap"]
     running = [entry for entry in entries if entry.decision == "run"]
     blocked = any(run.state is RunState.BLOCKED for run in active.values())
-    gate = gate_of_tick(row.id, row.tenant, row.spec)
+    gate = gate_of_tick(row.id, row.tenant, row.spec, entries[0].target if entries else "")
     # Made by a version with another overlap rule or ordering key: these cannot be waited for.
     elsewhere = [run for run in active.values() if run.gate != gate]
     match row.spec.overlap:
@@ -264,12 +286,11 @@ def _same(row: JobRow, decided: list[tuple[Instant, bool, LedgerEntry]], now: In
     )
 
 
-def _overlaps(step: Step, change: JobChange, active: dict[RunId, RunRow]) -> Iterator[str]:
+def _overlaps(step: Step, change: JobChange, decided: list[LedgerEntry], active: dict[RunId, RunRow]) -> Iterator[str]:
     """After the ticks: what the rule says of everything that is on its way."""
     if change.before is None:
         return
     new = [moved.after for moved in step.runs if moved.before is None and moved.after.id in active]
-    decided = [tick for tick in step.ticks if tick.job_id == change.after.id]
     where, overlap = f"{change.after.id} at {step.at}", change.before.spec.overlap
     if overlap is Overlap.CANCEL and any(tick.decision == "run" or tick.reason == "overlap" for tick in decided):
         going_on = [run.id for run in active.values() if run.cancel_at is None and run not in new]

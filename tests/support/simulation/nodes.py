@@ -6,6 +6,7 @@ from contextlib import suppress
 from contextvars import Context
 from random import Random
 
+from mainspring.control.datacenters import DatacenterKeeper
 from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.reaper import Reaper
 from mainspring.control.scheduler.scheduler import Scheduler
@@ -86,6 +87,8 @@ class Machine:
 class SchedulerMachine(Machine):
     shard_lease: Micros
     use_wheel = True
+    #: Somebody is in a data centre.
+    keeps_places = False
 
     async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:
         keeper = ShardKeeper(
@@ -95,7 +98,10 @@ class SchedulerMachine(Machine):
         reaper = Reaper(self.store, self.wakeups, self.clock, self.random)
         objectives = SloKeeper(self.store, self.wakeups, self.clock)
         housekeeper = Housekeeper(self.store, self.wakeups, self.clock)
-        async with Supervisor(keeper, scheduler, reaper, objectives, housekeeper):
+        services = [keeper, scheduler, reaper, objectives, housekeeper]
+        if self.keeps_places:
+            services.append(DatacenterKeeper(self.store, self.wakeups, self.clock))
+        async with Supervisor(*services):
             await asked_to_leave.wait()
 
 

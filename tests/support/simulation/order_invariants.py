@@ -118,7 +118,11 @@ def the_best_go_first(evidence: Evidence) -> Iterator[str]:
         for (queue, tenant), runs in started.items():
             last = max((run.rank, run.id) for run in runs)
             for run in queued[queue].values():
-                if (run.rank, run.id) < last and tenant in ("", run.tenant) and rules.may_start(run, step.at):
+                if (
+                    (run.rank, run.id) < last
+                    and tenant in ("", run.tenant)
+                    and rules.may_start(run, step.at, evidence.place(step))
+                ):
                     yield f"{run.id} stood before {last[1]} in {queue} and was passed over"
 
 

@@ -27,6 +27,8 @@ class Chaos(msgspec.Struct, frozen=True, kw_only=True):
     step_clock: float = 0.0
     #: The store's own clock is set, as when another server takes over.
     step_store_clock: float = 0.0
+    #: All workers of a data centre die, and stay away for a while.
+    lose_place: float = 0.0
 
     def weights(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in self.__struct_fields__ if name != "every"}
@@ -70,6 +72,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     operating: int = 0
     #: How many of the runs take several slots; with it come more tenants.
     heavy: float = 0.0
+    #: The data centre of each worker, empty for none; without any nobody speaks of data centres.
+    places: tuple[str, ...] = ()
 
 
 def a_worker(lease: Micros) -> WorkerSettings:
@@ -145,3 +149,19 @@ def draw(seed: int) -> Scenario:
         operating=chance.choice([0, 6, 14]),
         heavy=chance.choice([0.0, 0.3]),
     )
+
+
+def scenario_of(seed: int) -> Scenario:
+    """As tests try it: every fourth has data centres."""
+    return draw_places(seed) if seed % 4 == 3 else draw(seed)
+
+
+def draw_places(seed: int) -> Scenario:
+    """The scenario of a seed, with workers in data centres. Each has somebody who knows all tasks."""
+    scenario, chance = draw(seed), Random(f"places {seed}")
+    places = ["", "us", *(chance.choice(["us", "eu", "eu", ""]) for _ in scenario.workers[2:])]
+    if not scenario.old_worker:
+        places[0] = chance.choice(["eu", "eu", "us", ""])
+    lose_place = 3 * chance.random() if chance.random() < 0.8 else 0.0
+    chaos = msgspec.structs.replace(scenario.chaos, lose_place=lose_place)
+    return msgspec.structs.replace(scenario, places=tuple(places), chaos=chaos)

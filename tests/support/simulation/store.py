@@ -22,6 +22,7 @@ from mainspring.ports.access import Author
 from mainspring.ports.calendars import Almanac
 from mainspring.ports.catalog import Checkpoint, LogReport, Pause, ProgressReport
 from mainspring.ports.coordination import Membership
+from mainspring.ports.datacenters import Order, Place, PlaceLoad
 from mainspring.ports.slos import SloDue, SloSettled
 from mainspring.ports.store import Accepted, Beat, Depth, EventBatch, Fired, NewSession, Put, Retention, Staged, Want
 from tests.support.simulation.clock import StoreClock
@@ -101,9 +102,9 @@ class RecordingTables(Tables):
         self._on_their_way[run.id] = run
 
     def record(self, job: JobRow, tick: Tick) -> None:
-        before = self.ledgers[job.id].entries.get(tick.scheduled_at)
+        before = self.ledgers[job.id].entries.get((tick.scheduled_at, tick.target))
         super().record(job, tick)
-        after = self.ledgers[job.id].entries[tick.scheduled_at]
+        after = self.ledgers[job.id].entries[tick.scheduled_at, tick.target]
         if after is not before and self.step is not None:
             self.step.ticks.append(after)
 
@@ -123,6 +124,7 @@ class RecordedStore(MemoryStore):
         self.history = history
         self.tables = self._tables = RecordingTables(clock, shards)
         self._order = 0
+        self._serving: dict[str, str] = {}
 
     def next_order(self) -> int:
         self._order += 1
@@ -149,8 +151,18 @@ class RecordedStore(MemoryStore):
             step.queue_pause = arguments[0]
         elif operation == "put_calendar":
             step.calendar = answer
-        says = step.settlements or step.found or step.queue_policy or step.queue_pause or step.calendar
-        if says and not (step.runs or step.jobs or step.ticks):
+        elif operation == "serve_orders":
+            step.serving = {
+                order.word: order.serving for order in answer if self._serving.get(order.word) != order.serving
+            }
+            self._serving |= step.serving
+        elif operation in ("open_session", "beat"):
+            place = self.history.truth.places.get(process.partition("#")[0])
+            # Whoever was buried is not there, and hears so.
+            if place is not None and (operation == "open_session" or answer.alive):
+                self.history.truth.alive.append((step.at, place))
+        said = (step.settlements, step.found, step.queue_policy, step.queue_pause, step.calendar, step.serving)
+        if any(said) and not (step.runs or step.jobs or step.ticks):
             self.history.steps.append(step)
         return answer
 
@@ -290,6 +302,21 @@ class FaultyStore:
 
     async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
         return await self.ask("upcoming", list(shards), until, limit)
+
+    async def places(self) -> list[Place]:
+        return await self.ask("places")
+
+    async def say_where(self, session: SessionId, datacenter: str) -> None:
+        await self.ask("say_where", session, datacenter)
+
+    async def serve_orders(self) -> list[Order]:
+        return await self.ask("serve_orders")
+
+    async def orders(self) -> list[Order]:
+        return await self.ask("orders")
+
+    async def place_loads(self) -> list[PlaceLoad]:
+        return await self.ask("place_loads")
 
     async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
         return await self.ask("almanacs", list(tenants))

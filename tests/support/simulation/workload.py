@@ -8,6 +8,7 @@ import msgspec
 
 from mainspring.domain.calendar import CalendarSpec, Freeze, WhenClosed
 from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.datacenters import ALL, Preference, placed
 from mainspring.domain.dependencies import Dependencies, Rule
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import RunId
@@ -42,11 +43,21 @@ _CRONS = ("* * * * * *", "*/2 * * * * *", "*/5 * * * * *", "1,31 * * * * *", "* 
 
 
 class Workload:
-    def __init__(self, chance: Random, policies: float = 0.0, heavy: float = 0.0, *, calendars: bool = False) -> None:
+    def __init__(
+        self,
+        chance: Random,
+        policies: float = 0.0,
+        heavy: float = 0.0,
+        *,
+        calendars: bool = False,
+        places: tuple[str, ...] = (),
+    ) -> None:
         self._chance = chance
         self._policies = policies
         self._heavy = heavy
         self._calendars = calendars
+        #: The data centres that workers are in.
+        self._places = places
 
     def act(self) -> Act:
         chance = self._chance
@@ -119,6 +130,33 @@ class Workload:
         policy = msgspec.structs.replace(run.policy, weight=chance.choice([1, 2, 2, 3, 8]))
         return msgspec.structs.replace(run, policy=policy, tenant=chance.choice(TENANTS))
 
+    def placed(self, run: NewRun) -> NewRun:
+        """The same run, perhaps for a data centre, or for the first that is there."""
+        if not self._places or self._chance.random() < 0.6:
+            return run
+        # The other queue is not served everywhere.
+        return msgspec.structs.replace(run, policy=self._bound(run.policy), queue="default")
+
+    def _placed_spec(self, spec: JobSpec) -> JobSpec:
+        """The same job, perhaps with data centres. What does not go together is drawn again by whoever asked."""
+        chance = self._chance
+        what = chance.random() if self._places else 1.0
+        if what < 0.3:
+            return msgspec.structs.replace(spec, datacenters=(ALL,))
+        if what < 0.6:
+            some = chance.sample(self._places, chance.randint(1, len(self._places)))
+            return msgspec.structs.replace(spec, datacenters=tuple(some))
+        return msgspec.structs.replace(spec, policy=self._bound(spec.policy)) if what < 0.9 else spec
+
+    def _bound(self, policy: RunPolicy) -> RunPolicy:
+        chance = self._chance
+        if chance.random() < 0.2:
+            return placed(policy, chance.choice(self._places))
+        # In the last of these nobody has ever been, and perhaps there is nobody in eu.
+        order = chance.choice([("us", "eu"), ("eu", "us"), ("mars", "us")])
+        word = Preference(order, chance.choice([1, 2, 3]) * SECOND).word
+        return msgspec.structs.replace(policy, requires=(word,))
+
     def related(self, runs: list[NewRun], there: Sequence[tuple[str, RunId]]) -> list[NewRun]:
         """The same runs; some wait for others of them, or for some that are there already, by (tenant, id)."""
         chance = self._chance
@@ -162,7 +200,7 @@ class Workload:
     def spec(self, name: str, start: Instant, end: Instant) -> JobSpec:
         """A job that ends at ``end``. One that would never fire is drawn again, since nobody would accept it."""
         while True:
-            spec = self._any_spec(name, start, end)
+            spec = self._placed_spec(self._any_spec(name, start, end))
             try:
                 spec.check()
             except Invalid:

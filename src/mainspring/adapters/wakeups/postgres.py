@@ -3,9 +3,11 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 
 import asyncpg
 
+from mainspring.adapters.postgres_servers import UNREACHABLE, servers_of
 from mainspring.adapters.wakeups.local import LocalBell, LocalWakeups
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.ports.clock import Clock
@@ -18,15 +20,21 @@ _PAUSE = SECOND // 100
 #: What several topics are joined with in one message, and how long a message may be.
 _SEPARATOR, _LONGEST = "\n", 7_000
 
+#: How many seconds a listener may stay with a server that is not the primary any more.
+_LOOK_AT_SERVERS = 1
+
 
 class PostgresWakeups:
     """Reaches every process on the same store. Behind a transaction pooler nothing arrives: it says so, once."""
 
-    def __init__(self, dsn: str, clock: Clock, schema: str = "mainspring") -> None:
-        self._dsn = dsn
+    def __init__(self, dsn: str, clock: Clock, schema: str = "mainspring", local: LocalWakeups | None = None) -> None:
+        """``local``: where rings are heard in this process, if others are heard there, too."""
+        self._servers = servers_of(dsn)
         self._clock = clock
         self._channel = f"{schema}_wakeups"
-        self._local = LocalWakeups()
+        self._local = LocalWakeups() if local is None else local
+        #: Somebody hears what is rung here.
+        self.reaches_others = False
         self._waiting: set[str] = set()
         #: When this process sent its last message, and when it heard the last one of another.
         self._sent_at: Micros = -_PAUSE
@@ -37,6 +45,7 @@ class PostgresWakeups:
         self._tasks: list[asyncio.Task[None]] = []
         self._me = f"{random.getrandbits(48):012x}"
         self._heard_myself = asyncio.Event()
+        self._told_of_polling = False
 
     async def open(self) -> None:
         self._tasks = [asyncio.create_task(self._keep(self._listen), name="wakeups-listen")]
@@ -69,6 +78,10 @@ class PostgresWakeups:
         self._sent_at = now
         return self._channel, self._message(topics)
 
+    def has_told(self, topics: Collection[str]) -> bool:
+        """Whether the last commit has told all of this."""
+        return self._told.issuperset(topics)
+
     def was_taken_along(self, topics: Collection[str]) -> None:
         """That transaction has committed: the ring that follows at once need only be heard here."""
         self._told = set(topics)
@@ -81,17 +94,26 @@ class PostgresWakeups:
         while True:
             try:
                 await work()
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except UNREACHABLE as error:
                 _log.debug("wake-ups interrupted", error=str(error))
                 await self._clock.sleep(SECOND // 2)
 
+    async def _connect(self) -> "asyncpg.Connection[asyncpg.Record]":
+        # Without prepared statements: a pooler may be in between.
+        settings = {"application_name": "mainspring wakeups"}
+        return await self._servers.connect(timeout=5, statement_cache_size=0, server_settings=settings)
+
     async def _listen(self) -> None:
-        connection = await asyncpg.connect(
-            self._dsn, timeout=5, server_settings={"application_name": "mainspring wakeups"}
-        )
+        connection = await self._connect()
+        generation = self._servers.generation
         gone = asyncio.Event()
         connection.add_termination_listener(lambda _: gone.set())
         try:
+            if await self._servers.is_pooled(connection):
+                # It would listen on a connection that is somebody else's the next moment.
+                connection.terminate()
+                self._tell_of_polling()
+                await asyncio.Event().wait()
             await connection.add_listener(self._channel, self._heard)
             # Whatever rang while nobody listened: look once.
             self._local.ring_all()
@@ -101,10 +123,19 @@ class PostgresWakeups:
                 async with asyncio.timeout(5):
                     await self._heard_myself.wait()
             except TimeoutError:
-                _log.warning("no notification arrives (a transaction pooler in between?): polling alone from here on")
-            await gone.wait()
+                self._tell_of_polling()
+            while not gone.is_set() and generation == self._servers.generation:
+                # Ours may be a primary that was left up, while everybody else talks to the one that was promoted.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_AT_SERVERS):
+                        await gone.wait()
         finally:
             connection.terminate()
+
+    def _tell_of_polling(self) -> None:
+        if not self._told_of_polling:
+            _log.warning("no notification arrives (a transaction pooler in between?): polling alone from here on")
+        self._told_of_polling = True
 
     def _heard(self, _connection: object, _pid: object, _channel: object, message: object) -> None:
         sender, _, topics = str(message).partition(" ")
@@ -116,10 +147,9 @@ class PostgresWakeups:
             self._local.ring(topics.split(_SEPARATOR))
 
     async def _notify(self) -> None:
-        connection = await asyncpg.connect(
-            self._dsn, timeout=5, server_settings={"application_name": "mainspring wakeups"}
-        )
+        connection = await self._connect()
         try:
+            self.reaches_others = True
             while True:
                 await self._more.wait()
                 left = self._sent_at + _PAUSE - self._clock.monotonic()
@@ -130,6 +160,7 @@ class PostgresWakeups:
                 self._sent_at = self._clock.monotonic()
                 await connection.execute("SELECT pg_notify($1, $2)", self._channel, self._message(topics))
         finally:
+            self.reaches_others = False
             connection.terminate()
 
     def _message(self, topics: Collection[str]) -> str:

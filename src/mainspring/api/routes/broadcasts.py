@@ -37,7 +37,10 @@ async def broadcast(api: Api, call: Call[BroadcastIn, Nothing]) -> Answer:
     if is_recurring(fields):
         raise Invalid("scheduleType", "a broadcast has no schedule", "leave out cronExpression and every")
     given = fields.broadcast_id
-    run_id = api.jobs.new_run_id() if given is UNSET else RunId(given_id(given, "broadcastId"))
+    if given is UNSET:
+        run_id = api.jobs.new_run_id(tenant=tenant)
+    else:
+        run_id = api.jobs.placed(RunId(given_id(given, "broadcastId")), tenant)
     run = run_of(fields, run_id, tenant, call.principal.name)
     past = past_of(run, api.clock.now())
     if past is not None:

@@ -151,7 +151,7 @@ async def list_dead(api: Api, call: Call[Nothing, DeadList]) -> Answer:
         task=query.task or "",
         queue=query.queue or "",
     )
-    page = await api.seen_by(call.principal).list_runs(wanted, None if after is None else RunId(after), query.limit)
+    page = await api.listed_by(call.principal).list_runs(wanted, None if after is None else RunId(after), query.limit)
     return Answer(200, Page(items=[run_out(run) for run in page.items], next_cursor=page.after))
 
 

@@ -9,6 +9,7 @@ from mainspring.api.lookup import job_only
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Problem
 from mainspring.api.schemas.common import Request, Time, instant_of, time_of
+from mainspring.api.schemas.datacenters import PlaceName
 from mainspring.api.schemas.runs import TickExplanation, reason_out, run_out, tick_out
 from mainspring.domain.access import Permission
 from mainspring.domain.explain_tick import TickFacts, explain_tick
@@ -16,6 +17,7 @@ from mainspring.domain.ids import RunId
 from mainspring.domain.instant import LATEST, Instant, isoformat
 from mainspring.domain.job import Job
 from mainspring.domain.run import RunView
+from mainspring.domain.spread import MOST_OF_A_TICK, telling
 from mainspring.ports.catalog import JobVersion, Reads
 
 #: Versions have payloads: only a few are held at once.
@@ -26,6 +28,8 @@ explanations = Resource("Explanations", "Did a job run at a time, and if not, wh
 
 class ExplainQuery(Request):
     at: Annotated[Time, Meta(description="When; without it, the newest tick that is due.")] | None = None
+    datacenter: PlaceName | None = None
+    """Of a job that goes to several: in which of them. Without it, one where it did not run, if there is one."""
 
 
 @explanations.operation(
@@ -45,7 +49,7 @@ async def explain_job(api: Api, call: Call[Nothing, ExplainQuery]) -> Answer:
     at = instant_of(call.query.at, "at")
     if at is None:
         at = await _newest_tick(api, job)
-    facts = await _facts_about(api, api.seen_by(call.principal), job, at)
+    facts = await _facts_about(api, api.seen_by(call.principal), job, at, call.query.datacenter)
     found = explain_tick(facts)
     run = facts.backfill or (facts.run if found.entry is not None else None)
     return Answer(
@@ -72,9 +76,12 @@ async def _newest_tick(api: Api, job: Job) -> Instant:
     return entry.scheduled_at if entry is not None else job.next_fire or now
 
 
-async def _facts_about(api: Api, reads: Reads, job: Job, at: Instant) -> TickFacts:
+async def _facts_about(api: Api, reads: Reads, job: Job, at: Instant, datacenter: str | None) -> TickFacts:
     store = api.store
     entry = await store.ledger_at(job.id, at)
+    if entry is not None and entry.target:
+        rows = await reads.ledger(job.id, entry.scheduled_at, entry.scheduled_at + 1, MOST_OF_A_TICK)
+        entry = telling(rows, datacenter) or entry
     oldest = await reads.ledger(job.id, 0, LATEST, 1)
     made_up = await store.backfilled(job.id, at, at + 1)
     version = await _version_at(reads, job, at)

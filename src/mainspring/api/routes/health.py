@@ -16,7 +16,9 @@ class Health(Wire):
     roles: list[str]
     problems: list[str] = []
     clock_offset_ms: float = 0.0
+    """How far this node's clock is ahead of the store's."""
     shards: int | None = None
+    coordination: str | None = None
     running: int | None = None
 
 

@@ -15,7 +15,6 @@ from mainspring.api.schemas.jobs import JobFields, JobPatch, merged, past_of, pa
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.job import Job, JobState, NewJob
-from mainspring.domain.labels import labels_of
 from mainspring.domain.run import ENDED, About, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import RunFilter
@@ -198,7 +197,8 @@ def one_off_fields(run: RunView) -> JobFields:
         deadline=out.deadline,
         start_within=out.start_within,
         ordering_key=run.policy.ordering_key,
-        requires=labels_of(run.policy.requires),
+        requires=out.requires,
+        datacenters=out.datacenters,
         weight=run.policy.weight,
         guarantee=run.policy.guarantee,
         limits=out.limits,

@@ -23,6 +23,7 @@ from mainspring.api.schemas.common import (
     instant_of,
     time_of,
 )
+from mainspring.api.schemas.datacenters import PlaceName, sent_to
 from mainspring.api.schemas.jobs import idempotency_of, run_of_job
 from mainspring.api.schemas.runs import RunMade, RunOut, StatusOut, TickOut, run_out, status_out, tick_out
 from mainspring.domain.access import Permission
@@ -33,6 +34,7 @@ from mainspring.domain.instant import DAY, Instant, isoformat, parse_instant
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.run import Idempotency, JobRef, NewRun, RunState, RunView, fingerprint_of_request
 from mainspring.domain.schedule import ticks_between
+from mainspring.domain.spread import MOST_OF_A_TICK, whole_ticks
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import RunFilter
 
@@ -75,6 +77,8 @@ class NextOut(Wire):
 
 class RunNow(Request):
     payload: msgspec.Raw | UnsetType = UNSET
+    datacenter: PlaceName | UnsetType = UNSET
+    """Where; of a job that goes to several data centres it must be said."""
 
 
 class Backfill(Request):
@@ -117,12 +121,12 @@ async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
     payload = None if call.body.payload is UNSET else bytes(call.body.payload)
     if isinstance(found, Job):
         ref = JobRef(id=found.id, version=found.version)
-        run_id = api.jobs.new_run_id(found.spec.policy.ordering_key)
-        run = run_of_job(found, run_id, payload, ref, call.principal.name)
+        run_id = api.jobs.new_run_id(found.spec.policy.ordering_key, tenant=found.tenant)
+        run = sent_to(run_of_job(found, run_id, payload, ref, call.principal.name), found.spec, call.body.datacenter)
     else:
         again = found.payload if payload is None else payload
         run = NewRun(
-            id=api.jobs.new_run_id(found.policy.ordering_key),
+            id=api.jobs.new_run_id(found.policy.ordering_key, tenant=found.tenant),
             task=found.task,
             payload=b"null" if again is None else again,
             queue=found.queue,
@@ -132,7 +136,9 @@ async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
             about=found.about,
             author=call.principal.name,
         )
-    said = [found.id, "run", None if payload is None else msgspec.Raw(payload)]
+    said: list[object] = [found.id, "run", None if payload is None else msgspec.Raw(payload)]
+    if call.body.datacenter is not UNSET:
+        said.append(call.body.datacenter)
     run = msgspec.structs.replace(run, idempotency=idempotency_of(call.headers.get(KEY_HEADER), said))
     await api.admit(call.principal, run)
     accepted = await api.jobs.submit(run)
@@ -203,6 +209,8 @@ async def backfill_job(api: Api, call: Call[Backfill, Nothing]) -> Answer:
         raise Invalid("until", "is in the future", "a backfill makes up for what has passed")
     if job.spec.fixed_delay is not None:
         raise Conflict("a fixed delay has no ticks of its own to make up for")
+    if job.spec.datacenters:
+        raise Conflict("it goes to several data centres: run it now in those that have missed it")
     ticks = ticks_between(job.spec.schedule, since - 1, until - 1, job.id, _MOST_BACKFILLED + 1)
     if len(ticks) > _MOST_BACKFILLED:
         raise Invalid("since", f"there are more than {_MOST_BACKFILLED} ticks in this range", "take a shorter one")
@@ -272,7 +280,7 @@ async def job_runs(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     if isinstance(found, RunView):
         return Answer(200, Page(items=[run_out(found)] if call.query.cursor is None else []))
     after = cursor_of(call.query.cursor)
-    page = await api.seen_by(call.principal).list_runs(
+    page = await api.listed_by(call.principal).list_runs(
         RunFilter(tenant=found.tenant, job=found.id), None if after is None else RunId(after), call.query.limit
     )
     return Answer(200, Page(items=[run_out(run) for run in page.items], next_cursor=page.after))
@@ -297,11 +305,11 @@ async def job_ledger(api: Api, call: Call[Nothing, LedgerQuery]) -> Answer:
     since = (now if until is None else until) - DAY if since is None else since
     # The store's clock may be ahead of ours.
     until = now + DAY if until is None else until
-    entries = await api.seen_by(call.principal).ledger(job.id, since, until, query.limit + 1)
-    shown = entries[: query.limit]
-    items = [tick_out(entry) for entry in shown]
-    following = isoformat(entries[query.limit].scheduled_at) if len(entries) > query.limit else None
-    return Answer(200, Page(items=items, next_cursor=following))
+    # A tick is shown in all its data centres, or not: the next page begins at a time.
+    entries = await api.seen_by(call.principal).ledger(job.id, since, until, query.limit + 1 + MOST_OF_A_TICK)
+    end = whole_ticks(entries, query.limit)
+    following = isoformat(entries[end].scheduled_at) if len(entries) > end else None
+    return Answer(200, Page(items=[tick_out(entry) for entry in entries[:end]], next_cursor=following))
 
 
 def _backfilled(job: Job, tick: Instant, author: str, now: Instant) -> NewRun:

@@ -18,6 +18,7 @@ from mainspring.api.schemas.jobs import (
     is_recurring,
     past_of,
     payload_of,
+    placement_of,
     run_of,
     spec_of,
     tenant_of,
@@ -109,7 +110,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
     items: list[tuple[str, JobOut]] = []
     reached: list[str] = []
     if query.kind != "oneOff" and (job_states or not asked):
-        page = await api.seen_by(call.principal).list_jobs(
+        page = await api.listed_by(call.principal).list_jobs(
             JobFilter(
                 tenant=tenant,
                 states=frozenset(job_states),
@@ -128,7 +129,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
         items += [(job.id, job_out(job, closed.get(job.id), payload=False)) for job in page.items]
         reached += [page.after] if page.after else []
     if query.kind != "recurring" and query.source is None and (run_states or not asked):
-        runs = await api.seen_by(call.principal).list_runs(
+        runs = await api.listed_by(call.principal).list_runs(
             RunFilter(
                 tenant=tenant,
                 states=frozenset(run_states),
@@ -156,11 +157,14 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
 
 def new_run(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewRun:
     ordering_key = "" if fields.ordering_key is UNSET else fields.ordering_key
-    run = run_of(fields, api.jobs.new_run_id(ordering_key), tenant, author)
+    run_id = api.jobs.new_run_id(ordering_key, tenant=tenant, placement=placement_of(fields))
+    run = run_of(fields, run_id, tenant, author)
     return run if key is None else made_once(run, key)
 
 
 def new_job(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewJob:
+    if placement_of(fields):
+        raise Invalid("placement", "is for one-off jobs", "a recurring one lies with its tenant")
     spec = spec_of(fields)
     payload = payload_of(fields)
     return NewJob(

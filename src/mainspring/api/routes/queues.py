@@ -76,6 +76,10 @@ class WorkerOut(Wire):
     priorities: tuple[int, ...] = ()
     """It has slots for each of these priorities, and takes no others; empty: it takes all."""
     datacenter: str = ""
+    clock_offset_ms: float | None = None
+    """How far its node's clock is ahead of the store's; nobody has measured it: null."""
+    clock_error_ms: float | None = None
+    """How wrong that may be: half of a round trip."""
 
 
 class Workers(Wire):
@@ -90,6 +94,8 @@ class SchedulerOut(Wire):
     lease_until: str
     shards: int
     datacenter: str = ""
+    clock_offset_ms: float | None = None
+    clock_error_ms: float | None = None
 
 
 class Schedulers(Wire):
@@ -234,9 +240,7 @@ async def drain_worker(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 @processes.operation("GET", "/v1/schedulers", permission=Permission.READ, answers={200: Schedulers})
 async def list_schedulers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """The schedulers that are alive, and how far they are behind."""
-    now = await api.store.now()
-    first = await api.store.upcoming(list(range(api.store.shards)), now, 1)
-    lag = max(now - first[0][1], 0) / MILLISECOND if first else 0.0
+    lag = await api.scheduler_lag() / MILLISECOND
     items = [
         SchedulerOut(
             scheduler_id=str(item.id),
@@ -246,6 +250,7 @@ async def list_schedulers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
             lease_until=isoformat(item.lease_until),
             shards=item.shards,
             datacenter=item.datacenter,
+            **_clock_out(item),
         )
         for item in await api.store.sessions("scheduler")
     ]
@@ -271,7 +276,17 @@ def _worker_out(worker: SessionView) -> WorkerOut:
         labels=labels_of(worker.labels),
         priorities=worker.priorities,
         datacenter=worker.datacenter,
+        **_clock_out(worker),
     )
+
+
+def _clock_out(session: SessionView) -> dict[str, float]:
+    if session.clock is None:
+        return {}
+    return {
+        "clock_offset_ms": session.clock.offset / MILLISECOND,
+        "clock_error_ms": session.clock.error / MILLISECOND,
+    }
 
 
 def _whose(principal: Principal, asked: str | None) -> str | None:

@@ -25,15 +25,17 @@ from mainspring.api.schemas.common import (
 )
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.cause import MOST_KINDS, Cause
+from mainspring.domain.datacenters import at_home
 from mainspring.domain.errors import Conflict, Fenced, Invalid
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MILLISECOND, SECOND, isoformat
-from mainspring.domain.labels import label_words
+from mainspring.domain.labels import MAX_PART, label_words
 from mainspring.domain.retry import LONGEST_DELAY
 from mainspring.domain.run import (
     MAX_ERROR,
     MAX_NAME,
     MAX_RESULT,
+    UNKNOWN_TASK_DELAY,
     HeldRun,
     Outcome,
     RunState,
@@ -56,6 +58,8 @@ _LONGEST_POLL = 30
 _SHORTEST_LEASE, _LONGEST_LEASE = 5, 300
 #: Between two looks of those who wait for the same, if nobody rings.
 _LOOK_EVERY = SECOND
+#: So many share the looking; more of them would not renew their leases in time.
+_LOOK_TOGETHER = 5
 _GATHER = 5 * MILLISECOND
 #: How often a claim that waits renews the lease, at most.
 _RENEW_EVERY = 5 * SECOND
@@ -73,6 +77,8 @@ class Register(Request):
     tasks: Annotated[tuple[Name, ...], Meta(max_length=1_000)] = ()
     labels: Labels = {}
     """Runs that require some of these may be given to it, such as `{"gpu": "a100"}`."""
+    datacenter: Annotated[str, Meta(max_length=MAX_PART)] = ""
+    """Where it is, such as `eu-west`: runs for that data centre may be given to it."""
     version: Text = ""
     lease_seconds: Annotated[int, Meta(ge=_SHORTEST_LEASE, le=_LONGEST_LEASE)] = 30
     """How long the worker may be silent before its runs are given to others."""
@@ -200,6 +206,7 @@ async def register(api: Api, call: Call[Register, Nothing]) -> Answer:
     allowed = call.principal.queues
     if allowed and not set(body.queues) <= allowed:
         raise Invalid("queues", "this key does not reach all of them", ", ".join(sorted(allowed)))
+    labels, datacenter = at_home(label_words("labels", body.labels), body.datacenter)
     session = await api.store.open_session(
         NewSession(
             name=body.name,
@@ -208,7 +215,8 @@ async def register(api: Api, call: Call[Register, Nothing]) -> Answer:
             version=body.version,
             queues=body.queues,
             tasks=body.tasks,
-            labels=label_words("labels", body.labels),
+            labels=labels,
+            datacenter=datacenter,
             owner=call.principal.name,
             serves=call.principal.tenant or "",
         )
@@ -243,13 +251,14 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
     bell = api.wakeups.listen([queue_topic(queue) for queue in queues])
     gone = asyncio.ensure_future(call.left())
     gone.add_done_callback(lambda _: bell.ring())
+    line = api.lines.of(queues, worker.labels, call.principal.tenant)
+    line.length += 1
     try:
-        line = api.lines.of(queues, call.principal.tenant)
-        beat, beaten_at, rung_at, waited = None, 0, api.clock.monotonic(), False
+        beat, beaten_at, rung_at, waited, rang = None, 0, api.clock.monotonic(), False, True
         while True:
             now = api.clock.monotonic()
             if beat is None or now - beaten_at >= min(worker.lease // 3, _RENEW_EVERY):
-                beat, beaten_at = await api.store.beat(worker.id, worker.lease, (), (), -1), now
+                beat, beaten_at = await api.leases.add((worker.id, worker.lease)), now
                 if not beat.alive:
                     raise Conflict("the lease of this worker was lost; register anew")
             age = beat.now + now - beaten_at - worker.started_at
@@ -273,20 +282,37 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
                             runs += await api.store.claim(worker.id, number, [want])
                     if not runs:
                         line.empty_at = looked_at
+                    runs = await _leave_unknown(api, worker, runs)
             if gone.done():
                 # Nobody is there to do them.
                 await _give_back(api, runs)
                 runs = []
             left = give_up - api.clock.monotonic()
+            if runs and not rang:
+                # Nobody was told of these: there may be more for the others.
+                api.wakeups.ring([queue_topic(queue) for queue in queues])
             if runs or left <= 0 or beat.draining or gone.done() or api.leaving:
                 found = [_claimed(run) for run in runs]
                 return Answer(200, ClaimedRuns(claim=number, runs=found, draining=beat.draining))
-            waited, rang = True, await bell.wait(min(left, _LOOK_EVERY))
+            # Many that wait for the same look in turn, so that somebody does every second.
+            patience = _LOOK_EVERY * (1 + _jitter.random() * (min(line.length, _LOOK_TOGETHER) - 1))
+            waited, rang = True, await bell.wait(min(left, worker.lease // 3, round(patience)))
             rung_at = api.clock.monotonic() - (0 if rang else _LOOK_EVERY)
     finally:
+        line.length -= 1
         gone.cancel()
         bell.close()
         api.polls.give_back(call.principal)
+
+
+async def _leave_unknown(api: Api, worker: SessionView, runs: list[HeldRun]) -> list[HeldRun]:
+    """What the worker knows how to do. The rest is for others, perhaps newer ones: left alone for a while, uncharged. A
+    worker that names no task is believed to know all."""
+    unknown = [run for run in runs if worker.tasks and run.task not in worker.tasks]
+    if unknown:
+        why = "its worker does not know task {!r}"
+        await api.store.settle([settle_release(run, why.format(run.task), UNKNOWN_TASK_DELAY) for run in unknown])
+    return [run for run in runs if run not in unknown]
 
 
 async def _give_back(api: Api, runs: list[HeldRun]) -> None:

@@ -88,7 +88,7 @@ async def start_replay(api: Api, call: Call[StartReplay, Nothing]) -> Answer:
         api.reach(principal, body.queue)
     now = await api.store.now()
     replay = Replay(
-        id=api.jobs.new_run_id(),
+        id=api.jobs.new_run_id(tenant=body.tenant or "default"),
         author=principal.name,
         tenant=api.scope(principal, body.tenant),
         fingerprint=body.fingerprint or "",

@@ -88,7 +88,7 @@ async def list_runs(api: Api, call: Call[Nothing, ListRuns]) -> Answer:
     """List runs, newest first. Filters must all hold."""
     query = call.query
     after = cursor_of(query.cursor)
-    page = await api.seen_by(call.principal).list_runs(
+    page = await api.listed_by(call.principal).list_runs(
         RunFilter(
             tenant=api.scope(call.principal, query.tenant),
             states=run_states(query.status),

@@ -105,7 +105,7 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
     if since >= until or (until - since) // step > 10_000:
         raise Invalid("since", "gives no points, or more than 10000", "a later since, or a larger step")
     grouped: dict[int, list[Minute]] = {}
-    for minute in await api.seen_by(call.principal).minutes(tenant, since, until):
+    for minute in await api.listed_by(call.principal).minutes(tenant, since, until):
         if query.queue in (None, minute.queue):
             grouped.setdefault(minute.at // step * step, []).append(minute)
     depths = [depth for depth in await api.seen_by(call.principal).depths(tenant) if query.queue in (None, depth.queue)]

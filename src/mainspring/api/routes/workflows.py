@@ -59,7 +59,7 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
     tenant = _tenant(asked, call.principal)
     key = _key(asked, call.headers.get(KEY_HEADER))
     nodes = [_node(api, name, given, tenant, author) for name, given in asked.nodes.items()]
-    workflow, *ids = api.jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)])
+    workflow, *ids = api.jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)], tenant=tenant)
     runs = wired(workflow, asked.name, nodes, ids)
     if key is not None:
         runs = _made_once(runs, key, asked)

@@ -10,6 +10,7 @@ from mainspring.api.schemas.common import (
     Wire,
     time_of,
 )
+from mainspring.api.schemas.datacenters import DatacentersIn, datacenters_out, requires_out
 from mainspring.api.schemas.jobs import CatchUpIn, JobFields, Retry, ScheduleType, SloIn, schedule_type_of
 from mainspring.api.schemas.limits import (
     BreakerIn,
@@ -25,7 +26,6 @@ from mainspring.domain.cron import DstFold, DstGap
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import format_duration, isoformat
 from mainspring.domain.job import Job, JobSpec, JobState
-from mainspring.domain.labels import labels_of
 from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.run import About, RunView
 from mainspring.domain.schedule import CronSchedule, Interval
@@ -78,6 +78,7 @@ class JobOut(Wire):
     """Where one job is asked for."""
     ordering_key: str | None = None
     requires: dict[str, str] = {}
+    datacenters: DatacentersIn | UnsetType = UNSET
     weight: int = 1
     guarantee: str | None = None
     limits: tuple[LimitIn, ...] = ()
@@ -161,7 +162,8 @@ def fields_of_spec(spec: JobSpec, payload: bytes) -> JobFields:
         calendars=spec.calendars,
         when_closed=_when_closed(spec.when_closed),
         ordering_key=policy.ordering_key,
-        requires=labels_of(policy.requires),
+        requires=requires_out(policy.requires),
+        datacenters=datacenters_out(spec.datacenters, policy.requires),
         weight=policy.weight,
         guarantee=policy.guarantee,
         limits=limits_out(policy.limits),
@@ -231,7 +233,8 @@ def job_out(
         calendars=spec.calendars,
         when_closed=spec.when_closed.value if spec.calendars or spec.when_closed is not WhenClosed.SKIP else None,
         ordering_key=spec.policy.ordering_key or None,
-        requires=labels_of(spec.policy.requires),
+        requires=requires_out(spec.policy.requires),
+        datacenters=fields.datacenters,
         weight=spec.policy.weight,
         guarantee=spec.policy.guarantee,
         limits=limits_out(spec.policy.limits),
@@ -272,7 +275,8 @@ def one_off_out(run: RunView, *, parents: Sequence[RunId] = (), warnings: list[s
         deadline=None if run.deadline is None else format_duration(max(run.deadline - run.due, 0)),
         start_within=None if run.start_by is None else format_duration(max(run.start_by - run.due, 0)),
         ordering_key=run.policy.ordering_key or None,
-        requires=labels_of(run.policy.requires),
+        requires=requires_out(run.policy.requires),
+        datacenters=datacenters_out((), run.policy.requires),
         weight=run.policy.weight,
         guarantee=run.policy.guarantee,
         limits=limits_out(run.policy.limits),

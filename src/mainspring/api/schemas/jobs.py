@@ -19,6 +19,11 @@ from mainspring.api.schemas.common import (
     Words,
     micros_of,
 )
+from mainspring.api.schemas.datacenters import (
+    DatacentersIn,
+    requires_of,
+    targets_of,
+)
 from mainspring.api.schemas.limits import (
     BreakerIn,
     Limits,
@@ -143,6 +148,9 @@ class JobFields(Request, omit_defaults=True):
     """Runs of one key happen one at a time, in order."""
     requires: Labels | UnsetType = UNSET
     """Labels, such as `{"gpu": "a100"}`: only a worker that has all of them runs it."""
+    datacenters: DatacentersIn | UnsetType = UNSET
+    """Where it goes: `["us", "eu"]` or `"all"` for a run of each tick in each of them, `{"prefer": ["us", "eu"]}` for
+    one run in the first that has a live worker, `"any"` for wherever there is one."""
     weight: Annotated[int, Meta(ge=1, le=MAX_WEIGHT)] | UnsetType = UNSET
     """How many slots of its worker a run takes."""
     guarantee: Literal["at-least-once", "at-most-once"] | UnsetType = UNSET
@@ -163,6 +171,8 @@ class JobIn(JobFields, omit_defaults=True):
     depends_on: Annotated[tuple[Name, ...], Meta(max_length=MAX_PARENTS)] | UnsetType = UNSET
     """Of a one-off: the runs that it waits for, by id; in a batch also by `#0` for its first job."""
     when: When | UnsetType = UNSET
+    placement: Name | UnsetType = UNSET
+    """Of a one-off, over several servers: runs of one key lie together, apart from the rest of the tenant."""
     tenant: Name | UnsetType = UNSET
 
 
@@ -269,7 +279,11 @@ def policy_of(fields: JobFields) -> RunPolicy:
         timeout=_timeout_of(fields, policy),
         guarantee="at-least-once" if fields.guarantee is UNSET else fields.guarantee,
         ordering_key="" if fields.ordering_key is UNSET else fields.ordering_key,
-        requires=() if fields.requires is UNSET else label_words("requires", fields.requires),
+        requires=requires_of(
+            fields.datacenters,
+            () if fields.requires is UNSET else label_words("requires", fields.requires),
+            one_off=not is_recurring(fields),
+        ),
         weight=1 if fields.weight is UNSET else fields.weight,
         limits=limits_of(fields.limits),
         breaker=breaker_of(fields.breaker),
@@ -349,6 +363,7 @@ def spec_of(fields: JobFields) -> JobSpec:
         when_closed=WhenClosed.SKIP if fields.when_closed is UNSET else WhenClosed(fields.when_closed),
         owner="" if fields.owner is UNSET else fields.owner,
         tags=() if fields.tags is UNSET else fields.tags,
+        datacenters=targets_of(fields.datacenters),
     )
 
 
@@ -419,8 +434,13 @@ def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun
         about=About(name=name, owner=owner, tags=tags) if name or owner or tags else None,
         author=author,
         unique=unique_of(fields.unique) if isinstance(fields, JobIn) else None,
+        placement=placement_of(fields),
     )
     return with_keys(run)
+
+
+def placement_of(fields: JobFields) -> str:
+    return fields.placement if isinstance(fields, JobIn) and fields.placement is not UNSET else ""
 
 
 def run_of_job(job: Job, run_id: RunId, payload: bytes | None, ref: JobRef, author: str) -> NewRun:

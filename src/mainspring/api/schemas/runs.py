@@ -119,6 +119,8 @@ class TickOut(Wire):
     ticks: int = 1
     """More than one: a span of ticks too many to list. 0: too many to count."""
     until: str | None = None
+    datacenter: str | None = None
+    """Of a job that goes to several data centres: which of them this is about."""
 
 
 class LogLineOut(Wire):
@@ -199,6 +201,7 @@ def tick_out(entry: LedgerEntry) -> TickOut:
         run_id=entry.run_id,
         ticks=entry.ticks,
         until=time_of(entry.last_at),
+        datacenter=entry.target or None,
     )
 
 

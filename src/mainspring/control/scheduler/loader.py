@@ -10,6 +10,7 @@ from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.domain.job import Job
 from mainspring.ports.calendars import Almanacs
 from mainspring.ports.clock import Clock
+from mainspring.ports.datacenters import Places
 from mainspring.ports.store import Reading, Staging
 from mainspring.ports.wakeups import SCHEDULES, Wakeups
 from mainspring.runtime.service import TickingService
@@ -26,7 +27,7 @@ _MARKS = 2_000
 _JOBS = 1_000
 
 
-class SchedulerStore(Staging, Reading, Almanacs, Protocol):
+class SchedulerStore(Staging, Reading, Almanacs, Places, Protocol):
     """The part of the store that a scheduler uses."""
 
 

@@ -13,6 +13,7 @@ import msgspec
 from mainspring.control.scheduler.agenda import Agenda
 from mainspring.control.scheduler.closed_times import ClosedTimes
 from mainspring.control.scheduler.loader import HORIZON, Loader, SchedulerStore
+from mainspring.control.scheduler.places import Places
 from mainspring.control.scheduler.planner import Planner, still_good
 from mainspring.control.scheduler.store_time import StoreTime
 from mainspring.control.shards import ShardKeeper
@@ -49,6 +50,7 @@ class Scheduler(TickingService):
         self._wakeups = wakeups
         self._agenda = Agenda()
         self._planner = Planner(clock, ClosedTimes(store, self.log), self.log)
+        self._places = Places(store, clock)
         self._time = StoreTime(clock)
         self._loader = (
             Loader(
@@ -162,6 +164,7 @@ class Scheduler(TickingService):
         ours = [fire for fire in fires if fire.job.shard in owned]
         if member is None or not ours:
             return 0
+        ours = list(await self._places.apply(ours, self._time.now()))
         size = -(-len(ours) // _IN_FLIGHT) if len(ours) > _ALONE else len(ours)
         parts = [ours[at : at + size] for at in range(0, len(ours), size)]
         outcomes = await asyncio.gather(*(self._fire_part(member, part) for part in parts), return_exceptions=True)

@@ -34,6 +34,12 @@ class StoreTime:
         self._low, self._high = low, max(low, high)
         self._learnt_at = arrived
 
+    def ahead(self) -> tuple[Micros, Micros]:
+        """The least and the most that the store's clock can be ahead of this node's monotonic one by now."""
+        assert self._learnt_at is not None
+        slack = (self._clock.monotonic() - self._learnt_at) // _DRIFT
+        return self._low - slack, self._high + slack
+
     @property
     def known(self) -> bool:
         return self._learnt_at is not None

@@ -270,4 +270,5 @@ def _session_view(row: SessionRow, running: int, shards: int) -> SessionView:
         running=running,
         draining=row.draining,
         shards=shards,
+        clock=row.clock,
     )

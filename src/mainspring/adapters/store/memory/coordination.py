@@ -1,9 +1,10 @@
 """Who owns which shard, by sessions of schedulers in the same tables."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from mainspring.adapters.store.memory.rows import SessionRow
 from mainspring.adapters.store.memory.tables import Tables
+from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.errors import Fenced
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import Micros
@@ -18,7 +19,7 @@ class MemoryCoordination:
         with self._tables.transaction() as now:
             member = SessionId(len(self._tables.sessions) + 1)
             self._tables.sessions[member] = SessionRow(
-                id=member, name=name, kind="scheduler", started_at=now, lease_until=now + ttl
+                id=member, name=name, kind="scheduler", started_at=now, lease_until=now + ttl, lease=ttl
             )
             return member
 
@@ -36,6 +37,9 @@ class MemoryCoordination:
                 now=now,
                 members=tuple(row.id for row in members if not row.dead),
                 owned={shard: row.epoch for shard, row in enumerate(tables.owners) if row.owner == member},
+                first_end=min(
+                    (row.lease_until - now for row in members if not row.dead and row.id != member), default=None
+                ),
             )
 
     async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
@@ -65,6 +69,32 @@ class MemoryCoordination:
             row = tables.sessions.get(member)
             if row is not None:
                 row.dead = True
+
+    async def identity(self) -> str:
+        return self._tables.store_id
+
+    async def epochs(self, shards: Collection[int]) -> dict[int, int]:
+        return {shard: self._tables.owners[shard].epoch for shard in shards if 0 <= shard < self._tables.shards}
+
+    async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
+        tables = self._tables
+        with tables.transaction():
+            if tables.live_session(member) is None:
+                return {}
+            sealed: dict[int, int] = {}
+            for shard, epoch in epochs.items():
+                row = tables.owners[shard] if 0 <= shard < tables.shards else None
+                if row is not None and row.epoch == epoch and row.owner != member:
+                    row.owner = member
+                    row.epoch += 1
+                    sealed[shard] = row.epoch
+            return sealed
+
+    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading) -> None:
+        with self._tables.transaction():
+            for session in sessions:
+                if (row := self._tables.sessions.get(session)) is not None:
+                    row.clock = reading
 
     def _free(self, member: SessionId, shards: Collection[int]) -> None:
         for shard in shards:

@@ -1,6 +1,7 @@
 """What an answer to "why?" needs."""
 
 from mainspring.adapters.store.memory.catalog import MemoryCatalog
+from mainspring.domain.datacenters import place_of
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import LedgerEntry, tick_run_id
@@ -28,6 +29,8 @@ class MemoryExplaining(MemoryCatalog):
         found: dict[Instant, RunId] = {}
         for run in sorted(self._tables.runs.values(), key=lambda run: run.id):
             at = run.scheduled_at
-            if run.job_id == job and at is not None and since <= at < until and run.id != tick_run_id(job, at):
+            if run.job_id != job or at is None or not since <= at < until:
+                continue
+            if run.id not in (tick_run_id(job, at), tick_run_id(job, at, place_of(run.policy.requires) or "")):
                 found[at] = run.id
         return found

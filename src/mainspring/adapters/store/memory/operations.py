@@ -8,6 +8,7 @@ from mainspring.adapters.store.changes import retagged, what_differs, words_of_r
 from mainspring.adapters.store.memory.rows import Change
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import Instant
 from mainspring.domain.queues import QueuePolicy
 from mainspring.domain.run import About, NewRun, RunView
 from mainspring.ports.access import Author
@@ -126,6 +127,16 @@ class MemoryOperations:
                 row.draining = True
                 tables.audit("workers.drain", author, [Change("", str(worker))])
             return True
+
+    async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
+        tables = self._tables
+        with tables.transaction() as now:
+            row = tables.live_session(scheduler)
+            if row is None or row.kind != "scheduler":
+                return None
+            row.dead = True
+            tables.audit("schedulers.revoke", author, [Change("", str(scheduler))])
+            return now
 
 
 def _retag(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, ...]) -> Change:

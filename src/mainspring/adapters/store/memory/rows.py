@@ -1,20 +1,24 @@
 """What the tables hold, and the one index they all use."""
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from mainspring.domain.clock_guard import ClockReading
+from mainspring.domain.datacenters import may_be_noted
 from mainspring.domain.dependencies import Rule
 from mainspring.domain.ids import JobId, RunId, SessionId, shard_of
 from mainspring.domain.instant import Instant, Micros
-from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry
+from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry, Tick
 from mainspring.domain.labels import has_all
 from mainspring.domain.limits import Gate as LimitGate
 from mainspring.domain.run import About, HeldRun, Progress, RunPolicy, RunState, RunView
 from mainspring.domain.slo import SloState
 from mainspring.domain.unique import Unique
+from mainspring.ports.datacenters import Order
 
 #: What the runs of a line require, or the one session that may take them.
 Lane: TypeAlias = tuple[str, ...] | SessionId
@@ -275,6 +279,10 @@ class SloRow(msgspec.Struct, kw_only=True):
     next_check: Instant
 
 
+#: Of the only worker there is, in tests of an application: it stands for all others.
+ANY_LABEL = "*"
+
+
 class SessionRow(msgspec.Struct, kw_only=True):
     """A process. Buried or closed it stays dead: a process that comes back gets a new one."""
 
@@ -295,6 +303,7 @@ class SessionRow(msgspec.Struct, kw_only=True):
     #: Asked to leave.
     draining: bool = False
     dead: bool = False
+    clock: ClockReading | None = None
 
     def expired(self, now: Instant) -> bool:
         return self.lease_until < now
@@ -302,8 +311,15 @@ class SessionRow(msgspec.Struct, kw_only=True):
     def alive(self, now: Instant) -> bool:
         return not self.dead and not self.expired(now)
 
-    def may_take(self, lane: Lane) -> bool:
-        return has_all(self.labels, lane) if isinstance(lane, tuple) else lane == self.id
+    def may_take(self, lane: Lane, orders: Mapping[str, Order]) -> bool:
+        if not isinstance(lane, tuple):
+            return lane == self.id
+        if ANY_LABEL in self.labels:
+            return True
+        own = [word for word in lane if word not in orders]
+        return has_all(self.labels, own) and all(
+            orders[word].serving == self.datacenter for word in lane if word in orders
+        )
 
 
 class UsedKey(msgspec.Struct, frozen=True):
@@ -349,28 +365,46 @@ class Ledger:
     """The ticks of one job, in order, each once."""
 
     def __init__(self) -> None:
-        self.times: list[Instant] = []
-        self.entries: dict[Instant, LedgerEntry] = {}
+        #: Each with the data centre that it was for.
+        self.times: list[tuple[Instant, str]] = []
+        self.entries: dict[tuple[Instant, str], LedgerEntry] = {}
 
-    def __contains__(self, scheduled_at: Instant) -> bool:
-        return scheduled_at in self.entries
+    def __contains__(self, tick: Tick) -> bool:
+        return (tick.scheduled_at, tick.target) in self.entries
 
     def add(self, entry: LedgerEntry) -> None:
-        self.entries[entry.scheduled_at] = entry
-        insort(self.times, entry.scheduled_at)
+        self.entries[entry.scheduled_at, entry.target] = entry
+        insort(self.times, (entry.scheduled_at, entry.target))
 
     def between(self, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
-        first = bisect_left(self.times, since)
-        last = min(bisect_left(self.times, until), first + limit)
+        first = bisect_left(self.times, (since, ""))
+        last = min(bisect_left(self.times, (until, "")), first + limit)
         return [self.entries[at] for at in self.times[first:last]]
 
     def newest_until(self, at: Instant) -> LedgerEntry | None:
-        place = bisect_right(self.times, at)
+        place = bisect_left(self.times, (at + 1, ""))
         return self.entries[self.times[place - 1]] if place else None
+
+    def target_of(self, run: RunRow) -> str:
+        """The data centre that a tick's run is for; of other runs none."""
+        at = run.scheduled_at or 0
+        first = bisect_left(self.times, (at, ""))
+        for time, target in islice(self.times, first, None):
+            if time > at:
+                break
+            if self.entries[time, target].run_id == run.id:
+                return target
+        return ""
+
+    def note(self, scheduled_at: Instant, run: RunId, why: str) -> None:
+        """Say why a tick that has not started goes elsewhere, unless a calendar has its own word in that place."""
+        entry = self.entries.get((scheduled_at, ""))
+        if entry is not None and entry.run_id == run and may_be_noted(entry.reason):
+            self.entries[scheduled_at, ""] = msgspec.structs.replace(entry, reason=why)
 
     def forget(self, until: Instant, limit: int) -> int:
         """Forget at most ``limit`` ticks up to and including ``until``; how many went."""
-        gone = self.times[: min(bisect_right(self.times, until), limit)]
+        gone = self.times[: min(bisect_left(self.times, (until + 1, "")), limit)]
         del self.times[: len(gone)]
         for at in gone:
             del self.entries[at]

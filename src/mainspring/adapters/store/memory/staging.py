@@ -6,6 +6,7 @@ from itertools import islice
 
 from mainspring.adapters.store.memory.rows import Index, JobRow, RunRow
 from mainspring.adapters.store.memory.tables import Tables, gate_of_tick
+from mainspring.domain.datacenters import placed
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import MILLISECOND, Instant
 from mainspring.domain.job import Fire, Job, JobState, Overlap, Tick
@@ -91,10 +92,10 @@ class MemoryStaging:
     def _record(self, job: JobRow, tick: Tick) -> RunRow | None:
         """Write a tick down unless it was before; the run it became, if it did."""
         tables = self._tables
-        if tick.scheduled_at in tables.ledgers[job.id]:
+        if tick in tables.ledgers[job.id]:
             return None
-        if tick.decision == "run" and not self._has_room(job):
-            tick = Tick(scheduled_at=tick.scheduled_at, decision="skipped", reason="overlap")
+        if tick.decision == "run" and not self._has_room(job, tick.target):
+            tick = Tick(scheduled_at=tick.scheduled_at, decision="skipped", reason="overlap", target=tick.target)
         tables.record(job, tick)
         if tick.run_id is None or tick.run_id in tables.runs:
             return None
@@ -102,15 +103,15 @@ class MemoryStaging:
         tables.enter(run)
         return run
 
-    def _has_room(self, job: JobRow) -> bool:
+    def _has_room(self, job: JobRow, target: str) -> bool:
         """Whether the job's rule lets one more run join those on their way; cancel asks them to stop first."""
         tables, overlap = self._tables, job.spec.overlap
         if overlap is Overlap.ALLOW:
             return True
         if overlap is Overlap.CANCEL:
-            tables.ask_to_stop(tables.runs_of(job.id))
-        active = tables.runs_of(job.id)
-        gate = gate_of_tick(job.id, job.tenant, job.spec)
+            tables.ask_to_stop(tables.runs_of(job.id, target))
+        active = tables.runs_of(job.id, target)
+        gate = gate_of_tick(job.id, job.tenant, job.spec, target)
         # What an older version made under another rule or key stands in another line: nobody could wait for it.
         in_line = all(run.gate == gate for run in active)
         match overlap:
@@ -124,11 +125,12 @@ class MemoryStaging:
 
 def _row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:
     spec = job.spec
+    policy = placed(spec.policy, tick.target)
     return RunRow(
         id=run,
         task=spec.task,
         payload=job.payload,
-        policy=spec.policy,
+        policy=policy,
         queue=spec.queue,
         tenant=job.tenant,
         priority=spec.priority,
@@ -137,7 +139,7 @@ def _row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:
         created_at=now,
         start_by=None if spec.start_within is None else tick.due + spec.start_within,
         deadline=None if spec.deadline is None else tick.due + spec.deadline,
-        gate=gate_of_tick(job.id, job.tenant, spec),
+        gate=gate_of_tick(job.id, job.tenant, spec, tick.target),
         gates=spec.policy.gates(job.tenant, spec.task),
         job_id=job.id,
         job_version=job.version,

@@ -4,6 +4,7 @@ from mainspring.adapters.store.memory.access import MemoryAccess
 from mainspring.adapters.store.memory.calendars import MemoryCalendars
 from mainspring.adapters.store.memory.catalog import MemoryReports
 from mainspring.adapters.store.memory.coordination import MemoryCoordination
+from mainspring.adapters.store.memory.datacenters import MemoryDatacenters
 from mainspring.adapters.store.memory.dead_letters import MemoryDeadLetters
 from mainspring.adapters.store.memory.explaining import MemoryExplaining
 from mainspring.adapters.store.memory.operations import MemoryOperations
@@ -38,6 +39,7 @@ class MemoryStore(
     MemoryDeadLetters,
     MemoryCalendars,
     MemorySlos,
+    MemoryDatacenters,
 ):
     """Store and coordinator of one process, by the given clock.
 
@@ -63,3 +65,6 @@ class MemoryStore(
 
     def seen_by(self, tenant: str | None) -> Reads:
         return self if tenant is None else Seen(self, tenant)
+
+    def listed_by(self, tenant: str | None) -> Reads:
+        return self.seen_by(tenant)

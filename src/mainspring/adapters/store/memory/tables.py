@@ -1,6 +1,7 @@
 """The rows of the store and the moves between their places. Every move here is part of somebody's transaction."""
 
 import sys
+import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,11 +26,12 @@ from mainspring.adapters.store.memory.rows import (
 from mainspring.domain.access import ApiKey, Tenant
 from mainspring.domain.budget import BudgetStatus
 from mainspring.domain.calendar import Calendar
+from mainspring.domain.datacenters import preference_of
 from mainspring.domain.dead_letters import Watch
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId, SessionId, shard_of, stable_hash
 from mainspring.domain.instant import MINUTE, Instant
-from mainspring.domain.job import JobSpec, LedgerEntry, Overlap, Tick
+from mainspring.domain.job import JobSpec, LedgerEntry, Overlap, Tick, overlap_gate
 from mainspring.domain.limits import Ending
 from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.queues import NO_POLICY, QueuePolicy, place_retry
@@ -41,6 +43,7 @@ from mainspring.domain.usage import cost_of, day_of
 from mainspring.ports.access import AuditEntry, Author
 from mainspring.ports.catalog import JobVersion, LogLine, Pause
 from mainspring.ports.clock import Clock
+from mainspring.ports.datacenters import Order
 from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, EventBatch
 from mainspring.ports.wakeups import Wakeups, queue_topic
 
@@ -57,6 +60,7 @@ class Tables:
         self.shards = shards
         #: The time of the current transaction.
         self.now: Instant = 0
+        self.store_id = uuid.uuid4().hex
         self.store_epoch = 1
         self._fences = 0
 
@@ -127,6 +131,8 @@ class Tables:
         self.calendars: dict[tuple[str, str], list[Calendar]] = {}
 
         self.sessions: dict[SessionId, SessionRow] = {}
+        #: Orders of preference of data centres, by word.
+        self.orders: dict[str, Order] = {}
         self.owners = [ShardRow() for _ in range(shards)]
 
         self.tenants: dict[str, Tenant] = {}
@@ -478,8 +484,15 @@ class Tables:
         run.rank = rank
         run.queued_at = self.now
         self.ready[run.queue][run.lane].add(rank, run.id)
+        if run.policy.requires:
+            self._ask_for_order(run.policy.requires)
         if run.policy.weight > 1:
             self.weighted.add(run.queue)
+
+    def _ask_for_order(self, requires: tuple[str, ...]) -> None:
+        preference = preference_of(requires)
+        if preference is not None and preference.word not in self.orders:
+            self.orders[preference.word] = Order(word=preference.word, serving=preference.order[0], since=self.now)
 
     def _leave(self, run: RunRow) -> None:
         """Out of the index of its state."""
@@ -672,7 +685,7 @@ class Tables:
 
     def record(self, job: JobRow, tick: Tick) -> None:
         """A line in the ledger, unless the tick has one."""
-        if tick.scheduled_at not in self.ledgers[job.id]:
+        if tick not in self.ledgers[job.id]:
             self.ledgers[job.id].add(
                 LedgerEntry(
                     job_id=job.id,
@@ -684,6 +697,7 @@ class Tables:
                     epoch=self.owners[job.shard].epoch,
                     ticks=tick.ticks,
                     last_at=tick.last_at,
+                    target=tick.target,
                 )
             )
 
@@ -692,9 +706,11 @@ class Tables:
         for tick in dropped_ticks(job.job(with_payload=False), self.now, reason):
             self.record(job, tick)
 
-    def runs_of(self, job: JobId) -> list[RunRow]:
-        """The runs of a job that are on their way."""
-        return [self.runs[run] for run in self.active.get(job, ())]
+    def runs_of(self, job: JobId, target: str = "") -> list[RunRow]:
+        """The runs of a job that are on their way; those for one data centre, and for none, if one is named."""
+        runs = [self.runs[run] for run in self.active.get(job, ())]
+        ledger = self.ledgers[job]
+        return [run for run in runs if ledger.target_of(run) in ("", target)] if target else runs
 
     def _pace(self, job: JobRow, run: RunRow) -> None:
         """The end of a fixed-delay job's run sets its next tick."""
@@ -756,8 +772,8 @@ def gate_of_run(tenant: str, policy: RunPolicy) -> int | None:
     return stable_hash(f"order:{tenant}:{policy.ordering_key}") if policy.ordering_key else None
 
 
-def gate_of_tick(job: JobId, tenant: str, spec: JobSpec) -> int | None:
+def gate_of_tick(job: JobId, tenant: str, spec: JobSpec, target: str = "") -> int | None:
     """The gate of a tick's run: its ordering key's, or its job's if one run of it waits for another."""
     if spec.policy.ordering_key:
         return gate_of_run(tenant, spec.policy)
-    return stable_hash(f"overlap:{job}") if spec.overlap in (Overlap.QUEUE, Overlap.CANCEL) else None
+    return overlap_gate(job, target) if spec.overlap in (Overlap.QUEUE, Overlap.CANCEL) else None

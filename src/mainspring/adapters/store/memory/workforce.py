@@ -65,6 +65,9 @@ class MemoryWorkforce:
             cancels = tuple(run.id for run in running if run.id in known and run.cancel_at is not None)
             return Beat(now=now, alive=True, cancels=cancels, returned=len(unknown), draining=row.draining)
 
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
+        return [await self.beat(session, ttl, (), (), -1) for session, ttl in leases]
+
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
         tables = self._tables
         with tables.transaction() as now:
@@ -102,7 +105,9 @@ class MemoryWorkforce:
     def _candidates(self, claimant: SessionRow, want: Want, now: Instant) -> Iterator[RunRow]:
         """What it could be given, best first."""
         tables = self._tables
-        lines = (index.entries for lane, index in tables.ready[want.queue].items() if claimant.may_take(lane))
+        lines = (
+            index.entries for lane, index in tables.ready[want.queue].items() if claimant.may_take(lane, tables.orders)
+        )
         for _, row in merge(*lines):
             run = tables.runs[RunId(row)]
             if want.tenant not in (None, run.tenant) or want.priority not in (None, run.priority):
@@ -204,8 +209,9 @@ class MemoryWorkforce:
     async def close_session(self, session: SessionId) -> None:
         with self._tables.transaction():
             row = self._tables.sessions.get(session)
-            if row is not None:
+            if row is not None and not row.dead:
                 row.dead = True
+                row.lease_until = min(row.lease_until, self._tables.now)
 
 
 def _chosen(choice: Choice, groups: Mapping[str, list[Candidate]]) -> list[Candidate]:

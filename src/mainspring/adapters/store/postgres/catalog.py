@@ -23,6 +23,7 @@ from mainspring.adapters.store.postgres.rows import (
     readable_jobs,
 )
 from mainspring.adapters.store.postgres.workforce import KINDS
+from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.dead_letters import TREND
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import HOUR, MILLISECOND, Instant
@@ -466,6 +467,7 @@ def session_view(row: asyncpg.Record) -> SessionView:
         running=row["running"],
         draining=row["draining"],
         shards=row["shards"],
+        clock=None if row["clock_offset"] is None else ClockReading(row["clock_offset"], row["clock_error"]),
     )
 
 

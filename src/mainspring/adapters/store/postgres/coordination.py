@@ -1,9 +1,11 @@
 """Shards owned by lease, in the store itself."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.part import Part
+from mainspring.adapters.store.postgres.schema import newest
+from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.errors import Fenced
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import Micros
@@ -11,6 +13,8 @@ from mainspring.ports.coordination import Membership
 
 
 class Coordination(Part):
+    _store_id: str
+
     async def join(self, name: str, ttl: Micros) -> SessionId:
         rows = await self._db.fetch("open_session", 2, name, "", "", ttl, (), (), "", "", (), ())
         return SessionId(rows[0]["id"])
@@ -28,6 +32,7 @@ class Coordination(Part):
                 now=now,
                 members=tuple(SessionId(row["id"]) for row in members),
                 owned={row["id"]: row["epoch"] for row in owned},
+                first_end=min((row["lease_until"] - now for row in members if row["id"] != member), default=None),
             )
 
         return await self._db.run(work)
@@ -39,5 +44,18 @@ class Coordination(Part):
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
         await self._db.execute("give_up", member, sorted(shards))
 
+    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading) -> None:
+        await self._db.execute("tell_clock", list(sessions), reading.offset, reading.error, newest())
+
     async def leave(self, member: SessionId) -> None:
         await self._db.execute("leave", member)
+
+    async def identity(self) -> str:
+        return str(self._store_id)
+
+    async def epochs(self, shards: Collection[int]) -> dict[int, int]:
+        return {row["id"]: row["epoch"] for row in await self._db.fetch("epochs", sorted(shards))}
+
+    async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
+        rows = await self._db.fetch("seal", member, list(epochs), list(epochs.values()))
+        return {row["id"]: row["epoch"] for row in rows}

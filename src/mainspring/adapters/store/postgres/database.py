@@ -1,15 +1,17 @@
 """Connections to PostgreSQL: settings, retries, and what an error means."""
 
 import asyncio
+import functools
 import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
+from mainspring.adapters.postgres_servers import servers_of
 from mainspring.adapters.store import named_sql
 from mainspring.domain.errors import Invalid, StoreUnavailable
 
@@ -20,7 +22,7 @@ Answer = TypeVar("Answer")
 PACKAGE = "mainspring.adapters.store.postgres"
 _FILES = (
     *("submit", "claim", "settle", "limit", "family", "stage", "fire", "reap", "read", "coordinate", "api"),
-    *("explain", "usage", "dead_letters", "calendars", "slos", "queues"),
+    *("explain", "usage", "dead_letters", "calendars", "slos", "queues", "datacenters", "places"),
 )
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TRIES = 6
@@ -32,8 +34,16 @@ _CONFIRMATION = 1
 #: How many seconds to wait for what processes that start together do one after the other.
 _TURN = 60
 
+#: A client that is gone, cut off or frozen is given up by the server after some seconds, with the locks that it held.
+#: While the server cannot send an answer no other timeout is looked at.
+SILENCE = {
+    "tcp_user_timeout": "5s",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
 #: Set on every connection.
-SESSION = {
+SESSION = SILENCE | {
     "application_name": "mainspring",
     "statement_timeout": "10s",
     "lock_timeout": "3s",
@@ -42,6 +52,9 @@ SESSION = {
     # A plan that was cached while a table was empty must still be good when it has a million rows.
     "enable_seqscan": "off",
 }
+
+#: How to connect where a pooler is in between: it keeps neither settings nor prepared statements.
+POOLED: dict[str, Any] = {"statement_cache_size": 0, "server_settings": {"application_name": "mainspring"}}
 
 #: The server chose another transaction, not this one, or a migration has changed a table under it: do it again.
 _AGAIN = (
@@ -114,19 +127,7 @@ class Statements(ABC):
         """Run one statement, or one transaction that ``work`` opens itself; again when the server chose another."""
 
     async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
-        async def inside(connection: Connection) -> Answer:
-            transaction = connection.transaction()
-            # As ``async with`` would, except that who is cancelled leaves the rollback to the release.
-            await transaction.__aenter__()
-            try:
-                answer = await work(connection)
-            except Exception as error:
-                await transaction.__aexit__(type(error), error, error.__traceback__)
-                raise
-            await transaction.__aexit__(None, None, None)
-            return answer
-
-        return await self.run(inside)
+        return await self.run(functools.partial(_in_transaction, work, ""))
 
     async def fetch(self, name: str, *arguments: object) -> list[asyncpg.Record]:
         statement = self.sql[name]
@@ -149,11 +150,20 @@ class Statements(ABC):
 class Database(Statements):
     """A pool with our settings on every connection, and one way to run work on it."""
 
-    def __init__(self, dsn: str, schema: str, connections: int, settings: Mapping[str, str] | None = None) -> None:
-        """``settings``: of the connections, beyond ours."""
+    def __init__(
+        self,
+        dsn: str,
+        schema: str,
+        connections: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        reading: bool = False,
+    ) -> None:
+        """``settings``: of the connections, beyond ours. ``reading``: a standby will do."""
         if not _SCHEMA_NAME.fullmatch(schema):
             raise Invalid("schema", f"{schema!r} is not a plain lower-case name")
         self.dsn = dsn
+        self.servers = servers_of(dsn, reading=reading)
         self.schema = schema
         self.sql: Mapping[str, str] = {
             name: text.replace("mainspring.", f"{schema}.")
@@ -168,21 +178,30 @@ class Database(Statements):
         self._at_hand: Connection | None = None
         self._waiting = 0
         self._releasing: set[asyncio.Task[None]] = set()
+        #: Of the servers, when what is remembered of them was learnt.
+        self._generation = self.servers.generation
+        #: Called when another server has taken over: what was written last may not have reached it.
+        self.forget: Callable[[], None] = _nothing
         #: Called when a row met no partition; then the work is tried again.
         self.make_partitions: Callable[[], Awaitable[None]] | None = None
 
     async def open(self) -> None:
         with connecting():
+            await self.servers.probe(SESSION)
+            pooled = self.servers.pooled
+            self._generation = self.servers.generation
             self._pool = await asyncpg.create_pool(
                 self.dsn,
-                min_size=1,
+                # None: while there is no primary it would try again and again, and say so each time.
+                min_size=0,
                 max_size=self._connections,
                 max_inactive_connection_lifetime=300,
+                connect=self.servers.connect,
                 init=prepare_connection,
                 reset=_keep_as_it_is,
                 timeout=5,
                 command_timeout=15,
-                server_settings=self._session,
+                **(POOLED if pooled else {"server_settings": self._session}),
             )
 
     async def close(self) -> None:
@@ -196,10 +215,17 @@ class Database(Statements):
             except TimeoutError:
                 pool.terminate()
 
+    async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        # Behind a pooler all work is in one.
+        return await (self.run(work) if self.servers.pooled else super().transaction(work))
+
     async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         if self._pool is None:
             raise StoreUnavailable("the store is not open")
         made = False
+        if self.servers.pooled:
+            # A statement is prepared and run in two steps, which are one server's only inside a transaction.
+            work = functools.partial(_in_transaction, work, self._settings_for_one)
         for attempt in range(_TRIES):
             try:
                 return await self._lend(self._pool, work)
@@ -226,6 +252,8 @@ class Database(Statements):
 
     async def _lend(self, pool: Pool, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         connection = await self._acquire(pool)
+        if self._generation != self.servers.generation:
+            await self._change_servers(pool, connection)
         try:
             answer = await work(connection)
         except asyncio.CancelledError:
@@ -237,14 +265,36 @@ class Database(Statements):
             raise
         except BaseException as error:
             if isinstance(error, _AWAY) and not isinstance(error, _CONNECTION_IS_GOOD):
-                connection.terminate()
+                # One that broke is back in the pool already.
+                with suppress(asyncpg.InterfaceError):
+                    connection.terminate()
             await pool.release(connection)
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                # The others are connected to the same server, which writes no more; those that only read would stay.
+                await pool.expire_connections()
             raise
         if self._at_hand is None and not self._waiting and pool is self._pool:
             self._at_hand = connection
         else:
             await pool.release(connection)
         return answer
+
+    async def _change_servers(self, pool: Pool, connection: Connection) -> None:
+        """Another server has taken over: leave the old one, and let callers look things up anew.
+
+        What the caller has looked up, such as the number of a name, is of the old server, so it has to ask again.
+        """
+        self._generation = self.servers.generation
+        self.forget()
+        await pool.expire_connections()
+        connection.terminate()
+        await pool.release(connection)
+        raise asyncpg.ConnectionDoesNotExistError("another server has taken over")
+
+    @property
+    def _settings_for_one(self) -> str:
+        """Our settings for one transaction: behind a pooler the next one may be another server's."""
+        return "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in self._session.items())
 
     async def _acquire(self, pool: Pool) -> Connection:
         connection, self._at_hand = self._at_hand, None
@@ -273,6 +323,30 @@ async def wait_for_turn(connection: Connection, name: str) -> None:
     await connection.execute("SET LOCAL lock_timeout TO DEFAULT; SET LOCAL statement_timeout TO DEFAULT")
 
 
+async def _in_transaction(
+    work: Callable[[Connection], Awaitable[Answer]], settings: str, connection: Connection
+) -> Answer:
+    """``settings``: statements before the work, that hold for this transaction."""
+    transaction = connection.transaction()
+    # As ``async with`` would, except that who is cancelled leaves the rollback to the release.
+    await transaction.__aenter__()
+    try:
+        if settings:
+            await connection.execute(settings)
+        answer = await work(connection)
+    except Exception as error:
+        # A connection that broke cannot be told; what broke it is what the caller should hear.
+        with suppress(asyncpg.InterfaceError):
+            await transaction.__aexit__(type(error), error, error.__traceback__)
+        raise
+    await transaction.__aexit__(None, None, None)
+    return answer
+
+
+def _nothing() -> None:
+    return
+
+
 def rows_of(status: str) -> int:
     """The number at the end of a command tag such as ``DELETE 3``."""
     last = status.rsplit(" ", 1)[-1]
@@ -288,10 +362,12 @@ def _is_closed(connection: Connection) -> bool:
 
 
 async def prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    # Ids are 32 hexadecimal digits here and 16 bytes there; both directions are one call in C.
-    await connection.set_type_codec(
-        "uuid", schema="pg_catalog", encoder=bytes.fromhex, decoder=bytes.hex, format="binary"
-    )
+    # In a transaction: the codec is asked for in two steps, and a pooler may give them to two servers.
+    async with connection.transaction():
+        # Ids are 32 hexadecimal digits here and 16 bytes there; both directions are one call in C.
+        await connection.set_type_codec(
+            "uuid", schema="pg_catalog", encoder=bytes.fromhex, decoder=bytes.hex, format="binary"
+        )
 
 
 async def _keep_as_it_is(connection: "asyncpg.Connection[asyncpg.Record]") -> None:

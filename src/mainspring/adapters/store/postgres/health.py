@@ -1,5 +1,6 @@
 """Looks at a PostgreSQL server and the schema on it, with connections of its own that change nothing."""
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -7,11 +8,15 @@ from typing import Any, TypeAlias, cast
 
 import asyncpg
 
+from mainspring.adapters.postgres_servers import servers_of
 from mainspring.adapters.store import named_sql
+from mainspring.adapters.store.postgres import schema as schemas
 from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, connecting, prepare_connection
 from mainspring.adapters.store.postgres.partitions import FAMILIES
+from mainspring.adapters.store.postgres.replica import REPLAYED, WRITTEN
 from mainspring.adapters.store.postgres.rows import DAYS_AHEAD
 from mainspring.adapters.store.postgres.wall import left_to_do
+from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.diagnosis import (
     Finding,
     Queued,
@@ -43,8 +48,18 @@ _PARTITION = re.compile(r"(\w+)_d(\d+)")
 
 
 class PostgresHealth:
-    def __init__(self, dsn: str, schema: str, clock: Clock, *, connections: int, retention: Retention) -> None:
-        self._dsn = dsn
+    def __init__(
+        self,
+        dsn: str,
+        schema: str,
+        clock: Clock,
+        *,
+        connections: int,
+        retention: Retention,
+        replica: tuple[str, Micros] | None = None,
+    ) -> None:
+        self._replica = replica
+        self._servers = servers_of(dsn)
         self._schema = schema
         self._clock = clock
         self._connections = connections
@@ -71,9 +86,17 @@ class PostgresHealth:
     async def _connect(self) -> Connection:
         with connecting():
             # Without prepared statements: through a pooler in transaction mode they would be gone, and so would we.
-            connection = await asyncpg.connect(
-                self._dsn, timeout=5, command_timeout=15, statement_cache_size=0, server_settings=SESSION
-            )
+            options = {"timeout": 5, "command_timeout": 15, "statement_cache_size": 0}
+            connect = functools.partial(self._servers.connect, **options)
+            if len(self._servers.dsns) == 1:
+                # Also to a standby: that it is one is what it is to be told.
+                connect = functools.partial(asyncpg.connect, self._servers.dsns[0], **options)
+            try:
+                connection = await connect(server_settings=SESSION)
+            except asyncpg.ProtocolViolationError as error:
+                if "startup parameter" not in str(error):
+                    raise
+                connection = await connect()
             await prepare_connection(connection)
             return connection
 
@@ -95,19 +118,21 @@ class PostgresHealth:
             *server_findings(dict(server)),
             await self._pooler(connection, server),
         ]
-        version = await self._version(connection)
-        findings.append(_schema(version))
+        version, needs = await self._version(connection)
+        findings.append(_schema(version, needs))
         findings += [
             *await self._transactions(connection, server["sees_all"]),
             *slots(await self._all(connection, "slots")),
         ]
-        if version != named_sql.migrations(PACKAGE)[-1][0]:
+        if version < schemas.oldest() or needs > schemas.newest():
             return Examination(findings=findings)
         findings += vacuum(await self._all(connection, "vacuum", self._schema))
         findings += await self._tables(connection, server["now"])
         processes = await connection.fetchval(self._sql["processes"])
         findings.append(self._room(server, processes))
         findings.append(await self._wall(connection))
+        if self._replica is not None:
+            findings.append(await self._lag(connection, *self._replica))
         return Examination(findings=findings, signs=await self._signs(connection, server["now"]))
 
     async def _all(self, connection: Connection, name: str, *arguments: object) -> list[dict[str, Any]]:
@@ -118,11 +143,17 @@ class PostgresHealth:
         assert row is not None
         return row
 
-    async def _version(self, connection: Connection) -> int:
+    async def _version(self, connection: Connection) -> tuple[int, int]:
+        """That of the schema, and the one that programs which work on it must know."""
         try:
-            return int(await connection.fetchval(self._sql["schema_version"]) or 0)
+            row = await self._one(connection, "schema_version")
         except asyncpg.UndefinedTableError:
-            return 0
+            return 0, 0
+        except asyncpg.UndefinedColumnError:
+            # As an older program made it.
+            version = await connection.fetchval(f"SELECT coalesce(max(version), 0) FROM {self._schema}.migration")
+            return version, version
+        return row["version"], row["needs"]
 
     async def _pooler(self, connection: Connection, server: asyncpg.Record) -> Finding:
         """A pooler tells the process that it gives itself, not the server's; in transaction mode it also changes."""
@@ -170,6 +201,30 @@ class PostgresHealth:
         share = max(server["connected"] / most, 0.85 if wanted > most else 0)
         return above("connections", share, 0.8, 0.95, says, advice)
 
+    async def _lag(self, connection: Connection, dsn: str, most: Micros) -> Finding:
+        """How long the replica takes to come to where the primary is now."""
+        advice = "lists of the API come from the primary meanwhile: see replication there"
+        written = await connection.fetchval(WRITTEN)
+        began = self._clock.monotonic()
+        try:
+            with connecting():
+                there = await servers_of(dsn, reading=True).connect(timeout=5, statement_cache_size=0)
+            try:
+                async with there.transaction():
+                    reached = await there.fetchval(REPLAYED) >= written
+                while not reached and self._clock.monotonic() - began < most:
+                    await self._clock.sleep(100 * MILLISECOND)
+                    async with there.transaction():
+                        reached = await there.fetchval(REPLAYED) >= written
+            finally:
+                there.terminate()
+        except (MainspringError, asyncpg.PostgresError, OSError) as error:
+            return warned("replica", f"it does not answer: {error}", advice)
+        took = self._clock.monotonic() - began
+        if reached:
+            return found("replica", f"{took / SECOND:.1f} s behind at most")
+        return warned("replica", f"it is more than {format_duration(most)} behind", advice)
+
     async def _wall(self, connection: Connection) -> Finding:
         left = await left_to_do(cast(Any, connection), self._schema)
         if not left:
@@ -204,6 +259,10 @@ class PostgresHealth:
             ),
             dead_letters=await connection.fetchval(self._sql["dead_letters"]),
             pauses=tuple((row["tenant"], row["queue"]) for row in await self._all(connection, "pauses")),
+            clocks=tuple(
+                (row["name"], ClockReading(row["clock_offset"], row["clock_error"]))
+                for row in await self._all(connection, "clocks")
+            ),
         )
 
 
@@ -255,11 +314,13 @@ def server_findings(server: Mapping[str, object]) -> list[Finding]:
 
 def pooler(*, by_transaction: bool, keeps_settings: bool) -> Finding:
     if by_transaction:
-        says = "there is one in transaction mode: LISTEN and prepared statements do not work through it"
-        return blamed("pooler", says, "connect to the server itself, or set its pool_mode to session for this role")
+        says = (
+            "there is one in transaction mode: no LISTEN, so workers poll, and every statement takes three trips more"
+        )
+        return warned("pooler", says, "connect to the server itself, where you can")
     if not keeps_settings:
-        says = "there is one that drops the settings of connections"
-        return warned("pooler", says, "connect to the server itself: time-outs and row-level security need them")
+        says = "there is one that drops the settings of connections: every statement takes three trips more"
+        return warned("pooler", says, "connect to the server itself, where you can")
     return found("pooler", "there is one, in session mode")
 
 
@@ -369,11 +430,14 @@ def _indexes(there: Mapping[str, bool], schema: str) -> Finding:
     return found("indexes", f"all {len(expected_indexes())} are there and valid")
 
 
-def _schema(version: int) -> Finding:
-    newest = named_sql.migrations(PACKAGE)[-1][0]
-    if version == newest:
+def _schema(version: int, needs: int) -> Finding:
+    known, wanted = schemas.newest(), schemas.oldest()
+    if needs > known:
+        return blamed("schema", f"version {version}; this program knows up to {known}", "upgrade the program")
+    if version > known:
+        says = f"version {version}; this program knows up to {known}, and still works on it"
+        return warned("schema", says, "upgrade the program soon: the next version may need it")
+    if version >= wanted:
         return found("schema", f"version {version}")
-    if version > newest:
-        return blamed("schema", f"version {version}; this program knows up to {newest}", "upgrade the program")
-    says = f"version {version}, {newest} is the newest" if version else "there is none yet"
+    says = f"version {version}, {wanted} is the newest" if version else "there is none yet"
     return warned("schema", says, "mainspring migrate, or start any process: it does that first")

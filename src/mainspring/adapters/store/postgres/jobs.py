@@ -256,6 +256,7 @@ class Jobs(Staging, Reading, Calendars):
                     [tick.ticks for tick in ticks],
                     [tick.last_at for tick in ticks],
                     row["tenant"],
+                    [tick.target for tick in ticks],
                 )
 
     async def set_jobs_state(

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from mainspring.adapters.store.postgres.database import Connection, Database
+from mainspring.domain.errors import StoreUnavailable
 
 
 class Kind(IntEnum):
@@ -14,6 +15,13 @@ class Kind(IntEnum):
     LABELS = 4
     #: A lane for a tenant or a priority: tenant:lane:priority, with the lane it would be otherwise.
     TURN = 5
+
+
+class Unnamed(StoreUnavailable):
+    """Not known here. To whoever made sure of it before: meanwhile another server has taken over."""
+
+    def __init__(self) -> None:
+        super().__init__("PostgreSQL: another server has taken over")
 
 
 class Names:
@@ -36,8 +44,14 @@ class Names:
                     await self._database.execute("widen_lanes", None)
         await self._load()
 
+    def forget(self) -> None:
+        self._numbers, self._names = {}, {}
+
     def number(self, kind: Kind, name: str) -> int:
-        return self._numbers[kind, name]
+        try:
+            return self._numbers[kind, name]
+        except KeyError:
+            raise Unnamed from None
 
     def known_number(self, kind: Kind, name: str) -> int | None:
         return self._numbers.get((kind, name))
@@ -54,7 +68,10 @@ class Names:
             await self._load(connection)
 
     def name(self, number: int) -> str:
-        return self._names[number]
+        try:
+            return self._names[number]
+        except KeyError:
+            raise Unnamed from None
 
     async def _load(self, connection: "Connection | None" = None) -> None:
         database = self._database

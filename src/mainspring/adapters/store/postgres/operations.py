@@ -36,8 +36,9 @@ from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Accepted
 
-#: A run may come due between a look at the one table and at the other.
-_LOOKS = 3
+#: A run may come due between a look at the one table and at the other; and whoever edits it writes its row anew, so
+#: that those who waited for the old one find nothing.
+_LOOKS = 20
 
 
 class Operations(Jobs):
@@ -363,6 +364,15 @@ class Operations(Jobs):
                 await connection.execute(self._db.sql["drain"], worker)
                 await self._audit(connection, "workers.drain", author, [Change("", str(worker))])
             return draining is not None
+
+        return await self._db.transaction(work)
+
+    async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
+        async def work(connection: Connection) -> Instant | None:
+            gone: Instant | None = await connection.fetchval(self._db.sql["revoke_lease"], scheduler)
+            if gone is not None:
+                await self._audit(connection, "schedulers.revoke", author, [Change("", str(scheduler))])
+            return gone
 
         return await self._db.transaction(work)
 

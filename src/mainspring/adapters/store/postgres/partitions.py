@@ -27,6 +27,9 @@ class Partitions:
         #: Days that nobody drops yet.
         self._made_ahead: set[int] = set()
 
+    def forget(self) -> None:
+        self._made_ahead = set()
+
     async def make_ledger(self, days: set[int]) -> None:
         """Ticks can be older than the store: their days are made when needed, and again after they were dropped."""
         missing = days - self._made_ahead

@@ -10,7 +10,7 @@ from mainspring.adapters.store.unreadable import UNREADABLE, name_unreadable_job
 from mainspring.domain.dependencies import Rule
 from mainspring.domain.ids import JobId, RunId, is_derived, made_at, stable_hash
 from mainspring.domain.instant import DAY
-from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry, Overlap
+from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry, Overlap, overlap_gate
 from mainspring.domain.run import (
     DEFAULT_POLICY,
     About,
@@ -118,12 +118,12 @@ def gate_of(run: NewRun) -> int | None:
     return order_gate(run.tenant, run.policy.ordering_key) if run.policy.ordering_key else None
 
 
-def gate_of_job(job: Job) -> int | None:
+def gate_of_job(job: Job, target: str = "") -> int | None:
     """The key that serialises a job's runs: its ordering key, or itself when its ticks queue or cancel."""
     if job.spec.policy.ordering_key:
         return order_gate(job.tenant, job.spec.policy.ordering_key)
     if job.spec.overlap in (Overlap.QUEUE, Overlap.CANCEL):
-        return stable_hash(f"overlap:{job.id}")
+        return overlap_gate(job.id, target)
     return None
 
 
@@ -190,6 +190,7 @@ def ledger_entry(row: asyncpg.Record) -> LedgerEntry:
         epoch=row["epoch"],
         ticks=row["ticks"],
         last_at=row["last_at"],
+        target=row["target"],
     )
 
 

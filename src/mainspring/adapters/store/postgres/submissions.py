@@ -427,10 +427,14 @@ class Submissions(Queues, Keys):
         await self._audit(connection, "runs.cancel", author, changes)
         return found, queues
 
-    async def _stop_runs_of(self, connection: Connection, job: JobId) -> None:
-        """Ask all runs of a job to stop. Its schedule is locked, so no more will come; what moved is found again."""
+    async def _stop_runs_of(self, connection: Connection, job: JobId, target: str = "") -> None:
+        """Ask all runs of a job to stop, or those for one data centre. Its schedule is locked, so no more will come;
+        what moved is found again."""
         for _ in range(_CANCEL_ROUNDS):
-            rows = await connection.fetch(self._db.sql["unstopped_of_job"], job)
+            if target:
+                rows = await connection.fetch(self._db.sql["unstopped_in_place"], job, target)
+            else:
+                rows = await connection.fetch(self._db.sql["unstopped_of_job"], job)
             if not rows:
                 return
             await self._cancel_rows(connection, [row["id"] for row in rows])

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 import msgspec
 
-from mainspring.adapters.store.postgres.database import Answer, Connection, Database, Pool, Statements
+from mainspring.adapters.store.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, Statements
 from mainspring.adapters.store.postgres.keys import key_wanted
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.passage import flat
@@ -25,6 +25,8 @@ _MOST_RUNS = 1_000
 _MOST_BYTES = 8 * 1024 * 1024
 #: How many seconds to wait for a new connection.
 _PATIENCE = 5
+#: Half of a worker's lease: it is over when others look for the run.
+_COMMITS_WITHIN = "5s"
 
 _PATH_WITHOUT_US = """
 SELECT coalesce((SELECT string_agg(quote_ident(s), ', ') FROM unnest(current_schemas(false)) AS s WHERE s <> $1),
@@ -41,6 +43,7 @@ class Transactions(Submissions, Workforce):
     _store_id: str
     #: Connections for handlers: none of them is used for anything else, since a handler may keep one for long.
     _handlers: "Pool | None" = None
+    _handlers_path: str | None = None
     _most_handlers: int
     _opening: asyncio.Lock
     _late: "LateStatements"
@@ -117,6 +120,8 @@ class Transactions(Submissions, Workforce):
         async with pool.acquire() as connection:
             transaction = connection.transaction()
             await transaction.start()
+            if self._engine.servers.pooled and self._handlers_path:
+                await connection.execute(f"SET LOCAL search_path = {self._handlers_path}")
             completion = HandlerTransaction(connection, held, self._late)
             try:
                 yield completion
@@ -133,14 +138,19 @@ class Transactions(Submissions, Workforce):
             if self._handlers is None:
                 # Without our settings: what a handler does there is its own business.
                 settings = {"application_name": "mainspring handler"}
-                if path := await self._engine.run(self._path_without_us):
-                    settings["search_path"] = path
+                servers = self._engine.servers
+                if not servers.pooled:
+                    settings |= SILENCE
+                self._handlers_path = await self._engine.run(self._path_without_us)
+                if self._handlers_path and not servers.pooled:
+                    settings["search_path"] = self._handlers_path
                 self._handlers = await asyncpg.create_pool(
                     self._engine.dsn,
                     min_size=0,
                     max_size=self._most_handlers,
+                    connect=servers.connect,
                     timeout=_PATIENCE,
-                    server_settings=settings,
+                    **(POOLED | {"server_settings": settings} if servers.pooled else {"server_settings": settings}),
                 )
             return self._handlers
 
@@ -171,8 +181,11 @@ class HandlerTransaction(Workforce):
         if not connection.is_in_transaction():
             raise Conflict("the handler has ended the transaction that was to complete its run")
         settlement = settle_success(self._run, result)
-        # As on all connections of the store: a plan made for an empty table must be good for a full one.
-        await connection.execute("SET LOCAL enable_seqscan = off")
+        # As on all connections of the store: a plan made for an empty table must be good for a full one. From here on
+        # the run is locked: a worker that freezes before its commit must not keep it, and the reapers, for ever.
+        await connection.execute(
+            f"SET LOCAL enable_seqscan = off; SET LOCAL idle_in_transaction_session_timeout = '{_COMMITS_WITHIN}'"
+        )
         if settlement.lets_go:
             rows, _ = await self._settle_keyed(connection, [settlement])
         else:

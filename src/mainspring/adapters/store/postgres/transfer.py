@@ -6,6 +6,7 @@ from typing import Any
 
 import asyncpg
 
+from mainspring.adapters.postgres_servers import servers_of
 from mainspring.adapters.store.postgres.database import SESSION, connecting, prepare_connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.partitions import FAMILIES
@@ -150,7 +151,7 @@ class PostgresTarget:
         wanted += [(Kind.LABELS, set_of_labels(requires)) for requires in facts.requirements]
         await store._names.number_all(wanted)
         with connecting():
-            self._connection = await asyncpg.connect(self._dsn, timeout=5, server_settings=_SETTINGS)
+            self._connection = await servers_of(self._dsn).connect(timeout=5, server_settings=_SETTINGS)
         await prepare_connection(self._connection)
         await self._connection.execute("BEGIN")
         await self._connection.execute(

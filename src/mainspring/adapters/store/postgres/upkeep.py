@@ -76,7 +76,8 @@ class Upkeep(Reading):
     async def _vacuum(self, connection: Connection) -> None:
         rows = await connection.fetch(self._db.sql["dead_rows"])
         due = [row["relname"] for row in rows if row["dead"] > _DEAD_ROWS]
-        if not due:
+        if not due or connection.is_in_transaction():
+            # Behind a pooler all is done in transactions, and this cannot be: autovacuum does it.
             return
         try:
             for table in due:

@@ -62,14 +62,16 @@ SELECT quote_ident(current_user) AS me, quote_ident(c.relowner::regrole::text) A
                            WHERE NOT has_column_privilege(r.oid, t, part, 'SELECT')) AS reading
 FROM pg_class c LEFT JOIN pg_roles r ON r.rolname = $2 WHERE c.oid = $1::regclass
 """
-_SET = "SELECT set_config('mainspring.tenant', $1, false), set_config('mainspring.tenant_name', $2, false)"
+_SET = "SELECT set_config('mainspring.tenant', $1, $3), set_config('mainspring.tenant_name', $2, $3)"
 
 
 class Wall:
     """The role, and its connections: opened when the first of them is needed."""
 
-    def __init__(self, engine: Database) -> None:
+    def __init__(self, engine: Database, there: Database | None = None) -> None:
+        """``there``: where people read, if that is not where the role is made: a replica."""
         self._engine = engine
+        self._there = there or engine
         self._readers: Database | None = None
         self._opening = asyncio.Lock()
 
@@ -105,7 +107,8 @@ class Wall:
             # To plan what spans the partitions of all days takes several times as long as to read it.
             "plan_cache_mode": "force_generic_plan",
         }
-        readers = Database(self._engine.dsn, self._engine.schema, _CONNECTIONS, settings)
+        reading = self._there is not self._engine
+        readers = Database(self._there.dsn, self._engine.schema, _CONNECTIONS, settings, reading=reading)
         try:
             await readers.open()
             if await readers.run(self._is_bound):
@@ -165,8 +168,8 @@ class Walled(Statements):
 
         async def inside(connection: Connection) -> Answer:
             # Before anything else, whoever had the connection before: what they left, or a cancelled call did, is gone.
-            # One round trip; local to a transaction it would be three.
-            await connection.execute(_SET, str(number), self._tenant)
+            # One round trip; local to a transaction, as behind a pooler, it would be three.
+            await connection.execute(_SET, str(number), self._tenant, readers.servers.pooled)
             return await work(connection)
 
         return await readers.run(inside)

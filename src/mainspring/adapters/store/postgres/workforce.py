@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.families import FEW, Families
-from mainspring.adapters.store.postgres.names import Kind
+from mainspring.adapters.store.postgres.names import Kind, Unnamed
 from mainspring.adapters.store.postgres.queues import Place, Queues
 from mainspring.adapters.store.postgres.rows import OUTCOME_CODES, STATE_CODES, held_runs
 from mainspring.domain.ids import RunId, SessionId
@@ -65,6 +65,14 @@ class Workforce(Queues, Families):
             returned=row["returned"] + len(row["other_unknown"]),
             draining=row["draining"],
         )
+
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
+        rows = await self._db.fetch("renew_leases", [session for session, _ in leases], [ttl for _, ttl in leases])
+        draining = {row["id"]: row["draining"] for row in rows if row["id"] is not None}
+        now = rows[0]["now"]
+        return [
+            Beat(now=now, alive=session in draining, draining=draining.get(session, False)) for session, _ in leases
+        ]
 
     async def _release_unknown(self, session: SessionId, runs: list[RunId]) -> None:
         rows = await self._db.fetch("fences", runs, session)
@@ -249,7 +257,8 @@ class Workforce(Queues, Families):
     async def _held(self, rows: list[asyncpg.Record]) -> list[HeldRun]:
         try:
             held, unreadable = held_runs(rows, self._names, self._policies)
-        except KeyError:
+        except Unnamed:
+            # Somebody has brought a name since they were read.
             await self._names.name_all([0])
             held, unreadable = held_runs(rows, self._names, self._policies)
         await self.settle(unreadable)

@@ -1,12 +1,15 @@
 """Who owns which shard, by sessions of schedulers in the same file."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+
+import apsw
 
 from mainspring.adapters.store.sqlite import rows
 from mainspring.adapters.store.sqlite.part import Part
+from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.errors import Fenced
 from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import Micros
+from mainspring.domain.instant import Instant, Micros
 from mainspring.ports.coordination import Membership
 
 
@@ -19,8 +22,8 @@ class SqliteCoordination(Part):
         found = rows.membership.decode(await self._writer.call("renew", who=member, size=ttl))
         if found is None:
             raise Fenced(f"member {member} is not one any more")
-        now, members, owned = found
-        return Membership(now=now, members=members, owned=dict(owned))
+        now, members, owned, end = found
+        return Membership(now=now, members=members, owned=dict(owned), first_end=None if end is None else end - now)
 
     async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
         return dict(rows.pairs.decode(await self._writer.call("take", rows.encode(list(shards)), who=member)))
@@ -28,5 +31,22 @@ class SqliteCoordination(Part):
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
         await self._writer.call("give_up", rows.encode(list(shards)), who=member)
 
+    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading) -> None:
+        def tell(connection: apsw.Connection, _: Instant) -> None:
+            statement = "UPDATE session SET clock_offset = ?, clock_error = ? WHERE id = ?"
+            connection.executemany(statement, [(reading.offset, reading.error, session) for session in sessions])
+
+        await self._work(tell)
+
     async def leave(self, member: SessionId) -> None:
         await self._writer.call("leave", who=member)
+
+    async def identity(self) -> str:
+        return await self._reader.read("store_id")
+
+    async def epochs(self, shards: Collection[int]) -> dict[int, int]:
+        return dict(rows.pairs.decode(await self._reader.read("epochs", shards=rows.encode(list(shards)))))
+
+    async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
+        batch = rows.encode(list(epochs.items()))
+        return dict(rows.pairs.decode(await self._writer.call("seal", batch, who=member)))

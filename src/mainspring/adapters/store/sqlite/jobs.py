@@ -247,10 +247,10 @@ def _start_schedule(connection: apsw.Connection, job: JobId, new: NewJob, now: I
 def _drop_ticks(connection: apsw.Connection, job: Job, now: Instant, reason: str) -> None:
     """The job's schedule ends here: what is due of it is written down."""
     connection.executemany(
-        "INSERT INTO ledger (job_id, scheduled_at, decision, reason, job_version, epoch, ticks, last_at)"
-        " SELECT ?, ?, 'skipped', ?, ?, epoch, ?, ? FROM shard WHERE id = ? ON CONFLICT DO NOTHING",
+        "INSERT INTO ledger (job_id, scheduled_at, decision, reason, job_version, epoch, ticks, last_at,"
+        " target) SELECT ?, ?, 'skipped', ?, ?, epoch, ?, ?, ? FROM shard WHERE id = ? ON CONFLICT DO NOTHING",
         [
-            (job.id, tick.scheduled_at, tick.reason, job.version, tick.ticks, tick.last_at, job.shard)
+            (job.id, tick.scheduled_at, tick.reason, job.version, tick.ticks, tick.last_at, tick.target, job.shard)
             for tick in dropped_ticks(job, now, reason)
         ],
     )

@@ -127,6 +127,20 @@ class SqliteOperations(SqliteQueues):
 
         return await self._work(drain)
 
+    async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
+        def revoke(connection: apsw.Connection, now: Instant) -> Instant | None:
+            gone = connection.execute(
+                "UPDATE session SET dead = 1"
+                " WHERE id = ? AND kind = 'scheduler' AND dead = 0 AND lease_until >= ? RETURNING id",
+                (scheduler, now),
+            ).get
+            if gone is None:
+                return None
+            write_audit(connection, now, "schedulers.revoke", author, [Change("", str(scheduler))])
+            return now
+
+        return await self._work(revoke)
+
 
 def _retag(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, ...]) -> Change:
     return Change(tenant, target, *(what_differs({"tags": before}, {"tags": after}) or ()))
@@ -167,12 +181,13 @@ def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, 
     )
     for _, job in over:
         connection.execute(
-            "DELETE FROM body WHERE id IN (SELECT body FROM job_version WHERE job_id = ?1) AND id NOT IN ("
+            "DELETE FROM body WHERE id IN (SELECT body FROM job_version WHERE job_id = ?1"
+            " UNION ALL SELECT body FROM version_place WHERE job_id = ?1) AND id NOT IN ("
             " SELECT body FROM run WHERE job_id = ?1 UNION ALL SELECT body FROM waiting WHERE job_id = ?1"
             " UNION ALL SELECT body FROM history WHERE job_id = ?1)",
             (job,),
         )
-        for table in ("job_version", "schedule", "ledger", "slo"):
+        for table in ("job_version", "version_place", "schedule", "ledger", "slo"):
             connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job,))  # noqa: S608
         connection.execute("DELETE FROM job WHERE id = ?", (job,))
     return over

@@ -45,10 +45,11 @@ CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version CROSS JOIN
 
 -- name: ledger
 SELECT json_group_array(json_array(
-    job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at) ORDER BY scheduled_at)
+    job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target)
+    ORDER BY scheduled_at, target)
 FROM (
     SELECT * FROM ledger WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until
-    ORDER BY scheduled_at LIMIT :limit
+    ORDER BY scheduled_at, target LIMIT :limit
 )
 
 -- name: depths
@@ -209,6 +210,13 @@ SELECT coalesce((SELECT id FROM job WHERE tenant = :tenant AND name = :name), ''
 -- name: shards
 SELECT json(shards) FROM meta
 
+-- name: store_id
+SELECT store_id FROM meta
+
+-- name: epochs
+SELECT json_group_array(json_array(shard.id, shard.epoch))
+FROM json_each(:shards) AS wanted CROSS JOIN shard ON shard.id = wanted.value
+
 -- name: held
 SELECT json_group_array(json_array(
     r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
@@ -251,7 +259,8 @@ SELECT json_group_array(json_array(
     s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
     json(s.queues), json(s.tasks), json(s.labels), json(s.priorities),
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
-    (SELECT count(*) FROM shard WHERE shard.owner = s.id)) ORDER BY s.id)
+    (SELECT count(*) FROM shard WHERE shard.owner = s.id),
+    iif(s.clock_offset IS NULL, NULL, json_array(s.clock_offset, s.clock_error))) ORDER BY s.id)
 FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until >= :now
 
 -- name: session
@@ -259,7 +268,8 @@ SELECT json_group_array(json_array(
     s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
     json(s.queues), json(s.tasks), json(s.labels), json(s.priorities),
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
-    (SELECT count(*) FROM shard WHERE shard.owner = s.id)))
+    (SELECT count(*) FROM shard WHERE shard.owner = s.id),
+    iif(s.clock_offset IS NULL, NULL, json_array(s.clock_offset, s.clock_error))))
 FROM session s WHERE s.id = :session
 
 -- name: queue_policies
@@ -369,8 +379,8 @@ FROM shard o CROSS JOIN session s ON s.id = o.owner WHERE o.id = :shard AND s.de
 
 -- name: ledger_at
 SELECT json_group_array(json_array(
-    job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at))
-FROM (SELECT * FROM ledger WHERE job_id = :job AND scheduled_at <= :at ORDER BY scheduled_at DESC LIMIT 1)
+    job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target))
+FROM (SELECT * FROM ledger WHERE job_id = :job AND scheduled_at <= :at ORDER BY scheduled_at DESC, target DESC LIMIT 1)
 
 -- name: backfilled
 -- A tick's own run has an origin, one that somebody asked for has none.
@@ -383,4 +393,42 @@ SELECT json_group_array(json_array(scheduled_at, id) ORDER BY scheduled_at, id) 
     UNION ALL
     SELECT scheduled_at, id FROM history INDEXED BY history_backfilled
     WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin IS NULL
+)
+
+-- name: places
+SELECT json_group_array(json_array(name, workers, draining, schedulers, seen_at) ORDER BY name) FROM (
+    SELECT datacenter AS name,
+           sum(kind = 'worker' AND dead = 0 AND lease_until >= :now AND draining = 0) AS workers,
+           sum(kind = 'worker' AND dead = 0 AND lease_until >= :now AND draining <> 0) AS draining,
+           sum(kind = 'scheduler' AND dead = 0 AND lease_until >= :now) AS schedulers,
+           max(iif(kind = 'worker', min(lease_until, :now), NULL)) AS seen_at
+    FROM session WHERE datacenter <> '' GROUP BY datacenter
+)
+
+-- name: orders
+-- Only the word of an order has a > in it.
+SELECT json_group_array(json_array(l.id, l.requires, o.serving, o.why, o.since))
+FROM lane l LEFT JOIN datacenter_order o ON o.lane = l.id WHERE instr(l.requires, '>') > 0
+
+-- name: unshared_orders
+-- How many workers have the lane of an order that is served elsewhere, or lack one that is served where they are.
+SELECT CAST(count(*) AS TEXT) FROM json_each(:orders) AS o CROSS JOIN session s
+WHERE s.dead = 0 AND s.kind = 'worker' AND s.lease_until >= :now
+  AND (o.value ->> 0 IN (SELECT value FROM json_each(coalesce(s.lanes, '[0]')))) <> (
+    s.datacenter = o.value ->> 1 AND NOT EXISTS (
+        SELECT 1 FROM lane l CROSS JOIN json_each(l.requires) AS q
+        WHERE l.id = o.value ->> 0 AND q.value <> o.value ->> 2
+          AND q.value NOT IN (SELECT value FROM json_each(s.labels))))
+
+-- name: place_loads
+SELECT json_group_array(json_array(name, queued, running, oldest_due) ORDER BY name) FROM (
+    SELECT name, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due FROM (
+        SELECT coalesce(o.serving, substr(q.value, 12)) AS name, count(*) AS queued, 0 AS running, min(r.due) AS oldest_due
+        FROM run r CROSS JOIN lane l ON l.id = r.lane CROSS JOIN json_each(l.requires) AS q
+        LEFT JOIN datacenter_order o ON o.lane = l.id
+        WHERE r.state = 'queued' AND q.value LIKE 'datacenter=%' GROUP BY 1
+        UNION ALL
+        SELECT s.datacenter, 0, count(*), NULL FROM run r CROSS JOIN session s ON s.id = r.session
+        WHERE r.state = 'running' AND s.datacenter <> '' GROUP BY s.datacenter
+    ) GROUP BY name
 )

@@ -11,10 +11,12 @@ import msgspec
 
 from mainspring.adapters.store.unreadable import UNREADABLE, name_unreadable_job, read_rows
 from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
+from mainspring.domain.clock_guard import ClockReading
+from mainspring.domain.datacenters import placed
 from mainspring.domain.dependencies import Rule
 from mainspring.domain.ids import JobId, RunId, SessionId, stable_hash
 from mainspring.domain.instant import Instant
-from mainspring.domain.job import Fire, Job, JobSpec, JobState, LedgerEntry, Overlap, tick_run_id
+from mainspring.domain.job import Fire, Job, JobSpec, JobState, LedgerEntry, Overlap, Tick, overlap_gate, tick_run_id
 from mainspring.domain.limits import BREAKER
 from mainspring.domain.run import (
     DEFAULT_POLICY,
@@ -88,11 +90,11 @@ def gate_of_run(tenant: str, policy: RunPolicy) -> int | None:
     return stable_hash(f"order:{tenant}:{policy.ordering_key}") if policy.ordering_key else None
 
 
-def gate_of_tick(job: JobId, tenant: str, spec: JobSpec) -> int | None:
+def gate_of_tick(job: JobId, tenant: str, spec: JobSpec, target: str = "") -> int | None:
     """The gate of a tick's run: its ordering key's, or its job's if one run of it waits for another."""
     if spec.policy.ordering_key:
         return gate_of_run(tenant, spec.policy)
-    return stable_hash(f"overlap:{job}") if spec.overlap in (Overlap.QUEUE, Overlap.CANCEL) else None
+    return overlap_gate(job, target) if spec.overlap in (Overlap.QUEUE, Overlap.CANCEL) else None
 
 
 def submit_item(run: NewRun, shard: int) -> tuple[object, ...]:
@@ -213,19 +215,30 @@ def fire_item(fire: Fire) -> tuple[object, ...]:
                 tick.scheduled_at,
                 tick.decision,
                 tick.reason,
-                (tick.run_id or tick_run_id(job.id, tick.scheduled_at)) if tick.decision == "run" else None,
+                (tick.run_id or tick_run_id(job.id, tick.scheduled_at, tick.target))
+                if tick.decision == "run"
+                else None,
                 tick.due,
                 int(tick.late),
                 tick.ticks,
                 tick.last_at,
                 tick.happens_at,
+                *(_place_of_tick(job, tick) if tick.target else ()),
             )
             for tick in fire.ticks
         ],
         lane_text(spec.policy.requires),
         limits_text(job.tenant, spec.task, spec.policy),
         fire.next_tick,
+        int(bool(spec.datacenters)),
     )
+
+
+def _place_of_tick(job: Job, tick: Tick) -> tuple[object, ...]:
+    """What is another thing in each data centre."""
+    policy = placed(job.spec.policy, tick.target)
+    gate = gate_of_tick(job.id, job.tenant, job.spec, tick.target)
+    return tick.target, lane_text(policy.requires), gate, policy_text(policy)
 
 
 class _Held(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -327,6 +340,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     running: int
     draining: int
     shards: int
+    clock: tuple[int, int] | None = None
 
 
 class _Minute(msgspec.Struct, array_like=True, frozen=True):
@@ -376,7 +390,7 @@ _views = msgspec.json.Decoder(list[_View])
 _jobs = msgspec.json.Decoder(list[_Job])
 _attempts = msgspec.json.Decoder(list[tuple[RunId, int, int, Outcome, str, str | None, Instant, Instant]])
 _ledger = msgspec.json.Decoder(
-    list[tuple[JobId, Instant, Literal["run", "skipped"], str, RunId | None, int, int, int, Instant | None]]
+    list[tuple[JobId, Instant, Literal["run", "skipped"], str, RunId | None, int, int, int, Instant | None, str]]
 )
 _depths = msgspec.json.Decoder(list[tuple[str, int, int, Instant | None]])
 _Event = tuple[int, Instant, str, tuple[RunId, ...], str]
@@ -410,7 +424,7 @@ beat = msgspec.json.Decoder(tuple[Instant, int, tuple[RunId, ...], int, int])
 staged = msgspec.json.Decoder(tuple[Instant, int, list[str], int, int])
 fired = msgspec.json.Decoder(list[tuple[int, int, list[str]]])
 pairs = msgspec.json.Decoder(list[tuple[int, int]])
-membership = msgspec.json.Decoder(tuple[Instant, tuple[SessionId, ...], list[tuple[int, int]]] | None)
+membership = msgspec.json.Decoder(tuple[Instant, tuple[SessionId, ...], list[tuple[int, int]], Instant | None] | None)
 candidates = msgspec.json.Decoder(tuple[list[int], list[str], list[int], list[str]])
 
 
@@ -552,8 +566,9 @@ def ledger_entries(text: str) -> list[LedgerEntry]:
             epoch=epoch,
             ticks=ticks,
             last_at=last_at,
+            target=target,
         )
-        for job, scheduled_at, decision, reason, run, version, epoch, ticks, last_at in _ledger.decode(text)
+        for job, scheduled_at, decision, reason, run, version, epoch, ticks, last_at, target in _ledger.decode(text)
     ]
 
 
@@ -601,7 +616,14 @@ def _version(row: tuple[int, str, str, str, str, Instant]) -> JobVersion:
 
 def sessions(text: str) -> list[SessionView]:
     return [
-        SessionView(**{**msgspec.structs.asdict(row), "draining": row.draining != 0}) for row in _sessions.decode(text)
+        SessionView(
+            **{
+                **msgspec.structs.asdict(row),
+                "draining": row.draining != 0,
+                "clock": None if row.clock is None else ClockReading(*row.clock),
+            }
+        )
+        for row in _sessions.decode(text)
     ]
 
 

@@ -7,6 +7,7 @@ from mainspring.adapters.store.sqlite.access import SqliteAccess
 from mainspring.adapters.store.sqlite.calendars import SqliteCalendars
 from mainspring.adapters.store.sqlite.catalog import SqliteCatalog, SqliteReports
 from mainspring.adapters.store.sqlite.coordination import SqliteCoordination
+from mainspring.adapters.store.sqlite.datacenters import SqliteDatacenters
 from mainspring.adapters.store.sqlite.dead_letters import SqliteDeadLetters
 from mainspring.adapters.store.sqlite.explaining import SqliteExplaining
 from mainspring.adapters.store.sqlite.jobs import SqliteJobs
@@ -41,6 +42,7 @@ class SqliteStore(
     SqliteDeadLetters,
     SqliteCalendars,
     SqliteSlos,
+    SqliteDatacenters,
 ):
     """Store and coordinator. Several processes may open the same file; several loops may use the same object.
 
@@ -75,3 +77,6 @@ class SqliteStore(
 
     def seen_by(self, tenant: str | None) -> Reads:
         return self if tenant is None else Seen(self, tenant)
+
+    def listed_by(self, tenant: str | None) -> Reads:
+        return self.seen_by(tenant)

@@ -25,6 +25,9 @@ LEFT = frozenset(
     "dead_watch",
     "queue_turn",
     "queue_retry",
+    # Made anew by whoever fires, and by whoever asks.
+    "version_place",
+    "datacenter_order",
 }
 #: Of which it is asked in which days they have something.
 FAMILIES = ("history_succeeded", "history_unsuccessful", "attempt", "ledger", "log")
@@ -35,7 +38,7 @@ LEFT_COLUMNS: Mapping[str, frozenset[str]] = {
     # By its parts.
     "progress": frozenset({"told"}),
     # Of those that live.
-    "session": frozenset({"dead", "lanes", "serves"}),
+    "session": frozenset({"dead", "lanes", "serves", "clock_offset", "clock_error"}),
     # Turns begin anew.
     "queue_policy": frozenset({"clock"}),
 }

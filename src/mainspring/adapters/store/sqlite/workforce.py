@@ -1,5 +1,6 @@
 """What workers ask for: a session, runs to start, and an end to what they started."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -40,6 +41,10 @@ class SqliteWorkforce(SqliteQueues):
         return Beat(
             now=now, alive=alive != 0, cancels=cancels, returned=returned, draining=alive != 0 and draining != 0
         )
+
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
+        # What comes at the same time shares a commit.
+        return await asyncio.gather(*(self.beat(session, ttl, (), (), -1) for session, ttl in leases))
 
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
         policed = await self._policed_of(wants)

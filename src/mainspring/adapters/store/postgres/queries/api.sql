@@ -236,6 +236,12 @@ WHERE id = $1 AND kind = 1 AND live AND lease_until >= mainspring.now_us() FOR U
 -- name: drain
 UPDATE mainspring.session SET draining = true WHERE id = $1
 
+-- name: revoke_lease
+UPDATE mainspring.session s SET live = false, ended_at = clock.now
+FROM (SELECT mainspring.now_us() AS now) AS clock
+WHERE s.id = $1 AND s.kind = 2 AND s.live AND s.lease_until > clock.now
+RETURNING clock.now
+
 -- name: editable_waiting
 -- A one-off of a tenant that never started, locked.
 SELECT id, state, gate, body_bucket, created_at, replay_of, target, NULL::bigint AS queued_at, mainspring.now_us() AS now,

@@ -20,7 +20,7 @@ WITH clock AS MATERIALIZED (
 ), taken AS (
     UPDATE mainspring.run
     SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = $2, session = $1,
-        started_at = clock.now, attempt_until = least(clock.now + run.timeout, run.deadline)
+        started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
         SELECT best.id
@@ -75,7 +75,7 @@ WITH clock AS MATERIALIZED (
 ), taken AS (
     UPDATE mainspring.run
     SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = $2, session = $1,
-        started_at = clock.now, attempt_until = least(clock.now + run.timeout, run.deadline)
+        started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
         SELECT best.id
@@ -159,7 +159,7 @@ WITH clock AS MATERIALIZED (
 ), taken AS (
     UPDATE mainspring.run
     SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = $2, session = $1,
-        started_at = clock.now, attempt_until = least(clock.now + run.timeout, run.deadline)
+        started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY ($3::uuid[])
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
@@ -263,6 +263,19 @@ SELECT clock.now, EXISTS (SELECT FROM kept) AS alive, (SELECT count(*) FROM retu
        ARRAY(SELECT mine.id FROM mine, kept WHERE unknown AND NOT free) AS other_unknown,
        ARRAY(SELECT id FROM mine WHERE NOT unknown AND stops AND id = ANY ($3::uuid[])) AS cancels
 FROM clock
+
+-- name: renew_leases
+-- Of many workers that have nothing to tell, in the order of their numbers, as everybody who locks several.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), these AS MATERIALIZED (
+    SELECT s.id, i.ttl FROM (SELECT id, max(ttl) AS ttl FROM unnest($1::bigint[], $2::bigint[]) AS i(id, ttl) GROUP BY id) AS i
+    JOIN mainspring.session s ON s.id = i.id WHERE s.live ORDER BY s.id FOR UPDATE OF s
+), kept AS (
+    UPDATE mainspring.session s SET lease_until = clock.now + t.ttl FROM these t, clock WHERE s.id = t.id
+    RETURNING s.id, s.draining
+)
+SELECT clock.now, kept.id, kept.draining FROM clock LEFT JOIN kept ON true
 
 -- name: fences
 SELECT id, fence FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND session = $2 AND claim IS NOT NULL

@@ -6,7 +6,7 @@ WHERE s.id = $1 AND s.live
 RETURNING clock.now
 
 -- name: members
-SELECT id FROM mainspring.session WHERE kind = 2 AND live ORDER BY id
+SELECT id, lease_until FROM mainspring.session WHERE kind = 2 AND live ORDER BY id
 
 -- name: owned
 SELECT id, epoch FROM mainspring.shard WHERE owner = $1
@@ -35,8 +35,25 @@ RETURNING h.id, h.epoch
 -- name: give_up
 UPDATE mainspring.shard SET owner = NULL WHERE owner = $1 AND id = ANY ($2::smallint[])
 
+-- name: tell_clock
+UPDATE mainspring.session SET clock_offset = $2, clock_error = $3, knows = $4 WHERE id = ANY ($1::bigint[])
+
 -- name: leave
 WITH left_behind AS (
     UPDATE mainspring.shard SET owner = NULL WHERE owner = $1
 )
 UPDATE mainspring.session SET live = false, ended_at = mainspring.now_us() WHERE id = $1 AND live
+
+-- name: epochs
+SELECT id, epoch FROM mainspring.shard WHERE id = ANY ($1::smallint[])
+
+-- name: seal
+-- Another engine has granted these: who owned them before does not matter, the epoch does. Locked in order: two who
+-- seal at once do not wait for each other in a circle, and who comes second finds the epoch raised.
+UPDATE mainspring.shard h SET owner = $1, epoch = h.epoch + 1
+WHERE h.id = ANY (ARRAY(
+    SELECT f.id FROM mainspring.shard f, unnest($2::smallint[], $3::bigint[]) AS given(id, epoch)
+    WHERE f.id = given.id AND f.epoch = given.epoch AND f.owner IS DISTINCT FROM $1
+    ORDER BY f.id FOR UPDATE OF f))
+  AND EXISTS (SELECT FROM mainspring.session s WHERE s.id = $1 AND s.live AND s.lease_until > mainspring.now_us())
+RETURNING h.id, h.epoch

@@ -7,8 +7,8 @@ FROM mainspring.shard h JOIN mainspring.session s ON s.id = h.owner
 WHERE h.id = $1 AND s.live AND s.lease_until >= mainspring.now_us()
 
 -- name: ledger_at
-SELECT job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at
-FROM mainspring.ledger WHERE job_id = $1 AND scheduled_at <= $2 ORDER BY scheduled_at DESC LIMIT 1
+SELECT job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target
+FROM mainspring.ledger WHERE job_id = $1 AND scheduled_at <= $2 ORDER BY scheduled_at DESC, target DESC LIMIT 1
 
 -- name: backfilled
 SELECT scheduled_at, id FROM (

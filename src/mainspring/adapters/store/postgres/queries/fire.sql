@@ -23,20 +23,22 @@ WITH clock AS MATERIALIZED (
     SELECT t.*, m.shard, m.epoch, m.busy
     FROM unnest($8::uuid[], $9::bigint[], $10::smallint[], $11::text[], $12::uuid[], $13::bigint[], $14::boolean[], $15::int[],
                 $16::bigint[], $17::int[], $18::int[], $19::int[], $20::smallint[], $21::bigint[], $22::bigint[], $23::bigint[],
-                $24::uuid[], $25::smallint[], $26::int[], $29::text[])
+                $24::uuid[], $25::smallint[], $26::int[], $29::text[], $30::text[])
              AS t(job_id, scheduled_at, decision, reason, run_id, due, late, ticks, last_at, version, tenant, queue, priority,
-                  timeout, start_by, deadline, body_id, origin, lane, limits)
+                  timeout, start_by, deadline, body_id, origin, lane, limits, target)
     JOIN moved m ON m.job_id = t.job_id
 ), recorded AS (
-    INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant)
+    INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant,
+                                   target)
     SELECT t.job_id, t.scheduled_at, CASE WHEN t.busy THEN 2 ELSE t.decision END, t.version, t.epoch,
            CASE WHEN NOT t.busy THEN t.run_id END,
-           CASE WHEN t.busy AND t.decision = 1 THEN 'overlap' ELSE t.reason END, t.ticks, t.last_at, t.tenant
+           CASE WHEN t.busy AND t.decision = 1 THEN 'overlap' ELSE t.reason END, t.ticks, t.last_at, t.tenant, t.target
     FROM ticks t ON CONFLICT DO NOTHING
-    RETURNING job_id, scheduled_at, decision
+    RETURNING job_id, scheduled_at, target, decision
 ), made AS MATERIALIZED (
     SELECT t.* FROM ticks t
-    WHERE ((t.job_id, t.scheduled_at) IN (SELECT job_id, scheduled_at FROM recorded WHERE decision = 1)) IS TRUE
+    WHERE ((t.job_id, t.scheduled_at, t.target) IN (
+        SELECT job_id, scheduled_at, target FROM recorded WHERE decision = 1)) IS TRUE
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin)
@@ -72,8 +74,8 @@ RETURNING s.shard, h.epoch, mainspring.now_us() AS now
 UPDATE mainspring.job SET state = 3, updated_at = mainspring.now_us() WHERE id = $1 AND state IN (1, 2)
 
 -- name: record_tick
-INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING
+INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant, target)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING
 RETURNING job_id
 
 -- name: active_of_job
@@ -167,9 +169,9 @@ JOIN mainspring.shard h ON h.id = s.shard
 WHERE s.job_id = ANY ($1::uuid[]) AND s.active ORDER BY s.job_id FOR UPDATE OF s
 
 -- name: drop_ticks
-INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, reason, ticks, last_at, tenant)
-SELECT $1::uuid, i.scheduled_at, 2, $2::int, $3::bigint, i.reason, i.ticks, i.last_at, $8::int
-FROM unnest($4::bigint[], $5::text[], $6::int[], $7::bigint[]) AS i(scheduled_at, reason, ticks, last_at)
+INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, reason, ticks, last_at, tenant, target)
+SELECT $1::uuid, i.scheduled_at, 2, $2::int, $3::bigint, i.reason, i.ticks, i.last_at, $8::int, i.target
+FROM unnest($4::bigint[], $5::text[], $6::int[], $7::bigint[], $9::text[]) AS i(scheduled_at, reason, ticks, last_at, target)
 ON CONFLICT DO NOTHING
 
 -- name: lock_jobs

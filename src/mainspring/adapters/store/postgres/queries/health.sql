@@ -10,7 +10,7 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
        pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all, pg_is_in_recovery() AS standby
 
 -- name: schema_version
-SELECT max(version) FROM mainspring.migration
+SELECT coalesce(max(version), 0) AS version, coalesce(max(coalesce(needs, version)), 0) AS needs FROM mainspring.migration
 
 -- name: vacuum
 SELECT c.relname AS name, pg_stat_get_dead_tuples(c.oid) AS dead, pg_stat_get_live_tuples(c.oid) AS live,
@@ -57,6 +57,10 @@ WHERE kind = 1 AND live AND lease_until >= mainspring.now_us() ORDER BY id LIMIT
 
 -- name: schedulers
 SELECT count(*) FROM mainspring.session WHERE kind = 2 AND live AND lease_until >= mainspring.now_us()
+
+-- name: clocks
+SELECT name, clock_offset, clock_error FROM mainspring.session
+WHERE live AND lease_until >= mainspring.now_us() AND clock_offset IS NOT NULL ORDER BY id LIMIT 10000
 
 -- name: unburied
 SELECT name FROM mainspring.session WHERE live AND lease_until < $1 ORDER BY id LIMIT 100

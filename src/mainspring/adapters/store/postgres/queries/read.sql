@@ -51,10 +51,10 @@ SELECT run_id, fence, number, outcome, reason, error, coalesce(started_at, ended
 FROM mainspring.attempt WHERE run_id = $1 AND ($2::int IS NULL OR tenant = $2) ORDER BY fence
 
 -- name: ledger
-SELECT job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at
+SELECT job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target
 FROM mainspring.ledger
 WHERE job_id = $1 AND scheduled_at >= $2 AND scheduled_at < $3 AND ($5::int IS NULL OR tenant = $5)
-ORDER BY scheduled_at LIMIT $4
+ORDER BY scheduled_at, target LIMIT $4
 
 -- name: depths
 SELECT r.queue, count(*) FILTER (WHERE r.state = 3) AS queued, count(*) FILTER (WHERE r.state = 4) AS running,

@@ -61,9 +61,11 @@ CREATE TEMP VIEW fire_job (
             NULL;
 CREATE TEMP VIEW fire_tick (
     n, job_id, overlap, queue, lane, priority, timeout, gate, start_within, deadline, origin, scheduled_at, decision,
-    reason, run_id, due, late, ticks, last_at, limits, now
-) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    reason, run_id, due, late, ticks, last_at, limits, now, target, policy
+) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
             NULL, NULL, NULL;
+-- Runs of the job of a tick that are for other data centres than the tick is.
+CREATE TEMP TABLE elsewhere (id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TEMP TABLE fired (n INTEGER PRIMARY KEY);
 CREATE TEMP TABLE made (place INTEGER PRIMARY KEY, n INTEGER, id TEXT, queue TEXT);
 CREATE INDEX temp.made_by ON made (n);

@@ -16,7 +16,7 @@ CREATE TEMP TRIGGER open_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'open
 END;
 
 CREATE TEMP TRIGGER close_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'close_session' BEGIN
-    UPDATE session SET dead = 1 WHERE id = NEW.who AND dead = 0;
+    UPDATE session SET dead = 1, lease_until = min(lease_until, NEW.now) WHERE id = NEW.who AND dead = 0;
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;
 

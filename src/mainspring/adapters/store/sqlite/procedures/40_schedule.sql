@@ -56,14 +56,19 @@ END;
 
 -- Ticks are recorded, their runs made and the schedules moved on.
 -- Who: the owner. Item: job, rev, next_fire, finished, delay, overlap, queue, priority, timeout, gate, start_within,
--- deadline, ticks, what it requires, limits, next tick. Tick: scheduled_at, decision, reason, run, due, late, ticks,
--- last_at, when it happens.
+-- deadline, ticks, what it requires, limits, next tick, whether it goes to several data centres. Tick: scheduled_at,
+-- decision, reason, run, due, late, ticks, last_at, when it happens; and for a data centre that, what it requires, gate,
+-- policy.
 -- Answer: (place, runs, queues) of the applied.
 CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.kind = 'fire' BEGIN
     DELETE FROM fired;
     DELETE FROM made;
     INSERT INTO lane (requires)
     SELECT DISTINCT i.value ->> 13 FROM json_each(NEW.batch) AS i WHERE i.value ->> 13 IS NOT NULL
+    ON CONFLICT DO NOTHING;
+    INSERT INTO lane (requires)
+    SELECT DISTINCT t.value ->> 10 FROM json_each(NEW.batch) AS i CROSS JOIN json_each(i.value, '$[12]') AS t
+    WHERE i.value ->> 16 AND t.value ->> 10 IS NOT NULL
     ON CONFLICT DO NOTHING;
     INSERT INTO fire_job (n, job_id, rev, next_fire, finished, delay, overlap, queue, lane, priority, timeout, gate,
                           start_within, deadline, ticks, limits, tick, now, who)
@@ -91,10 +96,13 @@ WHEN EXISTS (
 ) AND NOT EXISTS (SELECT 1 FROM json_each(NEW.ticks) AS t WHERE t.value ->> 8 > NEW.now) BEGIN
     INSERT INTO fired (n) VALUES (NEW.n);
     INSERT INTO fire_tick (n, job_id, overlap, queue, lane, priority, timeout, gate, start_within, deadline, origin,
-                           scheduled_at, decision, reason, run_id, due, late, ticks, last_at, limits, now)
-    SELECT NEW.n, NEW.job_id, NEW.overlap, NEW.queue, NEW.lane, NEW.priority, NEW.timeout, NEW.gate, NEW.start_within,
+                           scheduled_at, decision, reason, run_id, due, late, ticks, last_at, limits, now, target, policy)
+    SELECT NEW.n, NEW.job_id, NEW.overlap, NEW.queue,
+           iif(t.value ->> 9 IS NULL, NEW.lane, (SELECT l.id FROM lane l WHERE l.requires = t.value ->> 10)), NEW.priority,
+           NEW.timeout, iif(t.value ->> 9 IS NULL, NEW.gate, t.value ->> 11), NEW.start_within,
            NEW.deadline, iif(NEW.delay IS NULL, 'tick', 'delay'), t.value ->> 0, t.value ->> 1, t.value ->> 2,
-           t.value ->> 3, t.value ->> 4, t.value ->> 5, t.value ->> 6, t.value ->> 7, NEW.limits, NEW.now
+           t.value ->> 3, t.value ->> 4, t.value ->> 5, t.value ->> 6, t.value ->> 7, NEW.limits, NEW.now,
+           coalesce(t.value ->> 9, ''), t.value ->> 12
     FROM json_each(NEW.ticks) AS t;
 
     -- A fixed delay waits for the end of its run; without one (the overlap rule) it counts from now.
@@ -111,43 +119,73 @@ WHEN EXISTS (
 END;
 
 CREATE TEMP TRIGGER fire_one_tick INSTEAD OF INSERT ON fire_tick
-WHEN NOT EXISTS (SELECT 1 FROM ledger l WHERE l.job_id = NEW.job_id AND l.scheduled_at = NEW.scheduled_at) BEGIN
+WHEN NOT EXISTS (
+    SELECT 1 FROM ledger l
+    WHERE l.job_id = NEW.job_id AND l.scheduled_at = NEW.scheduled_at AND l.target = NEW.target) BEGIN
+    -- The rules of overlap hold in each data centre by itself.
+    DELETE FROM elsewhere;
+    INSERT OR IGNORE INTO elsewhere (id)
+    SELECT l.run_id FROM (
+        SELECT w.id AS id, w.scheduled_at AS scheduled_at FROM waiting w WHERE w.job_id = NEW.job_id
+        UNION ALL SELECT r.id, r.scheduled_at FROM run r WHERE r.job_id = NEW.job_id
+    ) AS a CROSS JOIN ledger l ON l.job_id = NEW.job_id AND l.scheduled_at = a.scheduled_at AND l.run_id = a.id
+    WHERE NEW.target <> '' AND l.target NOT IN ('', NEW.target);
+
     INSERT INTO stop_run (id, now)
     SELECT a.id, NEW.now FROM (
         SELECT w.id AS id, w.state AS state FROM waiting w WHERE w.job_id = NEW.job_id
         UNION ALL SELECT r.id, r.state FROM run r WHERE r.job_id = NEW.job_id
     ) AS a
-    WHERE NEW.overlap = 'cancel' AND NEW.decision = 'run'
+    WHERE NEW.overlap = 'cancel' AND NEW.decision = 'run' AND a.id NOT IN (SELECT e.id FROM elsewhere e)
     ORDER BY a.state <> 'blocked';
 
     -- What an older version made under another rule or key stands in another line: nobody could wait for it.
-    INSERT INTO ledger (job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at)
+    INSERT INTO ledger (job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target)
     SELECT NEW.job_id, NEW.scheduled_at, iif(o.overlaps, 'skipped', NEW.decision),
            iif(o.overlaps, 'overlap', NEW.reason), iif(o.overlaps, NULL, NEW.run_id), j.version, shard.epoch,
-           NEW.ticks, NEW.last_at
+           NEW.ticks, NEW.last_at, NEW.target
     FROM job j CROSS JOIN schedule s ON s.job_id = j.id CROSS JOIN shard ON shard.id = s.shard CROSS JOIN (
         SELECT NEW.decision = 'run' AND CASE NEW.overlap
             WHEN 'allow' THEN 0
-            WHEN 'skip' THEN EXISTS (SELECT 1 FROM run r WHERE r.job_id = NEW.job_id)
-                          OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id)
-            ELSE EXISTS (SELECT 1 FROM run r WHERE r.job_id = NEW.job_id AND r.gate IS NOT NEW.gate)
-              OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.gate IS NOT NEW.gate)
+            WHEN 'skip' THEN EXISTS (SELECT 1 FROM run r WHERE r.job_id = NEW.job_id
+                                       AND r.id NOT IN (SELECT e.id FROM elsewhere e))
+                          OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id
+                                       AND w.id NOT IN (SELECT e.id FROM elsewhere e))
+            ELSE EXISTS (SELECT 1 FROM run r WHERE r.job_id = NEW.job_id AND r.gate IS NOT NEW.gate
+                           AND r.id NOT IN (SELECT e.id FROM elsewhere e))
+              OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.gate IS NOT NEW.gate
+                           AND w.id NOT IN (SELECT e.id FROM elsewhere e))
               OR (NEW.overlap = 'queue' AND (
-                  EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.state = 'blocked')
+                  EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.state = 'blocked'
+                            AND w.id NOT IN (SELECT e.id FROM elsewhere e))
                   OR (SELECT count(*) FROM run r WHERE r.job_id = NEW.job_id)
-                   + (SELECT count(*) FROM waiting w WHERE w.job_id = NEW.job_id) > 1))
+                   + (SELECT count(*) FROM waiting w WHERE w.job_id = NEW.job_id)
+                   - (SELECT count(*) FROM elsewhere) > 1))
             END AS overlaps) AS o
     WHERE j.id = NEW.job_id;
+
+    INSERT INTO version_place (job_id, version, target, body)
+    SELECT j.id, j.version, NEW.target, (SELECT coalesce(max(b.id), 0) FROM body b) + 1 FROM job j
+    WHERE NEW.target <> '' AND NEW.decision = 'run' AND j.id = NEW.job_id
+    ON CONFLICT DO NOTHING;
+    INSERT INTO body (id, task, policy, payload)
+    SELECT p.body, b.task, NEW.policy, b.payload
+    FROM job j CROSS JOIN version_place p ON p.job_id = j.id AND p.version = j.version AND p.target = NEW.target
+    CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version CROSS JOIN body b ON b.id = v.body
+    WHERE NEW.target <> '' AND NEW.decision = 'run' AND j.id = NEW.job_id
+    ON CONFLICT DO NOTHING;
 
     DELETE FROM fresh;
     INSERT INTO fresh (id, n, shard, tenant, queue, lane, priority, body, timeout, due, start_within, deadline, gate,
                        late, job_id, job_version, scheduled_at, origin, limits)
-    SELECT NEW.run_id, 0, s.shard, j.tenant, NEW.queue, NEW.lane, NEW.priority, v.body, NEW.timeout, NEW.due,
+    SELECT NEW.run_id, 0, s.shard, j.tenant, NEW.queue, NEW.lane, NEW.priority,
+           iif(NEW.target = '', v.body, (SELECT p.body FROM version_place p WHERE p.job_id = j.id
+                                         AND p.version = j.version AND p.target = NEW.target)), NEW.timeout, NEW.due,
            NEW.start_within, NEW.deadline, NEW.gate, NEW.late, j.id, j.version, NEW.scheduled_at, NEW.origin,
            NEW.limits
     FROM ledger l CROSS JOIN job j ON j.id = l.job_id CROSS JOIN schedule s ON s.job_id = j.id
     CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version
-    WHERE l.job_id = NEW.job_id AND l.scheduled_at = NEW.scheduled_at AND l.decision = 'run'
+    WHERE l.job_id = NEW.job_id AND l.scheduled_at = NEW.scheduled_at AND l.target = NEW.target AND l.decision = 'run'
       AND NOT EXISTS (SELECT 1 FROM run r WHERE r.id = NEW.run_id)
       AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = NEW.run_id)
       AND NOT EXISTS (SELECT 1 FROM history h WHERE h.id = NEW.run_id);

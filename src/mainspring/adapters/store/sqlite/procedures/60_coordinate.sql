@@ -1,6 +1,6 @@
 -- Who owns which shard. A member is a session of a scheduler.
 
--- Size: ttl. Answer: now, members, (shard, epoch) of the owned; null for somebody who was buried.
+-- Size: ttl. Answer: now, members, (shard, epoch) of the owned, the first end of another's lease; null for somebody who was buried.
 CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.kind = 'renew' BEGIN
     UPDATE session SET lease_until = NEW.now + NEW.size WHERE id = NEW.who AND dead = 0 AND kind = 'scheduler';
     UPDATE session SET dead = 1 WHERE dead = 0 AND kind = 'scheduler' AND lease_until < NEW.now;
@@ -10,7 +10,8 @@ CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.kind = 'renew' BEGI
     ) THEN json_array(
         NEW.now,
         json((SELECT json_group_array(id ORDER BY id) FROM session WHERE dead = 0 AND kind = 'scheduler')),
-        json((SELECT json_group_array(json_array(id, epoch)) FROM shard WHERE owner = NEW.who))
+        json((SELECT json_group_array(json_array(id, epoch)) FROM shard WHERE owner = NEW.who)),
+        (SELECT min(lease_until) FROM session WHERE dead = 0 AND kind = 'scheduler' AND id <> NEW.who)
     ) ELSE 'null' END;
 END;
 
@@ -22,6 +23,19 @@ CREATE TEMP TRIGGER take INSTEAD OF INSERT ON call WHEN NEW.kind = 'take' BEGIN
     WHERE shard.id IN (SELECT value FROM json_each(NEW.batch))
       AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until >= NEW.now)
       AND NOT EXISTS (SELECT 1 FROM session WHERE id = shard.owner AND dead = 0 AND lease_until >= NEW.now);
+    UPDATE shard SET owner = NEW.who, epoch = epoch + 1 WHERE id IN (SELECT n FROM picked);
+    INSERT OR REPLACE INTO reply (number, body)
+    SELECT NEW.number, json_group_array(json_array(shard.id, shard.epoch))
+    FROM picked CROSS JOIN shard ON shard.id = picked.n;
+END;
+
+-- Batch: (shard, epoch). Answer: (shard, new epoch) of what was sealed. Who owned it before does not matter.
+CREATE TEMP TRIGGER seal INSTEAD OF INSERT ON call WHEN NEW.kind = 'seal' BEGIN
+    DELETE FROM picked;
+    INSERT INTO picked (n)
+    SELECT shard.id FROM json_each(NEW.batch) AS given CROSS JOIN shard ON shard.id = given.value ->> 0
+    WHERE shard.epoch = given.value ->> 1 AND shard.owner IS NOT NEW.who
+      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until >= NEW.now);
     UPDATE shard SET owner = NEW.who, epoch = epoch + 1 WHERE id IN (SELECT n FROM picked);
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(shard.id, shard.epoch))

@@ -1,0 +1,29 @@
+"""Engines outside the store that can say who owns which shard."""
+
+from mainspring.domain.coordination import Engine
+from mainspring.domain.errors import Invalid
+from mainspring.ports.clock import Clock
+from mainspring.ports.registry import Registry
+
+
+def make_registry(engine: Engine, clock: Clock) -> Registry:
+    # Each is imported when it is used: most processes need none of them.
+    match engine.kind:
+        case "redis":
+            try:
+                from mainspring.adapters.coordination.redis import RedisRegistry
+            except ModuleNotFoundError as error:
+                hint = "pip install 'mainspring[redis]'"
+                raise Invalid("coordination", f"Redis needs the package {error.name}", hint) from error
+            return RedisRegistry(engine.url, clock)
+        case "etcd":
+            from mainspring.adapters.coordination.etcd import EtcdRegistry
+
+            endpoints = [
+                f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}" for host, port in engine.nodes
+            ]
+            return EtcdRegistry(endpoints, clock, root=engine.root, credentials=engine.credentials)
+        case _:
+            from mainspring.adapters.coordination.zookeeper import ZooKeeperRegistry
+
+            return ZooKeeperRegistry(engine.nodes, root=engine.root)

@@ -1,0 +1,87 @@
+"""How ZooKeeper's protocol is written: the few requests that a registry makes, and their answers."""
+
+import struct
+
+import msgspec
+
+#: Request codes.
+CREATE, GET_DATA, SET_DATA, GET_CHILDREN, CLOSE = 1, 4, 5, 8, -11
+#: Numbers of messages that nobody asked for by number.
+WATCH_XID = -1
+#: Error codes.
+NO_NODE, BAD_VERSION, NODE_EXISTS, SESSION_EXPIRED, SESSION_MOVED = -101, -103, -110, -112, -118
+EPHEMERAL = 1
+_ALL_RIGHTS = 31
+
+
+class Stat(msgspec.Struct, frozen=True):
+    """What ZooKeeper knows about a node."""
+
+    version: int
+    #: The session that it goes with; 0: none.
+    owner: int
+
+
+class Connected(msgspec.Struct, frozen=True):
+    #: In milliseconds; 0: the session that was asked for is over.
+    timeout: int
+    session: int
+    password: bytes
+
+
+def connect(last_seen: int, timeout: int, session: int, password: bytes) -> bytes:
+    return struct.pack(">iqiq", 0, last_seen, timeout, session) + buffer(password)
+
+
+def read_connected(frame: bytes) -> Connected:
+    _, timeout, session, length = struct.unpack_from(">iiqi", frame)
+    return Connected(timeout, session, frame[20 : 20 + length])
+
+
+def create(path: str, data: bytes, flags: int) -> bytes:
+    anyone = struct.pack(">ii", 1, _ALL_RIGHTS) + text("world") + text("anyone")
+    return text(path) + buffer(data) + anyone + struct.pack(">i", flags)
+
+
+def watched(path: str) -> bytes:
+    """Of data or of children, with a watch."""
+    return text(path) + b"\x01"
+
+
+def set_data(path: str, data: bytes, version: int) -> bytes:
+    return text(path) + buffer(data) + struct.pack(">i", version)
+
+
+def read_reply(frame: bytes) -> tuple[int, int, int, bytes]:
+    """The number of the request, the newest change that the server knew, the error, and the rest."""
+    xid, zxid, error = struct.unpack_from(">iqi", frame)
+    return xid, zxid, error, frame[16:]
+
+
+def read_stat(body: bytes) -> Stat:
+    # czxid, mzxid, ctime, mtime, version, cversion, aversion, ephemeralOwner, …
+    version, owner = struct.unpack_from(">32xi8xq", body)
+    return Stat(version, owner)
+
+
+def read_data(body: bytes) -> tuple[bytes, Stat]:
+    length = max(0, struct.unpack_from(">i", body)[0])
+    return body[4 : 4 + length], read_stat(body[4 + length :])
+
+
+def read_names(body: bytes) -> list[str]:
+    (count,) = struct.unpack_from(">i", body)
+    names, offset = [], 4
+    for _ in range(count):
+        (length,) = struct.unpack_from(">i", body, offset)
+        offset += 4 + length
+        names.append(body[offset - length : offset].decode())
+    return names
+
+
+def buffer(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def text(words: str) -> bytes:
+    return buffer(words.encode())

@@ -1,0 +1,22 @@
+"""Looking at every server of a store."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from mainspring.domain.diagnosis import Finding, diagnose
+from mainspring.ports.health import Examination, Health
+
+
+class SeveralHealth:
+    def __init__(self, servers: Sequence[tuple[str, Health]]) -> None:
+        """Each with its name."""
+        self._servers = servers
+
+    async def examine(self) -> Examination:
+        findings: list[Finding] = []
+        for name, server in self._servers:
+            found = await server.examine()
+            of_server = [*found.findings, *(diagnose(found.signs) if found.signs is not None else [])]
+            findings += [msgspec.structs.replace(finding, says=f"{name}: {finding.says}") for finding in of_server]
+        return Examination(findings=findings)

@@ -1,0 +1,163 @@
+"""``mainspring worker --autoscale 1:16``: a parent that starts and stops worker processes by the load."""
+
+import asyncio
+import ctypes
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from structlog.typing import FilteringBoundLogger
+
+from mainspring.bootstrap import Engine
+from mainspring.control.autoscale import others_of, read_loads
+from mainspring.domain.autoscale import Bounds, Scale, rescale, workers_for
+from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.domain.instant import MINUTE, SECOND, Micros
+from mainspring.runtime.log import get_logger
+
+_LOOK_EVERY: Micros = 2 * SECOND
+#: A process that ends sooner than this did not get to work: the next one waits, longer each time.
+_SHORT_LIFE: Micros = 10 * SECOND
+_LONGEST_PAUSE: Micros = MINUTE
+_BOUNDS = re.compile(r"([0-9]{1,4}):([0-9]{1,4})")
+_PR_SET_PDEATHSIG = 1
+
+
+def bounds_of(text: str) -> Bounds:
+    """``1:16``."""
+    match = _BOUNDS.fullmatch(text)
+    least, most = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 0 <= least <= most or most < 1:
+        raise Invalid("--autoscale", f"{text!r:.40} is not a range", "least:most, for example 1:16")
+    return Bounds(least, most)
+
+
+def command_of(arguments: Sequence[str]) -> list[str]:
+    """The same command for one worker of the fleet: without the range, and without a name."""
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word in ("--autoscale", "--name"):
+            next(words, None)
+        elif not word.startswith(("--autoscale=", "--name=")):
+            kept.append(word)
+    return [sys.executable, "-m", "mainspring", *kept]
+
+
+class Fleet:
+    """Worker processes of one command. Those that are let go finish what they run, as on any SIGTERM."""
+
+    def __init__(self, command: Sequence[str], name: str, monotonic: Callable[[], Micros]) -> None:
+        self._command = command
+        self._name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._monotonic = monotonic
+        self._log: FilteringBoundLogger = get_logger("mainspring.autoscale")
+        self._number = 0
+        self._working: dict[str, tuple[asyncio.subprocess.Process, Micros]] = {}
+        self._leaving: dict[str, asyncio.subprocess.Process] = {}
+        self._pause: Micros = 0
+        self._not_before: Micros = 0
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._working) | set(self._leaving)
+
+    @property
+    def working(self) -> int:
+        return len(self._working)
+
+    async def resize(self, wanted: int) -> None:
+        """Start or let go as many as it takes. The youngest goes first: it has the least at hand."""
+        self._look_for_dead()
+        while len(self._working) > wanted:
+            name, (process, _) = self._working.popitem()
+            self._leaving[name] = process
+            self._log.info("a worker is let go", worker=name, workers=len(self._working))
+            _tell(process, signal.SIGTERM)
+        while len(self._working) < wanted and self._monotonic() >= self._not_before:
+            self._number += 1
+            name = f"{self._name}/{self._number}"
+            process = await asyncio.create_subprocess_exec(
+                *self._command, "--name", name, preexec_fn=_end_with_parent()
+            )
+            self._working[name] = process, self._monotonic()
+            self._log.info("a worker is started", worker=name, workers=len(self._working))
+
+    async def stop(self, insisted: asyncio.Event) -> None:
+        """Let all go and wait for them. If somebody insists they are told so, too."""
+        await self.resize(0)
+        insisting = asyncio.create_task(self._insist(insisted))
+        try:
+            await asyncio.gather(*(process.wait() for process in self._leaving.values()))
+        finally:
+            insisting.cancel()
+
+    async def _insist(self, insisted: asyncio.Event) -> None:
+        await insisted.wait()
+        for process in self._leaving.values():
+            _tell(process, signal.SIGTERM)
+
+    def _look_for_dead(self) -> None:
+        for name in [name for name, process in self._leaving.items() if process.returncode is not None]:
+            del self._leaving[name]
+        now = self._monotonic()
+        for name, (process, started) in list(self._working.items()):
+            if process.returncode is None:
+                if now - started > _SHORT_LIFE:
+                    self._pause = 0
+                continue
+            del self._working[name]
+            # One that was asked to leave by somebody else, or has recycled, lived long enough.
+            if now - started < _SHORT_LIFE:
+                self._pause = min(max(2 * self._pause, SECOND), _LONGEST_PAUSE)
+                self._not_before = now + self._pause
+            self._log.warning("a worker has ended by itself", worker=name, status=process.returncode)
+
+
+async def autoscale(
+    engine: Engine, fleet: Fleet, bounds: Bounds, queues: Mapping[str, int], asked: asyncio.Event
+) -> None:
+    """Until asked to stop. ``queues``: with the slots of one worker in each. Without the store nothing is done."""
+    scale = Scale(workers=bounds.least)
+    log = get_logger("mainspring.autoscale")
+    while not asked.is_set():
+        try:
+            wanted = await _wanted(engine, fleet, queues)
+        except StoreUnavailable as error:
+            log.warning("the load cannot be read: everything stays as it is", error=str(error))
+            wanted = scale.workers
+        scale = rescale(scale, wanted, bounds, engine.clock.monotonic())
+        await fleet.resize(scale.workers)
+        waiting = asyncio.create_task(asked.wait())
+        await asyncio.wait([waiting], timeout=_LOOK_EVERY / SECOND)
+        waiting.cancel()
+
+
+async def _wanted(engine: Engine, fleet: Fleet, queues: Mapping[str, int]) -> int:
+    """How many of ours the queues ask for, beside the workers of others."""
+    workers = await engine.store.sessions("worker")
+    loads = await read_loads(engine.store, workers, None, await engine.store.now())
+    return max(
+        (
+            workers_for(load, queues[load.queue]) - others_of(load.queue, workers, fleet.names)
+            for load in loads
+            if load.queue in queues
+        ),
+        default=0,
+    )
+
+
+def _tell(process: asyncio.subprocess.Process, number: int) -> None:
+    if process.returncode is None:
+        process.send_signal(number)
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """Called in a new process before it becomes a worker: if we are killed, it is asked to leave."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,55 @@
+"""Asking workers to leave, and waiting until they have."""
+
+import asyncio
+
+import msgspec
+
+from mainspring.cli.output import Output
+from mainspring.cli.target import Client, Raw, read
+from mainspring.domain.errors import Invalid, NotFound
+from mainspring.domain.instant import MILLISECOND
+
+_LOOK_EVERY = 500 * MILLISECOND
+
+
+class _Worker(msgspec.Struct, rename="camel"):
+    worker_id: str
+    name: str
+    running: int
+
+
+class _Workers(msgspec.Struct):
+    items: list[_Worker]
+
+
+async def ask_to_leave(api: Client, text: str) -> tuple[Raw, str]:
+    """By number or name; the answer, and the worker's number."""
+    alive = await _alive(api)
+    meant = [worker.worker_id for worker in alive if text in (worker.worker_id, worker.name)]
+    if len(meant) > 1:
+        raise Invalid("worker", f"{text!r} is the name of several", "their numbers")
+    if not meant:
+        raise NotFound(f"there is no worker {text!r}; see: mainspring workers list")
+    return await api.ask("POST", f"/v1/workers/{meant[0]}/drain", repeatable=True), meant[0]
+
+
+async def wait_until_gone(api: Client, out: Output, worker: str) -> None:
+    """Until it has left, telling how much it still runs whenever that changes."""
+    told: int | None = None
+    try:
+        while True:
+            left = next((one for one in await _alive(api) if one.worker_id == worker), None)
+            if left is None:
+                return
+            if left.running != told:
+                told = left.running
+                out.say(f"worker {worker} runs {told} more" if told else f"worker {worker} runs nothing any more")
+            await api.clock.sleep(_LOOK_EVERY)
+    except asyncio.CancelledError:
+        # Ctrl-C ends the waiting, nothing else.
+        out.note(f"worker {worker} leaves all the same")
+        raise
+
+
+async def _alive(api: Client) -> list[_Worker]:
+    return read(await api.ask("GET", "/v1/workers"), _Workers).items

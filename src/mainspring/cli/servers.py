@@ -1,0 +1,92 @@
+"""``mainspring store``: the servers of a store over several, and which places each of them has."""
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mainspring.bootstrap import open_several
+from mainspring.cli.options import Config, Store
+from mainspring.cli.output import AsJson, console, echo_json, table
+from mainspring.cli.target import Profile, store_settings
+from mainspring.settings import Settings
+
+
+class MoveOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A place that was moved, or would be."""
+
+    place: int
+    source: int
+    target: int
+
+
+def register(application: typer.Typer) -> None:
+    group = typer.Typer(help="The servers of a store over several of them.", no_args_is_help=True)
+    group.command("servers")(servers)
+    group.command("rebalance")(rebalance)
+    application.add_typer(group, name="store")
+
+
+def servers(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
+    """Show the servers of the store, and how many of its places each has.
+
+    Example: mainspring store servers
+    """
+    found = asyncio.run(_servers(store_settings(profile, store, config)))
+    if json:
+        echo_json(found)
+        return
+    shown = table("number", "address", "state", "places", "leaving")
+    for server in found:
+        state = "away" if server.away else "there"
+        leaving = ", ".join(map(str, server.leaving))
+        shown.add_row(str(server.number), server.address, state, str(len(server.places)), leaving)
+    console().print(shown)
+
+
+async def _servers(settings: Settings):  # type: ignore[no-untyped-def]
+    async with open_several(settings) as store:
+        return await store.servers()
+
+
+def rebalance(
+    without: Annotated[
+        int | None, typer.Option("--without", help="Empty the server with this number.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the moves, and move nothing.")] = False,
+    profile: Profile = None,
+    store: Store = None,
+    config: Config = None,
+    json: AsJson = False,
+) -> None:
+    """Move places until every server has as many as the others; what was left half moved is finished first.
+
+    All goes on meanwhile. The tenants of the place that is just moved get "try again" for as long as its rows take.
+    Every process must name all servers in its settings before. It may be ended and started again at any moment.
+
+    Examples:
+
+    mainspring store rebalance --dry-run
+
+    mainspring store rebalance --without 0
+    """
+    settings = store_settings(profile, store, config)
+    moves = asyncio.run(_rebalance(settings, without, dry_run=dry_run, quiet=json))
+    if json:
+        echo_json(moves)
+    elif not moves:
+        typer.echo("nothing to move")
+    else:
+        typer.echo(f"{len(moves)} places {'would be moved' if dry_run else 'moved'}")
+
+
+async def _rebalance(settings: Settings, without: int | None, *, dry_run: bool, quiet: bool) -> list[MoveOut]:
+    async with open_several(settings) as store:
+        moves = await store.planned_moves(without)
+        for number, (place, source, target) in enumerate(moves, 1):
+            if not dry_run:
+                await store.move_place(place, source, target)
+            if not quiet:
+                typer.echo(f"{number}/{len(moves)}: place {place} from server {source} to {target}")
+        return [MoveOut(place=place, source=source, target=target) for place, source, target in moves]

@@ -1,0 +1,74 @@
+"""Which engine says who owns which shard, as it is written in the settings."""
+
+import re
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from mainspring.domain.errors import Invalid
+
+#: The store itself: nothing else is needed.
+STORE = "store"
+_PORTS = {"redis": 6379, "rediss": 6379, "etcd": 2379, "zookeeper": 2181}
+_HINT = "store, redis://host:6379/0, etcd://host:2379,host:2379 or zookeeper://host:2181,host:2181"
+#: Of rediss: files for TLS. Whatever else stood there would be heard of when a scheduler has started, or never.
+_TLS_FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
+_SHAPE = re.compile(
+    r"(?P<engine>[a-z]+)://(?:(?P<who>[^/@]*)@)?(?P<nodes>[^/?#]+)(?:/(?P<root>[^?#]*))?(?P<rest>[?#].*)?"
+)
+_NODE = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?")
+_ROOT = re.compile(r"[A-Za-z0-9_.-]{1,100}(/[A-Za-z0-9_.-]{1,100}){0,9}")
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine outside the store, and how it is reached."""
+
+    kind: str
+    url: str
+    nodes: tuple[tuple[str, int], ...]
+    #: What everything in there is filed under; of Redis the number of the database.
+    root: str = ""
+    credentials: tuple[str, str] | None = None
+
+
+def read_coordination(text: str, field: str = "coordination") -> Engine | None:
+    """None: the store itself."""
+    if text == STORE:
+        return None
+    found = _SHAPE.fullmatch(text)
+    if found is None or found["engine"] not in _PORTS:
+        # Not what was written: it may hold a password.
+        raise Invalid(field, "is no engine that is known here", _HINT)
+    kind = found["engine"]
+    nodes = tuple(_read_node(field, word.strip(), _PORTS[kind]) for word in found["nodes"].split(","))
+    root, who = found["root"] or "", found["who"]
+    if kind.startswith("redis"):
+        if len(nodes) > 1:
+            raise Invalid(field, "names several servers of Redis", "one: redis://host:6379/0")
+        if root and not (root.isascii() and root.isdecimal()):
+            raise Invalid(field, f"{root!r:.80} is not the number of a database", "for example redis://host:6379/0")
+        options = {name for name, _ in parse_qsl((found["rest"] or "").removeprefix("?"), keep_blank_values=True)}
+        if unknown := options - (_TLS_FILES if kind == "rediss" else set()):
+            raise Invalid(field, f"has {min(unknown)!r:.40} at its end, which has no meaning", _HINT)
+        return Engine(kind="redis", url=text, nodes=nodes)
+    if found["rest"]:
+        raise Invalid(field, f"has {found['rest']!r:.40} at its end, which has no meaning", _HINT)
+    if root and not _ROOT.fullmatch(root):
+        raise Invalid(
+            field, f"{root!r:.80} cannot be what its keys are filed under", "for example etcd://host:2379/production"
+        )
+    if who is not None and kind != "etcd":
+        raise Invalid(field, f"{kind} is not given a user", f"{kind}://host:{_PORTS[kind]}")
+    name, colon, password = (who or "").partition(":")
+    if who is not None and not (name and colon):
+        raise Invalid(field, "has a user without a password", "etcd://user:password@host:2379")
+    credentials = (unquote(name), unquote(password)) if who is not None else None
+    return Engine(kind=kind, url=text, nodes=nodes, root=root or "mainspring", credentials=credentials)
+
+
+def _read_node(field: str, word: str, usual: int) -> tuple[str, int]:
+    found = _NODE.fullmatch(word)
+    port = usual if found is None or found["port"] is None else int(found["port"])
+    if found is None or not 1 <= port <= 65_535:
+        raise Invalid(field, f"{word!r:.80} is not a host with its port", "for example 10.0.0.1:2379")
+    return found["v6"] or found["host"], port

@@ -1,0 +1,33 @@
+"""Where runs go."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from mainspring.domain.datacenters import ALL, Preference, check_place
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import SECOND, Duration, parse_duration
+from mainspring.domain.labels import check_labels_kept
+
+
+def prefer(*datacenters: str, failover_after: Duration = "30s") -> str:
+    """A value for the label ``datacenter``: the first of these that has a live worker.
+
+    ``failover_after``: how long one of them is waited for that has none; whole seconds. Used as in
+    ``requires={"datacenter": prefer("us", "eu")}``.
+    """
+    patience = parse_duration(failover_after, "failover_after")
+    if patience % SECOND:
+        raise Invalid("failover_after", f"{failover_after!r} is not whole seconds", "for example 30s")
+    for name in datacenters:
+        check_place("datacenter", name)
+    word = Preference(datacenters, patience).word
+    check_labels_kept("datacenter", (word,))
+    return word.partition("=")[2]
+
+
+def targets(datacenters: Sequence[str] | Literal["all"]) -> tuple[str, ...]:
+    if isinstance(datacenters, str):
+        if datacenters != "all":
+            raise Invalid("datacenters", f"{datacenters!r:.40} is not a list of names", 'a list, or "all"')
+        return (ALL,)
+    return tuple(datacenters)

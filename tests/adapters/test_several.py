@@ -1,0 +1,465 @@
+"""A store over three servers (databases of one): where things lie, what is refused, and places that move meanwhile."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from random import Random
+
+import asyncpg
+import msgspec
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.several import SeveralStore
+from mainspring.adapters.store.several.joining import move
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.control.jobs import Jobs
+from mainspring.domain.calendar import CalendarSpec
+from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import DAY, HOUR, SECOND
+from mainspring.domain.placement import place_for
+from mainspring.domain.plan import plan
+from mainspring.domain.queues import QueuePolicy, RetryBudget
+from mainspring.domain.run import HeldRun, Idempotency, NewRun, RunState, Verdict, settle_failure, settle_success
+from mainspring.domain.unique import Unique
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import JobFilter, RunFilter
+from mainspring.ports.store import SettledPartly, Want
+from tests.conftest import create_database, drop_database, make_template, with_database
+from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker
+from tests.support.several_harness import digest, several
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
+
+ME = Author("tests")
+SHARDS = 16
+
+
+async def _prepare(address: str) -> None:
+    store = PostgresStore(address, shards=SHARDS)
+    await store.open()
+    await store.close()
+
+
+@pytest.fixture(scope="module")
+def addresses(postgres_dsn: str) -> Iterator[list[str]]:
+    """One set of servers for all tests here: each has tenants and a queue of its own."""
+    names = [f"test_{uuid.uuid4().hex}" for _ in range(3)]
+
+    async def make() -> list[str]:
+        template = await make_template(postgres_dsn, f"template_servers_{digest()}", _prepare)
+        found = [with_database(postgres_dsn, name) for name in names]
+        for name, address in zip(names, found, strict=True):
+            await create_database(postgres_dsn, name, template)
+            await _execute(address, "UPDATE mainspring.meta SET store_id = gen_random_uuid()")
+        return found
+
+    async def drop() -> None:
+        for name in names:
+            await drop_database(postgres_dsn, name)
+
+    try:
+        yield asyncio.run(make())
+    finally:
+        asyncio.run(drop())
+
+
+class Mine:
+    """What belongs to one test alone."""
+
+    queue = ""
+    prefix = ""
+
+
+@pytest.fixture(autouse=True)
+def _mine() -> None:
+    Mine.queue = f"queue-{uuid.uuid4().hex}"
+    Mine.prefix = uuid.uuid4().hex
+
+
+@pytest.fixture
+async def store(addresses: list[str]) -> AsyncIterator[SeveralStore]:
+    store = several(addresses, SHARDS)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def _execute(address: str, statement: str) -> None:
+    connection = await asyncpg.connect(address)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def jobs_on(store: SeveralStore) -> Jobs:
+    wakeups = LocalWakeups()
+    return Jobs(store, wakeups, SystemClock(), Random(), shards=SHARDS, places=store.place_count, apart=store.server_of)
+
+
+def tenant_on(store: SeveralStore, number: int, which: int = 0) -> str:
+    """A tenant that is at home on a server."""
+    names = (f"{Mine.prefix}-{count}" for count in range(10_000))
+    found = [
+        name
+        for name in (next(names) for _ in range(500))
+        if store._servers.home(place_for(name, "", store.place_count)).number == number
+    ]
+    return found[which]
+
+
+def runs_of(store: SeveralStore, tenant: str, count: int, **fields: object) -> list[NewRun]:
+    policy = fields.get("policy")
+    key = policy.ordering_key if policy is not None else ""  # type: ignore[attr-defined]
+    ids = jobs_on(store).new_run_ids([key] * count, tenant=tenant)
+    return [a_run(id=run_id, tenant=tenant, queue=Mine.queue, **fields) for run_id in ids]  # type: ignore[arg-type]
+
+
+async def claim_all(store: SeveralStore, limit: int = 100) -> list[HeldRun]:
+    session = await store.open_session(a_worker(ttl=DAY))
+    return await store.claim(session, 1, [Want(Mine.queue, limit)])
+
+
+async def rows_on(address: str, place: int, places: int) -> int:
+    """Rows of a place that a server still has."""
+    connection = await asyncpg.connect(address)
+    try:
+        return int(
+            await connection.fetchval(
+                "SELECT sum(n) FROM (SELECT count(*) AS n FROM mainspring.run WHERE mainspring.place_of(id, $2) = $1 "
+                "UNION ALL SELECT count(*) FROM mainspring.waiting WHERE mainspring.place_of(id, $2) = $1 "
+                "UNION ALL SELECT count(*) FROM mainspring.body WHERE mainspring.place_of(id, $2) = $1 "
+                "UNION ALL SELECT count(*) FROM mainspring.job WHERE mainspring.place_of(id, $2) = $1 "
+                "UNION ALL SELECT count(*) FROM mainspring.history WHERE mainspring.place_of(id, $2) = $1 "
+                "UNION ALL SELECT count(*) FROM mainspring.departed) AS t",
+                place,
+                places,
+            )
+        )
+    finally:
+        await connection.close()
+
+
+async def test_work_lies_with_its_tenant_and_lists_are_merged(store: SeveralStore, addresses: list[str]) -> None:
+    tenants = [tenant_on(store, number) for number in range(3)]
+    runs = [run for tenant in tenants for run in runs_of(store, tenant, 5)]
+    Random(1).shuffle(runs)
+    accepted = await store.submit(runs)
+    assert [(answer.id, answer.state, answer.new) for answer in accepted] == [
+        (run.id, RunState.QUEUED, True) for run in runs
+    ]
+    for address, (_, part), tenant in zip(addresses, store.stores, tenants, strict=True):
+        assert await part.count_runs(RunFilter(tenant=None, queue=Mine.queue), 100) == 5, address
+        assert await part.count_runs(RunFilter(tenant=tenant), 100) == 5
+    newest = sorted((run.id for run in runs), reverse=True)
+    found: list[RunId] = []
+    after = None
+    while True:
+        page = await store.list_runs(RunFilter(tenant=None, queue=Mine.queue), after, 4)
+        found += [view.id for view in page.items]
+        if page.after is None:
+            break
+        after = RunId(page.after)
+    assert found == newest
+    assert [depth.queued for depth in await store.depths() if depth.queue == Mine.queue] == [15]
+    assert [view.id for view in await store.runs([run.id for run in runs]) if view] == [run.id for run in runs]
+    held = await claim_all(store, 12)
+    assert len(held) == 12
+    held += await claim_all(store, 12)
+    assert {run.id for run in held} == {run.id for run in runs}
+    assert await store.settle([settle_success(run, None) for run in held]) == [Verdict.APPLIED] * 15
+    assert await store.settle([settle_success(run, None) for run in held]) == [Verdict.ALREADY] * 15
+    assert {view.state for view in await store.runs([run.id for run in runs]) if view} == {RunState.SUCCEEDED}
+
+
+async def test_a_server_that_had_nothing_is_asked_when_the_others_leave_room(store: SeveralStore) -> None:
+    full, empty = tenant_on(store, 0), tenant_on(store, 1)
+    await store.submit(runs_of(store, full, 30))
+    session = await store.open_session(a_worker(ttl=DAY))
+    assert len(await store.claim(session, 1, [Want(Mine.queue, 20)])) == 20
+    await store.submit(runs_of(store, empty, 5))
+    # What came there since is found at once where there is room, and in its turn where there is none.
+    assert {run.tenant for run in await store.claim(session, 2, [Want(Mine.queue, 20)])} == {full, empty}
+    await store.submit(runs_of(store, full, 200) + runs_of(store, empty, 5))
+    number, tenants = 2, set[str]()
+    async with asyncio.timeout(60):
+        while empty not in tenants:
+            number += 1
+            tenants |= {run.tenant for run in await store.claim(session, number, [Want(Mine.queue, 1)])}
+            await asyncio.sleep(0.01)
+    await store.close_session(session)
+    assert not [key for key in (*store._had_nothing, *store._heard) if key[0] == session]
+
+
+async def test_answers_are_in_order_whatever_lies_together(store: SeveralStore) -> None:
+    """Several places of one server, all mixed up."""
+    tenants = [tenant_on(store, 0, which) for which in range(6)]
+    assert len({place_for(tenant, "", store.place_count) for tenant in tenants}) > 1
+    runs = [run for tenant in tenants for run in runs_of(store, tenant, 2)]
+    Random(2).shuffle(runs)
+    assert [answer.id for answer in await store.submit(runs)] == [run.id for run in runs]
+    views = await store.runs([run.id for run in runs])
+    assert [view and (view.id, view.tenant) for view in views] == [(run.id, run.tenant) for run in runs]
+
+
+async def test_what_would_reach_over_places_is_refused_by_name(store: SeveralStore, addresses: list[str]) -> None:
+    here, there = tenant_on(store, 0), tenant_on(store, 1)
+    [run], [other] = runs_of(store, here, 1), runs_of(store, there, 1)
+    with pytest.raises(Invalid) as wrong:
+        await store.submit([a_run(id=other.id, tenant=here)])
+    assert wrong.value.field == "id"
+    await store.submit([run])
+    with pytest.raises(Invalid) as wrong:
+        await store.submit([a_run(id=other.id, tenant=there, after=[run])])
+    assert wrong.value.field == "dependsOn"
+    for field, policy in (
+        ("concurrency", QueuePolicy(concurrency=3)),
+        ("retries", QueuePolicy(retries=RetryBudget(most=3, per=SECOND))),
+    ):
+        with pytest.raises(Invalid) as wrong:
+            await store.put_queue_policy(Mine.queue, policy, ME)
+        assert wrong.value.field == field
+    await store.put_queue_policy(Mine.queue, QueuePolicy(fair=True), ME)
+    assert [(await part.queue_policies())[Mine.queue] for _, part in store.stores] == [QueuePolicy(fair=True)] * 3
+    alone = PostgresStore(addresses[1])
+    with pytest.raises(Conflict, match="server 1 of a store over several"):
+        await alone.open()
+
+
+async def test_a_placement_key_spreads_a_tenant_and_its_keys_count_there(store: SeveralStore) -> None:
+    jobs = jobs_on(store)
+    parts = [f"part-{number}" for number in range(20)]
+    runs = [
+        a_run(id=jobs.new_run_id(tenant=Mine.prefix, placement=part), tenant=Mine.prefix, unique=Unique(key="same"))
+        for part in parts
+    ]
+    placed = [_with_placement(run, part) for run, part in zip(runs, parts, strict=True)]
+    assert all(answer.new for answer in await store.submit(placed))
+    assert len({store.server_of(run) for run in placed}) == 3
+    again = a_run(
+        id=jobs.new_run_id(tenant=Mine.prefix, placement="part-1"), tenant=Mine.prefix, unique=Unique(key="same")
+    )
+    [answer] = await store.submit([_with_placement(again, "part-1")])
+    assert (answer.id, answer.new) == (placed[1].id, False)
+    with pytest.raises(Invalid):
+        await store.submit([runs[0]])
+
+
+def _with_placement(run: NewRun, placement: str) -> NewRun:
+    return msgspec.structs.replace(run, placement=placement)
+
+
+async def test_a_place_moves_with_all_that_belongs_to_it(store: SeveralStore, addresses: list[str]) -> None:
+    """And processes with an old map notice nothing but a moment's pause."""
+    tenant = tenant_on(store, 0)
+    place = place_for(tenant, "", store.place_count)
+    old = several(addresses, SHARDS)
+    await old.open()
+    try:
+        await _fill_move_and_look(store, old, tenant, place, addresses)
+    finally:
+        await old.close()
+
+
+async def _fill_move_and_look(
+    store: SeveralStore, old: SeveralStore, tenant: str, place: int, addresses: list[str]
+) -> None:
+    def make(count: int = 1, **fields: object) -> list[NewRun]:
+        return runs_of(store, tenant, count, **fields)
+
+    jobs = jobs_on(store)
+    ended = make(idempotency=Idempotency("paid", b"1"))[0]
+    failing = make(policy=a_policy(retries=1, pause=HOUR))[0]
+    running = make()[0]
+    lined = make(3, policy=a_policy(key="video"))
+    limited = make(3, limits=(a_limit("customer", 1),))
+    await store.submit([ended])
+    worker = await store.open_session(a_worker(ttl=DAY))
+    [held] = await store.claim(worker, 1, [Want(Mine.queue, 9)])
+    assert await store.settle([settle_success(held, b'"done"')]) == [Verdict.APPLIED]
+    await store.submit([failing, running])
+    claimed = await store.claim(worker, 2, [Want(Mine.queue, 9)])
+    by_id = {run.id: run for run in claimed}
+    now = await store.now()
+    await store.settle([settle_failure(by_id[failing.id], "boom", Random(0), now=now)])
+    later = make(delay=HOUR)[0]
+    child = make(after=[later])[0]
+    await store.submit([later, child, *lined, *limited])
+    await store.put_calendar(tenant, "holidays", CalendarSpec(closed_days=("saturday",)), ME)
+    [put] = await store.put_jobs([a_job(a_spec(name="job"), id=jobs.new_job_id(tenant, "job"), tenant=tenant)])
+    assert put.job.tenant == tenant
+
+    await store.move_place(place, 0, 2)
+    assert store._servers.home(place).number == 2
+    assert await rows_on(addresses[0], place, store.place_count) == 0
+
+    for view in await old.runs([ended.id, failing.id, running.id, later.id, child.id]):
+        assert view is not None
+    [again] = await old.submit([make(idempotency=Idempotency("paid", b"1"))[0]])
+    assert (again.id, again.new) == (ended.id, False)
+    assert (await old.submit([running]))[0].new is False
+    assert [attempt.error for attempt in await old.attempts(failing.id)] == ["boom"]
+    assert [calendar.name for calendar in await old.calendars(tenant)] == ["holidays"]
+    assert await old.job_named(tenant, "job") == put.job.id
+    # By the worker that had it, with its old fence and an old map.
+    beat = await old.beat(worker, DAY, [running.id], [], 2)
+    assert (beat.alive, beat.returned, beat.lost) == (True, 0, ())
+    assert await old.settle([settle_success(by_id[running.id], None)]) == [Verdict.APPLIED]
+    # One of each line and limit at a time, in order.
+    seen: list[RunId] = []
+    while found := await old.claim(worker, 3, [Want(Mine.queue, 9)]):
+        keyed = [run.id for run in found if run.policy.ordering_key]
+        assert len(keyed) <= 1
+        assert len([run for run in found if run.policy.limits]) <= 1
+        seen += [run.id for run in found]
+        await old.settle([settle_success(run, None) for run in found])
+    assert sorted(seen) == sorted(run.id for run in [*lined, *limited])
+    assert [run for run in seen if run in {one.id for one in lined}] == [run.id for run in lined]
+    [page] = [await old.list_jobs(JobFilter(tenant=tenant), None, 10)]
+    assert [job.id for job in page.items] == [put.job.id]
+    assert await old.sweep(100) == 0
+
+
+async def test_a_cron_ticks_on_where_its_place_has_gone(store: SeveralStore, addresses: list[str]) -> None:
+    tenant = tenant_on(store, 1)
+    place = place_for(tenant, "", store.place_count)
+    job_id = jobs_on(store).new_job_id(tenant, "job")
+    await store.put_jobs([a_job(a_spec(name="job"), id=job_id, tenant=tenant)])
+    owner = await store.join("scheduler", DAY)
+    await store.take(owner, range(SHARDS))
+    await store.move_place(place, 1, 0)
+    for address in addresses:
+        late = f"next_fire = mainspring.now_us() - 1000000 WHERE job_id = '{job_id}'"
+        await _execute(address, f"UPDATE mainspring.schedule SET {late}")
+    due = [job for job in await store.due_jobs(range(SHARDS), await store.now(), 10) if job.id == job_id]
+    assert len(due) == 1
+    [fired] = await store.fire(owner, plan(due, await store.now()))
+    assert (fired.applied, fired.runs) == (True, 1)
+    assert len(await store.ledger(job_id, 0, await store.now() + HOUR, 10)) == 1
+
+
+async def test_a_move_that_died_is_finished_and_done_once(store: SeveralStore, addresses: list[str]) -> None:
+    tenant = tenant_on(store, 0)
+    place = place_for(tenant, "", store.place_count)
+    source, target, third = store._servers.all
+    runs = runs_of(store, tenant, 7)
+    await store.submit(runs)
+    # Dead after the first step: nobody has it.
+    await source.store.depart(place, target.number)
+    with pytest.raises(StoreUnavailable):
+        await store.submit([a_run(id=runs[0].id, tenant=tenant)])
+    with pytest.raises(Conflict):
+        await move(place, source, third)
+    # Dead after the second: the new server works on it already.
+    baggage = await source.store.baggage(place)
+    assert baggage is not None
+    await target.store.arrive(place, baggage)
+    await store._servers.read_map()
+    held = await claim_all(store, 3)
+    await store.settle([settle_success(run, None) for run in held])
+    moves = await store.planned_moves()
+    assert (place, 0, 1) in moves
+    for planned in moves:
+        await store.move_place(*planned)
+    held += await claim_all(store)
+    await store.settle([settle_success(run, None) for run in held])
+    assert sorted(run.id for run in held) == sorted(run.id for run in runs)
+    page = await store.list_runs(RunFilter(tenant=tenant), None, 100)
+    assert [view.id for view in page.items] == sorted((run.id for run in runs), reverse=True)
+    assert await store.planned_moves() == []
+
+
+async def test_a_server_that_is_away_stops_nobody_else(store: SeveralStore) -> None:
+    here, there = tenant_on(store, 0), tenant_on(store, 1)
+    mine, others = runs_of(store, here, 2), runs_of(store, there, 2)
+    await store.submit([*mine, *others])
+    session = await store.open_session(a_worker(ttl=DAY))
+    held = await store.claim(session, 1, [Want(Mine.queue, 9)])
+    assert len(held) == 4
+    gone = store._servers.all[1]
+    gone.away = True
+    with pytest.raises(StoreUnavailable, match=r"server 1 .* is away"):
+        await store.submit(runs_of(store, there, 1))
+    with pytest.raises(SettledPartly) as partly:
+        await store.settle([settle_success(run, None) for run in held])
+    verdicts = dict(zip([run.id for run in held], partly.value.verdicts, strict=True))
+    assert [verdicts[run.id] for run in mine] == [Verdict.APPLIED] * 2
+    assert [verdicts[run.id] for run in others] == [None] * 2
+    await store.submit(runs_of(store, here, 1))
+    assert len(await store.claim(session, 2, [Want(Mine.queue, 9)])) == 1
+    with pytest.raises(StoreUnavailable, match="every server"):
+        await store.put_queue_policy(Mine.queue, QueuePolicy(fair=True), ME)
+    ids = [run.id for run in held]
+    assert (await store.beat(session, 10 * SECOND, ids, [], 2)).lost == ()
+    store._heard[session, 1] -= 9 * SECOND
+    assert sorted((await store.beat(session, 10 * SECOND, ids, [], 2)).lost) == sorted(run.id for run in others)
+    gone.away = False
+    # Buried there meanwhile, and its runs were given to others.
+    await gone.store._db.execute("close_session", session)
+    beat = await store.beat(session, DAY, ids, [], 2)
+    assert beat.alive
+    assert sorted(beat.lost) == sorted(run.id for run in others)
+    assert (
+        await store.settle([settle_success(run, None) for run in held if run.tenant == there]) == [Verdict.APPLIED] * 2
+    )
+
+
+async def test_places_that_move_all_the_time_lose_and_double_nothing(store: SeveralStore, addresses: list[str]) -> None:
+    mover = several(addresses, SHARDS)
+    await mover.open()
+    jobs = jobs_on(store)
+    tenants = [f"{Mine.prefix}-{number}" for number in range(8)]
+    runs: list[RunId] = []
+    applied: list[RunId] = []
+    done = asyncio.Event()
+
+    async def submit() -> None:
+        for number in range(40):
+            tenant = tenants[number % len(tenants)]
+            batch = [
+                a_run(id=run_id, tenant=tenant, queue=Mine.queue)
+                for run_id in jobs.new_run_ids([""] * 5, tenant=tenant)
+            ]
+            await jobs.submit_many(batch)
+            runs.extend(run.id for run in batch)
+
+    async def work() -> None:
+        session = await store.open_session(a_worker(ttl=DAY))
+        number = 0
+        while not done.is_set() or len(applied) < len(runs):
+            number += 1
+            held = await store.claim(session, number, [Want(Mine.queue, 20)])
+            for run in held:
+                while True:
+                    try:
+                        [verdict] = await store.settle([settle_success(run, None)])
+                    except StoreUnavailable:
+                        await asyncio.sleep(0.01)
+                        continue
+                    assert verdict in (Verdict.APPLIED, Verdict.ALREADY)
+                    applied.append(run.id)
+                    break
+            await store.beat(session, DAY, [], [], number)
+
+    async def keep_moving() -> None:
+        random = Random(3)
+        while not done.is_set():
+            place = random.randrange(store.place_count)
+            source = mover._servers.home(place).number
+            await mover.move_place(place, source, (source + random.choice([1, 2])) % 3)
+
+    try:
+        async with asyncio.timeout(120):
+            moving, *working = [asyncio.create_task(keep_moving()), *(asyncio.create_task(work()) for _ in range(2))]
+            await submit()
+            done.set()
+            await asyncio.gather(moving, *working)
+    finally:
+        await mover.close()
+    assert sorted(applied) == sorted(runs)
+    page = await store.list_runs(RunFilter(tenant=None, queue=Mine.queue), None, 1_000)
+    assert [view.id for view in page.items] == sorted(runs, reverse=True)
+    assert {view.attempt for view in page.items} == {1}

@@ -1,0 +1,53 @@
+"""What answers in the place of Redis, etcd or ZooKeeper, and is none of them: it is told in words."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.control.registry_health import examine_registry
+from mainspring.domain.diagnosis import Level
+from mainspring.domain.instant import SECOND
+from tests.support.coordination_harness import make_registry
+
+
+class Parrot(asyncio.Protocol):
+    """Says the same to everybody, whatever it is asked."""
+
+    def __init__(self, words: bytes) -> None:
+        self._words = words
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(self._words)
+
+
+@asynccontextmanager
+async def a_server_that_says(words: bytes) -> AsyncIterator[int]:
+    server = await asyncio.get_running_loop().create_server(lambda: Parrot(words), "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+
+
+async def _what_doctor_says(address: str) -> str:
+    finding = await examine_registry(make_registry(address), "it", SECOND, SystemClock())
+    assert finding.level is Level.PROBLEM
+    return finding.says
+
+
+@pytest.mark.parametrize("engine", ["redis", "etcd", "zookeeper"])
+async def test_who_does_not_say_anything_is_told_by_name(engine: str) -> None:
+    async with a_server_that_says(b"") as port:
+        assert (await _what_doctor_says(f"{engine}://127.0.0.1:{port}")).endswith(" does not answer: timeout")
+
+
+@pytest.mark.parametrize("user", ["", "me:password@"])
+async def test_what_is_not_etcd_is_told_as_that(user: str) -> None:
+    page = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"
+    async with a_server_that_says(page) as port:
+        assert "is not etcd" in await _what_doctor_says(f"etcd://{user}127.0.0.1:{port}")

@@ -1,0 +1,30 @@
+"""Whose clock is how far off: in the lists of processes and in the metrics."""
+
+from typing import cast
+
+import httpx2
+
+from mainspring.domain.clock_guard import ClockReading
+from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE
+from mainspring.ports.clocks import Clocks
+from mainspring.ports.coordination import Coordinator
+from tests.api.conftest import Service
+from tests.support.builders import a_worker
+
+
+async def test_it_is_shown_where_it_was_measured(service: Service, client: httpx2.AsyncClient) -> None:
+    store = service.store
+    worker = await store.open_session(a_worker(name="right", ttl=MINUTE))
+    silent = await store.open_session(a_worker(name="silent", ttl=MINUTE))
+    scheduler = await cast(Coordinator, store).join("wrong", MINUTE)
+    await cast(Clocks, store).tell_clock([worker], ClockReading(12 * MILLISECOND, 2 * MILLISECOND))
+    await cast(Clocks, store).tell_clock([scheduler], ClockReading(-HOUR, MILLISECOND))
+    workers = {item["workerId"]: item for item in (await client.get("/v1/workers")).json()["items"]}
+    assert (workers[str(worker)]["clockOffsetMs"], workers[str(worker)]["clockErrorMs"]) == (12.0, 2.0)
+    assert "clockOffsetMs" not in workers[str(silent)]
+    [seen] = (await client.get("/v1/schedulers")).json()["items"]
+    assert seen["clockOffsetMs"] == -3_600_000.0
+    figures = (await client.get("/metrics")).text
+    assert 'mainspring_clock_offset_seconds{kind="worker"} 0.012' in figures
+    assert 'mainspring_clock_offset_seconds{kind="scheduler"} -3600.0' in figures
+    assert "mainspring_replica_lag_seconds -1.0" in figures

@@ -1,0 +1,68 @@
+"""Drills over HTTP."""
+
+from typing import cast
+
+import httpx2
+import pytest
+
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.control.shards import ShardKeeper
+from mainspring.domain.instant import HOUR
+from mainspring.ports.coordination import Coordinator
+from tests.api.conftest import Service
+
+
+def coordinator(service: Service) -> Coordinator:
+    """Every store is one, too."""
+    return cast(Coordinator, service.store)
+
+
+@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+async def test_a_drill_tells_what_the_loss_of_a_lease_did(service: Service, client: httpx2.AsyncClient) -> None:
+    keepers = [
+        ShardKeeper(coordinator(service), service.store.shards, LocalWakeups(), service.clock, name=name)
+        for name in "ab"
+    ]
+    for keeper in keepers:
+        await keeper.start()
+    try:
+        while not all(keeper.owned() for keeper in keepers):
+            await service.clock.sleep(10_000)
+        answer = await client.post("/v1/drills", json={"scheduler": "a", "watch": "3s"})
+        schedulers = (await client.get("/v1/schedulers")).json()["items"]
+    finally:
+        for keeper in keepers:
+            await keeper.stop()
+    assert answer.status_code == 200, answer.text
+    report = answer.json()
+    assert (report["scheduler"], report["schedulers"], report["passed"]) == ("a", 2, True)
+    assert 0 < report["secondsWithoutOwner"] < 3
+    assert (report["ticks"], report["missed"], report["doubled"]) == (0, 0, 0)
+    assert sorted(item["name"] for item in schedulers) == ["a", "b"]
+    assert report["schedulerId"] not in {item["schedulerId"] for item in schedulers}
+
+
+async def test_without_schedulers_there_is_nothing_to_drill(client: httpx2.AsyncClient) -> None:
+    answer = await client.post("/v1/drills")
+    assert (answer.status_code, answer.json()["detail"]) == (409, "no scheduler is alive: there is nothing to drill")
+
+
+async def test_production_refuses_until_it_is_meant(service: Service, client: httpx2.AsyncClient) -> None:
+    member = await coordinator(service).join("only", HOUR)
+    service.api.production = True
+    assert (await client.get("/v1/drills")).json() == {"production": True}
+    for body in ({}, {"revoke": False}, {"inProduction": False}):
+        answer = await client.post("/v1/drills", json=body)
+        assert answer.status_code == 409
+        assert "production" in answer.json()["detail"]
+    await coordinator(service).renew(member, HOUR)
+    # It is let through, and refused for something else.
+    answer = await client.post("/v1/drills", json={"scheduler": "nobody", "inProduction": True})
+    assert answer.status_code == 404
+
+
+@pytest.mark.parametrize("watch", ["1s", "1h", "soon", -1])
+async def test_a_watch_out_of_bounds_is_named(service: Service, client: httpx2.AsyncClient, watch: object) -> None:
+    await coordinator(service).join("only", HOUR)
+    answer = await client.post("/v1/drills", json={"watch": watch})
+    assert (answer.status_code, answer.json()["field"]) == (400, "watch")

@@ -1,0 +1,96 @@
+"""Another engine for the shards, by the command line; and the page about it."""
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+from typer.testing import CliRunner
+
+from mainspring.cli.main import application
+from mainspring.domain.instant import format_duration
+from mainspring.settings import load
+from tests.support.coordination_harness import OUTSIDE
+from tests.support.processes import Processes, free_port, until_ready
+from tools.services.etcd import Etcd
+from tools.services.zookeeper import ZooKeeper
+
+PAGE = (Path(__file__).parents[2] / "docs/operations/coordination.md").read_text()
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+async def doctor(store: Path, coordination: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
+    monkeypatch.setenv("MAINSPRING_COORDINATION", coordination)
+    await asyncio.to_thread(CliRunner().invoke, application, ["migrate", "--store", str(store)])
+    result = await asyncio.to_thread(CliRunner().invoke, application, ["doctor", "--store", str(store), "--json"])
+    return {finding["check"]: finding for finding in json.loads(result.stdout)["findings"]}
+
+
+@pytest.mark.parametrize("engine", OUTSIDE)
+async def test_doctor_looks_at_what_grants_shards(
+    engine: str, address_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (await doctor(tmp_path / "m.db", address_of(engine), monkeypatch))["coordination"]
+    assert found["level"] == "ok"
+    assert re.fullmatch(rf"{engine} answers in \d+ ms and grants leases of 3s", found["says"])
+
+
+async def test_doctor_says_nothing_of_it_where_the_store_grants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "coordination" not in await doctor(tmp_path / "m.db", "store", monkeypatch)
+
+
+async def test_doctor_finds_that_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine in OUTSIDE:
+        found = await doctor(tmp_path / "m.db", f"{engine}://127.0.0.1:{free_port()}", monkeypatch)
+        assert found["coordination"]["level"] == "problem"
+        assert "does not answer" in found["coordination"]["says"]
+
+
+async def test_one_process_with_another_engine_says_so(tmp_path: Path, address_of: Callable[[str], str]) -> None:
+    port, logs = free_port(), tmp_path / "logs"
+    logs.mkdir()
+    async with (
+        Processes(str(tmp_path / "m.db"), logs) as processes,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        process = processes.start("up", "--port", str(port), "--coordination", address_of("zookeeper"))
+        await until_ready(client, process, processes)
+        while (health := (await client.get("/healthz")).json())["shards"] < 100:
+            assert process.poll() is None, processes.logs()
+            await asyncio.sleep(0.05)
+        assert health["coordination"] == "zookeeper"
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait) == 0
+        assert "shards by zookeeper://" in processes.logs()
+
+
+def test_what_is_no_engine_is_refused_at_once() -> None:
+    result = CliRunner().invoke(application, ["scheduler", "--coordination", "etcd://a:b"])
+    assert result.exit_code != 0
+    assert "coordination" in str(result.exception)
+
+
+def test_the_settings_of_the_page_can_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "mainspring.toml"
+    blocks = [text for kind, text in _BLOCK.findall(PAGE) if kind == "toml"]
+    assert blocks
+    for text in blocks:
+        file.write_text(text)
+        assert load(file=file, environment={}).coordination != "store"
+
+
+def test_the_page_names_the_settings_of_servers_that_were_measured() -> None:
+    [etcd, zookeeper] = [text for kind, text in _BLOCK.findall(PAGE) if kind == "ini"]
+    assert etcd.split() == [f"ETCD_HEARTBEAT_INTERVAL={Etcd.heartbeat}", f"ETCD_ELECTION_TIMEOUT={Etcd.election}"]
+    assert f"tickTime={ZooKeeper.tick}\n" in zookeeper
+
+
+def test_the_page_tells_the_lease_that_is_asked_for() -> None:
+    lease = load(environment={}).scheduler.lease
+    assert f"`scheduler.lease` (`{format_duration(lease)}`)" in PAGE

@@ -1,0 +1,22 @@
+"""How far the clocks of nodes are from the store's, kept with their sessions."""
+
+from mainspring.domain.clock_guard import ClockReading
+from mainspring.domain.ids import SessionId
+from mainspring.domain.instant import DAY, HOUR, MILLISECOND
+from tests.support.store_harness import Harness
+
+
+async def test_what_was_measured_is_shown_with_the_session(harness: Harness) -> None:
+    worker, scheduler = await harness.worker(), await harness.store.join("scheduler", DAY)
+    [before] = await harness.store.sessions("worker")
+    assert before.clock is None
+    reading = ClockReading(-HOUR, 3 * MILLISECOND)
+    await harness.store.tell_clock([worker, scheduler, SessionId(10**9)], reading)
+    [seen] = await harness.store.sessions("worker")
+    assert (seen.id, seen.clock) == (worker, reading)
+    [seen] = await harness.store.sessions("scheduler")
+    assert (seen.id, seen.clock) == (scheduler, reading)
+    await harness.store.tell_clock([worker], ClockReading(0, 1))
+    again = await harness.store.session(worker)
+    assert again is not None
+    assert again.clock == ClockReading(0, 1)

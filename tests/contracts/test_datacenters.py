@@ -1,0 +1,278 @@
+"""Data centres: a tick for several of them, each accounted for by itself; and who stands in when one is gone."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from mainspring.domain.datacenters import ALL, Preference, at_home
+from mainspring.domain.ids import JobId, SessionId
+from mainspring.domain.instant import DAY, MINUTE, SECOND, Instant
+from mainspring.domain.job import Fire, Job, JobState, Overlap, tick_run_id
+from mainspring.domain.run import RunState
+from mainspring.domain.spread import spread
+from mainspring.ports.access import Author
+from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, a_worker, an_id, every
+from tests.support.store_harness import Harness, ids
+
+FAR = ("eu", "us")
+
+
+async def a_worker_in(harness: Harness, place: str, *labels: str, ttl: int = 365 * DAY) -> SessionId:
+    words, home = at_home(tuple(sorted(labels)), place)
+    new = msgspec.structs.replace(a_worker(ttl=ttl), labels=words, datacenter=home)
+    return await harness.store.open_session(new)
+
+
+async def a_far_job(harness: Harness, *places: str, overlap: Overlap = Overlap.ALLOW, key: str = "") -> Job:
+    spec = msgspec.structs.replace(
+        a_spec(schedule=every(DAY), overlap=overlap, policy=a_policy(key=key)), datacenters=places or FAR
+    )
+    return await harness.put(a_job(spec))
+
+
+def a_far_fire(job: Job, at: Instant, *places: str) -> Fire:
+    return spread(a_fire(job, a_tick(job, at), next_fire=job.next_fire), places or FAR)
+
+
+async def fire(harness: Harness, job: JobId, at: Instant, *places: str) -> int:
+    far = a_far_fire(await harness.job(job), at, *places)
+    [fired] = await harness.store.fire(await harness.owner(), [far])
+    assert fired.applied
+    return fired.runs
+
+
+@pytest.mark.parametrize("overlap", list(Overlap))
+async def test_a_tick_has_a_run_in_each_data_centre(harness: Harness, overlap: Overlap) -> None:
+    eu, us, nowhere = await a_worker_in(harness, "eu"), await a_worker_in(harness, "us"), await harness.worker()
+    job = await a_far_job(harness, overlap=overlap)
+    at = await harness.now() - MINUTE
+    assert await fire(harness, job.id, at) == 2
+    assert await harness.claim(nowhere) == []
+    for worker, place in ((eu, "eu"), (us, "us")):
+        [held] = await harness.claim(worker)
+        assert held.id == tick_run_id(job.id, at, place)
+        assert held.policy.requires == (f"datacenter={place}",)
+        assert held.payload == b'{"page":1}'
+    entries = await harness.ticks(job.id)
+    assert [(entry.target, entry.decision, entry.run_id) for entry in entries] == [
+        (place, "run", tick_run_id(job.id, at, place)) for place in FAR
+    ]
+
+
+async def test_a_tick_is_recorded_once_in_each_data_centre_whoever_comes_second(harness: Harness) -> None:
+    job = await a_far_job(harness)
+    at = await harness.now() - MINUTE
+    owner = await harness.owner()
+    answers = await asyncio.gather(*(harness.store.fire(owner, [a_far_fire(job, at)]) for _ in range(4)))
+    assert sorted(fired.applied for [fired] in answers) == [False, False, False, True]
+    # The same tick by another plan, for one place more.
+    again = a_far_fire(await harness.job(job.id), at, "eu", "us", "asia")
+    [fired] = await harness.store.fire(owner, [again])
+    assert (fired.applied, fired.runs) == (True, 1)
+    assert [entry.target for entry in await harness.ticks(job.id)] == ["asia", "eu", "us"]
+
+
+async def test_overlap_is_judged_in_each_data_centre_by_itself(harness: Harness) -> None:
+    eu, us = await a_worker_in(harness, "eu"), await a_worker_in(harness, "us")
+    job = await a_far_job(harness, overlap=Overlap.SKIP)
+    at = await harness.now() - MINUTE
+    await fire(harness, job.id, at)
+    await harness.succeed(*(await harness.claim(eu)))
+    assert await fire(harness, job.id, at + 1) == 1
+    entries = await harness.ticks(job.id)
+    assert [(entry.target, entry.reason) for entry in entries[2:]] == [("eu", ""), ("us", "overlap")]
+    assert len(await harness.claim(eu)) == 1
+    assert len(await harness.claim(us)) == 1
+
+
+async def test_what_queues_waits_for_the_one_before_it_in_its_own_place(harness: Harness) -> None:
+    eu, us = await a_worker_in(harness, "eu"), await a_worker_in(harness, "us")
+    job = await a_far_job(harness, overlap=Overlap.QUEUE)
+    at = await harness.now() - MINUTE
+    for number in range(2):
+        assert await fire(harness, job.id, at + number) == 2
+    assert await fire(harness, job.id, at + 2) == 0
+    [first] = await harness.claim(eu)
+    assert await harness.claim(eu) == []
+    await harness.succeed(first)
+    assert ids(await harness.claim(eu)) == [tick_run_id(job.id, at + 1, "eu")]
+    assert ids(await harness.claim(us)) == [tick_run_id(job.id, at, "us")]
+
+
+async def test_cancel_stops_only_what_is_in_the_same_place(harness: Harness) -> None:
+    eu = await a_worker_in(harness, "eu")
+    job = await a_far_job(harness, overlap=Overlap.CANCEL)
+    at = await harness.now() - MINUTE
+    await fire(harness, job.id, at)
+    [held] = await harness.claim(eu)
+    await fire(harness, job.id, at + 1, "us")
+    assert await harness.state(tick_run_id(job.id, at, "us")) is RunState.CANCELLED
+    assert await harness.state(held.id) is RunState.RUNNING
+
+
+async def test_one_ordering_key_orders_the_runs_of_all_places(harness: Harness) -> None:
+    eu, us = await a_worker_in(harness, "eu"), await a_worker_in(harness, "us")
+    job = await a_far_job(harness, key="video")
+    assert await fire(harness, job.id, await harness.now()) == 2
+    held = await harness.claim(eu) + await harness.claim(us)
+    assert len(held) == 1
+    await harness.succeed(*held)
+    assert len(await harness.claim(eu) + await harness.claim(us)) == 1
+
+
+async def test_a_retry_and_a_loss_stay_where_they_are(harness: Harness) -> None:
+    eu, us = await a_worker_in(harness, "eu"), await a_worker_in(harness, "us")
+    job = await a_far_job(harness, "eu")
+    at = await harness.now() - MINUTE
+    await fire(harness, job.id, at, "eu")
+    await harness.fail(*(await harness.claim(eu)))
+    await harness.advance(MINUTE)
+    await harness.stage()
+    assert await harness.claim(us) == []
+    assert len(await harness.claim(eu)) == 1
+
+
+async def test_what_is_dropped_is_written_down_for_each_place(harness: Harness) -> None:
+    job = await a_far_job(harness)
+    await harness.advance(2 * DAY)
+    await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
+    entries = await harness.ticks(job.id)
+    assert {entry.target for entry in entries} == set(FAR)
+    assert {entry.reason for entry in entries} == {"cancelled"}
+
+
+async def test_a_page_of_the_ledger_goes_by_time_and_place(harness: Harness) -> None:
+    job = await a_far_job(harness, "c", "a", "b")
+    at = await harness.now() - MINUTE
+    for number in range(2):
+        await fire(harness, job.id, at + number, "c", "a", "b")
+    entries = await harness.store.ledger(job.id, at, at + 2, 4)
+    assert [(entry.scheduled_at - at, entry.target) for entry in entries] == [(0, "a"), (0, "b"), (0, "c"), (1, "a")]
+
+
+async def test_a_new_version_has_its_own_payload_in_each_place(harness: Harness) -> None:
+    eu = await a_worker_in(harness, "eu")
+    job = await a_far_job(harness, "eu")
+    at = await harness.now() - MINUTE
+    await fire(harness, job.id, at, "eu")
+    await harness.put(msgspec.structs.replace(a_job(job.spec, id=job.id), payload=b'{"page":2}'))
+    await fire(harness, job.id, at + 1, "eu")
+    held = await harness.claim(eu)
+    assert sorted(run.payload for run in held) == [b'{"page":1}', b'{"page":2}']
+
+
+async def test_places_are_known_by_those_who_are_there(harness: Harness) -> None:
+    store = harness.store
+    name, other = f"p{an_id()[:12]}", f"q{an_id()[:12]}"
+    gone = await a_worker_in(harness, name, ttl=SECOND)
+    leaving = await a_worker_in(harness, other)
+    await store.drain(leaving, Author("anne"))
+    scheduler = await store.join("scheduler", 365 * DAY)
+    await store.say_where(scheduler, other)
+    before = await harness.now()
+    await harness.advance(MINUTE)
+    places = {place.name: place for place in await store.places()}
+    assert (places[name].workers, places[name].draining, places[name].schedulers) == (0, 0, 0)
+    assert (places[other].workers, places[other].draining, places[other].schedulers) == (0, 1, 1)
+    seen, alive = places[name].seen_at, places[other].seen_at
+    assert (seen or 0) <= before + SECOND
+    assert (alive or 0) >= before + MINUTE
+    assert gone
+
+
+def an_order(*places: str, seconds: int = 30) -> str:
+    return Preference(places, seconds * SECOND).word
+
+
+async def test_the_first_of_an_order_serves_and_the_next_when_it_has_been_gone_for_long(
+    harness: Harness,
+) -> None:
+    store = harness.store
+    word = an_order("us", "eu", seconds=31)
+    us, eu = await a_worker_in(harness, "us", ttl=10 * SECOND), await a_worker_in(harness, "eu")
+    await harness.submit(a_run(requires=(word,)))
+    await store.serve_orders()
+    assert await harness.claim(eu) == []
+    assert len(await harness.claim(us)) == 1
+    run = a_run(requires=(word,))
+    await harness.submit(run)
+    await harness.advance(35 * SECOND)
+    await store.serve_orders()
+    assert await harness.claim(eu) == [], "gone for 25 seconds"
+    await harness.advance(10 * SECOND)
+    await store.serve_orders()
+    assert ids(await harness.claim(eu)) == [run.id]
+    # It is back.
+    back = await a_worker_in(harness, "us")
+    again = a_run(requires=(word,))
+    await harness.submit(again)
+    [order] = [order for order in await store.serve_orders() if order.word == word]
+    assert (order.serving, order.why) == ("us", "")
+    assert await harness.claim(eu) == []
+    assert ids(await harness.claim(back)) == [again.id]
+
+
+async def test_one_that_nobody_ever_saw_is_waited_for_as_long(harness: Harness) -> None:
+    store = harness.store
+    word = an_order(f"z{an_id()[:12]}", "eu", seconds=60)
+    eu = await a_worker_in(harness, "eu")
+    run = a_run(requires=(word,))
+    await harness.submit(run)
+    await store.serve_orders()
+    assert await harness.claim(eu) == []
+    await harness.advance(61 * SECOND)
+    await store.serve_orders()
+    assert ids(await harness.claim(eu)) == [run.id]
+
+
+async def test_other_labels_are_still_needed(harness: Harness) -> None:
+    store = harness.store
+    word = an_order("us", "eu", seconds=32)
+    plain, gpu = await a_worker_in(harness, "us"), await a_worker_in(harness, "us", "gpu=a100")
+    run = a_run(requires=(word, "gpu=a100"))
+    await harness.submit(run)
+    await store.serve_orders()
+    assert await harness.claim(plain) == []
+    assert ids(await harness.claim(gpu)) == [run.id]
+
+
+async def test_the_ledger_says_who_stands_in_and_that_the_first_is_back(harness: Harness) -> None:
+    store = harness.store
+    word = an_order("us", "eu", seconds=33)
+    await a_worker_in(harness, "us", ttl=10 * SECOND)
+    await a_worker_in(harness, "eu")
+    spec = a_spec(schedule=every(DAY), policy=a_policy(requires=(word,)))
+    job = await harness.put(a_job(spec))
+    at = await harness.now() - MINUTE
+    [fired] = await store.fire(await harness.owner(), [a_fire(job, a_tick(job, at), next_fire=job.next_fire)])
+    assert fired.runs == 1
+    await store.serve_orders()
+    assert [entry.reason for entry in await harness.ticks(job.id)] == [""]
+    await harness.advance(MINUTE)
+    await store.serve_orders()
+    why = "moved to eu: no live worker in us for 33 s"
+    assert [entry.reason for entry in await harness.ticks(job.id)] == [why]
+    await a_worker_in(harness, "us")
+    await store.serve_orders()
+    assert [entry.reason for entry in await harness.ticks(job.id)] == ["moved back to us"]
+
+
+async def test_loads_are_told_by_place(harness: Harness) -> None:
+    store = harness.store
+    here, there = f"p{an_id()[:12]}", f"q{an_id()[:12]}"
+    worker = await a_worker_in(harness, here)
+    await harness.submit(*(a_run(requires=(f"datacenter={here}",)) for _ in range(3)))
+    await harness.submit(a_run(requires=(f"datacenter={there}", "gpu=a100")))
+    await harness.submit(a_run(requires=(an_order(here, there),)))
+    await store.serve_orders()
+    await harness.claim(worker, 1)
+    loads = {load.name: load for load in await store.place_loads()}
+    assert (loads[here].queued, loads[here].running) == (3, 1)
+    assert (loads[there].queued, loads[there].running) == (1, 0)
+    assert loads[there].oldest_due is not None
+
+
+async def test_a_job_for_all_of_them_is_kept_as_it_was_said(harness: Harness) -> None:
+    job = await a_far_job(harness, ALL)
+    assert (await harness.job(job.id)).spec.datacenters == (ALL,)

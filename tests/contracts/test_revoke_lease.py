@@ -1,0 +1,65 @@
+"""A scheduler's lease that is taken away: as if it had run out this moment."""
+
+import pytest
+
+from mainspring.domain.errors import Fenced
+from mainspring.domain.ids import SessionId
+from mainspring.domain.instant import DAY, MINUTE
+from mainspring.ports.access import Author
+from tests.support.builders import a_run
+from tests.support.store_harness import Harness
+
+pytestmark = pytest.mark.api
+
+ADA = Author("ada", why="a drill")
+
+
+async def test_others_may_take_its_shards_at_once_and_it_must_join_again(harness: Harness) -> None:
+    victim, other = await harness.store.join("victim", DAY), await harness.store.join("other", DAY)
+    before = await harness.store.take(victim, [1, 2, 3])
+    assert await harness.store.take(other, [1, 2, 3]) == {}
+    now = await harness.now()
+    gone = await harness.store.revoke_lease(victim, ADA)
+    assert gone is not None
+    assert now <= gone <= await harness.now()
+    taken = await harness.store.take(other, [1, 2, 3])
+    assert taken == {shard: epoch + 1 for shard, epoch in before.items()}
+    with pytest.raises(Fenced):
+        await harness.store.renew(victim, DAY)
+    assert await harness.store.take(victim, [4]) == {}
+    assert [(one.id, one.shards) for one in await harness.store.sessions("scheduler")] == [(other, 3)]
+
+
+async def test_what_it_still_writes_is_refused_before_anybody_took_its_shards(harness: Harness) -> None:
+    victim = await harness.store.join("victim", DAY)
+    shards = list(range(harness.store.shards))
+    await harness.store.take(victim, shards)
+    run = a_run(delay=MINUTE)
+    await harness.submit(run)
+    await harness.advance(MINUTE)
+    await harness.store.revoke_lease(victim, ADA)
+    assert (await harness.store.stage(victim, shards, 10)).runs == 0
+    other = await harness.store.join("other", DAY)
+    await harness.store.take(other, shards)
+    assert (await harness.store.stage(other, shards, 10)).runs == 1
+
+
+async def test_it_is_audited_once(harness: Harness) -> None:
+    victim = await harness.store.join("victim", DAY)
+    assert await harness.store.revoke_lease(victim, ADA) is not None
+    assert await harness.store.revoke_lease(victim, ADA) is None
+    (entry,) = await harness.store.audit(None)
+    assert (entry.action, entry.target, entry.author, entry.why) == (
+        "schedulers.revoke",
+        str(victim),
+        "ada",
+        "a drill",
+    )
+
+
+async def test_workers_and_strangers_have_none(harness: Harness) -> None:
+    worker = await harness.worker()
+    assert await harness.store.revoke_lease(worker, ADA) is None
+    assert await harness.store.revoke_lease(SessionId(999), ADA) is None
+    assert (await harness.store.beat(worker, MINUTE, [], [], 0)).alive
+    assert await harness.store.audit(None) == []

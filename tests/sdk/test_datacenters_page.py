@@ -1,0 +1,120 @@
+"""What the pages on data centres and on scaling show works as they say."""
+
+import asyncio
+import importlib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mainspring.bootstrap import Node, Role
+from mainspring.cli import processes
+from mainspring.cli.main import application
+from mainspring.domain.autoscale import Bounds
+from mainspring.domain.datacenters import ALL
+from mainspring.domain.run import RunState
+from mainspring.sdk import schedule_file
+from mainspring.sdk.plain_yaml import read_yaml
+from mainspring.settings import Settings, load
+from tests.support.doc_blocks import write_blocks
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "how-to/datacenters.md"
+SCALING = DOCS / "operations/scaling.md"
+_ORDER = "datacenter=us-east>eu>30s"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+async def test_the_schedules_of_the_page(folder: Path) -> None:
+    [tasks] = [importlib.import_module(path.stem) for path in write_blocks(PAGE, folder)]
+    specs = {spec.name: spec for spec, _ in tasks.app.schedules()}
+    assert specs["warm_caches"].datacenters == ("us-east", "eu")
+    assert specs["rotate_logs"].datacenters == (ALL,)
+    assert (specs["daily_report"].datacenters, specs["daily_report"].policy.requires) == ((), (_ORDER,))
+    [text] = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    declared = {spec.name: spec for spec, _ in schedule_file.read_text(text)}
+    assert declared["warm-caches"].datacenters == specs["warm_caches"].datacenters
+    assert declared["daily-report"].policy.requires == (_ORDER,)
+
+
+@pytest.mark.timeout(120)
+async def test_a_run_goes_where_its_order_says(folder: Path) -> None:
+    [tasks] = [importlib.import_module(path.stem) for path in write_blocks(PAGE, folder)]
+    nodes = []
+    for roles, place in (({Role.SCHEDULER}, "eu"), ({Role.WORKER}, "us-east"), ({Role.WORKER}, "eu")):
+        node = Node(tasks.app.settings({"datacenter": place}), roles, tasks.app, None)
+        await node.engine.open()
+        await node.start()
+        nodes.append(node)
+    try:
+        run = await tasks.daily_report.submit()
+        await run.result("60s")
+        store = nodes[0].engine.store
+        [view] = await store.runs([run.id])
+        assert view is not None
+        assert view.state is RunState.SUCCEEDED
+        assert view.session is not None
+        session = await store.session(view.session)
+        assert session is not None
+        assert session.datacenter == "us-east"
+        for _ in range(100):
+            if [place.schedulers for place in await store.places()] == [1, 0]:
+                break
+            await asyncio.sleep(0.1)
+        assert [(place.name, place.workers, place.schedulers) for place in await store.places()] == [
+            ("eu", 1, 1),
+            ("us-east", 1, 0),
+        ]
+    finally:
+        await tasks.app.close()
+        for node in nodes:
+            await node.stop()
+            await node.engine.close()
+
+
+def test_commands_and_settings_say_where_a_process_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_blocks(PAGE, folder)
+    page = PAGE.read_text()
+    seen: list[Settings] = []
+    monkeypatch.setattr(processes, "_run", lambda settings, *_: seen.append(settings))
+    for command in re.findall(r"^mainspring (worker .*|scheduler .*)$", page, re.MULTILINE):
+        result = CliRunner().invoke(application, command.split())
+        assert result.exit_code == 0, result.output
+    [line] = re.findall(r"`(datacenter = .*?)`", page)
+    assert tomllib.loads(line) == {"datacenter": "us-east"}
+    [variable] = re.findall(r"MAINSPRING_DATACENTER=([^`]*)`", page)
+    monkeypatch.setenv("MAINSPRING_DATACENTER", variable)
+    seen.append(load({}))
+    assert [one.datacenter for one in seen] == ["us-east"] * 3
+
+
+def test_the_commands_of_the_page_on_scaling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "tasks.py").write_text("from mainspring import Mainspring\napp = Mainspring()\n")
+    importlib.invalidate_caches()
+    asked: list[Any] = []
+    monkeypatch.setattr(processes, "_autoscale", lambda settings, app, bounds: asked.append((settings, bounds)))
+    monkeypatch.setattr(processes, "_drain", lambda worker, store, config: asked.append(worker))
+    for command in re.findall(r"^mainspring (worker .*)$", SCALING.read_text(), re.MULTILINE):
+        result = CliRunner().invoke(application, command.split())
+        assert result.exit_code == 0, result.output
+    (settings, bounds), drained = asked
+    assert (settings.worker.queues, bounds) == ({"default": 50}, Bounds(1, 16))
+    assert drained == "mailer-1"
+
+
+def test_the_files_for_kubernetes_are_such(folder: Path) -> None:
+    page = SCALING.read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    kinds = [read_yaml(text, "page")[0]["kind"] for text in blocks]
+    assert kinds == ["ScaledObject", "HorizontalPodAutoscaler"]
+    assert "recommendedWorkers" in blocks[0]
+    assert "mainspring_recommended_workers" in blocks[1]

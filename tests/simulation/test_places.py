@@ -1,0 +1,123 @@
+"""Data centres: one that dies is stood in for, and seeds fail when one of the safeguards is cut out."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from mainspring.adapters.store.memory import datacenters as store_places
+from mainspring.adapters.store.memory.datacenters import MemoryDatacenters
+from mainspring.adapters.store.memory.rows import SessionRow
+from mainspring.control.scheduler import places as scheduler_places
+from mainspring.domain.datacenters import ALL, Preference, Serving
+from mainspring.domain.instant import MILLISECOND, SECOND
+from mainspring.domain.job import JobSpec
+from mainspring.domain.run import RunPolicy, RunState
+from mainspring.domain.schedule import Interval
+from tests.simulation.test_bites import WithoutTickKey
+from tests.support.simulation.acts import Act
+from tests.support.simulation.biting import SEEDS, MakeStore, bites, complains
+from tests.support.simulation.directed import LEASE, Director, play
+from tests.support.simulation.scenario import Chaos, draw
+from tests.support.simulation.store import RecordedStore
+from tests.support.simulation.workload import LOOP
+
+pytestmark = pytest.mark.simulation
+
+WORK = Act("work", 100 * MILLISECOND)
+ORDER = Preference(("us", "eu"), 2 * SECOND)
+TWO_PLACES: dict[str, Any] = {"workers": ({"default": 4}, {"default": 4}), "places": ("us", "eu")}
+#: Every seed, with a worker in each of two places; one of them is lost again and again.
+PLACED: dict[str, Any] = {
+    "places": ("eu", "us", "eu", "us"),
+    "old_worker": False,
+    "chaos": Chaos(every=2 * SECOND, lose_place=2, kill=1, freeze=1),
+}
+
+
+def test_who_prefers_a_place_that_died_is_served_elsewhere_and_there_again_when_it_is_back() -> None:
+    async def script(director: Director) -> None:
+        us, _ = director.world.workers
+        policy = RunPolicy(requires=(ORDER.word,))
+        [first] = director.submit(director.run(WORK, policy=policy))
+        await director.until(lambda: director.state(first) is RunState.SUCCEEDED)
+        end = director.world.now() + 14 * SECOND
+        schedule = Interval(every=SECOND, start=director.world.now() + SECOND, end=end)
+        job = director.put(JobSpec(name="order", task=LOOP, schedule=schedule, policy=policy), WORK)
+        await director.sleep(2.5)
+        assert us.process is not None
+        us.process.kill()
+        [waiting] = director.submit(director.run(WORK, policy=policy))
+        died = director.world.now()
+        await director.until(lambda: director.state(waiting) is RunState.SUCCEEDED)
+        took = director.world.now() - died
+        assert ORDER.patience <= took <= LEASE + ORDER.patience + 2 * SECOND
+        us.boot()
+        await director.until(lambda: director.world.store.tables.orders[ORDER.word].serving == "us")
+        [last] = director.submit(director.run(WORK, policy=policy))
+        await director.until(lambda: director.state(last) is RunState.SUCCEEDED)
+        places = director.world.history.truth.places
+        ran = {call.run: places[call.process.partition("#")[0]] for call in director.world.history.calls}
+        assert [ran[run] for run in (first, waiting, last)] == ["us", "eu", "us"]
+        ledger = director.world.store.tables.ledgers[job].between(0, 1 << 62, 100)
+        moved = [entry for entry in ledger if entry.reason == "moved to eu: no live worker in us for 2 s"]
+        assert moved
+        assert all(ran[entry.run_id] == "eu" for entry in moved if entry.run_id in ran)
+
+    play(script, **TWO_PLACES)
+
+
+def test_a_place_that_died_keeps_its_runs_until_somebody_is_back() -> None:
+    async def script(director: Director) -> None:
+        _, eu = director.world.workers
+        now = director.world.now()
+        schedule = Interval(every=SECOND, start=now + SECOND, end=now + 3 * SECOND)
+        jobs = [
+            director.put(JobSpec(name=str(where), task=LOOP, schedule=schedule, datacenters=where), WORK)
+            for where in ((ALL,), ("us", "eu"))
+        ]
+        await director.sleep(1.5)
+        assert eu.process is not None
+        eu.process.kill()
+        await director.sleep(8)
+        tables = director.world.store.tables
+        waiting = [run for run in tables.runs.values() if run.state is RunState.QUEUED]
+        assert len(waiting) == 4
+        assert {run.policy.requires for run in waiting} == {("datacenter=eu",)}
+        for job in jobs:
+            ledger = tables.ledgers[job].between(0, 1 << 62, 100)
+            assert [entry.target for entry in ledger] == ["eu", "us"] * 3
+        eu.boot()
+
+    play(script, **TWO_PLACES)
+
+
+@pytest.mark.parametrize(("store", "complaint"), [pytest.param(WithoutTickKey, "'us')]", id="the key of each target")])
+def test_seeds_fail_without(store: MakeStore, complaint: str) -> None:
+    assert any(bites(seed, store, complaint, **PLACED) for seed in SEEDS)
+
+
+def test_seeds_fail_without_a_look_where_a_worker_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SessionRow, "may_take", lambda *_: True)
+    assert _complain("every_run_is_where_it_belongs")
+
+
+def test_seeds_fail_without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_places, "serving", lambda preference, *_: Serving(preference.order[-1], "a whim"))
+    assert _complain("nobody_stands_in_for_whoever_is_there")
+
+
+def test_seeds_fail_without_a_run_for_each_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_places, "spread", lambda fire, _: fire)
+    assert _complain("every_tick_is_in_each_of_its_places")
+
+
+def test_seeds_fail_without_a_word_about_who_stood_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_places, "noted", lambda fire, _: fire)
+    monkeypatch.setattr(MemoryDatacenters, "_note", lambda *_: None)
+    assert _complain("the_ledger_says_who_stood_in")
+
+
+def _complain(complaint: str) -> bool:
+    scenarios = (msgspec.structs.replace(draw(seed), ending=20 * SECOND, **PLACED) for seed in SEEDS)
+    return any(complains(scenario, RecordedStore, complaint) for scenario in scenarios)

@@ -1,0 +1,109 @@
+"""A coordinator under test, whichever it is, with the ends of leases in the test's hands."""
+
+from abc import ABC, abstractmethod
+
+import redis.asyncio as redis
+
+from mainspring.adapters import coordination
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.coordination import zookeeper_wire as wire
+from mainspring.adapters.coordination.etcd import EtcdRegistry
+from mainspring.adapters.coordination.redis import RedisRegistry
+from mainspring.adapters.coordination.zookeeper import ZooKeeperRegistry
+from mainspring.adapters.coordination.zookeeper_session import Session
+from mainspring.control.sealing import SealedCoordinator
+from mainspring.domain.coordination import read_coordination
+from mainspring.domain.errors import Fenced
+from mainspring.domain.ids import SessionId
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.ports.coordination import Coordinator
+from mainspring.ports.registry import Registry
+from tests.support.store_harness import SHORT_LEASE, CoordinatedStore, Harness, MemoryHarness
+
+#: What it is started on in the tests.
+OUTSIDE = ("redis", "etcd", "zookeeper")
+
+
+class Coordination(ABC):
+    """Who grants shards, the store that has the last word, and a way to end a lease."""
+
+    harness: Harness
+    coordinator: Coordinator
+
+    @property
+    def store(self) -> CoordinatedStore:
+        return self.harness.store
+
+    async def open(self) -> None:
+        await self.harness.open()
+
+    async def close(self) -> None:
+        await self.harness.close()
+
+    @abstractmethod
+    async def expire(self, member: SessionId) -> None:
+        """Let the lease of a member that joined for ``SHORT_LEASE`` run out."""
+
+    async def owned(self, member: SessionId) -> dict[int, int]:
+        """What it owns by its own renewal; nothing when it is told that it is none any more."""
+        try:
+            return (await self.coordinator.renew(member, MINUTE)).owned
+        except Fenced:
+            return {}
+
+
+class InTheStore(Coordination):
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.coordinator = harness.store
+
+    async def expire(self, member: SessionId) -> None:
+        await self.harness.advance(SHORT_LEASE + SECOND)
+
+
+class OutsideTheStore(Coordination):
+    """On a store in memory: what another engine asks of a store has tests of its own on all of them."""
+
+    def __init__(self, address: str, harness: Harness | None = None) -> None:
+        self.harness = MemoryHarness() if harness is None else harness
+        self.address = address
+        self.registry = make_registry(address)
+        self.sealed = SealedCoordinator(self.harness.store, self.registry)
+        self.coordinator = self.sealed
+
+    async def open(self) -> None:
+        await super().open()
+        await self.sealed.start()
+
+    async def close(self) -> None:
+        await self.sealed.stop()
+        await super().close()
+
+    async def expire(self, member: SessionId) -> None:
+        await expire(self.registry, self.address, member)
+
+
+def make_registry(address: str) -> Registry:
+    engine = read_coordination(address)
+    assert engine is not None
+    return coordination.make_registry(engine, SystemClock())
+
+
+async def expire(registry: Registry, address: str, member: SessionId) -> None:
+    """End a member's lease behind its back, as the engine does when it has run out."""
+    match registry:
+        case RedisRegistry():
+            client = redis.Redis.from_url(address)
+            await client.zadd(registry._keys[0], {str(member): 1})
+            await client.aclose()
+        case EtcdRegistry():
+            await registry._ask("lease/revoke", {"ID": registry._leases[member].id})
+        case ZooKeeperRegistry():
+            # Whoever knows a session's password can take it over, and close it.
+            mine = registry._sessions[member]
+            other = Session(mine._nodes, SHORT_LEASE, lambda: None)
+            other.id, other._password = mine.id, mine._password
+            await other.ask((wire.CLOSE, b""))
+            other.abandon()
+        case _:
+            raise AssertionError(registry)

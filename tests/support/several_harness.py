@@ -1,0 +1,125 @@
+"""A store over three databases of one server, under the contracts of every other store."""
+
+import hashlib
+import time
+from collections.abc import Sequence
+
+import asyncpg
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store import named_sql
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.postgres.database import PACKAGE
+from mainspring.adapters.store.several import SeveralStore
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import Micros
+from mainspring.domain.job import NewJob
+from mainspring.domain.run import NewRun
+from tests.conftest import create_database, make_template, with_database
+from tests.support.store_harness import SHARDS, Harness, PostgresHarness, build_wall
+
+
+def digest() -> str:
+    """Changes with the migrations, and with the day: partitions are made ahead."""
+    texts = "".join(text for _, _, text in named_sql.migrations(PACKAGE))
+    return hashlib.sha256(f"{texts}{time.time() // 86_400}".encode()).hexdigest()[:16]
+
+
+def several(addresses: Sequence[str], shards: int = SHARDS, connections: int = 4) -> SeveralStore:
+    return _with(SeveralStore, addresses, shards, connections)
+
+
+def _with(kind: type[SeveralStore], addresses: Sequence[str], shards: int, connections: int) -> SeveralStore:
+    return kind(
+        [(address, address.rpartition("/")[2]) for address in addresses],
+        SystemClock(),
+        lambda address, _: PostgresStore(address, shards=shards, connections=connections, one_of_several=True),
+    )
+
+
+class _OnePlace(SeveralStore):
+    """The contracts make ids as they like, most of them in shard 0: so all tenants are at home in place 0, and ids may
+    carry others."""
+
+    async def open(self) -> None:
+        await super().open()
+        self._servers.of_tenant = lambda tenant, placement="": 0  # type: ignore[method-assign]
+
+    def _check_place(self, run: NewRun) -> None:
+        pass
+
+    def _check_job(self, job: NewJob) -> None:
+        pass
+
+
+class SeveralHarness(Harness):
+    store: SeveralStore
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        super().__init__()
+        self.parts = [PostgresHarness(address) for address in addresses]
+        self.store = _with(_OnePlace, addresses, SHARDS, 4)
+
+    @classmethod
+    async def prepare(cls, dsn: str, names: Sequence[str]) -> list[str]:
+        """Make three databases that are one store; their addresses."""
+        template = await make_template(dsn, f"template_several_{digest()}", cls._prepare_one)
+        addresses = [with_database(dsn, name) for name in names]
+        for name, address in zip(names, addresses, strict=True):
+            await create_database(dsn, name, template)
+            connection = await asyncpg.connect(address)
+            try:
+                await connection.execute("UPDATE mainspring.meta SET store_id = gen_random_uuid()")
+            finally:
+                await connection.close()
+        store = several(addresses)
+        await store.open()
+        try:
+            for address, (_, part) in zip(addresses, store.stores, strict=True):
+                await build_wall(part, address)
+            # Nothing must hang on the first server.
+            await store.move_place(0, 0, 1)
+        finally:
+            await store.close()
+        return addresses
+
+    @classmethod
+    async def _prepare_one(cls, address: str) -> None:
+        await PostgresHarness.prepare(address, wall=False)
+        connection = await asyncpg.connect(address)
+        try:
+            await connection.execute(
+                "CREATE OR REPLACE FUNCTION mainspring.place_for(tenant text, places integer) RETURNS integer "
+                "LANGUAGE sql IMMUTABLE AS $$ SELECT 0 $$"
+            )
+        finally:
+            await connection.close()
+
+    async def open(self) -> None:
+        for part in self.parts:
+            part._connection = await asyncpg.connect(part._dsn, server_settings={"search_path": part._schema})
+            await part.wipe()
+        await self.store.open()
+
+    async def close(self) -> None:
+        try:
+            await self.store.close()
+        finally:
+            for part in self.parts:
+                await part._connection.close()
+
+    async def spoil_policy(self, run: RunId) -> None:
+        for part in self.parts:
+            await part.spoil_policy(run)
+
+    async def spoil_spec(self, job: JobId) -> None:
+        for part in self.parts:
+            await part.spoil_spec(job)
+
+    async def move_clock(self, duration: Micros) -> None:
+        for part in self.parts:
+            await part.move_clock(duration)
+
+    async def let_transactions_end(self) -> None:
+        for part in self.parts:
+            await part.let_transactions_end()

@@ -1,0 +1,121 @@
+"""What must hold of data centres: each run is where it belongs, and the ledger says where."""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+
+from mainspring.domain.datacenters import ALL, Preference, place_of, preference_of
+from mainspring.domain.ids import JobId
+from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.domain.job import LedgerEntry
+from tests.support.simulation.evidence import Evidence, QueueRules
+from tests.support.simulation.history import Step
+
+#: A scheduler asks about data centres once a second, waits for an answer, and may be frozen before it sends the tick.
+_STALE: Micros = 10 * SECOND
+_NEVER: Instant = -1 << 62
+
+
+class Served:
+    """Who serves each order of preference, and since when, up to the step that was heard last."""
+
+    def __init__(self) -> None:
+        self._by_word: dict[str, tuple[str, Instant]] = {}
+
+    def hear(self, step: Step) -> None:
+        self._by_word |= {word: (place, step.at) for word, place in step.serving.items()}
+
+    def by(self, preference: Preference) -> tuple[str, Instant]:
+        """Whoever asks first is served by the first."""
+        return self._by_word.get(preference.word, (preference.order[0], _NEVER))
+
+
+def every_run_is_where_it_belongs(evidence: Evidence) -> Iterator[str]:
+    rules = QueueRules()
+    for step in evidence.history.steps:
+        rules.hear(step)
+        for change in step.runs:
+            run = change.after
+            if change.before is None or run.fence == change.before.fence:
+                continue
+            place, here = rules.place_of(run), evidence.place(step)
+            if place is not None and here != place:
+                yield f"{run.id} is for {place} by {run.policy.requires}, and {step.process} in {here!r} got it"
+
+
+def nobody_stands_in_for_whoever_is_there(evidence: Evidence) -> Iterator[str]:
+    alive = _signs(evidence)
+    for step in evidence.history.steps:
+        for word, place in step.serving.items():
+            preference = preference_of((word,))
+            assert preference is not None
+            for better in preference.order[: preference.order.index(place)]:
+                times = alive[better]
+                newest = bisect_right(times, step.at) - 1
+                if newest >= 0 and step.at - times[newest] <= preference.patience:
+                    yield f"{word}: {place} serves from {step.at} on, and {better} was there at {times[newest]}"
+
+
+def every_tick_is_in_each_of_its_places(evidence: Evidence) -> Iterator[str]:
+    known = {place: times[0] for place, times in _signs(evidence).items()}
+    for step in evidence.history.steps:
+        specs = {change.before.id: change.before.spec for change in step.jobs if change.before is not None}
+        recorded: dict[tuple[JobId, Instant], list[LedgerEntry]] = defaultdict(list)
+        for tick in step.ticks:
+            recorded[tick.job_id, tick.scheduled_at].append(tick)
+        for (job, at), entries in recorded.items():
+            spec, targets = specs.get(job), {entry.target for entry in entries}
+            if spec is None:
+                continue
+            if spec.datacenters != (ALL,):
+                if targets != set(spec.datacenters or ("",)):
+                    yield f"{job}: the tick at {at} went to {sorted(targets)}, and its job to {spec.datacenters}"
+            elif step.operation == "fire":
+                long_known = {place for place, since in known.items() if since < step.sent - _STALE}
+                new = {place for place, since in known.items() if since <= step.at}
+                if not long_known <= targets or not targets - {""} <= new:
+                    yield f"{job}: the tick at {at} went to {sorted(targets)}, and {sorted(long_known)} are there"
+        made = {change.after.id: change.after for change in step.runs if change.before is None}
+        for tick in step.ticks:
+            run = made.get(tick.run_id) if tick.target and tick.run_id is not None else None
+            if run is not None and place_of(run.policy.requires) != tick.target:
+                yield f"{run.id} of {tick.target} requires {run.policy.requires}"
+
+
+def the_ledger_says_who_stood_in(evidence: Evidence) -> Iterator[str]:
+    """Of a first start; unless the tick was recorded while that was just changing, or a calendar has its own word."""
+    alive = _signs(evidence)
+    said = {entry.run_id: entry for ledger in evidence.truth.ledgers.values() for entry in ledger}
+    made = {tick.run_id: step.at for step in evidence.history.steps for tick in step.ticks if tick.run_id is not None}
+    served = Served()
+    for step in evidence.history.steps:
+        served.hear(step)
+        for change in step.runs:
+            run, preference = change.after, preference_of(change.after.policy.requires)
+            entry = said.get(run.id)
+            first = change.before is not None and run.fence and not change.before.fence
+            if preference is None or entry is None or not first:
+                continue
+            here, since = served.by(preference)
+            # Of one that nobody had seen yet a scheduler does not know how long it has been asked for.
+            unseen = alive.get(preference.order[0], [made[run.id] + 1])[0] > made[run.id]
+            if here == preference.order[0] or unseen or entry.reason:
+                continue
+            if not since <= made[run.id] <= since + _STALE + evidence.truth.clock_steps:
+                yield f"{run.id} went to {here} by {preference.word}, and the ledger says nothing"
+
+
+def _signs(evidence: Evidence) -> dict[str, list[Instant]]:
+    """When each data centre was heard of, in order."""
+    signs: dict[str, list[Instant]] = defaultdict(list)
+    for at, place in evidence.truth.alive:
+        signs[place].insert(bisect_left(signs[place], at), at)
+    return signs
+
+
+CHECKS = (
+    every_run_is_where_it_belongs,
+    nobody_stands_in_for_whoever_is_there,
+    every_tick_is_in_each_of_its_places,
+    the_ledger_says_who_stood_in,
+)

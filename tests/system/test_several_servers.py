@@ -1,0 +1,159 @@
+"""Three real servers and real processes: places move to a new one while the mover is killed and a server restarts."""
+
+import asyncio
+import contextlib
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import msgspec
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.several import SeveralStore
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.bench.local_postgres import LocalPostgres, throwaway_postgres
+from mainspring.control.jobs import Jobs
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.ids import RunId
+from mainspring.domain.job import JobSpec, NewJob
+from mainspring.domain.run import NewRun
+from mainspring.domain.schedule import CronSchedule
+from tests.support.processes import Processes, kill
+from tests.support.several_harness import several
+
+pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("system")]
+
+APP = "tests.support.load_tasks:app"
+TENANTS = [f"tenant-{number}" for number in range(12)]
+
+
+@pytest.fixture
+async def servers() -> AsyncIterator[list[LocalPostgres]]:
+    with contextlib.ExitStack() as stack:
+        yield [await asyncio.to_thread(stack.enter_context, throwaway_postgres()) for _ in range(3)]
+
+
+def the_jobs(store: SeveralStore) -> Jobs:
+    return Jobs(
+        store,
+        LocalWakeups(),
+        SystemClock(),
+        random.Random(),
+        shards=store.shards,
+        places=store.place_count,
+        apart=store.server_of,
+    )
+
+
+async def rows(servers: list[LocalPostgres], query: str) -> list[asyncpg.Record]:
+    found: list[asyncpg.Record] = []
+    for server in servers:
+        connection = await asyncpg.connect(server.dsn)
+        try:
+            found += await connection.fetch(query)
+        finally:
+            await connection.close()
+    return found
+
+
+async def test_a_server_is_added_and_nothing_is_lost_or_doubled(servers: list[LocalPostgres], tmp_path: Path) -> None:
+    addresses = [server.dsn for server in servers]
+    # At first there are two; the third comes with no places.
+    first = several(addresses[:2], 100)
+    await first.open()
+    await first.close()
+    store = several(addresses, 100, connections=8)
+    await store.open()
+    try:
+        assert [len(server.places) for server in await store.servers()] == [16, 16, 0]
+        async with Processes(msgspec.json.encode(addresses).decode(), tmp_path) as processes:
+            await _add_server(store, servers, processes)
+    finally:
+        await store.close()
+
+
+async def _add_server(store: SeveralStore, servers: list[LocalPostgres], processes: Processes) -> None:
+    jobs = the_jobs(store)
+    for _ in range(2):
+        processes.start("scheduler")
+        processes.start("worker", APP, "--queue", "load:50", "--queue", "ticks:20")
+    every_second = CronSchedule("* * * * * *")
+    crons = [
+        NewJob(
+            id=jobs.new_job_id(tenant, "tick"),
+            spec=JobSpec(name="tick", task="tick", queue="ticks", schedule=every_second),
+            tenant=tenant,
+        )
+        for tenant in TENANTS
+    ]
+    await jobs.put_jobs(crons)
+    accepted: set[RunId] = set()
+    moved = asyncio.Event()
+
+    async def submit() -> None:
+        number = 0
+        while not moved.is_set():
+            number += 1
+            tenant = TENANTS[number % len(TENANTS)]
+            ids = jobs.new_run_ids([""] * 5, tenant=tenant)
+            runs = [
+                NewRun(
+                    id=run_id,
+                    task="moment",
+                    payload=b'{"milliseconds":200}',
+                    queue="load",
+                    tenant=tenant,
+                    delay=number % 2,
+                )
+                for run_id in ids
+            ]
+            with contextlib.suppress(StoreUnavailable):
+                accepted.update(answer.id for answer in await jobs.submit_many(runs))
+            await asyncio.sleep(0.05)
+
+    submitting = asyncio.create_task(submit())
+    kills = 0
+    # Killed again and again, at whatever it is just doing.
+    for pause in (0.9, 1.3, 1.7, 2.2, 2.8, 3.5):
+        mover = processes.start("store", "rebalance")
+        await asyncio.sleep(pause)
+        if mover.poll() is None:
+            kill(mover)
+            kills += 1
+    restarted = asyncio.create_task(asyncio.to_thread(servers[1].restart, "immediate"))
+    await restarted
+    until = time.monotonic() + 100
+    while True:
+        mover = processes.start("store", "rebalance")
+        if await asyncio.to_thread(mover.wait) == 0:
+            break
+        assert time.monotonic() < until, processes.logs()
+    moved.set()
+    await submitting
+    assert sorted(len(server.places) for server in await store.servers()) == [10, 11, 11]
+    await _until_all_ended(servers, accepted, processes)
+    ticks = await rows(servers, "SELECT job_id::text, scheduled_at, count(*) AS n FROM mainspring.ledger GROUP BY 1, 2")
+    keys = [(row["job_id"], row["scheduled_at"]) for row in ticks]
+    assert len(keys) == len(set(keys)), "a tick was recorded on two servers"
+    for cron in crons:
+        seconds = sorted(at // 1_000_000 for job, at in keys if job.replace("-", "") == cron.id)
+        assert seconds == list(range(seconds[0], seconds[-1] + 1)), "a tick was missed"
+    assert kills > 0
+    sys.stdout.write(f"{len(accepted)} runs, {len(keys)} ticks, the mover was killed {kills} times\n")
+
+
+async def _until_all_ended(servers: list[LocalPostgres], accepted: set[RunId], processes: Processes) -> None:
+    deadline = time.monotonic() + 100
+    while True:
+        ended = await rows(servers, "SELECT id::text, state FROM mainspring.history WHERE job_id IS NULL")
+        found = [row["id"].replace("-", "") for row in ended]
+        if accepted <= set(found) or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.3)
+    assert not accepted - set(found), f"{len(accepted - set(found))} lost\n{processes.logs()}"
+    assert len(found) == len(set(found)), "a run was completed twice"
+    assert {row["state"] for row in ended} == {5}

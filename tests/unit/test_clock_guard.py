@@ -1,0 +1,102 @@
+"""What a measured clock means: never judged by what is not known, always by what is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.clock_guard import ClockReading, ClockRules, ClockState, judge, read_clock
+from mainspring.domain.diagnosis import Finding, Level, Signs, diagnose
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
+
+RULES = ClockRules()
+offsets = st.integers(-2 * HOUR, 2 * HOUR)
+travels = st.integers(0, 2 * SECOND)
+states = st.sampled_from(ClockState)
+
+
+def measured(offset: Micros, there: Micros, back: Micros, later: Micros = 0) -> ClockReading:
+    """A node whose clock is ahead by ``offset`` asked the store, and looks at its clocks some time after."""
+    sent = 1_000 * SECOND
+    store_ahead = 50 * HOUR
+    answered = sent + there + store_ahead
+    arrived = sent + there + back
+    moment = arrived + later
+    return read_clock(moment + store_ahead + offset, moment, (answered - arrived, answered - sent))
+
+
+@given(offsets, travels, travels, st.integers(0, HOUR))
+def test_the_true_offset_is_within_the_error_however_long_the_request_and_the_answer_took(
+    offset: Micros, there: Micros, back: Micros, later: Micros
+) -> None:
+    reading = measured(offset, there, back, later)
+    assert abs(reading.offset - offset) <= reading.error <= (there + back) // 2 + 1
+
+
+@given(offsets, travels, travels, states)
+def test_who_is_right_is_never_fenced_anew_and_who_is_far_off_always(
+    offset: Micros, there: Micros, back: Micros, was: ClockState
+) -> None:
+    state = judge(measured(offset, there, back), RULES, was)
+    if abs(offset) <= RULES.fence and was is not ClockState.FENCED:
+        assert state is not ClockState.FENCED
+    if abs(offset) <= RULES.warn and was is ClockState.RIGHT:
+        assert state is ClockState.RIGHT
+    if abs(offset) > RULES.fence + there + back + 2:
+        assert state is ClockState.FENCED
+    if abs(offset) + there + back + 2 < RULES.warn:
+        assert state is ClockState.RIGHT
+
+
+@given(offsets, travels, states)
+def test_who_is_fenced_comes_back_only_when_it_is_surely_right_and_then_stays(
+    offset: Micros, error: Micros, was: ClockState
+) -> None:
+    reading = ClockReading(offset, error)
+    state = judge(reading, RULES, was)
+    if was is ClockState.FENCED and state is not ClockState.FENCED:
+        assert abs(offset) + error <= RULES.fence
+    # The same reading again changes nothing.
+    assert judge(reading, RULES, state) is state
+
+
+def test_a_fence_of_zero_fences_nobody() -> None:
+    assert judge(ClockReading(HOUR, 0), ClockRules(warn=SECOND, fence=0)) is ClockState.OFF
+
+
+def test_a_slow_line_is_no_reason() -> None:
+    assert judge(ClockReading(20 * SECOND, 30 * SECOND), RULES) is ClockState.RIGHT
+
+
+def test_a_fence_before_the_warning_is_a_mistake() -> None:
+    with pytest.raises(Invalid):
+        ClockRules(warn=SECOND, fence=500 * MILLISECOND).check()
+
+
+def test_doctor_names_who_is_off_and_by_how_much() -> None:
+    clocks = (("right", ClockReading(0, 1)), ("slow", ClockReading(-2 * SECOND, 1)))
+    assert clock_finding(*clocks).level is Level.WARNING
+    assert "slow by -2s" in clock_finding(*clocks).says
+    assert clock_finding(*clocks, ("lost", ClockReading(HOUR, SECOND))).level is Level.PROBLEM
+    assert clock_finding(clocks[0]).level is Level.OK
+
+
+def clock_finding(*clocks: tuple[str, ClockReading]) -> Finding:
+    signs = Signs(
+        now=0,
+        schedulers=1,
+        workers=(),
+        queued=(),
+        unburied=(),
+        unstaged=0,
+        oldest_unstaged=None,
+        unfired=0,
+        oldest_unfired=None,
+        waiting=False,
+        readers=(),
+        dead_letters=0,
+        pauses=(),
+        clocks=clocks,
+    )
+    [found] = [finding for finding in diagnose(signs) if finding.check == "clocks"]
+    return found

@@ -1,0 +1,158 @@
+"""Where runs go, and who stands in."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring import prefer
+from mainspring.cli.datacenters import datacenters_of
+from mainspring.domain.datacenters import (
+    ALL,
+    Preference,
+    at_home,
+    may_run,
+    place_of,
+    placed,
+    preference_of,
+    requiring,
+    serving,
+)
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import MINUTE, SECOND, Instant
+from mainspring.domain.job import JobSpec, LedgerEntry
+from mainspring.domain.labels import check_labels_kept
+from mainspring.domain.plan import plan_job
+from mainspring.domain.slo import TickFact, worse
+from mainspring.domain.spread import NOWHERE, spread, whole_ticks
+from mainspring.settings import load
+from tests.support.builders import a_job_id, a_policy, a_spec, a_stored_job, every
+
+NAMES = ("asia", "eu", "us")
+orders = st.permutations(NAMES).flatmap(
+    lambda names: st.builds(
+        Preference,
+        st.integers(2, 3).map(lambda count: tuple(names[:count])),
+        st.integers(1, 600).map(lambda seconds: seconds * SECOND),
+    )
+)
+seen = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 20 * MINUTE))
+
+
+@given(orders)
+def test_an_order_is_a_word_that_is_read_back(order: Preference) -> None:
+    check_labels_kept("requires", (order.word,))
+    assert preference_of(("gpu=a100", order.word)) == order
+    assert place_of((order.word,)) is None
+
+
+@given(orders, seen, st.integers(0, 20 * MINUTE), st.integers(0, 5 * MINUTE))
+def test_the_first_that_is_not_gone_for_too_long_serves(
+    order: Preference, last: dict[str, Instant], since: Instant, later: int
+) -> None:
+    now = max([since, *last.values()]) + later
+    place, why = serving(order, last, since, now)
+    there = [name for name in order.order if now - last.get(name, since) <= order.patience]
+    assert place == (there[0] if there else order.order[0])
+    assert bool(why) == (place != order.order[0])
+    if why:
+        assert place in why
+
+
+@given(orders, seen, st.integers(0, 20 * MINUTE))
+def test_whoever_comes_back_serves_those_that_prefer_it(
+    order: Preference, last: dict[str, Instant], now: Instant
+) -> None:
+    first = order.order[0]
+    assert serving(order, {**last, first: now}, 0, now) == (first, "")
+
+
+def test_a_worker_is_where_its_label_says_or_says_where_it_is() -> None:
+    assert at_home(("gpu=a100",), "eu") == (("datacenter=eu", "gpu=a100"), "eu")
+    assert at_home(("datacenter=eu",), "") == (("datacenter=eu",), "eu")
+    assert at_home(("gpu=a100",), "") == (("gpu=a100",), "")
+    with pytest.raises(Invalid, match="one of them"):
+        at_home(("datacenter=eu",), "us")
+    with pytest.raises(Invalid, match="letters"):
+        at_home((), "a b")
+
+
+def test_who_may_run_what() -> None:
+    word = Preference(("us", "eu"), SECOND).word
+    served = {word: "eu"}
+    assert may_run((), "eu", (word,), served)
+    assert not may_run((), "us", (word,), served)
+    assert not may_run((), "eu", (word, "gpu=a100"), served)
+    assert may_run(("datacenter=us",), "us", ("datacenter=us",), {})
+
+
+def test_a_required_place_takes_the_place_of_another() -> None:
+    assert requiring(("datacenter=us", "gpu=a100"), "datacenter=eu") == ("datacenter=eu", "gpu=a100")
+    assert placed(a_policy(requires=("gpu=a100",)), "").requires == ("gpu=a100",)
+
+
+def test_every_tick_happens_once_in_each_place() -> None:
+    job = a_stored_job(a_spec(schedule=every(MINUTE)), next_fire=5 * MINUTE)
+    fire = plan_job(job, 5 * MINUTE)
+    far = spread(fire, ("eu", "us"))
+    assert [(tick.scheduled_at, tick.target) for tick in far.ticks] == [(5 * MINUTE, "eu"), (5 * MINUTE, "us")]
+    assert len({tick.run_id for tick in (*far.ticks, *fire.ticks)}) == 3
+    assert (far.next_fire, far.job) == (fire.next_fire, fire.job)
+
+
+def test_without_a_place_nothing_runs_and_the_ledger_says_so() -> None:
+    job = a_stored_job(a_spec(schedule=every(MINUTE)), next_fire=5 * MINUTE)
+    [tick] = spread(plan_job(job, 5 * MINUTE), ()).ticks
+    assert (tick.decision, tick.reason, tick.run_id) == ("skipped", NOWHERE, None)
+
+
+@given(st.lists(st.integers(0, 5), max_size=30).map(sorted), st.integers(1, 30))
+def test_a_page_tears_no_tick_apart(times: list[int], limit: int) -> None:
+    entries = [
+        LedgerEntry(job_id=a_job_id(), scheduled_at=at, decision="run", reason="", run_id=None, job_version=1, epoch=1)
+        for at in times
+    ]
+    end = whole_ticks(entries, limit)
+    assert end >= min(limit, len(entries))
+    assert not (0 < end < len(times) and times[end - 1] == times[end])
+
+
+def test_an_objective_is_kept_when_it_is_kept_in_every_place() -> None:
+    early, late, never, excused = TickFact(1, 0), TickFact(9, 0), TickFact(None, 0), TickFact(None, 0, excused=True)
+    assert worse(None, early) == early
+    assert worse(early, late) == worse(late, early) == late
+    assert worse(never, late) == worse(late, never) == never
+    assert worse(excused, early) == worse(early, excused) == early
+
+
+@pytest.mark.parametrize(("labels", "datacenter"), [((), "us>eu>30s"), (("datacenter=us>eu>30s",), "")])
+def test_nobody_is_in_an_order_of_preference(labels: tuple[str, ...], datacenter: str) -> None:
+    with pytest.raises(Invalid, match="is not a name of a data centre"):
+        at_home(labels, datacenter)
+    with pytest.raises(Invalid, match="datacenter: 'us>eu>30s' is not a name of a data centre"):
+        load({"datacenter": "us>eu>30s"}, {})
+
+
+def test_a_job_that_names_several_says_so_in_one_way() -> None:
+    for datacenters in ((ALL, "us"), ("us", "us"), ("a b",), ("us>eu",)):
+        with pytest.raises(Invalid):
+            a_spec_for(*datacenters).check()
+    a_spec_for("us", "eu").check()
+    a_spec_for(ALL).check()
+
+
+def a_spec_for(*datacenters: str) -> JobSpec:
+    return msgspec.structs.replace(a_spec(schedule=every(MINUTE)), datacenters=datacenters)
+
+
+def test_as_it_is_typed() -> None:
+    assert prefer("us", "eu", failover_after="1m") == "us>eu>60s"
+    with pytest.raises(Invalid, match="'us>eu' is not a name of a data centre"):
+        prefer("us>eu", "asia")
+    with pytest.raises(Invalid):
+        prefer("us")
+    assert datacenters_of("us, eu") == ["us", "eu"]
+    assert datacenters_of("all") == "all"
+    assert datacenters_of("us>eu") == {"prefer": ["us", "eu"]}
+    assert datacenters_of("us>eu>30s") == {"prefer": ["us", "eu"], "failoverAfter": "30s"}
+    assert datacenters_of("us>eu>1m30s") == {"prefer": ["us", "eu"], "failoverAfter": "1m30s"}

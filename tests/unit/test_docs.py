@@ -1,0 +1,54 @@
+"""The pages belong together: links lead somewhere, and nothing is left out of its list."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.api.metrics import Metrics
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+_BLOCK = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def _text(page: Path) -> str:
+    return _BLOCK.sub("", page.read_text())
+
+
+def _anchors(page: Path) -> set[str]:
+    """As GitHub makes them."""
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in _HEADING.findall(_text(page))}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(_text(page)):
+        if link.startswith(("https://", "http://")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target), link
+
+
+def test_every_page_is_named_by_the_readme_or_by_the_index_of_decisions() -> None:
+    readme, index = (ROOT / "README.md").read_text(), (DOCS / "adr" / "README.md").read_text()
+    for page in DOCS.rglob("*.md"):
+        if page.parent.name != "adr":
+            assert str(page.relative_to(ROOT)) in readme
+        elif page.name != "README.md":
+            assert page.name in index
+
+
+async def test_every_metric_is_in_the_reference() -> None:
+    clock = SystemClock()
+    shown = (await Metrics(MemoryStore(clock), clock).render(None, 0)).decode()
+    found = set(re.findall(r"^# TYPE (\w+) (?:counter|gauge|histogram)$", shown, re.MULTILINE))
+    listed = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / "metrics.md").read_text(), re.MULTILINE))
+    assert {name for name in found if not name.endswith("_created")} == listed

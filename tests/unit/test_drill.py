@@ -1,0 +1,142 @@
+"""What a drill makes of ledgers and runs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.domain.drill import (
+    LATE,
+    LONGEST_WATCH,
+    Observed,
+    check_allowed,
+    check_watch,
+    coming_ticks,
+    judge_ticks,
+)
+from mainspring.domain.errors import Conflict, Invalid
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
+from mainspring.domain.job import Job, JobState, LedgerEntry
+from mainspring.domain.run import RunState, RunView
+from mainspring.domain.schedule import CronSchedule, Interval
+from tests.support.builders import a_spec, an_id
+
+NOW: Instant = 1_800_000_000 * SECOND
+JOB = JobId(an_id())
+
+
+def an_entry(tick: Instant, last: Instant | None = None, target: str = "") -> LedgerEntry:
+    return LedgerEntry(
+        job_id=JOB,
+        scheduled_at=tick,
+        decision="run",
+        reason="",
+        run_id=RunId("r"),
+        job_version=1,
+        epoch=1,
+        last_at=last,
+        target=target,
+    )
+
+
+def a_view(tick: Instant, late: Micros = 0, name: str = "") -> RunView:
+    return RunView(
+        id=RunId(name or f"run of {tick}"),
+        state=RunState.QUEUED,
+        task="t",
+        queue="q",
+        tenant="default",
+        priority=5,
+        attempt=0,
+        due=tick,
+        created_at=tick + late,
+        scheduled_at=tick,
+    )
+
+
+fates = st.lists(
+    st.one_of(st.just("missed"), st.just("doubled"), st.just("twin"), st.integers(0, 5_000).map(lambda ms: ms)),
+    max_size=30,
+)
+
+
+@given(fates)
+def test_every_tick_is_counted_as_what_became_of_it(fates: list[str | int]) -> None:
+    ticks = [NOW + number * SECOND for number in range(len(fates))]
+    ledger, runs = [], []
+    for tick, fate in zip(ticks, fates, strict=True):
+        if fate == "missed":
+            continue
+        ledger += [an_entry(tick)] * (2 if fate == "doubled" else 1)
+        runs.append(a_view(tick, fate * MILLISECOND if isinstance(fate, int) else 0))
+        if fate == "twin":
+            runs.append(a_view(tick, name=f"twin of {tick}"))
+    found = judge_ticks([Observed(ticks=tuple(ticks), ledger=tuple(ledger), runs=tuple(runs))])
+    lateness = [fate * MILLISECOND for fate in fates if isinstance(fate, int)]
+    assert found.ticks == len(fates)
+    assert found.missed == fates.count("missed")
+    assert found.doubled == fates.count("doubled") + fates.count("twin")
+    assert found.late == sum(late > LATE for late in lateness)
+    assert found.latest == max(lateness, default=0)
+    assert found.harmless == (not found.missed and not found.doubled)
+
+
+def test_one_row_may_stand_for_several_ticks() -> None:
+    ticks = tuple(NOW + number * SECOND for number in range(5))
+    assert judge_ticks([Observed(ticks=ticks, ledger=(an_entry(ticks[0], last=ticks[3]),))]).missed == 1
+
+
+def test_ticks_of_other_times_are_not_looked_at() -> None:
+    other = NOW + MINUTE
+    seen = Observed(ticks=(NOW,), ledger=(an_entry(NOW), an_entry(other), an_entry(other)), runs=(a_view(NOW),))
+    assert judge_ticks([seen]).doubled == 0
+
+
+def in_places(*rows: str, runs: int) -> Observed:
+    """A tick of a job that goes to us and to eu."""
+    return Observed(
+        ticks=(NOW,),
+        targets=("eu", "us"),
+        ledger=tuple(an_entry(NOW, target=target) for target in rows),
+        runs=tuple(a_view(NOW, name=f"run {number}") for number in range(runs)),
+    )
+
+
+def test_a_tick_in_each_of_two_data_centres_is_not_doubled() -> None:
+    assert judge_ticks([in_places("us", "eu", runs=2)]).harmless
+
+
+def test_a_tick_is_missed_that_lacks_one_of_its_data_centres() -> None:
+    assert judge_ticks([in_places("us", runs=1)]).missed == 1
+
+
+@pytest.mark.parametrize("seen", [in_places("us", "eu", "eu", runs=2), in_places("us", "eu", runs=3)])
+def test_a_tick_is_doubled_by_a_second_row_or_run_in_one_data_centre(seen: Observed) -> None:
+    assert judge_ticks([seen]).doubled == 1
+
+
+def a_job(schedule: CronSchedule | Interval) -> Job:
+    spec = a_spec(name="watched", schedule=schedule)
+    return Job(id=JOB, tenant="default", spec=spec, version=1, state=JobState.SCHEDULED, next_fire=NOW, rev=1)
+
+
+def test_the_coming_ticks_are_those_of_the_schedule() -> None:
+    job = a_job(CronSchedule(expression="* * * * * *"))
+    assert coming_ticks(job, NOW + 3 * SECOND) == tuple(NOW + number * SECOND for number in range(4))
+
+
+def test_nobody_knows_the_ticks_of_a_fixed_delay() -> None:
+    assert coming_ticks(a_job(Interval(every=SECOND, mode="fixed_delay")), NOW + MINUTE) == ()
+
+
+def test_production_must_be_meant() -> None:
+    check_allowed(in_production=False, insists=False)
+    check_allowed(in_production=True, insists=True)
+    with pytest.raises(Conflict, match="production"):
+        check_allowed(in_production=True, insists=False)
+
+
+@pytest.mark.parametrize("watch", [0, SECOND, LONGEST_WATCH + 1])
+def test_a_watch_has_its_bounds(watch: Micros) -> None:
+    with pytest.raises(Invalid):
+        check_watch(watch)

@@ -1,0 +1,168 @@
+"""Servers that are one or several processes of ours, each with its ports and its folder."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from tools.services.postgres import local_postgres
+from tools.services.service import Service, ServiceUnavailable
+
+#: A virtual machine of Java on a busy computer takes its time.
+_SECONDS_TO_START = 60
+_SECONDS_TO_STOP = 10
+
+
+class Node:
+    """One process of a server: where it listens, how it is started, and what a test may do to it."""
+
+    def __init__(self, ensemble: "Ensemble", number: int) -> None:
+        self.number = number
+        self.directory = ensemble.directory / str(number)
+        self._ensemble = ensemble
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        return self._ensemble.ports[self.number]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.ports['client']}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process that we started, while it lives: a number that somebody else got since does not count."""
+        try:
+            pid = int((self.directory / "pid").read_text())
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, ValueError):
+            return None
+        return pid if str(self.directory).encode() in command and state != "Z" else None
+
+    def start(self) -> None:
+        """Begin to start; no-op when it runs. ``Ensemble.wait`` says when it is ready."""
+        if self.pid is not None:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "log").open("ab") as log:
+            process = subprocess.Popen(
+                self._ensemble.command(self),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                start_new_session=True,  # Ctrl-C in a terminal is not for the server
+            )
+        (self.directory / "pid").write_text(str(process.pid))
+        # Whoever started it need not wait for its end.
+        process.returncode = 0
+
+    def signal(self, number: int) -> None:
+        """As a test does: ``SIGKILL``, ``SIGSTOP``, ``SIGCONT``. No-op when it does not run."""
+        if (pid := self.pid) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            if number == signal.SIGKILL:
+                self.wait_for_end()
+
+    def wait_for_end(self) -> bool:
+        until = time.monotonic() + _SECONDS_TO_STOP
+        while (pid := self.pid) is not None:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        return True
+
+
+class Ensemble(Service):
+    """So many nodes on loopback. An object on another folder is another ensemble, which a test may break."""
+
+    #: How many nodes, and the names of the ports that each of them needs; clients use the one called ``client``.
+    size = 1
+    port_names: tuple[str, ...] = ("client",)
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        return [Node(self, number) for number in range(self.size)]
+
+    @property
+    def ports(self) -> list[dict[str, int]]:
+        """Of each node; chosen once and kept, so that the address stays good."""
+        file = self.directory / "ports.json"
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            kept: list[dict[str, int]] = json.loads(file.read_text())
+            return kept
+        free = [port for port in random.sample(local_postgres.PORTS, 400) if local_postgres.is_free(port)]
+        chosen = [{name: free.pop() for name in self.port_names} for _ in range(self.size)]
+        self.directory.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(chosen))
+        return chosen
+
+    @abstractmethod
+    def command(self, node: Node) -> list[str]:
+        """How a node is started; its folder is there, and must stand in the command."""
+
+    @abstractmethod
+    def serving(self, node: Node) -> bool:
+        """Whether a node that runs answers clients."""
+
+    def running(self) -> bool:
+        return all(node.pid is not None for node in self.nodes)
+
+    def start(self) -> None:
+        taken = any(not local_postgres.is_free(port) for ports in self.ports for port in ports.values())
+        if taken and all(node.pid is None for node in self.nodes):
+            # Somebody else listens there by now, and what a node knows names its ports: start from nothing.
+            self.remove()
+        for node in self.nodes:
+            node.start()
+        self.wait()
+
+    def wait(self) -> None:
+        """Return when every node serves."""
+        until = time.monotonic() + _SECONDS_TO_START
+        for node in self.nodes:
+            absent = 0
+            while not self.serving(node):
+                # Redis is nobody for a moment, while it writes its title.
+                absent = absent + 1 if node.pid is None else 0
+                if absent > 2 or time.monotonic() > until:
+                    said = (node.directory / "log").read_text(errors="replace")[-2000:]
+                    raise ServiceUnavailable(f"{self.name} did not start:\n{said}")
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.signal(signal.SIGCONT)
+            node.signal(signal.SIGTERM)
+        for node in self.nodes:
+            if not node.wait_for_end():
+                node.signal(signal.SIGKILL)
+
+    def remove(self) -> None:
+        for node in self.nodes:
+            node.signal(signal.SIGKILL)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def ask(address: str, said: bytes, timeout: float = 1) -> bytes:
+    """What a server answers to a line; nothing when it does not."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=timeout) as connection:
+            connection.sendall(said)
+            return connection.recv(4096)
+    except OSError:
+        return b""
