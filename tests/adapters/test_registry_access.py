@@ -1,5 +1,6 @@
 """Engines that let in only who knows a password, or who speaks TLS."""
 
+import ssl
 import subprocess
 import uuid
 from pathlib import Path
@@ -7,15 +8,16 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MINUTE
 from tests.support.coordination_harness import make_registry
 from tools.services.ensemble import Node, ask
 from tools.services.etcd import Etcd
 from tools.services.redis import Redis
+from tools.services.zookeeper import ZooKeeper
 
-ONE = SessionId(1)
+ONE, OTHER = SessionId(1), SessionId(2)
 
 
 @pytest.fixture
@@ -23,13 +25,13 @@ def namespace() -> str:
     return uuid.uuid4().hex
 
 
-async def works(address: str, namespace: str) -> None:
+async def works(address: str, namespace: str, member: SessionId = ONE) -> None:
     registry = make_registry(address)
     await registry.open(namespace)
     try:
-        await registry.enter(ONE, MINUTE)
-        view = await registry.look(ONE)
-        assert await registry.write(ONE, {1: ONE}, view.version)
+        await registry.enter(member, MINUTE)
+        view = await registry.look(member)
+        assert await registry.write(member, {1: member}, view.version)
     finally:
         await registry.close()
 
@@ -42,6 +44,19 @@ async def is_refused(address: str, namespace: str, why: str) -> None:
             await registry.enter(ONE, MINUTE)
     finally:
         await registry.close()
+
+
+def make_certificate(folder: Path) -> None:
+    """key.pem and certificate.pem, which vouches for itself and is good for servers and clients."""
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "certificate.pem"),
+        ],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
 
 
 class GuardedEtcd(Etcd):
@@ -75,6 +90,97 @@ async def test_etcd_asks_for_a_password(tmp_path: Path, namespace: str) -> None:
         etcd.remove()
 
 
+class SealedEtcd(Etcd):
+    """One node that speaks TLS alone, with those who have a certificate."""
+
+    name = "etcd-sealed"
+    size = 1
+
+    def command(self, node: Node) -> list[str]:
+        make_certificate(node.directory)
+        certificate = node.directory / "certificate.pem"
+        return [
+            *(word.replace(f"http://{node.address}", f"https://{node.address}") for word in super().command(node)),
+            f"--cert-file={certificate}",
+            f"--key-file={node.directory}/key.pem",
+            f"--trusted-ca-file={certificate}",
+            "--client-cert-auth",
+        ]
+
+    def serving(self, node: Node) -> bool:
+        files = node.directory
+        trusted = ssl.create_default_context(cafile=files / "certificate.pem")
+        trusted.load_cert_chain(files / "certificate.pem", files / "key.pem")
+        try:
+            return b"true" in httpx2.get(f"https://{node.address}/health", verify=trusted).content
+        except httpx2.TransportError:
+            return False
+
+
+async def test_etcd_speaks_tls(tmp_path: Path, namespace: str) -> None:
+    etcd = SealedEtcd(tmp_path)
+    if not etcd.installed():
+        pytest.skip("etcd is not installed")
+    etcd.start()
+    try:
+        tls, files = etcd.address().replace("etcd:", "etcds:"), etcd.nodes[0].directory
+        trusting = f"{tls}?ssl_ca_certs={files}/certificate.pem"
+        await is_refused(tls, namespace, "certificate verify failed")
+        await is_refused(trusting, namespace, "certificate required|does not answer")
+        await works(f"{trusting}&ssl_certfile={files}/certificate.pem&ssl_keyfile={files}/key.pem", namespace)
+        with pytest.raises(Invalid, match="coordination: cannot use .*nowhere.pem: No such file"):
+            make_registry(f"{tls}?ssl_ca_certs={files}/nowhere.pem")
+    finally:
+        etcd.remove()
+
+
+class SealedZooKeeper(ZooKeeper):
+    """One node, with a port for TLS beside the plain one."""
+
+    name = "zookeeper-sealed"
+    size = 1
+    port_names = (*ZooKeeper.port_names, "tls")
+
+    def command(self, node: Node) -> list[str]:
+        command = super().command(node)
+        make_certificate(node.directory)
+        both = node.directory / "both.pem"
+        both.write_text("".join((node.directory / name).read_text() for name in ("key.pem", "certificate.pem")))
+        settings = {
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "secureClientPort": node.ports["tls"],
+            "secureClientPortAddress": "127.0.0.1",
+            "ssl.keyStore.location": both,
+            "ssl.keyStore.type": "PEM",
+            "ssl.clientAuth": "none",
+        }
+        with (node.directory / "zoo.cfg").open("a") as configuration:
+            configuration.writelines(f"{name}={value}\n" for name, value in settings.items())
+        where = command.index("-cp") + 1
+        jars = "".join(f":/usr/share/java/netty-{part}.jar" for part in ("codec", "resolver"))
+        return [*command[:where], command[where] + jars, *command[where + 1 :]]
+
+
+async def test_zookeeper_asks_for_a_password_and_speaks_tls(tmp_path: Path, namespace: str) -> None:
+    zookeeper = SealedZooKeeper(tmp_path)
+    if not zookeeper.installed():
+        pytest.skip("ZooKeeper is not installed")
+    zookeeper.start()
+    try:
+        (node,) = zookeeper.nodes
+        known = f"zookeeper://me:hush@{node.address}/private"
+        await works(known, namespace)
+        # What one user has made is for nobody else.
+        await is_refused(f"zookeeper://{node.address}/private", namespace, "for another user and password")
+        await is_refused(known.replace("hush", "wrong"), namespace, "for another user and password")
+        await works(f"zookeeper://{node.address}/open", namespace)
+        tls = f"zookeepers://me:hush@127.0.0.1:{node.ports['tls']}/private"
+        await is_refused(tls, namespace, "certificate verify failed")
+        await works(f"{tls}?ssl_ca_certs={node.directory}/certificate.pem", namespace, OTHER)
+    finally:
+        zookeeper.remove()
+
+
 class GuardedRedis(Redis):
     """With a password, and a port for TLS beside the plain one."""
 
@@ -83,15 +189,7 @@ class GuardedRedis(Redis):
 
     def command(self, node: Node) -> list[str]:
         command = super().command(node)
-        subprocess.run(
-            [
-                *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"),
-                *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "certificate.pem"),
-            ],
-            cwd=node.directory,
-            check=True,
-            capture_output=True,
-        )
+        make_certificate(node.directory)
         settings = {
             "requirepass": "hush",
             "tls-port": node.ports["tls"],

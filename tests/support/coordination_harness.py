@@ -101,7 +101,7 @@ async def expire(registry: Registry, address: str, member: SessionId) -> None:
         case ZooKeeperRegistry():
             # Whoever knows a session's password can take it over, and close it.
             mine = registry._sessions[member]
-            other = Session(mine._nodes, SHORT_LEASE, lambda: None)
+            other = Session(mine._nodes, SHORT_LEASE, lambda: None, mine._access)
             other.id, other._password = mine.id, mine._password
             await other.ask((wire.CLOSE, b""))
             other.abandon()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.adapters.coordination.table import decode_owners, encode_owners
-from mainspring.domain.coordination import Engine, read_coordination
+from mainspring.domain.coordination import Engine, Tls, read_coordination
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import SessionId
 from mainspring.settings import Settings, load
@@ -30,13 +30,28 @@ def test_the_store_needs_nothing_else() -> None:
 def test_an_engine_has_nodes_and_a_place_in_them(
     text: str, kind: str, nodes: tuple[tuple[str, int], ...], root: str
 ) -> None:
-    assert read_coordination(text) == Engine(kind=kind, url=text, nodes=nodes, root=root)
+    found = read_coordination(text)
+    assert found is not None
+    assert (found.kind, found.url, found.nodes, found.root) == (kind, text, nodes, root)
 
 
-def test_etcd_may_have_a_user() -> None:
-    found = read_coordination("etcd://me:p%40ss@a")
+@pytest.mark.parametrize("kind", ["etcd", "zookeeper"])
+def test_there_may_be_a_user(kind: str) -> None:
+    found = read_coordination(f"{kind}://me:p%40ss@a")
     assert found is not None
     assert found.credentials == ("me", "p@ss")
+    assert found.tls is None
+
+
+@pytest.mark.parametrize(("scheme", "port"), [("etcds", 2379), ("zookeepers", 2281)])
+def test_an_s_at_the_end_is_tls(scheme: str, port: int) -> None:
+    assert read_coordination(f"{scheme}://a/x?ssl_ca_certs=ca.pem&ssl_certfile=c.pem&ssl_keyfile=k.pem") == Engine(
+        kind=scheme.removesuffix("s"),
+        url=f"{scheme}://a/x?ssl_ca_certs=ca.pem&ssl_certfile=c.pem&ssl_keyfile=k.pem",
+        nodes=(("a", port),),
+        root="x",
+        tls=Tls(authority="ca.pem", certificate="c.pem", key="k.pem"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,10 +65,12 @@ def test_etcd_may_have_a_user() -> None:
         ("etcd://a:70000", "'a:70000' is not a host with its port"),
         ("etcd://a,,b", "'' is not a host with its port"),
         ("etcd://a b", "'a b' is not a host with its port"),
-        ("etcd://a/..?x", "has '[?]x' at its end"),
+        ("etcd://a/..?x", "has 'x' at its end"),
         ("etcd://a/b c", "cannot be what its keys are filed under"),
         ("etcd://me@a", "a user without a password"),
-        ("zookeeper://me:secret@a", "zookeeper is not given a user"),
+        ("zookeeper://me@a", "a user without a password"),
+        ("etcd://a?ssl_ca_certs=/etc/ca.pem", "has 'ssl_ca_certs' at its end"),
+        ("zookeepers://a?password=secret", "has 'password' at its end"),
         ("redis://a,b", "several servers of Redis"),
         ("redis://a/production", "'production' is not the number of a database"),
         ("redis://a?db=x", "has 'db' at its end"),

@@ -9,15 +9,25 @@ from mainspring.domain.errors import Invalid
 
 #: The store itself: nothing else is needed.
 STORE = "store"
-_PORTS = {"redis": 6379, "rediss": 6379, "etcd": 2379, "zookeeper": 2181}
+_PORTS = {"redis": 6379, "rediss": 6379, "etcd": 2379, "etcds": 2379, "zookeeper": 2181, "zookeepers": 2281}
+#: Those that speak TLS, and what they are without.
+_WITH_TLS = {"rediss": "redis", "etcds": "etcd", "zookeepers": "zookeeper"}
 _HINT = "store, redis://host:6379/0, etcd://host:2379,host:2379 or zookeeper://host:2181,host:2181"
-#: Of rediss: files for TLS. Whatever else stood there would be heard of when a scheduler has started, or never.
+#: Files for TLS. Whatever else stood there would be heard of when a scheduler has started, or never.
 _TLS_FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
 _SHAPE = re.compile(
     r"(?P<engine>[a-z]+)://(?:(?P<who>[^/@]*)@)?(?P<nodes>[^/?#]+)(?:/(?P<root>[^?#]*))?(?P<rest>[?#].*)?"
 )
 _NODE = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?")
 _ROOT = re.compile(r"[A-Za-z0-9_.-]{1,100}(/[A-Za-z0-9_.-]{1,100}){0,9}")
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """Files. Empty: the authorities that this machine trusts; no certificate of our own."""
+
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +39,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     #: What everything in there is filed under; of Redis the number of the database.
     root: str = ""
     credentials: tuple[str, str] | None = None
+    #: None: in the clear.
+    tls: Tls | None = None
 
 
 def read_coordination(text: str, field: str = "coordination") -> Engine | None:
@@ -39,31 +51,40 @@ def read_coordination(text: str, field: str = "coordination") -> Engine | None:
     if found is None or found["engine"] not in _PORTS:
         # Not what was written: it may hold a password.
         raise Invalid(field, "is no engine that is known here", _HINT)
-    kind = found["engine"]
-    nodes = tuple(_read_node(field, word.strip(), _PORTS[kind]) for word in found["nodes"].split(","))
+    scheme = found["engine"]
+    kind = _WITH_TLS.get(scheme, scheme)
+    nodes = tuple(_read_node(field, word.strip(), _PORTS[scheme]) for word in found["nodes"].split(","))
     root, who = found["root"] or "", found["who"]
-    if kind.startswith("redis"):
+    tls = _read_tls(field, found["rest"] or "", speaks_tls=scheme != kind)
+    if kind == "redis":
         if len(nodes) > 1:
             raise Invalid(field, "names several servers of Redis", "one: redis://host:6379/0")
         if root and not (root.isascii() and root.isdecimal()):
             raise Invalid(field, f"{root!r:.80} is not the number of a database", "for example redis://host:6379/0")
-        options = {name for name, _ in parse_qsl((found["rest"] or "").removeprefix("?"), keep_blank_values=True)}
-        if unknown := options - (_TLS_FILES if kind == "rediss" else set()):
-            raise Invalid(field, f"has {min(unknown)!r:.40} at its end, which has no meaning", _HINT)
-        return Engine(kind="redis", url=text, nodes=nodes)
-    if found["rest"]:
-        raise Invalid(field, f"has {found['rest']!r:.40} at its end, which has no meaning", _HINT)
+        return Engine(kind=kind, url=text, nodes=nodes, tls=tls)
     if root and not _ROOT.fullmatch(root):
         raise Invalid(
             field, f"{root!r:.80} cannot be what its keys are filed under", "for example etcd://host:2379/production"
         )
-    if who is not None and kind != "etcd":
-        raise Invalid(field, f"{kind} is not given a user", f"{kind}://host:{_PORTS[kind]}")
     name, colon, password = (who or "").partition(":")
     if who is not None and not (name and colon):
-        raise Invalid(field, "has a user without a password", "etcd://user:password@host:2379")
+        raise Invalid(field, "has a user without a password", f"{scheme}://user:password@host:{_PORTS[scheme]}")
     credentials = (unquote(name), unquote(password)) if who is not None else None
-    return Engine(kind=kind, url=text, nodes=nodes, root=root or "mainspring", credentials=credentials)
+    return Engine(kind=kind, url=text, nodes=nodes, root=root or "mainspring", credentials=credentials, tls=tls)
+
+
+def _read_tls(field: str, rest: str, *, speaks_tls: bool) -> Tls | None:
+    """Of what stands behind the address: nothing without TLS, files with it."""
+    options = dict(parse_qsl(rest.removeprefix("?"), keep_blank_values=True))
+    if unknown := options.keys() - (_TLS_FILES if speaks_tls else set()):
+        raise Invalid(field, f"has {min(unknown)!r:.40} at its end, which has no meaning", _HINT)
+    if not speaks_tls:
+        return None
+    return Tls(
+        authority=options.get("ssl_ca_certs", ""),
+        certificate=options.get("ssl_certfile", ""),
+        key=options.get("ssl_keyfile", ""),
+    )
 
 
 def _read_node(field: str, word: str, usual: int) -> tuple[str, int]:

@@ -1,6 +1,8 @@
 """Engines outside the store that can say who owns which shard."""
 
-from mainspring.domain.coordination import Engine
+import ssl
+
+from mainspring.domain.coordination import Engine, Tls
 from mainspring.domain.errors import Invalid
 from mainspring.ports.clock import Clock
 from mainspring.ports.registry import Registry
@@ -19,11 +21,33 @@ def make_registry(engine: Engine, clock: Clock) -> Registry:
         case "etcd":
             from mainspring.adapters.coordination.etcd import EtcdRegistry
 
-            endpoints = [
-                f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}" for host, port in engine.nodes
-            ]
-            return EtcdRegistry(endpoints, clock, root=engine.root, credentials=engine.credentials)
+            scheme = "http" if engine.tls is None else "https"
+            hosts = [(f"[{host}]" if ":" in host else host, port) for host, port in engine.nodes]
+            endpoints = [f"{scheme}://{host}:{port}" for host, port in hosts]
+            return EtcdRegistry(
+                endpoints, clock, root=engine.root, credentials=engine.credentials, tls=_context(engine.tls)
+            )
         case _:
             from mainspring.adapters.coordination.zookeeper import ZooKeeperRegistry
+            from mainspring.adapters.coordination.zookeeper_session import Access
 
-            return ZooKeeperRegistry(engine.nodes, root=engine.root)
+            access = Access(credentials=engine.credentials, tls=_context(engine.tls))
+            return ZooKeeperRegistry(engine.nodes, access, root=engine.root)
+
+
+def _context(tls: Tls | None) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    context = ssl.create_default_context()
+    # What fails does not say which file it is about.
+    reading = tls.authority
+    try:
+        if tls.authority:
+            context = ssl.create_default_context(cafile=tls.authority)
+        reading = tls.certificate
+        if tls.certificate:
+            context.load_cert_chain(tls.certificate, tls.key or None)
+    except OSError as error:
+        why = f"cannot use {reading}: {error.strerror or error}"
+        raise Invalid("coordination", why, "files in PEM: ssl_ca_certs, ssl_certfile, ssl_keyfile") from error
+    return context

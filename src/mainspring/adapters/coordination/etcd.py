@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -52,11 +53,13 @@ class EtcdRegistry:
         *,
         root: str = "mainspring",
         credentials: tuple[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._endpoints = list(endpoints)
         self._clock = clock
         self._root = root
         self._credentials = credentials
+        self._tls = tls
         self._token: str | None = None
         self._prefix = ""
         self._listeners: list[Callable[[], None]] = []
@@ -68,7 +71,7 @@ class EtcdRegistry:
     async def open(self, namespace: str) -> None:
         self._prefix = f"{self._root}/{namespace}/"
         # No proxies: what is said here decides who acts.
-        self._client = httpx2.AsyncClient(trust_env=False, timeout=None)
+        self._client = httpx2.AsyncClient(trust_env=False, timeout=None, verify=self._tls or True)
         self._watching = asyncio.create_task(self._watch(), name="etcd-watch")
 
     async def close(self) -> None:

@@ -1,10 +1,11 @@
 """ZooKeeper: a session and a node that goes with it for each member, and a table that is changed by its version."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from mainspring.adapters.coordination import zookeeper_wire as wire
 from mainspring.adapters.coordination.table import decode_owners, encode_owners
-from mainspring.adapters.coordination.zookeeper_session import Refused, Session
+from mainspring.adapters.coordination.zookeeper_session import Access, Refused, Session
 from mainspring.domain.errors import Fenced, StoreUnavailable
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import Micros
@@ -14,8 +15,11 @@ from mainspring.ports.registry import View
 class ZooKeeperRegistry:
     """Every member has a session of its own: what an earlier one of this process has left cannot be kept alive."""
 
-    def __init__(self, nodes: Sequence[tuple[str, int]], *, root: str = "mainspring") -> None:
+    def __init__(self, nodes: Sequence[tuple[str, int]], access: Access, *, root: str = "mainspring") -> None:
         self._nodes = nodes
+        self._access = access
+        #: With a user all that is made here is for that user alone.
+        self._private = access.credentials is not None
         self._root = root
         self._path = ""
         self._listeners: list[Callable[[], None]] = []
@@ -28,12 +32,15 @@ class ZooKeeperRegistry:
         for session in self._sessions.values():
             session.abandon()
         self._sessions.clear()
+        # A connection is gone when the loop has turned, one with TLS when it has turned twice.
+        for _ in range(2):
+            await asyncio.sleep(0)
 
     async def enter(self, member: SessionId, ttl: Micros) -> None:
-        session = Session(self._nodes, ttl, self._tell)
+        session = Session(self._nodes, ttl, self._tell, self._access)
         try:
             await self._make_parents(session)
-            await session.ask((wire.CREATE, wire.create(f"{self._path}/members/{member}", b"", wire.EPHEMERAL)))
+            await self._create(session, f"{self._path}/members/{member}", wire.EPHEMERAL)
         except Refused as refused:
             session.abandon()
             raise StoreUnavailable(str(refused)) from refused
@@ -105,7 +112,10 @@ class ZooKeeperRegistry:
         root = f"/{self._root}"
         for path in (root, self._path, f"{self._path}/members", f"{self._path}/owners"):
             try:
-                await session.ask((wire.CREATE, wire.create(path, b"", 0)))
+                await self._create(session, path, 0)
             except Refused as refused:
                 if refused.code != wire.NODE_EXISTS:
                     raise
+
+    async def _create(self, session: Session, path: str, flags: int) -> None:
+        await session.ask((wire.CREATE, wire.create(path, b"", flags, private=self._private)))

@@ -5,9 +5,12 @@ is over. So a session is as alive as whoever uses it, and a loop that hangs does
 """
 
 import asyncio
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+
+import msgspec
 
 from mainspring.adapters.coordination import zookeeper_wire as wire
 from mainspring.domain.errors import Fenced, StoreUnavailable
@@ -17,11 +20,25 @@ from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 _LONGEST = 1 << 22
 
 
+#: What people can do something about.
+_SAID = {
+    wire.NO_AUTH: "ZooKeeper has nodes there that are for another user and password",
+    wire.AUTH_FAILED: "ZooKeeper does not take this user and password",
+}
+
+
+class Access(msgspec.Struct, frozen=True):
+    """How its servers are spoken to."""
+
+    credentials: tuple[str, str] | None = None
+    tls: ssl.SSLContext | None = None
+
+
 class Refused(Exception):
     """ZooKeeper has understood, and says no."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(f"ZooKeeper says {code}")
+        super().__init__(_SAID.get(code, f"ZooKeeper says {code}"))
         self.code = code
 
 
@@ -64,7 +81,8 @@ class _Line:
         if self._reading is not None:
             self._reading.cancel()
         self._fail(StoreUnavailable("the connection to ZooKeeper was closed"))
-        self._writer.close()
+        # At once: TLS would wait for the other side to say goodbye, and there is nothing left to be sent.
+        self._writer.transport.abort()
 
     async def _read(self) -> None:
         try:
@@ -74,6 +92,10 @@ class _Line:
                 if xid == wire.WATCH_XID:
                     self._changed()
                     continue
+                if xid == wire.AUTH_XID:
+                    if error:
+                        raise OSError(Refused(error))
+                    continue
                 expected, answer = self._waiting.popleft()
                 if xid != expected:
                     raise OSError(f"an answer to {xid} instead of {expected}")
@@ -81,7 +103,7 @@ class _Line:
                     _settle(answer, error, body)
         except (OSError, asyncio.IncompleteReadError, struct.error, IndexError) as error:
             self._fail(StoreUnavailable(f"the connection to ZooKeeper was lost: {error}"))
-            self._writer.close()
+            self._writer.transport.abort()
 
     def _fail(self, error: StoreUnavailable) -> None:
         while self._waiting:
@@ -103,8 +125,11 @@ def _settle(answer: "asyncio.Future[bytes]", error: int, body: bytes) -> None:
 
 
 class Session:
-    def __init__(self, nodes: Sequence[tuple[str, int]], ttl: Micros, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, nodes: Sequence[tuple[str, int]], ttl: Micros, changed: Callable[[], None], access: Access
+    ) -> None:
         self._nodes = list(nodes)
+        self._access = access
         self._asked = ttl
         self._changed = changed
         self._patience = max(ttl // 6, 300 * MILLISECOND) / SECOND
@@ -180,7 +205,7 @@ class Session:
             raise StoreUnavailable(str(problem))
 
     async def _connect(self, host: str, port: int) -> _Line:
-        reader, writer = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(host, port, ssl=self._access.tls)
         line = _Line(reader, writer, self._changed)
         try:
             line.send(wire.connect(self._last_seen, self._asked // MILLISECOND, self.id, self._password))
@@ -193,4 +218,7 @@ class Session:
             raise Fenced("the session with ZooKeeper has expired")
         self.id, self._password, self.timeout = granted.session, granted.password, granted.timeout * MILLISECOND
         line.read_on()
+        if self._access.credentials is not None:
+            # Requests are answered in order, so whatever follows is asked in this name.
+            line.send(wire.digest(*self._access.credentials))
         return line

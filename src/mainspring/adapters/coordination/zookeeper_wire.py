@@ -5,11 +5,12 @@ import struct
 import msgspec
 
 #: Request codes.
-CREATE, GET_DATA, SET_DATA, GET_CHILDREN, CLOSE = 1, 4, 5, 8, -11
+CREATE, GET_DATA, SET_DATA, GET_CHILDREN, AUTH, CLOSE = 1, 4, 5, 8, 100, -11
 #: Numbers of messages that nobody asked for by number.
-WATCH_XID = -1
+WATCH_XID, AUTH_XID = -1, -4
 #: Error codes.
-NO_NODE, BAD_VERSION, NODE_EXISTS, SESSION_EXPIRED, SESSION_MOVED = -101, -103, -110, -112, -118
+NO_NODE, NO_AUTH, BAD_VERSION, NODE_EXISTS = -101, -102, -103, -110
+SESSION_EXPIRED, AUTH_FAILED, SESSION_MOVED = -112, -115, -118
 EPHEMERAL = 1
 _ALL_RIGHTS = 31
 
@@ -38,9 +39,15 @@ def read_connected(frame: bytes) -> Connected:
     return Connected(timeout, session, frame[20 : 20 + length])
 
 
-def create(path: str, data: bytes, flags: int) -> bytes:
-    anyone = struct.pack(">ii", 1, _ALL_RIGHTS) + text("world") + text("anyone")
-    return text(path) + buffer(data) + anyone + struct.pack(">i", flags)
+def create(path: str, data: bytes, flags: int, *, private: bool = False) -> bytes:
+    """Private: for whoever this connection has been told to speak for, and nobody else."""
+    whose = text("auth") + text("") if private else text("world") + text("anyone")
+    return text(path) + buffer(data) + struct.pack(">ii", 1, _ALL_RIGHTS) + whose + struct.pack(">i", flags)
+
+
+def digest(user: str, password: str) -> bytes:
+    """A whole request: it is not numbered as the others are."""
+    return struct.pack(">iii", AUTH_XID, AUTH, 0) + text("digest") + text(f"{user}:{password}")
 
 
 def watched(path: str) -> bytes:
