@@ -4,7 +4,7 @@
 
 Real servers with durable settings, started for this alone. One process submits, claims and settles in batches. Counted
 is the processor time of that process and of every process of the servers, so a busy machine does not matter much. In
-turns, five rounds; medians.
+turns; medians.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from mainspring.settings import Settings
 BATCH = 200
 TENANTS = 12
 KEYS = 50
-ROUNDS = 5
+ROUNDS = 4
 #: Jobs a server before it is counted.
 WARM = 4_000
 #: Of the client, of the servers.
@@ -41,7 +41,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 60_000
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(throwaway_postgres()) for _ in range(4)]
