@@ -64,12 +64,27 @@ def contract_database(postgres_dsn: str) -> Iterator[str]:
 _ON_SEVERAL = ("submit", "claim", "sessions", "catalog", "events_after", "idempotency")
 #: These make the ids of one tenant in every shard, which several servers refuse, or look at one server alone.
 _NOT_ON_SEVERAL = ("agreement", "outage")
+#: These count a queue over all tenants, which several servers refuse, or the harness makes a scheduler join on every
+#: server under one number, which no node does.
+_REFUSED_ON_SEVERAL = frozenset(
+    {
+        "test_no_more_run_than_the_concurrency_lets",
+        "test_claims_at_once_do_not_exceed_the_concurrency",
+        "test_a_claim_for_one_tenant_minds_the_concurrency",
+        "test_policies_are_told_and_audited",
+        "test_retries_come_at_the_rate_of_the_budget",
+        "test_what_is_given_back_needs_no_budget",
+        "test_it_is_audited_once",
+    }
+)
 
 
 def _is_for_several(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
     if call is None or call.params.get("make_harness") != "several":
         return True
+    if getattr(item, "originalname", "") in _REFUSED_ON_SEVERAL:
+        return False
     name = item.path.stem.removeprefix("test_")
     return name in _ON_SEVERAL or ("MAINSPRING_SEEDS" in os.environ and name not in _NOT_ON_SEVERAL)
 

@@ -12,7 +12,7 @@ class ZooKeeper(Ensemble):
     name = "zookeeper"
     packages = ("zookeeper", "default-jre-headless")
     size = 3
-    port_names = ("client", "quorum", "election")
+    port_names: tuple[str, ...] = ("client", "quorum", "election")
     #: Milliseconds. A session lasts two ticks at least and twenty at most; its end is rounded up to the next tick.
     tick = 250
 

@@ -1,6 +1,5 @@
 """ZooKeeper: a session and a node that goes with it for each member, and a table that is changed by its version."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from mainspring.adapters.coordination import zookeeper_wire as wire
@@ -29,12 +28,9 @@ class ZooKeeperRegistry:
         self._path = f"/{self._root}/{namespace}"
 
     async def close(self) -> None:
-        for session in self._sessions.values():
-            session.abandon()
-        self._sessions.clear()
-        # A connection is gone when the loop has turned, one with TLS when it has turned twice.
-        for _ in range(2):
-            await asyncio.sleep(0)
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            await session.abandoned()
 
     async def enter(self, member: SessionId, ttl: Micros) -> None:
         session = Session(self._nodes, ttl, self._tell, self._access)

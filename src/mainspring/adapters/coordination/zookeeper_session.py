@@ -9,6 +9,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -83,6 +84,11 @@ class _Line:
         self._fail(StoreUnavailable("the connection to ZooKeeper was closed"))
         # At once: TLS would wait for the other side to say goodbye, and there is nothing left to be sent.
         self._writer.transport.abort()
+
+    async def gone(self) -> None:
+        """After it was closed."""
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
     async def _read(self) -> None:
         try:
@@ -179,6 +185,13 @@ class Session:
         """Say nothing: it runs out."""
         self._over = True
         self._drop()
+
+    async def abandoned(self) -> None:
+        """The same, and its connection is gone when this returns."""
+        line = self._line
+        self.abandon()
+        if line is not None:
+            await line.gone()
 
     def _drop(self) -> None:
         line, self._line = self._line, None
