@@ -77,6 +77,7 @@ def test_an_s_at_the_end_is_tls(scheme: str, port: int) -> None:
         ("redis://a?ssl_ca_certs=/etc/ca.pem", "has 'ssl_ca_certs' at its end"),
         ("rediss://a?password=secret", "has 'password' at its end"),
         ("redis://a#x", "has '#x' at its end"),
+        ("etcds://a?ssl_keyfile=k.pem", "has 'ssl_keyfile' without the certificate"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(text: str, reason: str) -> None:

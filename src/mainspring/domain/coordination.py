@@ -80,6 +80,8 @@ def _read_tls(field: str, rest: str, *, speaks_tls: bool) -> Tls | None:
         raise Invalid(field, f"has {min(unknown)!r:.40} at its end, which has no meaning", _HINT)
     if not speaks_tls:
         return None
+    if options.get("ssl_keyfile") and not options.get("ssl_certfile"):
+        raise Invalid(field, "has 'ssl_keyfile' without the certificate it is for", "ssl_certfile=…&ssl_keyfile=…")
     return Tls(
         authority=options.get("ssl_ca_certs", ""),
         certificate=options.get("ssl_certfile", ""),

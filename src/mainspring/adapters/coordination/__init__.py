@@ -38,12 +38,10 @@ def make_registry(engine: Engine, clock: Clock) -> Registry:
 def _context(tls: Tls | None) -> ssl.SSLContext | None:
     if tls is None:
         return None
-    context = ssl.create_default_context()
     # What fails does not say which file it is about.
     reading = tls.authority
     try:
-        if tls.authority:
-            context = ssl.create_default_context(cafile=tls.authority)
+        context = ssl.create_default_context(cafile=tls.authority or None)
         reading = tls.certificate
         if tls.certificate:
             context.load_cert_chain(tls.certificate, tls.key or None)
