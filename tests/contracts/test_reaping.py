@@ -73,7 +73,9 @@ async def test_a_beat_and_a_burial_at_once_agree(harness: Harness) -> None:
         beat, lost = await asyncio.gather(
             harness.store.beat(worker, MINUTE, [held.id], [], number), harness.store.lost_runs(10)
         )
-        assert beat.alive == (ids(lost) == [])
+        # Of several servers one may have buried it: it lives on the others, and is told what to stop.
+        may_go_on = beat.alive and held.id not in beat.lost
+        assert may_go_on == (ids(lost) == [])
         await harness.succeed(held)
 
 
