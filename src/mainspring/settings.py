@@ -16,25 +16,34 @@ from typing import Annotated, TypeAlias, get_type_hints
 import msgspec
 
 from mainspring.api.proxies import read_networks
-from mainspring.api.token_rules import check_jwks_url, check_secret, is_loopback
+from mainspring.api.token_rules import check_grant, check_jwks_url, check_secret, is_loopback
 from mainspring.control.shards import SHORTEST_TTL
+from mainspring.domain.access import DEFAULT_TENANT
 from mainspring.domain.clock_guard import ClockRules
 from mainspring.domain.coordination import STORE, read_coordination
 from mainspring.domain.datacenters import check_place
+from mainspring.domain.dispatch import read_routes
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import MAX_SHARDS
+from mainspring.domain.ingest import read_request_topic
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, SECOND, format_duration, parse_duration
+from mainspring.domain.kafka import read_kafka
 from mainspring.domain.labels import label_words, labels_of, read_label
-from mainspring.domain.run import check_name, check_queue, check_tenant
+from mainspring.domain.notification_rules import NotificationRules, read_notifications
+from mainspring.domain.redis_address import read_redis
+from mainspring.domain.run import ALL_TENANTS, check_name, check_queue, check_tenant
 from mainspring.domain.secrets import ANY, DEFAULT_ALLOWED, check_secret_name
+from mainspring.domain.webhooks import read_webhooks
 
 PREFIX = "MAINSPRING_"
 FILE = "mainspring.toml"
 #: Variables with our prefix that are no settings: the file, which API the command line speaks to, what tests and
 #: benchmarks use, secrets, and what Kubernetes sets for a service that is called mainspring.
 _OTHER_VARIABLES = re.compile(PREFIX + r"(CONFIG|URL|KEY|PROFILE|SEEDS|BENCH_\w+|SECRET_\w+|SERVICE_\w+|PORT_\d+_\w+)")
-#: 1 to 999999.
 _PRIORITY = re.compile(r"[1-9]|10")
+#: A name of an entry, and not what stands behind the question mark of an address.
+_NAMED = re.compile(r"\s*[^\s=?]+\s*=")
+#: 1 to 999999.
 _SLOTS = re.compile(r"0*[1-9][0-9]{0,5}")
 _CENTURY = 36_525 * DAY
 _PLENTY = 10**15
@@ -46,6 +55,7 @@ RANGES = {
     "shards": (1, MAX_SHARDS),
     "connections": (1, 1_000),
     "replica_lag": (100 * MILLISECOND, HOUR),
+    "worker.lease": (2 * SECOND, HOUR),
     "worker.grace": (0, _CENTURY),
     "worker.children": (1, 1_000),
     "worker.threads_per_child": (1, 1_000),
@@ -55,6 +65,13 @@ RANGES = {
     "worker.recycle_child_after_runs": (0, _PLENTY),
     "worker.recycle_child_memory": (0, _PLENTY),
     "scheduler.lease": (SHORTEST_TTL, HOUR),
+    "events.redis_length": (1, _PLENTY),
+    "events.keep": (HOUR, _CENTURY),
+    "metrics.first_port": (1, 65_535),
+    "metrics.last_port": (1, 65_535),
+    "metrics.names": (1, 10_000),
+    "metrics.every": (0, HOUR),
+    "notifications.recovered_after": (SECOND, DAY),
     "clock.warn": (MILLISECOND, _CENTURY),
     "clock.fence": (0, _CENTURY),
     "retention.succeeded": (0, _CENTURY),
@@ -93,6 +110,8 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A pool of slots for each of these priorities in every queue, as in ``1:100,2:50``. None named: one for all."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     """What kind of worker this is, as in ``gpu=a100,region=eu``: runs that require labels go where these are."""
+    lease: Span = 10 * SECOND
+    """How long a worker that is silent keeps its runs; then they start elsewhere."""
     grace: Span = 25 * SECOND
     """How long runs may go on after the first SIGTERM."""
     children: int = 2
@@ -120,6 +139,97 @@ class SchedulerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """How long a scheduler that is silent keeps its shards."""
 
 
+class DispatchSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    engine: str = STORE
+    """What brings workers hints of what waits: ``store``, which needs none, ``redis://…``, ``amqp://…`` or ``kafka://…``."""
+    queues: Table = msgspec.field(default_factory=dict)
+    """The same for some queues, as in ``mail=redis://…,default=store``; ``*`` for all others."""
+    status: str = ""
+    """A Redis, ``redis://…``, that shows other programs how runs and workers are, and lets workers hear of cancels."""
+    key: Secret = ""
+    """What hints are sealed with, the same for all processes. None: a secret that the store has made, and that whoever
+    can read the whole store knows. With ``api.accept_by`` also who has submitted what Kafka has; none: nobody."""
+
+    def __repr__(self) -> str:
+        return f"DispatchSection(engine={without_secrets(self.engine)!r}, …)"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("engine", without_secrets(self.engine))]
+
+
+class EventsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    kafka: str = ""
+    """Where events go as topics: ``kafka://host:9092``, or several hosts with commas between them."""
+    redis: str = ""
+    """Where events go as streams: ``redis://…``, ``redis+sentinel://…`` or ``redis+cluster://…``."""
+    redis_length: int = 100_000
+    """About so many events are kept in each stream."""
+    webhooks: Table = msgspec.field(default_factory=dict)
+    """Who is called with events, as in ``billing=https://… secret=NAME type=run.dead task=charge tenant=acme``."""
+    keep: Span = DAY
+    """How long events wait for whom cannot be told."""
+
+    def check(self) -> None:
+        read_webhooks(self.webhooks)
+        if self.kafka:
+            read_kafka(self.kafka, "events.kafka")
+        if self.redis:
+            read_redis(self.redis, "events.redis")
+
+    def __repr__(self) -> str:
+        return f"EventsSection(redis={without_secrets(self.redis)!r}, webhooks={', '.join(self.webhooks)!r}, …)"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("redis", without_secrets(self.redis)), ("webhooks", ", ".join(self.webhooks))]
+
+
+class NotificationsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    channels: Table = msgspec.field(default_factory=dict)
+    """Where people are told of problems, as in ``ops=slack secret=SLACK_URL quiet=22:00-07:00 zone=Europe/Paris``."""
+    rules: Table = msgspec.field(default_factory=dict)
+    """Who is told of what, as in ``bad=on=dead on=recovered to=ops task=charge* urgent``."""
+    owners: Table = msgspec.field(default_factory=dict)
+    """The channel of each owner of jobs, for rules with ``to=owner``; ``*`` for all others."""
+    recovered_after: Span = 30 * SECOND
+    """A problem is over when there was a success and nothing has failed for this long."""
+    url: str = ""
+    """Where people reach the dashboard: messages then hold links."""
+
+    def read(self) -> NotificationRules:
+        return read_notifications(
+            self.channels, self.rules, self.owners, recovered_after=self.recovered_after, url=self.url
+        )
+
+    def __repr__(self) -> str:
+        return f"NotificationsSection(channels={', '.join(self.channels)!r}, rules={', '.join(self.rules)!r}, …)"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("channels", ", ".join(self.channels)), ("rules", ", ".join(self.rules))]
+
+
+class IngestSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    kafka: str = ""
+    """A topic of requests for jobs, as in ``kafka://host:9092/job-requests``."""
+    tenant: str = DEFAULT_TENANT
+    """Whom its requests are for; ``*``: each says so itself."""
+
+    @property
+    def bound_to(self) -> str | None:
+        return None if self.tenant == ALL_TENANTS else self.tenant
+
+    def check(self) -> None:
+        if self.kafka:
+            read_request_topic(self.kafka, "ingest.kafka")
+        if self.bound_to is not None:
+            check_tenant("ingest.tenant", self.bound_to)
+
+    def __repr__(self) -> str:
+        return f"IngestSection(kafka={without_secrets(self.kafka)!r}, …)"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("kafka", without_secrets(self.kafka))]
+
+
 class ClockSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warn: Span = SECOND // 2
     """A node whose clock is further from the store's is warned of."""
@@ -133,6 +243,57 @@ class RetentionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Failed, cancelled and skipped runs, and attempts that did not succeed."""
     ledger: Span = 90 * DAY
     """What became of each tick."""
+
+
+class MetricsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    enabled: bool = True
+    """Runs are counted, and schedulers and workers that are started alone have ``/metrics`` and ``/healthz``."""
+    host: str = "127.0.0.1"
+    """The address that these listen on."""
+    first_port: int = 7170
+    """They take the first free port from here …"""
+    last_port: int = 7199
+    """… to here."""
+    token: Secret = ""
+    """What a scraper must say: ``Authorization: Bearer …``."""
+    token_file: str = ""
+    """A file that holds it."""
+    names: int = 100
+    """So many tasks, queues and tenants are told apart in each process; the others are counted as ``other``."""
+    tenants: bool = False
+    """Count by tenant, too."""
+    every: Span = 10 * SECOND
+    """How long figures of the fleet and of the store are good: they are read no more often."""
+
+    @property
+    def ports(self) -> range:
+        return range(self.first_port, self.last_port + 1)
+
+    def secret(self) -> str:
+        """From where it is kept."""
+        if self.token_file:
+            return read_file("metrics.token_file", self.token_file).decode().strip()
+        return self.token
+
+    def check(self) -> None:
+        if self.last_port < self.first_port:
+            raise Invalid("metrics.last_port", f"{self.last_port} is before metrics.first_port", "7199")
+        if self.token and self.token_file:
+            raise Invalid("metrics.token_file", "has no use beside metrics.token", "one of them")
+        if self.token_file and not self.secret():
+            raise Invalid("metrics.token_file", "is empty")
+        if self.enabled and not is_loopback(self.host) and not (self.token or self.token_file):
+            raise Invalid(
+                "metrics.host",
+                f"{self.host} can be reached from outside, and nobody is asked who they are",
+                "set metrics.token or metrics.token_file",
+            )
+
+    def __repr__(self) -> str:
+        return f"MetricsSection(enabled={self.enabled!r}, host={self.host!r}, …)"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("enabled", self.enabled), ("host", self.host)]
 
 
 class LogSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -227,9 +388,73 @@ class ApiSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """So many at once."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks of proxies whose ``X-Forwarded-For`` is believed."""
+    accept_by: str = ""
+    """``kafka``: while the store is away one-off jobs go to the topic of ``ingest.kafka``, and 202 is answered."""
 
     def check(self) -> None:
         read_networks("api.trusted_proxies", self.trusted_proxies)
+        if self.accept_by not in ("", "kafka"):
+            raise Invalid("api.accept_by", f"{self.accept_by!r} is no way in", "kafka, or nothing")
+
+
+class UiSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    enabled: bool = True
+    """The dashboard is served beside the API."""
+    read_only: bool = False
+    """It shows things and changes nothing, whoever looks."""
+    secret: Secret = ""
+    """Seals the sessions of those who sign in. The same in every API process; drawn anew by each without it."""
+    redact: tuple[str, ...] = ()
+    """Names of fields whose values no page shows, in payloads and results; ``*`` stands for any characters."""
+
+
+class OidcSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    issuer: str = ""
+    """People sign in to the dashboard at this OpenID provider; empty: they do not."""
+    client_id: str = ""
+    """The dashboard as the provider knows it."""
+    client_secret: Secret = ""
+    """Its secret, where the provider gave it one."""
+    client_secret_file: str = ""
+    """A file that holds it."""
+    url: str = ""
+    """Where browsers find the dashboard, such as ``https://jobs.example.org/``."""
+    algorithm: str = "RS256"
+    """How the provider signs: ``RS256`` or ``EdDSA``."""
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    """What the provider is asked for."""
+    group_claim: str = "groups"
+    """The claim that names the groups of somebody."""
+    name_claim: str = "sub"
+    """The claim that somebody is called by in the audit."""
+    label: str = ""
+    """What the button says; the host of the provider without it."""
+    roles: Table = msgspec.field(default_factory=dict)
+    """By group a role, and a tenant or ``*`` for all. Of several the first counts."""
+
+    def secret(self) -> str:
+        """From where it is kept."""
+        if self.client_secret_file:
+            return read_file("oidc.client_secret_file", self.client_secret_file).decode().strip()
+        return self.client_secret
+
+    def check(self) -> None:
+        if not self.issuer:
+            for field in ("client_id", "client_secret", "client_secret_file", "url", "roles"):
+                if getattr(self, field):
+                    raise Invalid(f"oidc.{field}", "has no use without oidc.issuer", "the address of the provider")
+            return
+        check_jwks_url("oidc.issuer", self.issuer)
+        check_jwks_url("oidc.url", self.url)
+        if self.algorithm not in ("RS256", "EdDSA"):
+            raise Invalid("oidc.algorithm", f"{self.algorithm!r} is not one", "RS256 or EdDSA")
+        for field in ("client_id", "group_claim", "name_claim", "roles"):
+            if not getattr(self, field):
+                raise Invalid(f"oidc.{field}", "is missing", "people are let in by it")
+        if "openid" not in self.scopes:
+            raise Invalid("oidc.scopes", "does not name openid", "openid, and what brings the groups")
+        for group, words in self.roles.items():
+            check_grant("oidc.roles", group, words)
 
 
 class TasksSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -318,11 +543,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Where this process is, such as ``eu-west``. Runs for a data centre go to the workers there."""
     worker: WorkerSection = WorkerSection()
     scheduler: SchedulerSection = SchedulerSection()
+    dispatch: DispatchSection = DispatchSection()
+    events: EventsSection = EventsSection()
+    notifications: NotificationsSection = NotificationsSection()
+    ingest: IngestSection = IngestSection()
     clock: ClockSection = ClockSection()
     retention: RetentionSection = RetentionSection()
     log: LogSection = LogSection()
+    metrics: MetricsSection = MetricsSection()
     auth: AuthSection = AuthSection()
     api: ApiSection = ApiSection()
+    ui: UiSection = UiSection()
+    oidc: OidcSection = OidcSection()
     tasks: TasksSection = TasksSection()
     secrets: SecretsSection = SecretsSection()
 
@@ -345,11 +577,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         read_coordination(self.coordination)
         if servers_of(self.store) and self.coordination != STORE:
             raise Invalid("coordination", "each server of a store over several grants its own shards", STORE)
+        if read_routes(self.dispatch.engine, self.dispatch.queues) and self.worker.priorities:
+            raise Invalid("worker.priorities", "an engine brings what is next, whatever its priority", STORE)
+        if self.dispatch.status:
+            read_redis(self.dispatch.status, "dispatch.status")
         if self.replica and not all(a.startswith(("postgresql://", "postgres://")) for a in (self.replica, self.store)):
             raise Invalid("replica", "is a standby of a store on PostgreSQL", "postgresql://user@host/database")
+        self.ingest.check()
+        if self.api.accept_by and not self.ingest.kafka:
+            raise Invalid("api.accept_by", "has no topic to put jobs into", "set ingest.kafka")
         ClockRules(self.clock.warn, self.clock.fence).check()
+        self.events.check()
+        self.metrics.check()
+        self.notifications.read()
         self.auth.check()
         self.api.check()
+        self.oidc.check()
+        if self.oidc.issuer and self.auth.mode == "none":
+            raise Invalid("oidc.issuer", "has no use while auth.mode is none", "keys, jwt or both")
         self.tasks.check()
         self.secrets.check()
         if self.auth.mode == "none" and not is_loopback(self.host):
@@ -437,17 +682,24 @@ def without_secrets(store: str) -> str:
     return f"{scheme}://{credentials.partition(':')[0]}{at}{address}"
 
 
-def describe() -> Iterator[tuple[str, str]]:
-    """Every setting with its default, as it is written in a file."""
-    defaults = msgspec.to_builtins(Settings())
+def describe(settings: Settings | None = None) -> Iterator[tuple[str, str]]:
+    """Every setting as it is written in a file, or its default. Of secrets it is said that there is one."""
+    values = msgspec.to_builtins(settings or Settings())
     for path, kind in _leaves(Settings):
         section, _, leaf = path.rpartition(".")
-        value = defaults[section][leaf] if section else defaults[leaf]
-        if kind == "duration":
+        value = values[section][leaf] if section else values[leaf]
+        if kind == "secret":
+            yield path, "…" if value else ""
+        elif path in _ADDRESSES:
+            yield path, without_secrets(value)
+        elif kind == "duration":
             yield path, format_duration(value)
-        elif kind == "table":
-            yield path, ", ".join(f"{name}={' '.join(words)}" for name, words in value.items())
-        elif isinstance(value, tuple | list | dict):
+        elif isinstance(value, dict):
+            pairs = [
+                (name, " ".join(words) if isinstance(words, tuple | list) else words) for name, words in value.items()
+            ]
+            yield path, ", ".join(f"{name}={words}" for name, words in pairs)
+        elif isinstance(value, tuple | list):
             yield path, ", ".join(value)
         elif isinstance(value, bool):
             yield path, str(value).lower()
@@ -559,8 +811,7 @@ def parse_table(value: object, where: str) -> dict[str, tuple[str, ...]]:
     """Read ``name=word word,other=word``, or a table of texts or lists of them."""
     if isinstance(value, str):
         pairs: list[tuple[str, object]] = [
-            (name.strip(), words)
-            for name, _, words in (part.partition("=") for part in value.split(",") if part.strip())
+            (name.strip(), words) for name, _, words in (part.partition("=") for part in _entries(value))
         ]
         if len(dict(pairs)) < len(pairs):
             raise Invalid(where, "has a name twice")
@@ -577,6 +828,17 @@ def parse_table(value: object, where: str) -> dict[str, tuple[str, ...]]:
             raise Invalid(where, f"{name} has {words!r:.80}", "a text, or a list of texts")
         found[name] = tuple(split)
     return found
+
+
+def _entries(text: str) -> list[str]:
+    """What stands between commas. A comma inside an address of several hosts is part of it: no name follows."""
+    entries: list[str] = []
+    for part in text.split(","):
+        if entries and "://" in entries[-1] and not _NAMED.match(part):
+            entries[-1] += f",{part}" if part.strip() else ""
+        elif part.strip():
+            entries.append(part)
+    return entries
 
 
 def parse_labels(value: object, where: str = "labels") -> dict[str, str]:

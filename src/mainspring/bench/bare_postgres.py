@@ -39,7 +39,7 @@ class Statements:
             await submitting.execute(self._sql["intern"], kind, [name])
         self._names = {row["name"]: row["id"] for row in await submitting.fetch(self._sql["names"])}
         self._session = await claiming.fetchval(
-            self._sql["open_session"], 1, "bare", "", "", HOUR, [], [], "", "", [], []
+            self._sql["open_session"], 1, "bare", "", "", HOUR, [], [], "", "", [], [], None
         )
         self._submit = await submitting.prepare(self._sql["submit_now"])
         self._claim = await claiming.prepare(self._sql["claim"])
@@ -81,7 +81,7 @@ class Statements:
 
     async def claim(self) -> list[asyncpg.Record]:
         self._claims += 1
-        return await self._claim.fetch(self._session, self._claims, [self._names[QUEUE]], [CLAIM])
+        return await self._claim.fetch(self._session, self._claims, [self._names[QUEUE]], [CLAIM], [0])
 
     async def settle(self, held: list[asyncpg.Record]) -> None:
         ids, fences = [row["id"] for row in held], [row["fence"] for row in held]

@@ -37,14 +37,17 @@ async def cycle(bench: Bench) -> Figures:
         await asyncio.sleep(sizes.warm_up)
         await _under_way(system)
         bench.say(f"full cycle: {minutes(sizes.seconds)}")
+        logged = await system.site.logged()
         used, since = system.processor_seconds(), _now()
         await asyncio.sleep(sizes.seconds)
         until = _now()
+        logged = None if logged is None else (await system.site.logged() or 0) - logged
         used = {kind: seconds - used.get(kind, 0) for kind, seconds in system.processor_seconds().items()}
         memory = system.memory()
         kept = await system.call(backlog.stop_keeping_ahead)
         bench.say("full cycle: counting what was recorded")
         await verify(system, kept["submitted"])
+        remains = await system.site.kept()
         ended = await system.site.ended(since, until)
         width = (until - since) // _PARTS
         parts = (await system.site.ended_per(width, since))[:_PARTS]
@@ -55,6 +58,12 @@ async def cycle(bench: Bench) -> Figures:
         "full_cycle_processor_us_per_job": {
             kind: round(seconds * 1e6 / max(ended, 1), 1) for kind, seconds in used.items()
         },
+        # What the rest of capacity is made of: a row that stays, and what a standby is sent.
+        "full_cycle_kept_bytes_per_job": {
+            "tables": round(remains.tables / max(kept["submitted"], 1)),
+            "indexes": round(remains.indexes / max(kept["submitted"], 1)),
+        },
+        "full_cycle_log_bytes_per_job": None if logged is None else round(logged / max(ended, 1)),
         "full_cycle_fewest_queued": kept["fewest"],
         "memory_mb_full_cycle": memory,
     }

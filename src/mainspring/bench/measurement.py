@@ -36,7 +36,10 @@ class Bench:
     async def system(self, name: str, *, connected: bool = True) -> AsyncIterator[System]:
         """A fresh store with a submitting process, and nobody who works."""
         await self.close()
-        async with self.place.site(name) as site, system_on(site, connected=connected) as system:
+        async with (
+            self.place.site(name) as site,
+            system_on(site, connected=connected, dispatch=self.sizes.dispatch) as system,
+        ):
             yield system
 
     async def shared_system(self) -> System:
@@ -44,7 +47,7 @@ class Bench:
         if self._shared is None:
             self.say("starting scheduler and worker")
             site = await self._stack.enter_async_context(self.place.site("shared"))
-            system = await self._stack.enter_async_context(system_on(site))
+            system = await self._stack.enter_async_context(system_on(site, dispatch=self.sizes.dispatch))
             await system.start_services()
             self._shared = system
         self._shared.stamps.clear()

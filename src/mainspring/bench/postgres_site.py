@@ -9,7 +9,7 @@ import asyncpg
 from mainspring.adapters.store.postgres.database import connecting
 from mainspring.bench.figures import Figures
 from mainspring.bench.local_postgres import LocalPostgres
-from mainspring.bench.site import Span
+from mainspring.bench.site import Kept, Span
 from mainspring.bench.sizes import QUEUE
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import Instant
@@ -78,6 +78,21 @@ class PostgresSite:
             self._schema,
         )
         return {row["name"]: row["size"] for row in rows}
+
+    async def kept(self) -> Kept:
+        row = await self._connection.fetchrow(
+            "SELECT coalesce(sum(pg_table_size(c.oid)), 0)::bigint, coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ '^(history|body)(_|$)'",
+            self._schema,
+        )
+        assert row is not None
+        return Kept(row[0], row[1])
+
+    async def logged(self) -> int | None:
+        # A standby does not write ahead, and a measurement is never on one.
+        found: int = await self._connection.fetchval("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint")
+        return found
 
     async def dead_rows(self) -> Mapping[str, int]:
         rows = await self._connection.fetch(

@@ -129,6 +129,20 @@ def table(figures: Figures) -> Table:
     return made
 
 
+def side_by_side(results: Mapping[str, Figures]) -> Table:
+    """What was measured several times, a column for each."""
+    made = Table(title="side by side", title_justify="left")
+    made.add_column("figure")
+    for name in results:
+        made.add_column(name, justify="right")
+    for row in ROWS:
+        values = [figures.get(row.key) for figures in results.values()]
+        if any(isinstance(value, int | float) for value in values):
+            shown = [f"{number(value)} {row.unit}" if isinstance(value, int | float) else "" for value in values]
+            made.add_row(row.label, *shown)
+    return made
+
+
 def limits(row: Row, *, sqlite: bool) -> tuple[float | None, float | None]:
     """What must hold, and what should, on this store."""
     if sqlite and row.sqlite is not None:

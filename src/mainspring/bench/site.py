@@ -27,6 +27,13 @@ class Span(msgspec.Struct, frozen=True):
         return (self.last_finished - self.first_started) / 1e6
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """What runs that have ended take on disk, in bytes."""
+
+    tables: int
+    indexes: int
+
+
 class Site(Protocol):
     """One store, used by one measurement."""
 
@@ -69,6 +76,14 @@ class Site(Protocol):
 
     async def bytes(self) -> Mapping[str, int]:
         """Tables with their indexes, by name."""
+        ...
+
+    async def kept(self) -> Kept:
+        """What is left of runs that have ended, while there are no others."""
+        ...
+
+    async def logged(self) -> int | None:
+        """How many bytes the server has written ahead so far: what a standby is sent. None: it does not tell."""
         ...
 
     async def dead_rows(self) -> Mapping[str, int]:

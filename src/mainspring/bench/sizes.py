@@ -2,6 +2,8 @@
 
 import msgspec
 
+from mainspring.domain.coordination import STORE
+
 #: What one no-op carries in every measurement: 168 bytes of JSON, as the arguments of an ordinary call would be.
 PAYLOAD = b'{"user_id":123456,"email":"someone@example.com","note":"' + b"x" * 110 + b'"}'
 QUEUE = "bench"
@@ -16,6 +18,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     #: Less than 1: everything in small, and the figures mean nothing.
     scale: float = 1
     rounds: int = 3
+    #: What feeds the workers: the store, or the address of an engine.
+    dispatch: str = STORE
     #: The steady window of the full cycle, what goes before it, and how long the ceiling is measured beside it.
     seconds: float = 60
     warm_up: float = 8

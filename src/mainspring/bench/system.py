@@ -19,6 +19,7 @@ from mainspring.bench.site import Site
 from mainspring.bench.sizes import QUEUE
 from mainspring.bench.stamps import Stamps
 from mainspring.bench.tasks import DIRECTORY
+from mainspring.domain.coordination import STORE
 
 APPLICATION = "mainspring.bench.tasks:app"
 #: Runs that a worker has under way at most: two claims of the largest size.
@@ -52,11 +53,12 @@ class Caller:
 class System:
     """Processes on one site. On SQLite all services live in the submitting process."""
 
-    def __init__(self, site: Site, children: Children, directory: Path) -> None:
+    def __init__(self, site: Site, children: Children, directory: Path, dispatch: str = STORE) -> None:
         self.site = site
         self.children = children
         self.stamps = Stamps(directory)
-        self._environment = {**site.environment, DIRECTORY: str(directory), "MAINSPRING_LOG_LEVEL": "warning"}
+        self._environment = {"MAINSPRING_LOG_LEVEL": "warning", **site.environment, DIRECTORY: str(directory)}
+        self._environment["MAINSPRING_DISPATCH_ENGINE"] = dispatch
         self._load: Caller | None = None
 
     async def start_load(self, *, connected: bool = True) -> None:
@@ -127,7 +129,7 @@ class System:
 
 
 @contextlib.asynccontextmanager
-async def system_on(site: Site, *, connected: bool = True) -> AsyncIterator[System]:
+async def system_on(site: Site, *, connected: bool = True, dispatch: str = STORE) -> AsyncIterator[System]:
     """A system with its submitting process; all processes have ended after, and what they wrote is gone.
 
     One that is not ``connected`` leaves the store alone until it needs it.
@@ -135,6 +137,6 @@ async def system_on(site: Site, *, connected: bool = True) -> AsyncIterator[Syst
     with tempfile.TemporaryDirectory(prefix="mainspring-bench-", dir=scratch_parent()) as name:
         directory = Path(name)
         async with Children(directory) as children:
-            system = System(site, children, directory)
+            system = System(site, children, directory, dispatch)
             await system.start_load(connected=connected)
             yield system

@@ -22,20 +22,23 @@ class DatacenterKeeper(TickingService):
         clock: Clock,
         *,
         datacenter: str = "",
+        version: str = "",
         member: Callable[[], SessionId | None] = lambda: None,
     ) -> None:
-        """``member``: what this process is known as, which changes when it has to join again."""
+        """``member``: what this process is known as, which changes when it has to join again. Whoever joins by it is
+        asked for a name alone: where it is, and of which version, is said here."""
         super().__init__("data centres", clock, wakeups.listen([]))
         self._store = store
         self._datacenter = datacenter
+        self._version = version
         self._member = member
         self._said: SessionId | None = None
         self._serving: dict[str, str] = {}
 
     async def tick(self) -> Micros:
         member = self._member()
-        if self._datacenter and member is not None and member != self._said:
-            await self._store.say_where(member, self._datacenter)
+        if (self._datacenter or self._version) and member is not None and member != self._said:
+            await self._store.say_where(member, self._datacenter, self._version)
             self._said = member
         for order in await self._store.serve_orders():
             if self._serving.get(order.word, order.serving) != order.serving:

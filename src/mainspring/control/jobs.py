@@ -18,6 +18,7 @@ from mainspring.ports.clock import Clock
 from mainspring.ports.store import Accepted, Put, Submissions
 from mainspring.ports.wakeups import CANCELS, SCHEDULES, Wakeups, queue_topic
 from mainspring.runtime.batcher import Batcher
+from mainspring.runtime.metrics.figures import Figures
 
 T = TypeVar("T")
 
@@ -49,10 +50,11 @@ class Jobs:
         along: "Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None" = None,
         places: int = 0,
         apart: Callable[[NewRun], int] | None = None,
+        figures: Figures | None = None,
     ) -> None:
         """``along``: cancels what goes with runs that were cancelled. ``places``: of a store over several servers; 0:
         of one. ``apart``: only those with the same answer share a commit, so that a server that is away stops no work
-        of others."""
+        of others. ``figures``: what counts what was submitted."""
         self._store = store
         self._along = along
         self._wakeups = wakeups
@@ -61,6 +63,7 @@ class Jobs:
         self._shards = shards
         self._places = places
         self._apart = apart
+        self._figures = figures
         self._ids = IdMaker(random)
         self._batchers: dict[int, Batcher[NewRun, Accepted]] = {}
 
@@ -170,7 +173,18 @@ class Jobs:
         return [answers[number] for number in range(len(runs))]
 
     async def _submit_part(self, runs: Sequence[NewRun]) -> list[Accepted]:
-        accepted = await self._patiently(lambda: self._store.submit(runs))
+        sent = self._clock.monotonic()
+        try:
+            accepted = await self._patiently(lambda: self._store.submit(runs))
+        except StoreUnavailable:
+            if self._figures is not None:
+                self._figures.failed("submit")
+            raise
+        if self._figures is not None:
+            self._figures.called("submit", self._clock.monotonic() - sent, len(runs))
+            new = [run for run, answer in zip(runs, accepted, strict=True) if answer.new]
+            self._figures.known += len(runs) - len(new)
+            self._figures.submitted(new)
         topics: dict[str, None] = {}
         for run, answer in zip(runs, accepted, strict=True):
             if answer.state is RunState.QUEUED:

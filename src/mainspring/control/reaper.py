@@ -10,6 +10,7 @@ from mainspring.domain.run import OVERDUE_GRACE, HeldRun, RunState, Settlement, 
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Reading, Reaping, Workforce
 from mainspring.ports.wakeups import SCHEDULES, Wakeups, queue_topic
+from mainspring.runtime.metrics.figures import Figures
 from mainspring.runtime.service import TickingService
 
 _EVERY: Micros = SECOND
@@ -26,11 +27,14 @@ class Reaper(TickingService):
     Any number of them may run. They meet in ``settle``, where the fence lets one of them through.
     """
 
-    def __init__(self, store: ReaperStore, wakeups: Wakeups, clock: Clock, random: Random) -> None:
+    def __init__(
+        self, store: ReaperStore, wakeups: Wakeups, clock: Clock, random: Random, figures: Figures | None = None
+    ) -> None:
         super().__init__("reaper", clock, wakeups.listen([]))
         self._store = store
         self._wakeups = wakeups
         self._random = random
+        self._figures = figures
 
     async def tick(self) -> Micros:
         await self._while_full(self._return_lost)
@@ -52,7 +56,7 @@ class Reaper(TickingService):
             return 0
         # A worker knows which run killed its child process; of a worker that is gone nobody can say who killed it.
         settlements = [settle_loss(held, blamed=False) for held in lost]
-        return await self._settle("runs of dead workers", lost, settlements)
+        return await self._settle("runs of dead workers", "lost", lost, settlements)
 
     async def _end_overdue(self) -> int:
         overdue = await self._store.overdue_runs(OVERDUE_GRACE, _LIMIT)
@@ -61,9 +65,9 @@ class Reaper(TickingService):
         now = await self._store.now()
         error = "the attempt ran over its time, and its worker did not stop it"
         settlements = [settle_failure(held, error, self._random, now=now, timed_out=True) for held in overdue]
-        return await self._settle("runs over their time", overdue, settlements)
+        return await self._settle("runs over their time", "overdue", overdue, settlements)
 
-    async def _settle(self, what: str, held: Sequence[HeldRun], settlements: Sequence[Settlement]) -> int:
+    async def _settle(self, what: str, why: str, held: Sequence[HeldRun], settlements: Sequence[Settlement]) -> int:
         verdicts = await self._store.settle(settlements)
         applied = [
             (run, settlement)
@@ -74,6 +78,8 @@ class Reaper(TickingService):
             return 0
         failed = sum(settlement.state is RunState.FAILED for _, settlement in applied)
         self.log.warning(what, runs=len(applied), failed=failed)
+        if self._figures is not None:
+            self._figures.reaped(why, applied)
         # The end of a run, too, can let another one go, most likely of the same queue.
         topics = dict.fromkeys(queue_topic(run.queue) for run, _ in applied)
         if any(move.state is RunState.SCHEDULED and move.delay <= HORIZON for _, move in applied):
@@ -85,6 +91,8 @@ class Reaper(TickingService):
         expired = await self._store.expire(_LIMIT)
         if expired:
             self.log.info("runs expired", runs=expired)
+            if self._figures is not None:
+                self._figures.expired(expired)
         return expired
 
     async def _resolve(self) -> None:

@@ -1,5 +1,6 @@
 """Retention: forgets what ended longer ago than it is kept, in small steps beside the live work."""
 
+from collections.abc import Callable
 from random import Random
 
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
@@ -10,14 +11,25 @@ from mainspring.runtime.service import TickingService
 
 _EVERY: Micros = 60 * SECOND
 _BETWEEN_STEPS: Micros = 100 * MILLISECOND
+_BETWEEN_STEPS_IF_PRESSED: Micros = 10 * SECOND
 _LIMIT = 5_000
 
 
 class RetentionKeeper(TickingService):
     """Prunes at its start, which also makes room for the coming days, and then every minute."""
 
-    def __init__(self, store: Reaping, wakeups: Wakeups, clock: Clock, random: Random, retention: Retention) -> None:
+    def __init__(
+        self,
+        store: Reaping,
+        wakeups: Wakeups,
+        clock: Clock,
+        random: Random,
+        retention: Retention,
+        pressed: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``pressed``: whether the store is to be spared."""
         super().__init__("retention", clock, wakeups.listen([]))
+        self._pressed = pressed
         self._store = store
         self._random = random
         self._retention = retention
@@ -27,7 +39,7 @@ class RetentionKeeper(TickingService):
         gone = await self._store.prune(self._retention, _LIMIT)
         self._gone += gone
         if gone:
-            return _BETWEEN_STEPS
+            return _BETWEEN_STEPS_IF_PRESSED if self._pressed() else _BETWEEN_STEPS
         if self._gone:
             self.log.info("pruned", gone=self._gone)
             self._gone = 0

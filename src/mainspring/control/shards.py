@@ -77,6 +77,11 @@ class ShardKeeper(TickingService):
             return {}
         return self._owned
 
+    @property
+    def margin(self) -> Micros:
+        """How long it may act if no renewal is answered from now on."""
+        return max(self._trusted_until - self.clock.monotonic(), 0) if self._owned else 0
+
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call this whenever shards were gained or lost."""
         self._listeners.append(listener)

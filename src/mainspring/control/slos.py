@@ -16,6 +16,7 @@ from mainspring.ports.clock import Clock
 from mainspring.ports.slos import SloDue, Slos, SloSettled
 from mainspring.ports.store import Reading
 from mainspring.ports.wakeups import Wakeups
+from mainspring.runtime.metrics.figures import Figures
 from mainspring.runtime.service import TickingService
 
 _EVERY: Micros = 2 * SECOND
@@ -31,9 +32,10 @@ class SloStore(Slos, Reading, Protocol):
 class SloKeeper(TickingService):
     """Works by state, not by event, and needs no leader: of several that judge the same, the store hears one."""
 
-    def __init__(self, store: SloStore, wakeups: Wakeups, clock: Clock) -> None:
+    def __init__(self, store: SloStore, wakeups: Wakeups, clock: Clock, figures: Figures | None = None) -> None:
         super().__init__("slos", clock, wakeups.listen([]))
         self._store = store
+        self._figures = figures
 
     async def tick(self) -> Micros:
         due = await self._store.slos_due(_LIMIT)
@@ -45,6 +47,8 @@ class SloKeeper(TickingService):
         for one, verdict in zip(due, settled, strict=True):
             for event in verdict.events:
                 self.log.warning(event, job=one.job.id, job_name=one.job.spec.name)
+                if self._figures is not None:
+                    self._figures.slo_changed(event)
         return 0 if len(due) == _LIMIT else _EVERY
 
     async def _judge(self, due: SloDue, now: Instant) -> SloSettled:

@@ -1,10 +1,11 @@
 """Which engine says who owns which shard, as it is written in the settings."""
 
 import re
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 import msgspec
 
+from mainspring.domain.addresses import Tls, read_node, read_options
 from mainspring.domain.errors import Invalid
 
 #: The store itself: nothing else is needed.
@@ -13,21 +14,10 @@ _PORTS = {"redis": 6379, "rediss": 6379, "etcd": 2379, "etcds": 2379, "zookeeper
 #: Those that speak TLS, and what they are without.
 _WITH_TLS = {"rediss": "redis", "etcds": "etcd", "zookeepers": "zookeeper"}
 _HINT = "store, redis://host:6379/0, etcd://host:2379,host:2379 or zookeeper://host:2181,host:2181"
-#: Files for TLS. Whatever else stood there would be heard of when a scheduler has started, or never.
-_TLS_FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
 _SHAPE = re.compile(
     r"(?P<engine>[a-z]+)://(?:(?P<who>[^/@]*)@)?(?P<nodes>[^/?#]+)(?:/(?P<root>[^?#]*))?(?P<rest>[?#].*)?"
 )
-_NODE = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?")
 _ROOT = re.compile(r"[A-Za-z0-9_.-]{1,100}(/[A-Za-z0-9_.-]{1,100}){0,9}")
-
-
-class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """Files. Empty: the authorities that this machine trusts; no certificate of our own."""
-
-    authority: str = ""
-    certificate: str = ""
-    key: str = ""
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +43,9 @@ def read_coordination(text: str, field: str = "coordination") -> Engine | None:
         raise Invalid(field, "is no engine that is known here", _HINT)
     scheme = found["engine"]
     kind = _WITH_TLS.get(scheme, scheme)
-    nodes = tuple(_read_node(field, word.strip(), _PORTS[scheme]) for word in found["nodes"].split(","))
+    nodes = tuple(read_node(field, word.strip(), _PORTS[scheme]) for word in found["nodes"].split(","))
     root, who = found["root"] or "", found["who"]
-    tls = _read_tls(field, found["rest"] or "", speaks_tls=scheme != kind)
+    tls, _ = read_options(field, (found["rest"] or "").removeprefix("?"), _HINT, tls=scheme != kind)
     if kind == "redis":
         if len(nodes) > 1:
             raise Invalid(field, "names several servers of Redis", "one: redis://host:6379/0")
@@ -71,27 +61,3 @@ def read_coordination(text: str, field: str = "coordination") -> Engine | None:
         raise Invalid(field, "has a user without a password", f"{scheme}://user:password@host:{_PORTS[scheme]}")
     credentials = (unquote(name), unquote(password)) if who is not None else None
     return Engine(kind=kind, url=text, nodes=nodes, root=root or "mainspring", credentials=credentials, tls=tls)
-
-
-def _read_tls(field: str, rest: str, *, speaks_tls: bool) -> Tls | None:
-    """Of what stands behind the address: nothing without TLS, files with it."""
-    options = dict(parse_qsl(rest.removeprefix("?"), keep_blank_values=True))
-    if unknown := options.keys() - (_TLS_FILES if speaks_tls else set()):
-        raise Invalid(field, f"has {min(unknown)!r:.40} at its end, which has no meaning", _HINT)
-    if not speaks_tls:
-        return None
-    if options.get("ssl_keyfile") and not options.get("ssl_certfile"):
-        raise Invalid(field, "has 'ssl_keyfile' without the certificate it is for", "ssl_certfile=…&ssl_keyfile=…")
-    return Tls(
-        authority=options.get("ssl_ca_certs", ""),
-        certificate=options.get("ssl_certfile", ""),
-        key=options.get("ssl_keyfile", ""),
-    )
-
-
-def _read_node(field: str, word: str, usual: int) -> tuple[str, int]:
-    found = _NODE.fullmatch(word)
-    port = usual if found is None or found["port"] is None else int(found["port"])
-    if found is None or not 1 <= port <= 65_535:
-        raise Invalid(field, f"{word!r:.80} is not a host with its port", "for example 10.0.0.1:2379")
-    return found["v6"] or found["host"], port

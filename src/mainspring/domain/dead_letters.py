@@ -5,7 +5,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from mainspring.domain.instant import DAY, HOUR, MINUTE, Instant, Micros
+from mainspring.domain.fingerprint import exception_of
+from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.instant import DAY, HOUR, MINUTE, Instant, Micros, isoformat
+from mainspring.domain.run import RunView
 
 #: A group that grows by so many within this time is worth an alarm; the next one comes an hour later at the earliest.
 GROWS_BY = 100
@@ -28,6 +31,39 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: Instant
     #: The last alarm because it grew.
     grew_at: Instant | None = None
+
+
+class DeadRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine's own dead letters say of a run that failed for good. No payload, and not the words of its error:
+    both may hold what is not for everybody who can read there."""
+
+    id: RunId
+    tenant: str
+    job: JobId | None
+    task: str
+    queue: str
+    #: Why it failed: error, timeout, poison …
+    reason: str
+    #: The name of the exception, if it was one.
+    error: str
+    #: When.
+    at: str
+
+    def message(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+def dead_run(view: RunView) -> DeadRun:
+    return DeadRun(
+        id=view.id,
+        tenant=view.tenant,
+        job=view.job_id,
+        task=view.task,
+        queue=view.queue,
+        reason=view.reason,
+        error=exception_of(view.error or ""),
+        at=isoformat(view.created_at if view.finished_at is None else view.finished_at),
+    )
 
 
 def watch(before: Watch | None, new: int, now: Instant) -> tuple[Watch, Alarm | None]:

@@ -77,6 +77,13 @@ class Signs(msgspec.Struct, frozen=True, kw_only=True):
     pauses: tuple[tuple[str, str], ...]
     #: Live processes that have measured their clock, and what they found.
     clocks: tuple[tuple[str, ClockReading], ...] = ()
+    #: Which store this is.
+    identity: str = ""
+
+    def queues(self) -> list[str]:
+        """Those that workers serve, or that something waits in."""
+        served = {queue for worker in self.workers for queue in worker.queues}
+        return sorted(served | {one.queue for one in self.queued})
 
 
 def diagnose(signs: Signs) -> list[Finding]:

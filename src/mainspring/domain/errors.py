@@ -6,7 +6,8 @@ MainspringError
 ├── Conflict           true of the request, false of the stored state
 ├── Denied            the API does not let this key do this, or does not know it
 ├── Fenced             the caller lost the lease or fence it acts under
-└── StoreUnavailable   the store did not answer; the outcome may be unknown
+├── StoreUnavailable   the store did not answer; the outcome may be unknown
+└── EngineUnavailable  an engine that carries hints did not answer; nothing depends on it
 """
 
 
@@ -42,3 +43,7 @@ class Fenced(MainspringError):
 
 class StoreUnavailable(MainspringError):
     """The store could not be reached or did not answer. What was asked may or may not have happened."""
+
+
+class EngineUnavailable(MainspringError):
+    """An engine that carries hints did not answer. What it was asked may or may not have happened."""

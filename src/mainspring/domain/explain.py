@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.domain.datacenters import place_of, preference_of
 from mainspring.domain.explain_queue import words_of_turns
-from mainspring.domain.instant import Instant, Micros, format_duration, isoformat
+from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros, format_duration, isoformat
 from mainspring.domain.labels import DATACENTER
 from mainspring.domain.queues import NO_POLICY, QueuePolicy
 from mainspring.domain.reason import Holder, Reason, over_at
@@ -274,7 +274,8 @@ def _worker_of(run: RunView) -> tuple[Holder, ...]:
 
 
 def _roughly(time: Micros) -> str:
-    return format_duration(max(time, 0) // 1_000 * 1_000)
+    unit = SECOND if time >= MINUTE else MILLISECOND
+    return format_duration(max(time, 0) // unit * unit)
 
 
 def _options(requires: Iterable[str]) -> str:

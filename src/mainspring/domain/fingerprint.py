@@ -6,6 +6,7 @@ import re
 _LONGEST = 1_000
 #: Ids, addresses, numbers and whatever is quoted differ from run to run.
 _VARYING = re.compile(r"""'[^']*'|"[^"]*"|\b0x[0-9a-fA-F]+\b|\b[0-9a-fA-F]{8,}\b|[0-9]+""")
+_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 
 
 def fingerprint_of(reason: str, error: str) -> str:
@@ -16,6 +17,15 @@ def fingerprint_of(reason: str, error: str) -> str:
 
 def kind_of(error: str) -> str:
     """The last line that says something, where a traceback has its exception, with the varying parts left out."""
+    return _VARYING.sub("…", _last_line(error))
+
+
+def exception_of(error: str) -> str:
+    """The name of the exception, without what it says; empty: there is none."""
+    found = _EXCEPTION.match(_last_line(error))
+    return "" if found is None else found[1]
+
+
+def _last_line(error: str) -> str:
     lines = [line.strip() for line in error[-_LONGEST:].splitlines()]
-    last = next((line for line in reversed(lines) if line), "")
-    return _VARYING.sub("…", last)
+    return next((line for line in reversed(lines) if line), "")

@@ -39,6 +39,8 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     patch: bytes | None = None
     per_second: float | None = None
     canaries: int = 0
+    #: How many there were when it was made, where that was counted.
+    matched: int | None = None
     state: Literal["canary", "going", "done", "stopped"] = "canary"
     #: Why it was stopped.
     why: str = ""

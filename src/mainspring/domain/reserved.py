@@ -9,8 +9,12 @@ WORKFLOW = "workflow"
 FAN_OUT = "fan_out"
 #: … and this one gathers a part of one, or cleans up behind it.
 FAN_IN = "fan_in"
+#: Its runs tell webhooks what happened.
+WEBHOOK = "event_webhook"
+#: Its runs tell people of problems.
+NOTIFICATION = "event_notification"
 
-RESERVED = frozenset({WORKFLOW, FAN_OUT, FAN_IN})
+RESERVED = frozenset({WORKFLOW, FAN_OUT, FAN_IN, WEBHOOK, NOTIFICATION})
 
 
 def check_own_task(name: str) -> None:

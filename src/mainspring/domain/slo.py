@@ -49,6 +49,10 @@ class SloState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     late_since: Instant | None = None
     quiet_since: Instant | None = None
 
+    @property
+    def is_missed(self) -> bool:
+        return self.late_since is not None or self.quiet_since is not None
+
 
 class TickFact(NamedTuple):
     """What became of a tick. A tick that nobody recorded has none."""

@@ -17,6 +17,8 @@ from mainspring.domain.reserved import WORKFLOW as WORKFLOW
 from mainspring.domain.run import MAX_NAME, About, NewRun, RunState, RunView, check_name
 
 MAX_NODES = 10_000
+#: The first node of every workflow has this tag: so they are listed.
+FIRST_TAG = "workflow"
 
 State: TypeAlias = Literal["running", "succeeded", "failed", "cancelled"]
 
@@ -67,7 +69,7 @@ def wired(workflow: RunId, name: str, nodes: Sequence[Node], ids: Sequence[RunId
             node.run,
             id=by_name[node.name],
             after=dependencies([by_name[parent] for parent in node.after], node.rule),
-            about=_about(node, workflow, name),
+            about=_about(node, workflow, name, first=node is nodes[0]),
         )
         for node in nodes
     ]
@@ -78,12 +80,13 @@ def dependencies(parents: Iterable[RunId], rule: Rule) -> Dependencies | None:
     return Dependencies(parents=found, rule=rule) if found else None
 
 
-def _about(node: Node, workflow: RunId, name: str) -> About:
+def _about(node: Node, workflow: RunId, name: str, *, first: bool) -> About:
     said = node.run.about or About()
+    own = (tag_of(workflow), FIRST_TAG) if first and FIRST_TAG not in said.tags else (tag_of(workflow),)
     return msgspec.structs.replace(
         said,
         name=said.name or f"{name}/{node.name}"[-MAX_NAME:].strip(),
-        tags=(*said.tags, tag_of(workflow)),
+        tags=(*said.tags, *own),
         workflow=workflow,
         workflow_name=name,
         node=node.name,

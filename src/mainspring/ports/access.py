@@ -27,8 +27,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     author: str
     #: jobs.submit, jobs.put, jobs.pause, jobs.resume, jobs.cancel, jobs.retag, jobs.purge, runs.cancel, runs.edit,
-    #: runs.discard, queues.pause, queues.resume, workers.drain, tenants.put, keys.put, keys.revoke, calendars.put,
-    #: calendars.delete
+    #: runs.discard, runs.bring_back, queues.pause, queues.resume, workers.drain, tenants.put, keys.put, keys.revoke,
+    #: calendars.put, calendars.delete
     action: str
     #: The id or name of what was changed; of a batch the first. ``*`` is every queue.
     target: str
@@ -41,6 +41,20 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which changes; what is empty is not asked for. Target and author are compared whole."""
+
+    target: str = ""
+    author: str = ""
+    #: ``jobs.pause``, or ``jobs`` for all that begin with it.
+    action: str = ""
+    since: Instant | None = None
+    until: Instant | None = None
+
+
+ALL_CHANGES = AuditFilter()
+
+
 class Records(Protocol):
     """What an administrator looks at."""
 
@@ -49,10 +63,9 @@ class Records(Protocol):
         ...
 
     async def audit(
-        self, tenant: str | None, *, target: str = "", author: str = "", before: int | None = None, limit: int = 100
+        self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
     ) -> list[AuditEntry]:
-        """Newest first, of one tenant or of all, those with a position less than ``before``. Target and author are
-        compared whole."""
+        """Newest first, of one tenant or of all, those with a position less than ``before``."""
         ...
 
 

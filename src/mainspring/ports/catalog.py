@@ -24,7 +24,9 @@ from mainspring.ports.usage import UsageReads
 
 T = TypeVar("T")
 #: A page looks at no more rows than this.
-LOOKED_AT = 10_000
+LOOKED_AT = 2_000
+#: Of one state of those that ended without success a count looks at no more than this.
+COUNTED_AMONG = 10_000
 #: A run's log holds so much, over all its attempts. Then comes one last piece, and nothing more.
 MOST_LOG_BYTES = 1024 * 1024
 MOST_LOG_PIECES = 10_000
@@ -105,6 +107,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     #: Empty: it takes runs of all.
     priorities: tuple[int, ...] = ()
+    #: None: it does not say. A run that weighs more takes several.
+    slots: int | None = None
     running: int = 0
     draining: bool = False
     #: Of a scheduler.
@@ -148,6 +152,15 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True):
     started: int = 0
 
 
+class Standings(msgspec.Struct, frozen=True):
+    """How many runs stand, and no more of them than their ids."""
+
+    #: By state, the newest first.
+    runs: dict[RunState, list[RunId]] = {}
+    #: Of those that replay another, by the one that is replayed.
+    replays: dict[RunId, RunId] = {}
+
+
 class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters of one kind: the same fingerprint and task."""
 
@@ -181,7 +194,14 @@ class Lists(Protocol):
         ...
 
     async def count_runs(self, wanted: RunFilter, at_most: int) -> int:
-        """How many there are; it stops counting there. Exact, however many it must look at."""
+        """How many there are; it stops counting there. Of one state of those that ended without success, and of what
+        ended of a queue, it may count among the newest ``COUNTED_AMONG`` only, of all queues; otherwise it is exact,
+        however many it must look at."""
+        ...
+
+    async def standings(self, tenant: str | None, tag: str, since: Instant, limit: int) -> Standings:
+        """How the runs with a tag stand, of those that were made since then, by the id: the newest so many. Nothing
+        else of them is read: there may be thousands."""
         ...
 
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:

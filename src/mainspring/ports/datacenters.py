@@ -50,8 +50,8 @@ class Places(Protocol):
 
 
 class Datacenters(Places, Protocol):
-    async def say_where(self, session: SessionId, datacenter: str) -> None:
-        """Of a process that did not say so when it introduced itself. Idempotent."""
+    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
+        """Of a process that did not say where it is, and of which version, when it introduced itself. Idempotent."""
         ...
 
     async def serve_orders(self) -> Sequence[Order]:

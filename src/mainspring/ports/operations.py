@@ -32,6 +32,10 @@ class Operations(Protocol):
         letter, or not any more, is passed over."""
         ...
 
+    async def bring_back(self, runs: Collection[RunId], author: Author) -> int:
+        """Those of them that were discarded, and not replayed since, are dead letters again; how many."""
+        ...
+
     async def purge(self, ids: Collection[RunId | JobId], author: Author) -> list[str]:
         """Delete for good runs that have ended, with their attempts and logs, and jobs that are cancelled or finished,
         with versions and ledger, not their runs; which were there and are gone now, in the order given. A purged job's

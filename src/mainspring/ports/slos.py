@@ -48,3 +48,7 @@ class Slos(Protocol):
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
         """How those of these jobs stand that have objectives."""
         ...
+
+    async def slos_missed(self, tenant: str | None, limit: int) -> dict[JobId, SloState]:
+        """Those that miss an objective now, of a tenant or of all. Looks at all jobs that have objectives."""
+        ...

@@ -25,6 +25,7 @@ from mainspring.domain.run import AttemptView, HeldRun, NewRun, RunState, RunVie
 from mainspring.ports.access import Author
 from mainspring.ports.calendars import Calendars
 from mainspring.ports.datacenters import Datacenters
+from mainspring.ports.dispatch import Hinting
 from mainspring.ports.slos import Slos
 
 #: How long an idempotency key is remembered.
@@ -82,6 +83,9 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     #: Of a worker with slots for each priority: it takes runs of these and no others; empty: of all.
     priorities: tuple[int, ...] = ()
+    #: Of a worker, for people to look at: how many runs it has room for at a time, over all its queues; None: it does
+    #: not say.
+    slots: int | None = None
     #: Who registered it over the API; only they may speak for it.
     owner: str = ""
     #: The only tenant whose runs it takes; empty: of all.
@@ -100,6 +104,9 @@ class Want(msgspec.Struct, frozen=True):
     slots: int | None = None
     #: Only runs of this priority. The first who asks so makes the store keep the queue's runs apart by priority.
     priority: int | None = None
+    #: What an engine has hinted at, as many as the limit at most: the store need not look for the best, but starts
+    #: those of them that are queued. Where a rule makes it look closer it may start better ones of the queue instead.
+    runs: tuple[RunId, ...] | None = None
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,11 +192,16 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
     #: run.submitted, run.queued, run.started, run.succeeded, run.failed, run.cancelled, run.skipped, run.retried,
     #: run.released, run.lost, run.cancel_requested; budget.warned, budget.exceeded with the ids of the budgets;
     #: dead_letters.opened, dead_letters.growing with the newest run of the group;
-    #: and of recurring jobs job.slo_missed, job.slo_recovered
+    #: of recurring jobs job.slo_missed, job.slo_recovered; of runs that waited for others dependency.resolved;
+    #: and of workers, which are nobody's, worker.joined, worker.left, worker.lost (``events.id_of_worker``)
     kind: str
-    #: The ids of what it happened to: runs, or jobs where the kind says so.
+    #: The ids of what it happened to: runs, or jobs, budgets and workers where the kind says so.
     runs: tuple[RunId, ...]
+    #: Empty: it belongs to none.
     tenant: str
+    #: What runs that were just made are, in their order, where it costs nothing to say. Empty: to be looked up.
+    tasks: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
 
 
 class Submissions(Protocol):
@@ -460,6 +472,10 @@ class Views(Protocol):
         """Ticks of a job with ``since <= scheduled_at < until``, in order."""
         ...
 
+    async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
+        """The newest rows of the ledger of each job, at most so many, oldest first; in the order of the jobs."""
+        ...
+
     async def parents(self, run: RunId) -> list[RunView]:
         """The runs that it waits for, or waited for, in the order they were named. Those that are not kept any more
         are missing."""
@@ -510,7 +526,18 @@ class Outbox(Protocol):
 
 
 class Store(
-    Submissions, Workforce, Staging, Reaping, Reading, Directory, Outbox, Calendars, Slos, Datacenters, Protocol
+    Submissions,
+    Workforce,
+    Staging,
+    Reaping,
+    Reading,
+    Directory,
+    Outbox,
+    Calendars,
+    Slos,
+    Datacenters,
+    Hinting,
+    Protocol,
 ):
     """All of it. Services ask for the narrow part they use."""
 

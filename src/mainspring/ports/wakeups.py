@@ -9,6 +9,8 @@ from mainspring.domain.instant import Micros
 SCHEDULES = "schedules"
 CANCELS = "cancels"
 SHARDS = "shards"
+#: Rings with the topic of any queue.
+EVERY_QUEUE = "queue:*"
 
 
 def queue_topic(queue: str) -> str:

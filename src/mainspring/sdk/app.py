@@ -55,7 +55,7 @@ from mainspring.sdk.hooks import Hooks
 from mainspring.sdk.limits import Breaker, Limit, breaker_of, limits_of
 from mainspring.sdk.pausing import Pausing
 from mainspring.sdk.per_loop import PerLoop
-from mainspring.sdk.task import NamedArguments, Options, Prepared, Submitter, Task, new_run, new_runs
+from mainspring.sdk.task import NamedArguments, Options, Prepared, Submitter, Task, new_run, new_runs, of_one_call
 from mainspring.sdk.transactions import connection_of, submit_on, submit_on_blocking, transactional
 from mainspring.sdk.workflow import Workflow
 from mainspring.settings import Settings
@@ -91,7 +91,10 @@ class MakeTask(Protocol):
 
 
 class MakeSchedule(Protocol):
-    """Puts a task, or a function that becomes one, on a schedule."""
+    """Puts a task, or a function that becomes one, on a schedule; or a call, with its arguments and options."""
+
+    @overload
+    def __call__(self, function: Prepared[T], /) -> Prepared[T]: ...
 
     # A task can be called, too: what it is counts first.
     @overload
@@ -363,7 +366,10 @@ class Mainspring(Hooks, Pausing):
     ) -> MakeSchedule:
         """``other``: fields of the spec as they are."""
 
-        def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
+        def decorate(function: Callable[..., Any] | Prepared[Any]) -> Task[..., Any, Any] | Prepared[Any]:
+            if isinstance(function, Prepared):
+                self.schedule_call(function, schedule, name or function.task, overlap, catch_up, **other)
+                return function
             task: Task[..., Any, Any] = function if isinstance(function, Task) else self.task(function)
             self.schedule_call(task.prepare(), schedule, name or task.name, overlap, catch_up, **other)
             return task
@@ -381,6 +387,8 @@ class Mainspring(Hooks, Pausing):
     ) -> None:
         """Put a call on a schedule, under a name. ``other``: fields of the spec as they are."""
         options = call.options
+        if (lost := of_one_call(options)) is not None:
+            raise Invalid(lost, "is for a call that is submitted", "a schedule makes its own")
         spec = JobSpec(
             name=name,
             task=call.task,
@@ -388,6 +396,8 @@ class Mainspring(Hooks, Pausing):
             queue=options.queue,
             priority=options.priority,
             policy=options.policy,
+            start_within=options.start_within,
+            deadline=options.deadline,
             overlap=_member("overlap", overlap, Overlap),
             catch_up=catch_up if isinstance(catch_up, CatchUp) else CatchUp(mode=catch_up),
             source=self.source,

@@ -64,6 +64,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     when: Rule = Rule.ALL_SUCCEEDED
 
 
+_OF_ONE_CALL = ("at", "delay", "unique", "tenant", "placement", "about", "connection", "depends_on")
+
+
+def of_one_call(options: Options) -> str | None:
+    """The first option that means nothing on a schedule, where a call is made again and again."""
+    usual = Options()
+    return next((name for name in _OF_ONE_CALL if getattr(options, name) != getattr(usual, name)), None)
+
+
 class Encoder(Protocol):
     """Turns a call into a payload, and a result back into a value."""
 

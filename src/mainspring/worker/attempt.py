@@ -39,6 +39,8 @@ class Attempt(msgspec.Struct, eq=False):
     came_at: Micros
     #: When it is out of time, by the monotonic clock.
     until: Micros
+    #: When it had ended, by the monotonic clock; 0 before.
+    ended_at: Micros = 0
     #: User code has been called.
     begun: bool = False
     #: Its end is nobody's business any more: the lease is gone, or the worker has left it behind.

@@ -1,7 +1,7 @@
 """Claims runs as slots get free."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 from mainspring.domain.errors import StoreUnavailable
@@ -10,8 +10,11 @@ from mainspring.domain.run import HeldRun
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Want, Workforce
 from mainspring.ports.wakeups import Bell
+from mainspring.runtime.engines import GuardedEngine
+from mainspring.runtime.metrics.figures import Figures
 from mainspring.runtime.service import TickingService
 from mainspring.worker.attempt import Holding
+from mainspring.worker.feed import Feed
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.slots import Slots
 
@@ -33,7 +36,10 @@ class Claimer(TickingService):
         slots: Slots,
         accept: Callable[[Holding, list[HeldRun]], None],
         overloaded: Callable[[], bool],
+        engines: Mapping[str, GuardedEngine] | None = None,
+        figures: Figures | None = None,
     ) -> None:
+        """``engines``: by queue, where hints of its runs come from. ``figures``: what counts claims."""
         super().__init__("claimer", clock, bell)
         #: The session to claim for; None while there is none.
         self.holding: Holding | None = None
@@ -46,9 +52,15 @@ class Claimer(TickingService):
         self._slots = slots
         self._accept = accept
         self._overloaded = overloaded
+        self._figures = figures
         self._timeout = settings.claim_timeout
         self._poll_interval = settings.poll_interval
         self._largest = settings.largest_claim
+        # Sooner than the idle wait is over, so that each of those looks at the store.
+        look_every = settings.poll_interval // 2
+        self._feeds = {
+            queue: Feed(queue, engine, clock, look_every, self._fed) for queue, engine in (engines or {}).items()
+        }
 
     async def tick(self) -> Micros:
         """Claim until there is no more work or no more room."""
@@ -65,6 +77,8 @@ class Claimer(TickingService):
                 self._slots.rang = True
                 return pause
             wants = self._slots.wants(self._largest)
+            if self._feeds:
+                wants = self._fed_wants(wants)
             if not wants:
                 self._slots.ring_when_one_is_free()
                 return self._idle_wait()
@@ -76,6 +90,8 @@ class Claimer(TickingService):
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        for feed in self._feeds.values():
+            await feed.close()
 
     async def _claim(self, holding: Holding, wants: list[Want]) -> None:
         number = holding.next_claim()
@@ -84,18 +100,59 @@ class Claimer(TickingService):
         try:
             async with asyncio.timeout(self._timeout / SECOND):
                 runs = await self._store.claim(holding.session, number, wants)
-            if self.clock.monotonic() - sent > self._timeout or holding.lost:
+            took = self.clock.monotonic() - sent
+            if self._figures is not None:
+                self._figures.called("claim", took, len(runs))
+            if took > self._timeout or holding.lost:
                 self.log.warning("a claim was answered too late", number=number, runs=len(runs))
                 return
             self._accept(holding, runs)
+            if self._figures is not None and runs:
+                self._figures.claimed(runs)
             self._slots.answered(wants, runs)
-        except TimeoutError:
+            if self._feeds:
+                self._tell_feeds(wants, runs)
+        except (StoreUnavailable, TimeoutError) as error:
+            if self._figures is not None:
+                self._figures.failed("claim")
+            if isinstance(error, StoreUnavailable):
+                raise
             raise StoreUnavailable(f"claim {number} was not answered in {self._timeout / SECOND:g} s") from None
         finally:
             # Only now, when its runs are held: a beat must find each of them in one place or the other. If there was no
             # answer, nothing is held, and the next beat returns whatever the claim may have started.
             holding.pending.discard(number)
             self.claiming = False
+            for feed in self._feeds.values():
+                feed.ended()
+
+    def _fed_wants(self, wants: list[Want]) -> list[Want]:
+        """The same wants, those of queues with an engine by what it has hinted at."""
+        found, waiting = [], set()
+        for want in wants:
+            feed = self._feeds.get(want.queue)
+            turned = want if feed is None else feed.turn(want)
+            if turned is not None:
+                found.append(turned)
+            else:
+                waiting.add(want.queue)
+        # They are rung by hints, not by every slot that gets free.
+        self._slots.set_thirst(waiting, thirsty=False)
+        return found
+
+    def _tell_feeds(self, wants: list[Want], runs: list[HeldRun]) -> None:
+        started = {run.id for run in runs}
+        for feed in self._feeds.values():
+            feed.answered(started)
+        # How much the store had for some hints says nothing of the next ones.
+        self._slots.set_thirst(
+            {want.queue for want in wants if want.queue in self._feeds and self._feeds[want.queue].brings}, thirsty=True
+        )
+
+    def _fed(self) -> None:
+        # Whoever looks for a freed slot alone would not look here.
+        self._slots.rang = False
+        self.bell.ring()
 
     def _idle_wait(self) -> Micros:
         return round(self._poll_interval * (0.75 + self._jitter.random() / 2))

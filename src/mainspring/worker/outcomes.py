@@ -104,6 +104,7 @@ class Outcomes:
         running = self.running
         running.pop(attempt, None)
         attempt.task = None
+        attempt.ended_at = self._clock.monotonic()
         self._slots.give(attempt.lane, attempt.held.policy.weight)
         self.counts[settlement.outcome] += 1
         if settled:

@@ -11,6 +11,7 @@ from mainspring.ports.clock import Clock
 from mainspring.ports.store import SettledPartly, Workforce
 from mainspring.ports.wakeups import SCHEDULES, Wakeups, queue_topic
 from mainspring.runtime.log import get_logger
+from mainspring.runtime.metrics.figures import Figures
 from mainspring.worker.attempt import Attempt
 from mainspring.worker.settings import WorkerSettings
 
@@ -35,6 +36,7 @@ class Settler:
         jitter: Random,
         settings: WorkerSettings,
         progress: Callable[[], None],
+        figures: Figures | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -44,6 +46,7 @@ class Settler:
         self._largest = settings.largest_settle
         self._most_in_flight = settings.settles_in_flight
         self._progress = progress
+        self._figures = figures
         self._waiting: list[tuple[Attempt, Settlement]] = []
         #: The next one to come is to be flushed at once.
         self._idle = True
@@ -139,6 +142,7 @@ class Settler:
             if not batch:
                 return
             sent = list(batch)
+            sent_at = self._clock.monotonic()
             try:
                 async with asyncio.timeout(self._timeout):
                     verdicts = await self._store.settle([settlement for _, settlement in sent])
@@ -154,6 +158,8 @@ class Settler:
                     return
                 _log.error("an outcome was refused twice", run=batch[0][1].run, error=str(error))
             except (StoreUnavailable, TimeoutError) as error:
+                if self._figures is not None:
+                    self._figures.failed("settle")
                 if isinstance(error, SettledPartly):
                     batch[:] = self._heard_of_some(sent, error.verdicts)
                 _log.warning(
@@ -162,6 +168,8 @@ class Settler:
             except Exception:
                 _log.exception("cannot report outcomes", runs=len(batch), again_in_ms=back_off // MILLISECOND)
             else:
+                if self._figures is not None:
+                    self._figures.called("settle", self._clock.monotonic() - sent_at, len(sent))
                 self._heard(sent, verdicts)
                 return
             if id(batch) not in self._failing:
@@ -199,6 +207,16 @@ class Settler:
                 topics.add(queue_topic(attempt.held.queue))
         if topics:
             self._wakeups.ring(topics)
+        if self._figures is not None:
+            self._count(self._figures, batch, verdicts)
+
+    @staticmethod
+    def _count(figures: Figures, batch: list[tuple[Attempt, Settlement]], verdicts: list[Verdict]) -> None:
+        if Verdict.FENCED in verdicts:
+            counted = [entry for entry, verdict in zip(batch, verdicts, strict=True) if verdict is not Verdict.FENCED]
+            figures.fenced += len(batch) - len(counted)
+            batch = counted
+        figures.settled(batch)
 
     def _refused(self, attempt: Attempt, error: Invalid) -> Settlement:
         now: Instant = attempt.held.started_at + self._clock.monotonic() - attempt.came_at

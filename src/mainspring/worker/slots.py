@@ -1,7 +1,7 @@
 """How many runs may be started right now, by queue, and when it is worth asking for more."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from mainspring.domain.instant import Micros
@@ -158,6 +158,15 @@ class Slots:
             lane.thirsty = got.get(key, 0) >= wanted.get(key, 0)
         self._ready = sum(lane.free for lane in self._order if lane.thirsty)
         self._ready_since = self._clock.monotonic() if self._ready else None
+
+    def set_thirst(self, queues: Collection[str], *, thirsty: bool) -> None:
+        """Somebody else knows whether there is more for these."""
+        if queues:
+            for lane in self._order:
+                if lane.queue in queues:
+                    lane.thirsty = thirsty
+            self._ready = sum(lane.free for lane in self._order if lane.thirsty)
+            self._ready_since = self._clock.monotonic() if self._ready else None
 
     def ring_when_one_is_free(self) -> None:
         """There are free slots, but nothing can be asked for: the next one may change that."""

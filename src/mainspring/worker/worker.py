@@ -1,7 +1,7 @@
 """The worker: claims runs, runs them, reports how they ended, and proves that it lives while it does."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from random import Random
 from typing import TypeAlias
@@ -15,7 +15,9 @@ from mainspring.ports.catalog import WorkerStore
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Beat, NewSession
 from mainspring.ports.wakeups import CANCELS, Wakeups, queue_topic
+from mainspring.runtime.engines import GuardedEngine
 from mainspring.runtime.log import get_logger
+from mainspring.runtime.metrics.figures import Figures
 from mainspring.runtime.service import TickingService
 from mainspring.worker.attempt import NEVER, Attempt, Holding, Stop
 from mainspring.worker.cancellation import Cancellation
@@ -65,10 +67,13 @@ class Worker:
         source: str | None = None,
         open_workforce: OpenWorkforce | None = None,
         jitter: Random | None = None,
+        engines: Mapping[str, GuardedEngine] | None = None,
+        figures: Figures | None = None,
     ) -> None:
         """``source`` is where child processes find the handlers, as ``module:attribute``; without it sync tasks run on
         bare threads. ``open_workforce`` opens a store for the heartbeat's thread; without it the heart beats on the
-        worker's loop."""
+        worker's loop. ``engines``: by queue, where hints of its runs come from. ``figures``: what counts what it
+        does."""
         self.settings = settings = settings if settings is not None else WorkerSettings()
         settings.check()
         self.jitter = jitter if jitter is not None else Random()
@@ -76,6 +81,8 @@ class Worker:
         self.wants_recycling = False
         #: Somebody has asked it over the store to leave.
         self.drained = False
+        #: How often the lease was lost.
+        self.lost_leases = 0
         self.holding: Holding | None = None
         self._store = store
         self._clock = clock
@@ -97,7 +104,7 @@ class Worker:
         self._work_bell = wakeups.listen([queue_topic(queue) for queue in settings.queues])
         self._slots = Slots(settings.queues, clock, self._work_bell, settings.gather, settings.priorities)
         self._most_unflushed = max(10 * self._slots.total, _FEWEST_UNFLUSHED)
-        self._settler = Settler(store, clock, wakeups, self.jitter, settings, self._flushed)
+        self._settler = Settler(store, clock, wakeups, self.jitter, settings, self._flushed, figures)
         self._reporter = Reporter(store, clock, wakeups.listen(()), self.jitter, settings, self._settler.add)
         self._outcomes = Outcomes(clock, self.jitter, self._slots, self._settler, self._reporter, self._none_left)
         self._running = self._outcomes.running
@@ -111,10 +118,19 @@ class Worker:
         #: What handlers need, opened; and whether what they print is caught.
         self._hosting = AsyncExitStack()
         self._claimer = Claimer(
-            store, clock, self._work_bell, self.jitter, settings, self._slots, self._accept, self._overloaded
+            store,
+            clock,
+            self._work_bell,
+            self.jitter,
+            settings,
+            self._slots,
+            self._accept,
+            self._overloaded,
+            engines,
+            figures,
         )
         self._heartbeat = Heartbeat(self, store, clock, settings, open_workforce)
-        self._listener = CancelListener(clock, wakeups, self._look_for_cancels)
+        self._listener = CancelListener(clock, wakeups, self.look_for_cancels)
 
     # The life of the worker.
 
@@ -180,6 +196,23 @@ class Worker:
     def counts(self) -> dict[Outcome, int]:
         """How many attempts have ended how, since the start."""
         return dict(self._outcomes.counts)
+
+    @property
+    def lease_margin(self) -> Micros:
+        """How long the lease is good if no beat is answered from now on."""
+        holding = self.holding
+        if holding is None:
+            return 0
+        good = self.settings.lease - self.settings.lease_margin
+        return max(holding.renewed_at + good - self._clock.monotonic(), 0)
+
+    def slots_by_queue(self) -> dict[str, tuple[int, int]]:
+        """Of each queue how many slots it has, and how many of them are taken."""
+        found: dict[str, tuple[int, int]] = {}
+        for lane in self._slots.lanes.values():
+            slots, used = found.get(lane.queue, (0, 0))
+            found[lane.queue] = (slots + lane.slots, used + lane.slots - lane.free)
+        return found
 
     @property
     def unflushed(self) -> int:
@@ -273,6 +306,7 @@ class Worker:
             tasks=tuple(sorted(self._handlers)),
             labels=labels,
             priorities=tuple(sorted(settings.priorities)),
+            slots=self._slots.total,
         )
         try:
             async with asyncio.timeout(settings.claim_timeout / SECOND):
@@ -321,6 +355,7 @@ class Worker:
         if holding is not self.holding:
             return
         holding.lost = True
+        self.lost_leases += 1
         self.holding = self._claimer.holding = None
         self._log.error("the lease is lost", session=holding.session, why=why, running=len(self._running))
         if self._heartbeat.withholding:
@@ -387,7 +422,7 @@ class Worker:
         if self.settings.recycle_after_runs is not None and self._accepted >= self.settings.recycle_after_runs:
             self._recycle(f"{self._accepted} runs")
 
-    def _look_for_cancels(self) -> None:
+    def look_for_cancels(self) -> None:
         """A beat is written down. Where every change of the store rings, an idle worker would beat for ever."""
         if self.running:
             self._heartbeat.hurry()

@@ -1,8 +1,7 @@
 """Engines outside the store that can say who owns which shard."""
 
-import ssl
-
-from mainspring.domain.coordination import Engine, Tls
+from mainspring.adapters.tls import context_of
+from mainspring.domain.coordination import Engine
 from mainspring.domain.errors import Invalid
 from mainspring.ports.clock import Clock
 from mainspring.ports.registry import Registry
@@ -25,27 +24,15 @@ def make_registry(engine: Engine, clock: Clock) -> Registry:
             hosts = [(f"[{host}]" if ":" in host else host, port) for host, port in engine.nodes]
             endpoints = [f"{scheme}://{host}:{port}" for host, port in hosts]
             return EtcdRegistry(
-                endpoints, clock, root=engine.root, credentials=engine.credentials, tls=_context(engine.tls)
+                endpoints,
+                clock,
+                root=engine.root,
+                credentials=engine.credentials,
+                tls=context_of(engine.tls, "coordination"),
             )
         case _:
             from mainspring.adapters.coordination.zookeeper import ZooKeeperRegistry
             from mainspring.adapters.coordination.zookeeper_session import Access
 
-            access = Access(credentials=engine.credentials, tls=_context(engine.tls))
+            access = Access(credentials=engine.credentials, tls=context_of(engine.tls, "coordination"))
             return ZooKeeperRegistry(engine.nodes, access, root=engine.root)
-
-
-def _context(tls: Tls | None) -> ssl.SSLContext | None:
-    if tls is None:
-        return None
-    # What fails does not say which file it is about.
-    reading = tls.authority
-    try:
-        context = ssl.create_default_context(cafile=tls.authority or None)
-        reading = tls.certificate
-        if tls.certificate:
-            context.load_cert_chain(tls.certificate, tls.key or None)
-    except OSError as error:
-        why = f"cannot use {reading}: {error.strerror or error}"
-        raise Invalid("coordination", why, "files in PEM: ssl_ca_certs, ssl_certfile, ssl_keyfile") from error
-    return context

@@ -12,7 +12,7 @@ from mainspring.domain.instant import Instant
 from mainspring.domain.job import Job, LedgerEntry
 from mainspring.domain.run import AttemptView, RunView
 from mainspring.domain.usage import GroupBy, Usage
-from mainspring.ports.access import AuditEntry
+from mainspring.ports.access import ALL_CHANGES, AuditEntry, AuditFilter
 from mainspring.ports.catalog import (
     DeadGroup,
     JobFilter,
@@ -23,6 +23,7 @@ from mainspring.ports.catalog import (
     Pause,
     Reads,
     RunFilter,
+    Standings,
 )
 from mainspring.ports.store import Depth
 
@@ -48,6 +49,11 @@ class Seen:
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         return await self._store.ledger(job, since, until, limit) if await self._is_my_job(job) else []
 
+    async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
+        mine = await self.jobs(jobs)
+        found = await self._store.last_ticks(jobs, limit)
+        return [[] if job is None else ticks for job, ticks in zip(mine, found, strict=True)]
+
     async def parents(self, run: RunId) -> list[RunView]:
         return await self._store.parents(run) if await self._is_my_run(run) else []
 
@@ -69,6 +75,11 @@ class Seen:
         if not self._is_me(wanted.tenant):
             return 0
         return await self._store.count_runs(msgspec.structs.replace(wanted, tenant=self._tenant), at_most)
+
+    async def standings(self, tenant: str | None, tag: str, since: Instant, limit: int) -> Standings:
+        if not self._is_me(tenant):
+            return Standings()
+        return await self._store.standings(self._tenant, tag, since, limit)
 
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
         if not self._is_me(wanted.tenant):
@@ -106,11 +117,11 @@ class Seen:
         return await self._store.keys(self._tenant) if self._is_me(tenant) else []
 
     async def audit(
-        self, tenant: str | None, *, target: str = "", author: str = "", before: int | None = None, limit: int = 100
+        self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
     ) -> list[AuditEntry]:
         if not self._is_me(tenant):
             return []
-        return await self._store.audit(self._tenant, target=target, author=author, before=before, limit=limit)
+        return await self._store.audit(self._tenant, wanted, before=before, limit=limit)
 
     async def calendars(self, tenant: str | None) -> list[Calendar]:
         return await self._store.calendars(self._tenant) if self._is_me(tenant) else []

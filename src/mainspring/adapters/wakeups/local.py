@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from mainspring.domain.instant import SECOND, Micros
+from mainspring.ports.wakeups import EVERY_QUEUE, queue_topic
 
 
 class LocalBell:
@@ -47,6 +48,9 @@ class LocalWakeups:
     def ring(self, topics: Collection[str]) -> None:
         for topic in topics:
             for bell in list(self._bells.get(topic, ())):
+                bell.ring()
+        if EVERY_QUEUE in self._bells and any(topic.startswith(queue_topic("")) for topic in topics):
+            for bell in list(self._bells[EVERY_QUEUE]):
                 bell.ring()
 
     def ring_all(self, but: Collection[str] = ()) -> None:

@@ -6,7 +6,8 @@ while, and has the cron arithmetic done before a herd arrives. Without it everyt
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -17,11 +18,13 @@ from mainspring.control.scheduler.places import Places
 from mainspring.control.scheduler.planner import Planner, still_good
 from mainspring.control.scheduler.store_time import StoreTime
 from mainspring.control.shards import ShardKeeper
+from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MILLISECOND, Instant, Micros
 from mainspring.domain.job import Fire, Job
 from mainspring.ports.clock import Clock
 from mainspring.ports.wakeups import Wakeups, queue_topic
+from mainspring.runtime.metrics.figures import Figures
 from mainspring.runtime.service import TickingService
 
 #: The longest pause between two looks: what nobody foresaw is late by no more than this.
@@ -42,13 +45,21 @@ class Scheduler(TickingService):
     """Owns nothing itself: before every request it asks the keeper which shards are its own at that moment."""
 
     def __init__(
-        self, store: SchedulerStore, keeper: ShardKeeper, wakeups: Wakeups, clock: Clock, *, use_wheel: bool = True
+        self,
+        store: SchedulerStore,
+        keeper: ShardKeeper,
+        wakeups: Wakeups,
+        clock: Clock,
+        *,
+        use_wheel: bool = True,
+        figures: Figures | None = None,
     ) -> None:
         super().__init__("scheduler", clock, wakeups.listen([]))
         self._store = store
         self._keeper = keeper
         self._wakeups = wakeups
         self._agenda = Agenda()
+        self._figures = figures
         self._planner = Planner(clock, ClosedTimes(store, self.log), self.log)
         self._places = Places(store, clock)
         self._time = StoreTime(clock)
@@ -77,6 +88,11 @@ class Scheduler(TickingService):
         self._looked_at: Micros | None = None
         self._look_took: Micros = 0
         keeper.on_change(self._shards_changed)
+
+    @property
+    def foreseen(self) -> int:
+        """How many due times and ticks it waits for."""
+        return len(self._agenda)
 
     async def start(self) -> None:
         await super().start()
@@ -117,10 +133,14 @@ class Scheduler(TickingService):
         if member is None or not shards:
             return
         sent = self.clock.monotonic()
-        staged = await self._store.stage(member, shards, _STAGE_LIMIT)
+        with self._counting_failures("stage"):
+            staged = await self._store.stage(member, shards, _STAGE_LIMIT)
         self._time.learn(sent, staged.now)
         self._looked_at = self.clock.monotonic()
         self._look_took = self._looked_at - sent
+        if self._figures is not None:
+            self._figures.staged += staged.runs
+            self._figures.called("stage", self._look_took, staged.runs)
         self._more = staged.more
         self._unforeseen = staged.schedules_due
         self._ring(staged.queues)
@@ -176,11 +196,16 @@ class Scheduler(TickingService):
         return applied
 
     async def _fire_part(self, member: SessionId, fires: Sequence[Fire]) -> int:
-        answers = await self._store.fire(member, fires)
+        sent = self.clock.monotonic()
+        with self._counting_failures("fire"):
+            answers = await self._store.fire(member, fires)
         self._ring(dict.fromkeys(queue for fired in answers for queue in fired.queues))
         applied = [fire for fire, fired in zip(fires, answers, strict=True) if fired.applied]
         if len(applied) < len(fires):
             self.log.debug("fires were refused: jobs changed, or shards", jobs=len(fires) - len(applied))
+        if self._figures is not None:
+            self._figures.called("fire", self.clock.monotonic() - sent, len(applied))
+            self._figures.fire(applied, self._time.now())
         if self._loader is not None:
             self._foresee(applied)
         return len(applied)
@@ -235,6 +260,15 @@ class Scheduler(TickingService):
         self._following.clear()
         self._agenda.clear()
         self._more = self._unforeseen = False
+
+    @contextmanager
+    def _counting_failures(self, call: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreUnavailable:
+            if self._figures is not None:
+                self._figures.failed(call)
+            raise
 
     def _ring(self, queues: Iterable[str]) -> None:
         topics = [queue_topic(queue) for queue in queues]

@@ -46,11 +46,7 @@ def describe_weekday(times: WallTimes) -> str:
 
 
 def _values_words(values: list[int], size: int, unit: str) -> str:
-    if every := _every(values, size, unit):
-        return every
-    if len(values) > 2 and values[-1] - values[0] == len(values) - 1:
-        return f"{unit}s {values[0]} to {values[-1]}"
-    return _listed(unit, values)
+    return _every(values, size, unit) or _listed(unit, values)
 
 
 def _time_words(times: WallTimes) -> tuple[str, bool]:
@@ -138,6 +134,8 @@ def _join(words: list[str]) -> str:
 
 
 def _listed(unit: str, values: list[int]) -> str:
+    if len(values) > 2 and values[-1] - values[0] == len(values) - 1:
+        return f"{unit}s {values[0]} to {values[-1]}"
     return f"{unit}{'s' * (len(values) > 1)} {_join([str(value) for value in values])}"
 
 

@@ -12,6 +12,10 @@ class HttpFailed(Told):
     """There was no answer, or another one than expected, or the call was refused."""
 
 
+class MailFailed(Told):
+    """The mail server did not answer, or did not take it."""
+
+
 class ScriptFailed(Told):
     """It could not be started, took too long, or ended with an exit code that means a failure."""
 

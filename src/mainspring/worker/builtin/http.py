@@ -115,19 +115,24 @@ def http_handler(
             request = _request(call, held, keyring, now)
         except Invalid as error:
             raise for_good(HttpFailed, str(error)) from None
-        try:
-            answer = await egress().send(request)
-        except Invalid as error:
-            # A refused address. The name may lead elsewhere later.
-            raise HttpFailed(str(error)) from None
-        except NoAnswer as error:
-            raise HttpFailed(str(error)) from None
-        _tell(call, answer)
-        if not call.expects(answer.status):
-            raise verdict_of_status(call, answer, held.tenant)
-        return _result(answer, held.tenant)
+        return _result(await send(call, request, egress(), held.tenant), held.tenant)
 
     return AsyncHandler(TASK, invoke, harmless=True)
+
+
+async def send(call: HttpCall, request: Outgoing, egress: Egress, tenant: str) -> Answer:
+    """An answer as expected; anything else is a failure that says whether another try may help."""
+    try:
+        answer = await egress.send(request)
+    except Invalid as error:
+        # A refused address. The name may lead elsewhere later.
+        raise HttpFailed(str(error)) from None
+    except NoAnswer as error:
+        raise HttpFailed(str(error)) from None
+    _tell(call, answer)
+    if not call.expects(answer.status):
+        raise verdict_of_status(call, answer, tenant)
+    return answer
 
 
 def verdict_of_status(call: HttpCall, answer: Answer, tenant: str = "") -> Told:
@@ -174,14 +179,23 @@ def _request(call: HttpCall, held: HeldRun, keyring: Keyring, now: Callable[[], 
         headers["Content-Type"] = kind
     if "user-agent" not in given:
         headers["User-Agent"] = "mainspring"
-    headers["Idempotency-Key"] = headers["X-Mainspring-Run"] = held.id
-    headers["X-Mainspring-Attempt"] = str(held.attempt)
-    headers["X-Mainspring-Fence"] = str(held.fence)
+    headers |= marks(held, read(call.sign) if call.sign else "", now, body or b"")
+    return Outgoing(method=call.verb, url=url, headers=headers, body=body, timeout=call.limit())
+
+
+def marks(held: HeldRun, secret: str, now: Callable[[], Instant], body: bytes) -> dict[str, str]:
+    """What says to the receiver which attempt of which run this is; signed if there is a secret."""
+    headers = {
+        "Idempotency-Key": held.id,
+        "X-Mainspring-Run": held.id,
+        "X-Mainspring-Attempt": str(held.attempt),
+        "X-Mainspring-Fence": str(held.fence),
+    }
     if held.scheduled_at is not None:
         headers["X-Mainspring-Tick"] = isoformat(held.scheduled_at)
-    if call.sign:
-        headers[signature.HEADER] = signature.signature(read(call.sign), now(), held.id, held.fence, body or b"")
-    return Outgoing(method=call.verb, url=url, headers=headers, body=body, timeout=call.limit())
+    if secret:
+        headers[signature.HEADER] = signature.signature(secret, now(), held.id, held.fence, body)
+    return headers
 
 
 def _body(call: HttpCall, held: HeldRun, read: Callable[[str], str] | None) -> tuple[bytes | None, str]:

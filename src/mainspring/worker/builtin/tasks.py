@@ -7,9 +7,13 @@ import msgspec
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.domain.notification_rules import NotificationRules
+from mainspring.domain.reserved import NOTIFICATION, WEBHOOK
 from mainspring.domain.secrets import mentions
+from mainspring.domain.webhooks import Webhook
 from mainspring.ports.egress import Egress
-from mainspring.worker.builtin import container, http, shell
+from mainspring.ports.mail import Mail
+from mainspring.worker.builtin import container, http, notification, shell, webhook
 from mainspring.worker.builtin.confinement import Confinement
 from mainspring.worker.handler import Handler
 from mainspring.worker.secrets import NO_SECRETS, Keyring
@@ -28,11 +32,17 @@ class BuiltinTasks:
         confinement: Confinement | None = None,
         containers: container.Containers | None = None,
         keyring: Keyring = NO_SECRETS,
+        webhooks: Sequence[Webhook] = (),
+        notifications: NotificationRules | None = None,
+        mail: Mail | None = None,
     ) -> None:
         self._http = http
         self._shell = shell.Shell(scripts, commands=commands, grace=grace, confinement=confinement)
         self._containers = containers or container.Containers()
         self._keyring = keyring
+        self._webhooks = {each.name: each for each in webhooks}
+        self._notifications = notifications or NotificationRules()
+        self._mail = mail
 
     @property
     def names(self) -> list[str]:
@@ -70,4 +80,10 @@ class BuiltinTasks:
             found[shell.TASK] = self._shell.handler(self._keyring)
         if self._containers.on:
             found[container.TASK] = self._containers.handler(self._keyring)
+        if self._webhooks:
+            found[WEBHOOK] = webhook.webhook_handler(self._webhooks, egress, self._keyring, now)
+        if self._notifications.channels:
+            channels = self._notifications.channels
+            passing = notification.Passing(egress, self._mail, self._keyring, now)
+            found[NOTIFICATION] = notification.notification_handler(channels, passing)
         return found

@@ -8,7 +8,7 @@ from mainspring.adapters.store.changes import quotas_changed, words_of_key
 from mainspring.adapters.store.memory.rows import Change
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.access import DEFAULT_TENANT, ApiKey, Tenant
-from mainspring.ports.access import AuditEntry, Author
+from mainspring.ports.access import ALL_CHANGES, AuditEntry, AuditFilter, Author
 
 
 class MemoryAccess:
@@ -68,14 +68,17 @@ class MemoryAccess:
                     keys[identifier] = msgspec.structs.replace(keys[identifier], last_used_at=now)
 
     async def audit(
-        self, tenant: str | None, *, target: str = "", author: str = "", before: int | None = None, limit: int = 100
+        self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
     ) -> list[AuditEntry]:
         found = (
             entry
             for entry in reversed(self._tables.audits)
             if tenant in (None, entry.tenant)
-            and target in ("", entry.target)
-            and author in ("", entry.author)
+            and wanted.target in ("", entry.target)
+            and wanted.author in ("", entry.author)
+            and wanted.action in ("", entry.action, entry.action.partition(".")[0])
+            and (wanted.since is None or entry.at >= wanted.since)
+            and (wanted.until is None or entry.at < wanted.until)
             and (before is None or entry.position < before)
         )
         return list(islice(found, limit))

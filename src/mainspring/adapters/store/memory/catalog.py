@@ -35,6 +35,7 @@ from mainspring.ports.catalog import (
     ProgressReport,
     RunFilter,
     SessionView,
+    Standings,
 )
 from mainspring.ports.store import EventBatch
 
@@ -55,6 +56,16 @@ class MemoryCatalog:
     async def count_runs(self, wanted: RunFilter, at_most: int) -> int:
         rows = _newest_first(self._tables.runs.values(), wanted, None)
         return sum(1 for _ in islice((run for run in rows if _is_wanted(run, wanted)), at_most))
+
+    async def standings(self, tenant: str | None, tag: str, since: Instant, limit: int) -> Standings:
+        wanted = RunFilter(tenant=tenant, tag=tag, since=since)
+        rows = (run for run in _newest_first(self._tables.runs.values(), wanted, None) if _is_wanted(run, wanted))
+        found = Standings({}, {})
+        for run in islice(rows, limit):
+            found.runs.setdefault(run.shown_state(), []).append(run.id)
+            if run.replay_of is not None:
+                found.replays[run.replay_of] = run.id
+        return found
 
     async def ahead_of(self, run: RunId) -> int | None:
         row = self._tables.runs.get(run)
@@ -267,6 +278,7 @@ def _session_view(row: SessionRow, running: int, shards: int) -> SessionView:
         tasks=row.tasks,
         labels=row.labels,
         priorities=row.priorities,
+        slots=row.slots,
         running=running,
         draining=row.draining,
         shards=shards,

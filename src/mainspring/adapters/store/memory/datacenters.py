@@ -36,10 +36,10 @@ class MemoryDatacenters:
             )
         return sorted(found.values(), key=lambda place: place.name)
 
-    async def say_where(self, session: SessionId, datacenter: str) -> None:
+    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
         row = self._tables.sessions.get(session)
         if row is not None:
-            row.datacenter = datacenter
+            row.datacenter, row.version = datacenter, version
 
     async def serve_orders(self) -> list[Order]:
         tables = self._tables

@@ -41,9 +41,18 @@ class MemoryOperations:
         with tables.transaction():
             dead = [row for run in dict.fromkeys(runs) if (row := tables.runs.get(run)) is not None and row.dead]
             for row in dead:
-                row.dealt_with = True
+                row.dealt_with = row.discarded = True
             tables.audit("runs.discard", author, [Change(row.tenant, row.id) for row in dead])
             return len(dead)
+
+    async def bring_back(self, runs: Collection[RunId], author: Author) -> int:
+        tables = self._tables
+        with tables.transaction():
+            back = [row for run in dict.fromkeys(runs) if (row := tables.runs.get(run)) is not None and row.discarded]
+            for row in back:
+                row.dealt_with = row.discarded = False
+            tables.audit("runs.bring_back", author, [Change(row.tenant, row.id) for row in back])
+            return len(back)
 
     async def purge(self, ids: Collection[RunId | JobId], author: Author) -> list[str]:
         tables = self._tables

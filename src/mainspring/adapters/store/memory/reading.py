@@ -1,14 +1,19 @@
 """What can be looked at: runs, jobs, ticks, queues, and the stream of changes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, islice
 
+from mainspring.adapters.store.memory.rows import Lane, RunRow
 from mainspring.adapters.store.memory.tables import Tables
-from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.datacenters import place_of
+from mainspring.domain.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
+from mainspring.domain.hints import Hint
+from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Job, LedgerEntry
-from mainspring.domain.run import AttemptView, RunView
+from mainspring.domain.run import AttemptView, RunState, RunView
+from mainspring.ports.events_out import ReaderView
 from mainspring.ports.store import Depth, EventBatch
 
 
@@ -37,6 +42,10 @@ class MemoryReading:
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         ledger = self._tables.ledgers.get(job)
         return [] if ledger is None else ledger.between(since, until, limit)
+
+    async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
+        ledgers = [self._tables.ledgers.get(job) for job in jobs]
+        return [[] if ledger is None else ledger.newest(limit) for ledger in ledgers]
 
     async def parents(self, run: RunId) -> list[RunView]:
         found = (self._tables.runs.get(parent) for parent in self._tables.families.parents.get(run, ()))
@@ -75,6 +84,47 @@ class MemoryOutbox:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
+    async def hint_key(self) -> str:
+        return self._tables.hint_key
+
+    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
+        found = (self._tables.runs.get(run) for run in runs)
+        return [
+            _hint(run)
+            for run in found
+            if run is not None and run.state is RunState.QUEUED and _place(run.lane) is not None
+        ]
+
+    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+        tables = self._tables
+        return [
+            _hint(tables.runs[RunId(run)])
+            for queue, lanes in tables.ready.items()
+            if queues is None or queue in queues
+            for lane, index in lanes.items()
+            if _place(lane) is not None
+            for _, run in index.entries[:limit]
+        ]
+
+    async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
+        found = (self._tables.runs.get(run) for run in runs)
+        return [_facts(run) for run in found if run is not None]
+
+    async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
+        found = (self._tables.sessions.get(session) for session in sessions)
+        return [
+            WorkerFacts(id=row.id, name=row.name, version=row.version, datacenter=row.datacenter, queues=row.queues)
+            for row in found
+            if row is not None
+        ]
+
+    async def readers(self) -> list[ReaderView]:
+        tables = self._tables
+        return [
+            ReaderView(name, next((batch.at for batch in tables.outbox if batch.position > seen), None))
+            for name, seen in sorted(tables.readers.items())
+        ]
+
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         tables = self._tables
         with tables.transaction() as now:
@@ -100,3 +150,37 @@ class MemoryOutbox:
         readers = self._tables.readers
         if name in readers:
             readers[name] = max(readers[name], position)
+
+
+def _hint(run: RunRow) -> Hint:
+    return Hint(
+        run.id,
+        run.queue,
+        run.rank,
+        run.priority,
+        "" if run.gate is None else str(run.gate),
+        run.attempt + 1,
+        _place(run.lane) or "",
+    )
+
+
+def _place(lane: Lane) -> str | None:
+    """The data centre whose workers may take what stands there, "" for any worker; None: nobody is hinted at it."""
+    if not isinstance(lane, tuple) or len(lane) > 1:
+        return None
+    return place_of(lane) if lane else ""
+
+
+def _facts(run: RunRow) -> RunFacts:
+    ended = run.state.ended
+    return RunFacts(
+        id=run.id,
+        task=run.task,
+        queue=run.queue,
+        job_id=run.job_id,
+        scheduled_at=run.scheduled_at,
+        ended=ended,
+        attempt=run.attempt if ended else 0,
+        reason=run.reason if ended else "",
+        error=run.error[-MAX_TOLD_ERROR:] if ended and run.error is not None else None,
+    )

@@ -22,7 +22,9 @@ class MemoryReaping:
         tables = self._tables
         with tables.transaction() as now:
             for session in tables.sessions.values():
-                session.dead |= session.expired(now)
+                if not session.dead and session.expired(now):
+                    session.dead = True
+                    tables.tell_worker("worker.lost", session)
             dead = (tables.runs[run] for row in tables.sessions.values() if row.dead for run in tables.held[row.id])
             return [run.held() for run in islice(dead, limit)]
 

@@ -109,6 +109,7 @@ class RunRow(msgspec.Struct, kw_only=True):
     fingerprint: str = ""
     #: A failed run that was replayed or discarded: no dead letter any more.
     dealt_with: bool = False
+    discarded: bool = False
     #: The gates of its limits, whether it is inside of them, and for which one it waits.
     gates: tuple[LimitGate, ...] = ()
     inside: bool = False
@@ -297,6 +298,7 @@ class SessionRow(msgspec.Struct, kw_only=True):
     tasks: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     priorities: tuple[int, ...] = ()
+    slots: int | None = None
     lease: Micros = 0
     owner: str = ""
     serves: str = ""
@@ -380,6 +382,9 @@ class Ledger:
         first = bisect_left(self.times, (since, ""))
         last = min(bisect_left(self.times, (until, "")), first + limit)
         return [self.entries[at] for at in self.times[first:last]]
+
+    def newest(self, limit: int) -> list[LedgerEntry]:
+        return [self.entries[at] for at in self.times[-limit:]]
 
     def newest_until(self, at: Instant) -> LedgerEntry | None:
         place = bisect_left(self.times, (at + 1, ""))

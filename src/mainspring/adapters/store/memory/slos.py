@@ -55,6 +55,15 @@ class MemorySlos:
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
         return {job: self._tables.slos[job].state for job in jobs if job in self._tables.slos}
 
+    async def slos_missed(self, tenant: str | None, limit: int) -> dict[JobId, SloState]:
+        tables = self._tables
+        missed = (
+            (job, row.state)
+            for job, row in sorted(tables.slos.items())
+            if row.state.is_missed and tenant in (None, tables.jobs[job].tenant)
+        )
+        return dict(islice(missed, limit))
+
 
 def watch(tables: Tables, job: JobRow, before: Slo | None) -> None:
     """The job is declared: its objectives are judged from now on, if they are new."""

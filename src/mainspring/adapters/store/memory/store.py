@@ -7,6 +7,7 @@ from mainspring.adapters.store.memory.coordination import MemoryCoordination
 from mainspring.adapters.store.memory.datacenters import MemoryDatacenters
 from mainspring.adapters.store.memory.dead_letters import MemoryDeadLetters
 from mainspring.adapters.store.memory.explaining import MemoryExplaining
+from mainspring.adapters.store.memory.notifications import MemoryNotifications
 from mainspring.adapters.store.memory.operations import MemoryOperations
 from mainspring.adapters.store.memory.reading import MemoryOutbox, MemoryReading
 from mainspring.adapters.store.memory.reaping import MemoryReaping
@@ -40,6 +41,7 @@ class MemoryStore(
     MemoryCalendars,
     MemorySlos,
     MemoryDatacenters,
+    MemoryNotifications,
 ):
     """Store and coordinator of one process, by the given clock.
 

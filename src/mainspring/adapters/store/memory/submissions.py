@@ -143,8 +143,8 @@ class MemorySubmissions:
 
     def _mark_replayed(self, replay: RunRow) -> None:
         replayed = None if replay.replay_of is None else self._tables.runs.get(replay.replay_of)
-        if replayed is not None and replayed.dead and replayed.tenant == replay.tenant:
-            replayed.dealt_with = True
+        if replayed is not None and replayed.state is RunState.FAILED and replayed.tenant == replay.tenant:
+            replayed.dealt_with, replayed.discarded = True, False
 
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
         tables = self._tables

@@ -29,6 +29,7 @@ from mainspring.domain.calendar import Calendar
 from mainspring.domain.datacenters import preference_of
 from mainspring.domain.dead_letters import Watch
 from mainspring.domain.errors import Invalid
+from mainspring.domain.events import id_of_worker
 from mainspring.domain.ids import JobId, RunId, SessionId, shard_of, stable_hash
 from mainspring.domain.instant import MINUTE, Instant
 from mainspring.domain.job import JobSpec, LedgerEntry, Overlap, Tick, overlap_gate
@@ -61,6 +62,7 @@ class Tables:
         #: The time of the current transaction.
         self.now: Instant = 0
         self.store_id = uuid.uuid4().hex
+        self.hint_key = uuid.uuid4().hex
         self.store_epoch = 1
         self._fences = 0
 
@@ -127,6 +129,9 @@ class Tables:
         #: Objectives of jobs, and when they are judged next.
         self.slos: dict[JobId, SloRow] = {}
         self.slo_checks = Index()
+        #: What is kept of notifications, and how many changes there were.
+        self.notifications: dict[str, bytes] = {}
+        self.notification_rev = 0
         #: All versions of each, oldest first, by (tenant, name).
         self.calendars: dict[tuple[str, str], list[Calendar]] = {}
 
@@ -193,6 +198,11 @@ class Tables:
         """Of something that is no run."""
         self._happened.setdefault((kind, tenant), []).append(RunId(subject))
 
+    def tell_worker(self, kind: str, session: SessionRow) -> None:
+        """Of no tenant."""
+        if session.kind == "worker":
+            self.tell(kind, "", id_of_worker(session.id))
+
     def begin_outbox(self) -> None:
         """From here on everything is written; whoever stands before may have missed something."""
         self._position += 1
@@ -229,13 +239,13 @@ class Tables:
             self._block(run)
             run.waits_for_parents = True
             self.families.waiting[run.id] = None
-            self.decide(run.id)
+            self.decide(run.id, new=True)
         else:
             self._watch_limits(run)
             self._come(run)
 
-    def decide(self, child: RunId) -> None:
-        """Parents of a run have ended: it goes, or is skipped, or waits on."""
+    def decide(self, child: RunId, *, new: bool = False) -> None:
+        """Parents of a run have ended: it goes, or is skipped, or waits on. ``new``: nobody knows that it waited."""
         run = self.runs.get(child)
         if run is None or not run.waits_for_parents:
             return
@@ -244,6 +254,8 @@ class Tables:
             self.end(run, RunState.SKIPPED, why)
         elif what == "go":
             self._leave(run)
+            if not new:
+                self.note("dependency.resolved", run)
             run.due = max(run.due, self.now)
             run.set_limits()
             self._watch_limits(run)

@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import merge
 from typing import assert_never
 
+import msgspec
+
 from mainspring.adapters.store.memory.rows import RunRow, SessionRow
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.ids import RunId, SessionId
@@ -35,11 +37,13 @@ class MemoryWorkforce:
                 tasks=session.tasks,
                 labels=session.labels,
                 priorities=session.priorities,
+                slots=session.slots,
                 lease=session.ttl,
                 owner=session.owner,
                 serves=session.serves,
             )
             self._tables.sessions[row.id] = row
+            self._tables.tell_worker("worker.joined", row)
             return row.id
 
     async def beat(
@@ -90,7 +94,7 @@ class MemoryWorkforce:
     def _best(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
         tables = self._tables
         if want.queue in tables.weighted or tables.policy_of(want.queue).looks_closely:
-            return self._best_by_policy(claimant, want, now)
+            return self._best_by_policy(claimant, msgspec.structs.replace(want, runs=None), now)
         best: list[RunRow] = []
         room: dict[str, int] = {}
         for run in self._candidates(claimant, want, now):
@@ -108,12 +112,20 @@ class MemoryWorkforce:
         lines = (
             index.entries for lane, index in tables.ready[want.queue].items() if claimant.may_take(lane, tables.orders)
         )
-        for _, row in merge(*lines):
+        for _, row in self._hinted(want) if want.runs is not None else merge(*lines):
             run = tables.runs[RunId(row)]
             if want.tenant not in (None, run.tenant) or want.priority not in (None, run.priority):
                 continue
             if not (run.start_missed(now) or run.deadline_missed(now) or tables.is_paused(run, now)):
                 yield run
+
+    def _hinted(self, want: Want) -> list[tuple[int, str]]:
+        found = (self._tables.runs.get(run) for run in dict.fromkeys(want.runs or ()))
+        return sorted(
+            (run.rank, run.id)
+            for run in found
+            if run is not None and run.state is RunState.QUEUED and run.queue == want.queue and run.lane == ()
+        )
 
     def _best_by_policy(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
         tables, queue = self._tables, want.queue
@@ -212,6 +224,7 @@ class MemoryWorkforce:
             if row is not None and not row.dead:
                 row.dead = True
                 row.lease_until = min(row.lease_until, self._tables.now)
+                self._tables.tell_worker("worker.left", row)
 
 
 def _chosen(choice: Choice, groups: Mapping[str, list[Candidate]]) -> list[Candidate]:

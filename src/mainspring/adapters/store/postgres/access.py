@@ -8,7 +8,7 @@ from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.part import Change, Part
 from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
-from mainspring.ports.access import AuditEntry, Author
+from mainspring.ports.access import ALL_CHANGES, AuditEntry, AuditFilter, Author
 
 _encode = msgspec.json.Encoder().encode
 _decode_quotas = msgspec.json.Decoder(Quotas).decode
@@ -95,10 +95,13 @@ class Access(Part):
             await self._db.execute("touch_keys", sorted(identifiers))
 
     async def audit(
-        self, tenant: str | None, *, target: str = "", author: str = "", before: int | None = None, limit: int = 100
+        self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
     ) -> list[AuditEntry]:
         last = _LAST if before is None else before
-        rows = await self._db.fetch("audit", self._scope(tenant), target, author, last, limit)
+        since, until = wanted.since or 0, _LAST if wanted.until is None else wanted.until
+        rows = await self._db.fetch(
+            "audit", self._scope(tenant), wanted.target, wanted.author, last, limit, wanted.action, since, until
+        )
         return [
             AuditEntry(
                 position=row["position"],

@@ -1,7 +1,6 @@
 """What people look at: lists, figures, logs, and what attempts tell while they run."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Literal
 
 import asyncpg
@@ -10,6 +9,7 @@ import msgspec
 from mainspring.adapters.store.filters import is_wanted_job, is_wanted_run
 from mainspring.adapters.store.log_bounds import LogRoom
 from mainspring.adapters.store.postgres.database import Connection
+from mainspring.adapters.store.postgres.dead_letters import dead_groups_sql
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.reading import Reading
 from mainspring.adapters.store.postgres.rows import (
@@ -24,13 +24,13 @@ from mainspring.adapters.store.postgres.rows import (
 )
 from mainspring.adapters.store.postgres.workforce import KINDS
 from mainspring.domain.clock_guard import ClockReading
-from mainspring.domain.dead_letters import TREND
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import HOUR, MILLISECOND, Instant
 from mainspring.domain.job import Job, version_body_id
 from mainspring.domain.limits import GateState
 from mainspring.domain.run import ENDED, HeldRun, RunState, RunView
 from mainspring.ports.catalog import (
+    COUNTED_AMONG,
     LOG_CUT,
     LOOKED_AT,
     Checkpoint,
@@ -45,6 +45,7 @@ from mainspring.ports.catalog import (
     ProgressReport,
     RunFilter,
     SessionView,
+    Standings,
 )
 
 #: Rows that are looked at in one statement where a filter has no index.
@@ -65,6 +66,10 @@ _FIGURES = (
     "took_total",
     "took_most",
 )
+
+
+#: As the statement says it: 0 is one that was asked to stop.
+_STANDS = {0: RunState.CANCELLING, **STATES}
 
 
 class _UnderWay(msgspec.Struct, frozen=True):
@@ -93,6 +98,12 @@ class _Sources:
     def look_in(self, columns: str, table: str, key: str, conditions: Sequence[str]) -> None:
         within = " AND ".join([f"{key} >= $1::uuid", f"{key} < $2::uuid", *conditions])
         self.selects.append(f"(SELECT {columns} FROM {table} WHERE {within} ORDER BY {key} DESC LIMIT $3)")
+
+    def count_among(self, columns: str, table: str, conditions: Sequence[str], which: str) -> None:
+        """Of the newest only, however few of them are meant: no index knows their states and queues."""
+        within = " AND ".join(["id >= $1::uuid", "id < $2::uuid", *conditions])
+        newest = f"SELECT {columns} FROM {table} WHERE {within} ORDER BY id DESC LIMIT {COUNTED_AMONG}"
+        self.selects.append(f"(SELECT * FROM ({newest}) AS newest WHERE {which} LIMIT $3)")
 
     @property
     def found(self) -> str:
@@ -128,6 +139,16 @@ class Catalog(Reading):
         [row] = await self._fetch(statement, sources.arguments(sources.below, at_most))
         return int(row[0])
 
+    async def standings(self, tenant: str | None, tag: str, since: Instant, limit: int) -> Standings:
+        number = await self._scope_number(tenant)
+        tenants = await self._tenant_numbers() if number is None else [number]
+        rows = await self._db.fetch("standings", tenants, tag, _bound(since, _FIRST_ID), limit, since - HOUR)
+        found = Standings({}, {})
+        for row in rows:
+            found.runs[_STANDS[row["state"]]] = row["ids"]
+            found.replays.update(zip(row["replayed"] or (), row["replays"] or (), strict=True))
+        return found
+
     async def _look(
         self, wanted: RunFilter, after: RunId | None, size: int
     ) -> AsyncIterator[tuple[RunId, RunView | None]]:
@@ -136,16 +157,29 @@ class Catalog(Reading):
         if not sources.selects:
             return
         queue = await self._names.find(Kind.QUEUE, wanted.queue) if wanted.queue else None
+        text = wanted.text.lower()
+        tasks = await self._names.numbers_saying(Kind.TASK, text) if _is_plain(text) else None
         statement = f"SELECT * FROM ({sources.found}) AS found ORDER BY id DESC LIMIT $3"
         below = sources.below if after is None else min(after, sources.below)
+        few = max(size, 50)
         # Without a filter that lacks an index whatever is read is shown.
         size = _CHUNK if _is_picky(wanted) else min(size, _CHUNK)
         while True:
             rows = await self._fetch(statement, sources.arguments(below, size))
             hopeful = [RunId(row["id"]) for row in rows if _may_be(row, wanted, queue)]
-            views = await self._views(hopeful, results=False) if hopeful else {}
+            if tasks is not None and hopeful:
+                said = await self._db.fetch("saying", hopeful, text, tasks)
+                says = {row["id"] for row in said}
+                hopeful = [run for run in hopeful if run in says]
+            views: dict[RunId, RunView] = {}
+            read = 0
             # Its labels lie in two places while the body of a run is moved.
+            hopeful = list(dict.fromkeys(hopeful))
             for run in dict.fromkeys(RunId(row["id"]) for row in rows):
+                if read < len(hopeful) and run == hopeful[read]:
+                    # Few at first: whoever asks may have enough before the last.
+                    views = await self._views(hopeful[read : read + few], results=False)
+                    read, few = read + few, few * 2
                 view = views.get(run)
                 yield run, view if view is not None and is_wanted_run(view, view.state, wanted) else None
             if len(rows) < size:
@@ -190,8 +224,7 @@ class Catalog(Reading):
             # By the index of the job, not of the tenant: it has fewer runs.
             mine = [condition.replace("tenant =", "tenant + 0 =") for condition in mine]
             mine.append(f"job_id = {sources.argument(wanted.job)}::uuid")
-        if exactly and queue is not None:
-            mine.append(f"queue = {sources.argument(queue)}::int")
+        chosen = [f"queue = {sources.argument(queue)}::int"] if exactly and queue is not None else []
         if exactly and wanted.one_off:
             mine.append("job_id IS NULL")
         for table, there in (("run", _LIVE), ("waiting", _WAITING), ("history", ENDED)):
@@ -203,9 +236,14 @@ class Catalog(Reading):
                 conditions.append("class = 2")
             elif table == "history" and asked == {RunState.SUCCEEDED}:
                 conditions.append("class = 1")
+            columns = "id, state, queue, job_id"
+            which = list(chosen)
             if exactly and asked != there:
-                conditions.append(f"({' OR '.join(sorted(map(_is_in, asked)))})")
-            sources.look_in("id, state, queue, job_id", f"{schema}.{table}", "id", conditions)
+                which.append(f"({' OR '.join(sorted(map(_is_in, asked)))})")
+            if which and table == "history" and (chosen or RunState.SUCCEEDED not in asked):
+                sources.count_among(columns, f"{schema}.{table}", conditions, " AND ".join(which))
+            else:
+                sources.look_in(columns, f"{schema}.{table}", "id", [*conditions, *which])
         return sources
 
     async def _tenant_numbers(self) -> list[int]:
@@ -357,14 +395,7 @@ class Catalog(Reading):
             # What the dead letters themselves do not know is looked up one by one.
             found = [view.id async for _, view in self._look(wanted, None, _CHUNK) if view is not None]
             condition("d.run_id = ANY ({}::uuid[])", found)
-        rows = await self._fetch(
-            "SELECT d.fingerprint, d.task, count(*) AS count, min(d.at) AS first_at, max(d.at) AS last_at, "
-            "(array_agg(d.run_id ORDER BY d.at DESC, d.run_id DESC))[1] AS sample, "
-            f"ARRAY[{_trend(self._db.schema)}]::bigint[] AS trend "
-            f"FROM {self._db.schema}.dead_letter d WHERE {' AND '.join(conditions)} "
-            "GROUP BY d.fingerprint, d.task ORDER BY count(*) DESC, max(d.at) DESC LIMIT $3",
-            arguments,
-        )
+        rows = await self._fetch(dead_groups_sql(self._db.schema, " AND ".join(conditions)), arguments)
         samples = await self._views([RunId(row["sample"]) for row in rows], results=False)
         await self._names.name_all({row["task"] for row in rows if row["task"] is not None})
         groups = []
@@ -464,6 +495,7 @@ def session_view(row: asyncpg.Record) -> SessionView:
         tasks=tuple(row["tasks"]),
         labels=tuple(row["labels"]),
         priorities=tuple(row["priorities"]),
+        slots=row["slots"],
         running=row["running"],
         draining=row["draining"],
         shards=row["shards"],
@@ -497,6 +529,11 @@ def _is_in(state: RunState) -> str:
             return f"state = {STATE_CODES[state]}"
 
 
+def _is_plain(text: str) -> bool:
+    """Whether a text stands in JSON as it is, and has no letters whose case the server may see otherwise."""
+    return bool(text) and text.isascii() and text.isprintable() and not {'"', "\\"} & set(text)
+
+
 def _may_be(row: asyncpg.Record, wanted: RunFilter, queue: int | None) -> bool:
     """Whether a row may be of a run that is wanted, as far as the row knows."""
     if wanted.states and row["state"] is not None:
@@ -506,9 +543,3 @@ def _may_be(row: asyncpg.Record, wanted: RunFilter, queue: int | None) -> bool:
     if queue is not None and row["queue"] not in (None, queue):
         return False
     return not (wanted.one_off and row["job_id"] is not None)
-
-
-def _trend(schema: str) -> str:
-    """Of dead letters ``d``: how many there are of each of the last hours."""
-    edges = [f"{schema}.now_us() - {hours * HOUR}::bigint" for hours in range(TREND, -1, -1)]
-    return ", ".join(f"count(*) FILTER (WHERE d.at > {since} AND d.at <= {until})" for since, until in pairwise(edges))

@@ -16,7 +16,7 @@ class Coordination(Part):
     _store_id: str
 
     async def join(self, name: str, ttl: Micros) -> SessionId:
-        rows = await self._db.fetch("open_session", 2, name, "", "", ttl, (), (), "", "", (), ())
+        rows = await self._db.fetch("open_session", 2, name, "", "", ttl, (), (), "", "", (), (), None)
         return SessionId(rows[0]["id"])
 
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:
@@ -25,7 +25,7 @@ class Coordination(Part):
             now = await connection.fetchval(self._db.sql["renew"], member, ttl)
             if now is None:
                 raise Fenced(f"member {member} was buried: its lease ran out")
-            await connection.execute(self._db.sql["bury"])
+            await connection.execute(self._db.sql["bury_members"])
             members = await connection.fetch(self._db.sql["members"])
             owned = await connection.fetch(self._db.sql["owned"], member)
             return Membership(

@@ -14,6 +14,7 @@ import asyncpg
 from mainspring.adapters.postgres_servers import servers_of
 from mainspring.adapters.store import named_sql
 from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.ports.health import PoolUse
 
 Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
@@ -22,7 +23,7 @@ Answer = TypeVar("Answer")
 PACKAGE = "mainspring.adapters.store.postgres"
 _FILES = (
     *("submit", "claim", "settle", "limit", "family", "stage", "fire", "reap", "read", "coordinate", "api"),
-    *("explain", "usage", "dead_letters", "calendars", "slos", "queues", "datacenters", "places"),
+    *("explain", "usage", "dead_letters", "calendars", "slos", "queues", "datacenters", "places", "notifications"),
 )
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TRIES = 6
@@ -214,6 +215,14 @@ class Database(Statements):
                 await asyncio.wait_for(pool.close(), 5)
             except TimeoutError:
                 pool.terminate()
+
+    def pool(self) -> PoolUse | None:
+        """How its connections are used right now; none while it is not open."""
+        if self._pool is None:
+            return None
+        # The one at hand is lent as far as the pool knows.
+        idle = self._pool.get_idle_size() + (self._at_hand is not None)
+        return PoolUse(self._pool.get_size() - idle, idle, self._connections, self._waiting)
 
     async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         # Behind a pooler all work is in one.

@@ -16,8 +16,8 @@ class Datacenters(Part):
     async def places(self) -> list[Place]:
         return [_place(row) for row in await self._db.fetch("places")]
 
-    async def say_where(self, session: SessionId, datacenter: str) -> None:
-        await self._db.execute("say_where", session, datacenter)
+    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
+        await self._db.execute("say_where", session, datacenter, version)
 
     async def place_loads(self) -> list[PlaceLoad]:
         return [

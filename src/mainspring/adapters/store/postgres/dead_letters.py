@@ -7,7 +7,7 @@ import msgspec
 
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.part import Part
-from mainspring.domain.dead_letters import QUIET, Watch, watch
+from mainspring.domain.dead_letters import QUIET, TREND, Watch, watch
 from mainspring.domain.instant import DAY, HOUR, SECOND, Micros
 from mainspring.domain.replay import Replay
 
@@ -68,3 +68,29 @@ class DeadLetters(Part):
 
 def _replay(row: asyncpg.Record) -> Replay:
     return msgspec.structs.replace(_decode(row["record"]), rev=row["rev"])
+
+
+def dead_groups_sql(schema: str, conditions: str) -> str:
+    """Groups of those dead letters ``d`` that meet the conditions. Each is counted once, into its hour; the trend
+    is made of the sums. The newest is looked up for those groups only that are shown."""
+    hours = ", ".join(f"coalesce(sum(count) FILTER (WHERE hour = {ago}), 0)" for ago in reversed(range(TREND)))
+    # A sub-select, or the clock would be asked for every row.
+    age = f"((SELECT {schema}.now_us()) - d.at)"
+    return f"""
+        SELECT g.*, newest.run_id AS sample FROM (
+            SELECT fingerprint, task, sum(count)::bigint AS count, min(first_at) AS first_at, max(last_at) AS last_at,
+                   ARRAY[{hours}]::bigint[] AS trend
+            FROM (
+                SELECT d.fingerprint, d.task, count(*) AS count, min(d.at) AS first_at, max(d.at) AS last_at,
+                       CASE WHEN {age} BETWEEN 0 AND {TREND * HOUR - 1} THEN {age} / {HOUR} END AS hour
+                FROM {schema}.dead_letter d WHERE {conditions} GROUP BY d.fingerprint, d.task, hour
+            ) AS by_hour
+            GROUP BY fingerprint, task ORDER BY sum(count) DESC, max(last_at) DESC LIMIT $3
+        ) AS g, LATERAL (
+            SELECT d.run_id FROM {schema}.dead_letter d
+            WHERE {conditions} AND d.at = g.last_at AND d.fingerprint = g.fingerprint
+              AND d.task IS NOT DISTINCT FROM g.task
+            ORDER BY d.run_id DESC LIMIT 1
+        ) AS newest
+        ORDER BY g.count DESC, g.last_at DESC
+    """

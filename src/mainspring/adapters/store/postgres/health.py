@@ -29,10 +29,10 @@ from mainspring.domain.diagnosis import (
     not_buried_since,
     warned,
 )
-from mainspring.domain.errors import MainspringError
+from mainspring.domain.errors import MainspringError, StoreUnavailable
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant, Micros, format_duration
 from mainspring.ports.clock import Clock
-from mainspring.ports.health import Examination
+from mainspring.ports.health import Examination, TableVitals, Vitals
 from mainspring.ports.store import Retention
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -83,6 +83,55 @@ class PostgresHealth:
         finally:
             connection.terminate()
 
+    async def pains(self) -> list[Finding]:
+        connection = await self._connect()
+        try:
+            with connecting():
+                server = await self._one(connection, "server")
+                return [
+                    latency(await self._trip(connection)),
+                    self._room(server, await connection.fetchval(self._sql["processes"])),
+                    wraparound(server["xid_age"]),
+                    *await self._transactions(connection, server["sees_all"]),
+                    *slots(await self._all(connection, "slots")),
+                    *vacuum(await self._all(connection, "vacuum", self._schema)),
+                    *([] if self._replica is None else [await self._lag(connection, *self._replica)]),
+                ]
+        finally:
+            connection.terminate()
+
+    async def vitals(self) -> list[Vitals]:
+        connection = await self._connect()
+        try:
+            return [await self._vitals(connection)]
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise StoreUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
+        finally:
+            connection.terminate()
+
+    async def _vitals(self, connection: Connection) -> Vitals:
+        server = await self._one(connection, "server")
+        row = await self._one(connection, "vitals")
+        unstaged, unfired = await self._one(connection, "unstaged"), await self._one(connection, "unfired")
+        held = await self._all(connection, "transactions")
+        now: Instant = server["now"]
+        return Vitals(
+            dead_letters=await connection.fetchval(self._sql["dead_letters"]),
+            missed_objectives=row["missed"],
+            staging_lag=0 if unstaged["oldest"] is None else max(now - unstaged["oldest"], 0),
+            firing_lag=0 if unfired["oldest"] is None else max(now - unfired["oldest"], 0),
+            size=row["size"],
+            oldest_transaction=max((one["age"] for one in held), default=0),
+            transaction_id_age=server["xid_age"],
+            connections=server["connected"],
+            connections_limit=server["connections"],
+            wal_kept=row["wal_kept"],
+            tables=tuple(
+                TableVitals(one["name"], one["dead"] or 0, one["live"] or 0, one["ago"])
+                for one in await self._all(connection, "vacuum", self._schema)
+            ),
+        )
+
     async def _connect(self) -> Connection:
         with connecting():
             # Without prepared statements: through a pooler in transaction mode they would be gone, and so would we.
@@ -101,12 +150,7 @@ class PostgresHealth:
             return connection
 
     async def _examine(self, connection: Connection) -> Examination:
-        took: list[Micros] = []
-        for _ in range(_ROUND_TRIPS):
-            began = self._clock.monotonic()
-            await connection.fetchval("SELECT 1")
-            took.append(self._clock.monotonic() - began)
-        trip = round(median(took))
+        trip = await self._trip(connection)
         here = self._clock.now()
         began = self._clock.monotonic()
         server = await self._one(connection, "server")
@@ -134,6 +178,15 @@ class PostgresHealth:
         if self._replica is not None:
             findings.append(await self._lag(connection, *self._replica))
         return Examination(findings=findings, signs=await self._signs(connection, server["now"]))
+
+    async def _trip(self, connection: Connection) -> Micros:
+        """Of several, so that one that found the machine busy says nothing."""
+        took: list[Micros] = []
+        for _ in range(_ROUND_TRIPS):
+            began = self._clock.monotonic()
+            await connection.fetchval("SELECT 1")
+            took.append(self._clock.monotonic() - began)
+        return round(median(took))
 
     async def _all(self, connection: Connection, name: str, *arguments: object) -> list[dict[str, Any]]:
         return [dict(row) for row in await connection.fetch(self._sql[name], *arguments)]
@@ -236,6 +289,7 @@ class PostgresHealth:
         unstaged, unfired = await self._one(connection, "unstaged"), await self._one(connection, "unfired")
         return Signs(
             now=now,
+            identity=await connection.fetchval(self._sql["identity"]),
             schedulers=await connection.fetchval(self._sql["schedulers"]),
             workers=tuple(
                 WorkerSigns(
@@ -305,11 +359,13 @@ def server_findings(server: Mapping[str, object]) -> list[Finding]:
         findings.append(blamed("autovacuum", says, "set autovacuum = on and track_counts = on"))
     else:
         findings.append(found("autovacuum", "on"))
-    age = int(str(server["xid_age"]))
+    return [*findings, wraparound(int(str(server["xid_age"])))]
+
+
+def wraparound(age: int) -> Finding:
     says = f"the oldest transaction id is {age:,} old; the server stops at 2,146,000,000"
     advice = "find what holds vacuum back (transactions, replication slots), then VACUUM FREEZE"
-    findings.append(above("wraparound", age, 1_000_000_000, 1_800_000_000, says, advice))
-    return findings
+    return above("wraparound", age, 1_000_000_000, 1_800_000_000, says, advice)
 
 
 def pooler(*, by_transaction: bool, keeps_settings: bool) -> Finding:

@@ -62,6 +62,11 @@ class Names:
             await self._load()
         return self._numbers.get((kind, name))
 
+    async def numbers_saying(self, kind: Kind, text: str) -> list[int]:
+        """Those with a text, in lower case, in their names."""
+        await self._load()
+        return [number for (of, name), number in self._numbers.items() if of is kind and text in name.lower()]
+
     async def name_all(self, numbers: Iterable[int], connection: "Connection | None" = None) -> None:
         """Make sure that ``name`` knows each of these. Whoever stands in a transaction gives its connection."""
         if not self._names.keys() >= set(numbers):

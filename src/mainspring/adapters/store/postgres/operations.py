@@ -192,9 +192,15 @@ class Operations(Jobs):
             await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
 
     async def discard(self, runs: Collection[RunId], author: Author) -> int:
+        return await self._deal_with("discard", runs, author)
+
+    async def bring_back(self, runs: Collection[RunId], author: Author) -> int:
+        return await self._deal_with("bring_back", runs, author)
+
+    async def _deal_with(self, statement: str, runs: Collection[RunId], author: Author) -> int:
         async def work(connection: Connection) -> int:
-            rows = {row["id"]: row for row in await connection.fetch(self._db.sql["discard"], sorted(set(runs)))}
-            await self._audit(connection, "runs.discard", author, await self._changes(connection, runs, rows))
+            rows = {row["id"]: row for row in await connection.fetch(self._db.sql[statement], sorted(set(runs)))}
+            await self._audit(connection, f"runs.{statement}", author, await self._changes(connection, runs, rows))
             return len(rows)
 
         return await self._db.transaction(work)

@@ -127,6 +127,7 @@ class Places(Part):
             session.labels,
             session.draining,
             session.priorities,
+            session.slots,
         )
         if session.labels:
             await self._db.execute("widen_lanes", session.id)

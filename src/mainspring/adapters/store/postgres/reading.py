@@ -1,7 +1,8 @@
 """What can be asked, and the events of what happened."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 
 import asyncpg
 
@@ -9,15 +10,20 @@ from mainspring.adapters.store.postgres.database import Connection, rows_of
 from mainspring.adapters.store.postgres.part import Part
 from mainspring.adapters.store.postgres.rows import OUTCOMES, job_of, ledger_entry, readable_jobs, run_view
 from mainspring.domain.errors import NotFound
-from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import Instant, Micros
+from mainspring.domain.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
+from mainspring.domain.hints import Hint
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import HOUR, Instant, Micros
 from mainspring.domain.job import Job, LedgerEntry, version_body_id
 from mainspring.domain.run import AttemptView, RunView
+from mainspring.ports.events_out import ReaderView
 from mainspring.ports.store import EVENTS_KEPT, Depth, EventBatch
 
 _is_position = re.compile(r"[0-9]{20}\.[0-9]{20}").fullmatch
 #: As many as there can be.
 _ALL = 2**63 - 1
+#: The tenant of what happens to workers.
+_NOBODY = 0
 
 
 class Reading(Part):
@@ -90,6 +96,14 @@ class Reading(Part):
         rows = await self._db.fetch("ledger", job, since, until, limit, await self._scope_number())
         return [ledger_entry(row) for row in rows]
 
+    async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
+        found: dict[JobId, list[LedgerEntry]] = {}
+        asked = list(dict.fromkeys(jobs))
+        for row in await self._db.fetch("last_ticks", asked, limit, await self._scope_number()):
+            entry = ledger_entry(row)
+            found.setdefault(entry.job_id, []).append(entry)
+        return [found.get(job, [])[::-1] for job in jobs]
+
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         rows = await self._db.fetch("depths", await self._scope_number(tenant))
         await self._names.name_all({row["queue"] for row in rows})
@@ -103,6 +117,66 @@ class Reading(Part):
             for row in rows
         ]
         return sorted(depths, key=lambda depth: depth.queue)
+
+    async def hint_key(self) -> str:
+        [row] = await self._db.fetch("hint_key")
+        return str(row["hint_key"])
+
+    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
+        return await self._hints(await self._db.fetch("hints_of", list(runs)))
+
+    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+        return await self._hints(await self._db.fetch("hints_ready", None if queues is None else list(queues), limit))
+
+    async def _hints(self, rows: list[asyncpg.Record]) -> list[Hint]:
+        await self._names.name_all({row["queue"] for row in rows})
+        return [
+            Hint(
+                RunId(row["id"]),
+                self._names.name(row["queue"]),
+                row["rank"],
+                row["priority"],
+                "" if row["gate"] is None else str(row["gate"]),
+                row["attempt"] + 1,
+                row["datacenter"],
+            )
+            for row in rows
+        ]
+
+    async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
+        # Events of dead letters name a run that has ended a while before.
+        rows = await self._db.fetch("facts_of", list(runs), since - HOUR, MAX_TOLD_ERROR)
+        names = self._names
+        await names.name_all({row[column] for row in rows for column in ("queue", "task")} - {None})
+        return [
+            RunFacts(
+                id=RunId(row["id"]),
+                task="" if row["task"] is None else names.name(row["task"]),
+                queue=names.name(row["queue"]),
+                job_id=row["job_id"],
+                scheduled_at=row["scheduled_at"],
+                ended=row["ended"],
+                attempt=row["attempt"],
+                reason=row["reason"] or "",
+                error=row["error"],
+            )
+            for row in rows
+        ]
+
+    async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
+        return [
+            WorkerFacts(
+                id=row["id"],
+                name=row["name"],
+                version=row["version"],
+                datacenter=row["datacenter"],
+                queues=tuple(row["queues"]),
+            )
+            for row in await self._db.fetch("workers_of", list(sessions))
+        ]
+
+    async def readers(self) -> list[ReaderView]:
+        return [ReaderView(row["reader"], row["oldest"]) for row in await self._db.fetch("readers")]
 
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         async def attach(connection: Connection) -> None:
@@ -148,14 +222,18 @@ class Reading(Part):
         return batches, batches[-1].position if batches else position
 
     async def _batches(self, rows: Sequence[asyncpg.Record]) -> list[EventBatch]:
-        await self._names.name_all({row["tenant"] for row in rows})
+        names = self._names
+        made = [*chain.from_iterable(row[column] or () for row in rows for column in ("tasks", "queues"))]
+        await names.name_all(({row["tenant"] for row in rows} - {_NOBODY}).union(made))
         return [
             EventBatch(
                 position=_position(row["xid"], row["id"]),
                 at=row["at"],
                 kind=row["kind"],
                 runs=tuple(row["runs"]),
-                tenant=self._names.name(row["tenant"]),
+                tenant="" if row["tenant"] == _NOBODY else names.name(row["tenant"]),
+                tasks=tuple(map(names.name, row["tasks"] or ())),
+                queues=tuple(map(names.name, row["queues"] or ())),
             )
             for row in rows
         ]

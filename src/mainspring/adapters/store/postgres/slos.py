@@ -54,3 +54,7 @@ class Slos(Jobs):
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
         rows = await self._db.fetch("slo_states", list(jobs))
         return {JobId(row["job_id"]): _decode(row["state"]) for row in rows}
+
+    async def slos_missed(self, tenant: str | None, limit: int) -> dict[JobId, SloState]:
+        rows = await self._db.fetch("slos_missed", await self._scope_number(tenant), limit)
+        return {JobId(row["job_id"]): _decode(row["state"]) for row in rows}

@@ -11,7 +11,9 @@ from mainspring.adapters.store.postgres.datacenters import Datacenters
 from mainspring.adapters.store.postgres.dead_letters import DeadLetters
 from mainspring.adapters.store.postgres.departing import Departing
 from mainspring.adapters.store.postgres.explaining import Explaining
+from mainspring.adapters.store.postgres.floors import Floors
 from mainspring.adapters.store.postgres.names import Names
+from mainspring.adapters.store.postgres.notifications import Notifications
 from mainspring.adapters.store.postgres.operations import Operations
 from mainspring.adapters.store.postgres.partitions import Partitions, day_of
 from mainspring.adapters.store.postgres.reaping import Reaping
@@ -28,6 +30,7 @@ from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import MAX_SHARDS
 from mainspring.domain.instant import Micros
 from mainspring.ports.catalog import Reads
+from mainspring.ports.health import PoolUse
 from mainspring.ports.schema import Migrated
 
 
@@ -44,6 +47,7 @@ class PostgresStore(
     Transactions,
     DeadLetters,
     Datacenters,
+    Notifications,
     Departing,
 ):
     """Implements the store, the coordination port, and all that the API asks for."""
@@ -76,6 +80,8 @@ class PostgresStore(
         self._migrate = migrate
         self._wakeups = wakeups
         self._with_lanes = set()
+        self._ranks = Floors()
+        self._in_vain = {}
         self._bodies_made = set()
         self._policed = set()
         self._bounded = set()
@@ -105,6 +111,9 @@ class PostgresStore(
                 raise wrong from error
             raise
 
+    def pool(self) -> PoolUse | None:
+        return self._engine.pool()
+
     async def migrate(self, *, contract: bool) -> Migrated:
         await self._engine.open()
         try:
@@ -127,8 +136,9 @@ class PostgresStore(
         await self._stop()
 
     async def _stop(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._looking):
+            if task is not None:
+                task.cancel()
         await self._engine.close()
 
     def _forget_what_was_learnt(self) -> None:

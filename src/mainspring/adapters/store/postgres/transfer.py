@@ -291,6 +291,7 @@ class PostgresTarget:
             "draining": bool(row["draining"]),
             "labels": row["labels"],
             "priorities": row["priorities"],
+            "slots": row["slots"],
         }
 
     def _tenant(self, row: Row) -> Mapping[str, Any]:

@@ -3,6 +3,8 @@
 Autovacuum looks once a minute, and a queue cannot wait that long.
 """
 
+import time
+
 import asyncpg
 
 from mainspring.adapters.store.postgres.database import Connection
@@ -14,6 +16,7 @@ _log = get_logger("mainspring.upkeep")
 
 #: Dead rows make claims slower from about here on; a vacuum then takes some tens of milliseconds.
 _DEAD_ROWS = 50_000
+_AGAIN_IN_SECONDS = 20
 #: What is forgotten at a time.
 _AT_ONCE = 10_000
 _RESUMED = 1_000
@@ -25,6 +28,9 @@ _PIECES = 30
 
 
 class Upkeep(Reading):
+    #: Tables whose dead rows could not be removed, and until when that is not tried again.
+    _in_vain: dict[str, float]
+
     async def tidy(self) -> None:
         # First: the queues wait for it. Figures may have an hour to catch up on.
         await self._db.run(self._vacuum)
@@ -75,7 +81,10 @@ class Upkeep(Reading):
 
     async def _vacuum(self, connection: Connection) -> None:
         rows = await connection.fetch(self._db.sql["dead_rows"])
-        due = [row["relname"] for row in rows if row["dead"] > _DEAD_ROWS]
+        now = time.monotonic()  # noqa: TID251
+        due = [
+            row["relname"] for row in rows if row["dead"] > _DEAD_ROWS and now >= self._in_vain.get(row["relname"], 0)
+        ]
         if not due or connection.is_in_transaction():
             # Behind a pooler all is done in transactions, and this cannot be: autovacuum does it.
             return
@@ -85,5 +94,8 @@ class Upkeep(Reading):
                 # is cancelled here: the connection goes back to the pool, and the lock with it.
                 # Truncating would need a lock that stops everybody; the pages are wanted again at once anyway.
                 await connection.execute(f"VACUUM (TRUNCATE off, SKIP_LOCKED on) {self._db.schema}.{table}")
+            left = {row["relname"]: row["dead"] for row in await connection.fetch(self._db.sql["dead_rows"])}
+            # Somebody may still see them: to go through all of them again soon would help nobody.
+            self._in_vain |= {table: now + _AGAIN_IN_SECONDS for table in due if left[table] > _DEAD_ROWS}
         except asyncpg.QueryCanceledError:
             _log.warning("a vacuum took too long; autovacuum will do it", tables=due)

@@ -1,5 +1,6 @@
 """Sessions, claims, beats and settlements."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -8,9 +9,11 @@ import msgspec
 
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.families import FEW, Families
+from mainspring.adapters.store.postgres.floors import Floors
 from mainspring.adapters.store.postgres.names import Kind, Unnamed
 from mainspring.adapters.store.postgres.queues import Place, Queues
 from mainspring.adapters.store.postgres.rows import OUTCOME_CODES, STATE_CODES, held_runs
+from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import Micros
 from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement, Verdict
@@ -27,6 +30,9 @@ class Workforce(Queues, Families):
     #: Sessions that had lanes of their own, or met limits per period, when this process last looked: then a claim asks
     #: for those at once.
     _with_lanes: set[SessionId]
+    #: Where claims begin to look in queues, and who looks whether that is still right.
+    _ranks: Floors
+    _looking: asyncio.Task[None] | None = None
 
     async def open_session(self, session: NewSession) -> SessionId:
         rows = await self._db.fetch(
@@ -42,6 +48,7 @@ class Workforce(Queues, Families):
             session.serves,
             session.labels,
             session.priorities,
+            session.slots,
         )
         if session.labels:
             await self._db.execute("widen_lanes", rows[0]["id"])
@@ -122,8 +129,32 @@ class Workforce(Queues, Families):
         return await self._held(rows)
 
     async def _claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[asyncpg.Record]:
-        queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
-        return await self._db.fetch("claim", session, number, queues, [want.limit for want in wants])
+        rows: list[asyncpg.Record] = []
+        hinted = [want for want in wants if want.runs is not None]
+        if hinted:
+            queues = [self._names.number(Kind.QUEUE, want.queue) for want in hinted]
+            runs = [run for want in hinted for run in want.runs or ()]
+            rows = await self._db.fetch("claim_hinted", session, number, queues, runs)
+            wants = [want for want in wants if want.runs is None]
+        if wants:
+            queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+            limits = [want.limit for want in wants]
+            began = self._ranks.begin()
+            rows += await self._db.fetch("claim", session, number, queues, limits, self._ranks.of(queues))
+            if self._ranks.wants_look(began) and (self._looking is None or self._looking.done()):
+                # Beside the claims: none has to wait for it.
+                self._looking = asyncio.create_task(self._look_from_front(queues), name="look-from-front")
+        return rows
+
+    async def _look_from_front(self, queues: Sequence[int]) -> None:
+        try:
+            dead = {row["relname"]: row["dead"] for row in await self._db.fetch("dead_rows")}
+            began = self._ranks.begin()
+            rows = await self._db.fetch("lowest_ranks", queues)
+        except StoreUnavailable:
+            # Whoever claims is told.
+            return
+        self._ranks.looked(began, dead["run"], {row["queue"]: row["rank"] for row in rows})
 
     async def _claim_lanes(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[asyncpg.Record]:
         limits: Counter[int] = Counter()

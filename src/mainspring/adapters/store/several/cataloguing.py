@@ -112,3 +112,8 @@ class Cataloguing(Reading):
         ids = list(jobs)
         states = await self._servers.spread(ids, self._servers.of_id, call)
         return {job: state for job, state in zip(ids, states, strict=True) if state is not None}
+
+    async def slos_missed(self, tenant: str | None, limit: int) -> dict[JobId, SloState]:
+        parts = await self._servers.those_there(lambda store: store.slos_missed(tenant, limit))
+        found = {job: state for part in parts.values() for job, state in part.items()}
+        return {job: found[job] for job in sorted(found)[:limit]}

@@ -48,6 +48,9 @@ class Changing(Part):
     async def discard(self, runs: Collection[RunId], author: Author) -> int:
         return await self._counted(runs, lambda store, mine: store.discard([RunId(run) for run in mine], author))
 
+    async def bring_back(self, runs: Collection[RunId], author: Author) -> int:
+        return await self._counted(runs, lambda store, mine: store.bring_back([RunId(run) for run in mine], author))
+
     async def retag(
         self, ids: Collection[RunId | JobId], add: Collection[str], remove: Collection[str], author: Author
     ) -> int:

@@ -18,8 +18,8 @@ class Datacenters(Part):
         found = await self._servers.those_there(PostgresStore.places)
         return sorted(merge_by(chain(*found.values()), lambda place: place.name, _both), key=lambda place: place.name)
 
-    async def say_where(self, session: SessionId, datacenter: str) -> None:
-        await self._servers.those_there(lambda store: store.say_where(session, datacenter))
+    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
+        await self._servers.those_there(lambda store: store.say_where(session, datacenter, version))
 
     async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading) -> None:
         await self._servers.those_there(lambda store: store.tell_clock(sessions, reading))

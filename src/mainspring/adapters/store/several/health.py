@@ -5,13 +5,16 @@ from collections.abc import Sequence
 import msgspec
 
 from mainspring.domain.diagnosis import Finding, diagnose
-from mainspring.ports.health import Examination, Health
+from mainspring.ports.health import Examination, Health, Vitals
 
 
 class SeveralHealth:
     def __init__(self, servers: Sequence[tuple[str, Health]]) -> None:
         """Each with its name."""
         self._servers = servers
+
+    async def vitals(self) -> list[Vitals]:
+        return [vitals for _, server in self._servers for vitals in await server.vitals()]
 
     async def examine(self) -> Examination:
         findings: list[Finding] = []

@@ -8,7 +8,7 @@ import msgspec
 from mainspring.domain.job import Job
 from mainspring.domain.run import RunView
 from mainspring.domain.usage import Usage
-from mainspring.ports.catalog import DeadGroup, Minute, Page, SessionView
+from mainspring.ports.catalog import DeadGroup, Minute, Page, SessionView, Standings
 from mainspring.ports.store import Depth
 
 T = TypeVar("T")
@@ -28,6 +28,17 @@ def merge_pages(pages: Iterable[Page[Listed]], limit: int) -> Page[Listed]:
         return Page(items[:limit], items[limit - 1].id)
     whole = not ends and sum(len(page.items) for page in pages) == len(items)
     return Page(items, None if whole else bound)
+
+
+def merge_standings(found: Iterable[Standings], limit: int) -> Standings:
+    """The newest of all. A run that is being moved is counted once."""
+    found = list(found)
+    states = {run: state for one in found for state, runs in one.runs.items() for run in runs}
+    merged = Standings({}, {})
+    for run in sorted(states, reverse=True)[:limit]:
+        merged.runs.setdefault(states[run], []).append(run)
+    merged.replays.update((old, new) for one in found for old, new in one.replays.items())
+    return merged
 
 
 def merge_by(items: Iterable[T], key: Callable[[T], Hashable], both: Callable[[T, T], T]) -> list[T]:

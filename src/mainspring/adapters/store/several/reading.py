@@ -20,7 +20,7 @@ from mainspring.domain.instant import Instant
 from mainspring.domain.job import Job, LedgerEntry
 from mainspring.domain.run import AttemptView, RunView
 from mainspring.domain.usage import GroupBy, Usage
-from mainspring.ports.access import AuditEntry
+from mainspring.ports.access import ALL_CHANGES, AuditEntry, AuditFilter
 from mainspring.ports.catalog import (
     DeadGroup,
     JobFilter,
@@ -31,6 +31,7 @@ from mainspring.ports.catalog import (
     Pause,
     Reads,
     RunFilter,
+    Standings,
 )
 from mainspring.ports.store import Depth
 
@@ -77,6 +78,12 @@ class Reading(Part):
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         return await self._by_id(job, lambda store: store.ledger(job, since, until, limit))
 
+    async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
+        async def call(store: PostgresStore, mine: Sequence[JobId]) -> list[list[LedgerEntry]]:
+            return await self._view(store).last_ticks(mine, limit)
+
+        return await self._servers.spread(jobs, self._servers.of_id, call, lambda found: not found)
+
     async def parents(self, run: RunId) -> list[RunView]:
         return await self._by_id(run, lambda store: store.parents(run))
 
@@ -101,6 +108,10 @@ class Reading(Part):
     async def count_runs(self, wanted: RunFilter, at_most: int) -> int:
         return min(at_most, sum(await self._merged(lambda store: store.count_runs(wanted, at_most))))
 
+    async def standings(self, tenant: str | None, tag: str, since: Instant, limit: int) -> Standings:
+        found = await self._merged(lambda store: store.standings(tenant, tag, since, limit))
+        return merging.merge_standings(found, limit)
+
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
         return merging.merge_pages(await self._merged(lambda store: store.list_jobs(wanted, after, limit)), limit)
 
@@ -117,16 +128,14 @@ class Reading(Part):
         return await self._servers.any(lambda store: self._view(store).keys(tenant))
 
     async def audit(
-        self, tenant: str | None, *, target: str = "", author: str = "", before: int | None = None, limit: int = 100
+        self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
     ) -> list[AuditEntry]:
         """A position has the number of its server behind it."""
 
         async def of(server: Server) -> list[AuditEntry]:
             number = server.number
             local = None if before is None else -(-(before - number) // MOST_SERVERS)
-            entries = await server.ask(
-                lambda store: self._view(store).audit(tenant, target=target, author=author, before=local, limit=limit)
-            )
+            entries = await server.ask(lambda store: self._view(store).audit(tenant, wanted, before=local, limit=limit))
             return [
                 msgspec.structs.replace(entry, position=entry.position * MOST_SERVERS + number)
                 for entry in entries

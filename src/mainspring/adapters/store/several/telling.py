@@ -1,6 +1,7 @@
 """Events of all servers as one stream."""
 
 import heapq
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -8,12 +9,58 @@ import msgspec
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.several.part import Part
 from mainspring.domain.errors import NotFound
-from mainspring.domain.instant import Micros
+from mainspring.domain.events import RunFacts, WorkerFacts
+from mainspring.domain.hints import Hint
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.positions import join_position, split_position
+from mainspring.ports.events_out import ReaderView
+from mainspring.ports.notifications import NotificationRows
 from mainspring.ports.store import EventBatch
 
 
 class Telling(Part):
+    async def hint_key(self) -> str:
+        return await self._servers.all[0].ask(PostgresStore.hint_key)
+
+    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
+        return await self._hints(lambda store: store.hints_of(runs))
+
+    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+        return await self._hints(lambda store: store.hints_ready(queues, limit))
+
+    async def _hints(self, call: Callable[[PostgresStore], Awaitable[list[Hint]]]) -> list[Hint]:
+        return [hint for found in (await self._servers.those_there(call)).values() for hint in found]
+
+    async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
+        found = await self._servers.those_there(lambda store: store.facts_of(runs, since))
+        return [facts for part in found.values() for facts in part]
+
+    async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
+        found = await self._servers.those_there(lambda store: store.workers_of(sessions))
+        return list({facts.id: facts for part in found.values() for facts in part}.values())
+
+    async def readers(self) -> list[ReaderView]:
+        """Of each the place on the server where it is furthest behind."""
+        found = await self._servers.those_there(lambda store: store.readers())
+        oldest: dict[str, Instant | None] = {}
+        for reader in (reader for part in found.values() for reader in part):
+            places = [place for place in (oldest.get(reader.name), reader.oldest) if place is not None]
+            oldest[reader.name] = min(places, default=None)
+        return [ReaderView(name, place) for name, place in sorted(oldest.items())]
+
+    async def notification_rows(self) -> NotificationRows:
+        """For whoever looks at all of them: who tells of problems does so for each server by itself."""
+        found = await self._servers.those_there(lambda store: store.notification_rows())
+        rows: dict[str, bytes] = {}
+        for server, part in found.items():
+            rows |= {name if name not in rows else f"{name} ({server})": body for name, body in part.rows.items()}
+        first = found.get(self._servers.all[0])
+        return NotificationRows(0 if first is None else first.rev, rows)
+
+    async def change_notification_rows(self, rev: int, changes: Mapping[str, bytes | None]) -> bool:
+        return await self._servers.all[0].ask(lambda store: store.change_notification_rows(rev, changes))
+
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         await self._servers.those_there(lambda store: store.attach_reader(name, ttl))
 

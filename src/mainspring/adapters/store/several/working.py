@@ -152,6 +152,9 @@ class Working(Part):
             left = _left(wants, found)
             if not left:
                 break
+            left = self._for_server(server, left)
+            if not left:
+                continue
             try:
                 async with asyncio.timeout(_CLAIM_WITHIN):
                     held = await server.ask(partial(PostgresStore.claim, session=session, number=number, wants=left))
@@ -166,6 +169,17 @@ class Working(Part):
                 error = StoreUnavailable(f"{server} did not answer a claim in time")
         if error is not None and not answered:
             raise error
+        return found
+
+    def _for_server(self, server: Server, wants: Sequence[Want]) -> list[Want]:
+        """What to ask one of them for: of hints those that are about its own runs."""
+        found = []
+        for want in wants:
+            if want.runs is not None:
+                runs = tuple(run for run in want.runs if self._servers.homes.get(self._servers.of_id(run)) is server)
+                want = msgspec.structs.replace(want, runs=runs, limit=min(want.limit, len(runs)))
+            if want.limit > 0:
+                found.append(want)
         return found
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:

@@ -12,7 +12,7 @@ from mainspring.adapters.store.sqlite.part import Part
 from mainspring.adapters.store.sqlite.threads import read
 from mainspring.domain.access import ApiKey, Tenant
 from mainspring.domain.instant import Instant
-from mainspring.ports.access import AuditEntry, Author
+from mainspring.ports.access import ALL_CHANGES, AuditEntry, AuditFilter, Author
 
 
 class SqliteAccess(Part):
@@ -96,12 +96,16 @@ class SqliteAccess(Part):
             await self._work(touch)
 
     async def audit(
-        self, tenant: str | None, *, target: str = "", author: str = "", before: int | None = None, limit: int = 100
+        self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
     ) -> list[AuditEntry]:
         filters: dict[str, str | int | None] = {
             "tenant = :tenant": tenant,
-            "target = :target": target or None,
-            "author = :author": author or None,
+            "target = :target": wanted.target or None,
+            "author = :author": wanted.author or None,
+            "iif(instr(:action, '.'), action, substr(action, 1, instr(action, '.') - 1)) = :action": wanted.action
+            or None,
+            "at >= :since": wanted.since,
+            "at < :until": wanted.until,
             "position < :before": before,
         }
         given = {text: value for text, value in filters.items() if value is not None}

@@ -35,6 +35,7 @@ from mainspring.ports.catalog import (
     ProgressReport,
     RunFilter,
     SessionView,
+    Standings,
 )
 from mainspring.ports.store import EventBatch
 
@@ -43,6 +44,7 @@ _COUNTED = 10_000
 _NEWEST = 2**63 - 1
 _is_position = re.compile("[0-9]{20}").fullmatch
 
+_standings = msgspec.json.Decoder(Standings)
 _gate = msgspec.json.Decoder(tuple[int, list[int], int | None, list[RunId]])
 
 Values: TypeAlias = dict[str, str | int | None]
@@ -80,6 +82,18 @@ class SqliteCatalog(Part):
         text = f"SELECT count(*) FROM (SELECT 1 {_found(source, filters)} LIMIT :at_most)"  # noqa: S608
         values: Values = {**source.values, **filters.values, "at_most": at_most}
         return await self._look(lambda connection: int(str(connection.execute(text, values).get)))
+
+    async def standings(self, tenant: str | None, tag: str, since: Instant, limit: int) -> Standings:
+        source = _runs(RunFilter(tenant=tenant, tag=tag, since=since), None)
+        text = f"""
+            WITH found AS MATERIALIZED ({source.text} ORDER BY id DESC LIMIT :limit)
+            SELECT json_object(
+                'runs', json((SELECT json_group_object(state, json(ids)) FROM (
+                    SELECT state, json_group_array(id ORDER BY id DESC) AS ids FROM found GROUP BY state))),
+                'replays', json((SELECT json_group_object(replay_of, id) FROM found WHERE replay_of IS NOT NULL)))
+        """  # noqa: S608
+        values: Values = {**source.values, "limit": limit}
+        return _standings.decode(await self._look(lambda connection: str(connection.execute(text, values).get)))
 
     async def ahead_of(self, run: RunId) -> int | None:
         ahead: int | None = rows.number.decode(await self._reader.read("ahead_of", run=run, limit=_COUNTED))
@@ -200,6 +214,15 @@ class SqliteReports(Part):
         return rows.heard(await self._writer.call("append_log", rows.encode(told)))
 
 
+#: Those with a tag. The index begins with the tenant: each is one step in it.
+_TENANTS = """
+    WITH RECURSIVE of(name) AS (
+        SELECT min(tenant) FROM label
+        UNION ALL SELECT (SELECT min(tenant) FROM label WHERE tenant > of.name) FROM of WHERE of.name IS NOT NULL)
+    SELECT name FROM of WHERE name IS NOT NULL
+"""
+
+
 class _Source(msgspec.Struct, frozen=True):
     """Rows in an order that an index has: the statement without its order, and its values."""
 
@@ -245,14 +268,16 @@ def _runs(wanted: RunFilter, after: RunId | None) -> _Source:
     values: Values = {}
     texts: list[str] = []
     label = ""
+    if wanted.tag:
+        label = "label CROSS JOIN"
+        whose = f"IN ({_TENANTS})" if wanted.tenant is None else "= :tenant"
+        texts = [f"label.tenant {whose} AND label.label = :tag AND p.id = label.id AND p.tenant = label.tenant"]
+        values["tag"] = wanted.tag
     if wanted.tenant is not None and not _is_looked_for(wanted):
-        texts.append("p.tenant = :tenant")
         values["tenant"] = wanted.tenant
-        if wanted.tag:
-            label = "label CROSS JOIN"
-            texts = ["label.tenant = :tenant AND label.label = :tag AND p.id = label.id AND p.tenant = :tenant"]
-            values["tag"] = wanted.tag
-        elif _by_tenant(wanted):
+        if not wanted.tag:
+            texts.append("p.tenant = :tenant")
+        if _by_tenant(wanted):
             texts.append("p.tenant <> 'default'")
     if wanted.job is not None:
         texts.append("p.job_id = :job")
@@ -266,7 +291,7 @@ def _runs(wanted: RunFilter, after: RunId | None) -> _Source:
     states = frozenset({RunState.FAILED}) if wanted.dead or wanted.fingerprint else wanted.states
     selects = [
         f"SELECT {identifier} AS id, {state} AS state, p.tenant AS tenant, p.queue AS queue, p.job_id AS job_id,"  # noqa: S608
-        f" p.body AS body, {dead} AS dead, {fingerprint} AS fingerprint"
+        f" p.body AS body, p.replay_of AS replay_of, {dead} AS dead, {fingerprint} AS fingerprint"
         f" FROM {label} {table} p {_index(wanted, table)} WHERE {' AND '.join(texts) or 'true'}"
         for table, there, state, dead, fingerprint in _PLACES
         if not states or states & there
@@ -286,7 +311,7 @@ def _is_looked_for(wanted: RunFilter) -> bool:
 
 def _index(wanted: RunFilter, table: str) -> str:
     """The index that has the rows in the order of their ids."""
-    if wanted.tag and wanted.tenant is not None:
+    if wanted.tag:
         return ""
     if wanted.job is not None:
         return f"INDEXED BY {table}_job"
@@ -305,12 +330,6 @@ def _run_filters(wanted: RunFilter) -> _Filters:
         _add(filters, "b.task = :task", task=wanted.task)
     if wanted.queue:
         _add(filters, "v.queue = :queue", queue=wanted.queue)
-    if wanted.tag and wanted.tenant is None:
-        _add(
-            filters,
-            "EXISTS (SELECT 1 FROM label WHERE label.tenant = v.tenant AND label.label = :tag AND label.id = v.id)",
-            tag=wanted.tag,
-        )
     if wanted.one_off:
         _add(filters, "v.job_id IS NULL")
     if wanted.fingerprint:

@@ -15,7 +15,7 @@ from mainspring.ports.coordination import Membership
 
 class SqliteCoordination(Part):
     async def join(self, name: str, ttl: Micros) -> SessionId:
-        batch = rows.encode((name, "scheduler", ttl, "", "", (), (), "", "", (), ()))
+        batch = rows.encode((name, "scheduler", ttl, "", "", (), (), "", "", (), (), None))
         return SessionId(int(await self._writer.call("open_session", batch)))
 
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:

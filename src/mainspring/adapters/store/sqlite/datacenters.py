@@ -27,9 +27,10 @@ class SqliteDatacenters(Part):
             for name, workers, draining, schedulers, seen_at in rows
         ]
 
-    async def say_where(self, session: SessionId, datacenter: str) -> None:
+    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
         def say(connection: apsw.Connection, now: Instant) -> None:
-            connection.execute("UPDATE session SET datacenter = ? WHERE id = ?", (datacenter, session))
+            told = (datacenter, version, session)
+            connection.execute("UPDATE session SET datacenter = ?, version = ? WHERE id = ?", told)
 
         await self._work(say)
 

@@ -25,7 +25,7 @@ from mainspring.domain.diagnosis import (
 from mainspring.domain.errors import Conflict, StoreUnavailable
 from mainspring.domain.instant import MINUTE, SECOND, Micros
 from mainspring.ports.clock import Clock
-from mainspring.ports.health import Examination
+from mainspring.ports.health import Examination, Vitals
 
 _SQL = named_sql.load(connections.PACKAGE, "health.sql")
 _MIB = 1 << 20
@@ -42,6 +42,33 @@ class SqliteHealth:
 
     async def examine(self) -> Examination:
         return await asyncio.to_thread(self._examine)
+
+    async def vitals(self) -> list[Vitals]:
+        return [await asyncio.to_thread(self._vitals)]
+
+    def _vitals(self) -> Vitals:
+        try:
+            connection = connections.open_for_reading(self._path)
+        except apsw.Error as error:
+            raise StoreUnavailable(f"SQLite: {error}") from error
+        try:
+            now = self._clock.now()
+            _, oldest_unstaged = _row(connection, _SQL["unstaged"], now)
+            _, oldest_unfired = _row(connection, _SQL["unfired"], now)
+            room = os.statvfs(self._path)
+            return Vitals(
+                dead_letters=int(_value(connection, _SQL["dead_letters"])),
+                missed_objectives=int(_value(connection, _SQL["missed"])),
+                staging_lag=0 if oldest_unstaged is None else max(now - oldest_unstaged, 0),
+                firing_lag=0 if oldest_unfired is None else max(now - oldest_unfired, 0),
+                # What is in the write-ahead log counts.
+                size=int(_value(connection, "PRAGMA page_count")) * int(_value(connection, "PRAGMA page_size")),
+                disk_free=room.f_bavail * room.f_frsize,
+            )
+        except (apsw.Error, OSError) as error:
+            raise StoreUnavailable(f"SQLite: {error}") from error
+        finally:
+            connection.close()
 
     def _examine(self) -> Examination:
         if not self._path.is_file():
@@ -134,6 +161,7 @@ class SqliteHealth:
         unfired, oldest_unfired = _row(connection, _SQL["unfired"], now)
         return Signs(
             now=now,
+            identity=str(_value(connection, _SQL["identity"])),
             schedulers=int(_value(connection, _SQL["schedulers"], now)),
             workers=tuple(
                 WorkerSigns(name=name, queues=_list(queues), tasks=_list(tasks), draining=bool(draining))
@@ -150,7 +178,7 @@ class SqliteHealth:
             waiting=bool(_value(connection, _SQL["waiting"])),
             readers=tuple(
                 ReaderSigns(name=name, oldest=now if oldest is None else oldest)
-                for name, oldest in _rows(connection, _SQL["readers"])
+                for name, oldest in _rows(connection, _SQL["readers"], now)
             ),
             dead_letters=int(_value(connection, _SQL["dead_letters"])),
             pauses=tuple(_rows(connection, _SQL["pauses"], now)),

@@ -1,5 +1,8 @@
 -- What the engine looks like from outside.
 
+-- name: identity
+SELECT store_id FROM meta
+
 -- name: workers
 SELECT name, queues, tasks, draining FROM session WHERE kind = 'worker' AND dead = 0 AND lease_until >= ?1 ORDER BY id LIMIT 10000
 
@@ -23,8 +26,8 @@ SELECT count(*), min(next_fire) FROM schedule WHERE active = 1 AND next_fire <= 
 SELECT EXISTS (SELECT 1 FROM waiting WHERE state = 'scheduled') OR EXISTS (SELECT 1 FROM schedule WHERE active = 1)
 
 -- name: readers
--- One with a time to live is not judged: where it does not read, it is soon forgotten.
-SELECT c.reader, CASE WHEN c.until IS NULL THEN (
+-- One with a short time to live is not judged: where it does not read, it is soon forgotten.
+SELECT c.reader, CASE WHEN c.until IS NULL OR c.until > ?1 + 1800000000 THEN (
     SELECT o.at FROM outbox o WHERE o.position > c.position ORDER BY o.position LIMIT 1) END
 FROM outbox_cursor c ORDER BY c.reader LIMIT 1000
 
@@ -36,3 +39,7 @@ SELECT tenant, queue FROM pause WHERE until IS NULL OR until > ?1 ORDER BY 1, 2 
 
 -- name: newest
 SELECT coalesce(max(started_at), 0) FROM session
+
+-- name: missed
+-- An objective that is missed stands in the state of its job; of those that are kept nothing does.
+SELECT count(*) FROM slo WHERE instr(state, '"late_since"') OR instr(state, '"quiet_since"')

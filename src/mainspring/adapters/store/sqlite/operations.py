@@ -24,27 +24,38 @@ from mainspring.ports.store import Accepted
 _EVER: Instant = 2**62
 
 
+#: What ``dead`` is of a dead letter, and of one that was discarded. Whatever else ended has 0.
+_OPEN, _DISCARDED = 1, 2
+
+
 class SqliteOperations(SqliteQueues):
     async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
         await self._mark_weighted([run.queue] if run.policy.weight > 1 else [])
         return await self._work(lambda connection, now: edit(connection, run, author, was, now))
 
     async def discard(self, runs: Collection[RunId], author: Author) -> int:
-        def discard(connection: apsw.Connection, now: Instant) -> int:
-            dead = _pairs(
+        return await self._deal_with("runs.discard", _OPEN, _DISCARDED, runs, author)
+
+    async def bring_back(self, runs: Collection[RunId], author: Author) -> int:
+        return await self._deal_with("runs.bring_back", _DISCARDED, _OPEN, runs, author)
+
+    async def _deal_with(self, action: str, was: int, becomes: int, runs: Collection[RunId], author: Author) -> int:
+        def work(connection: apsw.Connection, now: Instant) -> int:
+            meant = _pairs(
                 connection,
                 "SELECT h.tenant, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value"
-                " WHERE h.dead = 1 ORDER BY i.key",
+                " WHERE h.dead = ? ORDER BY i.key",
                 list(dict.fromkeys(runs)),
+                was,
             )
             connection.execute(
-                "UPDATE history SET dead = 0 WHERE id IN (SELECT value FROM json_each(?))",
-                (rows.encode([run for _, run in dead]),),
+                "UPDATE history SET dead = ? WHERE id IN (SELECT value FROM json_each(?))",
+                (becomes, rows.encode([run for _, run in meant])),
             )
-            write_audit(connection, now, "runs.discard", author, [Change(*pair) for pair in dead])
-            return len(dead)
+            write_audit(connection, now, action, author, [Change(*pair) for pair in meant])
+            return len(meant)
 
-        return await self._work(discard)
+        return await self._work(work)
 
     async def purge(self, ids: Collection[RunId | JobId], author: Author) -> list[str]:
         def purge(connection: apsw.Connection, now: Instant) -> list[str]:
@@ -193,5 +204,5 @@ def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, 
     return over
 
 
-def _pairs(connection: apsw.Connection, statement: str, ids: Iterable[str]) -> list[tuple[str, str]]:
-    return [cast(tuple[str, str], row) for row in connection.execute(statement, (rows.encode(list(ids)),))]
+def _pairs(connection: apsw.Connection, statement: str, ids: Iterable[str], *more: int) -> list[tuple[str, str]]:
+    return [cast(tuple[str, str], row) for row in connection.execute(statement, (rows.encode(list(ids)), *more))]

@@ -52,6 +52,17 @@ FROM (
     ORDER BY scheduled_at, target LIMIT :limit
 )
 
+-- name: last_ticks
+SELECT json_group_array(json_array(
+    job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target)
+    ORDER BY scheduled_at, target)
+FROM (
+    SELECT l.* FROM json_each(:jobs) AS wanted CROSS JOIN ledger AS l
+    WHERE l.job_id = wanted.value AND l.scheduled_at >= coalesce((
+        SELECT n.scheduled_at FROM ledger AS n WHERE n.job_id = wanted.value
+        ORDER BY n.scheduled_at DESC LIMIT 1 OFFSET :limit - 1), 0)
+)
+
 -- name: depths
 SELECT json_group_array(json_array(queue, queued, running, oldest_due) ORDER BY queue) FROM (
     SELECT queue, sum(state = 'queued') AS queued, sum(state = 'running') AS running,
@@ -257,7 +268,7 @@ SELECT cast(count(*) AS TEXT) FROM (
 -- name: sessions
 SELECT json_group_array(json_array(
     s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
-    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities),
+    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities), s.slots,
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id),
     iif(s.clock_offset IS NULL, NULL, json_array(s.clock_offset, s.clock_error))) ORDER BY s.id)
@@ -266,7 +277,7 @@ FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until >= :now
 -- name: session
 SELECT json_group_array(json_array(
     s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
-    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities),
+    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities), s.slots,
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id),
     iif(s.clock_offset IS NULL, NULL, json_array(s.clock_offset, s.clock_error))))
@@ -373,7 +384,7 @@ SELECT coalesce((SELECT g.holder FROM waiting w CROSS JOIN gate g ON g.key = w.g
 -- name: owner_of
 SELECT json_group_array(json_array(
     s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
-    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities), 0, s.draining,
+    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities), s.slots, 0, s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id)))
 FROM shard o CROSS JOIN session s ON s.id = o.owner WHERE o.id = :shard AND s.dead = 0 AND s.lease_until >= :now
 
@@ -432,3 +443,46 @@ SELECT json_group_array(json_array(name, queued, running, oldest_due) ORDER BY n
         WHERE r.state = 'running' AND s.datacenter <> '' GROUP BY s.datacenter
     ) GROUP BY name
 )
+
+-- name: hint_key
+SELECT hint_key FROM meta
+
+-- name: hints_of
+SELECT json_group_array(json_array(r.id, r.queue, r.rank, r.priority, coalesce(r.gate, '') || '', r.attempt + 1,
+    coalesce(substr(l.requires ->> 0, 12), '')))
+FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value LEFT JOIN lane l ON l.id = r.lane
+WHERE r.state = 'queued' AND (r.lane = 0 OR (json_array_length(l.requires) = 1 AND l.requires ->> 0 LIKE 'datacenter=%' AND instr(l.requires, '>') = 0))
+
+-- name: hints_ready
+-- A lateral join is not to be had: each queue's best are numbered.
+SELECT json_group_array(json_array(best.id, best.queue, best.rank, best.priority, coalesce(best.gate, '') || '', best.attempt + 1, p.datacenter))
+FROM json_each(:queues) AS q CROSS JOIN (
+    SELECT 0 AS id, '' AS datacenter
+    UNION ALL SELECT l.id, substr(l.requires ->> 0, 12) FROM lane l
+    WHERE json_array_length(l.requires) = 1 AND l.requires ->> 0 LIKE 'datacenter=%' AND instr(l.requires, '>') = 0
+) AS p CROSS JOIN run best ON best.id IN (
+    SELECT r.id FROM run r WHERE r.queue = q.value AND r.lane = p.id AND r.state = 'queued' ORDER BY r.rank, r.id LIMIT :limit)
+
+-- name: facts_of
+SELECT json_group_array(json_array(
+    v.id, b.task, v.queue, v.job_id, v.scheduled_at, v.ended, v.attempt, v.reason, v.error))
+FROM (
+    SELECT r.id AS id, r.body AS body, r.queue AS queue, r.job_id AS job_id, r.scheduled_at AS scheduled_at, 0 AS ended,
+           0 AS attempt, '' AS reason, NULL AS error
+    FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value
+    UNION ALL
+    SELECT w.id, w.body, w.queue, w.job_id, w.scheduled_at, 0, 0, '', NULL
+    FROM json_each(:ids) AS i CROSS JOIN waiting w ON w.id = i.value
+    UNION ALL
+    SELECT h.id, h.body, h.queue, h.job_id, h.scheduled_at, 1, h.attempt, h.reason, substr(h.error, -:most)
+    FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value
+) AS v CROSS JOIN body b ON b.id = v.body
+
+-- name: workers_of
+SELECT json_group_array(json_array(s.id, s.name, s.version, s.datacenter, json(s.queues)))
+FROM json_each(:ids) AS i CROSS JOIN session s ON s.id = i.value
+
+-- name: readers
+SELECT json_group_array(json_array(c.reader, (
+    SELECT o.at FROM outbox o WHERE o.position > c.position ORDER BY o.position LIMIT 1)) ORDER BY c.reader)
+FROM outbox_cursor c

@@ -1,13 +1,16 @@
 """What can be looked at: runs, jobs, ticks, queues, and the stream of changes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mainspring.adapters.store.sqlite import rows
 from mainspring.adapters.store.sqlite.part import Part
-from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
+from mainspring.domain.hints import Hint
+from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Job, LedgerEntry
 from mainspring.domain.run import AttemptView, RunView
+from mainspring.ports.events_out import ReaderView
 from mainspring.ports.store import EVENTS_KEPT, Depth, EventBatch
 
 
@@ -35,6 +38,13 @@ class SqliteReading(Part):
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         return rows.ledger_entries(await self._reader.read("ledger", job=job, since=since, until=until, limit=limit))
 
+    async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
+        asked = rows.encode(list(dict.fromkeys(jobs)))
+        found: dict[JobId, list[LedgerEntry]] = {}
+        for entry in rows.ledger_entries(await self._reader.read("last_ticks", jobs=asked, limit=limit)):
+            found.setdefault(entry.job_id, []).append(entry)
+        return [found.get(job, [])[-limit:] for job in jobs]
+
     async def parents(self, run: RunId) -> list[RunView]:
         return await self._those(await self._reader.read("parents", run=run))
 
@@ -55,6 +65,25 @@ class SqliteReading(Part):
 
 
 class SqliteOutbox(Part):
+    async def hint_key(self) -> str:
+        return await self._reader.read("hint_key")
+
+    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
+        return rows.hints(await self._reader.read("hints_of", ids=rows.encode(list(runs))))
+
+    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+        named = [depth.queue for depth in rows.depths(await self._reader.read("depths"))] if queues is None else queues
+        return rows.hints(await self._reader.read("hints_ready", queues=rows.encode(list(named)), limit=limit))
+
+    async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
+        return rows.run_facts(await self._reader.read("facts_of", ids=rows.encode(list(runs)), most=MAX_TOLD_ERROR))
+
+    async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
+        return rows.worker_facts(await self._reader.read("workers_of", ids=rows.encode(list(sessions))))
+
+    async def readers(self) -> list[ReaderView]:
+        return rows.readers(await self._reader.read("readers"))
+
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         await self._writer.call("attach_reader", name, size=-1 if ttl is None else ttl)
 

@@ -14,6 +14,8 @@ from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
 from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.datacenters import placed
 from mainspring.domain.dependencies import Rule
+from mainspring.domain.events import RunFacts, WorkerFacts
+from mainspring.domain.hints import Hint
 from mainspring.domain.ids import JobId, RunId, SessionId, stable_hash
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import Fire, Job, JobSpec, JobState, LedgerEntry, Overlap, Tick, overlap_gate, tick_run_id
@@ -35,6 +37,7 @@ from mainspring.domain.run import (
 )
 from mainspring.ports.access import AuditEntry
 from mainspring.ports.catalog import DeadGroup, JobVersion, LogLine, Minute, Pause, SessionView
+from mainspring.ports.events_out import ReaderView
 from mainspring.ports.store import Depth, EventBatch
 
 #: No JSON begins with this.
@@ -337,6 +340,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     tasks: tuple[str, ...]
     labels: tuple[str, ...]
     priorities: tuple[int, ...]
+    slots: int | None
     running: int
     draining: int
     shards: int
@@ -392,7 +396,11 @@ _attempts = msgspec.json.Decoder(list[tuple[RunId, int, int, Outcome, str, str |
 _ledger = msgspec.json.Decoder(
     list[tuple[JobId, Instant, Literal["run", "skipped"], str, RunId | None, int, int, int, Instant | None, str]]
 )
+_hints = msgspec.json.Decoder(list[tuple[str, str, int, int, str, int, str]])
 _depths = msgspec.json.Decoder(list[tuple[str, int, int, Instant | None]])
+_facts = msgspec.json.Decoder(list[tuple[RunId, str, str, JobId | None, Instant | None, int, int, str, str | None]])
+_workers = msgspec.json.Decoder(list[tuple[SessionId, str, str, str, tuple[str, ...]]])
+_readers = msgspec.json.Decoder(list[tuple[str, Instant | None]])
 _Event = tuple[int, Instant, str, tuple[RunId, ...], str]
 _events = msgspec.json.Decoder(list[_Event])
 _following = msgspec.json.Decoder(tuple[int, int, list[_Event]])
@@ -577,6 +585,41 @@ def depths(text: str) -> list[Depth]:
         Depth(queue=queue, queued=queued, running=running, oldest_due=oldest_due)
         for queue, queued, running, oldest_due in _depths.decode(text)
     ]
+
+
+def hints(text: str) -> list[Hint]:
+    return [
+        Hint(RunId(run), queue, rank, priority, key, attempt, datacenter)
+        for run, queue, rank, priority, key, attempt, datacenter in _hints.decode(text)
+    ]
+
+
+def run_facts(text: str) -> list[RunFacts]:
+    return [
+        RunFacts(
+            id=run,
+            task=task,
+            queue=queue,
+            job_id=job,
+            scheduled_at=scheduled_at,
+            ended=bool(ended),
+            attempt=attempt,
+            reason=reason,
+            error=error,
+        )
+        for run, task, queue, job, scheduled_at, ended, attempt, reason, error in _facts.decode(text)
+    ]
+
+
+def worker_facts(text: str) -> list[WorkerFacts]:
+    return [
+        WorkerFacts(id=session, name=name, version=version, datacenter=datacenter, queues=queues)
+        for session, name, version, datacenter, queues in _workers.decode(text)
+    ]
+
+
+def readers(text: str) -> list[ReaderView]:
+    return [ReaderView(name, oldest) for name, oldest in _readers.decode(text)]
 
 
 def event_batches(text: str) -> list[EventBatch]:

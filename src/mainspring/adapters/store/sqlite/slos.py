@@ -79,3 +79,14 @@ class SqliteSlos(Part):
             )
         )
         return {job: _decode(state) for job, state in found}
+
+    async def slos_missed(self, tenant: str | None, limit: int) -> dict[JobId, SloState]:
+        # What is not missed is left out of the JSON.
+        query = (
+            "SELECT job_id, state FROM slo WHERE (?1 IS NULL OR tenant = ?1)"
+            " AND (instr(state, '\"late_since\"') OR instr(state, '\"quiet_since\"')) ORDER BY job_id LIMIT ?2"
+        )
+        found = await self._look(
+            lambda connection: cast("list[tuple[JobId, str]]", list(connection.execute(query, (tenant, limit))))
+        )
+        return {job: _decode(state) for job, state in found}

@@ -11,6 +11,7 @@ from mainspring.adapters.store.sqlite.datacenters import SqliteDatacenters
 from mainspring.adapters.store.sqlite.dead_letters import SqliteDeadLetters
 from mainspring.adapters.store.sqlite.explaining import SqliteExplaining
 from mainspring.adapters.store.sqlite.jobs import SqliteJobs
+from mainspring.adapters.store.sqlite.notifications import SqliteNotifications
 from mainspring.adapters.store.sqlite.operations import SqliteOperations
 from mainspring.adapters.store.sqlite.reading import SqliteOutbox, SqliteReading
 from mainspring.adapters.store.sqlite.reaping import SqliteReaping
@@ -43,6 +44,7 @@ class SqliteStore(
     SqliteCalendars,
     SqliteSlos,
     SqliteDatacenters,
+    SqliteNotifications,
 ):
     """Store and coordinator. Several processes may open the same file; several loops may use the same object.
 

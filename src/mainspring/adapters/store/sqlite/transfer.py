@@ -28,6 +28,8 @@ LEFT = frozenset(
     # Made anew by whoever fires, and by whoever asks.
     "version_place",
     "datacenter_order",
+    # What goes on failing is told once more.
+    "notification",
 }
 #: Of which it is asked in which days they have something.
 FAMILIES = ("history_succeeded", "history_unsuccessful", "attempt", "ledger", "log")

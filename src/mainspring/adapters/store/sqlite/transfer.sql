@@ -3,11 +3,11 @@
 -- name: session
 -- Of some only the name is left, in what they ran.
 SELECT id, kind, NOT dead AS live, name, datacenter, version, started_at, lease_until, queues, tasks, owner, lease, draining,
-       labels, priorities
+       labels, priorities, slots
 FROM session
 UNION ALL
 SELECT h.session, 'worker', 0, max(h.executor), '', '', min(h.finished_at), max(h.finished_at), '[]', '[]', '', 0, 0,
-       '[]', '[]'
+       '[]', '[]', NULL
 FROM history h WHERE h.executor IS NOT NULL AND h.session NOT IN (SELECT id FROM session) GROUP BY h.session
 
 -- name: tenant
@@ -85,7 +85,7 @@ LEFT JOIN job_version v ON v.job_id = r.job_id AND v.version = r.job_version AND
 
 -- name: dead_letter
 SELECT h.id, h.tenant, h.queue, h.finished_at AS at, coalesce(h.fingerprint, '') AS fingerprint, b.task,
-       CASE WHEN h.dead THEN 'open' WHEN h.id IN (
+       CASE WHEN h.dead = 1 THEN 'open' WHEN h.id IN (
            SELECT replay_of FROM run WHERE replay_of IS NOT NULL
            UNION ALL SELECT replay_of FROM waiting WHERE replay_of IS NOT NULL
            UNION ALL SELECT replay_of FROM history WHERE replay_of IS NOT NULL) THEN 'replayed'

@@ -28,6 +28,7 @@ class SqliteWorkforce(SqliteQueues):
                 session.serves,
                 session.labels,
                 session.priorities,
+                session.slots,
             )
         )
         return SessionId(int(await self._writer.call("open_session", batch)))

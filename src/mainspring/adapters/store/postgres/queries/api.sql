@@ -151,11 +151,15 @@ UPDATE mainspring.api_key SET last_used_at = mainspring.now_us() WHERE id = ANY 
 -- name: audit
 SELECT * FROM mainspring.audit
 WHERE ($1::text IS NULL OR tenant = $1) AND ($2::text = '' OR target = $2) AND ($3::text = '' OR author = $3)
-  AND position < $4::bigint
+  AND position < $4::bigint AND ($6::text = '' OR $6 IN (action, split_part(action, '.', 1))) AND at >= $7::bigint
+  AND at < $8::bigint
 ORDER BY position DESC LIMIT $5
 
 -- name: discard
 UPDATE mainspring.dead_letter SET state = 3 WHERE run_id = ANY ($1::uuid[]) AND state = 1 RETURNING run_id AS id, tenant
+
+-- name: bring_back
+UPDATE mainspring.dead_letter SET state = 1 WHERE run_id = ANY ($1::uuid[]) AND state = 3 RETURNING run_id AS id, tenant
 
 -- name: purge_history
 DELETE FROM mainspring.history WHERE id = ANY ($1::uuid[]) RETURNING id, tenant, body_bucket, body_id IS NULL AS own_body

@@ -4,6 +4,7 @@
 -- with lanes of its own, or where anything has a limit per period: claim_lanes is for that; nor where one of the queues has
 -- a policy that a claim must look at. What is not in use costs an empty look.
 -- A claim that was overtaken between its fence and its rows must still give a greater one than the run had.
+-- $5: the rank to begin at, by queue; 0 is the front.
 -- `= ANY (ARRAY(…))` pins the plan: the array is built from the ready index, then the primary key is probed.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
@@ -24,13 +25,64 @@ WITH clock AS MATERIALIZED (
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
         SELECT best.id
-        FROM alive, unnest($3::int[], $4::int[]) AS w(queue, most), LATERAL (
+        FROM alive, unnest($3::int[], $4::int[], $5::bigint[]) AS w(queue, most, floor), LATERAL (
             SELECT r.id FROM mainspring.run r
-            WHERE r.queue = w.queue AND r.lane = 0 AND r.state = 3
+            WHERE r.queue = w.queue AND r.lane = 0 AND r.state = 3 AND r.rank >= w.floor
               AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= (SELECT now FROM clock))
               AND (r.deadline IS NULL OR r.deadline > (SELECT now FROM clock))
             ORDER BY r.rank, r.id LIMIT w.most FOR UPDATE SKIP LOCKED
         ) AS best
+    ))
+    RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
+              run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
+              run.rank, run.cancel_at, run.rev, run.limits, run.has_children
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'run.started', tenant, array_agg(id) FROM taken
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
+)
+SELECT t.*, b.task, b.policy, b.payload,
+       -- Nothing has happened to most of them but that they were made and claimed.
+       CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
+FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
+ORDER BY t.rank, t.id
+
+-- name: lowest_ranks
+-- Where claims of some queues may begin.
+SELECT w.queue, best.rank
+FROM unnest($1::int[]) AS w(queue), LATERAL (
+    SELECT r.rank FROM mainspring.run r
+    WHERE r.queue = w.queue AND r.lane = 0 AND r.state = 3
+    ORDER BY r.rank, r.id LIMIT 1
+) AS best
+
+-- name: claim_hinted
+-- Start runs that an engine has hinted at, as far as they are queued. As claim it finds nothing where a rule must be looked at.
+-- The ids are sorted, so that two claims that share some take them in the same order. The sum keeps the planner from the index of
+-- all that is ready.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), alive AS MATERIALIZED (
+    SELECT s.id FROM mainspring.session s, clock
+    WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now
+      AND NOT EXISTS (SELECT FROM mainspring.pause)
+      AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY ($3::int[]))
+      AND NOT EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2)
+    FOR SHARE OF s
+), batch AS MATERIALIZED (
+    SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
+), taken AS (
+    UPDATE mainspring.run
+    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = $2, session = $1,
+        started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
+    FROM clock, batch
+    WHERE run.id = ANY (ARRAY(
+        SELECT r.id FROM alive, mainspring.run r
+        WHERE r.id = ANY ($4::uuid[]) AND r.queue = ANY ($3::int[]) AND r.lane = 0 AND r.state + 0 = 3
+          AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= (SELECT now FROM clock))
+          AND (r.deadline IS NULL OR r.deadline > (SELECT now FROM clock))
+        ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
     ))
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
@@ -198,12 +250,19 @@ FROM mainspring.run r JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.i
 WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL
 
 -- name: open_session
-INSERT INTO mainspring.session
-    (kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner, serves, labels,
-     priorities)
-SELECT $1, $2, $3, $4, now, now + $5::bigint, $5::bigint, $6, $7, $8, $9, $10, $11
-FROM (SELECT mainspring.now_us() AS now) AS clock
-RETURNING id
+WITH opened AS (
+    INSERT INTO mainspring.session
+        (kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner, serves, labels,
+         priorities, slots)
+    SELECT $1, $2, $3, $4, now, now + $5::bigint, $5::bigint, $6, $7, $8, $9, $10, $11, $12
+    FROM (SELECT mainspring.now_us() AS now) AS clock
+    RETURNING id, kind, started_at
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT started_at, 'worker.joined', 0, ARRAY[lpad(to_hex(id), 32, '0')::uuid] FROM opened
+    WHERE kind = 1 AND EXISTS (SELECT FROM mainspring.outbox_cursor)
+)
+SELECT id FROM opened
 
 -- name: widen_lanes
 -- Workers, or one of them, get the lanes that their labels are enough for. Asked after a worker has come and after a new
@@ -281,4 +340,10 @@ SELECT clock.now, kept.id, kept.draining FROM clock LEFT JOIN kept ON true
 SELECT id, fence FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND session = $2 AND claim IS NOT NULL
 
 -- name: close_session
-UPDATE mainspring.session SET live = false, ended_at = mainspring.now_us() WHERE id = $1 AND live
+WITH closed AS (
+    UPDATE mainspring.session SET live = false, ended_at = mainspring.now_us() WHERE id = $1 AND live
+    RETURNING id, kind, ended_at
+)
+INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+SELECT ended_at, 'worker.left', 0, ARRAY[lpad(to_hex(id), 32, '0')::uuid] FROM closed
+WHERE kind = 1 AND EXISTS (SELECT FROM mainspring.outbox_cursor)

@@ -5,6 +5,14 @@ FROM (SELECT mainspring.now_us() AS now) AS clock
 WHERE s.id = $1 AND s.live
 RETURNING clock.now
 
+-- name: bury_members
+-- Schedulers alone: nobody's lease waits for a reader of events who is just coming. Workers are buried with their runs.
+UPDATE mainspring.session SET live = false, ended_at = now
+FROM (SELECT mainspring.now_us() AS now) AS clock
+WHERE id = ANY (ARRAY(
+    SELECT s.id FROM mainspring.session s
+    WHERE s.kind = 2 AND s.live AND s.lease_until <= mainspring.now_us() FOR UPDATE SKIP LOCKED))
+
 -- name: members
 SELECT id, lease_until FROM mainspring.session WHERE kind = 2 AND live ORDER BY id
 

@@ -99,4 +99,4 @@ JOIN mainspring.body b ON b.bucket = 0 AND b.id = i.of_version
 ON CONFLICT (bucket, id) DO UPDATE SET task = excluded.task, policy = excluded.policy, payload = excluded.payload
 
 -- name: say_where
-UPDATE mainspring.session SET datacenter = $2 WHERE id = $1 AND datacenter <> $2
+UPDATE mainspring.session SET datacenter = $2, version = $3 WHERE id = $1 AND (datacenter, version) <> ($2, $3)

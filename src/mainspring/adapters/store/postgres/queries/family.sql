@@ -73,13 +73,22 @@ RETURNING d.run_id, d.rule, d.parents, d.succeeded, d.otherwise, d.failed
 
 -- name: release_children
 -- Their rule is met. What counts from then on is set, and who is due by now goes on at once.
-UPDATE mainspring.waiting w
-SET state = 1, due = greatest(w.due, clock.now), rev = w.rev + 1,
-    start_by = greatest(w.due, clock.now) + d.start_within, deadline = greatest(w.due, clock.now) + d.deadline
-FROM (SELECT mainspring.now_us() AS now) AS clock, mainspring.dependent d
--- `IS TRUE` keeps the join from choosing another index than the primary key.
-WHERE w.id = ANY ($1::uuid[]) AND d.run_id = ANY ($1::uuid[]) AND (d.run_id = w.id) IS TRUE
-RETURNING w.id, w.gate, w.holds, w.queue, w.due, w.limits, w.due <= clock.now AS is_due
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), released AS (
+    UPDATE mainspring.waiting w
+    SET state = 1, due = greatest(w.due, clock.now), rev = w.rev + 1,
+        start_by = greatest(w.due, clock.now) + d.start_within, deadline = greatest(w.due, clock.now) + d.deadline
+    FROM clock, mainspring.dependent d
+    -- `IS TRUE` keeps the join from choosing another index than the primary key.
+    WHERE w.id = ANY ($1::uuid[]) AND d.run_id = ANY ($1::uuid[]) AND (d.run_id = w.id) IS TRUE
+    RETURNING w.id, w.tenant, w.gate, w.holds, w.queue, w.due, w.limits, w.due <= clock.now AS is_due
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT (SELECT now FROM clock), 'dependency.resolved', tenant, array_agg(id) FROM released
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
+)
+SELECT id, gate, holds, queue, due, limits, is_due FROM released
 
 -- name: skip
 -- What has not started ends here as skipped, each for its own reason.

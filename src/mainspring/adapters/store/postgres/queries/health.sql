@@ -33,6 +33,16 @@ SELECT * FROM (
     FROM pg_prepared_xacts WHERE database = current_database()
 ) AS held ORDER BY age DESC LIMIT 5
 
+-- name: vitals
+-- An objective that is missed stands in the state of its job; of those that are kept nothing does.
+SELECT pg_database_size(current_database()) AS size,
+       (SELECT count(*) FROM mainspring.slo
+        WHERE position('"late_since"' IN convert_from(state, 'UTF8')) > 0
+           OR position('"quiet_since"' IN convert_from(state, 'UTF8')) > 0) AS missed,
+       CASE WHEN NOT pg_is_in_recovery() THEN coalesce(
+           (SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) FROM pg_replication_slots), 0)::bigint END
+           AS wal_kept
+
 -- name: slots
 SELECT slot_name AS name, active, greatest(coalesce(age(xmin), 0), coalesce(age(catalog_xmin), 0)) AS xids,
        coalesce(CASE WHEN NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) END, 0)::bigint
@@ -50,6 +60,9 @@ WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relpersistence = 'u' ORDER BY 1
 -- name: partitions
 SELECT c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relispartition AND c.relname ~ '_d[0-9]+$'
+
+-- name: identity
+SELECT store_id::text FROM mainspring.meta
 
 -- name: workers
 SELECT name, queues, tasks, draining FROM mainspring.session
@@ -88,8 +101,8 @@ SELECT count(s.next_fire) AS count, min(s.next_fire) AS oldest FROM mainspring.s
 SELECT EXISTS (SELECT FROM mainspring.waiting WHERE state = 1) OR EXISTS (SELECT FROM mainspring.schedule WHERE active)
 
 -- name: readers
--- One with a time to live is not judged: where it does not read, it is soon forgotten.
-SELECT c.reader AS name, CASE WHEN c.until IS NULL THEN (
+-- One with a short time to live is not judged: where it does not read, it is soon forgotten.
+SELECT c.reader AS name, CASE WHEN c.until IS NULL OR c.until > mainspring.now_us() + 1800000000 THEN (
            SELECT o.at FROM mainspring.outbox o WHERE (o.xid, o.id) > (c.xid, c.position) ORDER BY o.xid, o.id LIMIT 1
        ) END AS oldest
 FROM mainspring.outbox_cursor c ORDER BY 1 LIMIT 1000

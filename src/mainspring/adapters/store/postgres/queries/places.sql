@@ -34,9 +34,9 @@ SELECT coalesce(max(id), 0) FROM mainspring.session
 -- taken from it meanwhile has other fences.
 INSERT INTO mainspring.session AS s
     (id, kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner, serves, labels, draining,
-     priorities)
+     priorities, slots)
 OVERRIDING SYSTEM VALUE
-SELECT $1, $2, $3, $4, $5, $6, now + $7::bigint, $8, $9, $10, $11, $12, $13, $14, $15
+SELECT $1, $2, $3, $4, $5, $6, now + $7::bigint, $8, $9, $10, $11, $12, $13, $14, $15, $16
 FROM (SELECT mainspring.now_us() AS now) AS clock
 ON CONFLICT (id) DO UPDATE SET live = true, ended_at = NULL, lease_until = excluded.lease_until
 RETURNING xmax <> 0 AS was_known

@@ -41,10 +41,55 @@ LEFT JOIN mainspring.progress p ON p.run_id = h.id
 LEFT JOIN mainspring.dependent e ON e.run_id = h.id
 WHERE h.id = ANY ($1::uuid[]) AND ($4::int IS NULL OR h.tenant = $4)
 
+-- name: saying
+-- Those of these runs that may say a text, in lower case, in their name or their id, or are of one of some tasks. To read
+-- all of each takes several times as long.
+SELECT r.id
+FROM mainspring.run r
+JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = CASE WHEN r.body_id IS NULL THEN r.id ELSE r.body_id END
+WHERE r.id = ANY ($1::uuid[])
+    AND (b.task = ANY ($3::int[]) OR strpos(lower(convert_from(b.about, 'UTF8')), $2) > 0 OR strpos(replace(r.id::text, '-', ''), $2) > 0)
+UNION ALL
+SELECT w.id
+FROM mainspring.waiting w
+JOIN mainspring.body b ON b.bucket = w.body_bucket AND b.id = CASE WHEN w.body_id IS NULL THEN w.id ELSE w.body_id END
+WHERE w.id = ANY ($1::uuid[])
+    AND (b.task = ANY ($3::int[]) OR strpos(lower(convert_from(b.about, 'UTF8')), $2) > 0 OR strpos(replace(w.id::text, '-', ''), $2) > 0)
+UNION ALL
+SELECT h.id
+FROM mainspring.history h
+LEFT JOIN LATERAL (SELECT b.task, b.about FROM mainspring.body b
+                   WHERE b.bucket IN (h.body_bucket, -1) AND b.id = CASE WHEN h.body_id IS NULL THEN h.id ELSE h.body_id END LIMIT 1) AS b ON true
+WHERE h.id = ANY ($1::uuid[])
+    AND (b.task = ANY ($3::int[]) OR strpos(lower(convert_from(b.about, 'UTF8')), $2) > 0 OR strpos(replace(h.id::text, '-', ''), $2) > 0)
+
 -- name: states
 SELECT id, state, cancel_at FROM mainspring.run WHERE id = ANY ($1::uuid[])
 UNION ALL SELECT id, state, NULL FROM mainspring.waiting WHERE id = ANY ($1::uuid[])
 UNION ALL SELECT id, state, NULL FROM mainspring.history WHERE id = ANY ($1::uuid[])
+
+-- name: standings
+-- Of those with a label, made since $3. History keeps them by the day they ended: not before $5, and not after now. A label
+-- lies in two places while the body of its run is moved.
+WITH mine AS MATERIALIZED (
+    SELECT l.id FROM mainspring.label l WHERE l.tenant = ANY ($1::int[]) AND l.label = $2::text AND l.id >= $3::uuid
+    ORDER BY l.id DESC LIMIT $4
+), live AS MATERIALIZED (
+    SELECT r.id, CASE WHEN r.state = 4 AND r.cancel_at IS NOT NULL THEN 0::smallint ELSE r.state END AS state, r.replay_of
+    FROM mainspring.run r WHERE r.id = ANY (ARRAY(SELECT id FROM mine))
+    UNION ALL
+    SELECT w.id, CASE WHEN w.state IN (9, 10) THEN 2::smallint ELSE w.state END, w.replay_of
+    FROM mainspring.waiting w WHERE w.id = ANY (ARRAY(SELECT id FROM mine))
+)
+SELECT state, array_agg(id ORDER BY id DESC) AS ids, array_agg(id) FILTER (WHERE replay_of IS NOT NULL) AS replays,
+       array_agg(replay_of) FILTER (WHERE replay_of IS NOT NULL) AS replayed
+FROM (
+    SELECT id, state, replay_of FROM live
+    UNION ALL
+    SELECT h.id, h.state, h.replay_of FROM mainspring.history h
+    WHERE h.id = ANY (ARRAY(SELECT m.id FROM mine m WHERE NOT EXISTS (SELECT FROM live WHERE live.id = m.id)))
+      AND h.finished_at >= $5 AND h.finished_at <= (SELECT mainspring.now_us())
+) AS found GROUP BY state
 
 -- name: attempts
 SELECT run_id, fence, number, outcome, reason, error, coalesce(started_at, ended_at) AS started_at, ended_at
@@ -56,10 +101,69 @@ FROM mainspring.ledger
 WHERE job_id = $1 AND scheduled_at >= $2 AND scheduled_at < $3 AND ($5::int IS NULL OR tenant = $5)
 ORDER BY scheduled_at, target LIMIT $4
 
+-- name: last_ticks
+SELECT newest.* FROM unnest($1::uuid[]) AS wanted (job_id) CROSS JOIN LATERAL (
+    SELECT l.job_id, l.scheduled_at, l.decision, l.reason, l.run_id, l.job_version, l.epoch, l.ticks, l.last_at, l.target
+    FROM mainspring.ledger AS l WHERE l.job_id = wanted.job_id AND ($3::int IS NULL OR l.tenant = $3)
+    ORDER BY l.scheduled_at DESC, l.target DESC LIMIT $2
+) AS newest
+
 -- name: depths
 SELECT r.queue, count(*) FILTER (WHERE r.state = 3) AS queued, count(*) FILTER (WHERE r.state = 4) AS running,
        min(r.due) FILTER (WHERE r.state = 3) AS oldest_due
 FROM mainspring.run r WHERE $1::int IS NULL OR r.tenant = $1 GROUP BY r.queue
+
+-- name: hint_key
+SELECT hint_key::text FROM mainspring.meta
+
+-- name: hints_of
+-- Those that any worker may take, or any of a data centre: without a target or other labels. A lane for a turn or a priority says what
+-- it would be otherwise. The sum keeps the planner from the index of all that is ready, which is long when this is asked often.
+SELECT r.id, r.queue, r.rank, r.priority, r.gate, r.attempt, CASE n.kind WHEN 4 THEN substr(n.name, 12) ELSE '' END AS datacenter
+FROM mainspring.run r LEFT JOIN mainspring.name n ON r.lane > 0 AND n.id = r.lane
+WHERE r.id = ANY ($1::uuid[]) AND r.state + 0 = 3 AND r.target IS NULL
+  AND (r.lane = 0 OR (n.kind = 5 AND split_part(n.name, ':', 2) = '0') OR (n.kind = 4 AND n.name ~ '^datacenter=[^,>]+$'))
+
+-- name: hints_ready
+SELECT best.*, lane.datacenter FROM mainspring.name q, (
+    SELECT 0 AS id, '' AS datacenter
+    UNION ALL SELECT n.id, substr(n.name, 12) FROM mainspring.name n WHERE n.kind = 4 AND n.name ~ '^datacenter=[^,>]+$'
+) AS lane, LATERAL (
+    SELECT r.id, r.queue, r.rank, r.priority, r.gate, r.attempt FROM mainspring.run r
+    WHERE r.queue = q.id AND r.lane = lane.id AND r.state = 3 ORDER BY r.rank, r.id LIMIT $2
+) AS best
+WHERE q.kind = 3 AND ($1::text[] IS NULL OR q.name = ANY ($1::text[]))
+
+-- name: facts_of
+-- Of runs that have not ended before $2, nor after now, which keeps this to a day or two of history; and most are not there.
+WITH live AS MATERIALIZED (
+    SELECT r.id, b.task, r.queue, r.job_id, r.scheduled_at
+    FROM mainspring.run r
+    JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = CASE WHEN r.body_id IS NULL THEN r.id ELSE r.body_id END
+    WHERE r.id = ANY ($1::uuid[])
+    UNION ALL
+    SELECT w.id, b.task, w.queue, w.job_id, w.scheduled_at
+    FROM mainspring.waiting w
+    JOIN mainspring.body b ON b.bucket = w.body_bucket AND b.id = CASE WHEN w.body_id IS NULL THEN w.id ELSE w.body_id END
+    WHERE w.id = ANY ($1::uuid[])
+)
+SELECT id, task, queue, job_id, scheduled_at, false AS ended, 0::smallint AS attempt, NULL::text AS reason, NULL::text AS error FROM live
+UNION ALL
+SELECT h.id, b.task, h.queue, h.job_id, h.scheduled_at, true, h.attempt, h.reason, right(h.error, $3)
+FROM mainspring.history h
+LEFT JOIN LATERAL (SELECT b.task FROM mainspring.body b
+                   WHERE b.bucket IN (h.body_bucket, -1) AND b.id = CASE WHEN h.body_id IS NULL THEN h.id ELSE h.body_id END LIMIT 1) AS b ON true
+WHERE h.id = ANY (ARRAY(SELECT i.id FROM unnest($1::uuid[]) AS i(id) WHERE NOT EXISTS (SELECT FROM live WHERE live.id = i.id)))
+  AND h.finished_at >= $2 AND h.finished_at <= (SELECT mainspring.now_us())
+
+-- name: workers_of
+SELECT id, name, version, datacenter, queues FROM mainspring.session WHERE id = ANY ($1::bigint[])
+
+-- name: readers
+SELECT c.reader, (
+    SELECT o.at FROM mainspring.outbox o WHERE (o.xid, o.id) > (c.xid, c.position) ORDER BY o.xid, o.id LIMIT 1
+) AS oldest
+FROM mainspring.outbox_cursor c ORDER BY 1
 
 -- name: attach_reader
 INSERT INTO mainspring.outbox_cursor (reader, xid, position, until)
@@ -88,13 +192,13 @@ DELETE FROM mainspring.outbox_cursor WHERE reader = $1
 WITH seen AS MATERIALIZED (
     SELECT xid, position FROM mainspring.outbox_cursor WHERE reader = $1
 )
-SELECT o.id, o.xid::text::bigint AS xid, o.at, o.kind, o.tenant, o.runs FROM mainspring.outbox o
+SELECT o.id, o.xid::text::bigint AS xid, o.at, o.kind, o.tenant, o.runs, o.tasks, o.queues FROM mainspring.outbox o
 WHERE (o.xid, o.id) > ((SELECT xid FROM seen), (SELECT position FROM seen))
   AND o.xid < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY o.xid, o.id LIMIT $2
 
 -- name: events_after
-SELECT o.id, o.xid::text::bigint AS xid, o.at, o.kind, o.tenant, o.runs FROM mainspring.outbox o
+SELECT o.id, o.xid::text::bigint AS xid, o.at, o.kind, o.tenant, o.runs, o.tasks, o.queues FROM mainspring.outbox o
 WHERE (o.xid, o.id) > ($1::bigint::text::xid8, $2::bigint) AND o.xid < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY o.xid, o.id LIMIT $3
 

@@ -1,10 +1,16 @@
 -- name: bury
 -- Sessions whose lease has run out. The row lock serialises this with their last beat. One that a claim or a beat has locked
 -- comes next time: whoever froze in the middle of one must not keep the others from being buried.
-UPDATE mainspring.session SET live = false, ended_at = now
-FROM (SELECT mainspring.now_us() AS now) AS clock
-WHERE id = ANY (ARRAY(
-    SELECT s.id FROM mainspring.session s WHERE s.live AND s.lease_until <= mainspring.now_us() FOR UPDATE SKIP LOCKED))
+WITH buried AS (
+    UPDATE mainspring.session SET live = false, ended_at = now
+    FROM (SELECT mainspring.now_us() AS now) AS clock
+    WHERE id = ANY (ARRAY(
+        SELECT s.id FROM mainspring.session s WHERE s.live AND s.lease_until <= mainspring.now_us() FOR UPDATE SKIP LOCKED))
+    RETURNING id, kind, ended_at
+)
+INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+SELECT ended_at, 'worker.lost', 0, array_agg(lpad(to_hex(id), 32, '0')::uuid) FROM buried
+WHERE kind = 1 AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY ended_at
 
 -- name: lost_runs
 -- By state, not by event: whatever runs under a session that is not live is told until it has been settled.

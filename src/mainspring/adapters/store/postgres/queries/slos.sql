@@ -26,6 +26,13 @@ SELECT job_id, tenant FROM kept UNION ALL SELECT job_id, tenant FROM ended
 -- name: slo_states
 SELECT job_id, state FROM mainspring.slo WHERE job_id = ANY ($1::uuid[])
 
+-- name: slos_missed
+-- What is not missed is left out of the JSON.
+SELECT job_id, state FROM mainspring.slo
+WHERE ($1::int IS NULL OR tenant = $1::int)
+  AND (position('"late_since"'::bytea IN state) > 0 OR position('"quiet_since"'::bytea IN state) > 0)
+ORDER BY job_id LIMIT $2
+
 -- name: watch_slos
 INSERT INTO mainspring.slo AS s (job_id, tenant, next_check, state)
 SELECT i.job_id, i.tenant, mainspring.now_us(), i.state FROM unnest($1::uuid[], $2::int[], $3::bytea[]) AS i(job_id, tenant, state)

@@ -17,8 +17,9 @@ WITH made AS (
                 $12::bigint[], $13::uuid[], $3::int[])
              AS i(id, bucket, shard, priority, tenant, queue, timeout, start_within, deadline, replay_of, task)
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
-    SELECT mainspring.now_us(), 'run.submitted', i.tenant, array_agg(i.id) FROM unnest($1::uuid[], $8::int[]) AS i(id, tenant)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs, tasks, queues)
+    SELECT mainspring.now_us(), 'run.submitted', i.tenant, array_agg(i.id), array_agg(i.task), array_agg(i.queue)
+    FROM unnest($1::uuid[], $8::int[], $3::int[], $9::int[]) AS i(id, tenant, task, queue)
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY i.tenant
 )
 SELECT pg_notify($14, $15) WHERE $15::text IS NOT NULL
@@ -34,8 +35,8 @@ WITH made AS (
            clock.now + $11::bigint, clock.now + $12::bigint, $13, $3
     FROM (SELECT mainspring.now_us() AS now) AS clock
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
-    SELECT mainspring.now_us(), 'run.submitted', $8, ARRAY[$1] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs, tasks, queues)
+    SELECT mainspring.now_us(), 'run.submitted', $8, ARRAY[$1], ARRAY[$3], ARRAY[$9] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 SELECT pg_notify($14, $15) WHERE $15::text IS NOT NULL
 
@@ -67,8 +68,8 @@ WITH clock AS MATERIALIZED (
            due + deadline, replay_of
     FROM input WHERE due > now
 ), told AS (
-    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
-    SELECT (SELECT now FROM clock), 'run.submitted', tenant, array_agg(id) FROM input
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs, tasks, queues)
+    SELECT (SELECT now FROM clock), 'run.submitted', tenant, array_agg(id), array_agg(task), array_agg(queue) FROM input
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT id FROM queued
@@ -180,7 +181,7 @@ WHERE l.bucket = i.bucket AND l.id = i.id
 
 -- name: mark_replayed
 UPDATE mainspring.dead_letter d SET state = 2 FROM unnest($1::uuid[], $2::int[]) AS i(run_id, tenant)
-WHERE d.run_id = i.run_id AND d.tenant = i.tenant AND d.state = 1
+WHERE d.run_id = i.run_id AND d.tenant = i.tenant AND d.state IN (1, 3)
 
 -- name: add_audit
 INSERT INTO mainspring.audit (at, tenant, author, action, target, count, before, after, why)

@@ -86,7 +86,7 @@ CREATE TEMP TRIGGER submit_more INSTEAD OF INSERT ON call WHEN NEW.kind = 'submi
     -- A replay deals with a dead letter.
     UPDATE history SET dead = 0 WHERE seq IN (
         SELECT h.seq FROM fresh CROSS JOIN history h ON h.id = fresh.replay_of
-        WHERE h.tenant = fresh.tenant AND h.dead = 1);
+        WHERE h.tenant = fresh.tenant AND h.dead <> 0);
     INSERT INTO audit (at, tenant, author, action, target, count)
     SELECT NEW.now, a.tenant, a.author, 'jobs.submit', a.id, a.count FROM (
         SELECT fresh.tenant AS tenant, fresh.author AS author, fresh.id AS id, count(*) AS count, min(fresh.n) AS first

@@ -70,6 +70,9 @@ CREATE TEMP TRIGGER decide_children INSTEAD OF INSERT ON decide BEGIN
                        deadline = max(waiting.due, NEW.now)
                            + (SELECT f.deadline FROM dependent f WHERE f.run_id = waiting.id)
     WHERE id IN (SELECT decided.child FROM decided WHERE decided.goes);
+    INSERT INTO happened (kind, tenant, run)
+    SELECT 'dependency.resolved', w.tenant, w.id FROM decided CROSS JOIN waiting w ON w.id = decided.child
+    WHERE decided.goes AND EXISTS (SELECT 1 FROM outbox_cursor) AND w.id NOT IN (SELECT quiet.id FROM quiet);
     DELETE FROM picked;
     INSERT INTO picked (id)
     SELECT w.id FROM decided CROSS JOIN waiting w ON w.id = decided.child

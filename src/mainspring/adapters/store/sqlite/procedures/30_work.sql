@@ -1,21 +1,27 @@
 -- What workers ask for.
 
--- Batch: name, kind, ttl, version, datacenter, queues, tasks, owner, serves, labels, priorities.
+-- Batch: name, kind, ttl, version, datacenter, queues, tasks, owner, serves, labels, priorities, slots.
 -- Answer: the id of the session.
 CREATE TEMP TRIGGER open_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'open_session' BEGIN
     INSERT INTO session (name, kind, version, datacenter, started_at, lease_until, lease, queues, tasks, owner, serves,
-                         labels, priorities, lanes)
+                         labels, priorities, slots, lanes)
     VALUES (NEW.batch ->> 0, NEW.batch ->> 1, NEW.batch ->> 3, NEW.batch ->> 4, NEW.now, NEW.now + (NEW.batch ->> 2),
             NEW.batch ->> 2, NEW.batch -> 5, NEW.batch -> 6, NEW.batch ->> 7, NEW.batch ->> 8, NEW.batch -> 9,
-            NEW.batch -> 10, (SELECT json_insert(json_group_array(lane.id), '$[#]', 0) FROM lane
+            NEW.batch -> 10, NEW.batch ->> 11, (SELECT json_insert(json_group_array(lane.id), '$[#]', 0) FROM lane
              WHERE NEW.batch -> 9 <> '[]' AND NOT EXISTS (
                  SELECT 1 FROM json_each(lane.requires) AS q
                  WHERE q.value NOT IN (SELECT l.value FROM json_each(NEW.batch, '$[9]') AS l))
              HAVING count(*) > 0));
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, max(id) FROM session;
+    INSERT INTO outbox (at, kind, tenant, runs)
+    SELECT NEW.now, 'worker.joined', '', json_array(printf('%032x', max(session.id))) FROM session
+    WHERE NEW.batch ->> 1 = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor) HAVING count(*) > 0;
 END;
 
 CREATE TEMP TRIGGER close_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'close_session' BEGIN
+    INSERT INTO outbox (at, kind, tenant, runs)
+    SELECT NEW.now, 'worker.left', '', json_array(printf('%032x', session.id)) FROM session
+    WHERE session.id = NEW.who AND dead = 0 AND session.kind = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor);
     UPDATE session SET dead = 1, lease_until = min(lease_until, NEW.now) WHERE id = NEW.who AND dead = 0;
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;

@@ -1,0 +1,1 @@
+"""Places outside the store where others read how runs and workers are."""

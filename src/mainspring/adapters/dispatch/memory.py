@@ -1,0 +1,95 @@
+"""An engine inside one process: the twin of the others for simulations, and what their contract is read against."""
+
+import asyncio
+import heapq
+from collections import defaultdict
+from collections.abc import Sequence
+
+from mainspring.domain.hints import Hint, Sealer, rank_of_message
+from mainspring.domain.instant import SECOND, Micros
+from mainspring.ports.clock import Clock
+from mainspring.ports.dispatch import LEASE, Delivery
+
+
+class _Queue:
+    def __init__(self) -> None:
+        self.ready: list[tuple[int, bytes]] = []
+        #: Taken messages, and when they come back.
+        self.taken: dict[bytes, Micros] = {}
+        self.came = asyncio.Event()
+
+    def put(self, message: bytes) -> None:
+        heapq.heappush(self.ready, (rank_of_message(message), message))
+        self.came.set()
+
+
+class MemoryDispatch:
+    kind = "memory"
+
+    def __init__(self, clock: Clock, sealer: Sealer, lease: Micros = LEASE) -> None:
+        self.refused = 0
+        self._clock = clock
+        self._sealer = sealer
+        self._lease = lease
+        self._queues: defaultdict[str, _Queue] = defaultdict(_Queue)
+
+    async def open(self, namespace: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        for hint in hints:
+            self.put(hint.queue, self._sealer.seal(hint))
+
+    def put(self, queue: str, message: bytes) -> None:
+        """Whatever anybody puts there."""
+        self._queues[queue].put(message)
+
+    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+        place = self._queues[queue]
+        until = self._clock.monotonic() + wait
+        while True:
+            found = self._pop(queue, place, limit)
+            left = until - self._clock.monotonic()
+            if found or left <= 0:
+                return found
+            place.came.clear()
+            try:
+                async with asyncio.timeout(left / SECOND):
+                    await place.came.wait()
+            except TimeoutError:
+                continue
+
+    def _pop(self, queue: str, place: _Queue, limit: int) -> list[Delivery]:
+        now = self._clock.monotonic()
+        for message in [message for message, until in place.taken.items() if until <= now]:
+            del place.taken[message]
+            place.put(message)
+        found: list[Delivery] = []
+        while place.ready and len(found) < limit:
+            _, message = heapq.heappop(place.ready)
+            hint = self._sealer.open(queue, message)
+            if hint is None:
+                self.refused += 1
+            elif not any(delivery.receipt == message for delivery in found):
+                place.taken[message] = now + self._lease
+                found.append(Delivery(hint, message))
+        return found
+
+    async def done(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            receipt = delivery.receipt
+            assert isinstance(receipt, bytes)
+            self._queues[delivery.hint.queue].taken.pop(receipt, None)
+
+    async def depth(self, queue: str) -> int:
+        return len(self._queues[queue].ready)
+
+    async def warnings(self) -> list[str]:
+        return []
+
+    def flush(self) -> None:
+        """Forget everything."""
+        for place in self._queues.values():
+            place.ready.clear()
+            place.taken.clear()

@@ -1,0 +1,28 @@
+"""A sink in this process: the reference, and what tests look into."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from mainspring.domain.errors import Fenced
+from mainspring.domain.events import Event, Topic
+
+
+class MemorySink:
+    def __init__(self, name: str = "memory") -> None:
+        self.name = name
+        self.topics: defaultdict[Topic, list[Event]] = defaultdict(list)
+        self._newest = 0
+
+    async def open(self, source: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def wants(self, kind: str, tenant: str) -> bool:
+        return True
+
+    async def publish(self, events: Sequence[Event], epoch: int) -> None:
+        if epoch < self._newest:
+            raise Fenced(f"epoch {self._newest} tells by now")
+        self._newest = epoch
+        for event in events:
+            self.topics[event.topic].append(event)

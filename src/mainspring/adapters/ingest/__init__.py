@@ -1,0 +1,1 @@
+"""Logs that requests for jobs come by."""

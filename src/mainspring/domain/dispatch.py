@@ -1,0 +1,52 @@
+"""Which engine brings hints of a queue's runs, as it is written in the settings."""
+
+import re
+from collections.abc import Collection, Mapping
+
+from mainspring.domain.amqp import SCHEMES as AMQP
+from mainspring.domain.amqp import read_broker
+from mainspring.domain.coordination import STORE
+from mainspring.domain.errors import Invalid
+from mainspring.domain.kafka import SCHEME, read_kafka
+from mainspring.domain.redis_address import names_redis, read_redis
+from mainspring.domain.run import check_queue
+from mainspring.domain.topics import OPTIONS, read_topics
+
+#: Every queue that is not named.
+OTHERS = "*"
+_HINT = "store, redis://host:6379/0, amqp://user:password@host:5672 or kafka://host:9092"
+
+
+def check_engine(text: str, field: str) -> None:
+    if names_redis(text):
+        read_redis(text, field)
+    elif text.startswith(AMQP):
+        read_broker(text, field)
+    elif text.startswith(SCHEME):
+        read_topics(read_kafka(text, field, OPTIONS), field)
+    elif text != STORE:
+        # Not in its words: it could hold a password.
+        raise Invalid(field, "names no engine", _HINT)
+
+
+def read_engines(text: str, names: Collection[str] = ()) -> list[str]:
+    """Several, as ``store,redis://a,amqp://b,c``: a comma inside an address is part of it.
+
+    ``names``: what may stand for an engine besides.
+    """
+    words = "|".join((STORE, *names))
+    between = re.compile(rf",(?=\s*(?:(?:{words})\s*(?:,|$)|[a-z+]+://|$))")
+    return [engine.strip() for engine in between.split(text) if engine.strip()]
+
+
+def read_routes(engine: str, queues: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """The engine of each queue that is named, and of all others under ``*``. Empty: the store serves all of them."""
+    routes = {OTHERS: engine}
+    check_engine(engine, "dispatch.engine")
+    for queue, words in queues.items():
+        field = "dispatch.queues"
+        if len(words) != 1:
+            raise Invalid(field, f"{queue} has {len(words)} engines", f"{queue}=redis://host:6379/0")
+        check_engine(words[0], field)
+        routes[queue if queue == OTHERS else check_queue(field, queue)] = words[0]
+    return routes if any(text != STORE for text in routes.values()) else {}

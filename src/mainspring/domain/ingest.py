@@ -1,0 +1,62 @@
+"""Where requests for jobs come from besides the API, as it is written in the settings."""
+
+import hashlib
+import hmac
+import re
+
+import msgspec
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.kafka import KafkaServer, read_kafka
+from mainspring.domain.topics import read_partitions
+
+#: Beside a request: whom it is for.
+TENANT_HEADER = "mainspring-tenant"
+#: Beside a request: the id that its job is to have.
+RUN_HEADER = "mainspring-job"
+#: Beside a request that an API has accepted: who has submitted it, and the seal that says so.
+AUTHOR_HEADER = "mainspring-author"
+SEAL_HEADER = "mainspring-seal"
+#: Beside one that was refused: why, as JSON.
+PROBLEM_HEADER = "mainspring-problem"
+#: What may stand at the end of the address.
+OPTIONS = ("partitions",)
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_DEAD = "-dead"
+
+
+class Voucher:
+    """Seals who has submitted a request, so that others who write to the log cannot say that it was somebody else.
+
+    A seal is of the whole request with the id of its job: who sends one again makes the same job, which is there.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = hashlib.blake2b(key, digest_size=32, person=b"mainspring asks").digest()
+
+    def seal(self, author: str, tenant: str, run: str, body: bytes) -> bytes:
+        sealed = hashlib.blake2b(key=self._key, digest_size=16)
+        sealed.update(msgspec.json.encode((author, tenant, run)))
+        sealed.update(body)
+        return sealed.hexdigest().encode()
+
+    def holds(self, seal: bytes, author: str, tenant: str, run: str, body: bytes) -> bool:
+        return hmac.compare_digest(seal, self.seal(author, tenant, run, body))
+
+
+class RequestTopic(msgspec.Struct, frozen=True, kw_only=True):
+    server: KafkaServer
+    name: str
+    partitions: int
+
+    @property
+    def dead(self) -> str:
+        """Where what was refused is kept."""
+        return self.name + _DEAD
+
+
+def read_request_topic(text: str, field: str) -> RequestTopic:
+    server = read_kafka(text, field, OPTIONS)
+    if not _NAME.fullmatch(server.path):
+        raise Invalid(field, "names no topic", "kafka://host:9092/job-requests")
+    return RequestTopic(server=server, name=server.path, partitions=read_partitions(server, field))

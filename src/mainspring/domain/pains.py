@@ -1,0 +1,32 @@
+"""What hurts a store while it works: what is new of it, and whether others should be spared."""
+
+from collections.abc import Iterable, Mapping
+
+from mainspring.domain.diagnosis import Finding, Level
+
+_ORDER = (Level.OK, Level.WARNING, Level.PROBLEM)
+#: While one of these is bad, what can wait should: the server has no room, or dead rows pile up that it may not remove.
+_PRESSING = frozenset({"transactions", "replication slots", "vacuum", "connections", "latency"})
+
+
+def worst_of(findings: Iterable[Finding]) -> dict[str, Finding]:
+    """The worst of each check."""
+    worst: dict[str, Finding] = {}
+    for finding in findings:
+        known = worst.get(finding.check)
+        if known is None or _ORDER.index(finding.level) > _ORDER.index(known.level):
+            worst[finding.check] = finding
+    return worst
+
+
+def changed(before: Mapping[str, Finding], now: Mapping[str, Finding]) -> list[Finding]:
+    """Those that have become better or worse. What was never heard of was well."""
+    return [
+        finding
+        for check, finding in now.items()
+        if finding.level is not (before[check].level if check in before else Level.OK)
+    ]
+
+
+def is_pressed(findings: Iterable[Finding]) -> bool:
+    return any(finding.check in _PRESSING and finding.level is not Level.OK for finding in findings)
