@@ -15,6 +15,7 @@ from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFou
 from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
 from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
+from mainspring.api.calling import refuse_unless_allowed
 from mainspring.api.context import Api
 from mainspring.api.docs import render
 from mainspring.api.openapi import document
@@ -24,7 +25,6 @@ from mainspring.api.resources import RESOURCES
 from mainspring.api.token_rules import is_loopback
 from mainspring.domain.access import Principal
 from mainspring.domain.errors import MainspringError
-from mainspring.domain.instant import SECOND
 
 _log = structlog.get_logger("mainspring.api")
 Door: TypeAlias = Callable[["Asked", Send], Awaitable[None]]
@@ -167,7 +167,7 @@ def _entry(api: Api, operations: list[Operation]) -> ASGIApp:
 
 def _door(api: Api, operation: Operation) -> Door:
     """Who asks, whether they may, what they ask; then the handler."""
-    latency = api.metrics.latency.labels(operation.name)
+    latency = api.metrics.latency(operation.name)
     usual_headers = _raw(_HEADERS, operation.media_type)
 
     async def enter(asked: Asked, send: Send) -> None:
@@ -193,17 +193,16 @@ def _door(api: Api, operation: Operation) -> Door:
         api.metrics.count(operation.name, answer.status)
         raw = usual_headers if not answer.headers else _raw({**_HEADERS, **answer.headers}, operation.media_type)
         if operation.streams:
-            await _stream(send, asked, raw, answer.body, api.auth.no_longer(asked.headers))
+            await stream(send, asked, raw, answer.body, api.auth.no_longer(asked.headers))
             return
-        latency.observe((api.clock.monotonic() - began) / SECOND)
+        latency.add(api.clock.monotonic() - began)
         await _send(send, answer.status, raw, content)
 
     async def let_in(asked: Asked) -> Answer:
         principal = api.nobody
         if operation.permission is not None:
             principal = await _principal(api, asked)
-            if not principal.may(operation.permission):
-                raise Refused(403, "Forbidden", f"{principal.role.value}s may not {operation.permission.value}")
+            refuse_unless_allowed(operation, principal)
         length = asked.headers.get("content-length", "")
         if length.isdigit() and int(length[:20]) > operation.largest_body:
             raise _too_large(operation)
@@ -271,7 +270,7 @@ def _late(operation: Operation) -> Refused:
 
 async def _principal(api: Api, asked: Asked) -> Principal:
     if not api.auth.required:
-        _refuse_other_sites(asked)
+        refuse_other_sites(asked)
     try:
         return await api.auth.principal(asked.headers)
     except Refused:
@@ -280,7 +279,7 @@ async def _principal(api: Api, asked: Asked) -> Principal:
         raise
 
 
-def _refuse_other_sites(asked: Asked) -> None:
+def refuse_other_sites(asked: Asked) -> None:
     """Where nobody is asked who they are, a browser on this machine must not lend a foreign page its hands: neither
     under a name that leads here (DNS rebinding) nor by a request that a page sends across (CSRF)."""
     host = asked.headers.get("host", "")
@@ -359,7 +358,7 @@ async def _send(send: Send, status: int, headers: RawHeaders, content: bytes) ->
     await send({"type": "http.response.body", "body": content, "more_body": False})
 
 
-async def _stream(
+async def stream(
     send: Send, asked: Asked, headers: RawHeaders, source: AsyncIterator[bytes], no_longer: Coroutine[Any, Any, None]
 ) -> None:
     """Until it ends, or whoever listens leaves, or may not any more."""

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
+from mainspring.api.acceptance import Acceptance
 from mainspring.api.auth import Authenticator
 from mainspring.api.fan_out_plan import read_fan_out
 from mainspring.api.hub import Hub
@@ -14,6 +15,7 @@ from mainspring.api.metrics import Metrics
 from mainspring.api.problems import Refused
 from mainspring.api.proxies import Network, address_of
 from mainspring.api.readings import Readings
+from mainspring.api.schemas.forecast import ForecastOut
 from mainspring.api.schemas.workflows import WorkflowOut
 from mainspring.api.sse import Stream
 from mainspring.api.tail import LogTail
@@ -22,28 +24,33 @@ from mainspring.api.workflow_task import inside, read_plan
 from mainspring.control.jobs import Jobs
 from mainspring.control.scheduler.closed_times import ClosedTimes
 from mainspring.domain.access import Principal, Quotas, Role
+from mainspring.domain.diagnosis import Finding
 from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.domain.forecast import Planned
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.domain.job import NewJob
+from mainspring.domain.notification_rules import NotificationRules
 from mainspring.domain.replay import again, replay_id
-from mainspring.domain.reserved import FAN_IN, FAN_OUT, WORKFLOW
+from mainspring.domain.reserved import FAN_IN, FAN_OUT, NOTIFICATION, WEBHOOK, WORKFLOW
 from mainspring.domain.run import NewRun, RunState, RunView
 from mainspring.ports.access import Access
 from mainspring.ports.catalog import Catalog, Reads, Reports, RunFilter, SessionView
 from mainspring.ports.clock import Clock
 from mainspring.ports.dead_letters import DeadLetters
+from mainspring.ports.events_out import EventFacts
 from mainspring.ports.explaining import Explaining
+from mainspring.ports.health import System
 from mainspring.ports.leases import Leases
+from mainspring.ports.notifications import NotificationStore
 from mainspring.ports.operations import Operations
 from mainspring.ports.store import Beat, Store
 from mainspring.ports.usage import Budgeting
 from mainspring.ports.wakeups import Wakeups
 from mainspring.runtime.batcher import Batcher
 from mainspring.runtime.log import get_logger
+from mainspring.runtime.remembered import Remembered
 from mainspring.worker.builtin.tasks import BuiltinTasks
-
-T = TypeVar("T")
 
 #: What changes rarely is asked for this often: a new quota holds after this long.
 _REMEMBERED: Micros = 2 * SECOND
@@ -63,7 +70,20 @@ _GUESSES_A_SECOND = 5
 _GUESSES_AT_ONCE = 50
 
 
-class ApiStore(Store, Catalog, Explaining, Budgeting, Operations, Access, Reports, DeadLetters, Leases, Protocol):
+class ApiStore(
+    Store,
+    Catalog,
+    Explaining,
+    Budgeting,
+    Operations,
+    Access,
+    Reports,
+    DeadLetters,
+    Leases,
+    EventFacts,
+    NotificationStore,
+    Protocol,
+):
     """All that the API asks of a store."""
 
 
@@ -77,40 +97,6 @@ class Admitted(msgspec.Struct, frozen=True):
         """At least one, or none of it is done."""
         if not self.count and self.why_not_more is not None:
             raise self.why_not_more
-
-
-class Remembered(Generic[T]):
-    """Something of the store, as of a moment ago. However many ask at once, the store is asked once.
-
-    What could not be read is not remembered: whoever asked is told, and the next one asks anew.
-    """
-
-    def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock) -> None:
-        self._read = read
-        self._clock = clock
-        self._value: T | None = None
-        self._read_at: Micros | None = None
-        self._reading = asyncio.Lock()
-
-    async def get(self) -> T:
-        value = self._fresh()
-        if value is not None:
-            return value
-        async with self._reading:
-            value = self._fresh()
-            if value is None:
-                began = self._clock.monotonic()
-                value = self._value = await self._read()
-                self._read_at = began
-            return value
-
-    def forget(self) -> None:
-        self._read_at = None
-
-    def _fresh(self) -> T | None:
-        if self._read_at is None or self._clock.monotonic() - self._read_at > _REMEMBERED:
-            return None
-        return self._value
 
 
 class Api:
@@ -131,8 +117,13 @@ class Api:
         tasks: BuiltinTasks,
         proxies: Sequence[Network] = (),
         production: bool = False,
+        acceptance: Acceptance | None = None,
+        system: System | None = None,
+        notifications: NotificationRules | None = None,
     ) -> None:
         self.store = store
+        #: What takes jobs in while the store is away.
+        self.acceptance = acceptance
         self.jobs = jobs
         self.wakeups = wakeups
         self.clock = clock
@@ -147,6 +138,11 @@ class Api:
         self._proxies = proxies
         #: This is where it counts: what endangers it on purpose must be asked for as such.
         self.production = production
+        self.system = system
+        #: Who is told of problems, as far as this process knows.
+        self.notifications = notifications or NotificationRules()
+        #: Looking at it all takes connections of its own: however many ask, once in a while.
+        self.findings = Remembered(self._examine, clock, _REMEMBERED)
         #: Who gives wrong credentials is slowed down by address.
         self.strangers = Buckets(clock, _GUESSES_A_SECOND, _GUESSES_AT_ONCE)
         #: This process is about to stop: it should be sent nothing more.
@@ -162,11 +158,14 @@ class Api:
         self.lines = Lines()
         #: Of workers that wait for work: however many they are, their leases are renewed together.
         self.leases: Batcher[tuple[SessionId, Micros], Beat] = Batcher(store.renew_leases)
-        self._workers = Remembered(lambda: store.sessions("worker"), clock)
-        self._known_tasks = Remembered(self._read_tasks, clock)
-        self._quotas = Remembered(self._read_quotas, clock)
+        self._workers = Remembered(lambda: store.sessions("worker"), clock, _REMEMBERED)
+        self._known_tasks = Remembered(self._read_tasks, clock, _REMEMBERED)
+        self._quotas = Remembered(self._read_quotas, clock, _REMEMBERED)
         self._submits: dict[str, Buckets] = {}
         self.workflows: Readings[WorkflowOut] = Readings(clock)
+        #: What was counted of the time to come.
+        self.forecasts: Readings[ForecastOut] = Readings(clock)
+        self.planned: Readings[tuple[list[Planned], bool]] = Readings(clock)
         self._queued = Counted(self._count_queued, clock)
         self._recurring = Counted(store.count_jobs, clock)
 
@@ -260,6 +259,9 @@ class Api:
             found.setdefault(worker.serves, set()).update(worker.tasks)
         return found
 
+    async def _examine(self) -> list[Finding]:
+        return [] if self.system is None else await self.system.examine()
+
     async def _read_quotas(self) -> dict[str, Quotas]:
         return {item.name: item.quotas for item in await self.store.tenants()}
 
@@ -282,18 +284,26 @@ class Api:
         task: str,
         payload: bytes,
         parents: Sequence[str] | None = (),
+        *,
+        by_store: bool = True,
     ) -> None:
         """What can be said of anything new or changed without counting. ``parents``: what it waits for; None: it was
-        looked at where that is known."""
+        looked at where that is known. ``by_store``: False where it is away, and not asked."""
         self.reach(principal, queue)
-        await self._check_task(tenant, task, payload)
+        if by_store:
+            await self._check_task(tenant, task, payload)
         if task == WORKFLOW:
-            await self._check_nodes(principal, tenant, payload)
+            await self._check_nodes(principal, tenant, payload, by_store)
         elif task == FAN_OUT:
-            await self._check_members(principal, tenant, payload, parents)
+            await self._check_members(principal, tenant, payload, parents, by_store)
         elif task == FAN_IN:
             raise Invalid("task", f"{FAN_IN!r} is made by fan-outs", f"a job of the task {FAN_OUT!r}")
-        quotas = await self.quotas(tenant)
+        elif task == WEBHOOK:
+            # It would be signed as if it had happened.
+            raise Invalid("task", f"{WEBHOOK!r} tells webhooks what happened", "a job of the task 'http'")
+        elif task == NOTIFICATION:
+            raise Invalid("task", f"{NOTIFICATION!r} tells people of problems", "a job of the task 'http'")
+        quotas = await self.quotas(tenant) if by_store else _NO_QUOTAS
         if quotas.payload_bytes is not None and len(payload) > quotas.payload_bytes:
             raise Invalid("payload", f"is {len(payload)} bytes", f"the quota is {quotas.payload_bytes}")
 
@@ -306,16 +316,17 @@ class Api:
                     "calendars", f"{name!r} is not a calendar", f"there are {', '.join(sorted(known)) or 'none'}"
                 )
 
-    async def _check_nodes(self, principal: Principal, tenant: str, payload: bytes) -> None:
+    async def _check_nodes(self, principal: Principal, tenant: str, payload: bytes, by_store: bool) -> None:
         """What a payload will submit must be what its author may submit."""
         for node in read_plan(payload, tenant)[1]:
             try:
-                await self.check(principal, tenant, node.run.queue, node.run.task, node.run.payload, None)
+                run = node.run
+                await self.check(principal, tenant, run.queue, run.task, run.payload, None, by_store=by_store)
             except Invalid as error:
                 raise inside(node.name, error) from None
 
     async def _check_members(
-        self, principal: Principal, tenant: str, payload: bytes, parents: Sequence[str] | None
+        self, principal: Principal, tenant: str, payload: bytes, parents: Sequence[str] | None, by_store: bool
     ) -> None:
         """Likewise of a fan-out."""
         plan = read_fan_out(payload, tenant)
@@ -325,7 +336,7 @@ class Api:
             plan.check_each(parents)
         for field, sample in plan.samples():
             try:
-                await self.check(principal, tenant, member.queue, member.task, sample)
+                await self.check(principal, tenant, member.queue, member.task, sample, by_store=by_store)
             except Invalid as error:
                 name = "payload.task" if error.field == "task" else field + error.field.removeprefix("payload")
                 raise Invalid(name, error.reason, error.hint) from None

@@ -10,6 +10,7 @@ import structlog
 
 from mainspring.api.sse import event, keep_alive
 from mainspring.domain.errors import NotFound, StoreUnavailable
+from mainspring.domain.events import worker_of_id
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros, isoformat
 from mainspring.domain.positions import further, is_reached
 from mainspring.ports.catalog import Catalog
@@ -247,10 +248,12 @@ def _messages(batches: list[EventBatch], tenant: str | None, position: str, name
     messages = []
     for number, ((kind, owner), group) in enumerate(grouped.items(), 1):
         runs = [run for batch in group for run in batch.runs]
-        ids = "jobIds" if kind.startswith("job.") else "runIds"
-        data = msgspec.json.encode(
-            {"time": isoformat(group[-1].at), "tenant": owner, "count": len(runs), ids: runs[:named]}
-        )
+        ids, names = "runIds", list[str](runs[:named])
+        if kind.startswith("job."):
+            ids = "jobIds"
+        elif kind.startswith("worker."):
+            ids, names = "workerIds", [str(worker_of_id(each)) for each in names]
+        data = msgspec.json.encode({"time": isoformat(group[-1].at), "tenant": owner, "count": len(runs), ids: names})
         # Only the last message moves the place to resume at: a break in the middle repeats rather than loses.
         messages.append(event(kind, data, position if number == len(grouped) else ""))
     return messages

@@ -1,10 +1,13 @@
 """What is asked of a token's key, as far as it can be told without opening anything. The settings check it too."""
 
+from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from mainspring.domain.access import Role
 from mainspring.domain.errors import Invalid
+from mainspring.domain.run import ALL_TENANTS, check_tenant
 
 Algorithm: TypeAlias = Literal["HS256", "RS256", "EdDSA"]
 
@@ -68,3 +71,15 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_grant(field: str, group: str, words: Sequence[str]) -> tuple[Role, str | None]:
+    """What the members of a group are: a role, and whose things are theirs. None: everybody's."""
+    hint = f'such as {group} = ["operator", "acme"], or ["admin", "{ALL_TENANTS}"]'
+    if len(words) != 2 or words[0] not in set(Role):
+        raise Invalid(field, f"{group!r:.40} is given no role and tenant", hint)
+    role, tenant = Role(words[0]), words[1]
+    if tenant == ALL_TENANTS:
+        return role, None
+    check_tenant(field, tenant)
+    return role, tenant

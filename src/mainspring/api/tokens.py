@@ -269,11 +269,24 @@ class JwtTokens:
     async def principal(self, token: str) -> Principal | None:
         """Who the token speaks of; None whatever is wrong with it, and the caller is not told what."""
         try:
-            return self._read(await self._verify(token))
+            claims = await self._checked(token)
+            role = _role(claims.get(self._role_claim))
+            tenant = _tenant(claims.get(self._tenant_claim), role)
+            return Principal(name=name_of(claims["sub"]), role=role, tenant=tenant)
         except Exception as error:
-            # A stranger's bytes went through three parsers: whatever they made of them, it is no token.
-            _log.debug("a token was refused", why=str(error) if isinstance(error, _No) else type(error).__name__)
+            _refused(error)
             return None
+
+    async def claims(self, token: str) -> dict[str, Any] | None:
+        """What a token says, whatever that may be good for; None likewise."""
+        try:
+            return await self._checked(token)
+        except Exception as error:
+            _refused(error)
+            return None
+
+    async def _checked(self, token: str) -> dict[str, Any]:
+        return self._read(await self._verify(token))
 
     async def _verify(self, token: str) -> bytes:
         """The payload, once the signature holds."""
@@ -294,7 +307,7 @@ class JwtTokens:
             raise _No("wrong signature")
         return signed.payload
 
-    def _read(self, payload: bytes) -> Principal:
+    def _read(self, payload: bytes) -> dict[str, Any]:
         claims = msgspec.json.decode(payload, type=_Claims)
         now = self._clock.now() / SECOND
         if now >= claims.exp + LEEWAY:
@@ -305,9 +318,12 @@ class JwtTokens:
             raise _No("another issuer")
         if self._audience not in ([claims.aud] if isinstance(claims.aud, str) else claims.aud):
             raise _No("another audience")
-        every = msgspec.json.decode(payload, type=dict[str, Any])
-        role = _role(every.get(self._role_claim))
-        return Principal(name=_name(claims.sub), role=role, tenant=_tenant(every.get(self._tenant_claim), role))
+        return msgspec.json.decode(payload, type=dict[str, Any])
+
+
+def _refused(error: Exception) -> None:
+    # A stranger's bytes went through three parsers: whatever they made of them, it is no token.
+    _log.debug("a token was refused", why=str(error) if isinstance(error, _No) else type(error).__name__)
 
 
 def _role(claim: object) -> Role:
@@ -330,7 +346,8 @@ def _tenant(claim: object, role: Role) -> str | None:
     return check_name("tenant", claim)
 
 
-def _name(subject: str) -> str:
+def name_of(subject: str) -> str:
+    """As the audit has somebody who came with a token."""
     name = f"user:{check_name('sub', subject)}"
     if len(name) > MAX_NAME:
         raise _No("the subject is too long")

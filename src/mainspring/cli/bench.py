@@ -25,6 +25,14 @@ def bench(
     ] = None,
     soak: Annotated[str | None, typer.Option("--soak", help="Full load for so long, such as 30m, and no more.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Worker processes on PostgreSQL.")] = None,
+    dispatch: Annotated[
+        str,
+        typer.Option(
+            "--dispatch",
+            help="What feeds the workers, one after the other: store, redis, rabbitmq, kafka (servers of our own, "
+            "from a checkout), or addresses.",
+        ),
+    ] = "",
     scale: Annotated[float, typer.Option("--scale", min=0.0001, max=1, hidden=True)] = 1,
 ) -> None:
     """Measure throughput, latency, lateness and cost, with processes as in production.
@@ -32,12 +40,22 @@ def bench(
     Example: mainspring bench --store postgres --only full,drain
 
     Example: mainspring bench api --store postgres
+
+    Example: mainspring bench --store postgres --only full,idle --dispatch store,redis,rabbitmq,kafka
     """
     # Here and not above: a worker that starts has no use for any of it.
-    from mainspring.bench import command
+    from mainspring.bench import command, local_engine
+    from mainspring.domain.dispatch import check_engine, read_engines
 
     names = [name.strip() for name in only.split(",") if name.strip()]
     if soak is not None:
         names.append("soak")
     sizes = command.sizes_of(quick=quick, rounds=rounds, seconds=seconds, soak=soak, workers=workers, scale=scale)
-    raise typer.Exit(command.run(suite, [store] if store else command.STORES, sizes, names, as_json=json))
+    engines = read_engines(dispatch, local_engine.NAMES)
+    for engine in engines:
+        if engine in local_engine.NAMES:
+            local_engine.check_lendable(engine)
+        else:
+            check_engine(engine, "--dispatch")
+    stores = [store] if store else command.STORES
+    raise typer.Exit(command.run(suite, stores, sizes, names, as_json=json, engines=engines))

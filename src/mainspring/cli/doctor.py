@@ -8,11 +8,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from mainspring.bootstrap import examine_coordination, make_health
+from mainspring.bootstrap import examine
+from mainspring.cli import logs
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json
 from mainspring.cli.target import Profile, store_settings
-from mainspring.domain.diagnosis import Finding, Level, diagnose
+from mainspring.domain.diagnosis import Finding, Level
+from mainspring.settings import LogSection
 
 _SIGNS = {Level.OK: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.PROBLEM: ("problem", "red")}
 _WIDTH = 20
@@ -44,10 +46,9 @@ def doctor(profile: Profile = None, store: Store = None, config: Config = None, 
     mainspring doctor --store postgresql://me@db.example.org/jobs --json
     """
     settings = store_settings(profile, store, config)
-    examination = asyncio.run(make_health(settings).examine())
-    findings = list(examination.findings) + asyncio.run(examine_coordination(settings))
-    if examination.signs is not None:
-        findings += diagnose(examination.signs)
+    # What is said here is what was found: whatever else wants to say something along the way is in it.
+    logs.configure(LogSection(level="error"))
+    findings = asyncio.run(examine(settings))
     levels = [finding.level for finding in findings]
     report = Report(problems=levels.count(Level.PROBLEM), warnings=levels.count(Level.WARNING), findings=findings)
     if json:

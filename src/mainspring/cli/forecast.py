@@ -12,21 +12,17 @@ from mainspring.bootstrap import system_time
 from mainspring.cli.options import Application, Config, Store, load_application
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.cli.target import Profile, open_engine, store_settings
+from mainspring.control.forecasting import read_planned
 from mainspring.control.scheduler.closed_times import ClosedTimes
-from mainspring.domain.datacenters import targets_of
 from mainspring.domain.errors import Invalid
 from mainspring.domain.forecast import Forecast, Planned, Share
 from mainspring.domain.forecast import forecast as count
-from mainspring.domain.ids import JobId
 from mainspring.domain.instant import HOUR, MINUTE, Instant, check_instant, format_duration, isoformat, parse_instant
-from mainspring.domain.job import JobState
-from mainspring.ports.catalog import JobFilter
 from mainspring.runtime.log import get_logger
 from mainspring.settings import Settings
 
 #: More schedules than this are not read; the newest are counted, and the rest is said to be missing.
 MOST_SCHEDULES = 100_000
-_PAGE = 1_000
 _MOST_HOURS = 24 * 31
 _HEIGHT = 8
 _WIDE = 120
@@ -123,29 +119,10 @@ async def _stored(
 ) -> tuple[list[Planned], list[tuple[Instant, int]]]:
     # A forecast of a store that is not there would be that nothing happens.
     async with open_engine(settings, makes_store=False) as engine:
-        planned: list[Planned] = []
         closed_times = ClosedTimes(engine.store, get_logger("mainspring.forecast"))
-        wanted = JobFilter(tenant=tenant, states=frozenset({JobState.SCHEDULED}))
-        known = [place.name for place in await engine.store.places() if place.seen_at]
-        after: JobId | None = None
-        while len(planned) < MOST_SCHEDULES:
-            page = await engine.store.list_jobs(wanted, after, min(_PAGE, MOST_SCHEDULES - len(planned)))
-            closed = await closed_times.of(page.items)
-            planned += [
-                Planned(
-                    name=job.spec.name,
-                    schedule=job.spec.schedule,
-                    key=job.id,
-                    next_fire=job.next_fire,
-                    closings=closed.get(job.id),
-                    copies=len(targets_of(job.spec.datacenters, known)) or 1,
-                )
-                for job in page.items
-            ]
-            after = None if page.after is None else JobId(page.after)
-            if after is None:
-                break
-        if after is not None:
+        places = await engine.store.places()
+        planned, more = await read_planned(engine.store, closed_times, places, tenant, MOST_SCHEDULES)
+        if more:
             notes.append(f"there are more than {MOST_SCHEDULES:,} schedules; only the newest are counted")
         return planned, await engine.store.due_by_minute(tenant, begin, until)
 

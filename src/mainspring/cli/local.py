@@ -1,6 +1,5 @@
 """A store in the place of an API: requests go to the same handlers, in this process."""
 
-import asyncio
 import getpass
 import re
 from collections.abc import AsyncIterator
@@ -10,8 +9,9 @@ from urllib.parse import parse_qsl, unquote
 import httpx2
 import msgspec
 
+from mainspring.api.calling import call_operation
 from mainspring.api.context import Api
-from mainspring.api.operation import Answer, Call, Operation
+from mainspring.api.operation import Operation
 from mainspring.api.problems import MEDIA_TYPE, problem_of
 from mainspring.api.resources import RESOURCES
 from mainspring.domain.access import Principal, Role
@@ -43,11 +43,14 @@ class LocalTransport(httpx2.AsyncBaseTransport):
 
     async def _answer(self, operation: Operation, names: dict[str, str], request: httpx2.Request) -> httpx2.Response:
         try:
-            query = operation.read_query(parse_qsl(request.url.query.decode("latin-1"), keep_blank_values=True))
-            body = operation.read_body(await request.aread())
-            headers = {name.lower(): value for name, value in request.headers.items()}
-            answer: Answer = await operation.handler(
-                self._api, Call(operation.permission, self._principal, names, query, body, headers, _never)
+            answer = await call_operation(
+                self._api,
+                operation,
+                self._principal,
+                path=names,
+                query=parse_qsl(request.url.query.decode("latin-1"), keep_blank_values=True),
+                body=await request.aread(),
+                headers={name.lower(): value for name, value in request.headers.items()},
             )
         except StoreUnavailable:
             # In the store's own words, which an API keeps to itself.
@@ -79,8 +82,3 @@ def _author() -> str:
         return f"cli:{getpass.getuser()}"
     except (OSError, KeyError):
         return "cli"
-
-
-async def _never() -> None:
-    """Whoever asks is this very program."""
-    await asyncio.Event().wait()

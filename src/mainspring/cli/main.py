@@ -10,6 +10,7 @@ import mainspring
 from mainspring.cli import (
     bench,
     calendars,
+    capacity,
     convert,
     cron,
     datacenters,
@@ -23,6 +24,7 @@ from mainspring.cli import (
     jobs,
     keys,
     move,
+    notify,
     plan,
     processes,
     profiles,
@@ -58,6 +60,7 @@ calendars.register(application)
 workers.register(application)
 datacenters.register(application)
 events.register(application)
+notify.register(application)
 top.register(application)
 usage.register(application)
 profiles.register(application)
@@ -70,6 +73,7 @@ servers.register(application)
 keys.register(application)
 cron.register(application)
 forecast.register(application)
+capacity.register(application)
 convert.register(application)
 bench.register(application)
 

@@ -9,11 +9,11 @@ from mainspring.api.auth import make_key
 from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem, Refused
-from mainspring.api.schemas.common import Limit, Name, Page, Request, Span, Wire, micros_of, time_of
+from mainspring.api.schemas.common import Limit, Name, Page, Request, Span, Time, Wire, instant_of, micros_of, time_of
 from mainspring.domain.access import ApiKey, Permission, Quotas, Role, Tenant
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import isoformat
-from mainspring.ports.access import AuditEntry, Author
+from mainspring.ports.access import AuditEntry, AuditFilter, Author
 
 access = Resource("Access", "Who may do what, and who did.")
 
@@ -82,6 +82,10 @@ class AuditQuery(Request):
     tenant: Name | None = None
     target: Name | None = None
     author: Name | None = None
+    action: Name | None = None
+    """`jobs.pause`, or `jobs` for all that begin with it."""
+    since: Time | None = None
+    until: Time | None = None
     limit: Limit = 100
     cursor: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None
 
@@ -192,8 +196,13 @@ async def list_audit(api: Api, call: Call[Nothing, AuditQuery]) -> Answer:
     query = call.query
     entries = await api.seen_by(call.principal).audit(
         api.scope(call.principal, query.tenant),
-        target=query.target or "",
-        author=query.author or "",
+        AuditFilter(
+            target=query.target or "",
+            author=query.author or "",
+            action=query.action or "",
+            since=instant_of(query.since, "since"),
+            until=instant_of(query.until, "until"),
+        ),
         before=None if query.cursor is None else int(query.cursor),
         limit=query.limit + 1,
     )

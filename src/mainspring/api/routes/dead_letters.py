@@ -1,7 +1,7 @@
 """Dead letters: runs that failed for good, by what they have in common."""
 
 from collections import Counter
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -27,6 +27,7 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import SECOND, isoformat
 from mainspring.domain.merge_patch import check_patch, patched
+from mainspring.domain.reserved import NOTIFICATION, WEBHOOK
 from mainspring.domain.run import NewRun, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import RunFilter
@@ -35,14 +36,21 @@ dead_letters = Resource("Dead letters", "Runs that failed and were neither repla
 
 #: One request deals with so many; the answer says whether there are more.
 _AT_ONCE = 10_000
+#: Groups that are read at first.
+_FEW = 100
 #: Payloads that are held at once: 256 KiB each at most.
 _REPLAYED_TOGETHER = 50
 
+Fingerprint: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+
 
 class DeadQuery(Request):
+    fingerprint: Fingerprint | None = None
     tenant: Name | None = None
     task: Name | None = None
     queue: Name | None = None
+    since: Time | None = None
+    """Of runs that were made since then."""
     limit: Limit = 100
 
 
@@ -64,7 +72,7 @@ class Groups(Wire):
 
 
 class DeadList(Request):
-    fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")] | None = None
+    fingerprint: Fingerprint | None = None
     task: Name | None = None
     queue: Name | None = None
     tenant: Name | None = None
@@ -76,7 +84,7 @@ class Chosen(Request):
     """Which dead letters: by id, or by what they have in common. At least one of these."""
 
     run_ids: Annotated[list[Id], Meta(max_length=1_000)] | None = None
-    fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")] | None = None
+    fingerprint: Fingerprint | None = None
     task: Name | None = None
     queue: Name | None = None
     failed_after: Time | None = None
@@ -101,16 +109,21 @@ class DiscardIn(Chosen):
     why: Text = ""
 
 
+class BringBackIn(Request):
+    run_ids: Annotated[list[Id], Meta(max_length=1_000)]
+    why: Text = ""
+
+
 class Dealt(Wire):
     """What was done, or would be."""
 
-    action: Literal["replay", "discard"]
+    action: Literal["replay", "discard", "bring-back"]
     count: int
     more: bool
     """There are more than one request deals with: ask again."""
     dry_run: bool
     run_ids: list[str] = []
-    """The new runs of a replay; the first hundred."""
+    """The new runs of a replay, or those that were discarded; the first hundred."""
 
 
 @dead_letters.operation("GET", "/v1/dead-letters", permission=Permission.READ, query=DeadQuery, answers={200: Groups})
@@ -118,7 +131,12 @@ async def list_groups(api: Api, call: Call[Nothing, DeadQuery]) -> Answer:
     """Dead letters by error, the largest groups first."""
     query = call.query
     wanted = RunFilter(
-        tenant=api.scope(call.principal, query.tenant), dead=True, task=query.task or "", queue=query.queue or ""
+        tenant=api.scope(call.principal, query.tenant),
+        dead=True,
+        fingerprint=query.fingerprint or "",
+        task=query.task or "",
+        queue=query.queue or "",
+        since=instant_of(query.since, "since"),
     )
     items = [
         GroupOut(
@@ -169,9 +187,10 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
     patch = patch_of(body.payload_patch)
     if patch is not None and body.payload is not msgspec.UNSET:
         raise Invalid("payloadPatch", "contradicts payload", "one of them")
-    chosen, more = await _choose(api, call.principal, body)
     if body.dry_run:
-        return Answer(200, Dealt(action="replay", count=len(chosen), more=more, dry_run=True))
+        count, more = await _foresee(api, call.principal, body)
+        return Answer(200, Dealt(action="replay", count=count, more=more, dry_run=True))
+    chosen, more = await _choose(api, call.principal, body)
     made: list[str] = []
     for start in range(0, len(chosen), _REPLAYED_TOGETHER):
         part = chosen[start : start + _REPLAYED_TOGETHER]
@@ -182,12 +201,11 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
                 continue
             payload = run.payload if body.payload is msgspec.UNSET else bytes(body.payload)
             payload = payload if patch is None else patched(payload or b"null", patch)
-            again = api.replay_of(run, payload, call.principal.name, number=0)
-            await api.check(call.principal, again.tenant, again.queue, again.task, again.payload, None)
+            again = await made_again(api, call.principal, run, payload)
             if body.per_second is not None:
                 again = msgspec.structs.replace(again, delay=round(number / body.per_second * SECOND))
             new.append(again)
-        allowed = await _within_quotas(api, new, insist=not made)
+        allowed = await within_quotas(api, new, insist=not made)
         made += [answer.id for answer in await api.jobs.submit_many(allowed) if answer.new]
         if len(allowed) < len(new):
             more = True
@@ -200,12 +218,28 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
 )
 async def discard(api: Api, call: Call[DiscardIn, Nothing]) -> Answer:
     """Mark dead letters as dealt with. They stay in history."""
-    chosen, more = await _choose(api, call.principal, call.body)
     if call.body.dry_run:
-        return Answer(200, Dealt(action="discard", count=len(chosen), more=more, dry_run=True))
+        count, more = await _foresee(api, call.principal, call.body)
+        return Answer(200, Dealt(action="discard", count=count, more=more, dry_run=True))
+    chosen, more = await _choose(api, call.principal, call.body)
     author = Author(call.principal.name, call.principal.tenant, call.body.why)
     count = await api.store.discard([run.id for run in chosen], author)
-    return Answer(200, Dealt(action="discard", count=count, more=more, dry_run=False))
+    ids = [str(run.id) for run in chosen[:100]]
+    return Answer(200, Dealt(action="discard", count=count, more=more, dry_run=False, run_ids=ids))
+
+
+@dead_letters.operation(
+    "POST", "/v1/dead-letters/bring-back", permission=Permission.OPERATE, body=BringBackIn, answers={200: Dealt}
+)
+async def bring_back(api: Api, call: Call[BringBackIn, Nothing]) -> Answer:
+    """Take a discard back: what was discarded, and not replayed since, is a dead letter again."""
+    ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(call.body.run_ids)]
+    found = [run for run in await api.seen_by(call.principal).runs(ids) if run is not None]
+    for run in found:
+        api.reach(call.principal, run.queue)
+    author = Author(call.principal.name, call.principal.tenant, call.body.why)
+    count = await api.store.bring_back([run.id for run in found], author)
+    return Answer(200, Dealt(action="bring-back", count=count, more=False, dry_run=False))
 
 
 def patch_of(given: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
@@ -215,7 +249,18 @@ def patch_of(given: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
     return bytes(given)
 
 
-async def _within_quotas(api: Api, runs: list[NewRun], *, insist: bool) -> list[NewRun]:
+async def made_again(api: Api, principal: Principal, run: RunView, payload: bytes | None) -> NewRun:
+    """The same once more, if it may be made. However often it is asked for: it is one run."""
+    again = api.replay_of(run, payload, principal.name, number=0)
+    if again.task in (WEBHOOK, NOTIFICATION) and again.payload == run.payload:
+        # What happened may be told again, as it was.
+        api.reach(principal, again.queue)
+    else:
+        await api.check(principal, again.tenant, again.queue, again.task, again.payload, None)
+    return again
+
+
+async def within_quotas(api: Api, runs: list[NewRun], *, insist: bool) -> list[NewRun]:
     """Those that the quotas allow. Who insists on some, and gets none, is told why."""
     admitted = {
         tenant: await api.room_for_runs(tenant, count) for tenant, count in Counter(run.tenant for run in runs).items()
@@ -232,30 +277,32 @@ async def _within_quotas(api: Api, runs: list[NewRun], *, insist: bool) -> list[
     return allowed
 
 
+async def _foresee(api: Api, principal: Principal, chosen: Chosen) -> tuple[int, bool]:
+    """How many ``_choose`` would find. Where nothing but the groups is asked for, the store counts them."""
+    if chosen.run_ids is not None or chosen.failed_after or chosen.failed_before or principal.queues:
+        runs, more = await _choose(api, principal, chosen)
+        return len(runs), more
+    wanted, count = _wanted(api, principal, chosen), 0
+    # The largest come first: mostly they are all, or more than enough.
+    for limit in (_FEW, _AT_ONCE):
+        groups = await api.seen_by(principal).dead_groups(wanted, limit)
+        count = sum(group.count for group in groups)
+        if len(groups) < limit or count > _AT_ONCE:
+            break
+    return min(count, _AT_ONCE), count > _AT_ONCE
+
+
 async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[RunView], bool]:
     """The dead letters that are meant, and whether there are more than are dealt with at once."""
-    by_filter = (chosen.fingerprint, chosen.task, chosen.queue, chosen.failed_after, chosen.failed_before)
     if chosen.run_ids is not None:
-        if any(by_filter) or chosen.everything:
+        if any(_filters(chosen)) or chosen.everything:
             raise Invalid("runIds", "cannot be given together with a filter")
         ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(chosen.run_ids)]
         found = [run for run in await api.seen_by(principal).runs(ids) if run is not None]
         for run in found:
             api.reach(principal, run.queue)
         return [run for run in found if run.state is RunState.FAILED], False
-    if not any(by_filter) and not chosen.everything:
-        raise Invalid("fingerprint", "nothing says which are meant", "runIds, a filter, or everything: true")
-    if chosen.queue is not None:
-        api.reach(principal, chosen.queue)
-    wanted = RunFilter(
-        tenant=api.scope(principal, chosen.tenant),
-        dead=True,
-        fingerprint=chosen.fingerprint or "",
-        task=chosen.task or "",
-        queue=chosen.queue or "",
-        since=instant_of(chosen.failed_after, "failedAfter"),
-        until=instant_of(chosen.failed_before, "failedBefore"),
-    )
+    wanted = _wanted(api, principal, chosen)
     runs: list[RunView] = []
     after: RunId | None = None
     while True:
@@ -266,3 +313,23 @@ async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[
         if len(runs) >= _AT_ONCE:
             return runs[:_AT_ONCE], True
         after = RunId(page.after)
+
+
+def _wanted(api: Api, principal: Principal, chosen: Chosen) -> RunFilter:
+    if not any(_filters(chosen)) and not chosen.everything:
+        raise Invalid("fingerprint", "nothing says which are meant", "runIds, a filter, or everything: true")
+    if chosen.queue is not None:
+        api.reach(principal, chosen.queue)
+    return RunFilter(
+        tenant=api.scope(principal, chosen.tenant),
+        dead=True,
+        fingerprint=chosen.fingerprint or "",
+        task=chosen.task or "",
+        queue=chosen.queue or "",
+        since=instant_of(chosen.failed_after, "failedAfter"),
+        until=instant_of(chosen.failed_before, "failedBefore"),
+    )
+
+
+def _filters(chosen: Chosen) -> tuple[str | None, ...]:
+    return chosen.fingerprint, chosen.task, chosen.queue, chosen.failed_after, chosen.failed_before

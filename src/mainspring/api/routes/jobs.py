@@ -55,11 +55,14 @@ class ListJobs(Request):
     cursor: Cursor | None = None
 
 
-@jobs.operation("POST", "/v1/jobs", permission=Permission.SUBMIT, body=JobIn, answers={201: JobOut, 409: Problem})
+@jobs.operation(
+    "POST", "/v1/jobs", permission=Permission.SUBMIT, body=JobIn, answers={201: JobOut, 202: JobOut, 409: Problem}
+)
 async def create_job(api: Api, call: Call[JobIn, Nothing]) -> Answer:
     """Make a job.
 
-    The answer comes when it is committed. The same `idempotencyKey` with the same body makes no second job.
+    The answer comes when it is committed. The same `idempotencyKey` with the same body makes no second job. 202 is
+    answered where that is set up: the store is away, Kafka has a one-off job, and it is made when the store is back.
     """
     fields = call.body
     tenant = tenant_of(fields, call.principal.tenant)
@@ -71,6 +74,30 @@ async def create_job(api: Api, call: Call[JobIn, Nothing]) -> Answer:
         closed = await api.closed_times.of([put.job])
         return put_answer(put, 201, await api.warnings(tenant, new.spec.task), closed.get(put.job.id))
     run = new_run(api, fields, tenant, call.principal.name, key)
+    if api.acceptance is None:
+        return await _create_run(api, call, run, key)
+    answers: list[Answer] = []
+
+    async def create() -> None:
+        answers.append(await _create_run(api, call, run, key))
+
+    async def check() -> None:
+        family = family_of(fields)
+        parents = () if family is None else family.parents
+        await api.check(call.principal, tenant, run.queue, run.task, run.payload, parents, by_store=False)
+
+    api.reach(call.principal, run.queue)
+    if await api.acceptance.stored(run, fields, create, check):
+        return answers[0]
+    later = "the store is away: the job is made when it is back"
+    state = RunState.QUEUED if run.at is None and not run.delay else RunState.SCHEDULED
+    parents = [RunId(word) for word in fields.depends_on or ()]
+    out = one_off_out(view_of(run, state, api.clock.now()), parents=parents, warnings=[later])
+    return Answer(202, out, {"location": f"/v1/jobs/{run.id}"})
+
+
+async def _create_run(api: Api, call: Call[JobIn, Nothing], run: NewRun, key: str | None) -> Answer:
+    fields, tenant = call.body, run.tenant
     past = past_of(run, api.clock.now())
     # Its time may have come since it was made. Sent again it is the same, whatever became of it.
     if past is not None and (key is None or not await api.store.used_keys(tenant, [key])):

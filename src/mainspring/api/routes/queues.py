@@ -1,27 +1,24 @@
-"""Queues, workers, schedulers: what there is, and what it is doing."""
+"""Queues: what is in them, and whether it goes."""
 
 from typing import Any
-
-import msgspec
 
 from mainspring.api.context import Api
 from mainspring.api.facts import paused
 from mainspring.api.operation import Answer, Call, Nothing, Resource
-from mainspring.api.problems import Missing, Problem
-from mainspring.api.schemas.common import Name, PauseIn, Request, Wire, end_of_pause, session_of, time_of
+from mainspring.api.schemas.common import Name, PauseIn, Request, Wire, end_of_pause, time_of
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MILLISECOND, MINUTE, isoformat
-from mainspring.domain.labels import labels_of
+from mainspring.domain.instant import MILLISECOND, MINUTE, Micros
+from mainspring.domain.queues import NO_POLICY
 from mainspring.domain.run import check_name
 from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause, SessionView
+from mainspring.ports.catalog import Pause
 from mainspring.ports.wakeups import queue_topic
 
 queues = Resource("Queues", "Named lanes that workers subscribe to.")
-processes = Resource("Processes", "The workers and schedulers that are alive.")
 
-_RATE_OVER = 5 * MINUTE
+#: Over this a rate is taken.
+RATE_OVER: Micros = 5 * MINUTE
 
 
 class ListQueues(Request):
@@ -41,10 +38,16 @@ class QueueOut(Wire):
     pause_reason: str | None = None
     resume_at: str | None = None
     """When it goes on by itself."""
+    concurrency: int | None = None
+    """At most so many run at once, by its policy."""
+    fair: bool = False
+    """Tenants take turns."""
 
 
 class Queues(Wire):
     items: list[QueueOut]
+    everything_paused: bool = False
+    """No worker starts anything, of whatever queue."""
 
 
 class PauseOf(PauseIn):
@@ -62,53 +65,6 @@ class QueueState(Wire):
     resume_at: str | None = None
 
 
-class WorkerOut(Wire):
-    worker_id: str
-    name: str
-    version: str
-    started_at: str
-    lease_until: str
-    running: int
-    draining: bool
-    queues: tuple[str, ...]
-    tasks: tuple[str, ...]
-    labels: dict[str, str] = {}
-    priorities: tuple[int, ...] = ()
-    """It has slots for each of these priorities, and takes no others; empty: it takes all."""
-    datacenter: str = ""
-    clock_offset_ms: float | None = None
-    """How far its node's clock is ahead of the store's; nobody has measured it: null."""
-    clock_error_ms: float | None = None
-    """How wrong that may be: half of a round trip."""
-
-
-class Workers(Wire):
-    items: list[WorkerOut]
-
-
-class SchedulerOut(Wire):
-    scheduler_id: str
-    name: str
-    version: str
-    started_at: str
-    lease_until: str
-    shards: int
-    datacenter: str = ""
-    clock_offset_ms: float | None = None
-    clock_error_ms: float | None = None
-
-
-class Schedulers(Wire):
-    items: list[SchedulerOut]
-    lag_ms: float
-    """How long the oldest run that should be queued has been due; 0 when there is none."""
-
-
-class Drained(Wire):
-    worker_id: str
-    draining: bool
-
-
 @queues.operation("GET", "/v1/queues", permission=Permission.READ, query=ListQueues, answers={200: Queues})
 async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
     """Queues with work in them, or with workers."""
@@ -116,9 +72,10 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
     now = await api.store.now()
     depths = {depth.queue: depth for depth in await api.seen_by(call.principal).depths(tenant)}
     pauses = await api.seen_by(call.principal).pauses()
+    policies = await api.store.queue_policies()
     workers = [worker for worker in await api.workers(tenant) if not worker.draining]
     ended: dict[str, int] = {}
-    for minute in await api.seen_by(call.principal).minutes(tenant, now - _RATE_OVER, now):
+    for minute in await api.seen_by(call.principal).minutes(tenant, now - RATE_OVER, now):
         ended[minute.queue] = ended.get(minute.queue, 0) + minute.succeeded + minute.failed + minute.cancelled
     names = (
         set(depths)
@@ -130,6 +87,7 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
         depth = depths.get(name)
         pause = paused(pauses, tenant or "", name)
         oldest = depth.oldest_due if depth is not None else None
+        policy = policies.get(name, NO_POLICY)
         items.append(
             QueueOut(
                 name=name,
@@ -137,13 +95,16 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
                 running=depth.running if depth is not None else 0,
                 workers=sum(name in worker.queues for worker in workers),
                 lag_ms=max(now - oldest, 0) / MILLISECOND if oldest is not None else 0.0,
-                rate_per_s=round(ended.get(name, 0) / (_RATE_OVER / 1_000_000), 3),
+                rate_per_s=round(ended.get(name, 0) / (RATE_OVER / 1_000_000), 3),
                 paused=pause is not None,
                 pause_reason=None if pause is None else pause.why or None,
                 resume_at=None if pause is None else time_of(pause.until),
+                concurrency=policy.concurrency,
+                fair=policy.fair,
             )
         )
-    return Answer(200, Queues(items=items))
+    everything = any(pause.tenant is None and pause.queue is None for pause in pauses)
+    return Answer(200, Queues(items=items, everything_paused=everything))
 
 
 @queues.operation(
@@ -206,87 +167,6 @@ async def resume_everything(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     await api.store.resume(None, None, Author(call.principal.name, None))
     api.wakeups.ring([queue_topic(depth.queue) for depth in await api.store.depths(None)])
     return Answer(200, QueueState(name="*", paused=False))
-
-
-@processes.operation("GET", "/v1/workers", permission=Permission.READ, answers={200: Workers})
-async def list_workers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """The workers that are alive.
-
-    Who is bound to a tenant sees those that take its runs; of one that takes everybody's no tasks, and only queues
-    where the tenant has runs or had some in the last five minutes.
-    """
-    found = await api.store.sessions("worker")
-    tenant = call.principal.tenant
-    if tenant is not None:
-        found = [worker for worker in found if worker.serves in ("", tenant)]
-        now, seen = await api.store.now(), api.seen_by(call.principal)
-        mine = {depth.queue for depth in await seen.depths(tenant)}
-        mine |= {minute.queue for minute in await seen.minutes(tenant, now - _RATE_OVER, now)}
-        found = [worker if worker.serves else _shared(worker, mine) for worker in found]
-    return Answer(200, Workers(items=[_worker_out(worker) for worker in found]))
-
-
-@processes.operation(
-    "POST", "/v1/workers/{id}/drain", permission=Permission.ADMINISTER_ALL, answers={202: Drained, 404: Problem}
-)
-async def drain_worker(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Ask a worker to finish what it runs and leave."""
-    worker = session_of(call.path["id"])
-    if not await api.store.drain(worker, Author(call.principal.name, None)):
-        raise Missing
-    return Answer(202, Drained(worker_id=str(worker), draining=True))
-
-
-@processes.operation("GET", "/v1/schedulers", permission=Permission.READ, answers={200: Schedulers})
-async def list_schedulers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """The schedulers that are alive, and how far they are behind."""
-    lag = await api.scheduler_lag() / MILLISECOND
-    items = [
-        SchedulerOut(
-            scheduler_id=str(item.id),
-            name=item.name,
-            version=item.version,
-            started_at=isoformat(item.started_at),
-            lease_until=isoformat(item.lease_until),
-            shards=item.shards,
-            datacenter=item.datacenter,
-            **_clock_out(item),
-        )
-        for item in await api.store.sessions("scheduler")
-    ]
-    return Answer(200, Schedulers(items=items, lag_ms=lag))
-
-
-def _shared(worker: SessionView, queues: set[str]) -> SessionView:
-    """A worker of everybody, as one tenant sees it."""
-    return msgspec.structs.replace(worker, tasks=(), queues=tuple(name for name in worker.queues if name in queues))
-
-
-def _worker_out(worker: SessionView) -> WorkerOut:
-    return WorkerOut(
-        worker_id=str(worker.id),
-        name=worker.name,
-        version=worker.version,
-        started_at=isoformat(worker.started_at),
-        lease_until=time_of(worker.lease_until) or "",
-        running=worker.running,
-        draining=worker.draining,
-        queues=worker.queues,
-        tasks=worker.tasks,
-        labels=labels_of(worker.labels),
-        priorities=worker.priorities,
-        datacenter=worker.datacenter,
-        **_clock_out(worker),
-    )
-
-
-def _clock_out(session: SessionView) -> dict[str, float]:
-    if session.clock is None:
-        return {}
-    return {
-        "clock_offset_ms": session.clock.offset / MILLISECOND,
-        "clock_error_ms": session.clock.error / MILLISECOND,
-    }
 
 
 def _whose(principal: Principal, asked: str | None) -> str | None:

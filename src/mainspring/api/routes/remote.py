@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import nullcontext
 from random import Random
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -28,7 +28,7 @@ from mainspring.domain.cause import MOST_KINDS, Cause
 from mainspring.domain.datacenters import at_home
 from mainspring.domain.errors import Conflict, Fenced, Invalid
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND, SECOND, isoformat
+from mainspring.domain.instant import MILLISECOND, SECOND, Instant, isoformat
 from mainspring.domain.labels import MAX_PART, label_words
 from mainspring.domain.retry import LONGEST_DELAY
 from mainspring.domain.run import (
@@ -80,6 +80,8 @@ class Register(Request):
     datacenter: Annotated[str, Meta(max_length=MAX_PART)] = ""
     """Where it is, such as `eu-west`: runs for that data centre may be given to it."""
     version: Text = ""
+    slots: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    """How many runs it has room for at a time. For people to look at: how many it is given is what it claims."""
     lease_seconds: Annotated[int, Meta(ge=_SHORTEST_LEASE, le=_LONGEST_LEASE)] = 30
     """How long the worker may be silent before its runs are given to others."""
 
@@ -217,6 +219,7 @@ async def register(api: Api, call: Call[Register, Nothing]) -> Answer:
             tasks=body.tasks,
             labels=labels,
             datacenter=datacenter,
+            slots=body.slots,
             owner=call.principal.name,
             serves=call.principal.tenant or "",
         )
@@ -292,6 +295,8 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
                 # Nobody was told of these: there may be more for the others.
                 api.wakeups.ring([queue_topic(queue) for queue in queues])
             if runs or left <= 0 or beat.draining or gone.done() or api.leaving:
+                if api.metrics.figures is not None and runs:
+                    api.metrics.figures.claimed(runs)
                 found = [_claimed(run) for run in runs]
                 return Answer(200, ClaimedRuns(claim=number, runs=found, draining=beat.draining))
             # Many that wait for the same look in turn, so that somebody does every second.
@@ -503,9 +508,28 @@ async def _settle(
     if held is not None:
         # Somebody may have waited for its key, or it goes back.
         api.wakeups.ring([queue_topic(held.queue)])
+    _count(api, held, settlement, verdict)
     if verdict is Verdict.FENCED:
         raise Fenced("this fence is not the running one")
     return Answer(200, Reported(run_id=run, verdict=verdict.value))
+
+
+class _Ended(NamedTuple):
+    held: HeldRun
+    came_at: Instant
+    ended_at: Instant
+
+
+def _count(api: Api, held: HeldRun | None, settlement: Settlement, verdict: Verdict) -> None:
+    figures = api.metrics.figures
+    if figures is None:
+        return
+    if verdict is Verdict.FENCED:
+        figures.fenced += 1
+    elif verdict is Verdict.APPLIED and held is not None:
+        # By this node's clock: nobody here has seen it start.
+        came_at = held.started_at
+        figures.settled([(_Ended(held, came_at, max(api.clock.now(), came_at)), settlement)])
 
 
 _ENDS = {

@@ -8,22 +8,24 @@ from msgspec import Meta
 from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem, Refused
-from mainspring.api.routes.dead_letters import patch_of
+from mainspring.api.routes.dead_letters import Fingerprint, patch_of
 from mainspring.api.schemas.common import Limit, Name, Request, Text, Time, Wire, instant_of, known_id, time_of
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.instant import isoformat
 from mainspring.domain.replay import MOST_CANARIES, Replay, stopped
+from mainspring.ports.catalog import RunFilter
 
 replays = Resource("Replays", "Dead letters that are run again: some first, and when they have succeeded the rest.")
 
 _STOPS = 10
+_MOST_GROUPS = 10_000
 
 
 class StartReplay(Request):
     """Which dead letters, of those that have failed by now. At least one of these, or `everything`."""
 
-    fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")] | None = None
+    fingerprint: Fingerprint | None = None
     task: Name | None = None
     queue: Name | None = None
     failed_after: Time | None = None
@@ -60,6 +62,9 @@ class ReplayOut(Wire):
     task: str | None = None
     queue: str | None = None
     per_second: float | None = None
+    matched: int | None = None
+    """How many dead letters there were when it was made. Not counted where it is bound to times, or its author to
+    queues."""
 
 
 class Replays(Wire):
@@ -86,7 +91,7 @@ async def start_replay(api: Api, call: Call[StartReplay, Nothing]) -> Answer:
         raise Invalid("fingerprint", "nothing says which are meant", "a filter, or everything: true")
     if body.queue is not None:
         api.reach(principal, body.queue)
-    now = await api.store.now()
+    bounded = body.failed_after or body.failed_before or principal.queues
     replay = Replay(
         id=api.jobs.new_run_id(tenant=body.tenant or "default"),
         author=principal.name,
@@ -100,10 +105,22 @@ async def start_replay(api: Api, call: Call[StartReplay, Nothing]) -> Answer:
         patch=patch_of(body.payload_patch),
         per_second=body.per_second,
         canaries=body.canaries,
-        made_at=now,
+        matched=None if bounded else await _matched(api, principal, body),
+        made_at=await api.store.now(),
     )
     await api.store.put_replay(replay)
     return Answer(201, _out(replay), {"location": f"/v1/dead-letters/replays/{replay.id}"})
+
+
+async def _matched(api: Api, principal: Principal, body: StartReplay) -> int:
+    wanted = RunFilter(
+        tenant=api.scope(principal, body.tenant),
+        dead=True,
+        fingerprint=body.fingerprint or "",
+        task=body.task or "",
+        queue=body.queue or "",
+    )
+    return sum(group.count for group in await api.seen_by(principal).dead_groups(wanted, _MOST_GROUPS))
 
 
 @replays.operation(
@@ -176,4 +193,5 @@ def _out(replay: Replay) -> ReplayOut:
         task=replay.task or None,
         queue=replay.queue or None,
         per_second=replay.per_second,
+        matched=replay.matched,
     )

@@ -1,4 +1,4 @@
-"""Figures over time, and acting on many things at once."""
+"""Figures over time."""
 
 from typing import Annotated, Literal
 
@@ -6,21 +6,22 @@ from msgspec import Meta
 
 from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
-from mainspring.api.routes.runs import run_states
-from mainspring.api.schemas.common import Id, Name, Request, Tags, Text, Time, Wire, given_id, instant_of
+from mainspring.api.schemas.common import Limit, Name, Request, Time, Wire, instant_of
+from mainspring.api.schemas.job_answers import SloOut, slo_out
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.ids import JobId, RunId, is_id
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, Micros, isoformat
-from mainspring.domain.job import JobState
-from mainspring.domain.run import ENDED, RunState
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import JobFilter, Minute, RunFilter
+from mainspring.domain.job import LedgerEntry
+from mainspring.domain.run import ENDED, RunState, RunView
+from mainspring.domain.waits import reason_told
+from mainspring.ports.catalog import Minute, RunFilter
 
 stats = Resource("Statistics", "Series for charts.")
-bulk = Resource("Bulk", "The same done to many jobs or runs, chosen by a filter.")
 
 _AT_ONCE = 10_000
+#: Whose last ticks are asked for together.
+_MOST_JOBS = 100
 _ON_ITS_WAY = frozenset(set(RunState) - ENDED)
 _STEPS: dict[str, Micros] = {"1m": MINUTE, "5m": 5 * MINUTE, "15m": 15 * MINUTE, "1h": HOUR, "1d": DAY}
 
@@ -55,38 +56,65 @@ class Stats(Wire):
     running: int
 
 
-class BulkIn(Request):
-    """What to do, and to which. At least one filter, or `everything`."""
-
-    action: Literal["pause", "resume", "cancel", "retag"]
-    target: Literal["jobs", "runs"] = "jobs"
-    """Recurring jobs, or runs (one-off jobs are runs)."""
-    status: Annotated[str, Meta(max_length=200)] | None = None
-    job_id: Id | None = None
-    task: Name | None = None
+class CountQuery(Request):
     queue: Name | None = None
-    tag: Name | None = None
-    text: Annotated[str, Meta(max_length=200)] | None = None
-    created_after: Time | None = None
-    created_before: Time | None = None
-    everything: bool = False
     tenant: Name | None = None
-    """Only of this one, where the filter would reach several."""
-    add_tags: Tags = ()
-    remove_tags: Tags = ()
-    dry_run: bool = False
-    why: Text = ""
+    at_most: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
 
 
-class BulkOut(Wire):
-    action: str
-    matched: int
-    changed: int
-    more: bool
-    """There are more than one request deals with: ask again."""
-    dry_run: bool
-    sample: list[str]
-    """The first hundred ids."""
+class RunCounts(Wire):
+    counts: dict[str, int]
+    """By state."""
+    at_most: int
+
+
+class TicksQuery(Request):
+    jobs: Annotated[str, Meta(max_length=4_000, description="Their ids, with commas; the first hundred.")]
+    limit: Annotated[int, Meta(ge=1, le=100)] = 50
+
+
+class TickEnd(Wire):
+    """A tick, and what became of it."""
+
+    scheduled_for: str
+    status: str
+    """The state of its run, or `skipped`; empty: the run is not kept any more."""
+    reason: str = ""
+    run_id: str | None = None
+    late_ms: float | None = None
+    """How long after the tick its newest attempt began."""
+    took_ms: float | None = None
+    attempt_number: int = 0
+    ticks: int = 1
+    """More than one: a span of ticks too many to list. 0: too many to count."""
+    datacenter: str | None = None
+
+
+class History(Wire):
+    job_id: str
+    ticks: list[TickEnd]
+
+
+class Histories(Wire):
+    items: list[History]
+
+
+class MissedQuery(Request):
+    tenant: Name | None = None
+    limit: Limit = 50
+
+
+class MissedSlo(Wire):
+    """A recurring job that misses an objective."""
+
+    job_id: str
+    name: str
+    tenant: str
+    slo_state: SloOut
+
+
+class MissedSlos(Wire):
+    items: list[MissedSlo]
 
 
 @stats.operation("GET", "/v1/stats", permission=Permission.READ, query=StatsQuery, answers={200: Stats})
@@ -118,116 +146,66 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
     return Answer(200, out)
 
 
-@bulk.operation("POST", "/v1/bulk", permission=Permission.OPERATE, body=BulkIn, answers={200: BulkOut}, within=None)
-async def act_on_many(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
-    """Pause, resume, cancel or retag what a filter finds. `dryRun` says what it would be."""
-    body = call.body
-    if not body.everything and not any(
-        (body.status, body.job_id, body.task, body.queue, body.tag, body.text, body.created_after, body.created_before)
-    ):
-        raise Invalid("everything", "nothing says which are meant", "a filter, or everything: true")
-    if body.action == "retag" and not (body.add_tags or body.remove_tags):
-        raise Invalid("addTags", "is missing", "addTags, removeTags or both")
-    if body.queue is not None:
-        api.reach(call.principal, body.queue)
-    if body.target == "runs":
-        return await _on_runs(api, call)
-    return await _on_jobs(api, call)
+@stats.operation("GET", "/v1/stats/runs", permission=Permission.READ, query=CountQuery, answers={200: RunCounts})
+async def count_runs(api: Api, call: Call[Nothing, CountQuery]) -> Answer:
+    """How many runs are in each state; it stops counting at `atMost`."""
+    query = call.query
+    reads = api.listed_by(call.principal)
+    tenant = api.scope(call.principal, query.tenant)
+    counts: dict[str, int] = {}
+    # One after the other: nobody waits for this, and others want connections, too.
+    for state in RunState:
+        wanted = RunFilter(tenant=tenant, states=frozenset({state}), queue=query.queue or "")
+        counts[state.value] = await reads.count_runs(wanted, query.at_most)
+    return Answer(200, RunCounts(counts=counts, at_most=query.at_most))
 
 
-async def _on_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
-    body = call.body
-    if body.job_id is not None:
-        raise Invalid("jobId", "is for runs", 'target "runs"')
-    try:
-        states = frozenset(JobState(word.strip()) for word in (body.status or "").split(",") if word.strip())
-    except ValueError:
-        raise Invalid("status", f"{body.status!r} is no status of a job", ", ".join(JobState)) from None
-    wanted = JobFilter(
-        tenant=api.scope(call.principal, body.tenant),
-        states=states or frozenset({JobState.SCHEDULED, JobState.PAUSED}),
-        task=body.task or "",
-        queue=body.queue or "",
-        tag=body.tag or "",
-        text=body.text or "",
-        since=instant_of(body.created_after, "createdAfter"),
-        until=instant_of(body.created_before, "createdBefore"),
+@stats.operation("GET", "/v1/stats/slos", permission=Permission.READ, query=MissedQuery, answers={200: MissedSlos})
+async def missed_slos(api: Api, call: Call[Nothing, MissedQuery]) -> Answer:
+    """Which recurring jobs miss an objective (`slo`) now."""
+    tenant = api.scope(call.principal, call.query.tenant)
+    missed = await api.store.slos_missed(tenant, call.query.limit)
+    jobs = await api.store.jobs(list(missed)) if missed else []
+    items = [
+        MissedSlo(job_id=job.id, name=job.spec.name, tenant=job.tenant, slo_state=state)
+        for job in jobs
+        if job is not None and (state := slo_out(missed[job.id])) is not None
+    ]
+    return Answer(200, MissedSlos(items=items))
+
+
+@stats.operation("GET", "/v1/stats/ticks", permission=Permission.READ, query=TicksQuery, answers={200: Histories})
+async def last_ticks(api: Api, call: Call[Nothing, TicksQuery]) -> Answer:
+    """What became of the last ticks of some recurring jobs, oldest first; for jobs that are not there, nothing."""
+    jobs = [JobId(known) for word in call.query.jobs.split(",") if is_id(known := word.strip())][:_MOST_JOBS]
+    reads = api.listed_by(call.principal)
+    ledgers = await reads.last_ticks(jobs, call.query.limit)
+    ids = [RunId(entry.run_id) for ledger in ledgers for entry in ledger if entry.run_id is not None]
+    runs = {run.id: run for run in await reads.runs(ids) if run is not None} if ids else {}
+    items = [
+        History(job_id=job, ticks=[_tick(entry, runs) for entry in ledger])
+        for job, ledger in zip(jobs, ledgers, strict=True)
+        if ledger
+    ]
+    return Answer(200, Histories(items=items))
+
+
+def _tick(entry: LedgerEntry, runs: dict[RunId, RunView]) -> TickEnd:
+    run = None if entry.run_id is None else runs.get(RunId(entry.run_id))
+    late = None if run is None or run.started_at is None else max(run.started_at - entry.scheduled_at, 0)
+    took = (
+        None if run is None or run.started_at is None or run.finished_at is None else run.finished_at - run.started_at
     )
-    found: list[JobId] = []
-    after: JobId | None = None
-    more = False
-    while len(found) < _AT_ONCE:
-        page = await api.seen_by(call.principal).list_jobs(wanted, after, 1_000)
-        found += [job.id for job in page.items if call.principal.reaches([job.spec.queue])]
-        if page.after is None:
-            break
-        after = JobId(page.after)
-    else:
-        more = True
-    changed = 0
-    if not body.dry_run:
-        author = Author(call.principal.name, call.principal.tenant, body.why)
-        match body.action:
-            case "pause":
-                states_now = await api.jobs.pause(found, author)
-                changed = sum(state is JobState.PAUSED for state in states_now.values())
-            case "resume":
-                states_now = await api.jobs.resume(found, author)
-                changed = sum(state is JobState.SCHEDULED for state in states_now.values())
-            case "cancel":
-                states_now = await api.jobs.cancel_jobs(found, author)
-                changed = sum(state is JobState.CANCELLED for state in states_now.values())
-            case "retag":
-                changed = await api.store.retag(found, body.add_tags, body.remove_tags, author)
-    return Answer(200, _bulk_out(body, found, changed, more))
-
-
-async def _on_runs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
-    body = call.body
-    if body.action in ("pause", "resume"):
-        raise Invalid("action", f"runs cannot be {body.action}d", "pause their queue, or their job")
-    wanted = RunFilter(
-        tenant=api.scope(call.principal, body.tenant),
-        states=run_states(body.status) or (_ON_ITS_WAY if body.action == "cancel" else frozenset()),
-        job=None if body.job_id is None else JobId(given_id(body.job_id, "jobId")),
-        task=body.task or "",
-        queue=body.queue or "",
-        tag=body.tag or "",
-        text=body.text or "",
-        since=instant_of(body.created_after, "createdAfter"),
-        until=instant_of(body.created_before, "createdBefore"),
-    )
-    found: list[RunId] = []
-    after: RunId | None = None
-    more = False
-    while len(found) < _AT_ONCE:
-        page = await api.seen_by(call.principal).list_runs(wanted, after, 1_000)
-        found += [run.id for run in page.items if call.principal.reaches([run.queue])]
-        if page.after is None:
-            break
-        after = RunId(page.after)
-    else:
-        more = True
-    changed = 0
-    if not body.dry_run:
-        author = Author(call.principal.name, call.principal.tenant, body.why)
-        if body.action == "cancel":
-            for start in range(0, len(found), 1_000):
-                states = await api.jobs.cancel_runs(found[start : start + 1_000], author)
-                changed += sum(state in (RunState.CANCELLED, RunState.CANCELLING) for state in states.values())
-        else:
-            changed = await api.store.retag(found, body.add_tags, body.remove_tags, author)
-    return Answer(200, _bulk_out(body, found, changed, more))
-
-
-def _bulk_out(body: BulkIn, found: list[JobId] | list[RunId], changed: int, more: bool) -> BulkOut:
-    return BulkOut(
-        action=body.action,
-        matched=len(found),
-        changed=changed,
-        more=more,
-        dry_run=body.dry_run,
-        sample=[str(item) for item in found[:100]],
+    return TickEnd(
+        scheduled_for=isoformat(entry.scheduled_at),
+        status="skipped" if entry.decision == "skipped" else "" if run is None else run.state.value,
+        reason=entry.reason or ("" if run is None else reason_told(run)),
+        run_id=entry.run_id,
+        late_ms=None if late is None else late / MILLISECOND,
+        took_ms=None if took is None else took / MILLISECOND,
+        attempt_number=0 if run is None else run.attempt,
+        ticks=entry.ticks,
+        datacenter=entry.target or None,
     )
 
 

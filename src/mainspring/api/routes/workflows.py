@@ -1,10 +1,12 @@
 """Workflows: jobs that are submitted together, some of which wait for others."""
 
+import asyncio
 import hashlib
 from collections import Counter
+from typing import Annotated
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 
 from mainspring.api.context import Api
 from mainspring.api.lookup import find_run
@@ -12,7 +14,7 @@ from mainspring.api.operation import Answer, Body, Call, Nothing, Query, Resourc
 from mainspring.api.problems import AsWritten, Missing, Problem
 from mainspring.api.routes.job_runs import PageQuery
 from mainspring.api.routes.jobs import KEY_HEADER
-from mainspring.api.schemas.common import Page, cursor_of, known_id
+from mainspring.api.schemas.common import Cursor, Name, Page, Request, cursor_of, known_id, time_of
 from mainspring.api.schemas.jobs import check_key, past_of
 from mainspring.api.schemas.runs import RunOut, run_out
 from mainspring.api.schemas.workflows import (
@@ -22,6 +24,7 @@ from mainspring.api.schemas.workflows import (
     WorkflowOut,
     WorkflowRetryIn,
     WorkflowStopped,
+    WorkflowSummary,
     node_out,
 )
 from mainspring.api.workflow_task import inside, node_of
@@ -30,14 +33,24 @@ from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import isoformat
 from mainspring.domain.run import Idempotency, NewRun, RunState, RunView, fingerprint_of_request
-from mainspring.domain.workflow import Node, newest, retried, state_of, tag_of, to_retry, wired
+from mainspring.domain.workflow import FIRST_TAG, Node, newest, retried, state_of, tag_of, to_retry, wired
 from mainspring.ports.access import Author
-from mainspring.ports.catalog import RunFilter
+from mainspring.ports.catalog import Reads, RunFilter
 from mainspring.ports.store import Accepted
 
-workflows = Resource("Workflows", "Jobs that are submitted together, by name; some wait for others.")
+workflows = Resource("Workflows")
 
 _AT_ONCE = 1_000
+#: Of each workflow in a list; and so many workflows at a time, as others want connections, too.
+_LOOKED_AT = 200
+_READ_TOGETHER = 5
+
+
+class ListWorkflows(Request):
+    text: Annotated[str, Meta(max_length=200, description="Part of the name.")] | None = None
+    tenant: Name | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    cursor: Cursor | None = None
 
 
 @workflows.operation(
@@ -82,6 +95,49 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
         if first is not None and first.about is not None and first.about.workflow is not None:
             workflow = first.about.workflow
     return _made(workflow, asked.name, runs, accepted, await _warnings(api, tenant, runs))
+
+
+@workflows.operation(
+    "GET", "/v1/workflows", permission=Permission.READ, query=ListWorkflows, answers={200: Page[WorkflowSummary]}
+)
+async def list_workflows(api: Api, call: Call[Nothing, ListWorkflows]) -> Answer:
+    """List workflows, newest first.
+
+    Of each the newest 200 nodes are looked at.
+    """
+    reads, after = api.listed_by(call.principal), cursor_of(call.query.cursor)
+    tenant = api.scope(call.principal, call.query.tenant)
+    wanted = RunFilter(tenant=tenant, tag=FIRST_TAG, text=call.query.text or "")
+    page = await reads.list_runs(wanted, None if after is None else RunId(after), call.query.limit)
+    # Anybody may use the tag for something else; and what is retried stays where it was.
+    found = [run for run in page.items if _workflow(run) is not None and run.replay_of is None]
+    items: list[WorkflowSummary] = []
+    for start in range(0, len(found), _READ_TOGETHER):
+        items += await asyncio.gather(*(_summary(reads, run) for run in found[start : start + _READ_TOGETHER]))
+    return Answer(200, Page(items=items, next_cursor=page.after))
+
+
+async def _summary(reads: Reads, first: RunView) -> WorkflowSummary:
+    workflow = RunId(_workflow(first) or "")
+    page = await reads.list_runs(RunFilter(tenant=first.tenant, tag=tag_of(workflow)), None, _LOOKED_AT)
+    nodes = newest(run for run in page.items if _workflow(run) == workflow)
+    states = [run.state for run in nodes.values()]
+    status = state_of(states)
+    more = page.after is not None
+    begun = [run.started_at for run in nodes.values() if run.started_at is not None]
+    ended = [run.finished_at for run in nodes.values() if run.finished_at is not None]
+    return WorkflowSummary(
+        workflow_id=workflow,
+        name=_name(first),
+        tenant=first.tenant,
+        created_at=isoformat(first.created_at),
+        status=None if more and status != "running" else status,
+        nodes=len(nodes),
+        more=more,
+        counts=dict(Counter(state.value for state in states)),
+        start_time=time_of(min(begun, default=None)),
+        end_time=None if more or status == "running" else time_of(max(ended, default=None)),
+    )
 
 
 @workflows.operation(
@@ -286,6 +342,10 @@ def _made(workflow: RunId, name: str, runs: list[NewRun], accepted: list[Accepte
     }
     out = WorkflowMade(workflow_id=workflow, name=name, nodes=nodes, warnings=warnings)
     return Answer(201, out, {"location": f"/v1/workflows/{workflow}"})
+
+
+def _workflow(run: RunView) -> str | None:
+    return None if run.about is None else run.about.workflow
 
 
 def _name(run: RunView) -> str:

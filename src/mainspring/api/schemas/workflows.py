@@ -74,6 +74,41 @@ class WorkflowOut(Wire):
     next_cursor: str | None = None
 
 
+class WorkflowPart(Wire):
+    """Some of the nodes of a workflow."""
+
+    workflow_id: str
+    name: str
+    status: WorkflowState
+    tenant: str
+    created_at: str
+    total: int
+    """How many nodes it has."""
+    counts: dict[str, int]
+    """All nodes by their status."""
+    nodes: list[NodeOut]
+
+
+class WorkflowSummary(Wire):
+    """A workflow in a list."""
+
+    workflow_id: str
+    name: str
+    tenant: str
+    created_at: str
+    status: WorkflowState | None
+    """Null: it has more nodes than were looked at, and these have ended."""
+    nodes: int
+    """How many were looked at, the newest."""
+    more: bool
+    """There are more of them."""
+    counts: dict[str, int]
+    """Of those that were looked at, by status."""
+    start_time: str | None = None
+    end_time: str | None = None
+    """Once all have ended."""
+
+
 class WorkflowRetryIn(Request):
     node: Name | UnsetType = UNSET
     """The node to begin with; without one all that failed or were cancelled."""

@@ -1,0 +1,65 @@
+"""Jobs that are taken in while the store is away: the log of requests has them, and they are made when it is back."""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from mainspring.api.schemas.jobs import JobIn, past_of
+from mainspring.domain.errors import EngineUnavailable, StoreUnavailable
+from mainspring.domain.instant import SECOND, Micros
+from mainspring.domain.run import NewRun
+from mainspring.ports.clock import Clock
+from mainspring.ports.ingest import Accepting
+
+#: A store that was away is asked again by one request after so long; the others do not wait for it.
+_AGAIN_AFTER: Micros = 2 * SECOND
+
+
+class Acceptance:
+    """The id of a job is made before anything is asked, so a submit whose outcome is unknown is not made twice."""
+
+    def __init__(self, log: Accepting, clock: Clock, bound_to: str | None) -> None:
+        """``bound_to``: the tenant that the log's requests are for; None: any."""
+        self._log = log
+        self._clock = clock
+        self._bound_to = bound_to
+        self._away = False
+        self._ask_at: Micros = 0
+
+    async def stored(
+        self, run: NewRun, fields: JobIn, make: Callable[[], Awaitable[None]], check: Callable[[], Awaitable[None]]
+    ) -> bool:
+        """Make a job. False: it is in the log, and will be made.
+
+        ``check``: what can be refused without the store. Nobody looks again at what the caller may do.
+        """
+        if not self._away or self._clock.monotonic() >= self._ask_at:
+            # Nobody else asks until this one has its answer, where it was away before.
+            self._ask_at = self._clock.monotonic() + _AGAIN_AFTER + 10 * SECOND
+            try:
+                await make()
+            except StoreUnavailable:
+                self._away = True
+            else:
+                self._away = False
+                return True
+            self._ask_at = self._clock.monotonic() + _AGAIN_AFTER
+        if self._bound_to not in (None, run.tenant):
+            raise StoreUnavailable("the log of requests is not for this tenant")
+        await check()
+        await self._accept(run, fields)
+        return False
+
+    async def _accept(self, run: NewRun, fields: JobIn) -> None:
+        run.check()
+        past = past_of(run, self._clock.now())
+        if past is not None:
+            raise past
+        once = run.id if run.idempotency is None else run.idempotency.key
+        # The record's key is for order where there is one, so what makes it once is in the body.
+        body = msgspec.json.encode(msgspec.structs.replace(fields, idempotency_key=once))
+        key = run.policy.ordering_key or once
+        try:
+            await self._log.accept(body, key=key, tenant=run.tenant, run=run.id, author=run.author)
+        except EngineUnavailable as error:
+            raise StoreUnavailable(str(error)) from error

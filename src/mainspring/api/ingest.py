@@ -1,0 +1,214 @@
+"""Requests for jobs that come by a log: read, checked and made by what answers ``POST /v1/jobs``."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from mainspring.api.context import Api
+from mainspring.api.problems import Problem, decode, problem_of
+from mainspring.api.routes.jobs import conflict_of, new_job, new_run, put_answer
+from mainspring.api.schemas.jobs import JobIn, check_key, is_recurring, past_of, tenant_of
+from mainspring.api.schemas.workflows import family_of
+from mainspring.domain.access import Principal, Role
+from mainspring.domain.errors import Invalid, NotFound, StoreUnavailable
+from mainspring.domain.ids import RunId, check_id, shard_of
+from mainspring.domain.job import NewJob
+from mainspring.domain.run import NewRun, check_tenant
+from mainspring.ports.ingest import Ask, Refusal
+
+#: What is not the request's fault.
+_LATER = (429, 503)
+_WHO = "ingest"
+
+
+class JobMaker:
+    """``tenant``: whom all requests are for; None: each says so itself."""
+
+    def __init__(self, api: Api, tenant: str | None) -> None:
+        self._api = api
+        self._tenant = tenant
+        #: Whoever may write to the log may submit, and nothing else.
+        self._principals: dict[str | None, Principal] = {}
+
+    async def make(self, asks: Sequence[Ask], held: Collection[str] = ()) -> list[Refusal | None]:
+        """None: there is a job. The same request again, with the same key, makes no second one.
+
+        In the order in which they came. When a tenant is beyond a quota, all that comes after waits with it: it may be
+        of the same ordering key, or depend on it. ``held``: the lanes in which others wait already.
+        """
+        answers: list[Refusal | None] = [None] * len(asks)
+        batch = _Batch(answers, set(held))
+        for place, ask in enumerate(asks):
+            try:
+                new = await self._read(ask)
+            except StoreUnavailable:
+                raise
+            except Exception as error:
+                answers[place] = _refusal(error)
+                continue
+            if isinstance(new, NewRun) and new.after is None:
+                batch.runs.append((place, new))
+            else:
+                # What stands before it may be what it waits for.
+                await self._submit(batch)
+                await self._make_alone(place, new, batch)
+        await self._submit(batch)
+        return answers
+
+    async def _make_alone(self, place: int, new: NewRun | NewJob, batch: "_Batch") -> None:
+        """If one that it waits for is not there, nobody else is refused with it."""
+        if batch.holds(place, new):
+            return
+        try:
+            if isinstance(new, NewJob):
+                await self._put(new)
+            else:
+                (await self._api.room_for_runs(new.tenant, 1)).insist()
+                await self._submit_one(new)
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            batch.refuse(place, new, error)
+
+    async def _read(self, ask: Ask) -> NewRun | NewJob:
+        api = self._api
+        fields: JobIn = decode(ask.body, JobIn, _decoder)
+        principal = self._principal(self._tenant if self._tenant is not None else ask.tenant)
+        tenant = tenant_of(fields, principal.tenant)
+        author = principal.name if ask.author is None else ask.author
+        key = ask.key if fields.idempotency_key is msgspec.UNSET else check_key(fields.idempotency_key, None)
+        if is_recurring(fields):
+            job = new_job(api, fields, tenant, author, key)
+            job.check()
+            await api.check(principal, tenant, job.spec.queue, job.spec.task, job.payload)
+            await api.check_calendars(tenant, job.spec.calendars)
+            return job
+        run = self._named(new_run(api, fields, tenant, author, key), ask.run)
+        # It may have waited for long: what counts is when it was asked for.
+        past = past_of(run, ask.sent_at)
+        if past is not None:
+            raise past
+        run = msgspec.structs.replace(run, after=family_of(fields))
+        run.check()
+        parents = () if run.after is None else run.after.parents
+        await api.check(principal, tenant, run.queue, run.task, run.payload, parents)
+        return run
+
+    def _named(self, run: NewRun, told: str | None) -> NewRun:
+        """With the id that somebody was told. It carries a shard, which must be the one of its ordering key."""
+        if told is None:
+            return run
+        check_id("job", told)
+        shard = shard_of(told)
+        if shard >= self._api.store.shards or (run.policy.ordering_key and shard != shard_of(run.id)):
+            raise Invalid("job", f"{told} is not an id for this", "leave the header out")
+        return msgspec.structs.replace(run, id=self._api.jobs.placed(RunId(told), run.tenant))
+
+    async def _put(self, job: NewJob) -> None:
+        (await self._api.room_for_jobs(job.tenant, 1)).insist()
+        [put] = await self._api.jobs.put_jobs([job])
+        put_answer(put, 201, [])
+
+    async def _admitted(self, batch: "_Batch") -> list[tuple[int, NewRun]]:
+        """Those that the quotas allow, each tenant's asked once."""
+        runs = [(place, run) for place, run in batch.runs if not batch.holds(place, run)]
+        counts = Counter(run.tenant for _, run in runs)
+        room = {tenant: await self._api.room_for_runs(tenant, count) for tenant, count in counts.items()}
+        if all(admitted.why_not_more is None for admitted in room.values()):
+            return runs
+        seen: Counter[str] = Counter()
+        kept = []
+        for place, run in runs:
+            seen[run.tenant] += 1
+            admitted = room[run.tenant]
+            if seen[run.tenant] > admitted.count and admitted.why_not_more is not None:
+                batch.refuse(place, run, admitted.why_not_more)
+            else:
+                kept.append((place, run))
+        return kept
+
+    async def _submit(self, batch: "_Batch") -> None:
+        """All that was gathered."""
+        if not batch.runs:
+            return
+        runs = await self._admitted(batch)
+        batch.runs.clear()
+        try:
+            accepted = await self._api.jobs.submit_many([run for _, run in runs])
+        except StoreUnavailable:
+            raise
+        except Exception:
+            # One of them is the reason, and the others need not suffer for it.
+            for place, run in runs:
+                try:
+                    await self._submit_one(run)
+                except StoreUnavailable:
+                    raise
+                except Exception as error:
+                    batch.refuse(place, run, error)
+            return
+        for (place, run), answer in zip(runs, accepted, strict=True):
+            if answer.conflict:
+                batch.refuse(place, run, conflict_of(run, answer))
+
+    async def _submit_one(self, run: NewRun) -> None:
+        try:
+            accepted = await self._api.jobs.submit(run)
+        except NotFound as error:
+            raise Invalid("dependsOn", str(error)) from None
+        if accepted.conflict:
+            raise conflict_of(run, accepted)
+
+    def _principal(self, tenant: str | None) -> Principal:
+        found = self._principals.get(tenant)
+        if found is None:
+            if tenant is not None:
+                check_tenant("tenant", tenant)
+            found = Principal(name=_WHO, role=Role.SUBMITTER, tenant=tenant)
+            if len(self._principals) < 1_000:
+                self._principals[tenant] = found
+        return found
+
+
+class _Batch:
+    """Requests that are being made: the answers so far, who waits, and plain runs that are gathered."""
+
+    def __init__(self, answers: list[Refusal | None], held: set[str]) -> None:
+        self.runs: list[tuple[int, NewRun]] = []
+        self._answers = answers
+        self._held = held
+
+    def holds(self, place: int, new: NewRun | NewJob) -> bool:
+        """Whether it waits because another does that came before it."""
+        lane = _lane(new)
+        if lane in self._held:
+            why = "one that came before it waits"
+            self._answers[place] = Refusal(title="Too many requests", detail=why, later=True, lane=lane)
+        return lane in self._held
+
+    def refuse(self, place: int, new: NewRun | NewJob, error: Exception) -> None:
+        refusal = self._answers[place] = _refusal(error, _lane(new))
+        if refusal.later:
+            self._held.add(refusal.lane)
+
+
+def _lane(new: NewRun | NewJob) -> str:
+    """Recurring jobs have a quota of their own, which may be reached for long."""
+    return f"{'jobs' if isinstance(new, NewJob) else 'runs'} of {new.tenant}"
+
+
+def _refusal(error: Exception, lane: str = "") -> Refusal:
+    problem: Problem = problem_of(error)[0]
+    return Refusal(
+        title=problem.title,
+        detail=problem.detail,
+        field=problem.field,
+        hint=problem.hint,
+        later=problem.status in _LATER,
+        lane=lane,
+    )
+
+
+_decoder: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(JobIn)

@@ -1,0 +1,118 @@
+"""What is to come."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from mainspring.api.context import Api
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.schemas.common import Name, Request, Time
+from mainspring.api.schemas.forecast import ForecastOut, MakerOut, PeakOut, SlotMaker, SlotOut
+from mainspring.control.forecasting import read_planned
+from mainspring.domain.access import Permission
+from mainspring.domain.errors import Invalid
+from mainspring.domain.forecast import Planned, Share, firing, forecast
+from mainspring.domain.instant import DAY, HOUR, MINUTE, isoformat, parse_instant
+
+forecasts = Resource("Forecast", "How many runs the coming hours hold, by the minute.")
+
+#: Of more schedules the newest are counted.
+_MOST_SCHEDULES = 10_000
+_NAMED = 100
+_LONGEST = 8 * DAY
+
+
+class ForecastQuery(Request):
+    hours: Annotated[int, Meta(ge=1, le=24 * 7)] = 24
+    tenant: Name | None = None
+
+
+class SlotQuery(Request):
+    since: Time
+    minutes: Annotated[int, Meta(ge=1, le=24 * 60)] = 60
+    tenant: Name | None = None
+
+
+@forecasts.operation("GET", "/v1/forecast", permission=Permission.READ, query=ForecastQuery, answers={200: ForecastOut})
+async def get_forecast(api: Api, call: Call[Nothing, ForecastQuery]) -> Answer:
+    """How many runs each coming minute holds, when it peaks, and which schedules make it.
+
+    Schedules that are not paused, and runs that wait for their time. May be half a minute old.
+    """
+    hours = call.query.hours
+    tenant = api.scope(call.principal, call.query.tenant)
+    key = (tenant, f"{hours}")
+    found = api.forecasts.find(key)
+    if found is None:
+        found = await _count(api, call, tenant, hours)
+        api.forecasts.keep(key, found, len(found.per_minute))
+    return Answer(200, found)
+
+
+@forecasts.operation("GET", "/v1/forecast/slot", permission=Permission.READ, query=SlotQuery, answers={200: SlotOut})
+async def get_slot(api: Api, call: Call[Nothing, SlotQuery]) -> Answer:
+    """Which schedules tick in a stretch of the coming week, the largest first.
+
+    It begins with the minute that `since` lies in. May be half a minute old.
+    """
+    query = call.query
+    tenant = api.scope(call.principal, query.tenant)
+    now = await api.store.now()
+    start = parse_instant(query.since, "since")
+    start -= start % MINUTE
+    if not now - DAY <= start <= now + _LONGEST:
+        raise Invalid("since", "is not in the coming week", "a time within eight days")
+    planned, more = await _planned(api, call, tenant)
+    parts = firing(planned, start, query.minutes)
+    due = await api.store.due_by_minute(tenant, start, start + query.minutes * MINUTE)
+    waiting = sum(count for _, count in due)
+    out = SlotOut(
+        start=isoformat(start),
+        minutes=query.minutes,
+        runs=sum(part.runs for part in parts) + waiting,
+        waiting=waiting,
+        schedules=len(parts),
+        makers=[
+            SlotMaker(job_id=part.key, name=part.name, runs=part.runs, first=isoformat(part.first))
+            for part in parts[:_NAMED]
+        ],
+        complete=not more,
+    )
+    return Answer(200, out)
+
+
+async def _planned(api: Api, call: Call[Nothing, SlotQuery], tenant: str | None) -> tuple[list[Planned], bool]:
+    """Whoever looks at one stretch looks at others next."""
+    found = api.planned.find((tenant, ""))
+    if found is None:
+        lists = api.listed_by(call.principal)
+        found = await read_planned(lists, api.closed_times, await api.store.places(), tenant, _MOST_SCHEDULES)
+        api.planned.keep((tenant, ""), found, len(found[0]))
+    return found
+
+
+async def _count(api: Api, call: Call[Nothing, ForecastQuery], tenant: str | None, hours: int) -> ForecastOut:
+    now = await api.store.now()
+    lists = api.listed_by(call.principal)
+    planned, more = await read_planned(lists, api.closed_times, await api.store.places(), tenant, _MOST_SCHEDULES)
+    begin = now - now % MINUTE
+    waiting = await api.store.due_by_minute(tenant, begin, begin + hours * HOUR)
+    found = forecast(planned, now, hours * 60, waiting)
+    return ForecastOut(
+        start=isoformat(found.start),
+        runs=sum(found.counts),
+        schedules=found.active,
+        waiting=found.waiting,
+        closed=found.closed,
+        complete=not more,
+        per_minute=found.counts,
+        peaks=[
+            PeakOut(at=isoformat(peak.at), runs=peak.runs, makers=_makers(peak.makers), others=peak.others)
+            for peak in found.peaks
+        ],
+        totals=_makers(found.totals),
+    )
+
+
+def _makers(shares: list[Share] | tuple[Share, ...]) -> list[MakerOut]:
+    return [MakerOut(name=share.name, runs=share.runs) for share in shares]

@@ -1,0 +1,75 @@
+"""What a process was told to be, and what is wrong with what it stands on."""
+
+import platform
+from importlib import metadata
+from typing import Literal
+
+from mainspring.api.context import Api
+from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.schemas.common import Wire
+from mainspring.domain.access import Permission
+from mainspring.domain.diagnosis import Level
+
+system = Resource("System", "For administrators of all: settings, versions, and what the doctor finds.")
+
+
+class SettingOut(Wire):
+    name: str
+    value: str
+    """As it is written in a file. Of a secret there is only a sign that it is there."""
+    changed: bool = False
+    """Somebody said so: it is not the default."""
+
+
+class SystemOut(Wire):
+    """The API process that answers; others may have been told otherwise."""
+
+    version: str
+    python: str
+    platform: str
+    settings: list[SettingOut]
+
+
+class FindingOut(Wire):
+    check: str
+    level: Literal["ok", "warning", "problem"]
+    says: str
+    advice: str = ""
+
+
+class DoctorOut(Wire):
+    problems: int
+    warnings: int
+    findings: list[FindingOut]
+
+
+@system.operation("GET", "/v1/system", permission=Permission.ADMINISTER_ALL, answers={200: SystemOut})
+async def show_system(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Versions and settings of the process that answers, without its secrets."""
+    settings = [] if api.system is None else api.system.settings()
+    return Answer(
+        200,
+        SystemOut(
+            version=metadata.version("mainspring"),
+            python=platform.python_version(),
+            platform=platform.platform(terse=True),
+            settings=[SettingOut(name=one.name, value=one.value, changed=one.changed) for one in settings],
+        ),
+    )
+
+
+@system.operation("GET", "/v1/doctor", permission=Permission.ADMINISTER_ALL, answers={200: DoctorOut})
+async def consult_doctor(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """What is wrong, or soon will be, and what to do about it: what `mainspring doctor` says. Nothing is changed."""
+    findings = await api.findings.get()
+    levels = [finding.level for finding in findings]
+    return Answer(
+        200,
+        DoctorOut(
+            problems=levels.count(Level.PROBLEM),
+            warnings=levels.count(Level.WARNING),
+            findings=[
+                FindingOut(check=one.check, level=one.level.value, says=one.says, advice=one.advice) for one in findings
+            ],
+        ),
+    )

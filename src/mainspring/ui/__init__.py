@@ -1,0 +1,1 @@
+"""The dashboard: pages for people, made of the API's own operations."""

@@ -1,0 +1,81 @@
+"""The audit: who changed what, when, and from what to what."""
+
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+
+from mainspring.api.routes.access import AuditOut, list_audit
+from mainspring.domain.access import Permission
+from mainspring.ui.page import Pages, Reply, Visit
+from mainspring.ui.text import pretty
+
+audit = Pages()
+
+_PAGE = 50
+#: Things with a page, by the first word of an action.
+_SHOWN = frozenset({"runs", "jobs", "queues", "workers", "keys", "tenants"})
+
+
+class AuditListQuery(msgspec.Struct, frozen=True):
+    author: str = ""
+    target: str = ""
+    tenant: str = ""
+    action: str = ""
+    #: In UTC, as a field for a date and a time has it.
+    since: str = ""
+    until: str = ""
+    cursor: str = ""
+
+
+class Entry(NamedTuple):
+    said: AuditOut
+    #: Where to look, below the base; empty: nowhere.
+    path: str
+    #: What is different: its name, and both sides.
+    changes: list[tuple[str, str, str]]
+
+
+@audit.page("GET", "/audit", permission=Permission.ADMINISTER, query=AuditListQuery)
+async def show_audit(visit: Visit[AuditListQuery]) -> Reply:
+    given = msgspec.structs.asdict(visit.query)
+    times = {name: text if text.endswith("Z") else f"{text}Z" for name in ("since", "until") if (text := given[name])}
+    page = await visit.ask(list_audit, query={**given, **times, "limit": _PAGE})
+    return visit.show(
+        "audit/page.html",
+        entries=[Entry(item, _path(item), changes(item.before, item.after)) for item in page.items],
+        next_cursor=page.next_cursor,
+        given=given,
+        filtered=any(value for name, value in given.items() if name != "cursor"),
+        of_all=visit.principal.tenant is None,
+    )
+
+
+def _path(entry: AuditOut) -> str:
+    place = entry.action.partition(".")[0]
+    return f"{place}/{quote(entry.target, safe='')}" if place in _SHOWN and entry.target and entry.count == 1 else ""
+
+
+_Side: TypeAlias = msgspec.Raw | msgspec.UnsetType
+
+
+def changes(before: _Side, after: _Side) -> list[tuple[str, str, str]]:
+    """Field by field where both are objects; as a whole otherwise."""
+    was, now = _value(before), _value(after)
+    if was is None and now is None:
+        return []
+    if not isinstance(was or {}, dict) or not isinstance(now or {}, dict):
+        return [("", _text(was), _text(now))]
+    was, now = was or {}, now or {}
+    names = [*was, *(name for name in now if name not in was)]
+    return [(name, _text(was.get(name)), _text(now.get(name))) for name in names if was.get(name) != now.get(name)]
+
+
+def _value(raw: _Side) -> Any:
+    return None if isinstance(raw, msgspec.UnsetType) else msgspec.json.decode(raw)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else pretty(value)

@@ -1,0 +1,135 @@
+"""One job: its schedule, its ticks, its versions."""
+
+import asyncio
+import difflib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mainspring.api.routes.job import cancel_job, get_job
+from mainspring.api.routes.job_runs import job_runs, next_fires, pause_job, resume_job, run_job
+from mainspring.api.routes.job_versions import Change, Versions, job_versions, restore_version
+from mainspring.api.schemas.job_answers import JobOut
+from mainspring.domain.access import Permission
+from mainspring.ui.page import Done, Pages, Reply, Visit, json_field
+from mainspring.ui.pages.jobs import read_strips, schedule_words
+from mainspring.ui.text import pretty
+
+job = Pages()
+
+_TICKS = 50
+_RUNS = 15
+_FIRES = 8
+_VERSIONS = 10
+_KINDS = {"-": "was", "+": "is", " ": "same"}
+
+
+class DiffLine(NamedTuple):
+    """A line that went, came or stayed."""
+
+    kind: str
+    text: str
+
+
+@job.page("GET", "/jobs/{id}", permission=Permission.READ)
+async def show_job(visit: Visit[Any]) -> Reply:
+    found: JobOut = await visit.ask(get_job, path=visit.path)
+    if found.version is None:
+        return Done(words="", to=f"runs/{found.job_id}")
+    strips, fires, runs, versions = await asyncio.gather(
+        read_strips(visit, [found.job_id], _TICKS),
+        visit.ask(next_fires, path=visit.path, query={"n": _FIRES}),
+        visit.ask(job_runs, path=visit.path, query={"limit": _RUNS}),
+        visit.ask(job_versions, path=visit.path, query={"limit": _VERSIONS}),
+    )
+    return visit.show(
+        "jobs/detail.html",
+        job=found,
+        words=schedule_words(found),
+        strip=strips.get(found.job_id, []),
+        fires=fires,
+        runs=runs.items,
+        versions=_versions(versions),
+        open=found.status in ("scheduled", "paused"),
+    )
+
+
+@job.page("POST", "/jobs/{id}/pause", permission=Permission.OPERATE)
+async def do_pause(visit: Visit[Any]) -> Reply:
+    body = {"why": visit.form.get("why", "")}
+    if until := visit.form.get("until", ""):
+        body["until"] = until
+    await visit.ask(pause_job, path=visit.path, body=body)
+    here = f"jobs/{visit.path['id']}"
+    return Done(words="Paused: its ticks are recorded as skipped.", to=here, undo=f"{here}/resume")
+
+
+@job.page("POST", "/jobs/{id}/resume", permission=Permission.OPERATE)
+async def do_resume(visit: Visit[Any]) -> Reply:
+    await visit.ask(resume_job, path=visit.path)
+    here = f"jobs/{visit.path['id']}"
+    return Done(words="Resumed: its next tick runs.", to=here, undo=f"{here}/pause")
+
+
+@job.page("POST", "/jobs/{id}/run", permission=Permission.SUBMIT)
+async def do_run(visit: Visit[Any]) -> Reply:
+    payload = json_field(visit.form, "payload")
+    made = await visit.ask(run_job, path=visit.path, body=None if payload is None else {"payload": payload})
+    return Done(words="It runs now.", to=f"runs/{made.run_id}", leave=True)
+
+
+@job.page("POST", "/jobs/{id}/cancel", permission=Permission.OPERATE)
+async def do_cancel(visit: Visit[Any]) -> Reply:
+    await visit.ask(cancel_job, path=visit.path)
+    return Done(words="The job is cancelled.", to=f"jobs/{visit.path['id']}")
+
+
+@job.page("POST", "/jobs/{id}/versions/{version}/restore", permission=Permission.OPERATE)
+async def do_restore(visit: Visit[Any]) -> Reply:
+    made: JobOut = await visit.ask(restore_version, path=visit.path)
+    before = (made.version or 2) - 1
+    here = f"jobs/{visit.path['id']}"
+    return Done(
+        words=f"Version {visit.path['version']} is restored, as version {made.version}.",
+        to=here,
+        undo=f"{here}/versions/{before}/restore",
+    )
+
+
+def _versions(found: Versions) -> list[dict[str, Any]]:
+    """With what each of them changed."""
+    return [
+        {
+            "version": item.version,
+            "made_by": item.made_by,
+            "made_at": item.made_at,
+            "why": item.why,
+            "changes": changes_shown(item.changes),
+        }
+        for item in found.items
+    ]
+
+
+def changes_shown(changes: Mapping[str, Change]) -> list[tuple[str, list[DiffLine]]]:
+    """Each field with its lines, those that went and those that came; of large values only the sizes are known."""
+    return [
+        (name, diff(_side(change.before, change.bytes_before), _side(change.after, change.bytes_after)))
+        for name, change in changes.items()
+    ]
+
+
+def diff(before: str, after: str) -> list[DiffLine]:
+    """Lines that changed, with a few around them."""
+    if "\n" not in before + after:
+        return [DiffLine("was", before), DiffLine("is", after)]
+    # The first two name files.
+    lines = list(difflib.unified_diff(before.split("\n"), after.split("\n"), n=2, lineterm=""))[2:]
+    return [DiffLine("gap", "…") if line[0] == "@" else DiffLine(_KINDS[line[0]], line[1:]) for line in lines][1:]
+
+
+def _side(value: msgspec.Raw | msgspec.UnsetType, size: int | msgspec.UnsetType) -> str:
+    if isinstance(value, msgspec.UnsetType):
+        return f"{size} bytes"
+    text = pretty(value)
+    return "–" if text in ("null", '""', "[]", "{}") else text

@@ -1,0 +1,165 @@
+"""How it goes, in one look."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from mainspring.api.routes.datacenters import list_datacenters
+from mainspring.api.routes.dead_letters import list_groups
+from mainspring.api.routes.forecast import get_forecast
+from mainspring.api.routes.processes import list_schedulers, list_workers
+from mainspring.api.routes.queues import list_queues
+from mainspring.api.routes.runs import list_runs
+from mainspring.api.routes.stats import Point, Stats, get_stats, missed_slos
+from mainspring.api.routes.usage import list_budgets
+from mainspring.api.schemas.runs import RunOut
+from mainspring.domain.access import Permission
+from mainspring.domain.instant import DAY, HOUR, Micros, isoformat
+from mainspring.ui.charts import chart
+from mainspring.ui.health import Seen, findings, late_runs
+from mainspring.ui.page import Pages, Reply, Visit
+from mainspring.ui.words import between, instant
+
+overview = Pages()
+
+#: How far back, and how wide a bar is.
+_RANGES: dict[str, tuple[Micros, str, int]] = {"1h": (HOUR, "1m", 60), "24h": (DAY, "15m", 900)}
+#: Percentiles are those of so many runs, the newest; without a filter, which would have the store look at more.
+_SAMPLED = 100
+#: What waits is looked at so far for what is late.
+_WAITING = 30
+#: Dead letters of the last hour are counted in so many groups, the largest of the day; the first are shown.
+_GROUPS = 30
+_GROUPS_SHOWN = 6
+
+
+class OverviewQuery(msgspec.Struct, frozen=True):
+    range: Literal["1h", "24h"] = "1h"
+
+
+@overview.page("GET", "/", permission=Permission.READ, query=OverviewQuery)
+async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
+    length, step, seconds = _RANGES[visit.query.range]
+    (
+        stats,
+        queues,
+        workers,
+        schedulers,
+        groups,
+        newest,
+        waiting,
+        forecast,
+        budgets,
+        missed,
+        datacenters,
+    ) = await asyncio.gather(
+        visit.ask(get_stats, query={"since": isoformat(visit.now - length), "step": step}),
+        visit.ask(list_queues),
+        visit.ask(list_workers),
+        visit.ask(list_schedulers),
+        visit.ask(list_groups, query={"limit": _GROUPS, "since": isoformat(visit.now - DAY)}),
+        visit.ask(list_runs, query={"limit": _SAMPLED}),
+        visit.ask(list_runs, query={"limit": _WAITING, "status": "queued"}),
+        visit.ask(get_forecast, query={"hours": 24}),
+        visit.ask(list_budgets),
+        visit.ask(missed_slos),
+        visit.ask(list_datacenters),
+    )
+    began: list[RunOut] = [run for run in newest.items if run.start_time is not None and run.end_time is not None]
+    late = late_runs([*waiting.items, *newest.items], visit.now)
+    seen = Seen(
+        workers=workers,
+        schedulers=schedulers,
+        now=visit.now,
+        queues=queues.items,
+        points=stats.points,
+        groups=groups.items,
+        more_groups=len(groups.items) == _GROUPS,
+        budgets=budgets.items,
+        missed=missed.items,
+        datacenters=datacenters.items,
+        late=late,
+    )
+    return visit.show(
+        "overview/page.html",
+        range=visit.query.range,
+        stats=stats,
+        figures=_figures(stats, began, visit.now, seconds),
+        findings=findings(seen),
+        sampled=_SAMPLED,
+        workers=len(workers.items),
+        schedulers=len(schedulers.items),
+        queues=sorted(queues.items, key=lambda queue: (-queue.queued, -queue.running, queue.name)),
+        groups=groups.items[:_GROUPS_SHOWN],
+        late=late,
+        peaks=[peak for peak in forecast.peaks if instant(peak.at) > visit.now][:5],
+        coming=forecast,
+        ended_chart=ended_chart(stats.points),
+        load_chart=_load_chart(stats, seconds),
+        late_chart=line_chart(stats.points, "late", "--late-fill"),
+        took_chart=line_chart(stats.points, "took", "--running-fill"),
+    )
+
+
+def _figures(stats: Stats, began: Sequence[RunOut], now: int, seconds: int) -> dict[str, Any]:
+    points = stats.points
+    ended = sum(point.succeeded + point.failed for point in points)
+    failed = sum(point.failed for point in points)
+    late = sorted(max((instant(run.start_time or "") - instant(run.scheduled_for)) / 1e6, 0.0) for run in began)
+    took = sorted(between(run.start_time, run.end_time, now) or 0.0 for run in began)
+    minutes = max(len(points) * seconds / 60, 1)
+    return {
+        "ended": ended,
+        "per_minute": ended / minutes,
+        "failed": failed,
+        "failed_share": failed / ended * 100 if ended else 0.0,
+        "retried": sum(point.retried for point in points),
+        "late_p50": percentile(late, 0.5),
+        "late_p95": percentile(late, 0.95),
+        "took_p50": percentile(took, 0.5),
+        "took_p95": percentile(took, 0.95),
+    }
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """The nearest one that is there."""
+    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
+
+
+def ended_chart(points: Sequence[Point]) -> str:
+    series = [
+        {"name": "succeeded", "colour": "--succeeded-fill", "values": [point.succeeded for point in points]},
+        {"name": "failed", "colour": "--failed-fill", "values": [point.failed for point in points]},
+    ]
+    return chart("bars", "runs", [point.time for point in points], series)
+
+
+def _load_chart(stats: Stats, seconds: int) -> str:
+    """How many ran and waited at a time, on average: what the runs that ended then took and waited, over the time. The
+    last is as it is now."""
+    points = stats.points
+    ended = [point.succeeded + point.failed for point in points]
+    running = [round(count * point.took_ms_mean / 1e3 / seconds, 2) for count, point in zip(ended, points, strict=True)]
+    waiting = [round(count * point.late_ms_mean / 1e3 / seconds, 2) for count, point in zip(ended, points, strict=True)]
+    if points:
+        running[-1], waiting[-1] = float(stats.running), float(stats.queued)
+    series = [
+        {"name": "waiting", "colour": "--queued-fill", "values": waiting},
+        {"name": "running", "colour": "--running-fill", "values": running},
+    ]
+    return chart("lines", "at a time", [point.time for point in points], series)
+
+
+def line_chart(points: Sequence[Point], what: str, colour: str) -> str:
+    def values(which: str) -> list[float | None]:
+        # Where nothing ended there is nothing to say.
+        return [getattr(point, f"{what}_ms_{which}") if point.succeeded + point.failed else None for point in points]
+
+    series = [
+        {"name": "worst", "colour": "--queued-fill", "values": values("max")},
+        {"name": "mean", "colour": colour, "values": values("mean")},
+    ]
+    return chart("lines", "ms", [point.time for point in points], series)

@@ -1,0 +1,138 @@
+"""One run: where it stands, how it came there, what it printed."""
+
+import asyncio
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mainspring.api.routes.runs import LogPage, cancel_run, explain_run, get_run, retry_run, run_logs
+from mainspring.api.routes.workflows import run_children, run_parents
+from mainspring.api.schemas.runs import RunOut
+from mainspring.domain.access import Permission
+from mainspring.domain.instant import Instant
+from mainspring.domain.run import ENDED
+from mainspring.ui.page import Done, Download, Pages, Reply, Visit, json_field
+from mainspring.ui.pages.job_form import WAITING
+from mainspring.ui.words import duration, instant
+
+run = Pages()
+
+_LINES = 500
+_DOWNLOADED = 1_000
+#: So many that wait for it are counted, and so many shown; the others have a page of their own.
+_RELATIVES = 100
+_RELATIVES_SHOWN = 20
+ENDED_STATES = frozenset(state.value for state in ENDED)
+_WIDTH = 1_000
+#: What is shorter would not be seen.
+_NARROWEST = 3.0
+
+
+class LogQuery(msgspec.Struct, frozen=True):
+    after: int = 0
+
+
+class Bar(NamedTuple):
+    """A stretch of a run's time, on a line of a thousand."""
+
+    x: float
+    width: float
+    kind: str
+    words: str
+
+
+@run.page("GET", "/runs/{id}", permission=Permission.READ)
+async def show_run(visit: Visit[Any]) -> Reply:
+    found: RunOut = await visit.ask(get_run, path=visit.path)
+    explanation, log, children, parents = await asyncio.gather(
+        visit.ask(explain_run, path=visit.path),
+        visit.ask(run_logs, path=visit.path, query={"limit": _LINES}),
+        visit.ask(run_children, path=visit.path, query={"limit": _RELATIVES}),
+        visit.ask(run_parents, path=visit.path),
+    )
+    ended = found.status in ENDED_STATES
+    return visit.show(
+        "runs/detail.html",
+        run=found,
+        name=found.name or found.task,
+        ended=ended,
+        attempts=[] if isinstance(found.attempts, msgspec.UnsetType) else found.attempts,
+        bars=timeline(found, visit.now),
+        explanation=explanation,
+        log=log,
+        parents=parents.items,
+        children=children.items,
+        shown=_RELATIVES_SHOWN,
+        more_children=children.next_cursor is not None,
+        recurring=found.job_id != found.run_id,
+        editable=found.job_id == found.run_id and found.status in WAITING and not found.attempt_number,
+    )
+
+
+@run.page("GET", "/runs/{id}/log", permission=Permission.READ, query=LogQuery)
+async def more_log(visit: Visit[LogQuery]) -> Reply:
+    """Lines after a position, and what asks for those that follow."""
+    log: LogPage = await visit.ask(run_logs, path=visit.path, query={"after": visit.query.after, "limit": _LINES})
+    return visit.show("runs/log_lines.html", log=log)
+
+
+@run.page("GET", "/runs/{id}/log.txt", permission=Permission.READ)
+async def whole_log(visit: Visit[Any]) -> Reply:
+    lines: list[str] = []
+    after = 0
+    while True:
+        log: LogPage = await visit.ask(run_logs, path=visit.path, query={"after": after, "limit": _DOWNLOADED})
+        lines += [f"{line.time} {line.text.rstrip()}" for line in log.items]
+        if len(log.items) < _DOWNLOADED:
+            return Download(f"{visit.path['id']}.log", "\n".join([*lines, ""]))
+        after = log.next_after
+
+
+@run.page("POST", "/runs/{id}/cancel", permission=Permission.OPERATE)
+async def do_cancel(visit: Visit[Any]) -> Reply:
+    stopped = await visit.ask(cancel_run, path=visit.path)
+    words = "The run is cancelled." if stopped.status == "cancelled" else "The run is being stopped."
+    return Done(words=words, to=f"runs/{visit.path['id']}")
+
+
+@run.page("POST", "/runs/{id}/retry", permission=Permission.OPERATE)
+async def do_retry(visit: Visit[Any]) -> Reply:
+    payload = json_field(visit.form, "payload")
+    made = await visit.ask(retry_run, path=visit.path, body=None if payload is None else {"payload": payload})
+    return Done(words="Runs again, as a new run.", to=f"runs/{made.run_id}", leave=True)
+
+
+def timeline(found: RunOut, now: Instant) -> list[Bar]:
+    """Waiting, attempts and back-offs, in proportion."""
+    begin = instant(found.scheduled_for if found.tick or not found.attempts else found.created_at)
+    begin = min(begin, instant(found.queued_at or found.scheduled_for))
+    attempts = [] if isinstance(found.attempts, msgspec.UnsetType) else found.attempts
+    pieces: list[tuple[Instant, Instant, str, str]] = []
+    at = begin
+    for attempt in attempts:
+        start, end = instant(attempt.start_time), instant(attempt.end_time)
+        pieces.append((at, start, "waiting" if attempt is attempts[0] else "backoff", ""))
+        pieces.append((start, end, f"is-{attempt.outcome}", f"attempt {attempt.attempt_number}: {attempt.outcome}"))
+        at = end
+    if found.status in ("running", "cancelling") and found.start_time is not None:
+        start = instant(found.start_time)
+        pieces.append((at, start, "backoff" if attempts else "waiting", ""))
+        pieces.append((start, now, "is-running", f"attempt {found.attempt_number}: running"))
+    elif found.status not in ENDED_STATES:
+        pieces.append((at, max(now, at), "backoff" if attempts else "waiting", ""))
+    elif not attempts and found.start_time is not None and found.end_time is not None:
+        start, end = instant(found.start_time), instant(found.end_time)
+        pieces += [(at, start, "waiting", ""), (start, end, f"is-{found.status}", found.status)]
+    first, last = begin, max((end for _, end, _, _ in pieces), default=begin)
+    whole = max(last - first, 1)
+    bars: list[Bar] = []
+    for start, end, kind, words in pieces:
+        if end < start:
+            continue
+        name = words or ("back-off" if kind == "backoff" else "waiting")
+        x = (start - first) / whole * _WIDTH
+        width = max((end - start) / whole * _WIDTH, _NARROWEST if words else 0)
+        if width:
+            x = min(x, _WIDTH - width)
+            bars.append(Bar(round(x, 1), round(width, 1), kind, f"{name}, {duration((end - start) / 1e6)}"))
+    return bars

@@ -1,0 +1,52 @@
+"""What no page shows: the values of some fields, in whatever payload, result or record."""
+
+import re
+from collections.abc import Sequence
+from fnmatch import translate
+from typing import Any
+
+import msgspec
+
+#: Stands for what is not shown. Nobody's payload holds it, so that a form which still does is noticed.
+MASK = "•••"
+
+
+class Redactor:
+    def __init__(self, names: Sequence[str]) -> None:
+        """Names of fields; a star stands for any characters, and case does not matter."""
+        self._names = re.compile("|".join(translate(name.lower()) for name in names))
+
+    def __call__(self, answer: Any) -> Any:
+        """An answer of the API, without these. What has none of them is the same object."""
+        match answer:
+            case msgspec.Raw():
+                return self._raw(answer)
+            case msgspec.Struct():
+                changed = {}
+                for field in answer.__struct_fields__:
+                    value = getattr(answer, field)
+                    if (shown := self(value)) is not value:
+                        changed[field] = shown
+                return msgspec.structs.replace(answer, **changed) if changed else answer
+            case list() | tuple():
+                items = [self(item) for item in answer]
+                same = all(one is other for one, other in zip(items, answer, strict=True))
+                return answer if same else type(answer)(items)
+            case dict():
+                values = {key: self(value) for key, value in answer.items()}
+                return answer if all(values[key] is answer[key] for key in answer) else values
+            case _:
+                return answer
+
+    def _raw(self, raw: msgspec.Raw) -> msgspec.Raw:
+        value = msgspec.json.decode(raw)
+        shown = self._masked(value)
+        return raw if shown == value else msgspec.Raw(msgspec.json.encode(shown))
+
+    def _masked(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                key: MASK if item is not None and self._names.match(key.lower()) else self._masked(item)
+                for key, item in value.items()
+            }
+        return [self._masked(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,83 @@
+// Theme, dialogs, toasts, copying.
+const THEMES = ["auto", "light", "dark"];
+
+function theme() {
+  const button = document.querySelector("[data-theme-switch]");
+  if (!button) return;
+  const now = () => document.documentElement.dataset.theme || "auto";
+  const label = () => { button.setAttribute("aria-label", `Theme: ${now()}`); button.title = `Theme: ${now()}`; };
+  button.addEventListener("click", () => {
+    const next = THEMES[(THEMES.indexOf(now()) + 1) % THEMES.length];
+    if (next === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = next;
+    try { localStorage.setItem("mainspring.theme", next); } catch { /* not kept */ }
+    label();
+    document.dispatchEvent(new Event("theme"));
+  });
+  label();
+}
+
+function toasts() {
+  const place = document.getElementById("toasts");
+  if (!place) return;
+  // They come at the end of the page: what was clicked may be gone by then, and nothing would be found beside it.
+  new MutationObserver(() => place.append(...document.querySelectorAll("body > .toast"))).observe(document.body, { childList: true });
+  new MutationObserver((changes) => {
+    for (const toast of changes.flatMap((change) => [...change.addedNodes])) {
+      if (toast.nodeType !== 1) continue;
+      htmx.process(toast);
+      // Above everything, also above a dialog that stays open.
+      if (place.matches(":popover-open")) place.hidePopover();
+      place.showPopover();
+      setTimeout(() => toast.remove(), toast.classList.contains("is-bad") ? 12000 : 7000);
+    }
+  }).observe(place, { childList: true });
+}
+
+// Whoever types is in one place: the first letters are a step back, the others are not.
+function typing() {
+  let began = false;
+  document.addEventListener("focusin", (event) => { if (event.target.matches("[data-search]")) began = false; });
+  document.addEventListener("htmx:beforeHistoryUpdate", (event) => {
+    const typed = event.detail.requestConfig?.triggeringEvent?.target?.matches?.("[data-search]");
+    if (typed && began) event.detail.history.type = "replace";
+    began = Boolean(typed);
+  });
+}
+
+export function controls() {
+  theme();
+  toasts();
+  typing();
+  document.addEventListener("click", (event) => {
+    const opener = event.target.closest("[data-dialog]");
+    if (opener) {
+      event.preventDefault();
+      document.getElementById(opener.dataset.dialog)?.showModal();
+    }
+    if (event.target.closest("[data-close]") || event.target.nodeName === "DIALOG") {
+      event.target.closest("dialog")?.close();
+    }
+    const copied = event.target.closest("[data-copy]");
+    if (copied) navigator.clipboard?.writeText(copied.dataset.copy).then(() => {
+      const words = copied.textContent;
+      copied.textContent = "Copied";
+      setTimeout(() => { copied.textContent = words; }, 1200);
+    });
+  });
+  document.addEventListener("change", (event) => {
+    if (!event.target.matches("[data-pick-all]")) return;
+    for (const box of event.target.closest("table").querySelectorAll(".pick")) box.checked = event.target.checked;
+  });
+  // What is blank need not stand in the address.
+  document.addEventListener("htmx:configRequest", (event) => {
+    if (event.detail.verb !== "get") return;
+    for (const [name, value] of [...event.detail.formData.entries()]) {
+      if (!value) event.detail.formData.delete(name);
+    }
+  });
+  // What was asked in a dialog is answered by a toast.
+  document.addEventListener("htmx:afterRequest", (event) => {
+    if (event.detail.successful) event.target.closest("dialog")?.close();
+  });
+}

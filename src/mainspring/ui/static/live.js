@@ -1,0 +1,79 @@
+// One stream of events. Whatever says in data-live what it shows is asked for anew, once a second at most; what takes
+// long to make says in data-pause how much more seldom.
+const PAUSE = 1000;
+const pause = () => Math.max(PAUSE, ...[...document.querySelectorAll("[data-pause]")].map((element) => Number(element.dataset.pause)));
+
+const AGAIN = 5 * PAUSE;
+
+// What asks once, such as for the next lines of a log, asks again if it was not answered.
+function again() {
+  for (const kind of ["htmx:responseError", "htmx:sendError", "htmx:timeout"]) {
+    document.addEventListener(kind, ({ detail: { elt } }) => {
+      if (!elt.getAttribute("hx-trigger")?.endsWith("again")) return;
+      setTimeout(() => { if (elt.isConnected) htmx.trigger(elt, "again"); }, AGAIN);
+    });
+  }
+}
+
+export function live() {
+  again();
+  const stream = document.body.dataset.stream;
+  if (!stream || !document.querySelector("[data-live]")) return;
+  let due = false;
+  let last = 0;
+  let timer = 0;
+
+  const refresh = () => {
+    timer = 0;
+    if (document.hidden || document.querySelector("dialog[open], .pick:checked") || !getSelection().isCollapsed) {
+      due = true;
+      return;
+    }
+    due = false;
+    last = Date.now();
+    for (const element of document.querySelectorAll("[data-live]")) htmx.trigger(element, "live");
+  };
+  const soon = () => {
+    if (!timer) timer = setTimeout(refresh, Math.max(0, last + pause() - Date.now()));
+  };
+  const about = (kind) =>
+    [...document.querySelectorAll("[data-live]")].some((element) =>
+      element.dataset.live.split(" ").some((word) => kind.startsWith(word)));
+
+  const kinds = ["submitted", "queued", "started", "succeeded", "failed", "retried", "released", "lost", "cancelled",
+    "skipped"].map((word) => `run.${word}`);
+  let source = null;
+  // Only while somebody looks: a browser has few connections to one host, and every tab would hold one.
+  const open = () => {
+    if (source || document.hidden) return;
+    source = new EventSource(stream);
+    for (const kind of [...kinds, "job.slo_missed", "job.slo_recovered", "gap"]) {
+      source.addEventListener(kind, () => { if (kind === "gap" || about(kind)) soon(); });
+    }
+  };
+  const close = () => {
+    source?.close();
+    source = null;
+  };
+  open();
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return close();
+    open();
+    soon();
+  });
+  // What was asked for before one went on to something else comes too late.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const asked = event.detail.requestConfig.elt;
+    if (!asked.dataset?.live) return;
+    // What was ticked meanwhile stays so, and what was opened.
+    const busy = document.querySelector("dialog[open], .pick:checked");
+    if (busy || event.detail.pathInfo.requestPath !== asked.getAttribute("hx-get")) event.detail.shouldSwap = false;
+    if (busy) due = true;
+  });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  document.addEventListener("close", () => { if (due) soon(); }, true);
+  setInterval(() => { if (due) soon(); }, 2 * PAUSE);
+  // Figures grow old also when nothing happens.
+  setInterval(soon, 15 * PAUSE);
+}
