@@ -8,14 +8,16 @@ CHAOS_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(or $(shell uv --version > /dev/null 2>&1 && command -v uv),$(BIN)/uv)
-CODE := $(wildcard src tests tools bench)
+# Two for each processor: many tests wait for something most of their time.
+PYTEST = $(BIN)/python -m pytest --numprocesses=$$(( 2 * $$($(BIN)/python -c 'import os; print(os.cpu_count())') )) --dist=loadgroup
+CODE := $(wildcard src tests tools bench examples)
 COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header
 
 # Tests start hundreds of processes: compiling every module again in each takes longer than what they do.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format openapi reference bench soak chaos peers peers-bench services services-stop lock clean
+.PHONY: help setup run test check format openapi reference docs screenshots bench soak chaos peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,8 +30,10 @@ run: setup ## run the demo application on an embedded store
 test: check ## everything that must hold on each change, real servers included (PYTEST_ARGS)
 	@# Without a server a laptop skips tests and CI fails. Not inside pytest: installing can take longer than a test may.
 	@$(BIN)/python -m tools.services start || [ "$$CI" != true ]
-	@# Two for each processor: many tests wait for something most of their time.
-	$(BIN)/python -m pytest --numprocesses=$$(( 2 * $$($(BIN)/python -c 'import os; print(os.cpu_count())') )) --dist=loadgroup $(PYTEST_ARGS)
+	@# Without what builds the site a laptop skips its test and CI does not.
+	@[ "$$CI" != true ] || $(MAKE) --no-print-directory $(VENV)/.docs
+	@# The dashboard apart: its tests have whole Mainsprings in their processes, which would go on beside all others.
+	$(if $(PYTEST_ARGS),$(PYTEST) $(PYTEST_ARGS),$(PYTEST) --ignore=tests/ui && $(PYTEST) tests/ui)
 
 check: setup ## format, lint, types, layers
 	$(BIN)/ruff format --check $(CODE)
@@ -44,9 +48,17 @@ format: setup ## format the code and fix what can be fixed
 openapi: setup ## write docs/reference/openapi.json anew
 	$(BIN)/python -m mainspring.api.openapi > docs/reference/openapi.json
 
-reference: setup ## write docs/reference/cli.md and docs/reference/sdk.md anew
+reference: setup ## write cli.md, sdk.md and metrics.md in docs/reference anew, and the dashboards in deploy/grafana
 	$(BIN)/python -m mainspring.cli.reference > docs/reference/cli.md
 	$(BIN)/python -m tools.sdk_reference > docs/reference/sdk.md
+	$(BIN)/python -m tools.metrics_reference > docs/reference/metrics.md
+	$(BIN)/python -m tools.dashboards
+
+docs: $(VENV)/.docs ## the documentation as a site, in build/docs
+	$(BIN)/python -m tools.site.build
+
+screenshots: setup ## the dashboard's pages as pictures, in .screenshots/ (needs chromium)
+	$(BIN)/python -m tools.screenshots
 
 bench: setup ## measure (BENCH_ARGS)
 	$(BIN)/mainspring bench $(BENCH_ARGS)
@@ -71,10 +83,11 @@ services-stop: setup ## stop them
 lock: setup ## pin the newest allowed versions in requirements/
 	$(UV) $(COMPILE) --upgrade --all-extras --group dev pyproject.toml --output-file requirements/dev.txt
 	$(UV) $(COMPILE) --upgrade --group peers --constraint requirements/dev.txt --output-file requirements/peers.txt
+	$(UV) $(COMPILE) --upgrade --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 
 clean: ## remove .venv, the local servers with their data, and caches
 	-$(PYTHON) -m tools.services remove
-	rm -rf $(VENV) .services .chaos .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) .services .chaos .screenshots .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -91,4 +104,8 @@ $(VENV)/.installed: pyproject.toml requirements/dev.txt | $(BIN)/python $(UV)
 
 $(VENV)/.peers: requirements/peers.txt $(VENV)/.installed
 	$(UV) pip install --quiet --python $(BIN)/python --requirement requirements/peers.txt
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.installed
+	$(UV) pip install --quiet --python $(BIN)/python --requirement requirements/docs.txt
 	@touch $@

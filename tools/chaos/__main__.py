@@ -12,10 +12,12 @@ import uvloop
 from tools.chaos import report
 from tools.chaos.catalogue import FAULTS
 from tools.chaos.cluster import ROOT
+from tools.chaos.engines import FEEDERS
 from tools.chaos.faults import ENGINES
 from tools.chaos.run import Outcome, run
 
 PAGE = ROOT / "docs/operations/failover.md"
+FEEDERS_PAGE = ROOT / "docs/explanation/engines.md"
 
 
 def main() -> int:
@@ -23,18 +25,24 @@ def main() -> int:
     parser.add_argument("--faults", default="all", help=f"names with commas, or all: {', '.join(FAULTS)}")
     parser.add_argument("--repetitions", type=int, default=10, help="of each fault, on one cluster")
     parser.add_argument("--coordination", default="store", help=f"names with commas: {', '.join(ENGINES)}")
+    parser.add_argument(
+        "--dispatch", default="", help=f"try engines that feed workers instead, with commas: {', '.join(FEEDERS)}"
+    )
     parser.add_argument("--rate", type=int, default=2_000, help="runs that are submitted a second")
     parser.add_argument("--crons", type=int, default=200, help="recurring jobs that tick every second")
     parser.add_argument("--directory", type=Path, default=ROOT / ".chaos", help="for logs, histories and results")
     parser.add_argument("--keep", action="store_true", help="keep logs and histories also when nothing is wrong")
     parser.add_argument("--resume", action="store_true", help="leave out what results.json has already, and is sound")
     parser.add_argument(
-        "--publish", action="store_true", help=f"write the table of all results into {PAGE.relative_to(ROOT)}"
+        "--publish",
+        action="store_true",
+        help=f"write the table of all results into {PAGE.relative_to(ROOT)} or {FEEDERS_PAGE.relative_to(ROOT)}",
     )
     arguments = parser.parse_args()
     names = list(FAULTS) if arguments.faults == "all" else arguments.faults.split(",")
-    engines = arguments.coordination.split(",")
-    for what, unknown in (("fault", set(names) - set(FAULTS)), ("engine", set(engines) - set(ENGINES))):
+    engines = (arguments.dispatch or arguments.coordination).split(",")
+    possible = FEEDERS if arguments.dispatch else ENGINES
+    for what, unknown in (("fault", set(names) - set(FAULTS)), ("engine", set(engines) - set(possible))):
         if unknown:
             parser.error(f"no such {what}: {', '.join(sorted(unknown))}")
     results = report.Results(arguments.directory / "results.json")
@@ -48,11 +56,11 @@ def main() -> int:
         if not (arguments.resume and (name, engine) in done)
     ]
     broken = uvloop.run(_all(arguments, plan, results))
-    outcomes = results.of(**size)
-    text = report.table(outcomes)
+    outcomes = [outcome for outcome in results.of(**size) if outcome.coordination in possible]
+    text = report.feeders_table(outcomes) if arguments.dispatch else report.table(outcomes)
     print(text)
     if arguments.publish:
-        report.publish(PAGE, text)
+        report.publish(FEEDERS_PAGE if arguments.dispatch else PAGE, text)
     return 1 if broken or not all(outcome.judgement["sound"] for outcome in outcomes) else 0
 
 
@@ -61,7 +69,7 @@ def _applies(name: str, engine: str, *, named: bool) -> bool:
     if why := fault.impossible():
         print(f"{name}: not tried: {why}", file=sys.stderr)
         return False
-    telling = not fault.variant and (engine == "store" or fault.hits_schedulers)
+    telling = not fault.variant and (engine == "store" or fault.hits_schedulers or engine in FEEDERS)
     return engine in fault.engines and (named or telling)
 
 

@@ -1,6 +1,6 @@
 """All faults, in the order of the table."""
 
-from tools.chaos import engine_faults, faults
+from tools.chaos import engine_faults, faults, feeder_faults
 
 FAULTS: dict[str, type[faults.Fault]] = {
     fault.name: fault
@@ -26,5 +26,11 @@ FAULTS: dict[str, type[faults.Fault]] = {
         faults.RollingRestart,
         faults.LoseDatacenter,
         faults.DiskFull,
+        feeder_faults.EngineForgets,
+        feeder_faults.EngineKilled,
+        feeder_faults.EngineAway,
+        feeder_faults.EngineFrozen,
+        feeder_faults.HintsRepeated,
+        feeder_faults.WorkersComeAndGo,
     )
 }

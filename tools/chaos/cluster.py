@@ -14,13 +14,14 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import httpx2
 
-from tools.chaos.engines import Engine
+from tools.chaos.engines import FEEDERS, Engine
 from tools.chaos.export import STAMPS
 from tools.chaos.link import Link, Way
 
 ROOT = Path(__file__).parents[2]
 APP = "tools.chaos.tasks:app"
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+QUEUES = {"load": 200, "ticks": 400}
 #: A busy machine takes its time to start a dozen interpreters.
 STARTING = 300
 #: Seconds to wait for a cluster to be well again. Whether it was is for the judge to say.
@@ -135,25 +136,37 @@ class Cluster:
         self._faked = directory / "faketime"
         self._faked.write_text("+0\n")
         self.engine = engine
+        self._feeds = engine is not None and engine.name in FEEDERS
         self._dsns = dsns
         self._faketime = faketime
         self.members: dict[str, Member] = {}
         for number in range(3):
             self._add(f"scheduler-{number}", ["scheduler", "--name", f"scheduler-{number}"])
         for number in range(2):
-            arguments = ["worker", APP, "--queue", "load:200", "--queue", "ticks:400", "--name", f"worker-{number}"]
-            self._add(f"worker-{number}", arguments)
+            self._add(f"worker-{number}", _worker(f"worker-{number}"))
         for number, port in enumerate(ports):
             self._add(f"api-{number}", ["api", "--port", str(port)], port)
 
     def _add(self, name: str, arguments: Sequence[str], port: int = 0) -> None:
         links = [Link("127.0.0.1", urlsplit(dsn).port or 0) for dsn in self._dsns]
         member = self.members[name] = Member(name, arguments, links, self.directory / f"{name}.log", port)
-        if self.engine is not None:
+        if self.engine is not None and not self._feeds:
             member.engine_links = [Link("127.0.0.1", node.ports["client"]) for node in self.engine.nodes]
 
     def __getitem__(self, name: str) -> Member:
         return self.members[name]
+
+    @property
+    def fed_by(self) -> Engine:
+        assert self.engine is not None
+        return self.engine
+
+    def another_worker(self) -> Member:
+        """One that is not counted on."""
+        name = "worker-passing"
+        member = Member(name, _worker(name), self.members["worker-0"].links, self.directory / f"{name}.log")
+        member.environment = self._environment(member)
+        return member
 
     def of(self, kind: str) -> list[Member]:
         return [member for member in self.members.values() if member.kind == kind]
@@ -188,7 +201,9 @@ class Cluster:
             "PYTHONPATH": str(ROOT),
             "CHAOS_STAMPS": str(self.stamps),
         }
-        if self.engine is not None:
+        if self.engine is not None and self._feeds:
+            settings["MAINSPRING_DISPATCH_ENGINE"] = self.engine.address()
+        elif self.engine is not None:
             nodes = ",".join(f"127.0.0.1:{link.port}" for link in member.engine_links)
             settings["MAINSPRING_COORDINATION"] = f"{self.engine.name}://{nodes}"
         if self._faketime and member.name.endswith("-0"):
@@ -264,3 +279,8 @@ class Cluster:
             await member.kill()
             for link in (*member.links, *member.engine_links):
                 await link.close()
+
+
+def _worker(name: str) -> list[str]:
+    queues = [word for queue, slots in QUEUES.items() for word in ("--queue", f"{queue}:{slots}")]
+    return ["worker", APP, *queues, "--name", name]

@@ -1,4 +1,4 @@
-"""Coordination engines that the cluster can be run on, each an ensemble of its own that may be broken."""
+"""Engines that the cluster can be run on, each an ensemble of its own that may be broken."""
 
 import signal
 import socket
@@ -9,6 +9,8 @@ from typing import Any, Protocol, cast
 
 from tools.services import all_services
 
+#: Engines that feed workers; all others grant shards.
+FEEDERS = ("redis", "rabbitmq", "kafka")
 #: What each kind of node is asked, and what only the leader answers.
 _LEADER = {
     "etcd": (b"GET /metrics HTTP/1.0\r\n\r\n", b"\netcd_server_is_leader 1"),
@@ -37,6 +39,8 @@ class Engine(Protocol):
 
     def ensure(self) -> str: ...
 
+    def address(self) -> str: ...
+
     def remove(self) -> None: ...
 
 
@@ -50,7 +54,7 @@ def make_engine(name: str, home: Path) -> Engine | None:
         return None
     service: Any = all_services().get(name)
     if not hasattr(service, "nodes"):
-        raise NoSuchEngine(f"{name} is no coordination engine of tools.services")
+        raise NoSuchEngine(f"{name} is no engine of tools.services")
     return cast(Engine, type(service)(home))
 
 

@@ -2,10 +2,12 @@
 
 import json
 import statistics
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from tools.chaos.catalogue import FAULTS
+from tools.chaos.engines import FEEDERS
 from tools.chaos.faults import ENGINES
 from tools.chaos.run import Outcome
 
@@ -14,6 +16,8 @@ _HEAD = (
     "| fault | coordination | times | runs | ticks | lost | doubled | early | missed or doubled ticks "
     "| stale writes refused | accepted | latest tick | recovery p50 | max |"
 )
+#: Of these, what an engine that feeds workers can do something to.
+_OF_FEEDERS = (0, 1, 2, 3, 5, 6, 11)
 #: The rules of the judge under each column.
 _LOST = ("lost", "stuck", "failed", "torn")
 _DOUBLED = ("doubled", "made twice", "unstarted", "begun twice")
@@ -22,15 +26,15 @@ _TICKS = ("missed", "ticked twice")
 
 def table(outcomes: list[Outcome]) -> str:
     rule = "|---|---|" + "---:|" * (_HEAD.count("|") - 3)
-    return "\n".join([_HEAD, rule, *map(_row, outcomes)])
+    return "\n".join([_HEAD, rule, *(_line(_cells(outcome)) for outcome in outcomes)])
 
 
-def _row(outcome: Outcome) -> str:
+def _cells(outcome: Outcome) -> list[object]:
     counts, felt = outcome.judgement["counts"], outcome.judgement["felt"]
     # Each is (name, latest, recovered), in microseconds.
     latest = max((one[1] for one in felt), default=0)
     recovered = [one[2] for one in felt] or [0]
-    cells = [
+    return [
         outcome.fault,
         outcome.coordination,
         outcome.repetitions,
@@ -46,6 +50,16 @@ def _row(outcome: Outcome) -> str:
         _seconds(statistics.median(recovered)),
         _seconds(max(recovered)),
     ]
+
+
+def feeders_table(outcomes: list[Outcome]) -> str:
+    """What becomes of work when an engine that feeds workers fails: how much later it is."""
+    head = "| fault | engine | times | runs | lost | doubled | latest tick |"
+    rows = [_line(_cells(outcome)[place] for place in _OF_FEEDERS) for outcome in outcomes]
+    return "\n".join([head, "|---|---|" + "---:|" * (head.count("|") - 3), *rows])
+
+
+def _line(cells: Iterable[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
@@ -94,4 +108,4 @@ class Results:
 
 
 def _place(outcome: Outcome) -> tuple[int, int]:
-    return list(FAULTS).index(outcome.fault), ENGINES.index(outcome.coordination)
+    return list(FAULTS).index(outcome.fault), [*ENGINES, *FEEDERS].index(outcome.coordination)

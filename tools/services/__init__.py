@@ -7,12 +7,16 @@ Only the standard library is used, so that it works before anything is installed
 
 from pathlib import Path
 
+from tools.services.chromium import Chromium
 from tools.services.etcd import Etcd
 from tools.services.faketime import Faketime
+from tools.services.kafka import Kafka, KafkaCluster
 from tools.services.patroni import Patroni
 from tools.services.pgbouncer import Pgbouncer
 from tools.services.postgres import Postgres
-from tools.services.redis import Redis
+from tools.services.prometheus import Alertmanager, Prometheus
+from tools.services.rabbitmq import RabbitMQ, RabbitMQCluster
+from tools.services.redis import Redis, RedisCluster, RedisSentinel
 from tools.services.service import Service, ServiceUnavailable
 from tools.services.zookeeper import ZooKeeper
 
@@ -22,7 +26,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def all_services() -> dict[str, Service]:
-    kinds: list[type[Service]] = [Postgres, Pgbouncer, Redis, Etcd, ZooKeeper, Patroni, Faketime]
+    kinds: list[type[Service]] = [
+        *(Postgres, Pgbouncer, Redis, Etcd, ZooKeeper, RabbitMQ, Kafka, Faketime, Chromium),
+        *(Prometheus, Alertmanager),
+        *(Patroni, RabbitMQCluster, KafkaCluster, RedisSentinel, RedisCluster),
+    ]
     return {kind.name: kind(ROOT / ".services") for kind in kinds}
 
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from tools.services.service import Service, ServiceUnavailable
 #: A virtual machine of Java on a busy computer takes its time.
 _SECONDS_TO_START = 60
 _SECONDS_TO_STOP = 10
+#: The kernel's mark of a thread of its own.
+_PF_KTHREAD = 0x200000
 
 
 class Node:
@@ -43,11 +45,21 @@ class Node:
         """The process that we started, while it lives: a number that somebody else got since does not count."""
         try:
             pid = int((self.directory / "pid").read_text())
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, ValueError):
+            process = Path(f"/proc/{pid}")
+            command = (process / "cmdline").read_bytes()
+            state = (process / "stat").read_text().rpartition(")")[2].split()
+            threads = len(list((process / "task").iterdir()))
+        except (OSError, ValueError, IndexError):
             return None
-        return pid if str(self.directory).encode() in command and state != "Z" else None
+        if state[0] in "ZX":
+            # Its first thread has ended. While it has others, its ports are still taken.
+            return pid if threads > 1 else None
+        # A process has no command line while it becomes another program, and when it is ending but still has its ports.
+        between = not command and not int(state[6]) & _PF_KTHREAD
+        return pid if between or str(self.directory).encode() in command else None
+
+    def command(self) -> list[str]:
+        return self._ensemble.command(self)
 
     def start(self) -> None:
         """Begin to start; no-op when it runs. ``Ensemble.wait`` says when it is ready."""
@@ -56,7 +68,7 @@ class Node:
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "log").open("ab") as log:
             process = subprocess.Popen(
-                self._ensemble.command(self),
+                self.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -119,7 +131,8 @@ class Ensemble(Service):
         """Whether a node that runs answers clients."""
 
     def running(self) -> bool:
-        return all(node.pid is not None for node in self.nodes)
+        # One that is still starting is waited for, whoever began it.
+        return all(node.pid is not None and self.serving(node) for node in self.nodes)
 
     def start(self) -> None:
         taken = any(not local_postgres.is_free(port) for ports in self.ports for port in ports.values())
@@ -130,10 +143,10 @@ class Ensemble(Service):
             node.start()
         self.wait()
 
-    def wait(self) -> None:
-        """Return when every node serves."""
+    def wait(self, nodes: Sequence[Node] | None = None) -> None:
+        """Return when these nodes serve; all of them by default."""
         until = time.monotonic() + _SECONDS_TO_START
-        for node in self.nodes:
+        for node in nodes or self.nodes:
             absent = 0
             while not self.serving(node):
                 # Redis is nobody for a moment, while it writes its title.

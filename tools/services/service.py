@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -31,7 +31,11 @@ class Service(ABC):
         self.directory = home / self.name
 
     @abstractmethod
-    def installed(self) -> bool: ...
+    def installed(self) -> bool:
+        """Whether it can be started now."""
+
+    def missing_packages(self) -> tuple[str, ...]:
+        return () if self.installed() else self.packages
 
     @abstractmethod
     def running(self) -> bool:
@@ -64,12 +68,28 @@ class Service(ABC):
             return self.address()
 
     def install(self) -> None:
-        command = f"apt-get install {' '.join(self.packages)}"
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
-            raise ServiceUnavailable(f"{self.name} is not installed. On Debian: {command}")
-        print(f"{self.name}: {command}", file=sys.stderr, flush=True)
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        install = ["apt-get", "install", "--yes", "--no-install-recommends", *self.packages]
+        """Called when it is not installed."""
+        install_packages(self.name, self.packages, self.home)
+        if not self.installed():
+            raise ServiceUnavailable(f"{self.name} is still not found after installing {' '.join(self.packages)}")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time starts, stops or removes."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with _alone(self.home / f"{self.name}.lock"):
+            yield
+
+
+def install_packages(whose: str, packages: Iterable[str], home: Path) -> None:
+    """By Debian's tools, as root. One at a time: they allow no other beside them."""
+    command = f"apt-get install {' '.join(packages)}"
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise ServiceUnavailable(f"{whose} is not installed. On Debian: {command}")
+    print(f"{whose}: {command}", file=sys.stderr, flush=True)
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    with _alone(home / "packages.lock"):
         for step in (["apt-get", "update"], install):
             # To a file, not a pipe: a package may start a daemon, and a pipe would end only with that.
             with tempfile.TemporaryFile("w+") as output:
@@ -79,14 +99,12 @@ class Service(ABC):
                 output.seek(0)
                 said = output.read()[-2000:]
             if done.returncode != 0:
-                raise ServiceUnavailable(f"{self.name} cannot be installed: {' '.join(step)}\n{said}")
-        if not self.installed():
-            raise ServiceUnavailable(f"{self.name} is still not found after {command}")
+                raise ServiceUnavailable(f"{whose} cannot be installed: {' '.join(step)}\n{said}")
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """One process at a time starts, stops or removes."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with (self.home / f"{self.name}.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

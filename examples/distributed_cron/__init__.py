@@ -1,0 +1,5 @@
+"""Distributed cron: maintenance in four data centres, fired once in each, whichever scheduler dies."""
+
+from examples.distributed_cron.application import app, rehearsal
+
+__all__ = ["app", "rehearsal"]

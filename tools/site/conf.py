@@ -1,0 +1,25 @@
+"""Sphinx's settings. They are read by its builder alone: see ``tools.site.build``."""
+
+import tomllib
+from pathlib import Path
+
+_SITE = Path(__file__).parent
+project = "Mainspring"
+version = release = tomllib.loads((_SITE.parents[1] / "pyproject.toml").read_text())["project"]["version"]
+copyright = "the maintainers of Mainspring"  # noqa: A001 - its name is Sphinx's
+
+extensions = ["myst_parser"]
+source_suffix = {".md": "markdown"}
+myst_heading_anchors = 6
+# A page may begin below the first level, as those that are generated do, and code may be of no language.
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+# Markdown as it is read elsewhere: straight quotes stay.
+smartquotes = False
+
+html_theme = "furo"
+html_title = f"Mainspring {version}"
+html_static_path = [str(_SITE / "static")]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_last_updated_fmt = None
