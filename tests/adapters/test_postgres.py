@@ -216,7 +216,11 @@ async def test_the_number_of_shards_is_fixed_when_the_store_is_made(
 # Plans
 
 _HOT = {
-    "claim": ("run_ready", "bigint, int, int[], int[]", "1, 1, '{1}', '{500}'"),
+    "claim": ("run_ready", "bigint, int, int[], int[], bigint[]", "1, 1, '{1}', '{500}', '{0}'"),
+    "lowest_ranks": ("run_ready", "int[]", "'{1}'"),
+    "claim_hinted": ("run_pkey", "bigint, int, int[], uuid[]", "1, 1, '{1}', '{}'"),
+    "hints_of": ("run_pkey", "uuid[]", "'{}'"),
+    "hints_ready": ("run_ready", "text[], int", "NULL, 1000"),
     "claim_lanes": ("run_ready", "bigint, int, int[], int[]", "1, 1, '{1}', '{500}'"),
     "claim_best": ("run_ready", "int, int, int[], uuid[], int, int", "1, NULL, '{}', '{}', 10, 0"),
     "running_of": ("run_held", "int[]", "'{1}'"),
@@ -282,7 +286,7 @@ async def test_a_hot_statement_uses_its_index_whatever_the_statistics(
         # As upkeep leaves a queue that was worked off: pages, and to the planner no rows, however many come.
         await connection.execute("DELETE FROM run; DELETE FROM waiting; DELETE FROM schedule")
         for table in ("run", "waiting", "schedule"):
-            for _ in range(20):
+            for _ in range(80):
                 await connection.execute(f"VACUUM (TRUNCATE off) {table}")
                 left = await connection.fetchval(f"SELECT reltuples FROM pg_class WHERE oid = '{table}'::regclass")
                 if not left:
@@ -299,6 +303,8 @@ async def test_a_hot_statement_uses_its_index_whatever_the_statistics(
     assert index in plan, plan
     for table in ("run", "waiting", "history_succeeded"):
         assert f"Seq Scan on {table} " not in plan, plan
+    if name in ("claim_hinted", "hints_of"):
+        assert "run_ready" not in plan, plan
     if name.startswith("settle"):
         assert "run_held" not in plan, plan
         assert "Index Cond: (id = ANY" in plan, plan

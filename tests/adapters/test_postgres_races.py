@@ -184,7 +184,7 @@ async def test_a_run_that_is_just_being_claimed_is_asked_to_stop_when_its_job_is
     job = await races.put(a_job())
     run = await races.fire(scheduler, job)
     claiming = await races.standing()
-    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [10])
+    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [10], [0])
     cancelling = asyncio.create_task(races.store.set_jobs_state([job.id], JobState.CANCELLED))
     await races.blocked(cancelling)
     await claiming.execute("COMMIT")
@@ -242,7 +242,7 @@ async def test_a_tick_that_cancels_its_predecessor_reaches_it_while_it_is_claime
     job = await races.put(a_job(a_spec(overlap=Overlap.CANCEL)))
     first = await races.fire(scheduler, job, late_by=SECOND)
     claiming = await races.standing()
-    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [10])
+    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [10], [0])
     firing = asyncio.create_task(races.fire(scheduler, await races.job(job)))
     await races.blocked(firing)
     await claiming.execute("COMMIT")
@@ -371,7 +371,7 @@ async def _succeed(races: Races, connection: asyncpg.Connection, run: HeldRun | 
 
 
 async def _claim(races: Races, connection: asyncpg.Connection, run: HeldRun | None) -> None:
-    await races.run_in(connection, "claim", await races.a_worker(), 1, [await races.queue()], [10])
+    await races.run_in(connection, "claim", await races.a_worker(), 1, [await races.queue()], [10], [0])
 
 
 async def _expire(races: Races, connection: asyncpg.Connection, run: HeldRun | None) -> None:
@@ -473,7 +473,7 @@ async def test_runs_of_a_claim_that_outlasts_its_lease_are_told_as_lost_once_it_
     run = a_run()
     await races.store.submit([run])
     claiming = await races.standing()
-    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [10])
+    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [10], [0])
     await races.travel(HOUR)
     # Nobody waits for it: a client that froze in the middle of a claim would keep all others from being buried.
     assert await races.store.lost_runs(10) == []
@@ -1158,6 +1158,8 @@ async def test_a_password_that_no_longer_works_is_an_outage(races: Races) -> Non
         ("stuck_gates", "int"),
         ("stuck_delays", "int"),
         ("events", "text, int"),
+        ("facts_of", "uuid[], bigint, int"),
+        ("release_children", "uuid[]"),
     ],
 )
 @pytest.mark.parametrize("analysed", [False, True], ids=["new", "analysed"])
@@ -1252,7 +1254,7 @@ async def test_after_a_pause_nothing_is_claimed_that_was_just_being_claimed(race
     worker = await races.a_worker()
     await races.store.submit([a_run(), a_run()])
     claiming = await races.standing()
-    assert len(await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [1])) == 1
+    assert len(await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [1], [0])) == 1
     pausing = asyncio.create_task(races.store.pause(Pause(tenant=None, queue="default"), ADA))
     await races.blocked(pausing)
     assert not pausing.done()
@@ -1276,7 +1278,7 @@ async def test_a_claim_that_was_under_way_when_a_quota_came_counts(races: Races)
     worker = await races.a_worker()
     await races.store.submit([a_run(), a_run()])
     claiming = await races.standing()
-    assert len(await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [1])) == 1
+    assert len(await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [1], [0])) == 1
     putting = asyncio.create_task(races.store.put_tenant(Tenant(name="default", quotas=Quotas(running=1)), ADA))
     await races.blocked(putting)
     assert not putting.done()
@@ -1304,7 +1306,7 @@ async def test_a_run_that_is_just_being_claimed_is_not_edited(races: Races) -> N
     worker, run = await races.a_worker(), a_run()
     await races.store.submit([run])
     claiming = await races.standing()
-    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [1])
+    await races.run_in(claiming, "claim", worker, 1, [await races.queue()], [1], [0])
     editing = asyncio.create_task(races.store.edit_run(msgspec.structs.replace(run, priority=1), ADA))
     await races.blocked(editing)
     await claiming.execute("COMMIT")

@@ -19,6 +19,7 @@ from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MINUTE, SECOND
 from mainspring.ports.registry import Registry
 from tests.support.coordination_harness import OUTSIDE, expire, make_registry
+from tests.support.servers import not_here
 from tools.services.ensemble import Ensemble
 from tools.services.etcd import Etcd
 from tools.services.redis import Redis
@@ -152,7 +153,7 @@ def breakable(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     """Servers of this module alone."""
     ensemble: Ensemble = request.param(tmp_path_factory.mktemp("servers"))
     if not ensemble.installed():
-        pytest.skip(f"{ensemble.name} is not installed")
+        not_here(f"{ensemble.name} is not installed")
     ensemble.start()
     yield ensemble
     ensemble.remove()

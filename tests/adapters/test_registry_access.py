@@ -2,7 +2,6 @@
 
 import gc
 import ssl
-import subprocess
 import uuid
 from pathlib import Path
 
@@ -12,7 +11,9 @@ import pytest
 from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MINUTE
+from tests.support.certificates import make_certificate
 from tests.support.coordination_harness import make_registry
+from tests.support.servers import not_here
 from tools.services.ensemble import Node, ask
 from tools.services.etcd import Etcd
 from tools.services.redis import Redis
@@ -47,19 +48,6 @@ async def is_refused(address: str, namespace: str, why: str) -> None:
         await registry.close()
 
 
-def make_certificate(folder: Path) -> None:
-    """key.pem and certificate.pem, which vouches for itself and is good for servers and clients."""
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "certificate.pem"),
-        ],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
-
-
 class GuardedEtcd(Etcd):
     """One node, which lets nobody in without a password."""
 
@@ -80,7 +68,7 @@ class GuardedEtcd(Etcd):
 async def test_etcd_asks_for_a_password(tmp_path: Path, namespace: str) -> None:
     etcd = GuardedEtcd(tmp_path)
     if not etcd.installed():
-        pytest.skip("etcd is not installed")
+        not_here("etcd is not installed")
     etcd.start()
     try:
         await is_refused(etcd.address(), namespace, "user name is empty")
@@ -123,7 +111,7 @@ class SealedEtcd(Etcd):
 async def test_etcd_speaks_tls(tmp_path: Path, namespace: str) -> None:
     etcd = SealedEtcd(tmp_path)
     if not etcd.installed():
-        pytest.skip("etcd is not installed")
+        not_here("etcd is not installed")
     etcd.start()
     try:
         tls, files = etcd.address().replace("etcd:", "etcds:"), etcd.nodes[0].directory
@@ -168,7 +156,7 @@ class SealedZooKeeper(ZooKeeper):
 async def test_zookeeper_asks_for_a_password_and_speaks_tls(tmp_path: Path, namespace: str) -> None:
     zookeeper = SealedZooKeeper(tmp_path)
     if not zookeeper.installed():
-        pytest.skip("ZooKeeper is not installed")
+        not_here("ZooKeeper is not installed")
     zookeeper.start()
     try:
         (node,) = zookeeper.nodes
@@ -212,7 +200,7 @@ class GuardedRedis(Redis):
 async def test_redis_asks_for_a_password_and_speaks_tls(tmp_path: Path, namespace: str) -> None:
     redis = GuardedRedis(tmp_path)
     if not redis.installed():
-        pytest.skip("Redis is not installed")
+        not_here("Redis is not installed")
     redis.start()
     try:
         (node,) = redis.nodes

@@ -28,7 +28,7 @@ from mainspring.ports.access import Author
 from mainspring.ports.catalog import JobFilter, RunFilter
 from mainspring.ports.store import SettledPartly, Want
 from tests.conftest import create_database, drop_database, make_template, with_database
-from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker
+from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker, every
 from tests.support.several_harness import digest, several
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
@@ -194,6 +194,21 @@ async def test_a_server_that_had_nothing_is_asked_when_the_others_leave_room(sto
     assert not [key for key in (*store._had_nothing, *store._heard) if key[0] == session]
 
 
+async def test_hints_are_claimed_where_their_runs_lie(store: SeveralStore) -> None:
+    tenants = [tenant_on(store, number) for number in range(3)]
+    runs = [run for tenant in tenants for run in runs_of(store, tenant, 4)]
+    await store.submit(runs)
+    assert {hint.run for hint in await store.hints_of([run.id for run in runs])} == {run.id for run in runs}
+    assert {hint.run for hint in await store.hints_ready([Mine.queue], 100)} == {run.id for run in runs}
+    session = await store.open_session(a_worker())
+    # Two of the first server, all of the second, and none of the third.
+    named = tuple(run.id for run in (runs[0], runs[2], *runs[4:8]))
+    held = await store.claim(session, 1, [Want(Mine.queue, len(named), runs=named)])
+    assert {run.id for run in held} == set(named)
+    assert await store.claim(session, 2, [Want(Mine.queue, len(named), runs=named)]) == []
+    assert len(await store.claim(session, 3, [Want(Mine.queue, 100)])) == 6
+
+
 async def test_answers_are_in_order_whatever_lies_together(store: SeveralStore) -> None:
     """Several places of one server, all mixed up."""
     tenants = [tenant_on(store, 0, which) for which in range(6)]
@@ -244,8 +259,12 @@ async def test_a_placement_key_spreads_a_tenant_and_its_keys_count_there(store: 
     )
     [answer] = await store.submit([_with_placement(again, "part-1")])
     assert (answer.id, answer.new) == (placed[1].id, False)
+    home = place_for(Mine.prefix, "", store.place_count)
+    strange = next(
+        run for run, part in zip(runs, parts, strict=True) if place_for(Mine.prefix, part, store.place_count) != home
+    )
     with pytest.raises(Invalid):
-        await store.submit([runs[0]])
+        await store.submit([strange])
 
 
 def _with_placement(run: NewRun, placement: str) -> NewRun:
@@ -327,7 +346,7 @@ async def test_a_cron_ticks_on_where_its_place_has_gone(store: SeveralStore, add
     tenant = tenant_on(store, 1)
     place = place_for(tenant, "", store.place_count)
     job_id = jobs_on(store).new_job_id(tenant, "job")
-    await store.put_jobs([a_job(a_spec(name="job"), id=job_id, tenant=tenant)])
+    await store.put_jobs([a_job(a_spec(name="job", schedule=every(HOUR)), id=job_id, tenant=tenant)])
     owner = await store.join("scheduler", DAY)
     await store.take(owner, range(SHARDS))
     await store.move_place(place, 1, 0)

@@ -22,7 +22,9 @@ from mainspring.api.hub import Hub
 from mainspring.api.limits import Buckets
 from mainspring.api.metrics import Metrics
 from mainspring.api.server import HttpServer
+from mainspring.control.fleet import Fleet
 from mainspring.control.jobs import Jobs
+from mainspring.control.monitor import Monitor
 from mainspring.domain.access import Role
 from mainspring.ports.access import Author
 from mainspring.worker.builtin.tasks import BuiltinTasks
@@ -47,7 +49,7 @@ class Service:
             Authenticator(self.store, self.clock, required=auth),
             Buckets(self.clock, 0, 1),
             Hub(self.store, self.clock, "test"),
-            Metrics(self.store, self.clock),
+            Metrics(Monitor(Fleet(self.store, self.clock, shards=SHARDS))),
             self._health,
             BuiltinTasks(scripts=scripts),
         )

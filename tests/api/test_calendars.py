@@ -121,6 +121,9 @@ async def test_objectives_are_shown_with_how_they_stand(service: Service, client
     await service.store.settle_slos([settled])
     shown = (await client.get(f"/v1/jobs/{job['jobId']}")).json()
     assert shown["sloState"] == {"missed": ["success"], "missedSince": isoformat(state.judged)}
+    missed = (await client.get("/v1/stats/slos")).json()["items"]
+    assert missed == [{"jobId": job["jobId"], "name": "backup", "tenant": "default", "sloState": shown["sloState"]}]
+    assert (await client.get("/v1/stats/slos?tenant=acme")).json()["items"] == []
     changed = (
         await client.patch(f"/v1/jobs/{job['jobId']}", json={"slo": None, "preset": "payouts", "priority": 1})
     ).json()

@@ -18,6 +18,7 @@ from mainspring.domain.ids import SessionId
 from mainspring.domain.run import settle_loss
 from mainspring.ports.access import Author
 from tests.api.conftest import Service, free_port
+from tests.support.servers import not_here
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = [
@@ -87,8 +88,7 @@ class Example:
 @asynccontextmanager
 async def running(service: Service, command: list[str], needs: str) -> AsyncIterator[Example]:
     if shutil.which(needs) is None:
-        reason = f"{needs} is not installed"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+        not_here(f"{needs} is not installed")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     server = HttpServer("127.0.0.1", port, Hiccups(service.app), service.clock)

@@ -10,13 +10,13 @@ import pytest
 
 from mainspring.api.app import make_app
 from mainspring.api.auth import LOCAL
-from mainspring.api.context import Remembered
 from mainspring.api.limits import Room
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Refused
 from mainspring.domain.access import Permission, Principal, Role, Tenant
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import SECOND
+from mainspring.runtime.remembered import Remembered
 from tests.api.conftest import Service
 from tests.support.clock import ManualClock
 
@@ -292,7 +292,7 @@ async def test_what_could_not_be_read_is_not_remembered(store_kind: str) -> None
             raise StoreUnavailable("away")
         return answer
 
-    remembered = Remembered(read, clock)
+    remembered = Remembered(read, clock, 2 * SECOND)
     assert [tenant.name for tenant in await remembered.get()] == ["old"]
     assert [tenant.name for tenant in await remembered.get()] == ["old"]
     clock.advance(3 * SECOND)

@@ -19,6 +19,8 @@ MISSING = "019a8c4b6f2c70008042b1c2d3e4f506"
 BODIES: dict[str, Any] = {
     "create_job": {"task": "t"},
     "create_jobs": {"jobs": [{"task": "t"}]},
+    "preview_job": {"task": "t"},
+    "preview_change": {"priority": 2},
     "change_job": {"priority": 2},
     "update_job": {"priority": 2},
     "backfill_job": {"since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z", "dryRun": True},
@@ -32,6 +34,7 @@ BODIES: dict[str, Any] = {
     "replay": {"runIds": [MISSING]},
     "start_replay": {"everything": True},
     "discard": {"runIds": [MISSING]},
+    "bring_back": {"runIds": [MISSING]},
     "act_on_many": {"action": "cancel", "target": "runs", "task": "nobody", "dryRun": True},
     "put_tenant": {"name": "a"},
     "put_budget": {"unit": "tokens", "limit": 1},
@@ -139,7 +142,7 @@ async def test_lists_show_nothing_of_another_tenant(guarded: Service) -> None:
 
 
 #: What these name lies in a queue of its own choosing, or in none; the others are refused as soon as they are asked.
-FILTERED = {"create_jobs", "act_on_many", "replay", "start_replay", "discard", "create_key", "register"}
+FILTERED = {"create_jobs", "act_on_many", "replay", "start_replay", "discard", "bring_back", "create_key", "register"}
 CHANGING = [op for op in GUARDED if op.method != "GET"]
 #: Bodies that reach for what is in the queue, and would change it.
 REACHING: dict[str, list[Any]] = {
@@ -147,11 +150,14 @@ REACHING: dict[str, list[Any]] = {
     "create_jobs": [
         {"jobs": [{"task": "t", "queue": "prod"}, {"task": "t", "queue": "prod", "name": "n", "every": "1h"}]}
     ],
+    "preview_job": [{"task": "t", "queue": "prod"}],
+    "preview_change": [{"priority": 2}, {"queue": "mail"}],
     "change_job": [{"priority": 2}, {"queue": "mail"}],
     "update_job": [{"priority": 2}, {"queue": "mail"}],
     "backfill_job": [{"since": "2026-01-01T00:00:00Z", "until": "2026-01-01T03:00:00Z"}],
     "replay": [{"everything": True}, {"queue": "prod"}, {"runIds": ["DEAD"]}],
     "start_replay": [{"everything": True}, {"queue": "prod"}],
+    "bring_back": [{"runIds": ["DEAD"]}],
     "discard": [{"everything": True}, {"queue": "prod"}, {"runIds": ["DEAD"]}],
     "create_workflow": [
         {"name": "w", "nodes": {"a": {"task": "t"}, "b": {"task": "t", "queue": "prod", "after": ["a"]}}}
@@ -164,9 +170,12 @@ REACHING: dict[str, list[Any]] = {
     ],
     "act_on_many": [
         {"action": action, "target": target, **which, **({"addTags": ["x"]} if action == "retag" else {})}
-        for target, actions in (("runs", ("cancel", "retag")), ("jobs", ("pause", "resume", "cancel", "retag")))
+        for target, actions in (
+            ("runs", ("cancel", "retag", "retry")),
+            ("jobs", ("pause", "resume", "cancel", "retag")),
+        )
         for action in actions
-        for which in ({"everything": True}, {"queue": "prod"})
+        for which in ({"everything": True}, {"queue": "prod"}, {"ids": ["RECURRING" if target == "jobs" else "LATER"]})
     ],
     "create_key": [{"name": "k", "role": "admin", "queues": ["prod"]}],
     "register": [{"name": "w", "queues": ["prod"]}, {"name": "w", "queues": ["mail", "prod"]}],
@@ -214,7 +223,10 @@ async def test_who_is_bound_to_queues_changes_nothing_elsewhere(guarded: Service
             path = operation.path.format(id=identifier, name="prod", version="1")
             bodies = REACHING.get(operation.name, [BODIES.get(operation.name)])
             for body in bodies:
-                body = msgspec.json.decode(msgspec.json.encode(body).replace(b"DEAD", ended["fail"].encode()))
+                text = msgspec.json.encode(body).decode()
+                for word, meant in (("DEAD", ended["fail"]), ("LATER", later), ("RECURRING", recurring)):
+                    text = text.replace(word, meant)
+                body = msgspec.json.decode(text)
                 if body and "fence" in body:
                     body["fence"] = fences.get(identifier, 1)
                 answer = await scoped.request(operation.method, path, json=body)

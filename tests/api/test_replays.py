@@ -50,12 +50,26 @@ async def test_the_rest_goes_when_the_canaries_have_succeeded(service: Service, 
     rest = await work(client, fail=False)
     assert len(rest) == 3
     shown = (await client.get(path)).json()
-    assert (shown["state"], shown["replayed"]) == ("done", 5)
+    assert (shown["state"], shown["replayed"], shown["matched"]) == ("done", 5, 5)
     again = [(await client.get(f"/v1/runs/{run}")).json() for run in [*canaries, *rest]]
     assert sorted(run["replayOf"] for run in again) == sorted(dead)
     assert sorted(str(run["payload"]) for run in again) == sorted(str({"n": n, "to": "c@d"}) for n in range(5))
     assert [item["replayId"] for item in (await client.get(REPLAYS)).json()["items"]] == [shown["replayId"]]
     assert (await client.post(f"{path}/stop")).status_code == 409
+
+
+async def test_what_it_is_for_is_counted_when_it_is_made(client: httpx2.AsyncClient) -> None:
+    await bury(client, 3)
+    [group] = (await client.get("/v1/dead-letters")).json()["items"]
+    found = (await client.get("/v1/dead-letters", params={"fingerprint": group["fingerprint"]})).json()["items"]
+    assert found == [group]
+    assert (await client.get("/v1/dead-letters", params={"fingerprint": "0" * 16})).json()["items"] == []
+    for body, matched in (
+        ({"everything": True}, 3),
+        ({"task": "another"}, 0),
+        ({"task": "t", "failedAfter": "2020-01-01T00:00:00Z"}, None),
+    ):
+        assert (await client.post(REPLAYS, json=body)).json().get("matched") == matched
 
 
 async def test_it_is_stopped_by_a_canary_or_by_somebody(service: Service, client: httpx2.AsyncClient) -> None:

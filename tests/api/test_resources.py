@@ -106,9 +106,15 @@ async def test_dead_letters_by_error_by_id_and_by_filter(client: httpx2.AsyncCli
     assert states == ["queued", "scheduled"]
     assert (await post(client, "/v1/dead-letters/replay", {"runIds": first}))["count"] == 0
 
+    foreseen = await post(client, "/v1/dead-letters/discard", {"everything": True, "dryRun": True})
+    assert (foreseen["count"], foreseen["more"]) == (1, False)
     gone = await post(client, "/v1/dead-letters/discard", {"everything": True, "why": "old"})
     assert gone["count"] == 1
     assert (await get(client, "/v1/dead-letters"))["items"] == []
+    back = await post(client, "/v1/dead-letters/bring-back", {"runIds": gone["runIds"]})
+    assert (back["action"], back["count"]) == ("bring-back", 1)
+    assert len((await get(client, "/v1/dead-letters"))["items"]) == 1
+    assert (await post(client, "/v1/dead-letters/discard", {"everything": True}))["count"] == 1
     assert (await get(client, f"/v1/runs/{second[0]}"))["status"] == "failed"
 
 
@@ -127,10 +133,40 @@ async def test_bulk_says_first_and_then_does(client: httpx2.AsyncClient) -> None
     )
     assert retagged["changed"] == 3
     assert {item["jobId"] for item in (await get(client, "/v1/jobs", tag="day"))["items"]} == jobs
+    one = {"ids": planned["sample"][:1], "action": "pause"}
+    assert (await post(client, "/v1/bulk", one))["changed"] == 1
+    assert (await post(client, "/v1/bulk", {**one, "status": "scheduled"}))["matched"] == 0
+    assert (await client.post("/v1/bulk", json={**one, "tag": "day"})).json()["field"] == "ids"
     assert (await post(client, "/v1/bulk", {"action": "cancel", "tag": "day"}))["changed"] == 3
     runs = {await submit(client, task="many", tags=["r"]) for _ in range(3)}
     stopped = await post(client, "/v1/bulk", {"action": "cancel", "target": "runs", "task": "many"})
     assert (stopped["changed"], set(stopped["sample"])) == (3, runs)
+
+
+async def test_runs_are_run_again_by_bulk_and_each_once(client: httpx2.AsyncClient) -> None:
+    worker = await register(client)
+    good, bad = await submit(client, task="once"), await submit(client, task="once", payload={"n": 1}, maxRetries=0)
+    for held in await claim(client, worker, limit=2):
+        verb, report = ("fail", {"error": "no"}) if held["runId"] == bad else ("complete", {})
+        await post(client, f"/v1/runs/{held['runId']}/{verb}", {"fence": held["fence"], **report})
+    stopped, waiting = await submit(client, task="once", delay="1h"), await submit(client, task="once", delay="1h")
+    await post(client, f"/v1/runs/{stopped}/cancel")
+    by_task = {"action": "retry", "target": "runs", "task": "once"}
+    planned = await post(client, "/v1/bulk", {**by_task, "dryRun": True})
+    assert (planned["changed"], set(planned["sample"])) == (0, {bad, stopped})
+    assert len((await get(client, "/v1/runs", task="once"))["items"]) == 4
+    named = {"action": "retry", "target": "runs", "ids": [good, bad, stopped, waiting]}
+    done = await post(client, "/v1/bulk", named)
+    assert (done["matched"], done["changed"], done["more"]) == (3, 3, False)
+    made = {run["replayOf"]: run for run in (await get(client, "/v1/runs", task="once"))["items"] if "replayOf" in run}
+    assert made.keys() == {good, bad, stopped}
+    assert (await get(client, f"/v1/runs/{made[bad]['runId']}"))["payload"] == {"n": 1}
+    assert (await get(client, "/v1/dead-letters"))["items"] == []
+    again = await post(client, "/v1/bulk", named)
+    assert (again["matched"], again["changed"]) == (3, 0)
+    for wrong, field in (({"status": "running"}, "status"), ({"target": "jobs"}, "action")):
+        refused = await client.post("/v1/bulk", json={**by_task, **wrong})
+        assert (refused.status_code, refused.json()["field"]) == (400, field)
 
 
 async def test_queues_tell_what_is_in_them(client: httpx2.AsyncClient) -> None:

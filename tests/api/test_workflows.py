@@ -1,6 +1,6 @@
 """Jobs that wait for others, and workflows, over HTTP."""
 
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -239,3 +239,107 @@ async def test_the_pages_after_the_first_are_not_read_again(service: Service, mo
         assert len(asked) == once
         await client.post(f"{path}/cancel")
         assert (await client.get(f"{path}?limit=2")).json()["status"] == "cancelled", "the first is read anew"
+
+
+async def test_workflows_are_listed_newest_first(client: httpx2.AsyncClient, hands: Hands) -> None:
+    first = await submit(client)
+    await hands.work("right")
+    second = await submit(client, {**DIAMOND, "name": "weekly"})
+    await client.post("/v1/jobs", json={"task": "t", "tags": ["workflow"], "name": "none of them"})
+    found = (await client.get("/v1/workflows")).json()["items"]
+    assert [one["workflowId"] for one in found] == [second["workflowId"], first["workflowId"]]
+    assert [one["status"] for one in found] == ["running", "failed"]
+    assert (found[0]["name"], found[0]["nodes"], found[0]["more"]) == ("weekly", 5, False)
+    assert found[1]["counts"] == {"succeeded": 3, "failed": 1, "skipped": 1}
+    assert found[1]["endTime"] >= found[1]["startTime"]
+    assert "endTime" not in found[0]
+    [one] = (await client.get("/v1/workflows", params={"text": "week"})).json()["items"]
+    assert one["workflowId"] == second["workflowId"]
+
+
+async def test_a_workflow_that_is_retried_is_listed_once(client: httpx2.AsyncClient, hands: Hands) -> None:
+    made = await submit(client)
+    await hands.work("extract")
+    retried = await client.post(f"/v1/workflows/{made['workflowId']}/retry")
+    assert retried.status_code == 201
+    [one] = (await client.get("/v1/workflows")).json()["items"]
+    assert (one["workflowId"], one["status"], one["nodes"]) == (made["workflowId"], "running", 5)
+    await hands.work()
+    [one] = (await client.get("/v1/workflows")).json()["items"]
+    assert one["status"] == "succeeded"
+
+
+async def test_of_a_large_workflow_a_part_is_looked_at(client: httpx2.AsyncClient) -> None:
+    await submit(client, {"name": "large", "nodes": {f"n{number}": {"task": "t"} for number in range(250)}})
+    [one] = (await client.get("/v1/workflows")).json()["items"]
+    assert (one["status"], one["nodes"], one["more"]) == ("running", 200, True)
+
+
+async def test_workflows_are_listed_page_by_page_and_to_their_tenant(guarded: Service) -> None:
+    mine, theirs = await guarded.key(Role.OPERATOR, "acme"), await guarded.key(Role.OPERATOR, "globex")
+    async with guarded.client(mine) as client:
+        made = [(await submit(client))["workflowId"] for _ in range(3)]
+        page = (await client.get("/v1/workflows?limit=2")).json()
+        rest = (await client.get(f"/v1/workflows?limit=2&cursor={page['nextCursor']}")).json()
+        assert [one["workflowId"] for one in [*page["items"], *rest["items"]]] == made[::-1]
+        assert rest["nextCursor"] is None
+    async with guarded.client(theirs) as client:
+        assert (await client.get("/v1/workflows")).json()["items"] == []
+
+
+async def part(client: httpx2.AsyncClient, workflow: str, query: str = "") -> dict[str, Any]:
+    response = await client.get(f"/v1/workflows/{workflow}/part?{query}")
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def names(found: dict[str, Any]) -> list[str]:
+    return [node["name"] for node in found["nodes"]]
+
+
+async def test_a_part_of_a_workflow_is_what_went_wrong_and_what_stands_beside_it(
+    client: httpx2.AsyncClient, hands: Hands
+) -> None:
+    wide = {f"n{number}": {"task": "t", "after": ["first"], "maxRetries": 0} for number in range(40)}
+    nodes = {"first": {"task": "t"}, **wide, "end": {"task": "t", "after": ["n7"]}, "far": {"task": "t", "queue": "q"}}
+    made = await submit(client, {"name": "large", "nodes": nodes})
+    await hands.work("n7")
+    found = await part(client, made["workflowId"], "limit=3")
+    assert names(found) == ["first", "n7", "end"]
+    assert (found["total"], found["status"], found["name"]) == (43, "running", "large")
+    assert found["counts"] == {"succeeded": 40, "failed": 1, "skipped": 1, "queued": 1}
+    # What was asked for goes first, and where there is room the rest.
+    assert names(await part(client, made["workflowId"], "limit=1&status=skipped")) == ["end"]
+    assert "far" in names(await part(client, made["workflowId"], "limit=10"))
+    # All of it, as the whole is told.
+    whole = (await client.get(f"/v1/workflows/{made['workflowId']}?limit=100")).json()
+    found = await part(client, made["workflowId"], "limit=43")
+    assert found["nodes"] == whole["nodes"]
+    assert found["createdAt"] == whole["createdAt"]
+
+
+async def test_a_part_of_a_workflow_is_drawn_around_a_node_by_its_newest_run(
+    client: httpx2.AsyncClient, hands: Hands
+) -> None:
+    nodes: dict[str, Any] = {**cast(dict[str, Any], DIAMOND["nodes"]), "alone": {"task": "t"}}
+    made = await submit(client, {**DIAMOND, "nodes": nodes})
+    await hands.work("right")
+    await client.post(f"/v1/workflows/{made['workflowId']}/retry")
+    found = await part(client, made["workflowId"], f"limit=5&around={made['nodes']['right']}")
+    assert sorted(names(found)) == ["clean", "extract", "left", "load", "right"]
+    assert found["total"] == 6
+    by_name = {node["name"]: node for node in found["nodes"]}
+    assert by_name["right"]["replayOf"] == made["nodes"]["right"]
+    assert by_name["right"]["status"] == "queued"
+    for stranger in ("0" * 32, "x"):
+        response = await client.get(f"/v1/workflows/{made['workflowId']}/part?around={stranger}")
+        assert response.status_code == 404
+
+
+async def test_a_part_of_a_foreign_workflow_is_not_there(guarded: Service) -> None:
+    mine, theirs = await guarded.key(Role.OPERATOR, "acme"), await guarded.key(Role.OPERATOR, "globex")
+    async with guarded.client(mine) as client:
+        made = await submit(client)
+    async with guarded.client(theirs) as client:
+        assert (await client.get(f"/v1/workflows/{made['workflowId']}/part")).status_code == 404

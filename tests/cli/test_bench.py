@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redis
 
-from mainspring.bench import suite
+from mainspring.bench import command, local_engine, suite
 from mainspring.bench.api_followers import Follower
 from mainspring.bench.api_load import Connection
 from mainspring.bench.api_submit import compare
@@ -69,6 +71,62 @@ def test_on_postgres_processes_as_in_production_work_in_a_schema_of_their_own(
     assert figures["bare_sql_jobs_per_s"] > 0
     assert figures["herd_5000_lateness_p99_ms"] > 0
     assert figures["server"]["fsync"] in ("on", "off")
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_an_engine_that_is_named_without_an_address_is_started_and_is_gone_afterwards(
+    tmp_path: Path, postgres_database: str, address_of: Callable[[str], str]
+) -> None:
+    # It can be had here.
+    address_of("redis")
+    options = ("--only", "idle", "--scale", "0.02", "--dispatch", "store,redis")
+    done = bench(tmp_path, "--store", postgres_database, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert list(figures) == ["postgres", "postgres fed by redis"]
+    assert all(of_one["idle_latency_p50_ms"] > 0 for of_one in figures.values())
+
+
+def test_a_server_that_was_lent_is_gone_when_it_is_not_needed(address_of: Callable[[str], str]) -> None:
+    address_of("redis")
+    with local_engine.address_of("redis") as address, redis.Redis.from_url(address) as client:
+        assert client.ping()
+    with redis.Redis.from_url(address) as client, pytest.raises(redis.ConnectionError):
+        client.ping()
+
+
+def test_outside_of_a_checkout_an_engine_needs_an_address(tmp_path: Path) -> None:
+    with (
+        pytest.raises(Invalid, match=r"kafka can be started from a checkout only.*give its address"),
+        local_engine.address_of("kafka", tmp_path),
+    ):
+        pass
+    with local_engine.address_of("kafka://a", tmp_path) as address:
+        assert address == "kafka://a"
+
+
+def test_why_an_engine_cannot_be_started_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "tools/services").mkdir(parents=True)
+    (tmp_path / "tools/services/__main__.py").write_text("import sys; sys.exit('no such package\\nand more')")
+    with (
+        pytest.raises(Invalid, match=r"kafka cannot be started here: no such package \("),
+        local_engine.address_of("kafka", tmp_path),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("engine", "shown"),
+    [
+        ("redis", "redis"),
+        ("redis://:hush@a", "redis"),
+        ("amqps://me:hush@a,b/vhost?kind=quorum&ssl_keyfile=/hush.pem", "amqps kind=quorum"),
+        ("kafka://me:hush@a/?ssl_key_password=hush&topics={queue}", "kafka topics={queue}"),
+    ],
+)
+def test_an_engine_is_named_without_its_secrets(engine: str, shown: str) -> None:
+    assert command.engine_name(engine) == shown
 
 
 @pytest.mark.slow

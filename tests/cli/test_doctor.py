@@ -76,7 +76,7 @@ async def fill(store: Any) -> None:
     await store.put_jobs([a_job(a_spec(schedule=every(10 * SECOND)))])
     await store.submit([a_run(delay=SECOND), a_run(queue="lonely"), a_run(task="renamed"), a_run()])
     await store.attach_reader("slow")
-    await store.attach_reader("api:of a process that ended", HOUR)
+    await store.attach_reader("api:of a process that ended", 10 * MINUTE)
     session = await store.open_session(a_worker(ttl=SECOND, name="gone"))
     await store.submit([a_run(queue="failing", policy=a_policy(retries=0))])
     held = await store.claim(session, 1, [Want("failing", 1)])

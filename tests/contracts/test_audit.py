@@ -1,6 +1,7 @@
 """The audit: one row for what a person changed, written with the change; none where nothing was."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import HOUR, MINUTE
 from mainspring.domain.job import JobState
 from mainspring.domain.run import Idempotency
-from mainspring.ports.access import AuditEntry, Author
+from mainspring.ports.access import AuditEntry, AuditFilter, Author
 from tests.support.builders import a_job, a_run, a_spec, an_id, some_runs
 from tests.support.store_harness import Harness
 
@@ -217,8 +218,29 @@ async def test_the_audit_is_read_by_tenant_target_and_author(harness: Harness) -
     assert [entry.target for entry in await audit("default")] == [bob.id, ada.id]
     assert [entry.target for entry in await audit("acme")] == [acme.id]
     assert await audit("beta") == []
-    assert [entry.target for entry in await audit(None, author="ada")] == [acme.id, ada.id]
-    assert [entry.target for entry in await audit("default", author="ada")] == [ada.id]
-    assert [entry.author for entry in await audit(None, target=bob.id)] == ["bob"]
-    assert await audit("acme", target=bob.id) == []
-    assert await audit(None, author="ad") == [], "names are compared whole"
+    assert [entry.target for entry in await audit(None, AuditFilter(author="ada"))] == [acme.id, ada.id]
+    assert [entry.target for entry in await audit("default", AuditFilter(author="ada"))] == [ada.id]
+    assert [entry.author for entry in await audit(None, AuditFilter(target=bob.id))] == ["bob"]
+    assert await audit("acme", AuditFilter(target=bob.id)) == []
+    assert await audit(None, AuditFilter(author="ad")) == [], "names are compared whole"
+
+
+async def test_the_audit_is_read_by_action_and_time(harness: Harness) -> None:
+    run = a_run(author="ada", delay=HOUR)
+    await harness.submit(run)
+    await harness.advance(MINUTE)
+    between = await harness.now()
+    await harness.advance(MINUTE)
+    await harness.store.cancel([run.id], ADA)
+
+    async def actions(**wanted: Any) -> list[str]:
+        return [entry.action for entry in await harness.store.audit(None, AuditFilter(**wanted))]
+
+    assert await actions() == ["runs.cancel", "jobs.submit"]
+    assert await actions(action="jobs.submit") == ["jobs.submit"]
+    assert await actions(action="runs") == ["runs.cancel"]
+    assert await actions(action="run") == []
+    assert await actions(since=between) == ["runs.cancel"]
+    assert await actions(until=between) == ["jobs.submit"]
+    assert await actions(since=between, until=between) == []
+    assert await actions(since=between, action="jobs") == []

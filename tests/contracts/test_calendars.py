@@ -12,7 +12,7 @@ from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
 from mainspring.domain.job import Job, JobSpec, JobState, NewJob
 from mainspring.domain.plan import plan_job
 from mainspring.domain.run import RunState
-from mainspring.ports.access import Author
+from mainspring.ports.access import AuditFilter, Author
 from mainspring.ports.store import Fired
 from tests.support.builders import a_fire, a_job, a_spec, a_tick, every
 from tests.support.store_harness import Harness
@@ -59,7 +59,7 @@ async def test_every_change_is_a_version_with_who_and_why(harness: Harness) -> N
     assert await store.calendar_versions("default", "office") == [second, first]
     assert await store.calendar_versions("default", "office", 1) == [second]
     assert await store.calendars("default") == [second]
-    audit = await store.audit("default", target="office")
+    audit = await store.audit("default", AuditFilter(target="office"))
     assert [(entry.action, entry.author) for entry in audit] == [("calendars.put", "bob"), ("calendars.put", "ada")]
 
 

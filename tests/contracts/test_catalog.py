@@ -11,9 +11,9 @@ from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.run import About, JobRef, NewRun, RunState, RunView, settle_success
 from mainspring.ports.access import Author
-from mainspring.ports.catalog import JobFilter, Page, RunFilter
+from mainspring.ports.catalog import JobFilter, Page, RunFilter, Standings
 from mainspring.ports.store import Depth
-from tests.support.builders import a_job, a_policy, a_run, a_spec, an_id, every, some_runs
+from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, an_id, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
 pytestmark = pytest.mark.api
@@ -180,6 +180,39 @@ async def test_runs_are_found_by_task_queue_and_tag(harness: Harness) -> None:
     assert await found(harness, task="unknown") == await found(harness, queue="unknown") == []
 
 
+async def test_those_with_a_tag_say_how_they_stand_and_what_they_replay(harness: Harness) -> None:
+    old = (await harness.now()) - HOUR
+    about = About(tags=("x",))
+    once = a_policy(retries=0)
+    running, ended, second, failed, asked = await harness.start(*[a_run(about=about, policy=once) for _ in range(5)])
+    await harness.succeed(ended, second)
+    await harness.fail(failed)
+    await harness.store.cancel([asked.id])
+    waiting, behind = a_run(about=about, delay=HOUR), a_run(about=about, after=[running])
+    limited = [a_run(about=about, limits=(a_limit("k"),)) for _ in range(2)]
+    other, foreign = a_run(about=About(tags=("xx",))), a_run(about=about, tenant="acme")
+    again = a_run(about=about, replay_of=failed.id)
+    await harness.submit(waiting, behind, *limited, other, foreign, again)
+    found = await harness.store.standings("default", "x", old, 100)
+    passed, held_up = limited
+    assert found.runs == {
+        RunState.RUNNING: [running.id],
+        RunState.SUCCEEDED: sorted((ended.id, second.id), reverse=True),
+        RunState.FAILED: [failed.id],
+        RunState.CANCELLING: [asked.id],
+        RunState.SCHEDULED: [waiting.id],
+        RunState.QUEUED: sorted((passed.id, again.id), reverse=True),
+        RunState.BLOCKED: sorted((behind.id, held_up.id), reverse=True),
+    }
+    assert found.replays == {failed.id: again.id}
+    newest = sorted((run for runs in found.runs.values() for run in runs), reverse=True)[:2]
+    few = await harness.store.standings("default", "x", old, 2)
+    assert sorted((run for runs in few.runs.values() for run in runs), reverse=True) == newest
+    everybodys = await harness.store.standings(None, "x", old, 100)
+    assert sorted(everybodys.runs[RunState.QUEUED]) == sorted((passed.id, again.id, foreign.id))
+    assert await harness.store.standings("default", "x", made_at(newest[0]) + HOUR, 100) == Standings()
+
+
 async def test_a_tag_is_found_also_when_its_run_has_ended(harness: Harness) -> None:
     [held] = await harness.start(a_run(about=About(tags=("x",))))
     assert await found(harness, tag="x") == [held.id]
@@ -312,6 +345,21 @@ async def test_runs_are_counted_as_far_as_asked(harness: Harness) -> None:
     assert await count(RunFilter(tenant="default", states=frozenset({RunState.QUEUED})), 100) == 5
     assert await count(RunFilter(tenant="default", states=frozenset({RunState.QUEUED})), 3) == 3
     assert await count(RunFilter(tenant="beta"), 100) == 0
+
+
+async def test_runs_of_a_queue_are_counted_by_state(harness: Harness) -> None:
+    await harness.submit(*some_runs(3), *some_runs(2, queue="other"), *some_runs(1, delay=HOUR, queue="other"))
+    worker = await harness.worker()
+    await harness.succeed(*await harness.claim(worker, 2), *await harness.claim(worker, 1, queue="other"))
+
+    async def count(queue: str, *states: RunState) -> int:
+        return await harness.store.count_runs(RunFilter(tenant=None, states=frozenset(states), queue=queue), 100)
+
+    assert [await count("default", state) for state in (RunState.QUEUED, RunState.SUCCEEDED)] == [1, 2]
+    assert [await count("other", state) for state in (RunState.QUEUED, RunState.SUCCEEDED)] == [1, 1]
+    assert [await count(queue, RunState.FAILED) for queue in ("default", "other")] == [0, 0]
+    assert [await count(queue) for queue in ("default", "other", "nobody's")] == [3, 3, 0]
+    assert await count("other", RunState.SCHEDULED, RunState.SUCCEEDED, RunState.FAILED) == 2
 
 
 async def test_it_is_told_how_many_are_ahead(harness: Harness) -> None:

@@ -169,12 +169,14 @@ async def test_places_are_known_by_those_who_are_there(harness: Harness) -> None
     leaving = await a_worker_in(harness, other)
     await store.drain(leaving, Author("anne"))
     scheduler = await store.join("scheduler", 365 * DAY)
-    await store.say_where(scheduler, other)
+    await store.say_where(scheduler, other, "1.2.3")
     before = await harness.now()
     await harness.advance(MINUTE)
     places = {place.name: place for place in await store.places()}
     assert (places[name].workers, places[name].draining, places[name].schedulers) == (0, 0, 0)
     assert (places[other].workers, places[other].draining, places[other].schedulers) == (0, 1, 1)
+    [view] = [view for view in await store.sessions("scheduler") if view.id == scheduler]
+    assert (view.datacenter, view.version) == (other, "1.2.3")
     seen, alive = places[name].seen_at, places[other].seen_at
     assert (seen or 0) <= before + SECOND
     assert (alive or 0) >= before + MINUTE

@@ -103,6 +103,20 @@ async def test_dead_letters_can_be_discarded(harness: Harness) -> None:
     assert await harness.store.discard([run.id for run in runs], ADA) == 0
 
 
+async def test_what_was_discarded_can_be_brought_back(harness: Harness) -> None:
+    runs = [mortal() for _ in range(4)]
+    await die(harness, *runs)
+    await harness.store.discard(ids(runs[:3]), ADA)
+    # One of them is replayed all the same: it is dealt with for good.
+    await harness.submit(a_run(replay_of=runs[2].id))
+    assert await harness.store.bring_back([*ids(runs), runs[0].id, an_id()], ADA) == 2
+    assert sorted(await dead(harness)) == sorted(ids([runs[0], runs[1], runs[3]]))
+    assert await harness.store.bring_back(ids(runs), ADA) == 0
+    newest = (await harness.store.audit(None))[0]
+    assert (newest.action, newest.count) == ("runs.bring_back", 2)
+    assert await harness.store.discard(ids(runs), ADA) == 3
+
+
 async def test_only_dead_letters_can_be_discarded(harness: Harness) -> None:
     running, ended = await harness.start(a_run(queue="a"), a_run(queue="a"))
     await harness.succeed(ended)

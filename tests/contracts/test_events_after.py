@@ -38,10 +38,11 @@ async def acknowledge_all(harness: Harness) -> None:
 
 
 async def test_what_follows_a_position_is_told_in_order(harness: Harness) -> None:
+    worker = await harness.worker()
     position = await newest(harness)
     run = a_run()
     await harness.submit(run)
-    [held] = await harness.claim(await harness.worker())
+    [held] = await harness.claim(worker)
     await harness.succeed(held)
     batches, after = await follow(harness, position)
     assert [(batch.kind, batch.runs, batch.tenant) for batch in batches] == [
@@ -88,6 +89,7 @@ async def test_the_newest_position_is_behind_what_has_happened(harness: Harness)
 
 
 async def test_a_batch_is_of_one_tenant(harness: Harness) -> None:
+    worker = await harness.worker()
     position = await newest(harness)
     mine, others = some_runs(2), [a_run(tenant="acme") for _ in range(3)]
     await harness.submit(mine[0], others[0], mine[1], others[1], others[2])
@@ -98,7 +100,6 @@ async def test_a_batch_is_of_one_tenant(harness: Harness) -> None:
     }
     assert len(batches) == 2
     assert len({batch.at for batch in batches}) == 1
-    worker = await harness.worker()
     held = await harness.claim(worker)
     await harness.succeed(*held)
     batches, _ = await follow(harness, position)

@@ -6,7 +6,7 @@ import pytest
 from mainspring.domain.ids import JobId
 from mainspring.domain.instant import HOUR, MINUTE, SECOND, isoformat
 from mainspring.domain.job import Job, JobState
-from mainspring.ports.access import Author
+from mainspring.ports.access import AuditFilter, Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Want
 from tests.support.builders import a_job, a_run, a_spec, every
@@ -88,7 +88,7 @@ async def test_who_pauses_again_says_until_when_and_why(harness: Harness) -> Non
     second = await pause(harness, job.id, 2, bob)
     paused = await harness.job(job.id)
     assert (paused.resume_at, paused.pause_why) == (second, "still closed")
-    newest, oldest = await harness.store.audit(None, target=job.id)
+    newest, oldest = await harness.store.audit(None, AuditFilter(target=job.id))
     assert [(entry.author, entry.action, entry.why) for entry in (oldest, newest)] == [
         ("ada", "jobs.pause", ADA.why),
         ("bob", "jobs.pause", bob.why),

@@ -12,7 +12,7 @@ from mainspring.domain.instant import MINUTE, SECOND
 from mainspring.domain.queues import NO_POLICY, QueuePolicy, RetryBudget
 from mainspring.domain.rank import IDLE, OVERTAKING_BOUND
 from mainspring.domain.run import HeldRun, NewRun, RunState, settle_release
-from mainspring.ports.access import Author
+from mainspring.ports.access import AuditFilter, Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Want
 from tests.support.builders import a_policy, a_run
@@ -81,7 +81,7 @@ async def test_policies_are_told_and_audited(harness: Harness) -> None:
     assert await harness.store.queue_policies() == {"images": QueuePolicy(concurrency=1), "mail": policy}
     await harness.store.put_queue_policy("mail", NO_POLICY, ADA)
     assert set(await harness.store.queue_policies()) == {"images"}
-    entries = await harness.store.audit(None, target="mail")
+    entries = await harness.store.audit(None, AuditFilter(target="mail"))
     assert [(entry.action, entry.author, entry.why) for entry in entries] == [("queues.set", "ada", "because")] * 2
     assert entries[1].after is not None
     assert b'"retries":"10/1s"' in entries[1].after

@@ -499,6 +499,27 @@ async def test_the_ledger_is_read_by_time_and_limit(harness: Harness) -> None:
     assert await harness.store.ledger(a_job_id(), at, at + 5, 10) == []
 
 
+async def test_the_last_ticks_of_several_jobs_are_read_together(harness: Harness) -> None:
+    jobs = [await harness.put(a_job(a_spec(schedule=every(DAY)))) for _ in range(3)]
+    at = await harness.now() - 3 * DAY
+    for job, count in zip(jobs, (5, 2, 0), strict=True):
+        for number in range(count):
+            current = await harness.job(job.id)
+            tick = a_tick(job, at + number * DAY // 2) if number % 2 else a_skipped_tick(at + number * DAY // 2)
+            await harness.store.fire(await harness.owner(), [a_fire(current, tick, next_fire=current.next_fire)])
+    asked = [jobs[2].id, jobs[0].id, a_job_id(), jobs[1].id]
+    found = await harness.store.last_ticks(asked, 3)
+    assert [[(entry.scheduled_at - at) * 2 // DAY for entry in ledger] for ledger in found] == [
+        [],
+        [2, 3, 4],
+        [],
+        [0, 1],
+    ]
+    assert [entry.decision for entry in found[1]] == ["skipped", "run", "skipped"]
+    assert found[1] == (await harness.ticks(jobs[0].id))[2:]
+    assert await harness.store.last_ticks([], 3) == []
+
+
 async def test_a_tick_whose_due_time_is_ahead_is_scheduled(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(schedule=every(HOUR))))
     at = job.next_fire

@@ -35,6 +35,16 @@ async def test_a_worker_says_which_priorities_it_takes(harness: Harness) -> None
     assert {view.priorities for view in await harness.store.sessions("worker")} == {(), (1, 5)}
 
 
+@pytest.mark.api
+async def test_a_worker_says_how_many_slots_it_has(harness: Harness) -> None:
+    for slots in (None, 1, 250):
+        session = await harness.store.open_session(NewSession(name="w", kind="worker", ttl=MINUTE, slots=slots))
+        view = await harness.store.session(session)
+        assert view is not None
+        assert view.slots == slots
+    assert [view.slots for view in await harness.store.sessions("worker")] == [None, 1, 250]
+
+
 async def test_a_process_that_restarts_under_its_old_name_does_not_own_what_the_old_one_ran(harness: Harness) -> None:
     old = await harness.store.open_session(a_worker(name="same", ttl=SHORT_LEASE))
     await harness.submit(a_run())

@@ -45,6 +45,24 @@ async def test_what_is_settled_is_looked_at_when_it_said(harness: Harness) -> No
     assert (again.state, again.rev) == (state, due.rev + 1)
 
 
+async def test_those_that_miss_an_objective_are_found(harness: Harness) -> None:
+    late, quiet, fine = [await harness.put(a_job(a_spec(name=name, slo=SLO))) for name in ("late", "quiet", "fine")]
+    other = await harness.put(a_job(a_spec(name="other", slo=SLO), tenant="acme"))
+    now = await harness.now()
+    missed = {late.id: {"late_since": now}, quiet.id: {"quiet_since": now}, other.id: {"late_since": now}, fine.id: {}}
+    states = {
+        due.job.id: msgspec.structs.replace(due, state=msgspec.structs.replace(due.state, **missed[due.job.id]))
+        for due in await harness.store.slos_due(10)
+    }
+    assert await harness.store.slos_missed(None, 10) == {}
+    assert await harness.store.settle_slos([settled(due, now + HOUR) for due in states.values()]) == 4
+    expected = {job: due.state for job, due in states.items() if job != fine.id}
+    assert await harness.store.slos_missed(None, 10) == expected
+    assert await harness.store.slos_missed("acme", 10) == {other.id: expected[other.id]}
+    assert await harness.store.slos_missed("nobody", 10) == {}
+    assert len(await harness.store.slos_missed(None, 2)) == 2
+
+
 async def test_of_two_who_judge_at_once_one_is_heard(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(slo=SLO)))
     await harness.store.attach_reader("test")

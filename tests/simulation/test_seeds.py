@@ -11,7 +11,8 @@ from tests.support.simulation.invariants import violations
 from tests.support.simulation.scenario import scenario_of
 from tests.support.simulation.world import simulate
 
-pytestmark = pytest.mark.simulation
+# Some seconds of processor time, which a busy machine may take minutes to give.
+pytestmark = [pytest.mark.simulation, pytest.mark.timeout(400)]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,19 +16,30 @@ from typing import Self
 import httpx2
 
 ROOT = Path(__file__).parents[2]
+#: What a process is to run is this tree, wherever the package is installed from.
+PYTHONPATH = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
 
 
 class Processes:
     """Starts ``mainspring`` commands on one store; whatever is left at the end is killed."""
 
-    def __init__(self, store: str, logs: Path) -> None:
+    def __init__(self, store: str, logs: Path, environment: Mapping[str, str] | None = None) -> None:
+        """``environment``: of all of them, beyond ours."""
         self._store = store
         self._logs = logs
+        self._environment = dict(environment or {})
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+    def start(self, *arguments: str, **settings: str) -> "subprocess.Popen[bytes]":
+        """``settings``: of this one, as variables of the environment."""
         log = (self._logs / f"{len(self._started)}-{arguments[0]}.log").open("wb")
-        environment = {**os.environ, "MAINSPRING_STORE": self._store, "PYTHONPATH": str(ROOT)}
+        environment = {
+            **os.environ,
+            "MAINSPRING_STORE": self._store,
+            "PYTHONPATH": PYTHONPATH,
+            **self._environment,
+            **settings,
+        }
         process = subprocess.Popen(
             [sys.executable, "-m", "mainspring", *arguments], cwd=ROOT, env=environment, stdout=log, stderr=log
         )

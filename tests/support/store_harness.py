@@ -34,8 +34,10 @@ from mainspring.ports.catalog import Catalog, Reports
 from mainspring.ports.clocks import Clocks
 from mainspring.ports.coordination import Sealing
 from mainspring.ports.dead_letters import DeadLetters
+from mainspring.ports.events_out import EventFacts
 from mainspring.ports.explaining import Explaining
 from mainspring.ports.leases import Leases
+from mainspring.ports.notifications import NotificationStore
 from mainspring.ports.operations import Operations
 from mainspring.ports.store import Accepted, EventBatch, Fired, Retention, Staged, Store, Want
 from mainspring.ports.usage import Budgeting
@@ -67,6 +69,8 @@ class CoordinatedStore(
     Operations,
     DeadLetters,
     Leases,
+    EventFacts,
+    NotificationStore,
     Protocol,
 ):
     """What every adapter of the store also is."""
@@ -204,9 +208,11 @@ class Harness(ABC):
         now = await self.now()
         return await self.store.ledger(job, now - 50 * DAY, now + 50 * DAY, 10_000)
 
-    async def events(self, reader: str, limit: int = 1_000) -> list[EventBatch]:
+    async def events(self, reader: str, limit: int = 1_000, *, of_workers: bool = False) -> list[EventBatch]:
+        """Of runs and jobs, or of workers: those come and go in most tests without being what is tested."""
         await self.let_transactions_end()
-        return await self.store.events(reader, limit)
+        batches = await self.store.events(reader, limit)
+        return [batch for batch in batches if batch.kind.startswith("worker.") is of_workers]
 
     async def told(self, reader: str) -> list[tuple[str, tuple[RunId, ...]]]:
         """(kind, runs) of all that the reader has not acknowledged."""

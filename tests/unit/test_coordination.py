@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.adapters.coordination.table import decode_owners, encode_owners
-from mainspring.domain.coordination import Engine, Tls, read_coordination
+from mainspring.domain.addresses import Tls
+from mainspring.domain.coordination import Engine, read_coordination
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import SessionId
 from mainspring.settings import Settings, load

@@ -38,6 +38,7 @@ SENTENCES = [
     ("30 * * * *", "at minute 30 of every hour"),
     ("0,30 * * * *", "every 30 minutes"),
     ("15,45 * * * *", "at minutes 15 and 45 of every hour"),
+    ("*/2 0-30 9 * * *", "every 2 seconds, at minutes 0 to 30 from 09:00 to 09:59"),
     ("*/20 * * * *", "every 20 minutes"),
     ("0-59 * * * *", "every minute"),
     ("* 9 * * *", "every minute from 09:00 to 09:59"),

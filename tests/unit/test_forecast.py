@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.domain.errors import Invalid
-from mainspring.domain.forecast import Forecast, Planned, Share, forecast
+from mainspring.domain.forecast import Forecast, Planned, Share, firing, forecast
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant, parse_instant
 from mainspring.domain.schedule import CronSchedule, Interval, next_after, validate
 
@@ -152,3 +152,31 @@ def test_ten_thousand_schedules_take_no_time(expression: str) -> None:
     found = forecast(planned, parse_instant("2026-11-15T00:00:00Z"), 24 * 60)
     assert time.perf_counter() - began < 10
     assert sum(found.counts) == (14_400_000 if expression.startswith("*") else 10_000)
+
+
+def test_where_zones_are_cut_for_no_change_nothing_is_counted_tick_by_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Zones are read in stretches of 2**21 seconds, whose ends lie within a minute.
+    boundary = (856 << 21) * SECOND
+    assert boundary % MINUTE
+    schedule = CronSchedule(expression="*/2 * * * * *", timezone="Europe/Paris")
+
+    def never(*_: object) -> None:
+        raise AssertionError("ticks are not walked")
+
+    monkeypatch.setattr("mainspring.domain.planned.next_after", never)
+    for start in (boundary - 3 * DAY, boundary + DAY):
+        found = forecast([Planned(name="n", schedule=schedule, key="k")], start, 7 * 1_440)
+        assert found.counts == [30] * 7 * 1_440
+
+
+def test_what_fires_in_a_stretch_is_told_by_schedule() -> None:
+    start = parse_instant("2026-11-16T09:00:00Z")
+    planned = [
+        Planned(name="often", schedule=CronSchedule(expression="*/5 * * * *"), key="a", copies=2),
+        Planned(name="half past", schedule=CronSchedule(expression="30 * * * *"), key="b"),
+        Planned(name="at night", schedule=CronSchedule(expression="0 3 * * *"), key="c"),
+        Planned(name="broken", schedule=CronSchedule(expression="nonsense"), key="d"),
+    ]
+    found = [(part.key, part.runs, part.first - start) for part in firing(planned, start, 60)]
+    assert found == [("a", 24, 0), ("b", 1, 30 * MINUTE)]
+    assert [part.name for part in firing(planned, start + 27 * MINUTE, 5)] == ["often", "half past"]

@@ -45,6 +45,8 @@ class Step(msgspec.Struct, kw_only=True):
     ticks: list[LedgerEntry] = []
     #: Of a settle: what was asked and what was said to it.
     settlements: list[tuple[Settlement, Verdict]] = []
+    #: Of a claim: what hints had named, by queue.
+    named: dict[str, tuple[RunId, ...]] = {}
     #: Of a sweep: how much it found.
     found: int = 0
     #: What an operator said from here on: of a queue, of runs that are to wait, of a calendar.
@@ -71,6 +73,19 @@ class HandlerCall(msgspec.Struct, kw_only=True):
     how: Literal["", "returned", "raised", "stopped", "died"] = ""
 
 
+class Claim(msgspec.Struct, kw_only=True):
+    """A worker asks for runs of one queue."""
+
+    process: str
+    queue: str
+    #: When it was sent, in true time since the world began.
+    sent: Micros
+    #: What an engine has hinted at; None: the best there are.
+    named: tuple[RunId, ...] | None = None
+    #: The worker has heard what came of it.
+    answered: bool = False
+
+
 class Truth(msgspec.Struct, kw_only=True):
     """What the makers of the world know, and the checker needs."""
 
@@ -89,6 +104,8 @@ class Truth(msgspec.Struct, kw_only=True):
     calm: list[tuple[Instant, Instant]] = []
     #: In a calm stretch nothing is staged later than this.
     punctual: Micros = 0
+    #: Who claims by hints looks at the store so often.
+    look_every: Micros = 0
     #: When processes were frozen: name, from, to.
     freezes: list[tuple[str, Instant, Instant]] = []
     #: By how much the store's clock was set, in all: whoever estimates it may be off by that.
@@ -107,6 +124,7 @@ class Truth(msgspec.Struct, kw_only=True):
 class History(msgspec.Struct, kw_only=True):
     steps: list[Step] = []
     calls: list[HandlerCall] = []
+    claims: list[Claim] = []
     #: Errors that services logged: there should be none that a store's absence does not explain.
     errors: list[str] = []
     #: What chaos did, for people to read.
@@ -116,7 +134,7 @@ class History(msgspec.Struct, kw_only=True):
     def fingerprint(self) -> str:
         """The same for the same trace, on every machine and in every process."""
         digest = hashlib.blake2b(digest_size=16)
-        for part in (self.steps, self.calls, self.errors, self.chaos, self.truth):
+        for part in (self.steps, self.calls, self.claims, self.errors, self.chaos, self.truth):
             digest.update(msgspec.json.encode(part, enc_hook=_plain))
         return digest.hexdigest()
 

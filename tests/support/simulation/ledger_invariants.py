@@ -174,6 +174,8 @@ def _decisions(history: History) -> Iterator[str]:
         for moved_job in step.jobs:
             pauses[moved_job.after.id].hear(step, moved_job)
         for job, entries in by_job.items():
+            if job not in fired:
+                continue
             for target, there in _by_target(entries).items():
                 beside = {run: row for run, row in active[job].items() if _counts(targets.get(run, ""), target)}
                 yield from _overlaps(step, fired[job], there, beside)

@@ -7,6 +7,7 @@ from contextvars import Context
 from random import Random
 
 from mainspring.control.datacenters import DatacenterKeeper
+from mainspring.control.dispatcher import Dispatcher
 from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.reaper import Reaper
 from mainspring.control.scheduler.scheduler import Scheduler
@@ -14,12 +15,14 @@ from mainspring.control.shards import ShardKeeper
 from mainspring.control.slos import SloKeeper
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import Micros
+from mainspring.runtime.engines import Engines, GuardedEngine
 from mainspring.runtime.supervisor import Supervisor
 from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.worker import Worker
 from tests.support.simulation.acts import Stage
 from tests.support.simulation.clock import NodeClock
+from tests.support.simulation.engine import Engine, LossyEngine
 from tests.support.simulation.faults import Faults
 from tests.support.simulation.loop import Process, WorldLoop
 from tests.support.simulation.store import FaultyStore, RecordedStore
@@ -49,6 +52,8 @@ class Machine:
         self._seed = seed
         self._starts = 0
         self.process: Process | None = None
+        #: Where hints come from; None: there are none.
+        self.engine: Engine | None = None
         self._asked_to_leave = asyncio.Event()
         self._told_again = asyncio.Event()
 
@@ -80,6 +85,12 @@ class Machine:
         if process.alive:
             process.loop.call_soon(process.kill, context=Context())
 
+    def engines(self, process: Process) -> Engines | None:
+        if self.engine is None:
+            return None
+        guarded = GuardedEngine(LossyEngine(self.engine, process, self.faults, self.clock), self.clock)
+        return Engines([guarded], {"*": guarded}, "world")
+
     async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:
         raise NotImplementedError
 
@@ -101,6 +112,9 @@ class SchedulerMachine(Machine):
         services = [keeper, scheduler, reaper, objectives, housekeeper]
         if self.keeps_places:
             services.append(DatacenterKeeper(self.store, self.wakeups, self.clock))
+        engines = self.engines(process)
+        if engines is not None:
+            services.append(Dispatcher(self.store, engines, self.wakeups, self.clock, keeper.owned))
         async with Supervisor(*services):
             await asked_to_leave.wait()
 
@@ -120,6 +134,7 @@ class WorkerMachine(Machine):
             self.settings,
             source="simulated",
             jitter=self.random,
+            engines=self._feeds(process),
         )
         await worker.start()
         while not asked_to_leave.is_set() and not worker.wants_recycling:
@@ -136,6 +151,10 @@ class WorkerMachine(Machine):
         )
         worker.stop_now()
         await leaving
+
+    def _feeds(self, process: Process) -> dict[str, GuardedEngine]:
+        engines = self.engines(process)
+        return {} if engines is None else dict.fromkeys(self.settings.queues, engines.all[0])
 
     def handlers(self) -> Mapping[str, Handler]:
         known: dict[str, Handler] = {

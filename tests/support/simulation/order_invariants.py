@@ -102,7 +102,11 @@ def ranks_are_fair(evidence: Evidence) -> Iterator[str]:
 
 
 def the_best_go_first(evidence: Evidence) -> Iterator[str]:
-    """In the order of the ranks; where tenants take turns, each of its own."""
+    """In the order of the ranks; where tenants take turns, each of its own.
+
+    A claim by hints starts nothing but what they name, and passes others over for it. Where a policy says whose turn it
+    is, hints are not asked.
+    """
     queued: dict[str, dict[RunId, RunRow]] = defaultdict(dict)
     rules = QueueRules()
     for step in evidence.history.steps:
@@ -116,6 +120,9 @@ def the_best_go_first(evidence: Evidence) -> Iterator[str]:
             elif run.state is R and change.before is not None and change.before.state is Q:
                 started[run.queue, run.tenant if rules.of(run.queue).fair else ""].append(run)
         for (queue, tenant), runs in started.items():
+            by_hints = step.named.get(queue, ()) if not rules.of(queue).looks_closely else ()
+            if {run.id for run in runs} <= set(by_hints):
+                continue
             last = max((run.rank, run.id) for run in runs)
             for run in queued[queue].values():
                 if (
@@ -126,4 +133,26 @@ def the_best_go_first(evidence: Evidence) -> Iterator[str]:
                     yield f"{run.id} stood before {last[1]} in {queue} and was passed over"
 
 
-CHECKS = (keys_keep_order, calm_is_punctual, slots_are_kept, ranks_are_fair, the_best_go_first)
+def hints_do_not_replace_looks(evidence: Evidence) -> Iterator[str]:
+    """Who claims by hints has asked for the best of the queue, and was answered, not long ago.
+
+    So what an engine does not know of is overtaken for as long as that, while a worker has room for it.
+    """
+    looked: dict[tuple[str, str], Micros] = {}
+    for claim in evidence.history.claims:
+        place = claim.process, claim.queue
+        if claim.named is None:
+            if claim.answered:
+                looked[place] = claim.sent
+        elif place not in looked or claim.sent - looked[place] > evidence.truth.look_every:
+            yield f"{place} claimed by hints at {claim.sent}, and looked at {looked.get(place)}"
+
+
+CHECKS = (
+    keys_keep_order,
+    calm_is_punctual,
+    slots_are_kept,
+    ranks_are_fair,
+    the_best_go_first,
+    hints_do_not_replace_looks,
+)

@@ -74,6 +74,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     heavy: float = 0.0
     #: The data centre of each worker, empty for none; without any nobody speaks of data centres.
     places: tuple[str, ...] = ()
+    #: Workers are fed by an engine.
+    engine: bool = False
 
 
 def a_worker(lease: Micros) -> WorkerSettings:
@@ -152,8 +154,8 @@ def draw(seed: int) -> Scenario:
 
 
 def scenario_of(seed: int) -> Scenario:
-    """As tests try it: every fourth has data centres."""
-    return draw_places(seed) if seed % 4 == 3 else draw(seed)
+    """As tests try it: every fourth has data centres, and every eighth an engine that brings hints."""
+    return draw_places(seed) if seed % 4 == 3 else msgspec.structs.replace(draw(seed), engine=seed % 8 == 5)
 
 
 def draw_places(seed: int) -> Scenario:

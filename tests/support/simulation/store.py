@@ -12,6 +12,7 @@ from mainspring.adapters.store.memory.rows import JobRow, RunRow
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.calendar import Calendar, CalendarSpec
 from mainspring.domain.errors import MainspringError, StoreUnavailable
+from mainspring.domain.hints import Hint
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.job import Fire, Job, JobState, LedgerEntry, NewJob, Tick
@@ -27,7 +28,7 @@ from mainspring.ports.slos import SloDue, SloSettled
 from mainspring.ports.store import Accepted, Beat, Depth, EventBatch, Fired, NewSession, Put, Retention, Staged, Want
 from tests.support.simulation.clock import StoreClock
 from tests.support.simulation.faults import Fate, Faults
-from tests.support.simulation.history import History, JobChange, RunChange, Step
+from tests.support.simulation.history import Claim, History, JobChange, RunChange, Step
 from tests.support.simulation.loop import Process
 
 T = TypeVar("T")
@@ -143,6 +144,8 @@ class RecordedStore(MemoryStore):
                 self.history.steps.append(step)
         if operation == "settle":
             step.settlements = list(zip(arguments[0], answer, strict=True))
+        elif operation == "claim":
+            step.named = {want.queue: want.runs for want in arguments[2] if want.runs is not None}
         elif operation == "sweep":
             step.found = answer
         elif operation == "put_queue_policy":
@@ -268,6 +271,9 @@ class FaultyStore:
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
         return await self.ask("slo_states", list(jobs))
 
+    async def slos_missed(self, tenant: str | None, limit: int) -> dict[JobId, SloState]:
+        return await self.ask("slos_missed", tenant, limit)
+
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         return await self.ask("cancel", list(runs), author)
 
@@ -280,7 +286,13 @@ class FaultyStore:
         return await self.ask("beat", session, ttl, list(held), list(pending), last_claim)
 
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
-        return await self.ask("claim", session, number, list(wants))
+        sent = self.process.loop.elapsed
+        claims = [Claim(process=self.process.name, queue=w.queue, sent=sent, named=w.runs) for w in wants]
+        self.truth.history.claims += claims
+        found: list[HeldRun] = await self.ask("claim", session, number, list(wants))
+        for claim in claims:
+            claim.answered = True
+        return found
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         return await self.ask("settle", list(settlements))
@@ -306,8 +318,8 @@ class FaultyStore:
     async def places(self) -> list[Place]:
         return await self.ask("places")
 
-    async def say_where(self, session: SessionId, datacenter: str) -> None:
-        await self.ask("say_where", session, datacenter)
+    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
+        await self.ask("say_where", session, datacenter, version)
 
     async def serve_orders(self) -> list[Order]:
         return await self.ask("serve_orders")
@@ -364,6 +376,9 @@ class FaultyStore:
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
         return await self.ask("ledger", job, since, until, limit)
 
+    async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
+        return await self.ask("last_ticks", list(jobs), limit)
+
     async def parents(self, run: RunId) -> list[RunView]:
         return await self.ask("parents", run)
 
@@ -376,6 +391,15 @@ class FaultyStore:
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         return await self.ask("depths", tenant)
 
+    async def hint_key(self) -> str:
+        return await self.ask("hint_key")
+
+    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
+        return await self.ask("hints_of", list(runs))
+
+    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+        return await self.ask("hints_ready", queues, limit)
+
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         await self.ask("attach_reader", name, ttl)
 
@@ -385,7 +409,7 @@ class FaultyStore:
     async def events(self, name: str, limit: int) -> list[EventBatch]:
         return await self.ask("events", name, limit)
 
-    async def acknowledge(self, name: str, position: int) -> None:
+    async def acknowledge(self, name: str, position: str) -> None:
         await self.ask("acknowledge", name, position)
 
     async def join(self, name: str, ttl: Micros) -> SessionId:

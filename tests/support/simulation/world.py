@@ -17,6 +17,7 @@ from tests.support.simulation.chaos import ChaosMonkey
 from tests.support.simulation.children import simulated_children
 from tests.support.simulation.clients import Client
 from tests.support.simulation.clock import NodeClock, StoreClock
+from tests.support.simulation.engine import Engine
 from tests.support.simulation.faults import Faults
 from tests.support.simulation.history import History
 from tests.support.simulation.loop import WorldLoop, run_world
@@ -47,6 +48,7 @@ class World:
         self.store = make_store(self.store_clock, scenario.shards, self.history)
         self.store.tables.readers["checker"] = self.store.tables.position
         self.stage = Stage(self.store, self.history)
+        self.engine = Engine() if scenario.engine else None
         self.schedulers = [self._a_scheduler(number + 1) for number in range(scenario.schedulers)]
         self.workers = [self._a_worker(number + 1, slots) for number, slots in enumerate(scenario.workers)]
         self.clients = [Client(self._a_machine(Machine, f"client-{number}"), self.history) for number in (1, 2)]
@@ -54,6 +56,8 @@ class World:
             self.clients.append(Operator(self._a_machine(Machine, "operator"), self.history))
             for name in CALENDARS:
                 self.store.apply("world", self.now(), "put_calendar", ("default", name, CalendarSpec(), SOMEBODY))
+        # By clocks that drift.
+        self.history.truth.look_every = scenario.worker.poll_interval // 2 + MILLISECOND
         self.history.truth.punctual = PUNCTUAL if scenario.use_wheel else UNFORESEEN
         self._keep_up: asyncio.Task[None] | None = None
         loop.set_exception_handler(self._caught)
@@ -153,7 +157,9 @@ class World:
         chance = self.loop.chance
         skew = chance.randint(-self.scenario.skew, self.scenario.skew)
         clock = NodeClock(self.loop, skew, chance.uniform(-1, 1) * 1e-4)
-        return kind(name, self.loop, self.store, self.exchange, self.faults, clock, self.scenario.seed)
+        machine = kind(name, self.loop, self.store, self.exchange, self.faults, clock, self.scenario.seed)
+        machine.engine = self.engine
+        return machine
 
     def _a_scheduler(self, number: int) -> SchedulerMachine:
         machine: SchedulerMachine = self._a_machine(SchedulerMachine, f"scheduler-{number}")

@@ -1,0 +1,183 @@
+"""The client of Kafka, on a real broker: what is sent is with it, what is done does not come again, keys keep order."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from uuid import uuid4
+
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.kafka.admin import KafkaAdmin
+from mainspring.adapters.kafka.connection import RecordTooLarge
+from mainspring.adapters.kafka.consumer import BatchConsumer, Received
+from mainspring.adapters.kafka.offsets import Track
+from mainspring.adapters.kafka.producer import BatchProducer, Record
+from mainspring.domain.errors import EngineUnavailable, Invalid
+from mainspring.domain.instant import SECOND
+from mainspring.domain.kafka import KafkaServer, read_kafka
+
+CLOCK = SystemClock()
+
+
+class Kit:
+    """A topic of its own, and clients that are closed in the end."""
+
+    def __init__(self, server: KafkaServer, stack: AsyncExitStack) -> None:
+        self.server = server
+        self.topic = f"test-{uuid4().hex}"
+        self.admin = KafkaAdmin(server)
+        self._stack = stack
+
+    def producer(self) -> BatchProducer:
+        made = BatchProducer(self.server)
+        self._stack.push_async_callback(made.close)
+        return made
+
+    def consumer(self, room: int = 1_000) -> BatchConsumer:
+        made = BatchConsumer(self.server, self.topic, [self.topic], CLOCK, room=room)
+        self._stack.push_async_callback(made.close)
+        return made
+
+    def records(self, number: int, key: bytes | None = None) -> list[Record]:
+        return [Record(self.topic, str(place).encode(), key) for place in range(number)]
+
+
+@pytest.fixture
+async def kit(address_of: Callable[[str], str]) -> AsyncIterator[Kit]:
+    async with AsyncExitStack() as stack:
+        kit = Kit(read_kafka(address_of("kafka"), "test"), stack)
+        await kit.admin.make_topics([kit.topic], 4, {})
+        yield kit
+
+
+async def receive(consumer: BatchConsumer, number: int) -> list[Received]:
+    found: list[Received] = []
+    async with asyncio.timeout(30):
+        while len(found) < number:
+            found += await consumer.take(number - len(found), SECOND)
+    return found
+
+
+async def test_all_of_a_batch_arrives(kit: Kit) -> None:
+    await kit.producer().send([*kit.records(3_000), Record(kit.topic, b"", b"k", (("what", b"said"),))])
+    found = await receive(kit.consumer(room=100), 3_001)
+    assert {one.value for one in found} == {str(place).encode() for place in range(3_000)} | {b""}
+    assert [one.headers for one in found if one.key == b"k"] == [[("what", b"said")]]
+
+
+async def test_what_has_one_key_stays_in_order(kit: Kit) -> None:
+    producer = kit.producer()
+    for _ in range(3):
+        await producer.send([*kit.records(100, b"one"), *kit.records(100, b"two")])
+    found = await receive(kit.consumer(), 600)
+    for key in (b"one", b"two"):
+        assert [int(one.value) for one in found if one.key == key] == [*range(100)] * 3
+
+
+@pytest.mark.parametrize("size", [2_000_000, 110_000_000], ids=["for the broker", "for the client"])
+async def test_what_is_too_large_is_said_to_be_so(kit: Kit, size: int) -> None:
+    producer = kit.producer()
+    with pytest.raises(RecordTooLarge, match="does not take"):
+        await producer.send([Record(kit.topic, os.urandom(size))])
+    await producer.send(kit.records(1))
+
+
+async def test_what_is_not_done_comes_to_the_next(kit: Kit) -> None:
+    await kit.producer().send(kit.records(10, b"k"))
+    first = kit.consumer()
+    taken = await receive(first, 10)
+    first.done([one for one in taken if one.value not in (b"4", b"7")])
+    await first.close()
+    again = await receive(kit.consumer(), 6)
+    assert [int(one.value) for one in again] == [4, 5, 6, 7, 8, 9]
+
+
+async def test_lag_is_what_is_not_done(kit: Kit) -> None:
+    assert await kit.admin.lag(kit.topic, [kit.topic, "not-there"]) == 0
+    await kit.producer().send(kit.records(20))
+    assert await kit.admin.lag(kit.topic, [kit.topic]) == 20
+    consumer = kit.consumer()
+    consumer.done(await receive(consumer, 20))
+    await consumer.close()
+    assert await kit.admin.lag(kit.topic, [kit.topic]) == 0
+
+
+async def test_consumers_that_come_and_go_take_everything_once(kit: Kit) -> None:
+    """What was taken has a moment to be done before its partition goes to another."""
+    producer = kit.producer()
+    found: list[bytes] = []
+    enough = asyncio.Event()
+
+    async def work(consumer: BatchConsumer) -> None:
+        while True:
+            taken = await consumer.take(5, SECOND // 10)
+            await asyncio.sleep(0.01)
+            found.extend(one.value for one in taken)
+            consumer.done(taken)
+            if len(found) >= 500:
+                enough.set()
+
+    await producer.send(kit.records(500))
+    workers = [asyncio.create_task(work(kit.consumer())) for _ in range(3)]
+    async with asyncio.timeout(30):
+        await enough.wait()
+    for worker in workers:
+        worker.cancel()
+    await asyncio.gather(*workers, return_exceptions=True)
+    assert sorted(found) == sorted(str(place).encode() for place in range(500))
+
+
+async def test_a_server_that_is_not_there_is_said_to_be_away(kit: Kit) -> None:
+    nowhere = read_kafka("kafka://127.0.0.1:1", "test")
+    producer, consumer = BatchProducer(nowhere), BatchConsumer(nowhere, "g", ["t"], CLOCK)
+    with pytest.raises(EngineUnavailable, match="Kafka"):
+        await producer.send(kit.records(1))
+    with pytest.raises(EngineUnavailable, match="Kafka"):
+        await consumer.take(1, 20 * SECOND)
+    with pytest.raises(EngineUnavailable, match="Kafka"):
+        await KafkaAdmin(nowhere).brokers()
+    await producer.close()
+    await consumer.close()
+
+
+async def test_a_topic_that_is_not_there_is_no_place_to_send_to(kit: Kit) -> None:
+    with pytest.raises(EngineUnavailable, match="topic"):
+        await kit.producer().send([Record("not-there", b"")])
+
+
+def test_a_position_passes_no_gap() -> None:
+    track = Track("topic", 0)
+    for offset in (5, 6, 9):
+        track.came(offset)
+    track.done(6)
+    track.done(6)
+    assert track.position == 5
+    track.done(5)
+    track.done(5)
+    assert track.position == 9
+    track.done(9)
+    assert track.position == 10
+
+
+def test_an_address_has_servers_and_what_makes_it_safe() -> None:
+    found = read_kafka("kafka://me:p%40ss@a:1,[::1]/topic?ssl_ca_location=/ca.pem&partitions=3", "f", {"partitions"})
+    assert found.nodes == (("a", 1), ("::1", 9092))
+    assert (found.path, found.options) == ("topic", {"partitions": "3"})
+    assert found.safety == {
+        "ssl.ca.location": "/ca.pem",
+        "sasl.username": "me",
+        "sasl.password": "p@ss",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "security.protocol": "SASL_SSL",
+    }
+    assert "p@ss" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "text", ["redis://a", "kafka://", "kafka://a:x", "kafka://me@a", "kafka://a?acks=0", "kafka://a#x"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        read_kafka(text, "field")

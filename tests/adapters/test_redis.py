@@ -1,0 +1,185 @@
+"""Redis behind Sentinels and as a cluster; and the board that others read there."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from mainspring.adapters.board.redis import RedisBoard
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.dispatch.redis import RedisDispatch
+from mainspring.adapters.redis_servers import Client, RedisServers
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.control.status_writer import StatusWriter
+from mainspring.domain.errors import EngineUnavailable
+from mainspring.domain.hints import Hint, Sealer
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.redis_address import read_redis
+from mainspring.domain.run import HeldRun, RunState
+from mainspring.worker.noticeboard import FlagListener, WorkerShower
+from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.worker import Worker
+from tests.support.builders import a_run
+from tests.support.servers import started
+from tests.support.worker_kit import Tasks
+from tools.services.redis import RedisSentinel
+
+EACH = ("redis", "redis-sentinel", "redis-cluster")
+
+
+@pytest.fixture(params=EACH)
+def address(request: pytest.FixtureRequest, address_of: Callable[[str], str]) -> str:
+    return address_of(request.param)
+
+
+@pytest.fixture
+async def outside(address: str) -> AsyncIterator[Client]:
+    servers = RedisServers(read_redis(address, "address"))
+    yield servers.open()
+    await servers.close()
+
+
+@pytest.fixture
+async def board(address: str) -> AsyncIterator[RedisBoard]:
+    board = RedisBoard(read_redis(address, "address"))
+    await board.open(uuid4().hex)
+    yield board
+    await board.close()
+
+
+async def shown(outside: Client, key: str) -> dict[str, object]:
+    text = await outside.get(key)
+    assert text is not None
+    found: dict[str, object] = json.loads(text)
+    return found
+
+
+async def until(found: Callable[[], Awaitable[object]]) -> None:
+    while not await found():  # noqa: ASYNC110 (a server is asked)
+        await asyncio.sleep(0.02)
+
+
+async def ended(store: MemoryStore, run: RunId) -> bool:
+    [view] = await store.runs([run])
+    return view is not None and view.state.ended
+
+
+async def test_runs_are_shown_as_the_store_has_them(board: RedisBoard, outside: Client) -> None:
+    clock = SystemClock()
+    store = MemoryStore(clock, 4)
+    owned: dict[int, int] = {}
+    writer = StatusWriter(store, board, LocalWakeups(), clock, lambda: owned)
+    await writer.tick()
+    assert store._tables.readers == {}
+    owned[0] = 1
+    await writer.tick()
+    runs = [a_run() for _ in range(3)]
+    await store.submit(runs)
+    await store.cancel([runs[2].id])
+    await writer.tick()
+    states = [(await shown(outside, f"job_status:{run.id}"))["state"] for run in runs]
+    assert states == ["queued", "queued", "cancelled"]
+    assert 3_500 < await outside.ttl(f"job_status:{runs[0].id}") <= 3_600
+    assert await store.events("status", 10) == []
+
+
+async def test_what_the_board_misses_is_kept_for_it() -> None:
+    clock = SystemClock()
+    store = MemoryStore(clock, 4)
+    away = RedisBoard(read_redis("redis://127.0.0.1:1", "address"))
+    await away.open("nobody")
+    writer = StatusWriter(store, away, LocalWakeups(), clock, lambda: {0: 1})
+    await writer.tick()
+    await store.submit([a_run()])
+    assert await writer.tick() == SECOND
+    assert len(await store.events("status", 10)) == 1
+    await away.close()
+
+
+async def test_a_worker_is_shown_while_it_is_there_and_stops_at_once_what_is_flagged(
+    board: RedisBoard, outside: Client
+) -> None:
+    clock = SystemClock()
+    store = MemoryStore(clock, 4)
+    began = asyncio.Event()
+
+    async def long(_: HeldRun) -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    name = uuid4().hex
+    # Nobody rings, and the heart beats once in a minute: only the flag can tell.
+    settings = WorkerSettings(
+        name=name, lease=10 * MINUTE, beat_interval=MINUTE, lease_margin=MINUTE, poll_interval=SECOND // 10
+    )
+    worker = Worker(store, LocalWakeups(), clock, Tasks(greet=long), settings)
+    run = a_run()
+    await store.submit([run])
+    await worker.start()
+    shower = WorkerShower(worker, board, LocalWakeups(), clock)
+    listener = FlagListener(worker, board, LocalWakeups(), clock)
+    try:
+        async with shower, listener, asyncio.timeout(30):
+            await began.wait()
+            await until(lambda: outside.get(f"worker_status:{name}"))
+            assert (await shown(outside, f"worker_status:{name}"))["queues"] == {"default": 100}
+            assert 290 < await outside.ttl(f"worker_status:{name}") <= 300
+            await asyncio.sleep(0.3)
+            assert await store.cancel([run.id]) == {run.id: RunState.CANCELLING}
+            flagged = time.monotonic()
+            await board.flag([run.id])
+            assert await outside.get(f"cancel:{run.id}") == b"true"
+            assert 0 < await outside.ttl(f"cancel:{run.id}") <= 300
+            await until(lambda: ended(store, run.id))
+            [view] = await store.runs([run.id])
+            assert view is not None
+            assert view.state is RunState.CANCELLED
+            assert time.monotonic() - flagged < 10
+        assert await outside.get(f"worker_status:{name}") is None
+    finally:
+        await worker.stop(0)
+
+
+async def test_a_server_that_evicts_is_warned_of(address: str, outside: Client) -> None:
+    engine = RedisDispatch(address, SystemClock(), Sealer(b"key"))
+    await engine.open("somebody")
+    assert await engine.warnings() == []
+    await outside.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        [warning] = await engine.warnings()
+        assert "allkeys-lru" in warning
+    finally:
+        await outside.config_set("maxmemory-policy", "noeviction")
+        await engine.close()
+
+
+async def test_another_master_is_found_when_the_first_dies(tmp_path: Path) -> None:
+    servers = RedisSentinel(tmp_path)
+    address = started(servers)
+    engine = RedisDispatch(address, SystemClock(), Sealer(b"key"))
+    try:
+        await engine.open("somebody")
+        await engine.publish([Hint(a_run().id, "default", 1)])
+        servers.nodes[0].signal(signal.SIGKILL)
+        servers.nodes[2].signal(signal.SIGKILL)
+        hint, away = Hint(a_run().id, "default", 2), 0
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    await engine.publish([hint])
+                    break
+                except EngineUnavailable:
+                    away += 1
+                    await asyncio.sleep(0.2)
+        assert away > 0
+        assert hint.run in [delivery.hint.run for delivery in await engine.take("default", 10, 0)]
+    finally:
+        await engine.close()
+        servers.remove()

@@ -1,0 +1,196 @@
+"""While the store is away jobs are taken in by a log, and each is made once, with the id that its caller was told."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.api.acceptance import Acceptance
+from mainspring.api.ingest import JobMaker
+from mainspring.control.ingest import Ingest
+from mainspring.domain.access import Role
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.ids import RunId
+from mainspring.domain.run import NewRun
+from mainspring.ports.access import AuditFilter
+from mainspring.ports.catalog import RunFilter
+from mainspring.ports.store import Accepted
+from tests.api.conftest import Service
+from tests.support.request_log import MemoryLog
+
+
+class AwayStore(MemoryStore):
+    """One that can be away, and whose answers can be lost."""
+
+    away = False
+    mute = False
+
+    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        if self.away and not self.mute:
+            raise StoreUnavailable("it is away for the test")
+        accepted = await super().submit(runs)
+        if self.mute:
+            raise StoreUnavailable("its answer is lost for the test")
+        return accepted
+
+
+class Kit:
+    def __init__(self, *, auth: bool = False) -> None:
+        self.store = AwayStore(SystemClock(), 4)
+        self.service = Service(auth=auth, store=self.store)
+        self.log = MemoryLog(self.service.clock.now())
+        self.accept(None)
+        self.client = self.service.client()
+
+    def accept(self, bound_to: str | None) -> None:
+        self.service.api.acceptance = Acceptance(self.log, self.service.clock, bound_to)
+
+    async def ingest(self) -> None:
+        """What a scheduler does when the store is back."""
+        service = self.service
+        maker = JobMaker(service.api, None)
+        await Ingest(self.log, maker.make, service.clock, service.wakeups.listen([])).tick()
+
+    async def count(self) -> int:
+        return await self.store.count_runs(RunFilter(tenant=None), 100)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whoever waits for a store that is away waits for less long here.
+    monkeypatch.setattr("mainspring.control.jobs._PATIENCE", 100_000)
+
+
+@pytest.fixture
+async def kit(impatient: None) -> AsyncIterator[Kit]:
+    kit = Kit()
+    async with kit.client:
+        yield kit
+
+
+async def test_while_the_store_is_there_it_is_used(kit: Kit) -> None:
+    answer = await kit.client.post("/v1/jobs", json={"task": "greet"})
+    assert answer.status_code == 201
+    assert (await kit.count(), kit.log.open) == (1, 0)
+
+
+async def test_while_it_is_away_the_log_has_it_and_the_id_is_good(kit: Kit) -> None:
+    kit.store.away = True
+    body = {"task": "greet", "orderingKey": "k", "idempotencyKey": "once", "payload": {"a": 1}}
+    first = await kit.client.post("/v1/jobs", json=body)
+    assert first.status_code == 202
+    assert "away" in first.json()["warnings"][0]
+    assert (await kit.client.post("/v1/jobs", json={"task": "greet"})).status_code == 202
+    kit.store.away = False
+    await kit.ingest()
+    made = await kit.client.get(f"/v1/jobs/{first.json()['jobId']}")
+    assert made.json()["payload"] == {"a": 1}
+    assert (await kit.count(), kit.log.open, kit.log.dead) == (2, 0, [])
+
+
+async def test_a_submit_whose_answer_was_lost_is_not_made_twice(kit: Kit) -> None:
+    kit.store.mute = True
+    assert (await kit.client.post("/v1/jobs", json={"task": "greet"})).status_code == 202
+    assert await kit.count() == 1
+    kit.store.mute = False
+    await kit.ingest()
+    assert (await kit.count(), kit.log.dead) == (1, [])
+
+
+async def test_what_is_wrong_is_said_at_once(kit: Kit) -> None:
+    kit.store.away = True
+    past = {"task": "greet", "scheduleTime": "2001-01-01T00:00:00Z"}
+    assert (await kit.client.post("/v1/jobs", json=past)).status_code == 400
+    assert (await kit.client.post("/v1/jobs", json={"task": ""})).status_code == 400
+    assert kit.log.open == 0
+
+
+async def test_a_log_that_is_away_as_well_or_for_others_is_no_way_in(kit: Kit) -> None:
+    kit.store.away = True
+    kit.accept("acme")
+    assert (await kit.client.post("/v1/jobs", json={"task": "greet"})).status_code == 503
+    kit.accept(None)
+    kit.log.away = True
+    assert (await kit.client.post("/v1/jobs", json={"task": "greet"})).status_code == 503
+
+
+@pytest.mark.parametrize("run", ["not an id", "0192f0c000007000bfff000000000000"])
+async def test_an_id_that_cannot_be_is_refused(kit: Kit, run: str) -> None:
+    await kit.log.accept(b'{"task": "greet"}', key="k", tenant="default", run=RunId(run), author="ada")
+    await kit.ingest()
+    [(_, why)] = kit.log.dead
+    assert why.field == "job"
+
+
+WORKFLOW = {"task": "workflow", "payload": {"name": "w", "nodes": {"a": {"task": "t", "queue": "prod"}}}}
+FAN_OUT = {"task": "fan_out", "payload": {"task": "t", "items": [1, 2], "options": {"queue": "prod"}}}
+NESTED = {
+    "task": "fan_out",
+    "payload": {"task": "workflow", "items": [WORKFLOW["payload"]], "options": {"queue": "mail"}},
+}
+
+
+@pytest.mark.parametrize("body", [WORKFLOW, FAN_OUT, NESTED, {"task": "t", "queue": "prod"}])
+async def test_a_key_reaches_no_further_while_the_store_is_away(impatient: None, body: dict[str, object]) -> None:
+    kit = Kit(auth=True)
+    key = await kit.service.key(Role.SUBMITTER, "acme", queues=("mail",))
+    everywhere = await kit.service.key(Role.SUBMITTER, "acme")
+    async with kit.service.client(key) as bound, kit.service.client(everywhere) as free:
+        asked = {"queue": "mail"} | body
+        there = await bound.post("/v1/jobs", json=asked)
+        kit.store.away = True
+        assert (await free.post("/v1/jobs", json=asked)).status_code == 202
+        # That it is away is known by now, and it is not asked.
+        away = await bound.post("/v1/jobs", json=asked)
+        assert (there.status_code, away.status_code) == (403, 403)
+        assert kit.log.open == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"task": "workflow", "payload": {"nodes": {}}}, "payload.nodes"),
+        ({"task": "greet", "dependsOn": ["#0"]}, "dependsOn"),
+        ({"task": "fan_in"}, "task"),
+    ],
+)
+async def test_what_needs_no_store_to_be_wrong_is_said_at_once(kit: Kit, body: dict[str, object], field: str) -> None:
+    kit.store.away = True
+    await kit.client.post("/v1/jobs", json={"task": "greet"})
+    answer = await kit.client.post("/v1/jobs", json=body)
+    assert (answer.status_code, kit.log.open) == (400, 1), answer.text
+    assert answer.json()["field"] == field
+
+
+async def test_who_has_submitted_it_is_its_author(impatient: None) -> None:
+    kit = Kit(auth=True)
+    key = await kit.service.key(Role.SUBMITTER, "acme")
+    kit.store.away = True
+    async with kit.service.client(key) as client:
+        assert (await client.post("/v1/jobs", json={"task": "greet"})).status_code == 202
+    kit.store.away = False
+    await kit.ingest()
+    [entry] = await kit.store.audit("acme", AuditFilter(action="jobs.submit"))
+    assert entry.author == f"key:{key.split('_')[1]}"
+
+
+async def test_records_of_one_ordering_key_have_it_as_their_key_and_each_is_made_once(kit: Kit) -> None:
+    kit.store.away = True
+    for number in range(3):
+        body = {"task": "greet", "orderingKey": "video-1", "payload": number}
+        assert (await kit.client.post("/v1/jobs", json=body)).status_code == 202
+    by_header = {"task": "greet", "orderingKey": "video-1", "payload": "once"}
+    for _ in range(2):
+        answer = await kit.client.post("/v1/jobs", json=by_header, headers={"idempotency-key": "once"})
+        assert answer.status_code == 202
+    await kit.client.post("/v1/jobs", json={"task": "greet", "idempotencyKey": "other"})
+    assert kit.log.keys == [*["video-1"] * 5, "other"]
+    kit.store.away = False
+    await kit.ingest()
+    assert (await kit.count(), kit.log.open, kit.log.dead) == (5, 0, [])
+    # The caller who comes once more when the store is back makes no other.
+    kit.accept(None)
+    again = await kit.client.post("/v1/jobs", json=by_header, headers={"idempotency-key": "once"})
+    assert again.status_code == 201
+    assert await kit.count() == 5

@@ -1,0 +1,101 @@
+"""Figures for people: counts by state, the last ticks of jobs, what is to come."""
+
+from typing import Any
+
+import httpx2
+
+from mainspring.domain.access import Role
+from mainspring.domain.instant import HOUR
+from mainspring.domain.plan import plan
+from tests.api.conftest import Service
+from tests.api.test_remote import claim, register, submit
+
+
+async def get(client: httpx2.AsyncClient, path: str, **query: Any) -> Any:
+    answer = await client.get(path, params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def fire_due(service: Service) -> None:
+    """As a scheduler would."""
+    store: Any = service.store
+    now = await store.now()
+    owner = await store.join("node-1", HOUR)
+    await store.take(owner, range(store.shards))
+    jobs = await store.due_jobs(list(range(store.shards)), now, 100)
+    await store.fire(owner, plan(jobs, now))
+
+
+async def test_runs_are_counted_by_state(client: httpx2.AsyncClient) -> None:
+    for _ in range(3):
+        await submit(client)
+    await client.post("/v1/jobs", json={"task": "t", "delay": "1h"})
+    worker = await register(client)
+    [run] = await claim(client, worker)
+    await client.post(f"/v1/runs/{run['runId']}/fail", json={"fence": run["fence"], "error": "x", "retry": False})
+    found = await get(client, "/v1/stats/runs")
+    assert {name: count for name, count in found["counts"].items() if count} == {
+        "queued": 2,
+        "scheduled": 1,
+        "failed": 1,
+    }
+    assert (await get(client, "/v1/stats/runs", atMost=1))["counts"]["queued"] == 1
+    assert (await get(client, "/v1/stats/runs", queue="nowhere"))["counts"]["queued"] == 0
+
+
+async def test_the_last_ticks_of_jobs_say_what_became_of_them(service: Service, client: httpx2.AsyncClient) -> None:
+    fields = {"task": "t", "every": "1s"}
+    job = (await client.post("/v1/jobs", json={**fields, "name": "report"})).json()["jobId"]
+    other = (await client.post("/v1/jobs", json={"task": "t", "every": "1h", "name": "never"})).json()["jobId"]
+    query = {"jobs": f"{other},{job},nonsense"}
+    assert (await get(client, "/v1/stats/ticks", **query))["items"] == []
+    await service.clock.sleep(1_200_000)
+    await fire_due(service)
+    worker = await register(client)
+    [run, *_] = await claim(client, worker)
+    await client.post(f"/v1/runs/{run['runId']}/fail", json={"fence": run["fence"], "error": "x", "retry": False})
+    [found] = (await get(client, "/v1/stats/ticks", **query))["items"]
+    assert found["jobId"] == job
+    [tick] = [tick for tick in found["ticks"] if tick["runId"] == run["runId"]]
+    assert (tick["status"], tick["attemptNumber"]) == ("failed", 1)
+    assert tick["lateMs"] >= 0
+    assert tick["tookMs"] >= 0
+
+
+async def test_other_tenants_have_no_ticks_and_no_counts(guarded: Service) -> None:
+    mine, theirs = await guarded.key(Role.OPERATOR, "acme"), await guarded.key(Role.OPERATOR, "globex")
+    async with guarded.client(mine) as client:
+        job = (await client.post("/v1/jobs", json={"task": "t", "name": "n", "every": "1h"})).json()["jobId"]
+        await client.post("/v1/jobs", json={"task": "t"})
+    async with guarded.client(theirs) as client:
+        assert (await get(client, "/v1/stats/ticks", jobs=job))["items"] == []
+        assert not any((await get(client, "/v1/stats/runs"))["counts"].values())
+        assert (await get(client, "/v1/forecast"))["runs"] == 0
+    async with guarded.client(mine) as client:
+        assert (await get(client, "/v1/forecast", hours=2))["runs"] == 2
+
+
+async def test_what_is_to_come_is_counted_by_the_minute(client: httpx2.AsyncClient) -> None:
+    await client.post("/v1/jobs", json={"task": "t", "name": "every minute", "cronExpression": "* * * * *"})
+    paused = await client.post("/v1/jobs", json={"task": "t", "name": "paused", "cronExpression": "* * * * *"})
+    await client.post(f"/v1/jobs/{paused.json()['jobId']}/pause")
+    await client.post("/v1/jobs", json={"task": "t", "delay": "30m"})
+    found = await get(client, "/v1/forecast", hours=1)
+    assert len(found["perMinute"]) == 60
+    assert (found["runs"], found["schedules"], found["waiting"], found["complete"]) == (61, 1, 1, True)
+    assert found["peaks"][0]["runs"] == 2
+    assert found["totals"] == [{"name": "every minute", "runs": 60}]
+
+
+async def test_what_fires_in_a_stretch_is_told_by_schedule(client: httpx2.AsyncClient) -> None:
+    often = await client.post("/v1/jobs", json={"task": "t", "name": "often", "cronExpression": "* * * * *"})
+    await client.post("/v1/jobs", json={"task": "t", "name": "hourly", "cronExpression": "30 * * * *"})
+    await client.post("/v1/jobs", json={"task": "t", "delay": "90m"})
+    start = (await get(client, "/v1/forecast", hours=1))["start"]
+    found = await get(client, "/v1/forecast/slot", since=start, minutes=120)
+    assert (found["runs"], found["waiting"], found["schedules"], found["complete"]) == (123, 1, 2, True)
+    assert found["makers"][0] == {"jobId": often.json()["jobId"], "name": "often", "runs": 120, "first": start}
+    assert (found["makers"][1]["name"], found["makers"][1]["runs"]) == ("hourly", 2)
+    for wrong in ({"since": "2020-01-01T00:00:00Z"}, {"since": start, "minutes": 0}, {"since": "soon"}):
+        assert (await client.get("/v1/forecast/slot", params=wrong)).status_code == 400

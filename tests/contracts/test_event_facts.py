@@ -1,0 +1,139 @@
+"""What the outbox says of workers and of dependencies, and what the store says of those whom events are about."""
+
+from mainspring.domain.events import MAX_TOLD_ERROR, id_of_worker
+from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.domain.run import settle_cancel
+from tests.support.builders import a_job, a_policy, a_run, a_spec, every
+from tests.support.store_harness import SHORT_LEASE, Harness
+
+READER = "sink"
+
+
+async def of_workers(harness: Harness) -> list[tuple[str, tuple[str, ...]]]:
+    return [(batch.kind, batch.runs) for batch in await harness.events(READER, of_workers=True)]
+
+
+async def test_workers_that_come_and_go_are_told_and_belong_to_nobody(harness: Harness) -> None:
+    await harness.store.attach_reader(READER)
+    first = await harness.worker()
+    await harness.store.join("a scheduler", MINUTE)
+    await harness.store.close_session(first)
+    await harness.store.close_session(first)
+    name = id_of_worker(first)
+    assert await of_workers(harness) == [("worker.joined", (name,)), ("worker.left", (name,))]
+    assert {batch.tenant for batch in await harness.events(READER, of_workers=True)} == {""}
+
+
+async def test_a_worker_that_is_silent_for_a_lease_is_lost_once(harness: Harness) -> None:
+    lost = await harness.worker(SHORT_LEASE)
+    kept = await harness.worker()
+    await harness.store.attach_reader(READER)
+    await harness.advance(HOUR)
+    for _ in range(2):
+        await harness.store.lost_runs(10)
+    await harness.store.close_session(lost)
+    told = [pair for pair in await of_workers(harness) if pair[0] == "worker.lost"]
+    # Each server of several has buried it.
+    assert set(told) == {("worker.lost", (id_of_worker(lost),))}
+    await harness.store.close_session(kept)
+
+
+async def test_without_readers_nobody_is_told_of_workers(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.store.attach_reader(READER)
+    assert await of_workers(harness) == []
+    await harness.store.detach_reader(READER)
+    await harness.store.close_session(worker)
+    await harness.store.attach_reader(READER)
+    assert await of_workers(harness) == []
+
+
+async def test_a_child_whose_rule_is_met_is_told_before_it_is_queued(harness: Harness) -> None:
+    [parent] = await harness.start(a_run())
+    child = a_run(after=[parent])
+    await harness.submit(child)
+    await harness.store.attach_reader(READER)
+    await harness.succeed(parent)
+    while await harness.store.resolve(10):
+        pass
+    assert await harness.told(READER) == [
+        ("run.succeeded", (parent.id,)),
+        ("dependency.resolved", (child.id,)),
+        ("run.queued", (child.id,)),
+    ]
+
+
+async def test_a_child_that_is_skipped_or_never_waited_is_not_resolved(harness: Harness) -> None:
+    [failed, ended] = await harness.start(a_run(policy=a_policy(retries=0)), a_run())
+    await harness.succeed(ended)
+    skipped = a_run(after=[failed])
+    await harness.submit(skipped)
+    await harness.store.attach_reader(READER)
+    await harness.submit(a_run(after=[ended]))
+    await harness.fail(failed)
+    while await harness.store.resolve(10):
+        pass
+    kinds = [kind for kind, _ in await harness.told(READER)]
+    assert sorted(kinds) == ["run.failed", "run.skipped", "run.submitted"]
+
+
+async def test_what_never_changes_of_a_run_is_known_wherever_it_is(harness: Harness) -> None:
+    since = await harness.now()
+    waiting, queued = a_run(delay=HOUR), a_run(queue="mail")
+    [ended] = await harness.start(a_run())
+    await harness.submit(waiting, queued)
+    await harness.succeed(ended)
+    found = {facts.id: facts for facts in await harness.store.facts_of([waiting.id, queued.id, ended.id], since)}
+    assert found.keys() == {waiting.id, queued.id, ended.id}
+    assert {facts.task for facts in found.values()} == {"greet"}
+    assert (found[queued.id].queue, found[queued.id].ended) == ("mail", False)
+    assert (found[ended.id].queue, found[ended.id].ended, found[ended.id].attempt) == ("default", True, 1)
+    assert await harness.store.facts_of([a_run().id], since) == []
+    assert await harness.store.facts_of([], since) == []
+
+
+async def test_of_an_end_it_is_known_how_it_came_about(harness: Harness) -> None:
+    since = await harness.now()
+    failed, cancelled = await harness.start(a_run(policy=a_policy(retries=0)), a_run())
+    await harness.fail(failed, error="x" * 2 * MAX_TOLD_ERROR + " the cause")
+    await harness.settle(settle_cancel(cancelled))
+    found = {facts.id: facts for facts in await harness.store.facts_of([failed.id, cancelled.id], since)}
+    assert found[failed.id].reason == "error"
+    error = found[failed.id].error
+    assert error is not None
+    assert (len(error), error[-9:]) == (MAX_TOLD_ERROR, "the cause")
+    assert (found[cancelled.id].reason, found[cancelled.id].error) == ("cancelled", None)
+
+
+async def test_the_run_of_a_tick_names_its_job_and_its_time(harness: Harness) -> None:
+    now = await harness.now()
+    job = await harness.put(a_job(a_spec(schedule=every(MINUTE, start=now + 30 * SECOND))))
+    await harness.advance(MINUTE)
+    await harness.fire_due()
+    [entry] = await harness.ticks(job.id)
+    assert entry.run_id is not None
+    [facts] = await harness.store.facts_of([entry.run_id], now)
+    assert (facts.job_id, facts.scheduled_at) == (job.id, entry.scheduled_at)
+
+
+async def test_workers_are_known_also_when_they_have_left(harness: Harness) -> None:
+    here, left = await harness.worker(), await harness.worker()
+    await harness.store.close_session(left)
+    found = await harness.store.workers_of([here, left])
+    assert {facts.id for facts in found} == {here, left}
+    assert all(facts.name for facts in found)
+
+
+async def test_readers_say_how_far_they_are_behind(harness: Harness) -> None:
+    await harness.store.attach_reader("behind")
+    before = await harness.now()
+    await harness.submit(a_run())
+    await harness.store.attach_reader("new")
+    await harness.let_transactions_end()
+    behind, new = await harness.store.readers()
+    assert (behind.name, new.name, new.oldest) == ("behind", "new", None)
+    assert behind.oldest is not None
+    assert before <= behind.oldest <= await harness.now()
+    [batch] = await harness.events("behind")
+    await harness.store.acknowledge("behind", batch.position)
+    assert (await harness.store.readers())[0].oldest is None

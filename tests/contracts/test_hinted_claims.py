@@ -1,0 +1,174 @@
+"""Claims with hints: what is hinted at is started if it is queued, and no rule of a claim is bent by a hint."""
+
+import pytest
+
+from mainspring.domain.hints import Hint
+from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.instant import MINUTE
+from mainspring.domain.queues import QueuePolicy
+from mainspring.domain.run import HeldRun, NewRun, settle_release, settle_success
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause
+from mainspring.ports.store import Want
+from tests.support.builders import a_run, some_runs
+from tests.support.several_harness import SeveralHarness
+from tests.support.store_harness import Harness, SqliteHarness, ids
+
+ADA = Author("ada", why="because")
+
+
+async def claim(harness: Harness, worker: SessionId, *runs: NewRun, queue: str = "default") -> list[HeldRun]:
+    return await harness.claim_from(worker, Want(queue, len(runs), runs=tuple(run.id for run in runs)))
+
+
+def hinted(found: list[Hint]) -> set[RunId]:
+    return {hint.run for hint in found}
+
+
+async def test_those_that_are_hinted_at_are_started(harness: Harness) -> None:
+    runs = some_runs(6)
+    await harness.submit(*runs)
+    worker = await harness.worker()
+    if isinstance(harness, SqliteHarness):
+        # It takes the best of the queue in their place: there is nobody else on the file to be in the way of.
+        assert len(await claim(harness, worker, runs[4], runs[2])) == 2
+        return
+    assert sorted(ids(await claim(harness, worker, runs[4], runs[2]))) == sorted(ids([runs[2], runs[4]]))
+    assert len(await harness.claim(worker)) == 4
+
+
+async def test_no_more_are_started_than_were_hinted_at(harness: Harness) -> None:
+    runs = some_runs(6)
+    await harness.submit(*runs)
+    assert len(await claim(harness, await harness.worker(), *runs[:3])) == 3
+
+
+async def test_a_hint_that_comes_twice_starts_nothing_twice(harness: Harness) -> None:
+    [run] = some_runs(1)
+    await harness.submit(run)
+    worker, other = await harness.worker(), await harness.worker()
+    [held] = await claim(harness, worker, run, run, run)
+    assert held.attempt == 1
+    assert await claim(harness, worker, run) == []
+    assert await claim(harness, other, run) == []
+
+
+async def test_stale_and_unknown_hints_bring_nothing(harness: Harness) -> None:
+    [ended] = await harness.start(a_run())
+    await harness.settle(settle_success(ended, None))
+    cancelled, later, unknown = a_run(), a_run(delay=MINUTE), a_run()
+    await harness.submit(cancelled, later)
+    await harness.store.cancel([cancelled.id])
+    worker = await harness.worker()
+    wanted = (ended.id, cancelled.id, later.id, unknown.id)
+    assert await harness.claim_from(worker, Want("default", 4, runs=wanted)) == []
+
+
+async def test_a_hint_of_another_queue_brings_nothing(harness: Harness) -> None:
+    run = a_run(queue="mail")
+    await harness.submit(run)
+    assert await claim(harness, await harness.worker(), run, queue="default") == []
+    assert ids(await claim(harness, await harness.worker(), run, queue="mail")) == [run.id]
+
+
+async def test_hints_and_wants_without_go_in_one_claim(harness: Harness) -> None:
+    mail, other = a_run(queue="mail"), a_run()
+    await harness.submit(mail, other)
+    wants = Want("mail", 1, runs=(mail.id,)), Want("default", 5)
+    assert sorted(ids(await harness.claim_from(await harness.worker(), *wants))) == sorted([mail.id, other.id])
+
+
+async def test_a_dead_session_gets_nothing_for_a_hint(harness: Harness) -> None:
+    [run] = some_runs(1)
+    await harness.submit(run)
+    worker = await harness.worker()
+    await harness.store.close_session(worker)
+    assert await claim(harness, worker, run) == []
+
+
+async def test_what_has_missed_its_time_is_not_started(harness: Harness) -> None:
+    run = a_run(start_within=MINUTE)
+    await harness.submit(run)
+    await harness.advance(2 * MINUTE)
+    assert await claim(harness, await harness.worker(), run) == []
+
+
+async def test_what_is_paused_is_not_started(harness: Harness) -> None:
+    run = a_run()
+    await harness.submit(run)
+    await harness.store.pause(Pause(tenant=None, queue="default"), ADA)
+    worker = await harness.worker()
+    assert await claim(harness, worker, run) == []
+    await harness.store.resume(None, "default", ADA)
+    assert ids(await claim(harness, worker, run)) == [run.id]
+
+
+async def test_labels_are_asked_for(harness: Harness) -> None:
+    run = a_run(requires=("gpu=a100",))
+    await harness.submit(run)
+    assert await claim(harness, await harness.worker(), run) == []
+
+
+async def test_concurrency_of_a_queue_holds(harness: Harness) -> None:
+    if isinstance(harness, SeveralHarness):
+        pytest.skip("it is refused on several servers")
+    await harness.store.put_queue_policy("default", QueuePolicy(concurrency=2), ADA)
+    runs = some_runs(5)
+    await harness.submit(*runs)
+    assert len(await claim(harness, await harness.worker(), *runs)) == 2
+    assert await claim(harness, await harness.worker(), *runs) == []
+
+
+async def test_tenants_take_turns_whatever_is_hinted_at(harness: Harness) -> None:
+    await harness.store.put_queue_policy("default", QueuePolicy(fair=True), ADA)
+    many = [a_run(tenant="many") for _ in range(10)]
+    alone = a_run(tenant="alone")
+    await harness.submit(*many)
+    await harness.submit(alone)
+    started = [run.tenant for run in await claim(harness, await harness.worker(), *many[:4])]
+    assert "alone" in started
+
+
+async def test_it_keeps_a_secret_to_seal_hints_with(harness: Harness) -> None:
+    key = await harness.store.hint_key()
+    assert len(key) >= 32
+    assert await harness.store.hint_key() == key
+    # That one is in the names of queues, where anybody can read it.
+    assert key.replace("-", "") != (await harness.store.identity()).replace("-", "")
+
+
+async def test_what_is_queued_for_anybody_is_worth_a_hint(harness: Harness) -> None:
+    plain, urgent, keyed = a_run(), a_run(priority=1, queue="mail"), a_run(key="k")
+    behind = a_run(key="k")
+    later, labelled = a_run(delay=MINUTE), a_run(requires=("gpu=a100",))
+    placed = a_run(requires=("datacenter=eu",))
+    labelled_there, ordered = a_run(requires=("datacenter=eu", "gpu=a100")), a_run(requires=("datacenter=us>eu>30s",))
+    everything = [plain, urgent, keyed, behind, later, labelled, placed, labelled_there, ordered]
+    for run in everything:
+        await harness.submit(run)
+    found = await harness.store.hints_of([*(run.id for run in everything), a_run().id])
+    assert hinted(found) == {plain.id, urgent.id, keyed.id, placed.id}
+    by_run = {hint.run: hint for hint in found}
+    assert (by_run[placed.id].datacenter, by_run[plain.id].datacenter) == ("eu", "")
+    assert {hint.attempt for hint in found} == {1}
+    assert (by_run[urgent.id].queue, by_run[urgent.id].priority) == ("mail", 1)
+    assert by_run[urgent.id].rank < by_run[plain.id].rank
+    assert by_run[keyed.id].key != by_run[plain.id].key == ""
+    [held] = await claim(harness, await harness.worker(), urgent, queue="mail")
+    assert await harness.store.hints_of([urgent.id]) == []
+    await harness.settle(settle_release(held))
+    assert await harness.store.hints_of([urgent.id]) == [by_run[urgent.id]]
+
+
+@pytest.mark.parametrize("queues", [None, ("default", "mail"), ("mail", "nowhere")])
+async def test_the_best_of_each_queue_are_told(harness: Harness, queues: tuple[str, ...] | None) -> None:
+    runs = [a_run(queue=queue, priority=priority) for queue in ("default", "mail") for priority in (5, 1, 3)]
+    await harness.submit(*runs)
+    placed = [a_run(queue="mail", requires=("datacenter=eu",)) for _ in range(3)]
+    await harness.submit(*placed)
+    found = await harness.store.hints_ready(queues, 2)
+    best = {run.id for run in runs if run.priority < 5 and (queues is None or run.queue in queues)}
+    there = {hint.run for hint in found if hint.datacenter == "eu"}
+    assert hinted(found) - there == best
+    assert len(there) == 2
+    assert there < {run.id for run in placed}

@@ -1,0 +1,159 @@
+"""A sink of events: it has all that it was told, in order for each key, and refuses who was replaced. On every one."""
+
+import asyncio
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import redis.asyncio as redis
+
+from mainspring.adapters.events.redis import RedisSink
+from mainspring.adapters.kafka.admin import KafkaAdmin
+from mainspring.domain.errors import EngineUnavailable, Fenced
+from mainspring.domain.events import PARTITIONS, Topic, id_of_worker
+from mainspring.domain.ids import SessionId
+from mainspring.domain.kafka import read_kafka
+from mainspring.domain.redis_address import read_redis
+from mainspring.ports.events_out import Sink
+from mainspring.settings import load
+from tests.support.builders import a_run
+from tests.support.doc_blocks import write_blocks
+from tests.support.processes import ROOT, free_port
+from tests.support.servers import started
+from tests.support.sink_harness import HARNESSES, OnKafka, OnMemory, OnRedis, SinkHarness
+from tools.services.redis import Redis
+
+PAGE = ROOT / "docs/how-to/events.md"
+
+
+@pytest.fixture(params=["memory", *HARNESSES])
+async def they(request: pytest.FixtureRequest, address_of: Callable[[str], str]) -> AsyncIterator[SinkHarness]:
+    make = HARNESSES.get(request.param)
+    they = OnMemory() if make is None else make(address_of(request.param))
+    await they.begin()
+    yield they
+    await they.close()
+
+
+@pytest.fixture
+async def sink(they: SinkHarness) -> Sink:
+    return await they.another()
+
+
+def ids(number: int) -> list[str]:
+    return [a_run().id for _ in range(number)]
+
+
+async def test_all_that_is_told_is_there_when_it_returns(they: SinkHarness, sink: Sink) -> None:
+    events = they.events(ids(2_500))
+    await sink.publish(events, 1)
+    assert sorted(await they.found()) == sorted(event.id for event in events)
+
+
+async def test_an_empty_batch_does_nothing(they: SinkHarness, sink: Sink) -> None:
+    await sink.publish([], 1)
+    await sink.publish(they.events(ids(1)), 1)
+    assert len(await they.found()) == 1
+
+
+async def test_what_has_one_key_stays_in_order(they: SinkHarness, sink: Sink) -> None:
+    told = []
+    for _ in range(5):
+        events = they.events(ids(300), key="a-job")
+        await sink.publish(events, 1)
+        told += [event.id for event in events]
+    assert await they.found() == told
+
+
+async def test_each_topic_is_apart(they: SinkHarness, sink: Sink) -> None:
+    runs = they.events(ids(3))
+    workers = they.events([id_of_worker(SessionId(7))], "worker.joined")
+    children = they.events(ids(2), "dependency.resolved")
+    await sink.publish([*runs, *workers, *children], 1)
+    assert sorted(await they.found(Topic.JOBS)) == sorted(event.id for event in runs)
+    assert await they.found(Topic.WORKERS) == [event.id for event in workers]
+    assert sorted(await they.found(Topic.DEPENDENCIES)) == sorted(event.id for event in children)
+
+
+async def test_a_topic_has_its_partitions(address_of: Callable[[str], str]) -> None:
+    they = OnKafka(address_of("kafka"))
+    await (await they.another()).publish(they.events(ids(200)), 1)
+    admin = KafkaAdmin(read_kafka(they.address, "test"))
+    assert await admin.partitions(list(PARTITIONS)) == PARTITIONS
+    await they.close()
+
+
+async def test_told_again_it_has_the_same_ids(they: SinkHarness, sink: Sink) -> None:
+    events = they.events(ids(10))
+    await sink.publish(events[:7], 1)
+    await sink.publish(events, 1)
+    assert set(await they.found()) == {event.id for event in events}
+
+
+async def test_who_was_replaced_is_refused(they: SinkHarness, sink: Sink) -> None:
+    if not they.fences:
+        pytest.skip("it cannot tell")
+    old, new = they.events(ids(3), key="a"), they.events(ids(3), key="a")
+    await sink.publish(old, 4)
+    successor = await they.another()
+    await successor.publish(new, 5)
+    with pytest.raises(Fenced):
+        await sink.publish(old, 4)
+    await successor.publish(they.events(ids(1), key="a"), 5)
+    assert (await they.found())[:6] == [event.id for event in [*old, *new]]
+
+
+async def test_a_stream_is_cut_at_about_its_length(address_of: Callable[[str], str], tmp_path: Path) -> None:
+    server = Redis(tmp_path / "redis")
+    address = started(server)
+    try:
+        they = OnRedis(address)
+        sink = RedisSink(read_redis(address, "events.redis"), 1_000)
+        await sink.open(they.source)
+        await sink.publish(they.events(ids(5_000)), 1)
+        async with redis.Redis.from_url(address) as client:
+            assert 1_000 <= await client.xlen("{mainspring}:job-events") < 2_000
+        # And one that is gone is told as away; back again, it is told.
+        for node in server.nodes:
+            node.signal(signal.SIGKILL)
+        with pytest.raises(EngineUnavailable):
+            await sink.publish(they.events(ids(1)), 1)
+        server.start()
+        await sink.publish(they.events(ids(1)), 1)
+        await sink.close()
+    finally:
+        server.remove()
+
+
+async def test_a_consumer_reads_a_stream_as_the_page_says(
+    address_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    they = OnRedis(address_of("redis"))
+    sink = await they.another()
+    await sink.publish(they.events(ids(3)), 1)
+    await they.close()
+    write_blocks(PAGE, tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import consumer  # type: ignore[import-not-found]
+
+    found = await asyncio.to_thread(consumer.read, they.address)
+    assert {event["specversion"] for event in found} == {"1.0"}
+
+
+def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
+    files = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    for text in files:
+        (tmp_path / "mainspring.toml").write_text(text)
+        load(environment={}, file=tmp_path / "mainspring.toml")
+    assert len(files) == 3
+
+
+@pytest.mark.parametrize(("make", "scheme"), [(OnRedis, "redis"), (OnKafka, "kafka")])
+async def test_nobody_there_is_told_as_away(make: Callable[[str], SinkHarness], scheme: str) -> None:
+    they = make(f"{scheme}://127.0.0.1:{free_port()}")
+    sink = await they.another()
+    with pytest.raises(EngineUnavailable):
+        await sink.publish(they.events(ids(1)), 1)
+    await they.close()

@@ -1,0 +1,73 @@
+"""The example of distributed cron, as its README starts it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from examples.distributed_cron import app, rehearsal
+from examples.distributed_cron.application import DATACENTERS
+from mainspring import Mainspring
+from mainspring.adapters.kafka.admin import KafkaAdmin
+from mainspring.domain.kafka import read_kafka
+from mainspring.domain.schedule import CronSchedule
+from tests.support.example import commands_of, run_example
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180), pytest.mark.xdist_group("examples")]
+
+
+async def test_the_leader_is_killed_and_every_tick_happens_once_in_every_data_centre(tmp_path: Path) -> None:
+    said = await run_example("distributed_cron", tmp_path)
+    assert "was killed\ncontroller-" in said
+    assert said.count("0 missing, 0 twice") == 3, said
+    answers = await commands_of("distributed_cron", tmp_path)
+    for place in DATACENTERS:
+        assert place in answers
+        ticks = (tmp_path / "distributed_cron.sites" / place / "metrics").read_text().split()
+        assert len(ticks) == len(set(ticks)) >= 3
+
+
+async def test_another_engine_may_say_who_leads(tmp_path: Path, address_of: Callable[[str], str]) -> None:
+    said = await run_example(
+        "distributed_cron", tmp_path, MAINSPRING_COORDINATION=f"{address_of('etcd')}/{tmp_path.name}"
+    )
+    assert said.count("0 missing, 0 twice") == 3, said
+
+
+@pytest.mark.postgres
+async def test_kafka_may_bring_the_jobs_by_a_topic_for_each_data_centre(
+    tmp_path: Path, postgres_database: str, address_of: Callable[[str], str]
+) -> None:
+    address = address_of("kafka")
+    admin, nobody = KafkaAdmin(read_kafka(address, "test")), f"nobody-{uuid4().hex}"
+    topics = [f"cron-jobs-{place}" for place in DATACENTERS]
+    # Earlier tests have left theirs. Who has read nothing lags by all there is.
+    before = {topic: await admin.lag(nobody, [topic]) for topic in topics}
+    said = await run_example(
+        "distributed_cron",
+        tmp_path,
+        MAINSPRING_STORE=postgres_database,
+        MAINSPRING_DISPATCH_ENGINE=f"{address}/?topics={{queue}}-{{datacenter}}",
+    )
+    assert said.count("0 missing, 0 twice") == 3, said
+    async with Mainspring(postgres_database) as maintenance:
+        group = f"mainspring.{await (await maintenance.engine()).store.identity()}.cron-jobs"
+    hints = {topic: await admin.lag(nobody, [topic]) - before[topic] for topic in topics}
+    assert min(hints.values()) >= 6, hints
+    left = {topic: await admin.lag(group, [topic]) for topic in topics}
+    # They were read there. On a busy machine four seconds can be over before every worker has its partitions.
+    assert any(left[topic] < hints[topic] for topic in topics), (left, hints)
+
+
+def test_outside_of_the_rehearsal_the_times_are_those_of_the_flow() -> None:
+    times = {
+        spec.name: spec.schedule.expression for spec, _ in app.schedules() if isinstance(spec.schedule, CronSchedule)
+    }
+    assert times == {
+        "clear_cache": "0 0 * * * *",
+        "export_metrics": "0 */5 * * * *",
+        "collect_garbage": "0 0 3 * * *",
+    }
+    assert {spec.name for spec, _ in rehearsal.schedules()} == set(times)
+    assert all(spec.datacenters == DATACENTERS for spec, _ in app.schedules())

@@ -1,0 +1,95 @@
+"""The example of payouts, as its README starts it; and a Monday of it in virtual time."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from examples.payouts import application, books
+from examples.payouts.application import CITIES, app, pay_city, pay_out_by_key, recalculate_surge, send_promotion
+from mainspring.domain.instant import MINUTE, to_datetime
+from mainspring.testing import TestScheduler
+from tests.support.example import commands_of, engine_of, run_example
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180), pytest.mark.xdist_group("examples")]
+
+SUNDAY = "2026-11-15T12:00:00Z"
+
+
+async def test_a_worker_is_killed_and_everybody_is_paid_exactly_once(tmp_path: Path) -> None:
+    said = await run_example("payouts", tmp_path)
+    assert "payouts-tokyo: Monday" in said
+    assert "was killed while it paid" in said
+    assert "100 drivers: 100 were paid, 0 of them twice" in said, said
+    assert "; 0 runs were tried again" not in said, said
+    assert "payouts-paris" in await commands_of("payouts", tmp_path)
+
+
+@pytest.mark.postgres
+async def test_on_postgresql_and_by_an_engine_the_books_need_no_key(
+    tmp_path: Path, postgres_database: str, address_of: Callable[[str], str]
+) -> None:
+    engine = address_of(engine_of("rabbitmq", "redis"))
+    said = await run_example("payouts", tmp_path, MAINSPRING_STORE=postgres_database, MAINSPRING_DISPATCH_ENGINE=engine)
+    assert "100 drivers: 100 were paid, 0 of them twice" in said, said
+    assert "; 0 runs were tried again" not in said, said
+
+
+async def test_a_city_is_paid_on_monday_at_nine_by_its_own_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for city in CITIES:
+        await books.open_books(books.FILE, city, drivers=2)
+    async with TestScheduler(app, start=SUNDAY) as s:
+        for city in sorted(CITIES, key=lambda city: monday_at_nine(city).timestamp()):
+            before = s.runs(pay_out_by_key).succeeded
+            await s.advance_to(monday_at_nine(city))
+            assert s.runs(pay_out_by_key).succeeded == before
+            await s.advance("5s")
+            assert s.runs(pay_out_by_key).succeeded == before + 2
+            assert [to_datetime(row.scheduled_at) for row in s.ledger(f"payouts-{city}")] == [monday_at_nine(city)]
+    assert len(await books.payments(books.FILE, "2026-W47")) == 6
+
+
+async def test_a_payout_that_hangs_is_stopped_after_a_minute_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    await books.open_books(books.FILE, "paris", drivers=1)
+    hanging = [60 * 60.0]
+
+    async def transfer() -> None:
+        await asyncio.sleep(hanging.pop() if hanging else 0)
+
+    monkeypatch.setattr(application, "transfer", transfer)
+    async with TestScheduler(app, start=SUNDAY) as s:
+        payday = await pay_city.submit("paris", "this week")
+        await payday.result()
+        await s.advance("59s")
+        assert s.runs(pay_out_by_key).running == 1
+        await s.advance("10s")
+        assert (s.runs(pay_out_by_key).succeeded, s.runs(pay_out_by_key).last.attempt) == (1, 2)
+    assert len(await books.payments(books.FILE, "this week")) == 1
+
+
+async def test_prices_come_every_30_seconds_and_promotions_once_a_week() -> None:
+    async with TestScheduler(app, start="2026-11-20T08:59:00Z") as s:
+        await s.advance("10m")
+        assert s.runs(recalculate_surge).succeeded in (20, 21)
+        assert s.runs(send_promotion).succeeded == 1_000
+
+
+def test_deadlines_follow_priorities() -> None:
+    timeouts = {
+        task.default_options.priority: task.default_options.policy.timeout
+        for task in (pay_out_by_key, send_promotion, application.analyse_rides)
+    }
+    assert timeouts == {1: MINUTE, 2: 5 * MINUTE, 3: 30 * MINUTE}
+
+
+def monday_at_nine(city: str) -> datetime:
+    return datetime(2026, 11, 16, 9, tzinfo=ZoneInfo(CITIES[city]))

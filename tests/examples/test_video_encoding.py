@@ -1,0 +1,67 @@
+"""The example of video encoding, as its README starts it."""
+
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from examples.video_encoding.encoder import FRAME, STEPS
+from mainspring import Mainspring
+from mainspring.domain.instant import SECOND
+from mainspring.domain.run import RunState, RunView
+from mainspring.ports.catalog import RunFilter
+from tests.support.example import commands_of, engine_of, run_example
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180), pytest.mark.xdist_group("examples")]
+
+
+async def test_uploads_are_encoded_in_order_by_a_fleet_that_grows(tmp_path: Path) -> None:
+    said = await run_example("video_encoding", tmp_path)
+    assert "8 uploads have made 32 jobs" in said
+    assert "the load asks for" in said
+    [(encoded, workers)] = re.findall(r"^(\d+) encoded by (\d+) workers", said, re.MULTILINE)
+    assert int(encoded) >= 48, said
+    assert int(workers) >= 2, said
+    assert "encode" in await commands_of("video_encoding", tmp_path)
+    runs = await runs_of(tmp_path / "video_encoding.db")
+    assert len(runs) == int(encoded)
+    assert {run.state for run in runs} == {RunState.SUCCEEDED}
+    videos: defaultdict[str, list[RunView]] = defaultdict(list)
+    for run in runs:
+        videos[run.policy.ordering_key].append(run)
+    for of_one in videos.values():
+        of_one.sort(key=lambda run: run.started_at or 0)
+        assert [run.priority for run in of_one] == [1, 2, 3, 4]
+        for before, after in pairwise(of_one):
+            # SQLite dates a claim by when it began to wait for the file. An encoding takes longer than this.
+            assert (before.finished_at or 0) - SECOND // 10 <= (after.started_at or 0)
+    bucket = tmp_path / "video_encoding.bucket"
+    for video in videos:
+        raw = (bucket / "raw" / video).read_bytes()
+        for resolution, step in STEPS.items():
+            kept = b"".join(raw[begin : begin + FRAME : step] for begin in range(0, len(raw), FRAME))
+            assert zlib.decompress((bucket / "encoded" / video / resolution).read_bytes()) == kept
+    # The first attempt of these crashed.
+    assert sum(run.attempt == 2 for run in runs) == int(said.split(" were tried again")[0].rsplit(" ", 1)[1])
+
+
+@pytest.mark.postgres
+async def test_an_engine_may_bring_the_jobs(
+    tmp_path: Path, postgres_database: str, address_of: Callable[[str], str]
+) -> None:
+    engine = address_of(engine_of("kafka", "redis"))
+    said = await run_example(
+        "video_encoding", tmp_path, MAINSPRING_STORE=postgres_database, MAINSPRING_DISPATCH_ENGINE=engine
+    )
+    assert " encoded by 2 workers" in said, said
+
+
+async def runs_of(store: Path) -> list[RunView]:
+    async with Mainspring(str(store)) as app:
+        catalog = (await app.engine()).store
+        listed = await catalog.list_runs(RunFilter(tenant="default"), None, 1_000)
+        return [run for run in await catalog.runs([run.id for run in listed.items]) if run is not None]

@@ -1,0 +1,130 @@
+"""Figures of the fleet and of the store: read once for many, missing when the store is away, and a tenant's own."""
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.bootstrap import Engine, make_health
+from mainspring.control.fleet import Fleet
+from mainspring.control.monitor import Monitor
+from mainspring.control.vitals import StoreVitals
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.instant import HOUR, SECOND
+from mainspring.domain.slo import Slo
+from mainspring.ports.catalog import SessionView
+from mainspring.ports.slos import SloSettled
+from mainspring.runtime.metrics.book import Book
+from mainspring.runtime.metrics.figures import Figures
+from mainspring.settings import Settings
+from tests.support.builders import a_job, a_run, a_spec, a_worker
+from tests.support.clock import ManualClock
+
+SHARDS = 4
+
+
+class CountingStore(MemoryStore):
+    asked = 0
+    away = False
+
+    async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
+        if self.away:
+            raise StoreUnavailable("away")
+        self.asked += 1
+        return await super().sessions(kind)
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = CountingStore(self.clock, SHARDS)
+        self.figures = Figures()
+        self.monitor = Monitor(Fleet(self.store, self.clock, shards=SHARDS, every=10 * SECOND))
+        self.monitor.add(self.figures.tell)
+
+    async def told(self, tenant: str | None = None) -> str:
+        return (await self.monitor.render(tenant)).decode()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+async def test_however_often_somebody_asks_the_store_is_asked_once_in_a_while(watched: Watched) -> None:
+    await watched.store.open_session(a_worker())
+    for _ in range(5):
+        assert "mainspring_live_workers 1.0" in await watched.told()
+    assert watched.store.asked == 2
+    watched.clock.advance(10 * SECOND)
+    await watched.told()
+    assert watched.store.asked == 4
+
+
+async def test_while_the_store_is_away_nothing_old_is_told_as_new(watched: Watched) -> None:
+    assert f"mainspring_shards {SHARDS}.0" in await watched.told()
+    watched.store.away = True
+    watched.clock.advance(10 * SECOND)
+    told = await watched.told()
+    assert "mainspring_store_up 0.0" in told
+    assert "mainspring_shards" not in told
+    watched.store.away = False
+    assert "mainspring_store_up 1.0" in await watched.told()
+
+
+async def test_who_is_bound_to_a_tenant_sees_no_task_and_no_queue_of_others(watched: Watched) -> None:
+    runs = [a_run(task="secret-task", queue="of-a", tenant="a"), a_run(queue="of-b", tenant="b")]
+    await watched.store.submit(runs)
+    watched.figures.submitted(runs)
+    everybody, bound = await watched.told(), await watched.told("b")
+    assert 'mainspring_queued_runs{queue="of-a"} 1.0' in everybody
+    assert "secret-task" in everybody
+    assert 'mainspring_queued_runs{queue="of-b"} 1.0' in bound
+    assert "of-a" not in bound
+    assert "secret-task" not in bound
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "mainspring.db")
+    database: str = request.getfixturevalue("postgres_database")
+    return database
+
+
+async def test_a_store_tells_what_is_overdue_missed_and_how_large_it_is(store: str) -> None:
+    kind = "postgres" if store.startswith("postgresql") else "sqlite"
+    settings = Settings(store=store)
+    engine = Engine(settings)
+    await engine.open()
+    try:
+        job = a_job(a_spec(slo=Slo(succeed_every=HOUR)))
+        await engine.store.put_jobs([job])
+        [due] = await engine.store.slos_due(10)
+        [vitals] = await make_health(settings).vitals()
+        assert (vitals.missed_objectives, vitals.dead_letters, vitals.staging_lag) == (0, 0, 0)
+        now = await engine.store.now()
+        missed = SloSettled(
+            job=due.job.id,
+            rev=due.rev,
+            state=type(due.state)(judged=now, watched_since=now, quiet_since=now),
+            next_check=now + HOUR,
+        )
+        assert await engine.store.settle_slos([missed]) == 1
+        book_of = StoreVitals(make_health(settings), engine.clock, 0)
+        monitor = Monitor(None, book_of)
+        told = (await monitor.render()).decode()
+    finally:
+        await engine.close()
+    assert "mainspring_missed_objectives 1.0" in told
+    assert 'mainspring_store_size_bytes{server="0"}' in told
+    assert ('mainspring_store_dead_rows{server="0",table="run"}' in told) == (kind == "postgres")
+    assert ("mainspring_store_disk_free_bytes" in told) == (kind == "sqlite")
+
+
+async def test_a_store_that_is_not_there_is_no_reason_to_tell_nothing(tmp_path: Path) -> None:
+    vitals = StoreVitals(make_health(Settings(store=str(tmp_path / "none.db"))), ManualClock(), 0)
+    book = Book()
+    await vitals.tell(book)
+    assert list(book.families()) == []

@@ -1,0 +1,329 @@
+"""Requests that come by a log become jobs, each once, or are kept apart with the reason. On the store in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+
+import msgspec
+import pytest
+
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.api.ingest import JobMaker
+from mainspring.bootstrap import Engine, local_api
+from mainspring.control.ingest import Ingest
+from mainspring.domain.access import Quotas, Tenant
+from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import HOUR, SECOND, isoformat
+from mainspring.domain.run import RunView
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import JobFilter, RunFilter
+from mainspring.ports.ingest import Ask, Refusal
+from mainspring.settings import Settings
+from tests.support.clock import ManualClock
+from tests.support.request_log import MemoryLog
+
+ADA = Author("ada")
+
+
+class Kit:
+    """A service that makes jobs of a log, one step at a time."""
+
+    def __init__(self, engine: Engine, maker: JobMaker) -> None:
+        assert isinstance(engine.store, MemoryStore)
+        self.store = engine.store
+        self.log = MemoryLog(engine.clock.now())
+        self.away = False
+        #: The payloads of those of which jobs were made, in that order.
+        self.made: list[object] = []
+        self.maker = maker
+        self._engine = engine
+        self.service = self.another()
+
+    def another(self) -> Ingest:
+        return Ingest(self.log, self._make, self._engine.clock, self._engine.wakeups.listen([]))
+
+    def send(self, key: str = "", tenant: str | None = None, **fields: object) -> None:
+        self.log.send(msgspec.json.encode({"task": "greet"} | fields), key, tenant)
+
+    def new_id(self) -> RunId:
+        return self._engine.jobs.new_run_id("", tenant="default")
+
+    async def step(self) -> None:
+        await self.service.tick()
+
+    async def runs(self) -> list[RunView]:
+        return list((await self.store.list_runs(RunFilter(tenant=None), None, 1_000)).items)
+
+    async def quota(self, tenant: str, quotas: Quotas) -> None:
+        await self.store.put_tenant(Tenant(name=tenant, quotas=quotas), ADA)
+        self.maker._api._quotas.forget()
+
+    async def _make(self, asks: Sequence[Ask], held: Collection[str] = ()) -> list[Refusal | None]:
+        if self.away:
+            raise StoreUnavailable("it is away for the test")
+        answers = await self.maker.make(asks, held)
+        bodies = [msgspec.json.decode(ask.body) for ask, why in zip(asks, answers, strict=True) if why is None]
+        self.made += [body.get("payload") for body in bodies]
+        return answers
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Callable[[str | None], Kit]]:
+    engine = Engine(Settings(store="memory:"))
+    await engine.open()
+    async with local_api(engine) as api:
+        yield lambda tenant: Kit(engine, JobMaker(api, tenant))
+    await engine.close()
+
+
+@pytest.fixture
+def kit(make: Callable[[str | None], Kit]) -> Kit:
+    return make("default")
+
+
+async def test_each_request_becomes_a_job(kit: Kit) -> None:
+    kit.send(queue="mail", priority=2, payload={"user": 42})
+    kit.send(task="wave")
+    await kit.step()
+    first, second = sorted(await kit.runs(), key=lambda run: run.task)
+    assert (first.queue, first.priority, first.tenant, second.task) == ("mail", 2, "default", "wave")
+    assert (kit.log.open, kit.service.made, kit.service.refused) == (0, 2, 0)
+
+
+async def test_a_recurring_one_becomes_a_recurring_job(kit: Kit) -> None:
+    for _ in range(2):
+        kit.send(key="nightly", name="nightly", cronExpression="0 3 * * *")
+    await kit.step()
+    [job] = (await kit.store.list_jobs(JobFilter(tenant=None), None, 10)).items
+    assert job.spec.name == "nightly"
+    assert kit.log.dead == []
+
+
+async def test_what_comes_again_makes_no_second_job(kit: Kit) -> None:
+    kit.send(key="order-1", payload=1)
+    kit.send(key="order-1", payload=1)
+    kit.send(payload=1)
+    for _ in range(3):
+        await kit.step()
+        kit.log.rewind(forget=True)
+    assert len(await kit.runs()) == 2
+    assert kit.log.dead == []
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        (b"not json", "body", "JSON"),
+        (b"", "body", "empty"),
+        (b'{"task": "greet", "priority": 11}', "priority", "10"),
+        (b'{"task": "greet", "prioritty": 1}', "prioritty", ""),
+        (b'{"payload": 1}', "task", "missing"),
+        (b'{"task": "greet", "tenant": "acme"}', "tenant", "acme"),
+        (b'{"task": "greet", "scheduleTime": "2001-01-01T00:00:00Z"}', "scheduleTime", "past"),
+        (b'{"task": "greet", "dependsOn": ["#0"]}', "dependsOn", "#0"),
+        (b'{"name": "x", "task": "greet", "cronExpression": "99 * * * *"}', "cronExpression", "99"),
+        (b'{"task": "greet", "payload": "\xff"}', "body", "UTF-8"),
+    ],
+)
+async def test_a_bad_one_is_kept_apart_with_the_reason(kit: Kit, body: bytes, field: str, words: str) -> None:
+    kit.send()
+    kit.log.send(body)
+    kit.send()
+    await kit.step()
+    [(ask, why)] = kit.log.dead
+    assert ask.body == body
+    assert why.field == field
+    assert words in why.detail
+    assert (len(await kit.runs()), kit.log.open) == (2, 0)
+
+
+async def test_a_parent_that_is_not_there_refuses_its_child_alone(kit: Kit) -> None:
+    kit.send(dependsOn=["0192f0c0000070008000000000000000"])
+    kit.send()
+    await kit.step()
+    [(_, why)] = kit.log.dead
+    assert why.field == "dependsOn"
+    assert len(await kit.runs()) == 1
+
+
+async def test_a_key_that_was_used_for_something_else_is_a_conflict(kit: Kit) -> None:
+    kit.send(key="order-1", payload=1)
+    kit.send(key="order-1", payload=2)
+    await kit.step()
+    [(ask, why)] = kit.log.dead
+    assert b"2" in ask.body
+    assert why.title == "Conflict"
+
+
+async def test_a_key_in_the_body_comes_before_that_of_the_record(kit: Kit) -> None:
+    kit.send(key="video-1", idempotencyKey="a", payload=1)
+    kit.send(key="video-1", idempotencyKey="b", payload=2)
+    kit.send(key="video-2", idempotencyKey="b", payload=2)
+    await kit.step()
+    assert len(await kit.runs()) == 2
+    assert kit.log.dead == []
+
+
+async def test_a_time_that_passed_on_the_way_is_no_fault(kit: Kit) -> None:
+    sent_at = (await kit.store.now()) - HOUR
+    kit.log = MemoryLog(sent_at)
+    kit.service = kit.another()
+    kit.send(scheduleTime=isoformat(sent_at + HOUR // 2))
+    await kit.step()
+    assert len(await kit.runs()) == 1
+
+
+async def test_a_store_that_is_away_loses_and_repeats_nothing(kit: Kit) -> None:
+    for number in range(5):
+        kit.send(payload=number)
+    kit.away = True
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            await kit.step()
+    kit.away = False
+    await kit.step()
+    assert (
+        sorted(run.payload or b"" for run in await kit.runs()) == [b"0", b"1", b"2", b"3", b"4"]
+        or len(await kit.runs()) == 5
+    )
+    assert kit.log.open == 0
+
+
+async def test_a_log_that_is_away_is_asked_again(kit: Kit) -> None:
+    kit.send()
+    kit.log.away = True
+    await kit.step()
+    assert kit.service.health()["state"] == "away"
+    kit.log.away = False
+    await kit.step()
+    assert len(await kit.runs()) == 1
+    assert kit.service.health()["state"] == "ok"
+
+
+async def test_a_crash_after_the_commit_makes_no_second_job(kit: Kit) -> None:
+    kit.send()
+    kit.log.away = False
+    [ask] = await kit.log.take(10, 0)
+    assert await kit._make([ask]) == [None]
+    kit.log.rewind()
+    kit.service = kit.another()
+    await kit.step()
+    assert len(await kit.runs()) == 1
+    assert kit.log.open == 0
+
+
+async def test_who_is_beyond_a_quota_waits_and_others_do_not(make: Callable[[str | None], Kit]) -> None:
+    kit = make(None)
+    await kit.store.put_tenant(Tenant(name="small", quotas=Quotas(queued=0)), ADA)
+    kit.send(tenant="small")
+    kit.send(tenant="large")
+    await kit.step()
+    assert [run.tenant for run in await kit.runs()] == ["large"]
+    assert (kit.log.dead, kit.log.open) == ([], 1)
+    await kit.store.put_tenant(Tenant(name="small"), ADA)
+    async with asyncio.timeout(20):
+        while kit.log.open:
+            await kit.step()
+    assert sorted(run.tenant for run in await kit.runs()) == ["large", "small"]
+
+
+async def test_what_stands_before_is_there_for_what_depends_on_it(kit: Kit) -> None:
+    parent = kit.new_id()
+    kit.log.send(b'{"task": "greet"}', run=parent)
+    kit.send(dependsOn=[parent])
+    kit.send()
+    await kit.step()
+    assert kit.log.dead == []
+    assert len(await kit.runs()) == 3
+
+
+async def test_what_waits_for_a_quota_is_not_overtaken(make: Callable[[str | None], Kit]) -> None:
+    kit = make(None)
+    await kit.quota("small", Quotas(queued=2))
+    for number in range(4):
+        kit.send(tenant="small", orderingKey="k", payload=number)
+    await kit.step()
+    assert kit.made == [0, 1]
+    await kit.quota("small", Quotas())
+    kit.send(tenant="small", orderingKey="k", payload=4)
+    kit.send(tenant="large", payload="another's")
+    kit.send(tenant="small", name="nightly", cronExpression="0 3 * * *", payload="recurring")
+    await kit.step()
+    assert kit.made == [0, 1, "another's", "recurring"]
+    async with asyncio.timeout(20):
+        while kit.log.open:
+            await kit.step()
+    assert kit.made == [0, 1, "another's", "recurring", 2, 3, 4]
+    assert kit.service.health()["waiting"] == 0
+
+
+async def test_a_recurring_one_beyond_its_quota_holds_no_runs_up(make: Callable[[str | None], Kit]) -> None:
+    kit = make(None)
+    await kit.quota("small", Quotas(jobs=0))
+    kit.send(tenant="small", name="nightly", cronExpression="0 3 * * *")
+    kit.send(tenant="small", payload=1)
+    await kit.step()
+    assert (kit.made, kit.log.open) == ([1], 1)
+
+
+async def test_what_depends_on_one_that_waits_is_not_refused(make: Callable[[str | None], Kit]) -> None:
+    kit = make(None)
+    await kit.quota("small", Quotas(queued=0))
+    parent = kit.new_id()
+    kit.log.send(b'{"task": "greet", "payload": "parent"}', tenant="small", run=parent)
+    kit.send(tenant="small", dependsOn=[parent], payload="child")
+    await kit.step()
+    await kit.quota("small", Quotas())
+    async with asyncio.timeout(20):
+        while kit.log.open:
+            await kit.step()
+    assert (kit.made, kit.log.dead) == (["parent", "child"], [])
+
+
+async def test_many_wait_in_order_however_many_come_meanwhile() -> None:
+    clock, made = ManualClock(), list[int]()
+    log = MemoryLog(clock.now())
+    full = True
+
+    async def make(asks: Sequence[Ask], held: Collection[str]) -> list[Refusal | None]:
+        answers: list[Refusal | None] = []
+        for ask in asks:
+            lane = "odd" if int(ask.body) % 2 else "even"
+            waits = full or lane in held
+            answers.append(Refusal(title="", detail="", later=True, lane=lane) if waits else None)
+            if not waits:
+                made.append(int(ask.body))
+        return answers
+
+    service = Ingest(log, make, clock, LocalWakeups().listen([]))
+    for number in range(2_500):
+        log.send(str(number).encode())
+    for number in range(2_500, 2_530):
+        log.send(str(number).encode())
+        await service.tick()
+        clock.advance(SECOND // 3)
+    assert made == []
+    full = False
+    for number in range(2_530, 2_560):
+        # There is always something new.
+        log.send(str(number).encode())
+        await service.tick()
+        clock.advance(SECOND // 3)
+    assert log.open == 0
+    for rest in (0, 1):
+        lane = [number for number in made if number % 2 == rest]
+        assert lane == sorted(lane)
+    assert len(made) == 2_560
+
+
+async def test_each_may_say_whom_it_is_for_where_that_is_allowed(make: Callable[[str | None], Kit]) -> None:
+    kit = make(None)
+    kit.send(tenant="acme")
+    kit.send(tenant=None)
+    kit.log.send(b'{"task": "greet", "tenant": "other"}', tenant="acme")
+    kit.log.send(b'{"task": "greet", "tenant": "other"}')
+    kit.log.send(b'{"task": "greet"}', tenant="*")
+    await kit.step()
+    assert sorted(run.tenant for run in await kit.runs()) == ["acme", "default", "other"]
+    assert [why.field for _, why in kit.log.dead] == ["tenant", "tenant"]

@@ -1,0 +1,163 @@
+"""An engine under test, whichever it is: takers on it, and what only somebody from outside can do to it."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from uuid import uuid4
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.dispatch.kafka import KafkaDispatch
+from mainspring.adapters.dispatch.memory import MemoryDispatch
+from mainspring.adapters.dispatch.rabbitmq import RabbitDispatch
+from mainspring.adapters.dispatch.redis import RedisDispatch
+from mainspring.adapters.kafka.admin import KafkaAdmin
+from mainspring.adapters.kafka.producer import BatchProducer, Record
+from mainspring.adapters.redis_servers import RedisServers
+from mainspring.domain.hints import Sealer
+from mainspring.domain.instant import MILLISECOND, Micros
+from mainspring.domain.kafka import read_kafka
+from mainspring.domain.redis_address import read_redis
+from mainspring.ports.dispatch import Dispatch
+from tests.support import rabbitmq
+
+SHORT_LEASE: Micros = 300 * MILLISECOND
+
+
+class DispatchHarness(ABC):
+    #: The engine gives the best first; otherwise in the order they came, at best.
+    ordered = True
+    #: What is more urgent comes first, whatever came before it.
+    prioritised = True
+    #: Whoever asks first gets what is there; otherwise each has a part of it, and is woken for that alone.
+    shared = True
+
+    def __init__(self) -> None:
+        self.namespace = uuid4().hex
+        self.sealer = Sealer(b"a key")
+        self._opened: list[Dispatch] = []
+
+    async def another(self, lease: Micros = SHORT_LEASE, *, key: bytes = b"a key", namespace: str = "") -> Dispatch:
+        """One more process on the same engine, about the same store unless another one is named."""
+        made = self.make(lease, Sealer(key))
+        await made.open(namespace or self.namespace)
+        self._opened.append(made)
+        return made
+
+    @abstractmethod
+    def make(self, lease: Micros, sealer: Sealer) -> Dispatch: ...
+
+    @abstractmethod
+    async def smuggle(self, queue: str, message: bytes) -> None:
+        """Put bytes into a queue as somebody who has got at the engine does."""
+
+    async def close(self) -> None:
+        for made in self._opened:
+            await made.close()
+
+
+class OnMemory(DispatchHarness):
+    """All of its processes are the same one."""
+
+    _made: MemoryDispatch | None = None
+
+    def make(self, lease: Micros, sealer: Sealer) -> Dispatch:
+        if self._made is None:
+            self._made = MemoryDispatch(SystemClock(), sealer, lease)
+        return self._made
+
+    async def smuggle(self, queue: str, message: bytes) -> None:
+        assert self._made is not None
+        self._made.put(queue, message)
+
+
+class OnServer(DispatchHarness):
+    """One that a server of ``tools/services`` is."""
+
+    service: str
+    options = ""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self.address = address + self.options
+
+
+class OnRedis(OnServer):
+    service = "redis"
+
+    def make(self, lease: Micros, sealer: Sealer) -> Dispatch:
+        return RedisDispatch(self.address, SystemClock(), sealer, lease)
+
+    async def smuggle(self, queue: str, message: bytes) -> None:
+        servers = RedisServers(read_redis(self.address, "address"))
+        await servers.open().zadd(f"{{mainspring:{self.namespace}:{queue}}}:ready", {message: 1})
+        await servers.close()
+
+
+class OnSentinels(OnRedis):
+    service = "redis-sentinel"
+
+
+class OnCluster(OnRedis):
+    service = "redis-cluster"
+
+
+class OnRabbit(OnServer):
+    """Classic queues."""
+
+    ordered = False
+    service = "rabbitmq"
+
+    def make(self, lease: Micros, sealer: Sealer) -> Dispatch:
+        return RabbitDispatch(self.address, SystemClock(), sealer, lease)
+
+    async def close(self) -> None:
+        """A server that is used again and again would be full of queues some day."""
+        made = {name for one in self._opened if isinstance(one, RabbitDispatch) for name in one._queues._known}
+        await super().close()
+        await asyncio.to_thread(rabbitmq.delete, self.address, *made)
+
+    def names(self, queue: str) -> tuple[str, ...]:
+        """Of the queues in RabbitMQ."""
+        return (f"mainspring.{self.namespace}.queue.{queue}",)
+
+    async def smuggle(self, queue: str, message: bytes) -> None:
+        taker = await self.another()
+        # The queue comes into being by that.
+        await taker.take(queue, 1, 0)
+        await asyncio.to_thread(rabbitmq.publish, self.address, self.names(queue)[0], message)
+
+
+class OnQuorum(OnRabbit):
+    """Quorum queues, one for each band."""
+
+    options = "?kind=quorum"
+
+    def names(self, queue: str) -> tuple[str, ...]:
+        return tuple(f"mainspring.{self.namespace}.p{band}.{queue}" for band in (1, 2, 3))
+
+
+class OnKafka(OnServer):
+    """A record has its place in a partition, and a partition has one reader."""
+
+    ordered = False
+    prioritised = False
+    shared = False
+    service = "kafka"
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        # Both stores of a test share topics; tests do not.
+        self.topics = f"run-{self.namespace}.{{queue}}"
+        self.url = f"{address}/?topics={self.topics}&retries=retry-{self.namespace}&partitions=3"
+
+    def make(self, lease: Micros, sealer: Sealer) -> Dispatch:
+        return KafkaDispatch(self.url, SystemClock(), sealer, lease)
+
+    async def smuggle(self, queue: str, message: bytes) -> None:
+        server, topic = read_kafka(self.address, "address"), self.topics.format(queue=queue)
+        # Topics come into being by being used.
+        await KafkaAdmin(server).make_topics([topic], 3, {})
+        producer = BatchProducer(server)
+        try:
+            await producer.send([Record(topic, message)])
+        finally:
+            await producer.close()

@@ -1,0 +1,42 @@
+"""A process that tells a sink and is killed between telling and remembering it.
+
+    python -m tests.support.dying_publisher DSN SINK ADDRESS AFTER
+
+``AFTER``: so many batches are remembered before.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.events import make_sinks
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.control.publisher import Publisher
+from mainspring.domain.instant import DAY, MINUTE
+
+
+class DyingStore(PostgresStore):
+    left = 0
+
+    async def acknowledge(self, name: str, position: str) -> None:
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.left -= 1
+        await super().acknowledge(name, position)
+
+
+async def main() -> None:
+    dsn, kind, address, after = sys.argv[1:]
+    store, clock = DyingStore(dsn), SystemClock()
+    store.left = int(after)
+    await store.open()
+    [sink] = make_sinks(**{"kafka": "", "redis": "", kind: address}, redis_length=1_000_000)
+    async with Publisher(store, sink, LocalWakeups(), clock, lambda: {0: 1}, DAY):
+        await clock.sleep(MINUTE)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,14 @@
+"""A task that fails until somebody has mended it."""
+
+import os
+from pathlib import Path
+
+from mainspring import Mainspring, RetryPolicy
+
+app = Mainspring()
+
+
+@app.task(retry=RetryPolicy(max_retries=1, backoff="list", delays=(3_000_000,)))
+def charge(order: int) -> None:
+    if not Path(os.environ["MENDED"]).exists():
+        raise ValueError(f"order {order} cannot be charged")

@@ -1,0 +1,93 @@
+"""A log of requests for jobs in memory: what is not done comes again when somebody else reads it."""
+
+import asyncio
+from collections.abc import Sequence
+
+from mainspring.domain.errors import EngineUnavailable
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.ports.ingest import Ask, Refusal
+
+
+class MemoryLog:
+    def __init__(self, sent_at: Instant) -> None:
+        self.away = False
+        #: What was refused, with the reason.
+        self.dead: list[tuple[Ask, Refusal]] = []
+        self._sent_at = sent_at
+        self._records: list[Ask] = []
+        self._done: set[int] = set()
+        self._next = 0
+        self._came = asyncio.Event()
+
+    async def accept(self, body: bytes, *, key: str, tenant: str, run: RunId, author: str) -> None:
+        self._here()
+        self.send(body, key, tenant, run, author)
+
+    def send(
+        self,
+        body: bytes,
+        key: str = "",
+        tenant: str | None = None,
+        run: str | None = None,
+        author: str | None = None,
+    ) -> None:
+        place = len(self._records)
+        self._records.append(
+            Ask(
+                body=body,
+                key=key or f"log/{place}",
+                tenant=tenant,
+                run=run,
+                author=author,
+                sent_at=self._sent_at,
+                receipt=place,
+            )
+        )
+        self._came.set()
+
+    @property
+    def keys(self) -> list[str]:
+        """Of all records, in order."""
+        return [ask.key for ask in self._records]
+
+    @property
+    def open(self) -> int:
+        """How many are neither done nor refused."""
+        return len(self._records) - len(self._done)
+
+    def rewind(self, *, forget: bool = False) -> None:
+        """Whoever reads begins anew: with what is not done, or with everything."""
+        if forget:
+            self._done.clear()
+        self._next = 0
+
+    async def close(self) -> None: ...
+
+    async def take(self, limit: int, wait: Micros) -> list[Ask]:
+        self._here()
+        if self._next >= len(self._records):
+            self._came.clear()
+            try:
+                async with asyncio.timeout(wait / SECOND):
+                    await self._came.wait()
+            except TimeoutError:
+                return []
+        found = self._records[self._next : self._next + limit]
+        self._next += len(found)
+        return [ask for ask in found if ask.receipt not in self._done]
+
+    async def done(self, asks: Sequence[Ask]) -> None:
+        self._here()
+        for ask in asks:
+            assert isinstance(ask.receipt, int)
+            self._done.add(ask.receipt)
+
+    async def refuse(self, refused: Sequence[tuple[Ask, Refusal]]) -> None:
+        self._here()
+        self.dead += refused
+        await self.done([ask for ask, _ in refused])
+
+    def _here(self) -> None:
+        if self.away:
+            raise EngineUnavailable("it is away for the test")

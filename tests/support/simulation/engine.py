@@ -1,0 +1,68 @@
+"""An engine in a world: all processes see the same, and it loses, repeats, delays and forgets while things go wrong."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from mainspring.adapters.dispatch.memory import MemoryDispatch, _Queue
+from mainspring.domain.errors import EngineUnavailable
+from mainspring.domain.hints import Hint, Sealer
+from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.ports.clock import Clock
+from mainspring.ports.dispatch import Delivery
+from tests.support.simulation.faults import CALM, Faults
+from tests.support.simulation.loop import Process
+
+_LOOK: Micros = 20 * MILLISECOND
+#: Of each hint, and of each batch.
+_LOST, _TWICE, _LATE, _FORGOTTEN, _AWAY = 0.2, 0.3, 0.2, 0.01, 0.05
+
+
+class Engine:
+    """What the server holds."""
+
+    def __init__(self) -> None:
+        self.queues: defaultdict[str, _Queue] = defaultdict(_Queue)
+
+
+class LossyEngine(MemoryDispatch):
+    """The engine as one process sees it."""
+
+    def __init__(self, engine: Engine, process: Process, faults: Faults, clock: Clock) -> None:
+        super().__init__(clock, Sealer(b"world"))
+        self._queues = engine.queues
+        self._process = process
+        self._faults = faults
+
+    def _goes_wrong(self, how_often: float) -> bool:
+        return self._faults.rates is not CALM and self._faults.chance.random() < how_often
+
+    async def _there(self) -> None:
+        await self._clock.sleep(MILLISECOND)
+        if self._goes_wrong(_AWAY) or self._process.name in self._faults.cut_off:
+            raise EngineUnavailable("it is away")
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        await self._there()
+        if self._goes_wrong(_FORGOTTEN):
+            self.flush()
+        for hint in hints:
+            message = self._sealer.seal(hint)
+            for _ in range(2 if self._goes_wrong(_TWICE) else 1):
+                if self._goes_wrong(_LATE):
+                    wait = self._faults.chance.random() * 10
+                    self._process.loop.call_later(wait, self.put, hint.queue, message)
+                elif not self._goes_wrong(_LOST):
+                    self.put(hint.queue, message)
+
+    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+        until = self._clock.monotonic() + wait
+        while True:
+            await self._there()
+            found = self._pop(queue, self._queues[queue], limit)
+            if found or self._clock.monotonic() >= until:
+                return found
+            await self._clock.sleep(min(_LOOK, SECOND))
+
+    async def depth(self, queue: str) -> int:
+        await self._there()
+        return await super().depth(queue)

@@ -1,0 +1,190 @@
+"""A whole Mainspring in a thread: scheduler, worker, API and dashboard on a real port, with something going on."""
+
+import asyncio
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from time import monotonic, sleep
+from typing import Any
+
+from mainspring.bootstrap import Node, Role
+from mainspring.domain.instant import MILLISECOND
+from mainspring.settings import AuthSection, NotificationsSection, OidcSection, Settings, UiSection, WorkerSection
+from tests.support.ui_tasks import NASTY, app
+
+SITE_SHARDS = 4
+
+
+class Site:
+    def __init__(
+        self,
+        store: str,
+        port: int,
+        *,
+        auth: bool = False,
+        read_only: bool = False,
+        shards: int = SITE_SHARDS,
+        oidc: OidcSection | None = None,
+        notifications: NotificationsSection | None = None,
+    ) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}/"
+        self.embedded = "://" not in store
+        self.guarded = auth
+        self._settings = Settings(
+            store=store,
+            port=port,
+            shards=shards,
+            auth=AuthSection(mode="keys" if auth else "none"),
+            ui=UiSection(read_only=read_only),
+            oidc=oidc or OidcSection(),
+            notifications=notifications or NotificationsSection(),
+            # Something always runs; nobody needs its end.
+            worker=WorkerSection(grace=200 * MILLISECOND),
+        )
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._stop = asyncio.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="site", daemon=True)
+        self.node: Node | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._started.wait(120), "it did not start"
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(30)
+
+    def do(self, coroutine: Any) -> Any:
+        """Something on the loop of the site."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._started.set()
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        self.node = Node(self._settings, {Role.HTTP, Role.SCHEDULER, Role.WORKER}, app, "tests.support.ui_tasks:app")
+        try:
+            await self.node.engine.open()
+            app.use(self.node.engine)
+            await app.declare()
+            await self.node.start()
+            self._started.set()
+            await self._stop.wait()
+        finally:
+            await self.node.stop()
+            await self.node.engine.close()
+
+    def ask(self, method: str, path: str, body: Any = None, key: str = "") -> Any:
+        """The API, over HTTP."""
+        headers = {"content-type": "application/json"}
+        if key:
+            headers["authorization"] = f"Bearer {key}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 (it is ours)
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            return json.load(answer)
+
+    def submit(self, task: str, payload: Any, **more: Any) -> str:
+        queue = {"send_welcome": "mail", "charge_card": "payments", "export_orders": "reports"}.get(task, "default")
+        made = self.ask("POST", "v1/jobs", {"task": task, "payload": payload, "queue": queue, **more})
+        return str(made["jobId"])
+
+    def state(self, run: str) -> str:
+        return str(self.ask("GET", f"v1/runs/{run}")["status"])
+
+    def job(self, name: str) -> str:
+        found = self.ask("GET", f"v1/jobs?kind=recurring&text={name}")["items"]
+        return str(found[0]["jobId"])
+
+    def workflow(self, name: str, **nodes: dict[str, Any]) -> str:
+        """Of steps; what is given of a node goes into its payload, but what it waits for."""
+        made = {
+            node: {
+                "task": "step",
+                "queue": "reports",
+                "maxRetries": 0,
+                "payload": {key: value for key, value in given.items() if key != "after"},
+                "after": given.get("after", []),
+            }
+            for node, given in nodes.items()
+        }
+        return str(self.ask("POST", "v1/workflows", {"name": name, "nodes": made})["workflowId"])
+
+    def until(self, holds: Callable[[], object], what: str) -> None:
+        end = monotonic() + 40
+        while not holds():
+            assert monotonic() < end, what
+            sleep(0.1)
+
+    def counts(self, workflow: str) -> dict[str, int]:
+        found: dict[str, int] = self.ask("GET", f"v1/workflows/{workflow}")["counts"]
+        return found
+
+    def seed(self, *, nasty: bool = True) -> dict[str, str]:
+        """Something of everything; the ids of what tests look for. Not ``nasty``: for pictures."""
+        for user in range(24):
+            self.submit("send_welcome", {"user_id": user})
+        for order in range(3):
+            self.submit("charge_card", {"order": order}, maxRetries=0)
+        ids = {
+            "failed": self.submit("charge_card", {"order": 77}, maxRetries=1, retry={"firstDelay": "200ms"}),
+            "succeeded": self.submit("send_welcome", {"user_id": 1}, name="a welcome", tags=["vip"]),
+            # Longer than all tests together.
+            "running": self.submit("export_orders", {"pages": 20_000}),
+            "later": self.submit("send_welcome", {"user_id": 2}, delay="1h", name="later"),
+        }
+        ids["job"] = self.job("sync_inventory")
+        ids["workflow"] = self.workflow(
+            "nightly_close",
+            orders={"seconds": 0.3},
+            customers={"seconds": 0.1},
+            stock={"seconds": 0.2, "fails": "the warehouse did not answer"},
+            clean_orders={"after": ["orders"]},
+            join={"seconds": 0.2, "after": ["clean_orders", "customers"]},
+            forecast={"seconds": 0.1, "after": ["join", "stock"]},
+            report={"seconds": 0.1, "after": ["join"]},
+            mail_the_board={"after": ["report", "forecast"]},
+        )
+        shards = {f"shard_{number:02}": {"seconds": 0.0, "after": ["split"]} for number in range(20)}
+        merge = {"seconds": 7_200, "after": list(shards)}
+        ids["wide"] = self.workflow("reindex", split={"seconds": 0}, **shards, merge=merge, swap={"after": ["merge"]})
+        if nasty:
+            ids |= self._seed_nasty()
+        now = datetime.now(UTC).replace(microsecond=0)
+        begin, end = now + timedelta(hours=1), now + timedelta(hours=3)
+        freeze = {"start": begin.isoformat(), "end": end.isoformat(), "label": "release"}
+        self.ask("PUT", "v1/calendars/freeze", {"freezes": [freeze], "covers": {"tags": ["frozen"]}})
+        self.ask("PUT", "v1/calendars/weekend", {"timezone": "Europe/Paris", "closedDays": ["sat", "sun"]})
+        ended = {"succeeded": 5, "failed": 1, "skipped": 2}
+        self.until(lambda: self.counts(ids["workflow"]) == ended, "the workflow did not end")
+        self.until(lambda: self.state(ids["failed"]) == "failed", "nothing failed")
+        if nasty:
+            self.until(lambda: self.state(ids["nasty"]) == "failed", "the nasty one did not fail")
+        self.until(lambda: self.state(ids["succeeded"]) == "succeeded", "nothing succeeded")
+        self.until(lambda: self.state(ids["running"]) == "running", "nothing runs")
+        return ids
+
+    def _seed_nasty(self) -> dict[str, str]:
+        printable = NASTY.partition("\x07")[0]
+        said = {"task": printable, "name": printable, "tags": [printable], "owner": printable}
+        job = self.ask("POST", "v1/jobs", {**said, "cronExpression": "0 * * * *", "payload": {"text": NASTY}})
+        return {
+            "nasty": self.submit("nasty", {"text": NASTY}, name=printable),
+            "nasty_workflow": self.workflow(printable, **{printable: {"seconds": 0}}),
+            "nasty_job": str(job["jobId"]),
+        }

@@ -1,0 +1,74 @@
+"""What runs behind the pages in tests and on screenshots: a small shop, and things that try to break out."""
+
+import asyncio
+import random
+
+from mainspring import Context, Mainspring, RetryPolicy
+from mainspring.domain.instant import MILLISECOND, SECOND
+
+app = Mainspring()
+_random = random.Random(7)
+
+#: Markup, quotes, control characters, a character that turns the text around.
+NASTY = (
+    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    "'\"&{{7*7}}\x07\x1b[31m\u202egnp"
+)
+
+_quick = RetryPolicy(max_retries=2, first_delay=200 * MILLISECOND, max_delay=SECOND)
+
+
+@app.task(queue="mail", retries=2, retry=_quick)
+async def send_welcome(context: Context, user_id: int) -> dict[str, int]:
+    context.log.info("\x1b[36mrendering\x1b[0m the welcome of user %s", user_id)
+    await asyncio.sleep(_random.random() * 0.1)
+    if user_id % 7 == 0 and context.attempt == 1:
+        raise ConnectionError("the mail server refused the connection")
+    context.log.info("\x1b[32;1msent\x1b[0m in one part")
+    return {"user_id": user_id}
+
+
+@app.task(queue="payments", retries=1, retry=_quick)
+async def charge_card(context: Context, order: int) -> None:
+    context.log.info("charging order %s", order)
+    raise PermissionError("card declined: insufficient funds")
+
+
+@app.task(queue="reports")
+async def export_orders(context: Context, pages: int = 100) -> dict[str, int]:
+    for page in range(pages):
+        context.progress(page, pages, f"page {page} of {pages}")
+        context.log.info("page %s: \x1b[33m%s orders\x1b[0m", page, _random.randint(10, 99))
+        await asyncio.sleep(0.5)
+    return {"pages": pages}
+
+
+@app.task(queue="reports", retries=0)
+async def step(seconds: float = 0.0, fails: str = "") -> dict[str, float]:
+    """A node of a workflow."""
+    await asyncio.sleep(seconds)
+    if fails:
+        raise RuntimeError(fails)
+    return {"seconds": seconds}
+
+
+@app.task(queue="default", retries=0)
+async def nasty(context: Context, text: str) -> dict[str, str]:
+    context.log.info("%s", text)
+    raise ValueError(text)
+
+
+@app.cron("*/2 * * * * *")
+async def sync_inventory() -> str:
+    await asyncio.sleep(_random.random() * 0.2)
+    if _random.random() < 0.2:
+        raise TimeoutError("the warehouse did not answer")
+    return "ok"
+
+
+@app.cron("0 30 9 * * MON", timezone="Europe/Paris")
+async def weekly_report() -> None: ...
+
+
+@app.cron("0 0 3 * * *", timezone="America/New_York")
+async def vacuum_database() -> None: ...

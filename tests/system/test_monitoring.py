@@ -1,0 +1,215 @@
+"""Prometheus for real: what processes tell, our rules, alerts that fire in Alertmanager and resolve."""
+
+import asyncio
+import re
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx2
+import pytest
+import yaml
+
+from mainspring.runtime.metrics.declared import ALL, STANDARD, Kind, Whose
+from tests.support.monitoring import Monitoring
+from tests.support.processes import Processes, free_port, kill, until_ready
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("system")]
+
+
+def run(*command: str | Path, cwd: Path | None = None, given: str | None = None) -> str:
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, input=given, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="session")
+def promtool(address_of: Callable[[str], str]) -> str:
+    return f"{address_of('prometheus')}/promtool"
+
+
+@pytest.fixture(scope="session")
+def amtool(address_of: Callable[[str], str]) -> str:
+    return f"{address_of('alertmanager')}/amtool"
+
+
+def test_promtool_finds_nothing_wrong_with_rules_and_configuration(promtool: str) -> None:
+    run(promtool, "check", "rules", "--lint-fatal", *sorted((DEPLOY / "prometheus").glob("*.rules.yml")))
+    run(promtool, "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+
+
+def test_every_alert_fires_and_resolves(promtool: str) -> None:
+    run(promtool, "test", "rules", DEPLOY / "prometheus" / "tests" / "alerts.test.yml")
+    tests = yaml.safe_load((DEPLOY / "prometheus" / "tests" / "alerts.test.yml").read_text())["tests"]
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.rules.yml").read_text())["groups"]
+    assert {test["name"] for test in tests} == {rule["alert"] for group in rules for rule in group["rules"]}
+    for test in tests:
+        looks = [look for look in test["alert_rule_test"] if look["alertname"] == test["name"]]
+        assert [bool(look["exp_alerts"]) for look in looks] == [False, True, False], test["name"]
+
+
+@pytest.mark.parametrize("never", ["vector(1) > 2", "vector(1)"])
+def test_an_alert_that_never_fires_or_always_does_is_noticed(promtool: str, tmp_path: Path, never: str) -> None:
+    """So that a clean run of promtool says something."""
+    (tmp_path / "tests").mkdir()
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.rules.yml").read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            rule["expr"] = never
+    (tmp_path / "alerts.rules.yml").write_text(yaml.safe_dump(rules))
+    (tmp_path / "recording.rules.yml").write_text((DEPLOY / "prometheus" / "recording.rules.yml").read_text())
+    tests = (DEPLOY / "prometheus" / "tests" / "alerts.test.yml").read_text()
+    (tmp_path / "tests" / "alerts.test.yml").write_text(tests)
+    done = subprocess.run(
+        [promtool, "test", "rules", tmp_path / "tests" / "alerts.test.yml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    blamed = set(re.findall(r"alertname: (\w+)", done.stdout + done.stderr))
+    assert blamed == {test["name"] for test in yaml.safe_load(tests)["tests"]}
+
+
+def test_amtool_finds_nothing_wrong_with_the_configuration(amtool: str) -> None:
+    file = DEPLOY / "alertmanager" / "alertmanager.yml"
+    run(amtool, "check-config", file)
+    route = run(amtool, "config", "routes", "test", f"--config.file={file}", "severity=page")
+    assert route.splitlines()[0] == "pages"
+
+
+class Cluster:
+    """A scheduler, a worker and an API, each a process of its own that can be scraped."""
+
+    def __init__(self, processes: Processes, client: httpx2.AsyncClient, ports: dict[str, int]) -> None:
+        self.processes = processes
+        self.client = client
+        self.ports = ports
+        self.worker: subprocess.Popen[bytes] | None = None
+
+    def start_worker(self) -> None:
+        self.worker = self.processes.start(
+            "worker", "tests.support.alerting_tasks:app", "--queue", "mail:20", **_at(self.ports["worker"])
+        )
+
+    async def figures(self, role: str) -> str:
+        """What it tells, as soon as it does."""
+        give_up = time.monotonic() + 60
+        while True:
+            with suppress(httpx2.TransportError):
+                answer = await self.client.get(f"http://127.0.0.1:{self.ports[role]}/metrics")
+                return answer.raise_for_status().text
+            assert time.monotonic() < give_up, self.processes.logs()
+            await asyncio.sleep(0.1)
+
+    async def submit(self, runs: int) -> None:
+        for number in range(runs):
+            answer = await self.client.post(
+                "/v1/jobs", json={"task": "send", "queue": "mail", "payload": {"number": number}}
+            )
+            assert answer.status_code == 201, answer.text
+
+
+def _at(port: int) -> dict[str, str]:
+    return {"MAINSPRING_METRICS_FIRST_PORT": str(port), "MAINSPRING_METRICS_LAST_PORT": str(port)}
+
+
+@asynccontextmanager
+async def a_cluster(store: str, folder: Path, **settings: str) -> AsyncIterator[Cluster]:
+    (folder / "logs").mkdir()
+    ports = {role: free_port() for role in ("api", "scheduler", "worker")}
+    environment = {
+        "MAINSPRING_METRICS_EVERY": "1s",
+        "MAINSPRING_WORKER_LEASE": "2s",
+        "BROKEN_WHILE": str(folder / "broken"),
+        **settings,
+    }
+    async with (
+        Processes(store, folder / "logs", environment) as processes,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{ports['api']}", timeout=30, trust_env=False) as client,
+    ):
+        api = processes.start("api", "--port", str(ports["api"]))
+        await until_ready(client, api, processes)
+        processes.start("scheduler", **_at(ports["scheduler"]))
+        cluster = Cluster(processes, client, ports)
+        cluster.start_worker()
+        for role in ports:
+            await cluster.figures(role)
+        yield cluster
+
+
+#: Whose figures each role tells.
+_OF_ROLE = {
+    "api": {Whose.PROCESS, Whose.WORK, Whose.API, Whose.FLEET},
+    "scheduler": {Whose.PROCESS, Whose.WORK, Whose.SCHEDULER, Whose.FLEET, Whose.STORE},
+    "worker": {Whose.PROCESS, Whose.WORK, Whose.WORKER},
+}
+
+
+@pytest.mark.postgres
+async def test_what_every_role_tells_is_declared_and_clean(
+    postgres_database: str, tmp_path: Path, promtool: str
+) -> None:
+    declared = {metric.name: metric for metric in (*ALL, *STANDARD)}
+    seen = set[str]()
+    async with a_cluster(postgres_database, tmp_path, MAINSPRING_METRICS_TENANTS="true") as cluster:
+        await cluster.submit(5)
+        while 'mainspring_ended_runs_total{state="succeeded",task="send"} 5.0' not in await cluster.figures("worker"):
+            await asyncio.sleep(0.1)
+        for role, whose in _OF_ROLE.items():
+            text = await cluster.figures(role)
+            assert run(promtool, "check", "metrics", given=text) == "", role
+            types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+            assert types.keys() <= declared.keys()
+            for name, kind in types.items():
+                assert declared[name].kind == Kind(kind)
+                assert declared[name].whose in whose, (role, name)
+            seen |= types.keys()
+    # The others need a sink, an engine, or a store on a file; and a table that was never vacuumed has no age.
+    missing = {metric.name for metric in (*ALL, *STANDARD)} - seen - {"mainspring_store_vacuum_age_seconds"}
+    elsewhere = {metric.name for metric in ALL if metric.whose is Whose.ENGINES}
+    assert missing == elsewhere | {
+        "mainspring_engine_hints",
+        "mainspring_events_lag_seconds",
+        "mainspring_store_disk_free_bytes",
+    }
+
+
+@pytest.mark.postgres
+async def test_a_task_that_fails_and_a_worker_that_dies_are_told_and_so_is_their_end(
+    postgres_database: str, tmp_path: Path, address_of: Callable[[str], str]
+) -> None:
+    async with a_cluster(postgres_database, tmp_path) as cluster:
+        (watching := tmp_path / "watching").mkdir()
+        targets = {f"mainspring-{role}": [port] for role, port in cluster.ports.items()}
+        async with Monitoring(watching, address_of, targets) as monitoring:
+            await monitoring.until(lambda: monitoring.query("mainspring_live_workers == 1"), "the fleet is seen")
+            assert "MainspringFailureRate" not in await monitoring.alerts()
+
+            (broken := tmp_path / "broken").touch()
+            failing = asyncio.create_task(_submit_on(cluster))
+            alert = await monitoring.until_fires("MainspringFailureRate")
+            assert alert["labels"]["task"] == "send"
+            assert alert["annotations"]["runbook_url"].endswith("/operations/runbooks/failure-rate.md")
+            broken.unlink()
+            await monitoring.until_resolved("MainspringFailureRate")
+            failing.cancel()
+
+            assert cluster.worker is not None
+            kill(cluster.worker)
+            down = await monitoring.until_fires("MainspringTargetDown")
+            assert down["labels"]["job"] == "mainspring-worker"
+            nobody = await monitoring.until_fires("MainspringQueueWithoutWorkers")
+            assert nobody["labels"]["queue"] == "mail"
+            cluster.start_worker()
+            for name in ("MainspringTargetDown", "MainspringQueueWithoutWorkers"):
+                await monitoring.until_resolved(name)
+
+
+async def _submit_on(cluster: Cluster) -> None:
+    while True:
+        await cluster.submit(3)
+        await asyncio.sleep(0.3)

@@ -1,0 +1,159 @@
+"""The documentation as a site: it builds without a warning, can be searched, and asks nobody else for anything."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tools.links import ROOT, pages
+from tools.site.sources import parts
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site"), pytest.mark.timeout(300)]
+NEEDED = ("sphinx", "myst_parser", "furo")
+#: What a browser gets by itself, by element.
+LOADS = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "audio": "src",
+    "video": "src",
+    "embed": "src",
+    "object": "data",
+    "image": "href",
+    "use": "href",
+}
+#: A link that is only named, not followed.
+NAMES = {"canonical", "next", "prev", "search", "index", "author", "license"}
+_OUTSIDE = re.compile(r"(?:https?:)?//", re.IGNORECASE)
+_IN_STYLES = re.compile(r"url\(\s*['\"]?([^'\")]+)|@import\s+['\"]([^'\"]+)")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        message = f"{', '.join(missing)} not installed: make docs does it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.site.build", str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return folder
+
+
+class Loading(HTMLParser):
+    """What a page makes a browser load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "link" and not NAMES & set(given.get("rel", "").split()):
+            self.found.append(given.get("href", ""))
+        elif tag == "meta" and given.get("http-equiv", "").lower() == "refresh":
+            self.found.append(given.get("content", "").rpartition("=")[2])
+        elif tag in LOADS:
+            self.found += [given[name] for name in (LOADS[tag], "srcset") if name in given]
+        if "style" in given:
+            self.found += in_styles(given["style"])
+
+
+def in_styles(text: str) -> list[str]:
+    return [first or second for first, second in _IN_STYLES.findall(text)]
+
+
+def test_every_page_of_the_repository_is_in_it_once_and_can_be_found_by_the_navigation(site: Path) -> None:
+    found = [page for group in parts(ROOT).values() for page in group]
+    assert len(found) == len(set(found))
+    assert set(found) == set(pages()) - {ROOT / "README.md"}
+    index = (site / "index.html").read_text()
+    for page in found:
+        path = page.relative_to(ROOT).with_suffix(".html")
+        assert (site / path).is_file()
+        assert f'href="{path.as_posix()}"' in index, path
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    read = 0
+    for page in site.rglob("*.html"):
+        loading = Loading()
+        text = page.read_text()
+        loading.feed(text)
+        loading.found += [
+            name for style in re.findall(r"<style[^>]*>(.*?)</style>", text, re.S) for name in in_styles(style)
+        ]
+        assert [name for name in loading.found if _OUTSIDE.match(name)] == [], page
+        for name in loading.found:
+            path = urlsplit(name).path
+            if path and not name.startswith("data:"):
+                assert (page.parent / path).resolve().is_file(), (page, name)
+                read += 1
+    assert read > 5 * len(pages())
+    for style in site.rglob("*.css"):
+        assert [name for name in in_styles(style.read_text()) if _OUTSIDE.match(name)] == [], style
+
+
+def test_the_check_would_see_a_font_from_elsewhere() -> None:
+    loading = Loading()
+    loading.feed('<link rel="stylesheet" href="https://fonts.example/a.css"><p style="background: url(//x.example/a)">')
+    assert loading.found == ["https://fonts.example/a.css", "//x.example/a"]
+    assert in_styles("@import 'https://x.example/a.css';") == ["https://x.example/a.css"]
+
+
+def test_diagrams_are_pictures_in_the_page(site: Path) -> None:
+    text = (site / "docs" / "explanation" / "flows.html").read_text()
+    assert text.count('<svg class="sequence"') == 5
+    assert "sequenceDiagram" not in text
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        pass
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_browser_asks_only_the_site_and_finds_a_page_by_a_word(
+    address: str, address_of: Callable[[str], str]
+) -> None:
+    asked: list[str] = []
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=address_of("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("requestfailed", lambda request: complaints.append(f"{request.url} failed"))
+        for path in ("index.html", "docs/explanation/flows.html", "docs/reference/api.html"):
+            page.goto(urljoin(address, path))
+        page.goto(urljoin(address, "search.html?q=rendezvous"))
+        page.wait_for_selector("ul.search a[href*='architecture']", timeout=30_000)
+        browser.close()
+    assert {urlsplit(url).netloc for url in asked if not url.startswith("data:")} == {urlsplit(address).netloc}
+    assert complaints == []

@@ -1,0 +1,39 @@
+"""What every page must be: whole, no wider than the screen, accessible."""
+
+from collections.abc import Iterable
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.ui_site import Site
+from tests.ui.conftest import Watched, open_page, serious_findings
+
+_WIDE, _NARROW = 1440, 390
+#: Many pages: beside other tests they take a while.
+LONG = pytest.mark.timeout(600)
+
+
+def look_at(browser: Browser, site: Site, watched: list[Watched], paths: Iterable[str]) -> None:
+    """Wide and light, then narrow and dark. What a page looks like does not depend on the store: on one of them each is
+    looked at by axe, on the other it has to be there."""
+    found: dict[str, list[str]] = {}
+    page = open_page(browser, site, watched, width=_WIDE)
+    for path in paths:
+        page.emulate_media(color_scheme="light")
+        page.set_viewport_size({"width": _WIDE, "height": 900})
+        answer = page.goto(path)
+        assert answer is not None, path
+        assert answer.status == 200, path
+        expect(page.locator("h1")).to_be_visible()
+        assert page.title() != "owned", path
+        if not site.embedded:
+            continue
+        for width, scheme in ((_WIDE, "light"), (_NARROW, "dark")):
+            if scheme == "dark":
+                page.emulate_media(color_scheme="dark")
+                page.set_viewport_size({"width": width, "height": 844})
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than {width}"
+            # The same elements in other colours, at other places.
+            if problems := serious_findings(page, again=scheme == "dark"):
+                found[f"{path} at {width}"] = problems
+    assert not found, found

@@ -1,0 +1,102 @@
+"""Many schedules at once: looked at first, done, taken back."""
+
+from typing import Any
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.ui_site import Site
+from tests.ui.conftest import Watched
+from tests.ui.looks import LONG, look_at
+
+
+def schedules(site: Site, tag: str, count: int) -> list[str]:
+    body = {"task": "send_welcome", "payload": {"user_id": 1}, "every": "1d", "tags": [tag]}
+    return [str(site.ask("POST", "v1/jobs", {**body, "name": f"{tag} {n}"})["jobId"]) for n in range(count)]
+
+
+def found(site: Site, text: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = site.ask("GET", f"v1/runs?text={text.replace(' ', '+')}")["items"]
+    return items
+
+
+def states(site: Site, jobs: list[str]) -> set[str]:
+    return {site.ask("GET", f"v1/jobs/{job}")["status"] for job in jobs}
+
+
+@LONG
+def test_it_is_whole_and_accessible(site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]) -> None:
+    look_at(browser, site, watched, ("jobs/all?action=pause", "jobs/all?action=cancel&tag=nobody"))
+
+
+def test_they_are_paused_after_a_look_and_resumed_exactly(site: Site, ids: dict[str, str], page: Page) -> None:
+    jobs = schedules(site, "together", 3)
+    site.ask("POST", f"v1/jobs/{jobs[0]}/pause")
+    page.goto("jobs?tag=together")
+    page.get_by_role("link", name="Pause these").click()
+    expect(page.get_by_role("heading", name="Pause 2 schedules")).to_be_visible()
+    expect(page.get_by_label("What this would do")).to_contain_text("together 2")
+    page.get_by_role("button", name="Pause 2 schedules").click()
+    expect(page.locator(".toast")).to_contain_text("2 schedules paused")
+    assert states(site, jobs) == {"paused"}
+    page.locator(".toast").get_by_role("button", name="Undo").click()
+    expect(page.locator(".toast").last).to_contain_text("2 schedules resumed")
+    # What was paused before stays so.
+    assert states(site, jobs[:1]) == {"paused"}
+    assert states(site, jobs[1:]) == {"scheduled"}
+
+
+def test_they_are_cancelled_after_a_look(site: Site, ids: dict[str, str], page: Page) -> None:
+    jobs = schedules(site, "to be gone", 2)
+    page.goto("jobs?tag=to+be+gone")
+    page.get_by_role("link", name="Cancel these").click()
+    page.get_by_role("button", name="Cancel 2 schedules").click()
+    expect(page.locator(".toast")).to_contain_text("2 schedules cancelled")
+    assert states(site, jobs) == {"cancelled"}
+
+
+def test_runs_that_are_ticked_are_cancelled_and_no_others(site: Site, ids: dict[str, str], page: Page) -> None:
+    runs = [site.submit("send_welcome", {"user_id": user}, delay="2h", name="one of three") for user in range(3)]
+    page.goto("runs?text=one+of+three")
+    button = page.get_by_role("button", name="Cancel those that are ticked")
+    expect(button).to_be_hidden()
+    for run in runs[:2]:
+        page.get_by_label(run[-8:]).check()
+    button.click()
+    expect(page.get_by_role("heading", name="Cancel 2 runs")).to_be_visible()
+    page.get_by_role("button", name="Cancel 2 runs").click()
+    expect(page.locator(".toast")).to_contain_text("2 runs cancelled")
+    assert [site.state(run) for run in runs] == ["cancelled", "cancelled", "scheduled"]
+    page.goto("runs?text=one+of+three")
+    page.get_by_label("Tick all", exact=True).check()
+    expect(page.locator(".pick:checked")).to_have_count(3)
+    button.click()
+    expect(page.get_by_role("heading", name="Cancel 1 run")).to_be_visible()
+    expect(page.get_by_label("What this would do")).to_contain_text("2 others that were ticked are passed over")
+
+
+def test_runs_that_are_ticked_are_run_again_and_no_others(site: Site, ids: dict[str, str], page: Page) -> None:
+    about = {"delay": "2h", "name": "again and again"}
+    ended = [site.submit("send_welcome", {"user_id": user}, **about) for user in range(3)]
+    waiting = site.submit("send_welcome", {"user_id": 9}, **about)
+    for run in ended:
+        site.ask("POST", f"v1/runs/{run}/cancel")
+    page.goto("runs?text=again+and+again")
+    button = page.get_by_role("button", name="Run those that are ticked again")
+    page.get_by_label(waiting[-8:]).check()
+    expect(page.get_by_role("button", name="Cancel those that are ticked")).to_be_visible()
+    expect(button).to_be_hidden()
+    for run in ended[:2]:
+        page.get_by_label(run[-8:]).check()
+    button.click()
+    expect(page.get_by_role("heading", name="Run 2 runs again")).to_be_visible()
+    expect(page.get_by_label("What this would do")).to_contain_text("1 other that was ticked is passed over")
+    # So far nothing was done.
+    assert {one["runId"] for one in found(site, "again and again")} == {*ended, waiting}
+    page.get_by_role("button", name="Run 2 runs again").click()
+    expect(page.locator(".toast")).to_contain_text("2 runs made again")
+    made = [one for one in found(site, "again and again") if one["runId"] not in {*ended, waiting}]
+    assert sorted(one["replayOf"] for one in made) == sorted(ended[:2])
+    # Asked once more it makes no others.
+    page.get_by_role("button", name="Run 2 runs again").click()
+    expect(page.locator(".toast").last).to_contain_text("2 had been before")
+    assert len(found(site, "again and again")) == 6

@@ -1,0 +1,53 @@
+"""What is to come: heat maps, what fires in a slot, closed times."""
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from tests.support.ui_site import Site
+
+
+def test_the_coming_week_is_laid_out_in_the_zone_of_the_viewer(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto("calendar")
+    expect(page.locator("[data-calendar-zone]")).to_have_attribute("data-calendar-zone", "Europe/Paris")
+    expect(page.locator(".heat tbody tr")).to_have_count(7)
+    page.get_by_title("Zone of all times").click()
+    expect(page.locator("[data-calendar-zone]")).to_have_attribute("data-calendar-zone", "UTC")
+
+
+def test_what_fires_in_a_slot_is_listed(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto("calendar?zone=UTC")
+    cell = page.locator(".heat tbody tr").nth(2).locator("a").nth(5)
+    cell.click()
+    expect(page).to_have_url(re.compile("at="))
+    slot = page.get_by_label("What fires then")
+    expect(slot).to_contain_text("sync_inventory")
+    expect(slot).to_contain_text("1,800")
+    page.keyboard.press("ArrowRight")
+    following = page.locator(".heat tbody tr").nth(2).locator("a").nth(6)
+    expect(following).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(following).to_have_attribute("aria-current", "true")
+    page.go_back()
+    expect(cell).to_have_attribute("aria-current", "true")
+    slot.get_by_role("link", name="sync_inventory").click()
+    expect(page.locator("h1")).to_have_text("sync_inventory")
+
+
+def test_the_coming_day_is_shown_by_the_minute(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto("calendar?view=day")
+    rows = page.locator(".heat tbody tr")
+    expect(rows).to_have_count(24)
+    expect(rows.nth(3)).to_contain_text(re.compile(r"1,8\d\d"))
+    box = rows.nth(3).locator("a").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] * 0.51, box["y"] + 8)
+    expect(page.get_by_label("What fires then")).to_contain_text(re.compile(r"for 5 minutes: 15\d runs"))
+
+
+def test_closed_times_are_shown(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto("calendar")
+    closed = page.get_by_label("Closed times")
+    expect(closed).to_contain_text("tag frozen")
+    expect(closed).to_contain_text("release")
+    expect(closed.locator("li", has_text="weekend").locator("rect").first).to_be_attached()

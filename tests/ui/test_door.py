@@ -1,0 +1,287 @@
+"""What the door lets in, on the memory store and without a browser."""
+
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+import msgspec
+import pytest
+
+from mainspring.api.schemas.job_answers import JobOut
+from mainspring.domain.access import Role
+from mainspring.settings import load
+from mainspring.ui.app import UiSettings, make_ui
+from mainspring.ui.job_fields import values_of
+from tests.api.conftest import Service
+
+KEY = re.compile(r'name="csrf" value="([^"]+)"')
+
+
+def ui(service: Service, *, read_only: bool = False, root: str = "") -> httpx2.AsyncClient:
+    app = make_ui(service.api, service.app, UiSettings(secret="s" * 32, read_only=read_only))
+    transport = httpx2.ASGITransport(app=cast(Any, app), root_path=root)
+    return httpx2.AsyncClient(transport=transport, base_url="http://localhost")
+
+
+@pytest.fixture
+def local() -> Service:
+    return Service(auth=False)
+
+
+@pytest.fixture
+def closed() -> Service:
+    return Service(auth=True)
+
+
+async def a_job(service: Service) -> str:
+    async with service.client() as client:
+        made = await client.post("/v1/jobs", json={"task": "t", "name": "n", "every": "1h"})
+        return str(made.json()["jobId"])
+
+
+async def sign_in(client: httpx2.AsyncClient, key: str) -> httpx2.Response:
+    token = KEY.findall((await client.get("/sign-in")).text)[0]
+    return await client.post("/sign-in", data={"csrf": token, "credentials": key, "to": "jobs"})
+
+
+async def test_the_api_is_where_it_was(local: Service) -> None:
+    async with ui(local) as client:
+        assert (await client.get("/healthz")).status_code == 200
+        assert (await client.get("/v1/jobs")).json() == {"items": [], "nextCursor": None}
+        assert "API" in (await client.get("/docs")).text
+        assert (await client.get("/v1/nowhere")).headers["content-type"] == "application/problem+json"
+
+
+async def test_every_page_has_a_strict_policy(local: Service) -> None:
+    async with ui(local) as client:
+        for path in ("/", "/runs", "/jobs", "/jobs/new", "/workflows", "/calendar", "/calendar?view=day", "/nowhere"):
+            answer = await client.get(path)
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'; script-src 'self'; style-src 'self';" in policy
+            assert "unsafe" not in policy
+            assert answer.headers["cache-control"] == "no-store"
+            assert " style=" not in answer.text
+            assert not re.findall(r"<script(?![^>]* src=)|\son\w+=", answer.text)
+
+
+async def test_static_files_are_kept_for_good_under_their_version(local: Service) -> None:
+    async with ui(local) as client:
+        found = re.findall(r'"(/static/[^"]+)"', (await client.get("/")).text)
+        assert len(found) >= 6
+        for path in found:
+            answer = await client.get(path)
+            assert answer.status_code == 200, path
+            assert "immutable" in answer.headers["cache-control"]
+        assert (await client.get("/static/000000000000/app.css")).status_code == 404
+        assert (await client.get(found[0].rsplit("/", 1)[0] + "/../app.py")).status_code == 404
+
+
+async def test_a_form_of_another_site_is_refused(local: Service) -> None:
+    job = await a_job(local)
+    async with ui(local) as client:
+        token = KEY.findall((await client.get(f"/jobs/{job}")).text)[0]
+        path, data = f"/jobs/{job}/pause", {"csrf": token}
+        for headers in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+            assert (await client.post(path, data=data, headers=headers)).status_code == 403
+        for wrong in ({}, {"csrf": ""}, {"csrf": "x" * 44}, {"csrf": "é"}):
+            answer = await client.post(path, data=wrong)
+            assert answer.status_code == 403
+            assert "too old" in answer.text
+        assert (await client.get(path)).status_code == 404
+        answer = await client.post(path, data=data, headers={"origin": "http://localhost"})
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/jobs/{job}")
+        assert (await client.get(f"/v1/jobs/{job}")).json()["status"] == "paused"
+
+
+async def test_who_is_not_signed_in_sees_nothing(closed: Service) -> None:
+    async with ui(closed) as client:
+        for path in ("/", "/runs", "/runs/x", "/nowhere", "/live"):
+            answer = await client.get(path)
+            assert answer.status_code == 303, path
+            assert answer.headers["location"].startswith("/sign-in")
+        forged = {"cookie": "mainspring_session=eyJhbGciOiJkaXIiLCJlbmMiOiJBMjU2R0NNIn0..AAAA.AAAA.AAAA"}
+        assert (await client.get("/runs", headers=forged)).status_code == 303
+        script = {"hx-request": "true"}
+        assert (await client.get("/runs", headers=script)).headers["hx-redirect"] == "/sign-in"
+
+
+async def test_whose_session_ends_comes_back_to_the_page_that_they_see(closed: Service) -> None:
+    async with ui(closed) as client:
+
+        async def sent_to(shown: str) -> str:
+            headers = {"hx-request": "true", "hx-current-url": shown}
+            return (await client.get("/runs/x/log", headers=headers)).headers["hx-redirect"]
+
+        assert await sent_to(f"{client.base_url}/runs?status=failed") == "/sign-in?to=runs%3Fstatus%3Dfailed"
+        assert await sent_to("http://elsewhere.example/runs") == "/sign-in"
+
+
+async def test_a_session_is_one_key_with_its_role(closed: Service) -> None:
+    operator, viewer = await closed.key(Role.OPERATOR, "acme"), await closed.key(Role.VIEWER, "acme")
+    async with closed.client(operator) as api:
+        job = (await api.post("/v1/jobs", json={"task": "t", "name": "n", "every": "1h"})).json()["jobId"]
+    async with ui(closed) as client:
+        assert (await sign_in(client, "ms_wrong")).status_code == 401
+        answer = await sign_in(client, viewer)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs")
+        assert viewer not in answer.headers["set-cookie"]
+        page = await client.get(f"/jobs/{job}")
+        assert page.status_code == 200
+        assert "/pause" not in page.text
+        token = KEY.findall(page.text)[0]
+        assert (await client.post(f"/jobs/{job}/pause", data={"csrf": token})).status_code == 403
+    async with ui(closed) as client:
+        await sign_in(client, operator)
+        token = KEY.findall((await client.get(f"/jobs/{job}")).text)[0]
+        assert (await client.post(f"/jobs/{job}/pause", data={"csrf": token})).status_code == 303
+
+
+async def test_a_viewer_gets_no_form(closed: Service) -> None:
+    async with ui(closed) as client:
+        await sign_in(client, await closed.key(Role.VIEWER, "acme"))
+        assert (await client.get("/jobs/new")).status_code == 403
+        assert "/jobs/new" not in (await client.get("/jobs")).text
+
+
+async def test_a_form_says_what_was_changed_and_nothing_else(local: Service) -> None:
+    async with local.client() as api:
+        retry = {"backoff": "fixed", "firstDelay": "7s"}
+        catch_up = {"mode": "all", "cap": 3}
+        kept = {"retry": retry, "catchUp": catch_up, "limits": [{"key": "bank", "most": 2}], "deadline": "2h"}
+        made = await api.post("/v1/jobs", json={"task": "t", "name": "n", "every": "1h", "owner": "ada", **kept})
+        assert made.status_code == 201, made.text
+        path = f"/v1/jobs/{made.json()['jobId']}"
+        before = msgspec.json.decode((await api.get(path)).content, type=JobOut)
+    values = values_of(before)
+    async with ui(local) as client:
+        token = KEY.findall((await client.get(f"/jobs/{before.job_id}/edit")).text)[0]
+        changed = {**values, "every": "2h", "deadline": "", "owner": "", "tags": "a, b", "csrf": token, "version": "1"}
+        answer = await client.post(f"/jobs/{before.job_id}/edit", data=changed)
+        assert answer.status_code == 303, answer.text
+    async with local.client() as api:
+        after = (await api.get(path)).json()
+        changes = (await api.get(f"{path}/diff")).json()["changes"]
+    assert set(changes) == {"every", "deadline", "owner", "tags"}
+    assert (after["every"], after["tags"], after["retry"]["firstDelay"], after["catchUp"]["cap"]) == (
+        "2h",
+        ["a", "b"],
+        "7s",
+        3,
+    )
+
+
+async def test_another_tenants_things_are_not_there(closed: Service) -> None:
+    async with closed.client(await closed.key(Role.OPERATOR, "acme")) as api:
+        job = (await api.post("/v1/jobs", json={"task": "t", "name": "n", "every": "1h"})).json()["jobId"]
+    async with ui(closed) as client:
+        await sign_in(client, await closed.key(Role.ADMIN, "globex"))
+        assert (await client.get(f"/jobs/{job}")).status_code == 404
+
+
+async def test_after_signing_in_one_stays_on_this_site(closed: Service) -> None:
+    key = await closed.key(Role.VIEWER, None)
+    async with ui(closed) as client:
+        token = KEY.findall((await client.get("/sign-in")).text)[0]
+        for to in (
+            "//evil.example",
+            "https://evil.example",
+            "\\\\evil.example",
+            "\n/evil.example",
+            " \t\r\n\\evil.example",
+            "\n\u200b/evil.example",
+            "ht\ntps://evil.example",
+        ):
+            answer = await client.post("/sign-in", data={"csrf": token, "credentials": key, "to": to})
+            assert answer.headers["location"] == "/", to
+            client.cookies.clear()
+
+
+async def test_read_only_offers_and_accepts_nothing(local: Service) -> None:
+    job = await a_job(local)
+    async with ui(local) as client:
+        token = KEY.findall((await client.get(f"/jobs/{job}")).text)[0]
+    async with ui(local, read_only=True) as client:
+        page = await client.get(f"/jobs/{job}")
+        assert "<form" not in page.text
+        for answer in (
+            await client.post(f"/jobs/{job}/pause", data={"csrf": token}),
+            await client.get("/jobs/new"),
+            await client.get(f"/jobs/{job}/edit"),
+        ):
+            assert answer.status_code == 403
+            assert "changes nothing" in answer.text
+
+
+async def test_it_can_be_mounted_under_a_prefix(local: Service) -> None:
+    job = await a_job(local)
+    async with ui(local, root="/tools/mainspring") as client:
+        page = await client.get("/tools/mainspring/jobs")
+        assert page.status_code == 200
+        assert f'href="/tools/mainspring/jobs/{job}"' in page.text
+        assert not re.findall(r'(?:href|src|action|hx-get|hx-post)="/(?!tools/mainspring/)', page.text)
+
+
+async def test_an_error_of_ours_is_a_page_that_tells_nothing(local: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a secret of ours")
+
+    monkeypatch.setattr(local.store, "list_runs", broken)
+    async with ui(local) as client:
+        answer = await client.get("/runs")
+        assert answer.status_code == 500
+        assert "our fault" in answer.text
+        assert "a secret of ours" not in answer.text
+
+
+def test_the_settings_of_the_guide_can_be_read(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs/how-to/dashboard.md").read_text()
+    [block] = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
+    file = tmp_path / "mainspring.toml"
+    file.write_text(block)
+    found = load(environment={}, file=file).ui
+    assert (found.enabled, found.read_only, bool(found.secret)) == (True, True, True)
+
+
+async def test_what_is_not_to_be_shown_is_not_and_stays_as_it_was(local: Service) -> None:
+    app = make_ui(local.api, local.app, UiSettings(secret="s" * 32, redact=("password", "*token*")))
+    made = {"task": "t", "name": "n", "every": "1h", "payload": {"user": "ada", "password": "open sesame"}}
+    async with local.client() as api:
+        job = (await api.post("/v1/jobs", json=made)).json()["jobId"]
+        transport = httpx2.ASGITransport(app=cast(Any, app))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            for path in (f"/jobs/{job}", f"/jobs/{job}/edit", f"/jobs/new?like={job}", "/audit"):
+                page = await client.get(path)
+                assert page.status_code == 200, path
+                assert "open sesame" not in page.text, path
+            token = KEY.findall((await client.get(f"/jobs/{job}")).text)[0]
+            run = await client.post(f"/jobs/{job}/run", data={"csrf": token, "payload": ""})
+            assert "open sesame" not in (await client.get(run.headers["location"])).text
+            form = await client.get(f"/jobs/{job}/edit")
+            values = {"csrf": KEY.findall(form.text)[0], "kind": "every", "every": "2h"}
+            masked = '{\n  "user": "ada",\n  "password": "•••"\n}'
+            await client.post(f"/jobs/{job}/edit", data={**values, "name": "n", "task": "t", "payload": masked})
+        found = (await api.get(f"/v1/jobs/{job}")).json()
+        assert (found["every"], found["payload"]["password"]) == ("2h", "open sesame")
+        runs = (await api.get(f"/v1/jobs/{job}/runs")).json()["items"]
+        assert (await api.get(f"/v1/runs/{runs[0]['runId']}")).json()["payload"]["password"] == "open sesame"
+
+
+async def test_names_in_paths_may_hold_anything(local: Service) -> None:
+    async with local.client() as api, ui(local, root="/ops") as client:
+        for name in ("100% ours", "a%41", "what?#", "ü & ß", 'quote"s'):
+            await api.post("/v1/jobs", json={"task": "t", "queue": name})
+        for name in ("one/two", "50%2F"):
+            await api.put("/v1/tenants", json={"name": name})
+        for listed in ("/ops/queues", "/ops/tenants"):
+            links = re.findall(r'class="row-link" href="([^"]+)"', (await client.get(listed)).text)
+            assert len(links) >= 2
+            for link in links:
+                page = await client.get(link)
+                assert page.status_code == 200, link
+                assert "No worker serves this queue" in page.text or "Budgets" in page.text, link
+        token = KEY.findall((await client.get("/ops/queues/a%2541")).text)[0]
+        answer = await client.post("/ops/queues/a%2541/pause", data={"csrf": token})
+        assert answer.headers["location"] == "/ops/queues/a%2541"
+        paused = [queue["name"] for queue in (await api.get("/v1/queues")).json()["items"] if queue["paused"]]
+        assert paused == ["a%41"]

@@ -1,0 +1,142 @@
+"""A job is made and changed by a form that says at once what would come of it."""
+
+import re
+import uuid
+
+from playwright.sync_api import Page, expect
+
+from tests.support.ui_site import Site
+from tests.ui.conftest import Watched
+
+
+def test_a_schedule_is_made_by_a_form_that_checks_while_one_types(site: Site, ids: dict[str, str], page: Page) -> None:
+    name = f"made_{uuid.uuid4().hex[:8]}"
+    page.goto("jobs")
+    page.get_by_role("link", name="New job").click()
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_label("Task", exact=True).fill("send_welcome")
+    page.get_by_label("Expression", exact=True).fill("30 25 * * *")
+    preview = page.get_by_label("Preview", exact=True)
+    expect(preview).to_contain_text("25 is out of range")
+    expect(page.get_by_label("Expression", exact=True)).to_have_attribute("aria-invalid", "true")
+    page.get_by_label("Expression", exact=True).fill("30 2 * * *")
+    page.get_by_label("Time zone").fill("Europe/Paris")
+    expect(preview).to_contain_text("every day at 02:30 (Europe/Paris)")
+    expect(preview.locator("tbody tr")).to_have_count(6)
+    expect(page.get_by_label("To mind")).to_contain_text("02:30 does not exist: runs once, at 03:00")
+    expect(page.get_by_label("Expression", exact=True)).not_to_have_attribute("aria-invalid", "true")
+    page.get_by_label("Payload", exact=True).fill("{not json")
+    expect(preview).to_contain_text("is not JSON")
+    page.get_by_label("Payload", exact=True).fill('{"user_id": 1}')
+    expect(preview).to_contain_text("every day at 02:30")
+    page.get_by_role("button", name="Make the job").click()
+    expect(page).to_have_url(re.compile("/jobs/[0-9a-f]{32}$"))
+    expect(page.locator("h1")).to_have_text(name)
+    expect(page.get_by_label("Details")).to_contain_text("Europe/Paris")
+
+
+def test_what_is_refused_stays_in_the_form(site: Site, ids: dict[str, str], page: Page, watched: list[Watched]) -> None:
+    watched[0].allowed = ["409"]
+    page.goto("jobs/new")
+    page.get_by_label("Name", exact=True).fill("weekly_report")
+    page.get_by_label("Task", exact=True).fill("weekly_report")
+    page.get_by_role("button", name="hourly").click()
+    expect(page.get_by_label("Expression", exact=True)).to_have_value("0 * * * *")
+    expect(page.get_by_label("Preview", exact=True)).to_contain_text("every hour")
+    page.get_by_role("button", name="Make the job").click()
+    expect(page.locator(".toast.is-bad")).to_contain_text("there is a job of this name")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("weekly_report")
+
+
+def test_a_one_off_is_made_for_later(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto("jobs/new")
+    page.get_by_label("Task", exact=True).fill("send_welcome")
+    page.get_by_label("Queue", exact=True).fill("mail")
+    page.get_by_label("Payload", exact=True).fill('{"user_id": 5}')
+    page.get_by_text("Once later").click()
+    expect(page.get_by_label("Expression", exact=True)).to_be_hidden()
+    expect(page.get_by_text("Bounds and calendars")).to_be_hidden()
+    page.get_by_label("At, in UTC").fill("2090-01-01T10:00:00")
+    expect(page.get_by_label("Preview", exact=True)).to_contain_text("2090-01-01")
+    page.get_by_role("button", name="Make the job").click()
+    expect(page).to_have_url(re.compile("/runs/[0-9a-f]{32}$"))
+    expect(page.locator(".head .badge")).to_have_text("scheduled")
+
+
+def test_a_schedule_is_changed_compared_and_restored(site: Site, ids: dict[str, str], page: Page) -> None:
+    name = f"changed_{uuid.uuid4().hex[:8]}"
+    schedule = {"task": "send_welcome", "name": name, "cronExpression": "0 4 * * *", "calendars": ["weekend"]}
+    job = site.ask("POST", "v1/jobs", {**schedule, "payload": {"user_id": 1, "how": "by mail"}})["jobId"]
+    page.goto(f"jobs/{job}")
+    page.get_by_role("link", name="Edit").click()
+    expect(page.get_by_label("Changes", exact=True)).to_contain_text("None yet")
+    expect(page.get_by_label("weekend")).to_be_checked()
+    page.get_by_text("Interval").click()
+    page.get_by_label("Every", exact=True).fill("90m")
+    page.get_by_label("Payload", exact=True).fill('{"user_id": 2, "how": "by mail"}')
+    changes = page.get_by_label("Changes", exact=True)
+    expect(changes).to_contain_text("1h30m")
+    expect(changes).to_contain_text('"user_id": 2')
+    page.get_by_label("weekend").uncheck()
+    page.get_by_label("Why it is changed").fill("more often")
+    expect(changes).to_contain_text("calendars")
+    page.get_by_role("button", name="Save as version 2").click()
+    expect(page).to_have_url(re.compile(f"/jobs/{job}$"))
+    versions = page.get_by_label("Versions", exact=True)
+    expect(versions).to_contain_text("more often")
+    expect(versions.locator(".is").first).to_be_visible()
+    versions.get_by_role("button", name="Restore").click()
+    expect(page.locator(".toast")).to_contain_text("Version 1 is restored")
+    expect(page.get_by_label("Details")).to_contain_text("every day at 04:00")
+    found = site.ask("GET", f"v1/jobs/{job}")
+    assert (found["payload"], found["calendars"]) == ({"user_id": 1, "how": "by mail"}, ["weekend"])
+
+
+def test_a_job_that_others_changed_meanwhile_is_not_overwritten(
+    site: Site, ids: dict[str, str], page: Page, watched: list[Watched]
+) -> None:
+    watched[0].allowed = ["409"]
+    name = f"raced_{uuid.uuid4().hex[:8]}"
+    job = site.ask("POST", "v1/jobs", {"task": "send_welcome", "name": name, "every": "1h"})["jobId"]
+    page.goto(f"jobs/{job}/edit")
+    site.ask("PATCH", f"v1/jobs/{job}", {"every": "2h"})
+    page.get_by_label("Every", exact=True).fill("3h")
+    expect(page.get_by_label("Preview", exact=True)).to_contain_text("the job has version 2 by now")
+    page.get_by_role("button", name="Save as version 2").click()
+    expect(page.locator(".toast.is-bad")).to_contain_text("version 2 by now")
+
+
+def test_a_job_is_made_like_another(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto(f"jobs/{site.job('weekly_report')}")
+    page.get_by_role("link", name="Copy").click()
+    expect(page.get_by_label("Expression", exact=True)).to_have_value("0 30 9 * * MON")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("")
+    expect(page.get_by_label("Preview", exact=True)).to_contain_text("Still to be said: name")
+
+
+def test_a_one_off_is_changed_until_it_starts(
+    site: Site, ids: dict[str, str], page: Page, watched: list[Watched]
+) -> None:
+    watched[0].allowed = ["409"]
+    run = site.submit("send_welcome", {"user_id": 1}, delay="2h", name="to be changed", tags=["kept"])
+    page.goto(f"runs/{run}")
+    page.get_by_role("link", name="Edit").click()
+    expect(page.get_by_label("Expression", exact=True)).to_be_hidden()
+    page.get_by_label("At, in UTC").fill("2099-01-02T03:04:05")
+    expect(page.get_by_label("Preview", exact=True).locator("time").first).to_have_attribute(
+        "datetime", re.compile("2099-01-02T03:04:05")
+    )
+    page.get_by_label("Payload", exact=True).fill('{"user_id": 2}')
+    page.get_by_role("button", name="Save").click()
+    expect(page).to_have_url(re.compile(f"/runs/{run}$"))
+    said = site.ask("GET", f"v1/jobs/{run}")
+    assert (said["payload"], said["tags"], said["name"]) == ({"user_id": 2}, ["kept"], "to be changed")
+    assert said["scheduleTime"].startswith("2099-01-02T03:04:05")
+    page.goto(f"jobs/{run}/edit")
+    page.get_by_text("Now", exact=True).click()
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".head .badge")).to_have_text("succeeded")
+    expect(page.get_by_role("link", name="Edit")).to_have_count(0)
+    answer = page.goto(f"jobs/{run}/edit")
+    assert answer is not None
+    assert answer.status == 409

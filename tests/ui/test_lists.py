@@ -1,0 +1,114 @@
+"""What lists say of what they show, on the memory store and without a browser."""
+
+import html
+import re
+
+import pytest
+
+from tests.api.conftest import Service
+from tests.api.test_replays import work
+from tests.ui.test_door import KEY, ui
+
+
+@pytest.fixture
+def local() -> Service:
+    return Service(auth=False)
+
+
+async def schedules(service: Service, count: int) -> list[str]:
+    made = []
+    async with service.client() as api:
+        for number in range(count):
+            body = {"task": "t", "name": f"n{number}", "every": "1h"}
+            made.append(str((await api.post("/v1/jobs", json=body)).json()["jobId"]))
+    return made
+
+
+def links(page: str, words: str) -> list[str]:
+    return [html.unescape(link) for link in re.findall(rf'href="([^"]+)"[^>]*>{words}', page)]
+
+
+async def test_what_is_done_to_these_is_done_to_those_of_the_state_that_is_shown(local: Service) -> None:
+    jobs = await schedules(local, 4)
+    async with local.client() as api, ui(local) as client:
+        await api.post(f"/v1/jobs/{jobs[0]}/pause")
+        shown = (await client.get("/jobs?status=paused")).text
+        # What is paused cannot be paused.
+        assert links(shown, "Pause these") == []
+        [link] = links(shown, "Cancel these")
+        page = (await client.get(link)).text
+        assert "Cancel 1 schedule<" in page
+        assert re.findall(r'class="row-link" href="/jobs/(\w+)"', page) == jobs[:1]
+        assert links(page, "Keep as it is") == ["/jobs?status=paused"]
+        assert (await client.post(link, data={"csrf": KEY.findall(page)[0]})).status_code == 303
+        states = [(await api.get(f"/v1/jobs/{job}")).json()["status"] for job in jobs]
+        assert states == ["cancelled", *["scheduled"] * 3]
+
+
+async def test_nothing_is_done_where_no_state_can_be_meant(local: Service) -> None:
+    jobs = await schedules(local, 2)
+    async with local.client() as api, ui(local) as client:
+        token = KEY.findall((await client.get("/jobs/all?action=cancel")).text)[0]
+        for status in ("cancelled", "finished", "nonsense"):
+            path = f"/jobs/all?action=cancel&status={status}"
+            assert "Nothing to cancel" in (await client.get(path)).text
+            assert (await client.post(path, data={"csrf": token})).status_code == 303
+        assert {(await api.get(f"/v1/jobs/{job}")).json()["status"] for job in jobs} == {"scheduled"}
+
+
+async def test_counts_follow_the_filters_or_are_not_there(local: Service) -> None:
+    async with local.client() as api, ui(local) as client:
+        for queue in ("mail", "mail", "reports"):
+            await api.post("/v1/jobs", json={"task": "t", "queue": queue, "delay": "1h"})
+
+        async def counts(query: str) -> list[str]:
+            page = (await client.get(f"/runs{query}")).text
+            return re.findall(r'class="tab"[^>]*>(\w+<span class="n[^>]*>[^<]+)<', page)
+
+        assert [one.rpartition(">")[2] for one in await counts("")] == ["3"]
+        assert [one.rpartition(">")[2] for one in await counts("?queue=mail")] == ["2"]
+        for none in ("?queue=nosuchqueue", "?text=t", "?task=t", "?tag=a", f"?job={'0' * 32}", "?queue=mail&task=t"):
+            assert await counts(none) == [], none
+
+
+async def test_what_is_done_to_dead_letters_is_done_to_those_that_the_filters_leave(local: Service) -> None:
+    async with local.client() as api, ui(local) as client:
+        for task in ("charge", "mail"):
+            await api.post("/v1/jobs", json={"task": task})
+        assert len(await work(api, fail=True)) == 2
+        for query, words in (("", "all"), ("?task=charge", "these")):
+            page = (await client.get(f"/dead-letters{query}")).text
+            # What the filters and events swap.
+            live = page[page.index('id="live"') :]
+            for action in ("Discard", "Replay"):
+                assert links(live, f"<svg.*?</svg>{action} {words}") == [
+                    f"/dead-letters/{action.lower()}{query or '?'}"
+                ]
+        assert "Discard" not in (await client.get("/dead-letters?task=nobody")).text
+
+
+async def test_a_large_family_is_counted_and_leads_to_all_of_it(local: Service) -> None:
+    async with local.client() as api, ui(local) as client:
+
+        async def submit(**more: object) -> str:
+            return str((await api.post("/v1/jobs", json={"task": "t", **more})).json()["jobId"])
+
+        parents = [await submit(delay="1h") for _ in range(23)]
+        child = await submit(dependsOn=parents)
+        assert (await client.get(f"/runs/{parents[0]}")).text.count("more: <a") == 0
+        shown = (await client.get(f"/runs/{child}")).text
+        assert "and 3 more" in shown
+        [link] = links(shown, "all of them")
+        page = (await client.get(link)).text
+        assert re.findall(r'class="row-link" href="/runs/(\w+)"', page) == parents
+        children = {await submit(dependsOn=parents[:1]) for _ in range(104)} | {child}
+        shown = (await client.get(f"/runs/{parents[0]}")).text
+        assert "and more than 80 more" in shown
+        [link] = links(shown, "all of them")
+        found: list[str] = []
+        while link:
+            page = (await client.get(link)).text
+            found += re.findall(r'class="row-link" href="/runs/(\w+)"', page)
+            link = next(iter(links(page, "More<")), "")
+        assert len(found) == 105
+        assert set(found) == children

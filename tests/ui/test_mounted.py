@@ -1,0 +1,46 @@
+"""The dashboard and the API inside another ASGI application."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from mainspring.asgi import Mounted
+from mainspring.domain.errors import Invalid
+
+
+@asynccontextmanager
+async def visiting(mounted: Mounted) -> AsyncIterator[httpx2.AsyncClient]:
+    app = Starlette(routes=[Mount("/ops/jobs", mounted)])
+    transport = httpx2.ASGITransport(app=cast(Any, app))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
+async def test_pages_links_and_the_api_are_below_where_it_is_mounted(tmp_path: Path) -> None:
+    mounted = Mounted({"store": str(tmp_path / "mainspring.db")}, open_to_all=True)
+    async with mounted, visiting(mounted) as client:
+        page = await client.get("/ops/jobs/runs")
+        assert page.status_code == 200
+        assert 'href="/ops/jobs/jobs"' in page.text
+        made = await client.post("/ops/jobs/v1/jobs", json={"task": "greet", "delay": "1h"})
+        assert made.status_code in (201, 202), made.text
+        listed = await client.get("/ops/jobs/v1/runs")
+        assert [run["task"] for run in listed.json()["items"]] == ["greet"]
+
+
+async def test_before_it_is_entered_it_says_so(tmp_path: Path) -> None:
+    async with visiting(Mounted({"store": str(tmp_path / "mainspring.db")}, open_to_all=True)) as client:
+        answer = await client.get("/ops/jobs/")
+    assert answer.status_code == 503
+    assert "lifespan" in answer.json()["detail"]
+
+
+def test_nobody_is_let_in_without_a_key_by_accident(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="everybody"):
+        Mounted({"store": str(tmp_path / "mainspring.db")})

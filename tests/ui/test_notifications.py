@@ -1,0 +1,97 @@
+"""The page of notifications, on the memory store and without a browser."""
+
+import re
+from importlib import resources
+
+import pytest
+
+from mainspring.domain.access import Role
+from mainspring.domain.notices import QUEUE, On
+from mainspring.domain.notification_rules import Trouble
+from mainspring.domain.notifications import Situation
+from mainspring.ports.catalog import RunFilter
+from mainspring.ui.navigation import SECTIONS
+from tests.api.conftest import Service
+from tests.api.test_notifications import NOW, RULES
+from tests.ui.test_door import KEY, sign_in, ui
+
+_POST = re.compile(r'<form method="post" action="/notifications/channels/(\w+)/test"')
+
+
+@pytest.fixture
+async def local() -> Service:
+    service = Service(auth=False)
+    service.api.notifications = RULES
+    situation = Situation(RULES, "store")
+    for number in range(3):
+        situation.trouble(
+            Trouble(
+                stage=On.DEAD,
+                tenant="default",
+                subject=f"task:charge{number}",
+                fingerprint="f",
+                at=NOW,
+                name=f"charge{number}",
+                task=f"charge{number}",
+                run="019a8c4b6f2c70008042b1c2d3e4f506",
+                error="<script>alert(1)</script>",
+            )
+        )
+    assert await service.store.change_notification_rows(0, situation.changes())
+    return service
+
+
+async def test_problems_channels_and_rules_are_shown(local: Service) -> None:
+    async with ui(local) as client:
+        page = (await client.get("/notifications")).text
+        assert "3 problems" in page
+        assert "charge2" in page
+        assert "&lt;script&gt;alert(1)" in page
+        assert "<script>alert" not in page
+        assert "22:00–07:00 Europe/Paris" in page
+        assert "urgent: also in quiet hours" in page
+        assert "SLACK_URL" not in page
+        # Of a channel that writes to owners a test would need to know which.
+        assert _POST.findall(page) == ["ops"]
+
+
+async def test_every_page_names_events_that_it_is_told_of(local: Service) -> None:
+    listened = (resources.files("mainspring.ui") / "static/live.js").read_text()
+    runs = re.search(r"kinds = (\[.*?\])\.map", listened, re.DOTALL)
+    others = re.search(r"\[\.\.\.kinds, (.*?)\]", listened)
+    assert runs is not None
+    assert others is not None
+    kinds = [f"run.{kind}" for kind in re.findall(r'"(\w+)"', runs[1])] + re.findall(r'"([\w.]+)"', others[1])
+    assert {"run.failed", "job.slo_missed"} <= set(kinds)
+    async with ui(local) as client:
+        for path in ("", *(section.path for section in SECTIONS)):
+            for named in re.findall(r'data-live="([^"]*)"', (await client.get(f"/{path}")).text):
+                for word in named.split(" "):
+                    assert any(kind.startswith(word) for kind in kinds), (path, word)
+
+
+async def test_the_button_sends_a_test_with_the_pages_own_token_alone(local: Service) -> None:
+    async def sent() -> int:
+        return len((await local.store.list_runs(RunFilter(tenant=None, queue=QUEUE), None, 10)).items)
+
+    async with ui(local) as client:
+        token = KEY.findall((await client.get("/notifications")).text)[0]
+        path = "/notifications/channels/ops/test"
+        assert (await client.post(path, data={"csrf": "another"})).status_code == 403
+        assert await sent() == 0
+        assert (await client.post(path, data={"csrf": token})).status_code == 303
+        assert await sent() == 1
+        page = (await client.get("/notifications")).text
+        assert "queued" in page
+        assert (await client.post("/notifications/channels/nobody/test", data={"csrf": token})).status_code == 404
+    async with ui(local, read_only=True) as client:
+        assert _POST.findall((await client.get("/notifications")).text) == []
+
+
+async def test_it_is_for_administrators_of_all() -> None:
+    closed = Service(auth=True)
+    for role, tenant, status in ((Role.ADMIN, None, 200), (Role.ADMIN, "acme", 403), (Role.VIEWER, None, 403)):
+        async with ui(closed) as client:
+            await sign_in(client, await closed.key(role, tenant))
+            assert (await client.get("/notifications")).status_code == status
+            assert ("/notifications" in (await client.get("/jobs")).text) == (status == 200)

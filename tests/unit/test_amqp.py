@@ -1,0 +1,131 @@
+"""Frames of AMQP that are made and read here are the same that pamqp makes and reads; and how a broker is named."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import body, commands, frame, header
+
+from mainspring.adapters.amqp import wire
+from mainspring.adapters.amqp.client import Client
+from mainspring.adapters.amqp.errors import ConnectionLost
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.dispatch.rabbitmq_queues import Queues
+from mainspring.domain.addresses import Tls
+from mainspring.domain.amqp import Kind, read_broker
+from mainspring.domain.errors import Invalid
+from mainspring.domain.hints import Hint
+from mainspring.domain.instant import SECOND
+from tests.support.builders import a_run
+
+TAGS = st.integers(1, 2**63 - 1)
+CHANNELS = st.integers(1, 65_535)
+
+
+@given(CHANNELS, TAGS, st.booleans())
+def test_what_settles_a_delivery_is_written_as_pamqp_writes_it(channel: int, tag: int, multiple: bool) -> None:
+    assert wire.ack_frame(channel, tag, multiple=multiple) == frame.marshal(commands.Basic.Ack(tag, multiple), channel)
+    assert wire.nack_frame(channel, tag) == frame.marshal(commands.Basic.Nack(tag, False, True), channel)
+    assert wire.reject_frame(channel, tag) == frame.marshal(commands.Basic.Reject(tag, False), channel)
+
+
+@given(CHANNELS, st.binary(max_size=300))
+def test_a_body_is_written_as_pamqp_writes_it(channel: int, content: bytes) -> None:
+    before, after = wire.around_body(channel, len(content))
+    whole = frame.marshal(body.ContentBody(content), channel) if content else b""
+    assert before + content + after == whole
+
+
+@given(CHANNELS, TAGS, st.text("abc.", max_size=100), st.booleans())
+def test_what_comes_often_is_read_as_pamqp_reads_it(channel: int, tag: int, name: str, flag: bool) -> None:
+    sent = [
+        commands.Basic.Deliver(consumer_tag=name, delivery_tag=tag, redelivered=flag, exchange="", routing_key=name),
+        commands.Basic.Ack(tag, flag),
+        commands.Basic.Nack(tag, flag),
+    ]
+    content = header.ContentHeader(body_size=tag, properties=commands.Basic.Properties(priority=3))
+    data = b"".join(frame.marshal(one, channel) for one in sent) + frame.marshal(content, channel)
+    deliver, ack, nack, head = wire.FrameReader().feed(data)
+    assert [found[:2] for found in (deliver, ack, nack, head)] == [(1, channel)] * 3 + [(2, channel)]
+    assert (wire.index_of(deliver[2]), wire.read_deliver(deliver[2])) == (wire.DELIVER, tag)
+    assert (wire.index_of(ack[2]), wire.read_confirm(ack[2])) == (wire.ACK, (tag, flag))
+    assert (wire.index_of(nack[2]), wire.read_confirm(nack[2])) == (wire.NACK, (tag, flag))
+    assert wire.read_size(head[2]) == tag
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=5), st.data())
+def test_frames_are_found_wherever_the_stream_is_cut(bodies: list[bytes], data: st.DataObject) -> None:
+    whole = [one or b"-" for one in bodies]
+    stream = b"".join(frame.marshal(body.ContentBody(one), 7) for one in whole) + wire.heartbeat_frame()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    reader, found = wire.FrameReader(), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += reader.feed(stream[start:end])
+    assert found == [(wire.BODY, 7, one) for one in whole] + [(wire.HEARTBEAT, 0, b"")]
+
+
+@pytest.mark.parametrize(
+    "data", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x01\x00\x01\x00\x00\x00\x01xx", b"AMQP\0\0\1\0"]
+)
+def test_what_is_not_amqp_is_not_waited_for(data: bytes) -> None:
+    with pytest.raises(ConnectionLost):
+        wire.FrameReader().feed(data)
+
+
+def test_an_address_says_all_there_is_to_know() -> None:
+    broker = read_broker("amqps://me:p%40ss@a,b:1,[::1]:2/my%2Fhost?kind=quorum&ssl_ca_certs=/ca.pem", "field")
+    assert broker.nodes == (("a", 5671), ("b", 1), ("::1", 2))
+    assert (broker.user, broker.password, broker.vhost) == ("me", "p@ss", "my/host")
+    assert (broker.tls, broker.kind) == (Tls(authority="/ca.pem"), "quorum")
+    # Nor does it say more than it should.
+    assert "p@ss" not in repr(broker)
+    plain = read_broker("amqp://a", "field")
+    assert (plain.nodes, plain.user, plain.vhost, plain.tls, plain.kind) == (
+        (("a", 5672),),
+        "guest",
+        "/",
+        None,
+        "classic",
+    )
+    assert read_broker("amqp://a/", "field").vhost == read_broker("amqp://a/%2F", "field").vhost == "/"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "amqp://",
+        "amqp://me@a",
+        "amqp://a/b/c",
+        "amqp://a?kind=stream",
+        "amqp://a?heartbeat=3",
+        "amqp://a?ssl_ca_certs=/x",
+        "amqp://a:b",
+        "amqp://a#b",
+        f"amqp://a/{'v' * 200}",
+    ],
+)
+def test_what_has_no_meaning_is_refused_without_its_words(text: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        read_broker(text.replace("amqp://", "amqp://u:hush@") if "@" not in text else text, "field")
+    assert "hush" not in str(raised.value)
+
+
+def queues(kind: Kind) -> Queues:
+    return Queues(Client(read_broker("amqp://a", ""), SystemClock(), SECOND), kind, "store")
+
+
+def test_priorities_become_those_of_rabbitmq_or_bands() -> None:
+    def places(kind: Kind) -> list[tuple[str, int]]:
+        return [queues(kind).place(Hint(a_run().id, "mail", 0, priority)) for priority in range(11)]
+
+    assert places("classic") == [
+        ("mainspring.store.queue.mail", number) for number in (5, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+    ]
+    assert [name[17:19] for name, _ in places("quorum")] == ["p2"] + ["p1"] * 3 + ["p2"] * 3 + ["p3"] * 4
+
+
+def test_a_queue_with_a_strange_name_has_a_name_that_every_client_takes() -> None:
+    [name] = queues("classic").names("q" * 150 + "ü")
+    commands.Queue.Declare(queue=name).validate()
+    assert [name] != list(queues("classic").names("q" * 150 + "ä"))
+    # No queue is taken for the dead letters.
+    assert queues("classic").names("dead") != (queues("classic").dead,)

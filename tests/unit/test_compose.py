@@ -1,0 +1,109 @@
+"""``deploy/compose.yaml`` cannot be run by a test; what can be said of it without an engine is said here."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+from check_jsonschema.builtin_schemas import get_builtin_schema
+from typer.main import get_command
+
+from mainspring import settings
+from mainspring.cli.main import application
+from mainspring.settings import DispatchSection, EventsSection, IngestSection
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "deploy/compose.yaml"
+TEXT = FILE.read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+#: Built from this repository. etcd has a build too, and is a server.
+ROLES = {name for name, service in SERVICES.items() if "context" in service.get("build", {})}
+SERVERS = SERVICES.keys() - ROLES
+
+
+def test_it_is_a_compose_file() -> None:
+    jsonschema_rs.validate(get_builtin_schema("vendor.compose-spec"), COMPOSE)
+
+
+def test_it_has_every_server_and_every_role() -> None:
+    assert {"postgres", "redis", "rabbitmq", "kafka", "etcd", "zookeeper"} == SERVERS
+    assert {"scheduler", "worker", "api"} == ROLES
+
+
+def test_nothing_is_published_beyond_loopback() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published), published
+
+
+def test_no_password_has_a_default() -> None:
+    assert "PASSWORD" in TEXT
+    assert not re.findall(r"\$\{\w*PASSWORD:?-[^}]+\}", TEXT)
+    words = [str(value) for service in SERVERS for value in SERVICES[service].get("environment", {}).items()]
+    assert all("${" in word for word in words if "PASS" in word or "AUTH" in word), words
+
+
+@pytest.mark.parametrize("name", sorted(SERVERS))
+def test_a_server_is_pinned_probed_and_keeps_its_data(name: str) -> None:
+    server = SERVICES[name]
+    assert re.search(r":v?\d+\.\d+\.?\d*(-\w+)?$", server["image"]), server["image"]
+    assert server["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
+    kept = {volume.partition(":")[0] for volume in server["volumes"]}
+    assert kept <= COMPOSE["volumes"].keys()
+
+
+@pytest.mark.parametrize("name", sorted(ROLES))
+def test_a_role_is_a_command_with_settings_that_there_are(name: str) -> None:
+    role = SERVICES[name]
+    assert role["command"][0] in get_command(application).commands  # type: ignore[attr-defined]
+    assert (FILE.parent / role["build"]["context"] / role["build"]["dockerfile"]).is_file()
+    environment = {key: _interpolated(value) for key, value in role["environment"].items()}
+    loaded = settings.load(environment=environment)
+    assert loaded.store == "postgresql://mainspring:s3cret@postgres:5432/mainspring"
+    # Nothing is set in the file that is not so by default.
+    assert (loaded.dispatch, loaded.events, loaded.ingest) == (DispatchSection(), EventsSection(), IngestSection())
+    if name == "api":
+        # Not only on loopback inside the container, so not without keys.
+        assert (loaded.host, loaded.auth.mode) == ("0.0.0.0", "keys")
+
+
+@pytest.mark.parametrize("name", sorted(ROLES))
+def test_engines_events_and_requests_are_passed_on_to_every_role(name: str) -> None:
+    passed = {key for key, value in SERVICES[name]["environment"].items() if value.startswith(f"${{{key}:-")}
+    sections = {"dispatch": DispatchSection, "events": EventsSection, "ingest": IngestSection}
+    wanted = {f"{section}_{field}" for section, kind in sections.items() for field in kind.__struct_fields__}
+    assert passed >= {f"MAINSPRING_{setting.upper()}" for setting in wanted}
+
+
+def test_the_addresses_of_the_page_are_those_of_the_services() -> None:
+    page = (ROOT / "docs/operations/compose.md").read_text()
+    lines = re.findall(r"^  (MAINSPRING_\w+)=(\S+)", page, re.MULTILINE)
+    assert len(lines) == 5
+    for name, value in lines:
+        settings.load(environment={name: value})
+        host = re.sub(r"^\w+://(?:[^@/]*@)?", "", value).partition(":")[0]
+        assert SERVICES[host]["profiles"] == [host]
+
+
+def test_the_page_makes_a_key_as_the_command_line_does(tmp_path: Path) -> None:
+    """All of the page's commands that can be run without an engine."""
+    page = (ROOT / "docs/operations/compose.md").read_text()
+    [arguments] = re.findall(
+        r"^docker compose --file deploy/compose.yaml run --rm api (.*) > me.key$", page, re.MULTILINE
+    )
+    environment = os.environ | {"MAINSPRING_STORE": str(tmp_path / "mainspring.db")}
+    command = [sys.executable, "-m", "mainspring", *arguments.split()]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert len(done.stdout.split()) == 1
+
+
+def _interpolated(value: str) -> str:
+    """As Compose does it, where one password is set."""
+    value = re.sub(r"\$\{POSTGRES_PASSWORD:\?[^}]*\}", "s3cret", value)
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)

@@ -1,0 +1,147 @@
+"""Events as others are told of them: every kind that a store writes has a name, and each event is a CloudEvent."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.events import (
+    DROPPED,
+    KINDS,
+    PARTITIONS,
+    Event,
+    RunFacts,
+    Subject,
+    Topic,
+    compose,
+    dropped,
+    id_of_worker,
+    subject_of_run,
+    worker_of_id,
+)
+from mainspring.domain.ids import JobId, RunId, SessionId
+from mainspring.domain.instant import SECOND
+from mainspring.domain.webhooks import QUEUE, Webhook, read_webhooks
+from tests.support.builders import a_run
+
+ROOT = Path(__file__).parents[2]
+NOW = 1_800_000_000 * SECOND + 123
+_WRITTEN = re.compile(r"""['"]((?:run|job|budget|dead_letters|worker|dependency)\.[a-z_]+)['"]""")
+
+
+def composed(kind: str, *runs: RunId, **facts: Any) -> list[Event]:
+    subjects: dict[str, Subject] = {
+        run: subject_of_run(RunFacts(id=run, task='a"b', queue="default", **facts)) for run in runs
+    }
+    return list(compose("/mainspring/x", kind, runs, subjects, position="7", at=NOW, tenant="default"))
+
+
+def test_every_kind_that_a_store_writes_can_be_told() -> None:
+    written = set()
+    for path in [*(ROOT / "src/mainspring/adapters/store").rglob("*.sql")]:
+        written |= set(_WRITTEN.findall(path.read_text()))
+    assert {"run.submitted", "worker.lost", "dependency.resolved"} <= written <= KINDS.keys()
+
+
+def test_the_reference_lists_every_type_with_its_topic_and_what_it_says() -> None:
+    page = (ROOT / "docs/reference/events.md").read_text()
+    listed = re.findall(r"^\| `([a-z_.]+)` \| `([a-z-]+)` \| (\w+) \| (.*?) \|$", page, re.MULTILINE)
+    known = [(name, str(kind.topic), kind.subject, kind.says) for kind in KINDS.values() for name in kind.types]
+    assert sorted(listed) == sorted([*known, (DROPPED, str(Topic.JOBS), "none", listed_says(listed))])
+    for topic, partitions in PARTITIONS.items():
+        assert f"| `{topic}` | {partitions} |" in page
+
+
+def listed_says(listed: list[tuple[str, str, str, str]]) -> str:
+    return next((says for name, _, _, says in listed if name == DROPPED), "is not listed")
+
+
+def test_an_event_is_json_with_all_that_a_cloud_event_must_have() -> None:
+    job = JobId(a_run().id)
+    for kind in KINDS:
+        run = a_run().id
+        for event in composed(kind, run, job_id=job, scheduled_at=NOW, ended=True, reason='"', error="\n"):
+            told = json.loads(event.body)
+            assert told["specversion"] == "1.0"
+            assert (told["id"], told["type"]) == (event.id, event.type)
+            assert told["source"] == "/mainspring/x"
+            assert told["subject"] in (run, str(worker_of_id(run)))
+            assert told["time"] == "2027-01-15T08:00:00.000123Z"
+
+
+def test_what_one_key_is_for() -> None:
+    run, job = a_run().id, JobId(a_run().id)
+    assert composed("run.started", run)[0].key == run
+    assert composed("run.started", run, job_id=job)[0].key == job
+
+
+def test_the_same_row_has_the_same_ids_and_another_one_others() -> None:
+    runs = [a_run().id for _ in range(3)]
+    first, again = composed("run.failed", *runs), composed("run.failed", *runs)
+    assert first == again
+    assert len({event.id for event in first}) == 6
+    later = list(compose("/mainspring/x", "run.failed", runs, {}, position="7", at=NOW + 1, tenant="default"))
+    assert not {event.id for event in first} & {event.id for event in later}
+
+
+def test_only_an_end_that_is_no_success_is_explained() -> None:
+    run = a_run().id
+    assert "error" not in json.loads(composed("run.succeeded", run, ended=True, error="e")[0].body)["data"]
+    assert json.loads(composed("run.dead", run, ended=True)[0].body)["type"] == "run.dead", "a kind of a newer program"
+    assert json.loads(composed("run.failed", run, ended=True, error="e")[0].body)["data"]["error"] == "e"
+
+
+def test_a_worker_has_an_id_of_32_digits() -> None:
+    assert len(id_of_worker(SessionId(4711))) == 32
+    assert worker_of_id(id_of_worker(SessionId(4711))) == 4711
+
+
+def test_what_was_given_up_is_told() -> None:
+    told = json.loads(dropped("/mainspring/x", "7", NOW, 12, NOW - SECOND, NOW).body)
+    assert (told["type"], told["data"]["count"]) == ("events.dropped", 12)
+
+
+def a_webhook(words: str) -> Webhook:
+    [webhook] = read_webhooks({"a": tuple(words.split())})
+    return webhook
+
+
+def an_event(kind: str = "run.dead", tenant: str = "default", task: str = "charge", queue: str = "default") -> Event:
+    return Event(Topic.JOBS, "k", kind, "1", tenant, task, queue, b"{}")
+
+
+def test_a_webhook_wants_what_its_words_say() -> None:
+    everything = a_webhook("https://a.example secret=KEY_ONE")
+    assert everything.wants(an_event())
+    assert not everything.wants(an_event(tenant="acme"))
+    assert not everything.wants(an_event(queue=QUEUE)), "its own deliveries"
+    some = a_webhook("https://a.example secret=KEY_ONE type=run.dead type=worker.* task=char* tenant=*")
+    assert some.wants(an_event(tenant="acme"))
+    assert not some.wants(an_event(kind="run.failed"))
+    assert not some.wants(an_event(task="mail"))
+    assert not some.wants(an_event("worker.lost", "", "")), "a task was asked for"
+    assert (everything.owner, some.owner) == ("default", "default")
+    assert some.may_want("run.failed", "acme"), "it is told as run.dead, too"
+    assert not some.may_want("run.started", "acme")
+    assert not everything.may_want("worker.joined", "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "ftp://a.example secret=KEY_ONE",
+        "https://a.example",
+        "https://a.example secret=lower",
+        "https://a.example secret=KEY_ONE secret=KEY_TWO",
+        "https://a.example secret=KEY_ONE tenant=a tenant=b",
+        "https://a.example secret=KEY_ONE colour=red",
+        "https://a.example secret=KEY_ONE type=",
+    ],
+)
+def test_what_is_no_webhook_is_refused(words: str) -> None:
+    with pytest.raises(Invalid, match=r"events\.webhooks"):
+        a_webhook(words)

@@ -1,0 +1,141 @@
+"""Rules, dashboards and runbooks name what there is: metrics, labels, commands, pages."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.exceptions import TyperException
+from typer.main import get_command
+
+from mainspring.cli.main import application
+from mainspring.runtime.metrics.declared import ALL, STANDARD, Kind
+from mainspring.settings import describe
+from tools import dashboards
+
+ROOT = Path(__file__).parents[2]
+RUNBOOKS = ROOT / "docs" / "operations" / "runbooks"
+RULES: list[dict[str, Any]] = [
+    rule
+    for file in sorted((ROOT / "deploy" / "prometheus").glob("*.rules.yml"))
+    for group in yaml.safe_load(file.read_text())["groups"]
+    for rule in group["rules"]
+]
+ALERTS = [rule for rule in RULES if "alert" in rule]
+RECORDED = {rule["record"] for rule in RULES if "record" in rule}
+#: Of others: Prometheus itself, and node_exporter.
+FOREIGN = {"up", "node_filesystem_avail_bytes", "node_filesystem_size_bytes"}
+COMMANDS: Any = get_command(application)
+_NAME = re.compile(r"(?<![\w:{])(?:mainspring[_:]|process_|node_)[\w:]+|\bup(?=\{)")
+_GROUPED = re.compile(r"\b(?:by|on|without|ignoring) \(([^)]*)\)")
+_SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+
+
+def told() -> set[str]:
+    """The names of all series."""
+    found = set[str]()
+    for metric in (*ALL, *STANDARD):
+        match metric.kind:
+            case Kind.HISTOGRAM:
+                found |= {f"{metric.name}_{part}" for part in ("bucket", "count", "sum")}
+            case Kind.SUMMARY:
+                found |= {f"{metric.name}_{part}" for part in ("count", "sum")}
+            case _:
+                found.add(metric.name)
+    return found
+
+
+def labels() -> set[str]:
+    return {label for metric in ALL for label in metric.labels} | {"instance", "job", "le", "mountpoint"}
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    for rule in RULES:
+        yield rule.get("alert") or rule["record"], rule["expr"]
+    for name, (_, panels) in dashboards.DASHBOARDS.items():
+        for panel in panels:
+            for query, legend in panel.queries:
+                yield f"{name}: {panel.title}", query
+                assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= labels(), panel.title
+
+
+@pytest.mark.parametrize(("where", "query"), list(queries()))
+def test_a_query_names_only_what_is_told_or_recorded(where: str, query: str) -> None:
+    names = set(_NAME.findall(query))
+    assert names
+    assert names <= told() | RECORDED | FOREIGN
+    for group in _GROUPED.findall(query):
+        assert {label.strip() for label in group.split(",")} <= labels()
+
+
+def test_what_is_recorded_is_used() -> None:
+    used = " ".join(query for _, query in queries())
+    assert {name for name in RECORDED if not re.search(rf"{name}\b", used)} == set()
+
+
+@pytest.mark.parametrize("name", dashboards.DASHBOARDS)
+def test_the_dashboards_are_current(name: str) -> None:
+    assert (dashboards.FOLDER / f"{name}.json").read_text() == dashboards.render(name), "make reference"
+
+
+def test_there_is_a_dashboard_for_each_part() -> None:
+    assert {path.stem for path in dashboards.FOLDER.glob("*.json")} == set(dashboards.DASHBOARDS)
+    assert set(dashboards.DASHBOARDS) == {"overview", "queues", "workers", "schedulers", "store"}
+    identifiers = [json.loads(path.read_text())["uid"] for path in dashboards.FOLDER.glob("*.json")]
+    assert len(set(identifiers)) == len(identifiers)
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+    linked = {rule["alert"]: rule["annotations"]["runbook_url"].rpartition("/")[2] for rule in ALERTS}
+    assert set(linked.values()) == {path.name for path in RUNBOOKS.glob("*.md")}
+    for alert, page in linked.items():
+        text = (RUNBOOKS / page).read_text()
+        assert text.startswith(f"# {alert}\n")
+        assert all(f"\n## {title}\n" in text for title in ("What it means", "How to look", "How to mend it"))
+
+
+def test_a_runbook_shows_the_rule_as_it_is() -> None:
+    for rule in ALERTS:
+        text = (RUNBOOKS / rule["annotations"]["runbook_url"].rpartition("/")[2]).read_text()
+        shown = text.partition("```promql\n")[2].partition("```")[0]
+        assert " ".join(shown.split()) == " ".join(rule["expr"].split()), rule["alert"]
+
+
+def test_every_alert_says_whom_it_calls() -> None:
+    assert {rule["labels"]["severity"] for rule in ALERTS} == {"page", "ticket"}
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    for page in sorted(RUNBOOKS.glob("*.md")):
+        for block in _SHELL.findall(page.read_text()):
+            for line in block.splitlines():
+                if "mainspring " in line and not line.startswith(("psql", "curl")):
+                    yield page.name, line
+
+
+@pytest.mark.parametrize(("page", "line"), list(commands()))
+def test_a_command_of_a_runbook_is_one_of_ours(page: str, line: str) -> None:
+    words = shlex.split(line)
+    settings = {f"MAINSPRING_{path.replace('.', '_').upper()}" for path, _ in describe()}
+    while "=" in words[0]:
+        assert words.pop(0).partition("=")[0] in settings
+    assert words.pop(0) == "mainspring"
+    _read(words)
+
+
+def _read(words: list[str]) -> None:
+    """Reads a command line without running it: what is unknown or missing is an error."""
+    command: Any = COMMANDS
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    command.make_context("mainspring", words)
+
+
+@pytest.mark.parametrize("line", ["nope", "queues pause mail --bogus 3", "runs show", "queues set"])
+def test_a_command_that_is_none_of_ours_would_be_noticed(line: str) -> None:
+    with pytest.raises((KeyError, TyperException)):
+        _read(line.split())

@@ -1,0 +1,130 @@
+"""What people are told: one line a problem, in the shapes that are documented, and nothing that others wrote."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema_rs import validate
+
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.notices import (
+    MOST_TOLD,
+    Entry,
+    Notice,
+    On,
+    last_line,
+    lines_of,
+    pagerduty_bodies,
+    slack_body,
+    text_of,
+    title_of,
+    webhook_body,
+)
+from tests.support.notification_schemas import PAGERDUTY, SLACK
+
+NOW = 1_790_000_000 * SECOND
+
+
+def an_entry(stage: On = On.DEAD, **fields: Any) -> Entry:
+    known = {"problem": "p1", "tenant": "default", "name": "nightly", "task": "charge", "queue": "billing"}
+    return Entry(stage=stage, **(known | {"since": NOW - MINUTE, "at": NOW} | fields))
+
+
+def test_a_message_says_what_is_wrong_on_one_line() -> None:
+    notice = Notice(
+        entries=(an_entry(error="ValueError: no", run="r1", count=3, owner="billing"),), url="https://m.example"
+    )
+    assert title_of(notice) == "Mainspring: nightly is dead"
+    title, empty, line = text_of(notice).splitlines()
+    assert (title, empty) == ("Mainspring: nightly is dead", "")
+    said = (
+        "nightly is dead · 3 failures since 2026-09-21T14:12:20Z · task charge · queue billing · owner billing · run r1"
+    )
+    assert line == f"{said} · ValueError: no https://m.example/runs/r1"
+
+
+def test_several_are_counted_and_what_is_over_apart() -> None:
+    two = (an_entry(), an_entry(On.RECOVERED, problem="p2"))
+    assert title_of(Notice(entries=two)) == "Mainspring: 1 problem, 1 over"
+    assert title_of(Notice(entries=two[1:] * 2)) == "Mainspring: 2 problems are over"
+    told = Notice(entries=two, more=7, held_since=NOW)
+    assert title_of(told) == "Mainspring: 8 problems, 1 over"
+    assert list(lines_of(told))[2:] == [
+        "… and 7 more.",
+        "Held back since 2026-09-21T14:13:20Z, by quiet hours or the channel's limit.",
+    ]
+
+
+def test_what_slack_gets_is_what_it_documents_and_mentions_nobody() -> None:
+    body = json.loads(slack_body(Notice(entries=(an_entry(name="<!channel> & <https://evil.example|me>"),))))
+    validate(SLACK, body)
+    assert "<" not in body["text"]
+    assert "&lt;!channel&gt; &amp; &lt;https://evil.example|me&gt;" in body["text"]
+
+
+@given(
+    st.lists(
+        st.builds(
+            an_entry,
+            st.sampled_from(On),
+            name=st.text(max_size=300),
+            task=st.text(max_size=300),
+            error=st.text(max_size=2_000).map(last_line),
+            count=st.integers(1, 10**9),
+            first=st.booleans(),
+            job=st.sampled_from(["", "j1"]),
+        ),
+        min_size=1,
+        max_size=MOST_TOLD,
+    ),
+    st.integers(0, 10),
+)
+def test_every_message_has_a_line_for_each_problem_and_the_documented_shapes(entries: list[Entry], more: int) -> None:
+    notice = Notice(entries=tuple(entries), more=more, url="https://m.example")
+    assert len(list(lines_of(notice))) == len(entries) + bool(more)
+    assert all("\n" not in line and line.isprintable() for line in (title_of(notice), *lines_of(notice)))
+    validate(SLACK, json.loads(slack_body(notice)))
+    events = [json.loads(body) for body in pagerduty_bodies(notice, "R" * 32, "mainspring")]
+    for event in events:
+        validate(PAGERDUTY, event)
+    assert len(events) == sum(not entry.unheard for entry in entries) + bool(more)
+    told = json.loads(webhook_body(notice))
+    assert [each["state"] for each in told["problems"]] == [entry.stage for entry in entries]
+
+
+def test_pagerduty_opens_and_resolves_by_the_key_of_the_problem() -> None:
+    opened, resolved = (
+        json.loads(pagerduty_bodies(Notice(entries=(entry,)), "R" * 32, "mainspring")[0])
+        for entry in (an_entry(error="boom"), an_entry(On.RECOVERED, first=False))
+    )
+    assert (opened["event_action"], resolved["event_action"]) == ("trigger", "resolve")
+    assert opened["dedup_key"] == resolved["dedup_key"] == "p1"
+    assert opened["payload"]["severity"] == "error"
+    assert opened["payload"]["custom_details"]["error"] == "boom"
+
+
+def test_a_test_leaves_no_incident_behind() -> None:
+    actions = [json.loads(body)["event_action"] for body in pagerduty_bodies(Notice(test=True), "R" * 32, "mainspring")]
+    assert actions == ["trigger", "resolve"]
+    assert "test" in text_of(Notice(test=True))
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        ("", ""),
+        ("Traceback …\n  File\nValueError: no\n\n", "ValueError: no"),
+        ("a\x1b[31mb", "a [31mb"),
+        ("x" * 999, "x" * 300),
+    ],
+)
+def test_of_an_error_its_last_line_is_told(error: str, line: str) -> None:
+    assert last_line(error) == line
+
+
+def test_a_notice_is_read_as_it_was_written() -> None:
+    notice = Notice(entries=(an_entry(),), more=2, held_since=NOW)
+    assert msgspec.json.decode(msgspec.json.encode(notice), type=Notice) == notice

@@ -1,0 +1,57 @@
+"""Where a Redis is: how it is written, and what is refused."""
+
+import pytest
+
+from mainspring.domain.addresses import Tls
+from mainspring.domain.errors import Invalid
+from mainspring.domain.redis_address import RedisAddress, read_redis
+from mainspring.settings import load
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("redis://a", RedisAddress(kind="server", nodes=(("a", 6379),))),
+        ("redis://[::1]:7/3", RedisAddress(kind="server", nodes=(("::1", 7),), database=3)),
+        ("redis://:p%40ss@a", RedisAddress(kind="server", nodes=(("a", 6379),), password="p@ss")),
+        ("redis://me:x@a/", RedisAddress(kind="server", nodes=(("a", 6379),), username="me", password="x")),
+        ("rediss://a", RedisAddress(kind="server", nodes=(("a", 6379),), tls=Tls())),
+        (
+            "redis+sentinel://a,b:7/main/2",
+            RedisAddress(kind="sentinel", nodes=(("a", 26_379), ("b", 7)), master="main", database=2),
+        ),
+        ("redis+sentinel://a/main", RedisAddress(kind="sentinel", nodes=(("a", 26_379),), master="main")),
+        ("redis+cluster://a:1,b", RedisAddress(kind="cluster", nodes=(("a", 1), ("b", 6379)))),
+        (
+            "rediss+cluster://:x@a?ssl_ca_certs=/etc/ca.pem",
+            RedisAddress(kind="cluster", nodes=(("a", 6379),), password="x", tls=Tls(authority="/etc/ca.pem")),
+        ),
+    ],
+)
+def test_an_address_is_read(text: str, expected: RedisAddress) -> None:
+    assert read_redis(text, "dispatch.engine") == expected
+    assert load({}, {"MAINSPRING_DISPATCH_ENGINE": text}).dispatch.engine == text
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("redis+ring://a", "is not the address"),
+        ("redis+sentinel://", "is not the address"),
+        ("redis+sentinel://a", "what Sentinels call the master"),
+        ("redis+sentinel://a/main/x", "'x' is not the number"),
+        ("redis+cluster://a/0", "a cluster has one alone"),
+        ("redis+cluster://a?ssl_ca_certs=x", "which has no meaning"),
+        ("redis://a,b", "several servers"),
+        ("redis://a/x", "'x' is not the number"),
+    ],
+)
+def test_what_is_none_is_refused(text: str, reason: str) -> None:
+    for setting in ("ENGINE", "STATUS"):
+        with pytest.raises(Invalid, match=reason):
+            load({}, {f"MAINSPRING_DISPATCH_{setting}": text})
+
+
+def test_no_password_is_shown() -> None:
+    assert "hush" not in repr(read_redis("redis+cluster://:hush@a", "dispatch.engine"))
+    assert "hush" not in repr(load({}, {"MAINSPRING_DISPATCH_STATUS": "redis://:hush@a"}))

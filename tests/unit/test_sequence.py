@@ -1,0 +1,85 @@
+"""The diagrams of the documentation are drawn, and name what there is in the code."""
+
+import inspect
+import pkgutil
+import re
+from importlib import import_module
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import mainspring.ports
+from tools.site.sequence import Unreadable, draw, in_words, parse, with_pictures
+
+PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "flows.md").read_text()
+DIAGRAMS = re.findall(r"^```mermaid\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+SMALL = """sequenceDiagram
+participant A as Ann
+participant B
+A->>B: one <two>
+B-->>A: three
+A-xB: four
+Note over A,B: five
+"""
+
+
+def calls_of_the_ports() -> set[str]:
+    """Methods of every protocol."""
+    return {
+        name
+        for module in pkgutil.iter_modules(mainspring.ports.__path__)
+        for _, protocol in inspect.getmembers(import_module(f"mainspring.ports.{module.name}"), inspect.isclass)
+        for name, _ in inspect.getmembers(protocol, inspect.isfunction)
+    }
+
+
+def test_there_are_five() -> None:
+    assert len(DIAGRAMS) == 5
+    assert len(re.findall("^## ", PAGE, re.MULTILINE)) == 5
+
+
+@pytest.mark.parametrize("text", DIAGRAMS)
+def test_each_call_is_one_of_the_ports(text: str) -> None:
+    named = set(re.findall(r"\b(\w+)\(\)", text))
+    assert named
+    assert named <= calls_of_the_ports()
+
+
+@pytest.mark.parametrize("text", DIAGRAMS)
+def test_each_can_be_drawn_with_everything_in_the_picture(text: str) -> None:
+    diagram = parse(text)
+    picture = ElementTree.fromstring(draw(diagram, "a title"))  # noqa: S314 - it is our own
+    width, height = (float(number) for number in picture.attrib["viewBox"].split()[2:])
+    spans = [span for span in picture.iter() if span.tag.endswith("tspan")]
+    words = " ".join("".join(span.itertext()) for span in spans)
+    for step in diagram.steps:
+        assert step.text in words or all(word in words for word in step.text.split())
+    for span in spans:
+        assert 0 < float(span.attrib["x"]) < width
+        assert 0 < float(span.attrib["y"]) < height
+
+
+def test_who_does_not_see_it_is_told() -> None:
+    assert in_words(parse(SMALL)) == ("Ann to B: one <two>. B to Ann: three. Ann to B (does not arrive): four. five.")
+
+
+def test_what_is_drawn_is_escaped_and_stands_where_the_text_stood() -> None:
+    page = with_pictures(f"before\n\n```mermaid\n{SMALL}```\n\nafter\n", "a & b")
+    assert "one &lt;two&gt;" in page
+    assert "<title>a &amp; b</title>" in page
+    assert page.startswith("before\n\n```{raw} html\n<figure><svg")
+    assert page.endswith("</figure>\n```\n\nafter\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "graph TD\nA-->B",
+        "sequenceDiagram\nparticipant A\nA->>B: who is B?",
+        "sequenceDiagram\nparticipant A\nloop every second",
+    ],
+)
+def test_what_is_not_understood_is_refused(text: str) -> None:
+    with pytest.raises(Unreadable):
+        parse(text)

@@ -1,0 +1,75 @@
+"""Which topics hints are put into, and which a worker reads."""
+
+import pytest
+
+from mainspring.domain.errors import Invalid
+from mainspring.domain.hints import Hint
+from mainspring.domain.ingest import Voucher, read_request_topic
+from mainspring.domain.kafka import read_kafka
+from mainspring.domain.topics import OPTIONS, TopicNames, read_topics
+from tests.support.builders import a_run
+
+
+def names(query: str = "") -> TopicNames:
+    return read_topics(read_kafka(f"kafka://a/?{query}", "field", OPTIONS), "field")
+
+
+def a_hint(queue: str = "mail", priority: int = 5, attempt: int = 1, datacenter: str = "") -> Hint:
+    return Hint(a_run().id, queue, 1, priority, attempt=attempt, datacenter=datacenter)
+
+
+def test_first_tries_and_others_have_topics_of_their_own() -> None:
+    assert names().of(a_hint()) == "run-queue"
+    assert names().of(a_hint(attempt=2)) == "retry-queue"
+    assert names().served("mail", "") == ["run-queue", "retry-queue"]
+    assert (names().dead, names().partitions) == ("dead-letter-queue", 12)
+
+
+def test_a_template_keeps_queues_priorities_and_data_centres_apart() -> None:
+    found = names("topics={queue}-{priority}-{datacenter}&retries=again-{queue}")
+    assert found.of(a_hint(priority=1, datacenter="us-east")) == "mail-p1-us-east"
+    assert found.of(a_hint(priority=10)) == "mail-p3-any"
+    assert found.of(a_hint(priority=0)) == "mail-p2-any"
+    assert found.served("mail", "us-east")[:3] == ["mail-p1-us-east", "mail-p1-any", "again-mail"]
+    assert names("topics={queue}-{datacenter}").of(a_hint("cron-jobs", datacenter="us-east")) == "cron-jobs-us-east"
+
+
+@pytest.mark.parametrize("priority", range(11))
+@pytest.mark.parametrize("attempt", [1, 2])
+@pytest.mark.parametrize("datacenter", ["", "eu"])
+@pytest.mark.parametrize("query", ["", "topics={queue}.{priority}.{datacenter}", "topics=x{datacenter}&retries=x-r"])
+def test_what_is_put_somewhere_is_read_there(query: str, priority: int, attempt: int, datacenter: str) -> None:
+    found = names(query)
+    hint = a_hint("a queue / ü", priority, attempt, datacenter)
+    assert found.of(hint) in found.served("a queue / ü", datacenter)
+
+
+@pytest.mark.parametrize(
+    "query", ["topics={what}", "topics=a/b", "topics=", "retries={}", "dead={queue}", "partitions=0", "partitions=x"]
+)
+def test_what_names_no_topics_is_refused(query: str) -> None:
+    with pytest.raises(Invalid):
+        names(query)
+
+
+def test_a_name_behind_the_servers_is_for_requests() -> None:
+    with pytest.raises(Invalid):
+        read_topics(read_kafka("kafka://a/job-requests", "field", OPTIONS), "field")
+    found = read_request_topic("kafka://a/job-requests?partitions=3", "field")
+    assert (found.name, found.dead, found.partitions) == ("job-requests", "job-requests-dead", 3)
+
+
+@pytest.mark.parametrize("text", ["kafka://a", "kafka://a/", "kafka://a/x/y", "kafka://a/x?topics=y", "redis://a/x"])
+def test_what_names_no_topic_of_requests_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        read_request_topic(text, "field")
+
+
+def test_who_has_submitted_a_request_is_sealed_with_all_of_it() -> None:
+    voucher = Voucher(b"key")
+    seal = voucher.seal("ada", "acme", "1", b"{}")
+    assert voucher.holds(seal, "ada", "acme", "1", b"{}")
+    others = [("bob", "acme", "1", b"{}"), ("ada", "else", "1", b"{}"), ("ada", "acme", "2", b"{}")]
+    assert not any(voucher.holds(seal, *other) for other in [*others, ("ada", "acme", "1", b"{ }")])
+    assert not voucher.holds("gefälscht".encode(), "ada", "acme", "1", b"{}")
+    assert not Voucher(b"another").holds(seal, "ada", "acme", "1", b"{}")

@@ -1,0 +1,96 @@
+"""Where things stand in the pictures of the dashboard."""
+
+from zoneinfo import ZoneInfo
+
+from mainspring.domain.instant import HOUR, parse_instant
+from mainspring.ui import heat
+from mainspring.ui.graph import HEIGHT, MOST_BOXES, WIDEST, Box, Spot, draw
+
+PARIS = ZoneInfo("Europe/Paris")
+
+
+def spot(name: str, *after: str, state: str = "succeeded", kind: str = "t") -> Spot:
+    return Spot(name, kind, state, after)
+
+
+def overlap(one: Box, other: Box) -> bool:
+    return one.x == other.x and abs(one.y - other.y) < HEIGHT
+
+
+def test_layers_go_from_the_left_to_the_right_and_nothing_overlaps() -> None:
+    drawing = draw(
+        [spot("a"), spot("b"), spot("c", "a", "b"), spot("d", "c"), spot("e", "a", "d"), spot("f", "b", state="failed")]
+    )
+    assert drawing is not None
+    boxes = {box.names[0]: box for box in drawing.boxes}
+    assert boxes["a"].x == boxes["b"].x == 0
+    assert boxes["c"].x < boxes["d"].x < boxes["e"].x
+    assert boxes["f"].state == "failed"
+    assert len(drawing.edges) == 6
+    assert not any(overlap(one, other) for one in drawing.boxes for other in drawing.boxes if one is not other)
+    assert min(box.y for box in drawing.boxes) >= 0
+    assert max(box.y for box in drawing.boxes) + HEIGHT <= drawing.height
+
+
+def test_what_is_alike_in_a_wide_layer_is_one_box() -> None:
+    many = [spot(f"n{number}", "a", state="failed" if number == 7 else "succeeded") for number in range(9_990)]
+    drawing = draw([spot("a"), *many, spot("z", *(one.name for one in many[:1_000]))])
+    assert drawing is not None
+    assert [len(box.names) for box in drawing.boxes] == [1, 9_990, 1]
+    wide = drawing.boxes[1]
+    assert (wide.state, wide.counts) == ("failed", {"succeeded": 9_989, "failed": 1})
+    assert len(drawing.edges) == 2
+
+
+def test_a_wide_layer_of_many_kinds_stays_narrow() -> None:
+    drawing = draw([spot(f"n{number}", kind=f"t{number}") for number in range(50)])
+    assert drawing is not None
+    assert len(drawing.boxes) == WIDEST
+    assert sum(len(box.names) for box in drawing.boxes) == 50
+
+
+def test_what_is_too_long_is_not_drawn() -> None:
+    chain = [spot("n0"), *(spot(f"n{number}", f"n{number - 1}") for number in range(1, MOST_BOXES + 1))]
+    assert draw(chain[:-1]) is not None
+    assert draw(chain) is None
+
+
+def test_a_week_is_laid_out_by_the_clocks_of_a_zone() -> None:
+    start = parse_instant("2026-03-27T22:30:00Z")
+    days = heat.week([1] * 7 * 1_440, start, PARIS)
+    assert [day.name for day in days[:3]] == ["Fri 27", "Sat 28", "Sun 29"]
+    assert next(hour for hour in days[0].hours if hour is not None).words.startswith("Fri 27, 23:00: 30 runs")
+    # Clocks jump from two to three.
+    assert days[2].hours[2] is None
+    assert days[2].runs == 23 * 60
+    folded = heat.week([1] * 7 * 1_440, parse_instant("2026-10-24T22:00:00Z"), PARIS)
+    twice = folded[0].hours[2]
+    assert twice is not None
+    assert (twice.minutes, twice.runs, folded[0].runs) == (120, 120, 25 * 60)
+
+
+def test_a_day_is_laid_out_by_the_minute() -> None:
+    counts = [0] * 1_440
+    counts[15:20] = [3] * 5
+    counts[65] = 12
+    rows = heat.day(counts, parse_instant("2026-11-16T02:40:00Z"), PARIS)
+    assert [row.name for row in rows[:3]] == ["03:00", "04:00", "05:00"]
+    assert [(one.minute, one.length, one.most) for one in rows[0].stretches] == [(55, 5, 3)]
+    assert rows[1].words == "04:00: 12 runs, busiest at 04:45 with 12"
+    assert len(rows) == 24
+
+
+def test_half_hours_of_a_zone_are_minded() -> None:
+    start = parse_instant("2026-11-16T03:00:00Z")
+    rows = heat.day([1] * 1_440, start, ZoneInfo("Asia/Kolkata"))
+    assert (rows[0].name, rows[0].runs, rows[1].runs) == ("08:00", 30, 60)
+    assert rows[1].start == "2026-11-16T03:30:00Z"
+    assert start % HOUR == 0
+
+
+def test_where_all_are_alike_none_is_a_peak() -> None:
+    scale = heat.scale_of([30] * 100)
+    assert heat.level_of(30, scale) == heat.LEVELS // 2
+    assert heat.level_of(0, scale) == 0
+    assert heat.level_of(100, heat.scale_of([1] * 10 + [100])) == heat.LEVELS
+    assert heat.level_of(1, heat.scale_of([1] * 10 + [100])) == 1

@@ -1,0 +1,183 @@
+"""The line that says what is wrong."""
+
+from typing import Any
+
+from mainspring.api.routes.datacenters import DatacenterOut
+from mainspring.api.routes.dead_letters import GroupOut
+from mainspring.api.routes.processes import SchedulerOut, Schedulers, WorkerOut, Workers
+from mainspring.api.routes.queues import QueueOut
+from mainspring.api.routes.stats import MissedSlo, Point
+from mainspring.api.routes.usage import BudgetOut
+from mainspring.api.schemas.job_answers import SloOut
+from mainspring.api.schemas.runs import RunOut
+from mainspring.ui.health import Seen, findings, late_runs
+from mainspring.ui.words import instant
+
+NOW = "2026-11-15T12:00:00Z"
+FINE = QueueOut(name="mail", queued=0, running=0, workers=1, lag_ms=0, rate_per_s=0, paused=False)
+
+
+def worker(offset: float = 0) -> WorkerOut:
+    return WorkerOut(
+        worker_id="1",
+        name="w",
+        version="1",
+        started_at=NOW,
+        lease_until=NOW,
+        last_beat_at=NOW,
+        running=0,
+        draining=False,
+        queues=("mail",),
+        tasks=(),
+        clock_offset_ms=offset,
+    )
+
+
+def schedulers(lag_ms: float = 0) -> Schedulers:
+    one = SchedulerOut(
+        scheduler_id="2", name="s", version="1", started_at=NOW, lease_until=NOW, last_beat_at=NOW, shards=4
+    )
+    return Schedulers(items=[one], lag_ms=lag_ms)
+
+
+def seen(**fields: Any) -> Seen:
+    return Seen(**{"workers": Workers(items=[worker()]), "schedulers": schedulers(), "now": instant(NOW), **fields})
+
+
+def told(*queues: QueueOut, **fields: Any) -> list[tuple[str, bool]]:
+    return [(finding.words, finding.bad) for finding in findings(seen(queues=queues, **fields))]
+
+
+def queue(**fields: Any) -> QueueOut:
+    base = {"name": "mail", "queued": 3, "running": 0, "workers": 1, "lag_ms": 0, "rate_per_s": 0, "paused": False}
+    return QueueOut(**{**base, **fields})
+
+
+def test_nothing_is_wrong() -> None:
+    assert told(FINE) == []
+
+
+def test_what_is_wrong_is_said_the_worst_first() -> None:
+    assert told(FINE, workers=Workers(items=[])) == [("no worker is alive: nothing runs", True)]
+    assert told(FINE, schedulers=Schedulers(items=[], lag_ms=0)) == [
+        ("no scheduler is alive: nothing becomes due", True)
+    ]
+    assert told(FINE, schedulers=schedulers(65_000)) == [("schedulers are 1m 05s behind", True)]
+    assert told(queue(paused=True), queue(name="a b", workers=0, queued=1)) == [
+        ("no worker takes queue a b: 1 run waits", True),
+        ("queue mail is paused: 3 runs wait", False),
+    ]
+    assert told(queue(lag_ms=90_000)) == [("queue mail is 1m 30s late: 3 runs wait", False)]
+    assert told(FINE, workers=Workers(items=[worker(-5_000)])) == [
+        ("the clocks of 1 process are wrong by over a second", False)
+    ]
+
+
+def test_the_way_there_is_an_address() -> None:
+    [finding] = findings(seen(queues=[queue(name="a b&c", paused=True)]))
+    assert finding.path == "runs?status=queued&queue=a%20b%26c"
+
+
+def point(time: str, succeeded: int, failed: int) -> Point:
+    other: dict[str, Any] = {"cancelled": 0, "skipped": 0, "retried": 0, "late_ms_mean": 0.0, "late_ms_max": 0.0}
+    return Point(time=time, succeeded=succeeded, failed=failed, took_ms_mean=0.0, took_ms_max=0.0, **other)
+
+
+def test_a_high_share_of_failures_in_the_last_hour_is_said() -> None:
+    words = "30% of the runs of the last hour failed: 6 of 20"
+    assert told(points=[point("2026-11-15T11:30:00Z", 14, 6)]) == [(words, True)]
+    assert told(points=[point("2026-11-15T11:30:00Z", 16, 4)]) == []
+    # Few say little, and what was before is over.
+    assert told(points=[point("2026-11-15T11:30:00Z", 0, 19)]) == []
+    assert told(points=[point("2026-11-15T10:45:00Z", 0, 100), point("2026-11-15T11:30:00Z", 20, 0)]) == []
+
+
+def group(*trend: int) -> GroupOut:
+    return GroupOut(
+        fingerprint="f",
+        task="t",
+        reason="gave up",
+        count=sum(trend),
+        first_seen=NOW,
+        last_seen=NOW,
+        sample_run_id="1",
+        error_message="",
+        trend=trend,
+    )
+
+
+def test_dead_letters_of_the_last_hour_are_counted() -> None:
+    assert told(groups=[group(7, 2), group(5, 0), group(0, 1)]) == [("3 dead letters in the last hour", False)]
+    assert told(groups=[group(7, 0)]) == []
+    words = "at least 1 dead letter in the last hour"
+    assert told(groups=[group(0, 1)], more_groups=True) == [(words, False)]
+
+
+def budget(state: Any, *, held: bool = False) -> BudgetOut:
+    return BudgetOut(
+        name="gpu",
+        budget_id="1",
+        tenant="a/b",
+        unit="wall",
+        limit=1,
+        period="day",
+        of="tenant",
+        warn_at=0.8,
+        then="pause",
+        state=state,
+        spent=2,
+        held=held,
+    )
+
+
+def test_budgets_that_are_spent_are_named() -> None:
+    assert told(budgets=[budget("ok"), budget("warned")]) == []
+    assert told(budgets=[budget("over")]) == [("budget gpu of a/b is spent", False)]
+    assert told(budgets=[budget("over", held=True)]) == [("budget gpu of a/b is spent, and its tenant is paused", True)]
+    [finding] = findings(seen(budgets=[budget("over")]))
+    assert finding.path == "tenants/a%2Fb"
+
+
+def place(name: str, workers: int, queued: int = 0) -> DatacenterOut:
+    return DatacenterOut(
+        name=name,
+        health="ok" if workers else "no-workers",
+        workers=workers,
+        draining=0,
+        schedulers=1,
+        queued=queued,
+        running=0,
+        lag_ms=0,
+    )
+
+
+def test_data_centres_without_workers_are_named() -> None:
+    assert told(datacenters=[place("paris", 2), place("oslo", 0)]) == [("data centre oslo has no worker", False)]
+    assert told(datacenters=[place("oslo", 0, queued=2)]) == [("data centre oslo has no worker: 2 runs wait", True)]
+    # It is said of all of them already.
+    assert told(workers=Workers(items=[]), datacenters=[place("oslo", 0)]) == [
+        ("no worker is alive: nothing runs", True)
+    ]
+
+
+def run(due: str, **fields: Any) -> RunOut:
+    base = {"job_id": "1", "task": "t", "tenant": "default", "queue": "mail", "priority": 5, "max_retries": 3}
+    times = {"scheduled_for": due, "created_at": due, "modified_time": due, "attempt_number": 0, "log_url": ""}
+    return RunOut(**{"run_id": "r", "status": "queued", **base, **times, **fields})
+
+
+def test_what_stands_in_the_table_of_late_runs_is_said_above_it() -> None:
+    waits = run("2026-11-15T11:59:00Z")
+    began = run("2026-11-15T11:00:00Z", run_id="s", status="succeeded", start_time="2026-11-15T11:01:30Z")
+    in_time = run("2026-11-15T11:59:55Z", run_id="q")
+    late = late_runs([waits, began, in_time], instant(NOW))
+    assert [(one.run_id, seconds) for one, seconds in late] == [("s", 90.0), ("r", 60.0)]
+    [finding] = findings(seen(queues=[FINE], late=late))
+    assert finding == ("runs are up to 1m 30s late", "runs/s", False)
+    assert told(FINE, late=late_runs([in_time], instant(NOW))) == []
+
+
+def test_missed_objectives_are_named() -> None:
+    state = SloOut(missed=["success"], missed_since="2026-11-15T11:30:00Z")
+    missed = [MissedSlo(job_id="7", name="nightly", tenant="default", slo_state=state)]
+    assert findings(seen(missed=missed)) == [("nightly misses its objective for 30m 00s", "jobs/7", False)]

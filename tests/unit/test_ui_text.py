@@ -1,0 +1,80 @@
+"""What others wrote, times and numbers, as pages show them."""
+
+import pytest
+
+from mainspring.domain.instant import SECOND
+from mainspring.ui.pages.overview import percentile
+from mainspring.ui.session import LONGEST, Sealer, is_masked, mask, new_session
+from mainspring.ui.text import ansi, pretty, visible
+from mainspring.ui.words import count, duration, instant, relative
+
+NOW = instant("2026-11-15T12:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\n\ttext", "plain\n\ttext"),
+        ("bell\x07 nul\x00 del\x7f", "bell␇ nul␀ del␡"),
+        ("a\u202eb", "a‹U+202E›b"),
+    ],
+)
+def test_what_would_act_is_shown(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_colours_of_a_terminal_become_classes() -> None:
+    assert ansi("a\x1b[31mb\x1b[1mc\x1b[0md") == (
+        'a<span class="ansi-fg-red">b</span><span class="ansi-bold ansi-fg-red">c</span>d'
+    )
+    assert ansi("\x1b[38;5;196mx\x1b[2Jy\x1b]0;title\x07z") == "xyz"
+    assert ansi("\x1b[31m<b>&") == '<span class="ansi-fg-red">&lt;b&gt;&amp;</span>'
+    assert ansi("\x1b") == "␛"
+
+
+def test_json_is_indented_and_cut() -> None:
+    assert pretty({"a": [1]}) == '{\n  "a": [\n    1\n  ]\n}'
+    assert "bytes in all" in pretty("x" * 100_000)
+
+
+def test_times_and_numbers_are_short() -> None:
+    assert [relative(f"2026-11-15T{clock}Z", NOW) for clock in ("12:00:00", "11:59:48", "12:03:10", "09:00:00")] == [
+        "now",
+        "12s ago",
+        "in 3m",
+        "3h ago",
+    ]
+    assert [duration(value) for value in (None, 0.0, 0.00084, 0.012, 3.2, 42, 250, 7_500, 100_000)] == [
+        "–",
+        "0s",
+        "840µs",
+        "12ms",
+        "3.2s",
+        "42s",
+        "4m 10s",
+        "2h 05m",
+        "1d 03h",
+    ]
+    assert [count(value) for value in (0, 1_234, 123_456, 2_500_000, 6.25)] == ["0", "1,234", "123k", "2.5M", "6.2"]
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
+    assert percentile([], 0.95) is None
+
+
+def test_a_session_is_opened_by_whoever_has_the_secret() -> None:
+    session = new_session("ms_key", NOW)
+    sealed = Sealer("secret").seal(session)
+    assert "ms_key" not in sealed
+    assert Sealer("secret").open(sealed, NOW) == session
+    assert Sealer("secret").open(sealed, NOW + LONGEST) is None
+    assert Sealer("other").open(sealed, NOW + SECOND) is None
+    assert Sealer("").open(sealed, NOW) is None
+    for wrong in ("", "x", sealed[:-4], "a.b.c.d.e"):
+        assert Sealer("secret").open(wrong, NOW) is None
+
+
+def test_a_token_looks_different_each_time() -> None:
+    token = new_session("k", NOW).csrf
+    assert mask(token) != mask(token)
+    assert is_masked(token, mask(token))
+    assert not is_masked(token, mask(new_session("k", NOW).csrf))
+    assert not is_masked(token, "")

@@ -1,0 +1,185 @@
+"""Passing a message on: to an HTTP server in the place of Slack, PagerDuty and a webhook, and to a real mail server."""
+
+import hashlib
+import hmac
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from jsonschema_rs import validate
+
+from mainspring.adapters.egress.guarded import GuardedEgress
+from mainspring.adapters.mail.smtp import SmtpMail
+from mainspring.domain.instant import SECOND
+from mainspring.domain.notices import Entry, Message, Notice, On
+from mainspring.domain.notification_rules import read_notifications
+from mainspring.domain.reserved import NOTIFICATION
+from mainspring.domain.run import HeldRun
+from mainspring.domain.verdicts import GiveUp
+from mainspring.runtime.masking import masks
+from mainspring.worker.builtin.tasks import BuiltinTasks
+from mainspring.worker.capture import capture
+from mainspring.worker.handler import AsyncHandler
+from tests.support.builders import a_held_run
+from tests.support.notification_receivers import Receiver, mail_server, receiving
+from tests.support.notification_schemas import PAGERDUTY, SLACK
+from tests.worker.test_http_calls import NOW, a_keyring
+
+ENTRY = Entry(
+    problem="p1", stage=On.DEAD, tenant="default", name="nightly", task="charge", error="ValueError: ü <b>", at=NOW
+)
+OVER = msgspec.structs.replace(ENTRY, stage=On.RECOVERED, first=False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered() -> Iterator[None]:
+    yield
+    masks.forget()
+    capture.show()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+def held(*entries: Entry, channel: str = "ops", owner: str = "", tenant: str = "default") -> HeldRun:
+    message = Message(channel, Notice(entries=entries), owner)
+    return msgspec.structs.replace(a_held_run(), payload=msgspec.json.encode(message), tenant=tenant)
+
+
+async def pass_on(words: str, run: HeldRun, **secrets: str) -> None:
+    rules = read_notifications({"ops": tuple(words.split())}, {}, {})
+    tasks = BuiltinTasks(http=False, keyring=a_keyring(**secrets), notifications=rules, mail=SmtpMail())
+    handler = tasks.handlers(lambda: GuardedEgress(["127.0.0.1"]), now=lambda: NOW)[NOTIFICATION]
+    assert isinstance(handler, AsyncHandler)
+    await handler.invoke(run)
+
+
+async def test_slack_gets_one_message_at_the_url_that_is_its_secret(receiver: Receiver) -> None:
+    await pass_on("slack secret=SLACK_URL", held(ENTRY, OVER), SLACK_URL=f"{receiver.url}/services/T/B/x")
+    [body] = receiver.at("/services/T/B/x")
+    validate(SLACK, body)
+    assert body["text"].startswith("*Mainspring: 1 problem, 1 over*\nnightly is dead")
+    assert "ü &lt;b&gt;" in body["text"]
+
+
+async def test_pagerduty_is_told_of_each_problem_by_its_key(receiver: Receiver) -> None:
+    words = f"pagerduty secret=PAGER_KEY url={receiver.url}/v2/enqueue"
+    await pass_on(words, held(ENTRY), PAGER_KEY="R" * 32)
+    await pass_on(words, held(OVER), PAGER_KEY="R" * 32)
+    trigger, resolve = receiver.at("/v2/enqueue")
+    for event in (trigger, resolve):
+        validate(PAGERDUTY, event)
+    assert (trigger["event_action"], resolve["event_action"]) == ("trigger", "resolve")
+    assert trigger["dedup_key"] == resolve["dedup_key"]
+
+
+async def test_a_webhook_is_signed_as_all_calls_are(receiver: Receiver) -> None:
+    run = held(ENTRY)
+    await pass_on(f"webhook url={receiver.url}/hook secret=HOOK_KEY", run, HOOK_KEY="not to be seen")
+    [(_, headers, body)] = receiver.got
+    signed = f"{NOW // SECOND}.{run.id}.{run.fence}.".encode() + receiver.bodies[0]
+    expected = hmac.new(b"not to be seen", signed, hashlib.sha256).hexdigest()
+    assert headers["x-mainspring-signature"] == f"t={NOW // SECOND},v1={expected}"
+    assert [problem["state"] for problem in body["problems"]] == ["dead"]
+
+
+async def test_who_is_busy_is_asked_again_and_who_refuses_is_not(receiver: Receiver) -> None:
+    receiver.answers = [503, 404]
+    url = f"{receiver.url}/services/T/B/hidden"
+    with pytest.raises(Exception, match="answered with 503") as busy:
+        await pass_on("slack secret=SLACK_URL", held(ENTRY), SLACK_URL=url)
+    assert not isinstance(busy.value, GiveUp)
+    with pytest.raises(Exception, match="answered with 404") as refused:
+        await pass_on("slack secret=SLACK_URL", held(ENTRY), SLACK_URL=url)
+    assert isinstance(refused.value, GiveUp)
+    assert all("hidden" not in str(error.value) for error in (busy, refused))
+
+
+async def test_only_where_users_may_call_anybody_is_told() -> None:
+    with pytest.raises(Exception, match="leads to an address that is"):
+        await pass_on("slack secret=SLACK_URL", held(ENTRY), SLACK_URL="http://127.0.0.2/services/T/B/x")
+    with pytest.raises(Exception, match="the secret is no URL") as refused:
+        await pass_on("slack secret=SLACK_URL", held(ENTRY), SLACK_URL="xoxb-not-a-url")
+    assert "xoxb" not in str(refused.value)
+    with pytest.raises(Exception, match="there is no SLACK_URL here"):
+        await pass_on("slack secret=SLACK_URL", held(ENTRY))
+
+
+async def test_nothing_goes_to_a_channel_that_is_not_in_the_settings_or_is_of_another_tenant(
+    receiver: Receiver,
+) -> None:
+    for run in (held(ENTRY, channel="other"), held(ENTRY, tenant="acme")):
+        with pytest.raises(Exception, match="there is no channel"):
+            await pass_on("slack secret=SLACK_URL", run, SLACK_URL=receiver.url)
+    assert receiver.got == []
+
+
+@pytest.mark.parametrize("tls", ["starttls", "tls"])
+async def test_mail_is_sent_in_secret_with_a_password(
+    tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mail_server(tmp_path, tls) as mailbox:
+        words = f"email server=localhost:{mailbox.port} tls={tls} from=m@x.example to=a@x.example to=b@x.example"
+        words += " user=me secret=MAIL_PASSWORD"
+        with pytest.raises(Exception, match="did not prove its name"):
+            await pass_on(words, held(ENTRY), MAIL_PASSWORD="a password")
+        assert mailbox.letters == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        run = held(ENTRY)
+        await pass_on(words, run, MAIL_PASSWORD="a password")
+        [(to, letter)] = mailbox.letters
+        assert to == ["a@x.example", "b@x.example"]
+        assert (letter["From"], letter["Subject"]) == ("m@x.example", "Mainspring: nightly is dead")
+        assert letter["Message-ID"] == f"<{run.id}@x.example>"
+        assert "ValueError: ü <b>" in letter.get_content()
+        assert mailbox.secret == [True]
+        assert mailbox.logins == [("me", "a password")]
+        with pytest.raises(Exception, match="did not let us in: 535") as refused:
+            await pass_on(words, held(ENTRY), MAIL_PASSWORD="another one")
+        assert "another one" not in str(refused.value)
+
+
+async def test_a_server_without_tls_gets_nothing_unless_that_is_asked_for(tmp_path: Path) -> None:
+    with mail_server(tmp_path) as mailbox:
+        words = f"email server=localhost:{mailbox.port} from=m@x.example to=a@x.example"
+        with pytest.raises(Exception, match="cannot do what is asked for: STARTTLS"):
+            await pass_on(words, held(ENTRY))
+        assert mailbox.letters == []
+        await pass_on(f"{words} tls=none", held(ENTRY))
+        assert len(mailbox.letters) == 1
+
+
+async def test_mail_that_is_refused_for_now_is_tried_again(tmp_path: Path) -> None:
+    with mail_server(tmp_path) as mailbox:
+        words = f"email server=localhost:{mailbox.port} tls=none from=m@x.example"
+        mailbox.answers = ["451 later", "554 never"]
+        with pytest.raises(Exception, match="answered 451 later") as later:
+            await pass_on(f"{words} to=a@x.example", held(ENTRY))
+        assert not isinstance(later.value, GiveUp)
+        with pytest.raises(Exception, match="answered 554 never") as never:
+            await pass_on(f"{words} to=a@x.example", held(ENTRY))
+        assert isinstance(never.value, GiveUp)
+        with pytest.raises(Exception, match=r"refused nobody@x\.example: 550 no such user") as nobody:
+            await pass_on(f"{words} to=nobody@x.example", held(ENTRY))
+        assert isinstance(nobody.value, GiveUp)
+    with pytest.raises(Exception, match="did not answer") as away:
+        await pass_on(f"{words} to=a@x.example", held(ENTRY))
+    assert not isinstance(away.value, GiveUp)
+
+
+async def test_owners_are_written_to_in_the_domains_that_are_named(tmp_path: Path) -> None:
+    with mail_server(tmp_path) as mailbox:
+        words = f"email server=localhost:{mailbox.port} tls=none from=m@x.example to=owner domain=x.example"
+        await pass_on(words, held(ENTRY, owner="ann@x.example"))
+        for owner in ("ann@evil.example", "", "ann"):
+            with pytest.raises(Exception, match="writes to no such address"):
+                await pass_on(words, held(ENTRY, owner=owner))
+        assert [to for to, _ in mailbox.letters] == [["ann@x.example"]]
+
+
+def test_without_channels_there_is_no_such_task() -> None:
+    assert NOTIFICATION not in BuiltinTasks().handlers(lambda: GuardedEgress())

@@ -1,0 +1,77 @@
+"""Telling a webhook: as it was stored, signed, to nowhere but where the settings say."""
+
+import hashlib
+import hmac
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from mainspring.domain.instant import SECOND
+from mainspring.domain.reserved import WEBHOOK
+from mainspring.domain.run import HeldRun
+from mainspring.domain.verdicts import GiveUp
+from mainspring.domain.webhooks import Delivery, read_webhooks
+from mainspring.ports.egress import Answer
+from mainspring.runtime.masking import masks
+from mainspring.worker.builtin.tasks import BuiltinTasks
+from mainspring.worker.capture import capture
+from mainspring.worker.handler import AsyncHandler
+from tests.support.builders import a_held_run
+from tests.worker.test_http_calls import NOW, URL, Receiver, a_keyring
+
+EVENTS = b'[{"type":"run.dead","data":{"error":"${secret:KEY_ONE} \\u0024{secret:KEY_ONE} {\\"$data\\": 1}"}}]'
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered() -> Iterator[None]:
+    yield
+    masks.forget()
+    capture.show()
+
+
+def held(name: str = "billing", tenant: str = "default") -> HeldRun:
+    payload = msgspec.json.encode(Delivery(name, msgspec.Raw(EVENTS)))
+    return msgspec.structs.replace(a_held_run(attempt=2), payload=payload, tenant=tenant)
+
+
+async def tell(receiver: Receiver, run: HeldRun) -> None:
+    webhooks = read_webhooks({"billing": (URL, "secret=KEY_ONE")})
+    tasks = BuiltinTasks(http=False, keyring=a_keyring(KEY_ONE="not to be seen"), webhooks=webhooks)
+    handler = tasks.handlers(lambda: receiver, now=lambda: NOW)[WEBHOOK]
+    assert isinstance(handler, AsyncHandler)
+    await handler.invoke(run)
+
+
+async def test_events_are_sent_to_the_byte_and_signed() -> None:
+    receiver = Receiver()
+    run = held()
+    await tell(receiver, run)
+    [sent] = receiver.sent
+    assert (sent.method, sent.url, sent.body) == ("POST", URL, EVENTS)
+    assert sent.headers["Content-Type"] == "application/cloudevents-batch+json; charset=UTF-8"
+    signed = f"{NOW // SECOND}.{run.id}.{run.fence}.".encode() + EVENTS
+    expected = hmac.new(b"not to be seen", signed, hashlib.sha256).hexdigest()
+    assert sent.headers["X-Mainspring-Signature"] == f"t={NOW // SECOND},v1={expected}"
+    assert sent.headers["Idempotency-Key"] == run.id
+
+
+async def test_what_is_refused_is_not_tried_again_and_what_may_pass_is() -> None:
+    with pytest.raises(Exception, match="answered with 400") as refused:
+        await tell(Receiver(Answer(status=400, headers={}, body=b"no")), held())
+    assert isinstance(refused.value, GiveUp)
+    with pytest.raises(Exception, match="answered with 503") as busy:
+        await tell(Receiver(Answer(status=503, headers={}, body=b"no")), held())
+    assert not isinstance(busy.value, GiveUp)
+
+
+async def test_nothing_goes_to_a_webhook_that_is_not_in_the_settings_or_is_of_another_tenant() -> None:
+    receiver = Receiver()
+    for run in (held("other"), held(tenant="acme")):
+        with pytest.raises(Exception, match="there is no webhook"):
+            await tell(receiver, run)
+    assert receiver.sent == []
+
+
+def test_without_webhooks_there_is_no_such_task() -> None:
+    assert WEBHOOK not in BuiltinTasks().handlers(lambda: Receiver())
