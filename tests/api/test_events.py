@@ -161,7 +161,7 @@ async def test_with_nobody_following_nothing_piles_up(service: Service) -> None:
     async with asyncio.timeout(5):
         # Not what waits for the hub: it may have let go of it already. And what others have open, on this server, is
         # waited for.
-        while not (await service.store.events_after(before, 10))[0]:
+        while not (await service.store.events_after(before, 10))[0]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         while await service.store.events(hub._reader, 10):
             hub._wanted.set()
