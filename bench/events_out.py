@@ -15,7 +15,7 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.events import make_sinks
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.bench.local_postgres import throwaway_postgres
-from mainspring.bootstrap import Engine
+from mainspring.bootstrap.engine import Engine
 from mainspring.control.jobs import Jobs
 from mainspring.control.publisher import SINK, Publisher
 from mainspring.domain.instant import DAY

@@ -22,7 +22,7 @@ import msgspec
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.bench.local_postgres import LocalPostgres, throwaway_postgres
-from mainspring.bootstrap import Engine
+from mainspring.bootstrap.engine import Engine
 from mainspring.control.jobs import Jobs
 from mainspring.domain.instant import DAY
 from mainspring.domain.run import NewRun, RunPolicy, settle_success

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from mainspring.settings import NotificationsSection
+from mainspring.sections import NotificationsSection
 from tests.api.conftest import free_port
 from tests.support.ui_site import Site
 from tools.services import ServiceUnavailable, ensure

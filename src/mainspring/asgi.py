@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Self
 
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.errors import Invalid
 from mainspring.settings import load
 

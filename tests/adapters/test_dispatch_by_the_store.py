@@ -14,7 +14,7 @@ from asyncpg.connection import LoggedQuery
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres.database import SESSION, Connection
 from mainspring.adapters.store.postgres.floors import Floors
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.control.dispatcher import READER, Dispatcher
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import HOUR, SECOND
@@ -144,7 +144,7 @@ async def test_a_process_without_an_engine_has_nobody_to_publish_and_nobody_to_f
 def test_no_driver_of_an_engine_is_loaded() -> None:
     code = (
         "import asyncio, sys\n"
-        "from mainspring.bootstrap import Engine, make_engines\n"
+        "from mainspring.bootstrap.engine import Engine\nfrom mainspring.bootstrap.node import make_engines\n"
         "from mainspring.settings import load\n"
         "assert asyncio.run(make_engines(Engine(load({'store': 'memory:'})))) is None\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('redis', 'aio_pika', 'aiokafka')])"

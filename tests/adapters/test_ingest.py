@@ -17,13 +17,15 @@ from mainspring.adapters.kafka.admin import KafkaAdmin
 from mainspring.adapters.kafka.connection import options_of
 from mainspring.adapters.kafka.consumer import BatchConsumer, Received
 from mainspring.adapters.kafka.producer import BatchProducer, Record
-from mainspring.bootstrap import Engine, make_acceptance, make_ingest
+from mainspring.bootstrap.api import make_acceptance, make_ingest
+from mainspring.bootstrap.engine import Engine
 from mainspring.control.ingest import Ingest
 from mainspring.domain.instant import SECOND
 from mainspring.domain.kafka import read_kafka
 from mainspring.ports.access import AuditFilter
 from mainspring.ports.catalog import RunFilter
-from mainspring.settings import ApiSection, DispatchSection, IngestSection, Settings
+from mainspring.sections import ApiSection, DispatchSection, IngestSection
+from mainspring.settings import Settings
 
 
 class Kit:

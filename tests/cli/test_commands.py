@@ -178,7 +178,7 @@ def test_a_second_sigterm_gives_back_what_runs_at_once(tmp_path: Path) -> None:
         process.kill()
         process.communicate()
     show = (
-        "import asyncio\nfrom mainspring.bootstrap import Engine\nfrom mainspring.settings import load\n"
+        "import asyncio\nfrom mainspring.bootstrap.engine import Engine\nfrom mainspring.settings import load\n"
         "async def main():\n e = Engine(load()); await e.open(); print(await e.store.depths()); await e.close()\n"
         "asyncio.run(main())"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from mainspring.bootstrap import Engine
+from mainspring.bootstrap.engine import Engine
 from mainspring.cli.forecast import chart
 from mainspring.cli.main import application
 from mainspring.domain.instant import HOUR, MINUTE, parse_instant

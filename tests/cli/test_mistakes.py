@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.cli.main import main
 from mainspring.settings import load
 from tests.cli.test_commands import free_port, run

@@ -21,7 +21,7 @@ from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.adapters.store.sqlite import transfer as sqlite_transfer
 from mainspring.adapters.store.sqlite.transfer import SqliteSource
-from mainspring.bootstrap import Engine
+from mainspring.bootstrap.engine import Engine
 from mainspring.cli.main import application
 from mainspring.control.transfer import transfer
 from mainspring.domain.access import ApiKey, Quotas, Role, Tenant

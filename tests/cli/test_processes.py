@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mainspring import Mainspring
-from mainspring.bootstrap import Engine
+from mainspring.bootstrap.engine import Engine
 from mainspring.domain.job import JobState
 from mainspring.domain.run import RunState, RunView
 from mainspring.settings import load

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from mainspring.cli.main import application
 from mainspring.domain.errors import Invalid
-from mainspring.settings import load, servers_of, without_secrets
+from mainspring.sections import servers_of, without_secrets
+from mainspring.settings import load
 from tests.conftest import create_database, drop_database, with_database
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "several-servers.md"

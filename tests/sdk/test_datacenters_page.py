@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.cli import processes
 from mainspring.cli.main import application
 from mainspring.domain.autoscale import Bounds

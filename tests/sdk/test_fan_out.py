@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mainspring import Conflict, FanOut, Invalid, Mainspring
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.reserved import RESERVED
 from mainspring.domain.run import RunState
 from mainspring.sdk.task import Task

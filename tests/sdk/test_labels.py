@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mainspring import Invalid, Mainspring
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.run import RunState
 from tests.support.processes import free_port
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.cli import processes
 from mainspring.cli.main import application
 from mainspring.settings import Settings, load

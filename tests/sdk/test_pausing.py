@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mainspring import Conflict, Invalid, Mainspring, NotFound
-from mainspring.bootstrap import Engine, Node, Role
+from mainspring.bootstrap.engine import Engine
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.instant import from_datetime
 from mainspring.domain.job import Job, JobState
 from mainspring.ports.access import Author

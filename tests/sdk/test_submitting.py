@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from mainspring import Conflict, Denied, Invalid, Mainspring, NotFound, RunCancelled, RunFailed, RunSkipped
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.run import RunState
 from mainspring.ports.catalog import RunFilter

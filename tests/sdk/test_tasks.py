@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mainspring import Conflict, Context, Invalid, Mainspring, NotFound, Overlap, RetryPolicy
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import HOUR, MINUTE, SECOND
 from mainspring.domain.run import RunState

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine
 
 from mainspring import Conflict, Invalid, Mainspring, NotFound, RunFailed, transaction
 from mainspring.adapters.store.postgres.database import PACKAGE
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.ids import is_id, made_at, shard_of
 from mainspring.domain.instant import DAY, SECOND
 from mainspring.domain.run import RunState, RunView

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring import Context, Invalid, Mainspring, NotFound, Overlap
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.run import RunState
 from mainspring.sdk.task import Task
 from mainspring.testing import TestScheduler

@@ -6,7 +6,8 @@ from typing import Literal
 import pytest
 
 from mainspring.adapters.store.memory import MemoryStore
-from mainspring.bootstrap import Engine, make_health
+from mainspring.bootstrap.engine import Engine
+from mainspring.bootstrap.health import make_health
 from mainspring.control.fleet import Fleet
 from mainspring.control.monitor import Monitor
 from mainspring.control.vitals import StoreVitals

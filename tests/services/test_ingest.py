@@ -9,7 +9,8 @@ import pytest
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.api.ingest import JobMaker
-from mainspring.bootstrap import Engine, local_api
+from mainspring.bootstrap.api import local_api
+from mainspring.bootstrap.engine import Engine
 from mainspring.control.ingest import Ingest
 from mainspring.domain.access import Quotas, Tenant
 from mainspring.domain.errors import StoreUnavailable

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from typer.testing import CliRunner
 
-from mainspring.bootstrap import Engine
+from mainspring.bootstrap.engine import Engine
 from mainspring.cli.main import application
 from mainspring.domain.access import ApiKey, read_key
 from mainspring.ports.access import AuditEntry

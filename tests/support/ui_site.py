@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic, sleep
 from typing import Any
 
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.instant import MILLISECOND
-from mainspring.settings import AuthSection, NotificationsSection, OidcSection, Settings, UiSection, WorkerSection
+from mainspring.sections import AuthSection, NotificationsSection, OidcSection, UiSection, WorkerSection
+from mainspring.settings import Settings
 from tests.support.ui_tasks import NASTY, app
 
 SITE_SHARDS = 4

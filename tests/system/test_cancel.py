@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.bootstrap import Engine, Node, Role
+from mainspring.bootstrap.engine import Engine
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.run import RunState
 from mainspring.settings import load
 from tests.support import stopping_tasks

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from mainspring.adapters.clock.system import SystemClock
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.run import HeldRun, NewRun, Outcome, RunPolicy, RunState

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import LATEST, MILLISECOND, SECOND
 from mainspring.domain.run import RunState

@@ -4,7 +4,7 @@ from pathlib import Path
 import apsw
 
 from mainspring import Mainspring
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from tests.support.processes import free_port
 
 

@@ -12,7 +12,7 @@ import msgspec
 import psutil
 import pytest
 
-from mainspring.bootstrap import Engine
+from mainspring.bootstrap.engine import Engine
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros, parse_instant

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.bootstrap import Node, Role
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.ids import RunId
 from mainspring.domain.run import RunState, RunView
 from mainspring.sdk.task import Task

@@ -11,7 +11,8 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.domain.access import Principal, Role
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import HOUR
-from mainspring.settings import AuthSection, OidcSection, Settings
+from mainspring.sections import AuthSection, OidcSection
+from mainspring.settings import Settings
 from mainspring.ui.app import UiSettings, make_ui
 from mainspring.ui.oidc import OidcSettings
 from mainspring.ui.session import COOKIE, Sealer, new_session

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from mainspring.settings import OidcSection
+from mainspring.sections import OidcSection
 from tests.api.conftest import free_port
 from tests.support.openid_provider import Provider
 from tests.support.ui_site import Site

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from mainspring import settings
 from mainspring.cli.main import application
-from mainspring.settings import DispatchSection, EventsSection, IngestSection
+from mainspring.sections import DispatchSection, EventsSection, IngestSection
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy/compose.yaml"

@@ -30,7 +30,7 @@ log.info("as the application wants it", count=1)
 SECRET = """
 import logging, structlog
 from mainspring.cli import logs
-from mainspring.settings import LogSection
+from mainspring.sections import LogSection
 logs.configure(LogSection(format="{format}"))
 def fail() -> None:
     password = "".join(["hunter", "2"])

@@ -16,7 +16,8 @@ from mainspring.runtime.metrics.book import Book, Press
 from mainspring.runtime.metrics.declared import ALL, STANDARD, Kind
 from mainspring.runtime.metrics.figures import Figures
 from mainspring.runtime.metrics.tally import OTHER, Names, Spread
-from mainspring.settings import MetricsSection, Settings, load
+from mainspring.sections import MetricsSection
+from mainspring.settings import Settings, load
 from tests.support.builders import a_held_run, a_run
 from tools import metrics_reference
 

@@ -6,7 +6,8 @@ import pytest
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.settings import RANGES, describe, load, without_secrets
+from mainspring.sections import without_secrets
+from mainspring.settings import RANGES, describe, load
 
 
 def test_defaults_need_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
 """What a worker offers in all: the built-in tasks beside the application's."""
 
 from mainspring import Mainspring
-from mainspring.bootstrap import Offer
-from mainspring.settings import Settings, TasksSection
+from mainspring.bootstrap.tasks import Offer
+from mainspring.sections import TasksSection
+from mainspring.settings import Settings
 from mainspring.worker.handler import AsyncHandler
 
 

@@ -15,11 +15,12 @@ import msgspec
 import pytest
 
 from mainspring import settings as configuration
-from mainspring.bootstrap import make_builtin_tasks
+from mainspring.bootstrap.tasks import make_builtin_tasks
 from mainspring.domain.instant import SECOND
 from mainspring.domain.verdicts import GiveUp
 from mainspring.ports.egress import Answer, Outgoing
 from mainspring.runtime.masking import masks
+from mainspring.sections import TasksSection
 from mainspring.settings import Settings
 from mainspring.worker.builtin import container, http, shell
 from mainspring.worker.capture import capture
@@ -88,7 +89,7 @@ class Reader:
         if task == "shell" and task not in tasks.names:
             # The page on secrets says nothing of how commands are allowed.
             tasks = make_builtin_tasks(
-                msgspec.structs.replace(self.settings, tasks=configuration.TasksSection(commands=True))
+                msgspec.structs.replace(self.settings, tasks=TasksSection(commands=True))
             )
         tasks.check(task, payload)
         if task == "container":
@@ -150,7 +151,7 @@ async def test_the_guide_to_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_examples_of_the_reference_are_payloads(tmp_path: Path) -> None:
     page = (DOCS.parent / "reference" / "tasks.md").read_text()
-    allowed = configuration.TasksSection(scripts=str(tmp_path), containers="podman", images=("registry.example/*",))
+    allowed = TasksSection(scripts=str(tmp_path), containers="podman", images=("registry.example/*",))
     tasks = make_builtin_tasks(Settings(tasks=allowed))
     payloads = [text.replace("…", "x").encode() for kind, text in _BLOCK.findall(page) if kind == "json"]
     assert len(payloads) == 3

@@ -17,7 +17,7 @@ from mainspring.bench.sizes import QUICK, Sizes, scaled
 from mainspring.domain.coordination import STORE
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import SECOND, parse_duration
-from mainspring.settings import without_secrets
+from mainspring.sections import without_secrets
 
 STORES = (SQLITE, POSTGRES)
 _SHORTEST_SOAK = 20

@@ -17,7 +17,8 @@ import uvloop
 
 from mainspring.bench.sizes import PAYLOAD, QUEUE, TASK
 from mainspring.bench.tasks import app
-from mainspring.bootstrap import Engine, Node, Role
+from mainspring.bootstrap.engine import Engine
+from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.instant import Instant
 from mainspring.domain.run import NewRun
 from mainspring.settings import Settings, load

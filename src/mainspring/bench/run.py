@@ -16,7 +16,7 @@ from mainspring.bench.machine import scratch_parent
 from mainspring.bench.measurement import Measurement
 from mainspring.bench.site import Place
 from mainspring.bench.sizes import Sizes
-from mainspring.bootstrap import path_of
+from mainspring.bootstrap.stores import path_of
 from mainspring.domain.errors import Invalid
 
 POSTGRES, SQLITE = "postgres", "sqlite"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
-from mainspring.bootstrap import Engine
+from mainspring.bootstrap.engine import Engine
 from mainspring.control.autoscale import others_of, read_loads
 from mainspring.domain.autoscale import Bounds, Scale, rescale, workers_for
 from mainspring.domain.errors import Invalid, StoreUnavailable

@@ -8,7 +8,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.bootstrap import system_time
+from mainspring.bootstrap.engine import system_time
 from mainspring.cli.output import AsJson, console, distance, echo_json, table
 from mainspring.cli.target import ConfigOf, Key, Profile, StoreOf, Tenant, Url, Where, choose, connected, read, segment
 from mainspring.domain.calendar import WhenClosed

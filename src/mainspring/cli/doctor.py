@@ -8,13 +8,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from mainspring.bootstrap import examine
+from mainspring.bootstrap.health import examine
 from mainspring.cli import logs
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json
 from mainspring.cli.target import Profile, store_settings
 from mainspring.domain.diagnosis import Finding, Level
-from mainspring.settings import LogSection
+from mainspring.sections import LogSection
 
 _SIGNS = {Level.OK: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.PROBLEM: ("problem", "red")}
 _WIDTH = 20

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from mainspring.bootstrap import system_time
+from mainspring.bootstrap.engine import system_time
 from mainspring.cli.options import Application, Config, Store, load_application
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.cli.target import Profile, open_engine, store_settings

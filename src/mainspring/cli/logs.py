@@ -5,7 +5,7 @@ import sys
 
 import structlog
 
-from mainspring.settings import LogSection
+from mainspring.sections import LogSection
 
 
 def configure(log: LogSection) -> None:

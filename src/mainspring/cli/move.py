@@ -8,12 +8,12 @@ import msgspec
 import typer
 from rich.console import Console
 
-from mainspring.bootstrap import move as move_store
-from mainspring.bootstrap import system_clock
+from mainspring.bootstrap.engine import system_clock
+from mainspring.bootstrap.health import move as move_store
 from mainspring.cli.options import Config, settings_of
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.domain.instant import SECOND
-from mainspring.settings import without_secrets
+from mainspring.sections import without_secrets
 
 
 class MovedOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -14,7 +14,9 @@ import typer
 import uvloop
 import watchfiles
 
-from mainspring.bootstrap import DEFAULT_SLOTS, Engine, Node, Role, make_builtin_tasks
+from mainspring.bootstrap.engine import Engine
+from mainspring.bootstrap.node import DEFAULT_SLOTS, Node, Role
+from mainspring.bootstrap.tasks import make_builtin_tasks
 from mainspring.cli import logs
 from mainspring.cli.autoscale import Fleet, bounds_of, command_of
 from mainspring.cli.autoscale import autoscale as scale_by_load

@@ -13,7 +13,7 @@ import typer
 
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.domain.errors import Invalid, NotFound
-from mainspring.settings import without_secrets
+from mainspring.sections import without_secrets
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.bootstrap import open_several
+from mainspring.bootstrap.stores import open_several
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.cli.target import Profile, store_settings

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mainspring.bootstrap import migrate as migrate_store
+from mainspring.bootstrap.health import migrate as migrate_store
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, echo_json
 from mainspring.cli.target import Profile, store_settings

@@ -12,7 +12,9 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from mainspring.bootstrap import Engine, local_api, path_of, system_clock
+from mainspring.bootstrap.api import local_api
+from mainspring.bootstrap.engine import Engine, system_clock
+from mainspring.bootstrap.stores import path_of
 from mainspring.cli import logs, profiles
 from mainspring.cli.options import settings_of
 from mainspring.cli.output import Output
@@ -20,7 +22,8 @@ from mainspring.domain.errors import Invalid, NotFound, StoreUnavailable
 from mainspring.domain.ids import is_id
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
-from mainspring.settings import LogSection, Settings
+from mainspring.sections import LogSection
+from mainspring.settings import Settings
 
 if TYPE_CHECKING:
     from mainspring.sdk.client import ApiClient

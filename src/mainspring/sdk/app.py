@@ -26,7 +26,9 @@ from typing import (
 import msgspec
 
 from mainspring import settings as configuration
-from mainspring.bootstrap import Engine, Node, Role, make_fan_handlers, make_workflow_handler, system_clock
+from mainspring.bootstrap.engine import Engine, system_clock
+from mainspring.bootstrap.node import Node, Role
+from mainspring.bootstrap.tasks import make_fan_handlers, make_workflow_handler
 from mainspring.domain.calendar import WhenClosed
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.checks import check_word

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
-from mainspring.bootstrap import Engine
+from mainspring.bootstrap.engine import Engine
 from mainspring.control.broadcast import copies_of
 from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.ids import JobId, RunId

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from mainspring.bootstrap import make_keyring
+from mainspring.bootstrap.tasks import make_keyring
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant, to_datetime

@@ -7,7 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
-from mainspring.bootstrap import Engine
+from mainspring.bootstrap.engine import Engine
 from mainspring.domain.errors import Invalid, NotFound
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import (

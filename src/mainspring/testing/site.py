@@ -9,7 +9,8 @@ import msgspec
 
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.store.memory.rows import ANY_LABEL
-from mainspring.bootstrap import DEFAULT_SLOTS, Engine
+from mainspring.bootstrap.engine import Engine
+from mainspring.bootstrap.node import DEFAULT_SLOTS
 from mainspring.control.reaper import Reaper
 from mainspring.control.scheduler.scheduler import Scheduler
 from mainspring.control.shards import ShardKeeper

@@ -1,0 +1,1 @@
+"""Settings → adapters → services. The only package that knows concrete adapters."""

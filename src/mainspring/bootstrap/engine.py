@@ -1,0 +1,143 @@
+"""The open adapters of one process."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.control.jobs import Jobs
+from mainspring.domain.errors import EngineUnavailable, StoreUnavailable
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import Instant, Micros
+from mainspring.domain.redis_address import read_redis
+from mainspring.domain.reserved import FAN_OUT
+from mainspring.ports.board import Board
+from mainspring.ports.clock import Clock
+from mainspring.ports.health import PoolUse
+from mainspring.ports.store import Workforce
+from mainspring.runtime.metrics.figures import Figures
+from mainspring.settings import Settings
+
+if TYPE_CHECKING:
+    pass
+
+
+from mainspring.bootstrap.stores import Pooled, make_jobs, make_store, make_wakeups, missing, stores_of
+
+#: How many seconds a cancel waits for being heard of sooner.
+_FLAGGED_WITHIN = 0.25
+
+
+def system_clock() -> Clock:
+    """This machine's clock, for who has no engine."""
+    return SystemClock()
+
+
+def system_time() -> Instant:
+    """What this machine's clock shows, for commands that need no store."""
+    return system_clock().now()
+
+
+class Engine:
+    """The open adapters of one process: what submitting needs, and what services are made of."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.wakeups = make_wakeups(settings, self.clock)
+        self.store = make_store(settings, self.clock, self.wakeups)
+        self.random = random.Random()
+        section = settings.metrics
+        #: What counts the runs that go through this process; none: nobody wants to know.
+        self.figures = Figures(section.names, tenants=section.tenants) if section.enabled else None
+        #: Where others read how runs and workers are, if anywhere.
+        self.board = make_board(settings)
+        self._jobs: Jobs | None = None
+        self._opening: asyncio.Lock = asyncio.Lock()
+
+    @property
+    def jobs(self) -> Jobs:
+        if self._jobs is None:
+            raise StoreUnavailable("the engine is not open")
+        return self._jobs
+
+    async def open(self) -> None:
+        """Idempotent."""
+        if self._jobs is not None:
+            return
+        async with self._opening:
+            if self._jobs is None:
+                await self.store.open()
+                try:
+                    await self.wakeups.open()
+                    if self.board is not None:
+                        await self.board.open(await self.store.identity())
+                except BaseException:
+                    await self.store.close()
+                    raise
+                self._jobs = make_jobs(self.store, self.wakeups, self.clock, self.random, self._cancelled, self.figures)
+
+    async def close(self) -> None:
+        jobs, self._jobs = self._jobs, None
+        if jobs is not None:
+            if self.board is not None:
+                await self.board.close()
+            await self.wakeups.close()
+            await self.store.close()
+
+    async def _cancelled(self, jobs: Jobs, runs: Collection[RunId]) -> None:
+        if self.board is not None:
+            # The store knows already. This is quicker, or it is not worth waiting for.
+            with suppress(EngineUnavailable, TimeoutError):
+                async with asyncio.timeout(_FLAGGED_WITHIN):
+                    await self.board.flag(runs)
+        await self._cancel_members(jobs, runs)
+
+    async def _cancel_members(self, jobs: Jobs, runs: Collection[RunId]) -> None:
+        """Those of fan-outs. Their own clean-up may have to wait for a slot that a member has."""
+        views = await self.store.runs(list(runs))
+        roots = [view.id for view in views if view is not None and view.task == FAN_OUT]
+        if roots:
+            from mainspring.api.fan_out_task import cancel_members
+
+            await cancel_members(roots, jobs, self.store)
+
+    def replica_staleness(self) -> Micros | None:
+        """How far the replica that lists come from was behind when somebody last listed."""
+        replica = getattr(self.store, "replica", None)
+        return None if replica is None else replica.staleness
+
+    def pools(self) -> list[PoolUse]:
+        """How connections are used, of each server; none where there are no connections."""
+        found = [part.pool() for part in stores_of(self.store) if isinstance(part, Pooled)]
+        return [use for use in found if use is not None]
+
+    def workforce(self) -> "Callable[[], AbstractAsyncContextManager[Workforce]] | None":
+        """How the heartbeat's thread gets a store of its own; none where the store lives in this very loop."""
+        if isinstance(self.store, MemoryStore):
+            return None
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[Workforce]:
+            store = make_store(self.settings, self.clock, connections=1)
+            await store.open()
+            try:
+                yield store
+            finally:
+                await store.close()
+
+        return opened
+
+
+def make_board(settings: Settings) -> Board | None:
+    """Where others read how runs and workers are; None where nobody asked for it."""
+    if not settings.dispatch.status:
+        return None
+    try:
+        from mainspring.adapters.board.redis import RedisBoard
+    except ModuleNotFoundError as error:
+        raise missing("Redis", "redis", error) from error
+    return RedisBoard(read_redis(settings.dispatch.status, "dispatch.status"))

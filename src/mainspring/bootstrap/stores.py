@@ -1,0 +1,208 @@
+"""Which store the settings name, and what wakes its processes."""
+
+import os
+import random
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.control.jobs import Jobs
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import RunId
+from mainspring.ports.access import Access
+from mainspring.ports.catalog import Catalog, Reports
+from mainspring.ports.clock import Clock
+from mainspring.ports.clocks import Clocks
+from mainspring.ports.coordination import Sealing
+from mainspring.ports.dead_letters import DeadLetters
+from mainspring.ports.events_out import EventFacts
+from mainspring.ports.explaining import Explaining
+from mainspring.ports.health import PoolUse
+from mainspring.ports.leases import Leases
+from mainspring.ports.notifications import NotificationStore
+from mainspring.ports.operations import Operations
+from mainspring.ports.store import Store
+from mainspring.ports.usage import Budgeting
+from mainspring.ports.wakeups import Wakeups
+from mainspring.runtime.metrics.figures import Figures
+from mainspring.sections import servers_of, without_secrets
+from mainspring.settings import Settings
+
+if TYPE_CHECKING:
+    from mainspring.adapters.store.several import SeveralStore
+
+
+POSTGRES = ("postgresql://", "postgres://")
+
+
+#: What nobody calls a file: something:// and the schemes of databases.
+_ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNORECASE)
+
+
+class EngineStore(
+    Store,
+    Sealing,
+    Clocks,
+    Catalog,
+    Explaining,
+    Budgeting,
+    Operations,
+    Access,
+    Reports,
+    DeadLetters,
+    Leases,
+    EventFacts,
+    NotificationStore,
+    Protocol,
+):
+    """Every store here also says who owns which shard."""
+
+
+@runtime_checkable
+class Pooled(Protocol):
+    """A store with connections."""
+
+    def pool(self) -> PoolUse | None: ...
+
+
+def make_store(
+    settings: Settings, clock: Clock, wakeups: Wakeups | None = None, connections: int | None = None
+) -> EngineStore:
+    if settings.store == "memory:":
+        return MemoryStore(clock, settings.shards, wakeups)
+    if servers := servers_of(settings.store):
+        return _make_several(settings, clock, servers, wakeups, connections)
+    if settings.store.startswith(POSTGRES):
+        try:
+            from mainspring.adapters.store.postgres import PostgresStore
+            from mainspring.adapters.wakeups.postgres import PostgresWakeups
+        except ModuleNotFoundError as error:
+            raise missing("PostgreSQL", "postgres", error) from error
+        return PostgresStore(
+            settings.store,
+            schema=settings.schema,
+            shards=settings.shards,
+            connections=connections or settings.connections,
+            migrate=connections is None,
+            wakeups=wakeups if isinstance(wakeups, PostgresWakeups) else None,
+            transactions=settings.worker.transactions,
+            replica=(settings.replica, settings.replica_lag) if settings.replica else None,
+        )
+    from mainspring.adapters.store.sqlite import SqliteStore
+
+    return SqliteStore(path_of(settings.store), clock, settings.shards)
+
+
+def _make_several(
+    settings: Settings, clock: Clock, servers: Sequence[str], wakeups: Wakeups | None, connections: int | None
+) -> "SeveralStore":
+    try:
+        from mainspring.adapters.store.postgres import PostgresStore
+        from mainspring.adapters.store.several import SeveralStore
+        from mainspring.adapters.wakeups.several import SeveralWakeups
+    except ModuleNotFoundError as error:
+        raise missing("PostgreSQL", "postgres", error) from error
+
+    def make(address: str, number: int) -> PostgresStore:
+        return PostgresStore(
+            address,
+            schema=settings.schema,
+            shards=settings.shards,
+            connections=connections or settings.connections,
+            migrate=connections is None,
+            wakeups=wakeups.parts[number] if isinstance(wakeups, SeveralWakeups) else None,
+            one_of_several=True,
+        )
+
+    return SeveralStore([(address, without_secrets(address)) for address in servers], clock, make)
+
+
+@asynccontextmanager
+async def open_several(settings: Settings) -> AsyncIterator["SeveralStore"]:
+    """The store over several servers, for what is done to the servers themselves."""
+    servers = servers_of(settings.store)
+    if not servers:
+        raise Invalid("store", "is on one server", "a list of them, as in docs/operations/several-servers.md")
+    store = _make_several(settings, SystemClock(), servers, None, None)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def stores_of(store: EngineStore) -> list[EngineStore]:
+    """The store on each server; mostly there is one."""
+    found = getattr(store, "stores", None)
+    return [store] if found is None else [part for _, part in found]
+
+
+def make_jobs(
+    store: EngineStore,
+    wakeups: Wakeups,
+    clock: Clock,
+    random: random.Random,
+    along: Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None = None,
+    figures: Figures | None = None,
+) -> Jobs:
+    """What takes work in. Over several servers it chooses the place of every id."""
+    return Jobs(
+        store,
+        wakeups,
+        clock,
+        random,
+        shards=store.shards,
+        along=along,
+        places=getattr(store, "place_count", 0),
+        apart=getattr(store, "server_of", None),
+        figures=figures,
+    )
+
+
+def make_wakeups(settings: Settings, clock: Clock) -> Wakeups:
+    if settings.store == "memory:":
+        return LocalWakeups()
+    if servers := servers_of(settings.store):
+        try:
+            from mainspring.adapters.wakeups.several import SeveralWakeups
+        except ModuleNotFoundError as error:
+            raise missing("PostgreSQL", "postgres", error) from error
+        return SeveralWakeups(servers, clock, settings.schema)
+    if settings.store.startswith(POSTGRES):
+        try:
+            from mainspring.adapters.wakeups.postgres import PostgresWakeups
+        except ModuleNotFoundError as error:
+            raise missing("PostgreSQL", "postgres", error) from error
+        return PostgresWakeups(settings.store, clock, settings.schema)
+    from mainspring.adapters.wakeups.sqlite import SqliteWakeups
+
+    return SqliteWakeups(path_of(settings.store), clock)
+
+
+def path_of(store: str) -> Path:
+    """The file that is meant; refuses what is rather a mistyped address."""
+    path = store.removeprefix("sqlite:///")
+    if path in ("memory", ":memory:"):
+        raise Invalid("store", f"{path} is not a store", "memory: for nothing lasting, ./memory for a file")
+    if mistyped := _ADDRESS.match(path):
+        raise Invalid("store", f"{mistyped[0]} is not a store", "a path, sqlite:///path, postgresql://… or memory:")
+    if "\0" in path:
+        raise Invalid("store", "a path cannot hold a zero byte")
+    try:
+        return Path(path or "mainspring.db").expanduser()
+    except RuntimeError as error:
+        raise Invalid("store", f"{path}: {error}") from error
+
+
+def missing(what: str, extra: str, error: ModuleNotFoundError) -> Invalid:
+    return Invalid("store", f"{what} needs the package {error.name}", f"pip install 'mainspring[{extra}]'")
+
+
+def label() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"

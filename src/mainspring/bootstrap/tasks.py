@@ -1,0 +1,174 @@
+"""What a worker runs: built-in tasks, with what they need, and those of an application."""
+
+import functools
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from mainspring.adapters.mail.smtp import SmtpMail
+from mainspring.adapters.secrets.environment import EnvironmentSecrets
+from mainspring.adapters.secrets.folder import FolderSecrets
+from mainspring.adapters.secrets.several import SeveralSecrets
+from mainspring.control.jobs import Jobs
+from mainspring.domain.errors import Invalid
+from mainspring.domain.notices import QUEUE as NOTIFICATIONS
+from mainspring.domain.reserved import FAN_IN, FAN_OUT, WORKFLOW
+from mainspring.domain.run import HeldRun
+from mainspring.domain.secrets import SecretRules
+from mainspring.domain.webhooks import QUEUE, read_webhooks
+from mainspring.ports.egress import Egress
+from mainspring.ports.secrets import Secrets
+from mainspring.ports.store import Store
+from mainspring.sections import SecretsSection, TasksSection
+from mainspring.settings import Settings
+from mainspring.worker.builtin.confinement import Confinement, Limits
+from mainspring.worker.builtin.container import Containers, find_engine
+from mainspring.worker.builtin.tasks import BuiltinTasks
+from mainspring.worker.handler import AsyncHandler, Handler, HandlerSource, Host
+from mainspring.worker.secrets import Keyring
+
+if TYPE_CHECKING:
+    pass
+
+
+from mainspring.bootstrap.engine import Engine, system_time
+
+
+class Application(HandlerSource, Protocol):
+    """What a worker runs."""
+
+    def queues(self) -> Collection[str]:
+        """The queues that its tasks are submitted to."""
+        ...
+
+    def adopt(self, settings: bytes) -> None:
+        """In a child process: these are the settings of the worker, as JSON."""
+        ...
+
+
+class Offer:
+    """What a worker runs in all: the built-in tasks, and those of the application, if there is one. Its own win."""
+
+    def __init__(self, settings: Settings, application: Application | None, engine: "Engine | None" = None) -> None:
+        self._settings = settings
+        self._application = application
+        #: Where the tasks that make workflows and fan-outs submit to; without one they are not offered.
+        self._engine = engine
+
+    def handlers(self) -> Mapping[str, Handler]:
+        tasks = make_builtin_tasks(self._settings)
+        egress = functools.cache(lambda: make_egress(self._settings.tasks))
+        found = dict(tasks.handlers(egress, now=system_time))
+        if self._engine is not None:
+            found[WORKFLOW] = make_workflow_handler(self._engine)
+            found |= make_fan_handlers(self._engine)
+        return found if self._application is None else found | dict(self._application.handlers())
+
+    def queues(self) -> Collection[str]:
+        queues = {"default"} if self._application is None else set(self._application.queues())
+        queues |= {QUEUE} if self._settings.events.webhooks else set()
+        return queues | {NOTIFICATIONS} if self._settings.notifications.channels else queues
+
+    def adopt(self, settings: bytes) -> None:
+        if self._application is not None:
+            self._application.adopt(settings)
+
+    def hosting(self) -> AbstractAsyncContextManager[None] | None:
+        return self._application.hosting() if isinstance(self._application, Host) else None
+
+
+def make_builtin_tasks(settings: Settings) -> BuiltinTasks:
+    """Which built-in tasks these settings allow."""
+    tasks = settings.tasks
+    return BuiltinTasks(
+        http=tasks.http,
+        scripts=Path(tasks.scripts).expanduser() if tasks.scripts else None,
+        commands=tasks.commands,
+        confinement=_confinement(tasks),
+        containers=Containers(tasks.containers, tasks.images, network=tasks.network, limits=_limits(tasks)),
+        keyring=make_keyring(settings.secrets),
+        webhooks=read_webhooks(settings.events.webhooks),
+        notifications=settings.notifications.read(),
+        mail=SmtpMail(),
+    )
+
+
+def make_workflow_handler(engine: "Engine | Callable[[], Awaitable[Engine]]") -> Handler:
+    """The task ``workflow``, which submits through an engine: an open one, or one that is opened when it is needed."""
+
+    async def opened() -> tuple[Jobs, Store]:
+        found = engine if isinstance(engine, Engine) else await engine()
+        return found.jobs, found.store
+
+    async def invoke(held: HeldRun) -> bytes | None:
+        # Here and not above: most processes make no workflows, and it takes a while to import.
+        from mainspring.api.workflow_task import workflow_handler
+
+        return await workflow_handler(opened).invoke(held)
+
+    return AsyncHandler(WORKFLOW, invoke, harmless=True)
+
+
+def make_fan_handlers(engine: "Engine | Callable[[], Awaitable[Engine]]") -> dict[str, Handler]:
+    """The tasks ``fan_out`` and ``fan_in``, likewise."""
+
+    async def opened() -> tuple[Jobs, Store]:
+        found = engine if isinstance(engine, Engine) else await engine()
+        return found.jobs, found.store
+
+    async def fan_out(held: HeldRun) -> bytes | None:
+        from mainspring.api.fan_out_task import fan_out_handler
+
+        return await fan_out_handler(opened).invoke(held)
+
+    async def fan_in(held: HeldRun) -> bytes | None:
+        from mainspring.api.fan_out_task import fan_in_handler
+
+        return await fan_in_handler(opened).invoke(held)
+
+    return {
+        FAN_OUT: AsyncHandler(FAN_OUT, fan_out, harmless=True),
+        FAN_IN: AsyncHandler(FAN_IN, fan_in, harmless=True),
+    }
+
+
+def make_keyring(section: SecretsSection) -> Keyring:
+    """Where secrets come from, and who may use which."""
+    places: list[Secrets] = [EnvironmentSecrets()]
+    if section.folder:
+        places.append(FolderSecrets(Path(section.folder).expanduser()))
+    return Keyring(SeveralSecrets(places), SecretRules(section.allow))
+
+
+def _limits(tasks: TasksSection) -> Limits:
+    return Limits(
+        memory=tasks.memory,
+        cpus=tasks.cpus,
+        cpu_time=tasks.cpu_time,
+        open_files=tasks.open_files,
+        processes=tasks.processes,
+    )
+
+
+def _confinement(tasks: TasksSection) -> Confinement:
+    return Confinement(_limits(tasks), user=tasks.user, cgroup=tasks.cgroup)
+
+
+def check_surroundings(settings: Settings) -> None:
+    """What a worker needs of its machine for what its settings say."""
+    tasks = settings.tasks
+    for name, folder in (("tasks.scripts", tasks.scripts), ("secrets.folder", settings.secrets.folder)):
+        if folder and not Path(folder).expanduser().is_dir():
+            raise Invalid(name, f"{folder} is not a folder")
+    _confinement(tasks).check()
+    if tasks.containers:
+        find_engine(tasks.containers)
+
+
+def make_egress(tasks: TasksSection) -> Egress:
+    """The one way out for calls that users ask for."""
+    # Here and not above: it takes a tenth of a second to import, and most processes call nobody.
+    from mainspring.adapters.egress.guarded import GuardedEgress
+
+    return GuardedEgress(tasks.http_allow)
