@@ -88,9 +88,7 @@ class Reader:
         tasks = make_builtin_tasks(self.settings)
         if task == "shell" and task not in tasks.names:
             # The page on secrets says nothing of how commands are allowed.
-            tasks = make_builtin_tasks(
-                msgspec.structs.replace(self.settings, tasks=TasksSection(commands=True))
-            )
+            tasks = make_builtin_tasks(msgspec.structs.replace(self.settings, tasks=TasksSection(commands=True)))
         tasks.check(task, payload)
         if task == "container":
             return
