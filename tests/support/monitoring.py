@@ -118,7 +118,7 @@ class Monitoring:
             for group in rules["groups"]:
                 for rule in group["rules"]:
                     # A minute of ours is what an hour of theirs is: windows and pauses, not thresholds.
-                    rule["expr"] = rule["expr"].replace("[5m]", "[10s]")
+                    rule["expr"] = rule["expr"].replace("[5m]", "[10s]").replace("offset 15m", "offset 15s")
                     if "alert" in rule:
                         rule["for"] = "2s"
             (self.folder / file).write_text(yaml.safe_dump(rules))

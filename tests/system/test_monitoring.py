@@ -3,18 +3,16 @@
 import asyncio
 import re
 import subprocess
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 
-import httpx2
 import pytest
 import yaml
 
 from mainspring.runtime.metrics.declared import ALL, STANDARD, Kind, Whose
 from tests.support.monitoring import Monitoring
-from tests.support.processes import Processes, free_port, kill, until_ready
+from tests.support.processes import kill
+from tests.support.watched_cluster import Cluster, a_cluster
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -81,66 +79,6 @@ def test_amtool_finds_nothing_wrong_with_the_configuration(amtool: str) -> None:
     assert route.splitlines()[0] == "pages"
 
 
-class Cluster:
-    """A scheduler, a worker and an API, each a process of its own that can be scraped."""
-
-    def __init__(self, processes: Processes, client: httpx2.AsyncClient, ports: dict[str, int]) -> None:
-        self.processes = processes
-        self.client = client
-        self.ports = ports
-        self.worker: subprocess.Popen[bytes] | None = None
-
-    def start_worker(self) -> None:
-        self.worker = self.processes.start(
-            "worker", "tests.support.alerting_tasks:app", "--queue", "mail:20", **_at(self.ports["worker"])
-        )
-
-    async def figures(self, role: str) -> str:
-        """What it tells, as soon as it does."""
-        give_up = time.monotonic() + 60
-        while True:
-            with suppress(httpx2.TransportError):
-                answer = await self.client.get(f"http://127.0.0.1:{self.ports[role]}/metrics")
-                return answer.raise_for_status().text
-            assert time.monotonic() < give_up, self.processes.logs()
-            await asyncio.sleep(0.1)
-
-    async def submit(self, runs: int) -> None:
-        for number in range(runs):
-            answer = await self.client.post(
-                "/v1/jobs", json={"task": "send", "queue": "mail", "payload": {"number": number}}
-            )
-            assert answer.status_code == 201, answer.text
-
-
-def _at(port: int) -> dict[str, str]:
-    return {"MAINSPRING_METRICS_FIRST_PORT": str(port), "MAINSPRING_METRICS_LAST_PORT": str(port)}
-
-
-@asynccontextmanager
-async def a_cluster(store: str, folder: Path, **settings: str) -> AsyncIterator[Cluster]:
-    (folder / "logs").mkdir()
-    ports = {role: free_port() for role in ("api", "scheduler", "worker")}
-    environment = {
-        "MAINSPRING_METRICS_EVERY": "1s",
-        "MAINSPRING_WORKER_LEASE": "2s",
-        "BROKEN_WHILE": str(folder / "broken"),
-        **settings,
-    }
-    async with (
-        Processes(store, folder / "logs", environment) as processes,
-        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{ports['api']}", timeout=30, trust_env=False) as client,
-    ):
-        api = processes.start("api", "--port", str(ports["api"]))
-        await until_ready(client, api, processes)
-        processes.start("scheduler", **_at(ports["scheduler"]))
-        cluster = Cluster(processes, client, ports)
-        cluster.start_worker()
-        for role in ports:
-            await cluster.figures(role)
-        yield cluster
-
-
 #: Whose figures each role tells.
 _OF_ROLE = {
     "api": {Whose.PROCESS, Whose.WORK, Whose.API, Whose.FLEET},
@@ -184,8 +122,7 @@ async def test_a_task_that_fails_and_a_worker_that_dies_are_told_and_so_is_their
 ) -> None:
     async with a_cluster(postgres_database, tmp_path) as cluster:
         (watching := tmp_path / "watching").mkdir()
-        targets = {f"mainspring-{role}": [port] for role, port in cluster.ports.items()}
-        async with Monitoring(watching, address_of, targets) as monitoring:
+        async with Monitoring(watching, address_of, cluster.targets) as monitoring:
             await monitoring.until(lambda: monitoring.query("mainspring_live_workers == 1"), "the fleet is seen")
             assert "MainspringFailureRate" not in await monitoring.alerts()
 
@@ -198,13 +135,12 @@ async def test_a_task_that_fails_and_a_worker_that_dies_are_told_and_so_is_their
             await monitoring.until_resolved("MainspringFailureRate")
             failing.cancel()
 
-            assert cluster.worker is not None
-            kill(cluster.worker)
+            kill(cluster.workers[0])
             down = await monitoring.until_fires("MainspringTargetDown")
             assert down["labels"]["job"] == "mainspring-worker"
             nobody = await monitoring.until_fires("MainspringQueueWithoutWorkers")
             assert nobody["labels"]["queue"] == "mail"
-            cluster.start_worker()
+            cluster.start_worker(0)
             for name in ("MainspringTargetDown", "MainspringQueueWithoutWorkers"):
                 await monitoring.until_resolved(name)
 

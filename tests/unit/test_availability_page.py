@@ -1,8 +1,8 @@
 """docs/operations/availability.md: its sums are right, and its seconds are those that were measured."""
 
 import re
-import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -146,12 +146,14 @@ tests:
 """
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on the path")
-def test_the_alerts_start_while_the_budget_is_used_up_and_end_after(tmp_path: Path) -> None:
+def test_the_alerts_start_while_the_budget_is_used_up_and_end_after(
+    tmp_path: Path, address_of: Callable[[str], str]
+) -> None:
+    promtool = f"{address_of('prometheus')}/promtool"
     [text] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "error-budget.yaml").write_text(text)
     (tmp_path / "trial.yaml").write_text(TRIAL)
     done = subprocess.run(
-        ["promtool", "test", "rules", "trial.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [promtool, "test", "rules", "trial.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
