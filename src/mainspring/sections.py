@@ -13,7 +13,7 @@ from mainspring.domain.access import DEFAULT_TENANT
 from mainspring.domain.coordination import STORE
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ingest import read_request_topic
-from mainspring.domain.instant import DAY, SECOND
+from mainspring.domain.instant import DAY, MINUTE, SECOND
 from mainspring.domain.kafka import read_kafka
 from mainspring.domain.notification_rules import NotificationRules, read_notifications
 from mainspring.domain.redis_address import read_redis
@@ -437,6 +437,43 @@ class TasksSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 ip_network(text)
             except ValueError:
                 raise Invalid("tasks.http_allow", f"{text!r} is not a network", "for example 10.1.0.0/16") from None
+
+
+class VaultSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    address: str = ""
+    """Where Vault is, such as ``https://vault.example:8200``; empty: there is none."""
+    mount: str = "secret"
+    """Where its engine KV, version 2, is mounted."""
+    path: str = "mainspring"
+    """The secret there whose fields are ours."""
+    namespace: str = ""
+    """Of Vault Enterprise."""
+    token_file: str = ""
+    """A file with the token; without it ``VAULT_TOKEN`` counts."""
+    role_id: str = ""
+    """Sign in by AppRole, as this role."""
+    secret_id_file: str = ""
+    """A file with what the role has to know."""
+    ca_file: str = ""
+    """Who signed its certificate, in PEM; without it whom the system trusts."""
+    keep: Span = MINUTE
+    """How long what it said counts: a new value is used after twice as long at most."""
+
+    def check(self) -> None:
+        if not self.address:
+            for field in ("namespace", "token_file", "role_id", "secret_id_file", "ca_file"):
+                if getattr(self, field):
+                    raise Invalid(f"vault.{field}", "has no use without vault.address", "https://vault.example:8200")
+            return
+        check_jwks_url("vault.address", self.address)
+        for field in ("mount", "path"):
+            if not getattr(self, field):
+                raise Invalid(f"vault.{field}", "is missing")
+        if bool(self.role_id) != bool(self.secret_id_file):
+            missing = "secret_id_file" if self.role_id else "role_id"
+            raise Invalid(f"vault.{missing}", "is missing", "AppRole needs a role and what it has to know")
+        if self.role_id and self.token_file:
+            raise Invalid("vault.token_file", "there is a role as well", "one of the two")
 
 
 class SecretsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -44,6 +44,7 @@ from mainspring.sections import (
     Span,
     TasksSection,
     UiSection,
+    VaultSection,
     WorkerSection,
     servers_of,
     without_secrets,
@@ -93,6 +94,7 @@ RANGES = {
     "retention.ledger": (0, _CENTURY),
     "api.rate": (0, 1_000_000),
     "api.burst": (1, 1_000_000),
+    "vault.keep": (SECOND, DAY),
     "tasks.memory": (0, _PLENTY),
     "tasks.cpus": (0, 10_000),
     "tasks.cpu_time": (0, _CENTURY),
@@ -140,6 +142,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     oidc: OidcSection = OidcSection()
     tasks: TasksSection = TasksSection()
     secrets: SecretsSection = SecretsSection()
+    vault: VaultSection = VaultSection()
 
     def check(self) -> None:
         kinds = dict(_leaves(Settings))
@@ -180,6 +183,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise Invalid("oidc.issuer", "has no use while auth.mode is none", "keys, jwt or both")
         self.tasks.check()
         self.secrets.check()
+        self.vault.check()
         if self.auth.mode == "none" and not is_loopback(self.host):
             raise Invalid(
                 "host",

@@ -8,6 +8,10 @@ import msgspec
 
 from mainspring.api.auth import Authenticator, Tokens
 from mainspring.api.token_rules import Algorithm, check_grant
+from mainspring.bootstrap.engine import Engine
+from mainspring.bootstrap.health import examine
+from mainspring.bootstrap.stores import label
+from mainspring.bootstrap.tasks import make_builtin_tasks
 from mainspring.control.ingest import Ingest
 from mainspring.control.monitor import Monitor
 from mainspring.domain.diagnosis import Finding
@@ -22,12 +26,6 @@ if TYPE_CHECKING:
     from mainspring.adapters.ingest.kafka import KafkaAcceptance
     from mainspring.api.context import Api
     from mainspring.ui.oidc import OidcSettings
-
-
-from mainspring.bootstrap.engine import Engine
-from mainspring.bootstrap.health import examine
-from mainspring.bootstrap.stores import label
-from mainspring.bootstrap.tasks import make_builtin_tasks
 
 
 @asynccontextmanager

@@ -4,10 +4,10 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import TYPE_CHECKING
 
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
+from mainspring.bootstrap.stores import Pooled, make_jobs, make_store, make_wakeups, missing, stores_of
 from mainspring.control.jobs import Jobs
 from mainspring.domain.errors import EngineUnavailable, StoreUnavailable
 from mainspring.domain.ids import RunId
@@ -20,12 +20,6 @@ from mainspring.ports.health import PoolUse
 from mainspring.ports.store import Workforce
 from mainspring.runtime.metrics.figures import Figures
 from mainspring.settings import Settings
-
-if TYPE_CHECKING:
-    pass
-
-
-from mainspring.bootstrap.stores import Pooled, make_jobs, make_store, make_wakeups, missing, stores_of
 
 #: How many seconds a cancel waits for being heard of sooner.
 _FLAGGED_WITHIN = 0.25

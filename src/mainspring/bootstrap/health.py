@@ -8,6 +8,7 @@ import msgspec
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.coordination import make_registry
 from mainspring.adapters.dispatch import make_dispatch
+from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, stores_of
 from mainspring.control.dispatch_health import examine_engine
 from mainspring.control.registry_health import examine_registry
 from mainspring.control.transfer import Moved, transfer
@@ -24,9 +25,6 @@ from mainspring.settings import Settings
 
 if TYPE_CHECKING:
     from mainspring.adapters.store.postgres.health import PostgresHealth
-
-
-from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, stores_of
 
 
 async def migrate(settings: Settings, *, contract: bool = False) -> Migrated:

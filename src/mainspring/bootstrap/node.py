@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,6 +13,11 @@ from mainspring.adapters.dispatch import make_dispatch
 from mainspring.adapters.events import make_sinks
 from mainspring.api.auth import Authenticator, KeyKeeper
 from mainspring.api.server import address_of, refuse_taken
+from mainspring.bootstrap.api import make_acceptance, make_api, make_ingest, make_tokens, oidc
+from mainspring.bootstrap.engine import Engine
+from mainspring.bootstrap.health import make_health, make_watched
+from mainspring.bootstrap.stores import POSTGRES, EngineStore, label, stores_of
+from mainspring.bootstrap.tasks import Application, Offer, check_surroundings
 from mainspring.control.budgets import BudgetKeeper
 from mainspring.control.clock_guard import ClockGuard
 from mainspring.control.datacenters import DatacenterKeeper
@@ -59,16 +64,6 @@ from mainspring.worker.noticeboard import FlagListener, WorkerShower
 from mainspring.worker.pulse import Pulse
 from mainspring.worker.settings import ChildSettings, WorkerSettings
 from mainspring.worker.worker import Worker
-
-if TYPE_CHECKING:
-    pass
-
-
-from mainspring.bootstrap.api import make_acceptance, make_api, make_ingest, make_tokens, oidc
-from mainspring.bootstrap.engine import Engine
-from mainspring.bootstrap.health import make_health, make_watched
-from mainspring.bootstrap.stores import POSTGRES, EngineStore, label, stores_of
-from mainspring.bootstrap.tasks import Application, Offer, check_surroundings
 
 #: How many runs of a queue a worker runs at once where nobody said.
 DEFAULT_SLOTS = 100

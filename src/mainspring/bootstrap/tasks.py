@@ -1,16 +1,21 @@
 """What a worker runs: built-in tasks, with what they need, and those of an application."""
 
 import functools
+import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.mail.smtp import SmtpMail
 from mainspring.adapters.secrets.environment import EnvironmentSecrets
 from mainspring.adapters.secrets.folder import FolderSecrets
 from mainspring.adapters.secrets.several import SeveralSecrets
+from mainspring.adapters.tls import context_of
+from mainspring.bootstrap.engine import Engine, system_time
 from mainspring.control.jobs import Jobs
+from mainspring.domain.addresses import Tls
 from mainspring.domain.errors import Invalid
 from mainspring.domain.notices import QUEUE as NOTIFICATIONS
 from mainspring.domain.reserved import FAN_IN, FAN_OUT, WORKFLOW
@@ -20,7 +25,7 @@ from mainspring.domain.webhooks import QUEUE, read_webhooks
 from mainspring.ports.egress import Egress
 from mainspring.ports.secrets import Secrets
 from mainspring.ports.store import Store
-from mainspring.sections import SecretsSection, TasksSection
+from mainspring.sections import TasksSection, VaultSection, read_file
 from mainspring.settings import Settings
 from mainspring.worker.builtin.confinement import Confinement, Limits
 from mainspring.worker.builtin.container import Containers, find_engine
@@ -29,10 +34,7 @@ from mainspring.worker.handler import AsyncHandler, Handler, HandlerSource, Host
 from mainspring.worker.secrets import Keyring
 
 if TYPE_CHECKING:
-    pass
-
-
-from mainspring.bootstrap.engine import Engine, system_time
+    from mainspring.adapters.secrets.vault import VaultSecrets
 
 
 class Application(HandlerSource, Protocol):
@@ -87,7 +89,7 @@ def make_builtin_tasks(settings: Settings) -> BuiltinTasks:
         commands=tasks.commands,
         confinement=_confinement(tasks),
         containers=Containers(tasks.containers, tasks.images, network=tasks.network, limits=_limits(tasks)),
-        keyring=make_keyring(settings.secrets),
+        keyring=make_keyring(settings),
         webhooks=read_webhooks(settings.events.webhooks),
         notifications=settings.notifications.read(),
         mail=SmtpMail(),
@@ -133,12 +135,44 @@ def make_fan_handlers(engine: "Engine | Callable[[], Awaitable[Engine]]") -> dic
     }
 
 
-def make_keyring(section: SecretsSection) -> Keyring:
+def make_keyring(settings: Settings) -> Keyring:
     """Where secrets come from, and who may use which."""
+    section = settings.secrets
     places: list[Secrets] = [EnvironmentSecrets()]
     if section.folder:
         places.append(FolderSecrets(Path(section.folder).expanduser()))
+    if settings.vault.address:
+        places.append(make_vault(settings.vault))
     return Keyring(SeveralSecrets(places), SecretRules(section.allow))
+
+
+@functools.cache
+def make_vault(section: VaultSection) -> "VaultSecrets":
+    """One for all who ask in this process: it keeps what it was told."""
+    import httpx2
+
+    from mainspring.adapters.secrets.vault import AppRole, VaultSecrets
+
+    def token() -> str:
+        if section.token_file:
+            return read_file("vault.token_file", section.token_file).decode().strip()
+        if not (found := os.environ.get("VAULT_TOKEN", "")):
+            raise Invalid("vault.token_file", "there is no token for Vault", "a file, VAULT_TOKEN, or vault.role_id")
+        return found
+
+    def secret_id() -> str:
+        return read_file("vault.secret_id_file", section.secret_id_file).decode().strip()
+
+    trusted = context_of(Tls(authority=section.ca_file), "vault.ca_file") or True
+    headers = {"X-Vault-Namespace": section.namespace} if section.namespace else {}
+    return VaultSecrets(
+        httpx2.Client(base_url=section.address, headers=headers, verify=trusted, trust_env=False),
+        SystemClock(),
+        AppRole(section.role_id, secret_id) if section.role_id else token,
+        mount=section.mount,
+        path=section.path,
+        keep=section.keep,
+    )
 
 
 def _limits(tasks: TasksSection) -> Limits:

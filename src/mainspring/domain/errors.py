@@ -45,5 +45,9 @@ class StoreUnavailable(MainspringError):
     """The store could not be reached or did not answer. What was asked may or may not have happened."""
 
 
+class SecretsUnavailable(MainspringError):
+    """What keeps secrets did not answer, or not to us. It may later."""
+
+
 class EngineUnavailable(MainspringError):
     """An engine that carries hints did not answer. What it was asked may or may not have happened."""

@@ -136,7 +136,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         Read anew each time. A name that there is none by, or that the tenant may not use, ends the run without another
         try.
         """
-        return make_keyring(self._application.settings().secrets).read(self.tenant, name)
+        return make_keyring(self._application.settings()).read(self.tenant, name)
 
     def _plain(self, note: str) -> str:
         text = str(note).encode("utf-8", "replace").decode().replace("\x00", "�")

@@ -1,0 +1,180 @@
+"""Secrets in HashiCorp Vault: the fields of one secret of its engine KV, version 2."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+
+from mainspring.domain.errors import Invalid, SecretsUnavailable
+from mainspring.domain.instant import HOUR, SECOND, Micros
+from mainspring.ports.clock import Clock
+from mainspring.runtime.log import get_logger
+
+_log = get_logger("mainspring.secrets")
+
+#: How long Vault may take. Whoever asks first waits for it, and a worker's loop with it.
+_TIMEOUT = 3.0
+#: Who did not answer is left alone for this long.
+_PAUSE: Micros = 5 * SECOND
+#: While Vault is away, what it said last counts for this long.
+STALE: Micros = HOUR
+#: A token is renewed when this much of its time is over.
+_RENEWED_AFTER = 2 / 3
+
+
+class AppRole(msgspec.Struct, frozen=True):
+    """Who we are to Vault, where no token was given. ``secret_id``: read each time, so that it can be replaced."""
+
+    role_id: str
+    secret_id: Callable[[], str]
+
+
+class _Token(msgspec.Struct, frozen=True):
+    text: str
+    renewable: bool
+    #: How long it holds; 0: as long as nobody revokes it.
+    holds: Micros
+
+
+class VaultSecrets:
+    """``API_KEY`` is the field of that name. All fields are read at once and kept for a while.
+
+    What is kept longer than that is still given while somebody fetches it anew, in a thread; nobody waits for that.
+    """
+
+    def __init__(
+        self,
+        client: httpx2.Client,
+        clock: Clock,
+        credentials: Callable[[], str] | AppRole,
+        *,
+        mount: str,
+        path: str,
+        keep: Micros,
+    ) -> None:
+        """``client``: knows where Vault is. ``credentials``: what reads the token, or what to sign in with."""
+        self._client = client
+        self._clock = clock
+        self._credentials = credentials
+        self._url = f"/v1/{quote(mount)}/data/{quote(path)}"
+        self._keep = keep
+        self._kept: Mapping[str, object] | None = None
+        self._kept_at: Micros = 0
+        self._failed_at: Micros | None = None
+        self._error = SecretsUnavailable("Vault was not asked yet")
+        self._token: _Token | None = None
+        self._lock = threading.Lock()
+
+    def read(self, name: str) -> str | None:
+        found = self._fields().get(name)
+        if found is not None and not isinstance(found, str):
+            raise Invalid(name, "the secret in Vault is not a text", "a field with a string")
+        return found
+
+    def check(self) -> int:
+        """How many fields there are, asked just now. Raises ``SecretsUnavailable``."""
+        with self._lock:
+            return len(self._fetch())
+
+    def _fields(self) -> Mapping[str, object]:
+        age = self._clock.monotonic() - self._kept_at
+        if self._kept is not None and age < self._keep:
+            return self._kept
+        if self._kept is not None and age < 2 * self._keep:
+            if not self._lock.locked():
+                threading.Thread(target=self._refresh, name="mainspring-vault", daemon=True).start()
+            return self._kept
+        self._refresh()
+        if self._kept is None or self._clock.monotonic() - self._kept_at > STALE:
+            raise self._error
+        return self._kept
+
+    def _refresh(self) -> None:
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._kept is not None and now - self._kept_at < self._keep:
+                return
+            if self._failed_at is not None and now - self._failed_at < _PAUSE:
+                return
+            try:
+                self._kept = self._fetch()
+                self._kept_at, self._failed_at = self._clock.monotonic(), None
+            except (SecretsUnavailable, Invalid) as error:
+                self._error, self._failed_at = SecretsUnavailable(str(error)), self._clock.monotonic()
+                _log.warning("secrets cannot be read", error=str(error), kept=self._kept is not None)
+
+    def _fetch(self) -> Mapping[str, object]:
+        answer = self._ask("GET", self._url, self._hold())
+        if answer.status_code == 403:
+            # The token may have ended before its time.
+            self._token = None
+            answer = self._ask("GET", self._url, self._hold())
+        if answer.status_code == 404:
+            return {}
+        found = self._told(answer, "data").get("data")
+        return found if isinstance(found, dict) else {}
+
+    def _hold(self) -> str:
+        if self._token is None:
+            self._token = self._sign_in()
+            self._renew_later(self._token)
+        return self._token.text
+
+    def _sign_in(self) -> _Token:
+        match self._credentials:
+            case AppRole(role_id, secret_id):
+                body = {"role_id": role_id, "secret_id": secret_id()}
+                told = self._told(self._ask("POST", "/v1/auth/approle/login", None, body), "auth")
+                return _Token(str(told["client_token"]), bool(told["renewable"]), _lease(told["lease_duration"]))
+            case read_token:
+                text = read_token()
+                told = self._told(self._ask("GET", "/v1/auth/token/lookup-self", text), "data")
+                return _Token(text, bool(told.get("renewable")), _lease(told.get("ttl", 0)))
+
+    def _renew_later(self, token: _Token) -> None:
+        if token.renewable and token.holds:
+            timer = threading.Timer(token.holds * _RENEWED_AFTER / SECOND, self._renew, [token])
+            timer.daemon = True
+            timer.name = "mainspring-vault"
+            timer.start()
+
+    def _renew(self, token: _Token) -> None:
+        with self._lock:
+            if self._token is not token:
+                return
+            try:
+                told = self._told(self._ask("POST", "/v1/auth/token/renew-self", token.text, {}), "auth")
+            except SecretsUnavailable as error:
+                # Nothing is lost: whoever asks next signs in again, or is told why not.
+                self._token = None
+                _log.warning("the token of Vault cannot be renewed", error=str(error))
+                return
+            self._token = _Token(token.text, bool(told["renewable"]), _lease(told["lease_duration"]))
+            self._renew_later(self._token)
+
+    def _ask(self, method: str, url: str, token: str | None, body: object = None) -> httpx2.Response:
+        headers = {} if token is None else {"X-Vault-Token": token}
+        try:
+            return self._client.request(method, url, headers=headers, json=body, timeout=_TIMEOUT)
+        except httpx2.HTTPError as error:
+            raise SecretsUnavailable(f"Vault does not answer: {error or type(error).__name__}") from None
+
+    def _told(self, answer: httpx2.Response, part: str) -> dict[str, Any]:
+        """A part of an answer. Its errors are Vault's own words, and name no secret's value."""
+        try:
+            found = answer.json()
+        except ValueError:
+            found = {}
+        if answer.status_code != 200 or not isinstance(found, dict) or not isinstance(found.get(part), dict):
+            errors = found.get("errors") if isinstance(found, dict) else None
+            why = "; ".join(map(str, errors))[:200] if isinstance(errors, list) else ""
+            raise SecretsUnavailable(f"Vault answered {answer.status_code} {why}".rstrip())
+        told: dict[str, Any] = found[part]
+        return told
+
+
+def _lease(seconds: object) -> Micros:
+    return seconds * SECOND if isinstance(seconds, int) else 0
