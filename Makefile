@@ -17,7 +17,7 @@ COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format openapi reference docs screenshots bench soak chaos peers peers-bench services services-stop lock clean
+.PHONY: help setup run test check format openapi reference manifests docs screenshots bench soak chaos peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ reference: setup ## write cli.md, sdk.md and metrics.md in docs/reference anew, 
 	$(BIN)/python -m tools.sdk_reference > docs/reference/sdk.md
 	$(BIN)/python -m tools.metrics_reference > docs/reference/metrics.md
 	$(BIN)/python -m tools.dashboards
+
+manifests: setup ## write deploy/kubernetes anew, from the chart (needs Helm, which Go builds)
+	$(BIN)/python -m tools.manifests
 
 docs: $(VENV)/.docs ## the documentation as a site, in build/docs
 	$(BIN)/python -m tools.site.build

@@ -11,6 +11,8 @@ from tools.services.chromium import Chromium
 from tools.services.etcd import Etcd
 from tools.services.faketime import Faketime
 from tools.services.kafka import Kafka, KafkaCluster
+from tools.services.kubernetes import Helm, Kubeconform
+from tools.services.nginx import Nginx
 from tools.services.patroni import Patroni
 from tools.services.pgbouncer import Pgbouncer
 from tools.services.postgres import Postgres
@@ -29,6 +31,7 @@ def all_services() -> dict[str, Service]:
     kinds: list[type[Service]] = [
         *(Postgres, Pgbouncer, Redis, Etcd, ZooKeeper, RabbitMQ, Kafka, Faketime, Chromium),
         *(Prometheus, Alertmanager),
+        *(Helm, Kubeconform, Nginx),
         *(Patroni, RabbitMQCluster, KafkaCluster, RedisSentinel, RedisCluster),
     ]
     return {kind.name: kind(ROOT / ".services") for kind in kinds}

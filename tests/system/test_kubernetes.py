@@ -1,0 +1,328 @@
+"""The chart and the manifests: linted, rendered, held against Kubernetes' schemas, and their pods run as processes."""
+
+import asyncio
+import itertools
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+import yaml
+from typer.main import get_command
+
+import mainspring
+from mainspring import settings
+from mainspring.cli.main import application
+from mainspring.domain.instant import SECOND
+from mainspring.runtime.metrics.declared import ALL
+from tests.support.processes import Processes, free_port
+from tools import manifests
+from tools.services import ROOT
+from tools.services.kubernetes import VERSIONS, Kubeconform
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180), pytest.mark.xdist_group("system")]
+
+SECRET = {
+    "store": "postgresql://mainspring:s3cret@db/mainspring",
+    "metrics-token": "t0ken",
+    "ui-secret": "x" * 32,
+    "autoscale-key": "k",
+}
+#: What is rendered besides the defaults.
+VALUES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "bare": {"networkPolicy": {"enabled": False}, "migration": {"enabled": False}},
+    "full": {
+        "image": {"repository": "registry.example.org/jobs/mainspring", "tag": "1.2.3"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "settings": {
+            "retention.succeeded": "3d",
+            "shards": 64,
+            "production": True,
+            "api.trusted_proxies": "10.0.0.0/8",
+        },
+        "env": [{"name": "MAINSPRING_DISPATCH_KEY", "valueFrom": {"secretKeyRef": {"name": "more", "key": "seal"}}}],
+        "api": {"ingress": {"enabled": True, "host": "jobs.example.org", "tlsSecret": "tls"}},
+        "workers": {
+            "default": None,
+            "mail": {"application": "tasks:app", "queues": {"mail": 20}, "autoscaling": {"by": "hpa", "max": 40}},
+            "video": {
+                "application": "studio.tasks:app",
+                "image": "studio:7",
+                "queues": {"video": 2, "thumbs": 8},
+                "graceSeconds": 600,
+                "autoscaling": {"by": "keda", "min": 0},
+                "env": [{"name": "MAINSPRING_WORKER_CHILDREN", "value": "4"}],
+            },
+        },
+        "networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"app": "shop"}}}]},
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "jobs", "operator": "Exists"}],
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def helm(address_of: Callable[[str], str]) -> str:
+    return address_of("helm")
+
+
+@pytest.fixture(params=VALUES)
+def values(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(VALUES[request.param]))
+    return file
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [found for found in yaml.safe_load_all(text) if found]
+
+
+def of_kind(found: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
+    return [one for one in found if one["kind"] in kinds]
+
+
+def pods(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one["spec"]["template"] for one in of_kind(found, "Deployment", "Job")]
+
+
+def environment(container: dict[str, Any]) -> dict[str, str]:
+    """As a kubelet makes it."""
+    known = SECRET | {"seal": "s" * 40}
+    made = {
+        each["name"]: each["value"] if "value" in each else known[each["valueFrom"]["secretKeyRef"]["key"]]
+        for each in container["env"]
+    }
+    assert len(made) == len(container["env"]), "a variable is there twice"
+    return made
+
+
+def test_helm_finds_nothing_wrong(helm: str, values: Path) -> None:
+    command = [helm, "lint", "--strict", f"--kube-version={VERSIONS[-1]}", f"--values={values}", str(manifests.CHART)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "[WARNING]" not in done.stdout
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_rendered_is_what_kubernetes_knows(
+    helm: str, values: Path, version: str, address_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    kubeconform = address_of("kubeconform")
+    (tmp_path / "rendered.yaml").write_text(manifests.rendered(helm, f"--values={values}"))
+    looked, said = conform(kubeconform, version, tmp_path / "rendered.yaml", *manifests.FOLDER.glob("[!p]*.yaml"))
+    assert looked == 0, said
+
+
+def test_a_word_that_kubernetes_does_not_know_is_found(address_of: Callable[[str], str], tmp_path: Path) -> None:
+    """So that a clean run says something."""
+    for number, (old, new) in enumerate(
+        {"maxUnavailable": "maxUnavailble", "valueLocation": "valueLoc", "topologyKey: k": "topologyKey: 1 #"}.items()
+    ):
+        wrong = tmp_path / f"{number}.yaml"
+        text = "".join((manifests.FOLDER / name).read_text() for name in ("mainspring.yaml", "keda.yaml"))
+        assert old in text
+        wrong.write_text(text.replace(old, new))
+        found, said = conform(address_of("kubeconform"), VERSIONS[-1], wrong)
+        assert found == 1, said
+
+
+def conform(kubeconform: str, version: str, *files: Path) -> tuple[int, str]:
+    schemas = Kubeconform(ROOT / ".services").schemas
+    kind = "{{.ResourceKind}}{{.KindSuffix}}.json"
+    places = [
+        f"{schemas}/{{{{.NormalizedKubernetesVersion}}}}-standalone{{{{.StrictSuffix}}}}/{kind}",
+        f"{ROOT / 'tests' / 'support' / 'keda'}/{kind}",
+    ]
+    command = [kubeconform, "-strict", "-kubernetes-version", version]
+    command += itertools.chain.from_iterable(("-schema-location", place) for place in places)
+    done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", manifests.FILES)
+def test_the_manifests_are_those_of_the_chart(helm: str, name: str) -> None:
+    assert (manifests.FOLDER / name).read_text() == manifests.manifest(helm, name), "run: make manifests"
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("--set=scheduler.replica=3", "replica"),
+        ("--set=workers.mail.queues.mail=0", "mail"),
+        ("--set=workers.mail.replicas=3", "queues"),
+        ("--set=worker.autoscaling.by=cpu", "by"),
+        ("--set=api.ingress.enabled=true", "api.ingress.host is missing"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(helm: str, option: str, named: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(named)):
+        manifests.rendered(helm, option)
+
+
+def test_the_chart_is_of_this_version() -> None:
+    chart = yaml.safe_load((manifests.CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == mainspring.__version__
+    assert chart["kubeVersion"] == f">={VERSIONS[0]}-0"
+
+
+def test_a_pod_is_a_command_with_settings_that_there_are(helm: str, values: Path) -> None:
+    for pod in pods(objects(manifests.rendered(helm, f"--values={values}"))):
+        [container] = pod["spec"]["containers"]
+        command, *arguments = container["args"]
+        command = get_command(application).commands[command]  # type: ignore[attr-defined]
+        given = command.make_context("mainspring", list(arguments), resilient_parsing=False).params
+        loaded = settings.load({"worker.queues": given.get("queue")}, environment(container))
+        assert loaded.store == SECRET["store"]
+        assert loaded.log.format == "json"
+        if container["name"] == "api":
+            assert (loaded.host, loaded.auth.mode) == ("0.0.0.0", "keys")
+            assert loaded.port == container["ports"][0]["containerPort"]
+        elif container["name"] in {"scheduler", "worker"}:
+            assert list(loaded.metrics.ports) == [container["ports"][0]["containerPort"]]
+            assert loaded.metrics.host == "0.0.0.0"
+        if container["name"] == "worker":
+            # The kubelet kills what is left then.
+            assert pod["spec"]["terminationGracePeriodSeconds"] * SECOND >= loaded.worker.grace + 10 * SECOND
+
+
+def test_a_pod_may_do_no_more_than_it_must(helm: str, values: Path) -> None:
+    """What Kubernetes calls restricted, and a bit more."""
+    found = objects(manifests.rendered(helm, f"--values={values}"))
+    for pod in pods(found):
+        spec = pod["spec"]
+        [container] = spec["containers"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["enableServiceLinks"] is False
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+        assert "memory" in container["resources"]["limits"]
+    for deployment in of_kind(found, "Deployment"):
+        spec = deployment["spec"]
+        assert {"startupProbe", "readinessProbe", "livenessProbe"} <= spec["template"]["spec"]["containers"][0].keys()
+        selected = spec["selector"]["matchLabels"]
+        [budget] = [
+            one for one in of_kind(found, "PodDisruptionBudget") if one["spec"]["selector"]["matchLabels"] == selected
+        ]
+        assert budget["spec"]["maxUnavailable"]
+        for spread in spec["template"]["spec"]["topologySpreadConstraints"]:
+            assert spread["labelSelector"]["matchLabels"] == selected
+    # Every pod is under a policy for both directions.
+    policies = of_kind(found, "NetworkPolicy")
+    for pod in pods(found) if policies else ():
+        labels = pod["metadata"]["labels"].items()
+        held = [one["spec"] for one in policies if one["spec"]["podSelector"]["matchLabels"].items() <= labels]
+        assert {way for policy in held for way in policy["policyTypes"]} == {"Ingress", "Egress"}
+
+
+def test_what_scales_workers_asks_for_what_there_is(helm: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(VALUES["full"]))
+    found = objects(manifests.rendered(helm, f"--values={file}"))
+    deployments = {one["metadata"]["name"]: one for one in of_kind(found, "Deployment")}
+
+    [hpa] = of_kind(found, "HorizontalPodAutoscaler")
+    assert "replicas" not in deployments[hpa["spec"]["scaleTargetRef"]["name"]]["spec"]
+    metrics = {each["external"]["metric"]["name"]: each["external"]["target"] for each in hpa["spec"]["metrics"]}
+    assert metrics == {
+        # For a fifth of the slots that the metric is for: five times as many.
+        "mainspring_recommended_workers": {"type": "AverageValue", "averageValue": "200m"},
+        "mainspring_queue_lag_seconds": {"type": "Value", "value": "10"},
+    }
+    told = {metric.name: metric.labels for metric in ALL}
+    adapter = (manifests.FOLDER / "prometheus-adapter.yaml").read_text()
+    for name in metrics:
+        assert told[name] == ("queue",)
+        assert name in adapter
+
+    [scaled] = of_kind(found, "ScaledObject")
+    assert "replicas" not in deployments[scaled["spec"]["scaleTargetRef"]["name"]]["spec"]
+    described = json.loads((ROOT / "docs" / "reference" / "openapi.json").read_text())
+    operation = described["paths"]["/v1/autoscale"]["get"]
+    [service] = of_kind(found, "Service")
+    for trigger in scaled["spec"]["triggers"]:
+        asked = urlsplit(trigger["metadata"]["url"])
+        assert asked.path == "/v1/autoscale"
+        assert asked.hostname == f"{service['metadata']['name']}.mainspring.svc"
+        assert parse_qs(asked.query).keys() <= {parameter["name"] for parameter in operation["parameters"]}
+        assert trigger["metadata"]["valueLocation"] in described["components"]["schemas"]["Autoscale"]["properties"]
+
+
+def test_promtool_reads_what_prometheus_scrapes_in_a_cluster(address_of: Callable[[str], str], tmp_path: Path) -> None:
+    """All but how it finds pods: Debian's is built without Kubernetes."""
+    promtool = f"{address_of('prometheus')}/promtool"
+    scraped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "kubernetes.yml").read_text())
+    for job in scraped["scrape_configs"]:
+        assert job.pop("kubernetes_sd_configs")[0]["role"] == "pod"
+    file = tmp_path / "kubernetes.yml"
+    file.write_text(yaml.safe_dump(scraped))
+    command = [promtool, "check", "config", "--syntax-only", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.postgres
+async def test_the_pods_as_processes_answer_their_probes_and_leave_in_time(
+    postgres_database: str, tmp_path: Path
+) -> None:
+    """What a kubelet would do with them, without one."""
+    found = objects((manifests.FOLDER / "mainspring.yaml").read_text())
+    (tmp_path / "logs").mkdir()
+    async with (
+        Processes(postgres_database, tmp_path / "logs") as processes,
+        httpx2.AsyncClient(trust_env=False, timeout=10) as client,
+    ):
+        [migration] = pods(of_kind(found, "Job"))
+        [container] = migration["spec"]["containers"]
+        migrated = processes.start(
+            *container["args"], **environment(container) | {"MAINSPRING_STORE": postgres_database}
+        )
+        assert await asyncio.to_thread(migrated.wait) == 0, processes.logs()
+
+        started = []
+        for pod in pods(of_kind(found, "Deployment")):
+            [container] = pod["spec"]["containers"]
+            port = str(free_port())
+            # As in the pod, where nobody else has ports.
+            moved = {"MAINSPRING_STORE": postgres_database, "MAINSPRING_PORT": port}
+            moved |= {f"MAINSPRING_METRICS_{end}_PORT": port for end in ("FIRST", "LAST")}
+            process = processes.start(*container["args"], **environment(container) | moved)
+            started.append((pod["spec"], container, port, process))
+        assert [container["name"] for _, container, _, _ in started] == ["api", "scheduler", "worker"]
+        for _, container, port, _ in started:
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                path = container[probe]["httpGet"]["path"]
+                await until_answered(client, f"http://127.0.0.1:{port}{path}", processes)
+            # Whoever is not Prometheus learns nothing more.
+            url = f"http://127.0.0.1:{port}/metrics"
+            assert (await client.get(url)).status_code == 401
+            if container["name"] != "api":
+                token = {"authorization": f"Bearer {SECRET['metrics-token']}"}
+                assert (await client.get(url, headers=token)).status_code == 200
+        for spec, _, _, process in started:
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, spec["terminationGracePeriodSeconds"]) == 0, processes.logs()
+
+
+async def until_answered(client: httpx2.AsyncClient, url: str, processes: Processes) -> None:
+    until = time.monotonic() + 100
+    while True:
+        with suppress(httpx2.TransportError):
+            if (await client.get(url)).status_code == 200:
+                return
+        assert time.monotonic() < until, processes.logs()
+        await asyncio.sleep(0.1)
