@@ -18,6 +18,31 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mainspring"
 
 
+def build(name: str, program: Path, command: list[str], folder: Path | None = None) -> None:
+    """Minutes of processor time. It is there whole, or not at all. ``command``: leaves what it makes in ``GOBIN``;
+    ``folder``: where it is run, if anywhere."""
+    if not shutil.which("go"):
+        raise ServiceUnavailable(f"{name} is built of Go's modules, and there is no go")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
+        try:
+            done = subprocess.run(
+                command,
+                env=os.environ | {"GOBIN": scratch, "GOFLAGS": "-modcacherw"},
+                cwd=folder or scratch,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_BUILT_WITHIN_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ServiceUnavailable(f"{name} cannot be had: {' '.join(command)} did not end") from error
+        if done.returncode != 0:
+            raise ServiceUnavailable(f"{name} cannot be had: {' '.join(command)}\n{done.stderr[-2000:]}")
+        [made] = Path(scratch).iterdir()
+        made.rename(program)
+
+
 class GoProgram(Program):
     packages = ()
     module: ClassVar[str]
@@ -31,25 +56,4 @@ class GoProgram(Program):
         return str(self.program) if self.program.exists() else ""
 
     def install(self) -> None:
-        """Minutes of processor time. It is there whole, or not at all."""
-        if not shutil.which("go"):
-            raise ServiceUnavailable(f"{self.name} is built of Go's modules, and there is no go")
-        cache().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache()) as scratch:
-            command = ["go", "install", "-trimpath", f"{self.module}@{self.version}"]
-            environment = os.environ | {"GOBIN": scratch}
-            try:
-                done = subprocess.run(
-                    command,
-                    env=environment,
-                    cwd=scratch,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    timeout=_BUILT_WITHIN_SECONDS,
-                )
-            except subprocess.TimeoutExpired as error:
-                raise ServiceUnavailable(f"{self.name} cannot be had: {' '.join(command)} did not end") from error
-            if done.returncode != 0:
-                raise ServiceUnavailable(f"{self.name} cannot be had: {' '.join(command)}\n{done.stderr[-2000:]}")
-            (Path(scratch) / self.name).rename(self.program)
+        build(self.name, self.program, ["go", "install", "-trimpath", f"{self.module}@{self.version}"])
