@@ -1,5 +1,6 @@
 """What examines, migrates and moves a store."""
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -9,13 +10,14 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.coordination import make_registry
 from mainspring.adapters.dispatch import make_dispatch
 from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, stores_of
+from mainspring.bootstrap.tasks import make_vault
 from mainspring.control.dispatch_health import examine_engine
 from mainspring.control.registry_health import examine_registry
 from mainspring.control.transfer import Moved, transfer
 from mainspring.domain.coordination import STORE, read_coordination
-from mainspring.domain.diagnosis import Finding, Signs, diagnose
+from mainspring.domain.diagnosis import Finding, Level, Signs, diagnose
 from mainspring.domain.dispatch import OTHERS, read_routes
-from mainspring.domain.errors import Invalid
+from mainspring.domain.errors import Invalid, SecretsUnavailable
 from mainspring.domain.hints import Sealer
 from mainspring.ports.health import Health, Watched
 from mainspring.ports.schema import Migrated, Migrates, Migration
@@ -88,6 +90,7 @@ async def examine(settings: Settings) -> list[Finding]:
     examination = await make_health(settings).examine()
     findings = list(examination.findings) + await _examine_coordination(settings)
     findings += await _examine_dispatch(settings, examination.signs)
+    findings += await _examine_vault(settings)
     return findings if examination.signs is None else findings + diagnose(examination.signs)
 
 
@@ -112,6 +115,18 @@ async def _examine_dispatch(settings: Settings, signs: Signs | None) -> list[Fin
             engine = make_dispatch(url, clock, Sealer(b""))
             findings.append(await examine_engine(engine, clock, namespace, mine))
     return findings
+
+
+async def _examine_vault(settings: Settings) -> list[Finding]:
+    """Whether Vault lets us read; nothing to say where there is none."""
+    if not settings.vault.address:
+        return []
+    try:
+        fields = await asyncio.to_thread(make_vault(settings.vault).check)
+    except (SecretsUnavailable, Invalid) as error:
+        advice = "runs that need a secret fail until it answers; what was read before counts for an hour"
+        return [Finding(check="vault", level=Level.PROBLEM, says=str(error), advice=advice)]
+    return [Finding(check="vault", level=Level.OK, says=f"it answers, with {fields} secrets")]
 
 
 async def move(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> Moved:
