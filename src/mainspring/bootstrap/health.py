@@ -9,6 +9,7 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.coordination import make_registry
 from mainspring.adapters.dispatch import make_dispatch
 from mainspring.control.dispatch_health import examine_engine
+from mainspring.control.log_keeper import examine_blobs
 from mainspring.control.registry_health import examine_registry
 from mainspring.control.transfer import Moved, transfer
 from mainspring.domain.coordination import STORE, read_coordination
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from mainspring.adapters.store.postgres.health import PostgresHealth
 
 
+from mainspring.bootstrap.blobs import make_run_logs
 from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, stores_of
 
 
@@ -86,10 +88,12 @@ def make_watched(settings: Settings, address: str) -> Watched | None:
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    """What is wrong, or soon will be: with the store, with what grants shards, with what brings hints."""
+    """What is wrong, or soon will be: with the store, with what grants shards, with what brings hints, with where logs
+    are kept."""
     examination = await make_health(settings).examine()
     findings = list(examination.findings) + await _examine_coordination(settings)
     findings += await _examine_dispatch(settings, examination.signs)
+    findings += await _examine_run_logs(settings)
     return findings if examination.signs is None else findings + diagnose(examination.signs)
 
 
@@ -114,6 +118,17 @@ async def _examine_dispatch(settings: Settings, signs: Signs | None) -> list[Fin
             engine = make_dispatch(url, clock, Sealer(b""))
             findings.append(await examine_engine(engine, clock, namespace, mine))
     return findings
+
+
+async def _examine_run_logs(settings: Settings) -> list[Finding]:
+    """Nothing to say where they stay in the store."""
+    logs = make_run_logs(settings)
+    if logs is None:
+        return []
+    try:
+        return [await examine_blobs(logs.blobs)]
+    finally:
+        await logs.blobs.close()
 
 
 async def move(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> Moved:
