@@ -10,6 +10,7 @@ import msgspec
 from mainspring.api.proxies import read_networks
 from mainspring.api.token_rules import check_grant, check_jwks_url, check_secret, is_loopback
 from mainspring.domain.access import DEFAULT_TENANT
+from mainspring.domain.blobs import read_blobs
 from mainspring.domain.coordination import STORE
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ingest import read_request_topic
@@ -178,6 +179,18 @@ class RetentionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Failed, cancelled and skipped runs, and attempts that did not succeed."""
     ledger: Span = 90 * DAY
     """What became of each tick."""
+
+
+class RunLogsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    where: str = STORE
+    """Where logs of runs go that have ended: ``store``, a folder such as ``/var/lib/mainspring/blobs``, or a bucket,
+    ``s3://bucket/prefix?endpoint=https://…&region=…``, ``gs://…`` or ``az://…``."""
+    keep: Span = 30 * DAY
+    """How long they are kept there. In the store a log goes with its run."""
+
+    def check(self) -> None:
+        if self.where != STORE:
+            read_blobs(self.where, "run_logs.where")
 
 
 class MetricsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -40,6 +40,7 @@ from mainspring.sections import (
     NotificationsSection,
     OidcSection,
     RetentionSection,
+    RunLogsSection,
     SchedulerSection,
     SecretsSection,
     Span,
@@ -93,6 +94,7 @@ RANGES = {
     "retention.succeeded": (0, _CENTURY),
     "retention.unsuccessful": (0, _CENTURY),
     "retention.ledger": (0, _CENTURY),
+    "run_logs.keep": (DAY, _CENTURY),
     "api.rate": (0, 1_000_000),
     "api.burst": (1, 1_000_000),
     "vault.keep": (SECOND, DAY),
@@ -135,6 +137,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ingest: IngestSection = IngestSection()
     clock: ClockSection = ClockSection()
     retention: RetentionSection = RetentionSection()
+    run_logs: RunLogsSection = RunLogsSection()
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
     auth: AuthSection = AuthSection()
@@ -177,6 +180,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ClockRules(self.clock.warn, self.clock.fence).check()
         self.events.check()
         self.metrics.check()
+        self.run_logs.check()
         self.notifications.read()
         self.auth.check()
         self.api.check()

@@ -25,6 +25,7 @@ from mainspring.api.server import HttpServer
 from mainspring.control.fleet import Fleet
 from mainspring.control.jobs import Jobs
 from mainspring.control.monitor import Monitor
+from mainspring.control.run_logs import RunLogs
 from mainspring.domain.access import Role
 from mainspring.ports.access import Author
 from mainspring.worker.builtin.tasks import BuiltinTasks
@@ -36,7 +37,14 @@ from tests.support.store_harness import SHARDS, PostgresHarness
 class Service:
     """An API, and ways to talk to it."""
 
-    def __init__(self, *, auth: bool, scripts: Path | None = None, store: ApiStore | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        auth: bool,
+        scripts: Path | None = None,
+        store: ApiStore | None = None,
+        run_logs: RunLogs | None = None,
+    ) -> None:
         self.clock = SystemClock()
         self.store = MemoryStore(self.clock, SHARDS) if store is None else store
         self.wakeups = LocalWakeups()
@@ -52,6 +60,7 @@ class Service:
             Metrics(Monitor(Fleet(self.store, self.clock, shards=SHARDS))),
             self._health,
             BuiltinTasks(scripts=scripts),
+            run_logs=run_logs,
         )
         self.app: Any = make_app(self.api)
 

@@ -61,7 +61,16 @@ def contract_database(postgres_dsn: str) -> Iterator[str]:
 
 #: What the store over several servers is always tried with: it is made of stores that are tried with everything. The
 #: rest of it runs where many seeds are asked for.
-_ON_SEVERAL = ("submit", "claim", "hinted_claims", "sessions", "catalog", "events_after", "idempotency")
+_ON_SEVERAL = (
+    "submit",
+    "claim",
+    "hinted_claims",
+    "sessions",
+    "catalog",
+    "events_after",
+    "idempotency",
+    "logs_that_leave",
+)
 #: These make the ids of one tenant in every shard, which several servers refuse, or look at one server alone.
 _NOT_ON_SEVERAL = ("agreement", "outage")
 #: These count a queue over all tenants, which several servers refuse, or the harness makes a scheduler join on every

@@ -39,6 +39,7 @@ from mainspring.ports.explaining import Explaining
 from mainspring.ports.leases import Leases
 from mainspring.ports.notifications import NotificationStore
 from mainspring.ports.operations import Operations
+from mainspring.ports.run_logs import LogShelf
 from mainspring.ports.store import Accepted, EventBatch, Fired, Retention, Staged, Store, Want
 from mainspring.ports.usage import Budgeting
 from tests.conftest import as_administrator
@@ -71,6 +72,7 @@ class CoordinatedStore(
     Leases,
     EventFacts,
     NotificationStore,
+    LogShelf,
     Protocol,
 ):
     """What every adapter of the store also is."""

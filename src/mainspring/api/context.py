@@ -18,10 +18,11 @@ from mainspring.api.readings import Readings
 from mainspring.api.schemas.forecast import ForecastOut
 from mainspring.api.schemas.workflows import WorkflowOut
 from mainspring.api.sse import Stream
-from mainspring.api.tail import LogTail
+from mainspring.api.tail import LogReader, LogTail
 from mainspring.api.waiting import Lines
 from mainspring.api.workflow_task import inside, read_plan
 from mainspring.control.jobs import Jobs
+from mainspring.control.run_logs import RunLogs
 from mainspring.control.scheduler.closed_times import ClosedTimes
 from mainspring.domain.access import Principal, Quotas, Role
 from mainspring.domain.diagnosis import Finding
@@ -120,6 +121,7 @@ class Api:
         acceptance: Acceptance | None = None,
         system: System | None = None,
         notifications: NotificationRules | None = None,
+        run_logs: RunLogs | None = None,
     ) -> None:
         self.store = store
         #: What takes jobs in while the store is away.
@@ -130,7 +132,8 @@ class Api:
         self.auth = auth
         self.buckets = buckets
         self.hub = hub
-        self.tail = LogTail(store, clock)
+        self.logs = LogReader(store, run_logs)
+        self.tail = LogTail(store, clock, self.logs)
         self.closed_times = ClosedTimes(store, get_logger("mainspring.api"))
         self.metrics = metrics
         self.health = health

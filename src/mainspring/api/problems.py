@@ -6,6 +6,7 @@ import msgspec
 
 from mainspring.domain.errors import Conflict, Fenced, Invalid, MainspringError, NotFound, StoreUnavailable
 from mainspring.domain.misread import misread
+from mainspring.ports.blobs import BlobsUnavailable
 
 MEDIA_TYPE = "application/problem+json"
 #: What the engine calls a field, and what the caller does.
@@ -92,6 +93,16 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
                     hint="ask again, with the same idempotency key if you submit",
                 ),
                 {"retry-after": "1"},
+            )
+        case BlobsUnavailable():
+            return (
+                Problem(
+                    title="Logs unavailable",
+                    status=503,
+                    detail="where logs are kept did not answer",
+                    hint="ask again later; mainspring doctor says more",
+                ),
+                {"retry-after": "5"},
             )
         case _:
             return Problem(title="Internal error", status=500, detail="this is our fault; the log says more"), {}

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import msgspec
@@ -10,10 +11,12 @@ import structlog
 
 from mainspring.api.schemas.runs import line_out
 from mainspring.api.sse import event, keep_alive
+from mainspring.control.run_logs import RunLogs
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.domain.run import ENDED, RunState, RunView
+from mainspring.ports.blobs import BlobsUnavailable
 from mainspring.ports.catalog import Catalog, LogLine
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Views
@@ -23,12 +26,56 @@ _log = structlog.get_logger("mainspring.api.logs")
 #: How often the store is asked, once for all logs that are followed.
 LOOK_EVERY: Micros = SECOND
 _QUIET: Micros = 15 * SECOND
+#: Seconds for where logs are kept.
+_KEPT_WITHIN = 5
 #: Lines of one run that are read at once.
 _LINES = 500
 
 
 class TailStore(Catalog, Views, Protocol):
     """The part of the store that is read here."""
+
+
+class LogReader:
+    """Lines of a run, wherever they are: in the store until some time after its end, then where logs are kept."""
+
+    def __init__(self, store: Catalog, kept: RunLogs | None) -> None:
+        self._store = store
+        self._kept = kept
+
+    async def lines(self, run: RunView, after: int, limit: int) -> list[LogLine]:
+        # In this order: whoever takes them away from the store puts them there first.
+        found = await self._store.seen_by(run.tenant).log(run.id, after, limit)
+        return found or await self.kept(run, after, limit)
+
+    async def kept(self, run: RunView, after: int, limit: int) -> list[LogLine]:
+        """Those that are not in the store any more."""
+        if self._kept is None or run.state not in ENDED or run.finished_at is None:
+            return []
+        async with self._in_time():
+            return await self._kept.read(run, after, limit)
+
+    async def url(self, run: RunView) -> str | None:
+        """Where all of it can be read for some minutes. None: it is in the store, or on a disk."""
+        if self._kept is None or run.state not in ENDED or run.finished_at is None:
+            return None
+        async with self._in_time():
+            return await self._kept.url(run)
+
+    async def delete(self, run: RunView) -> None:
+        """What is not in the store."""
+        if self._kept is not None and run.finished_at is not None:
+            async with self._in_time():
+                await self._kept.delete([run])
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        """Whoever asks gets an answer, and not the end of what a request may take."""
+        try:
+            async with asyncio.timeout(_KEPT_WITHIN):
+                yield
+        except TimeoutError:
+            raise BlobsUnavailable(f"where logs are kept did not answer in {_KEPT_WITHIN} s") from None
 
 
 class _Follower:
@@ -65,8 +112,9 @@ class _Followed:
 class LogTail:
     """Asks nothing of the store while nobody follows."""
 
-    def __init__(self, store: TailStore, clock: Clock) -> None:
+    def __init__(self, store: TailStore, clock: Clock, reader: LogReader) -> None:
         self._store = store
+        self._reader = reader
         self._clock = clock
         self._followed: dict[RunId, _Followed] = {}
         self._leaving = False
@@ -83,7 +131,7 @@ class LogTail:
         follower = _Follower()
         try:
             while not self._leaving:
-                lines = await self._store.seen_by(run.tenant).log(run.id, after, _LINES)
+                lines = await self._reader.lines(run, after, _LINES)
                 for line in lines:
                     after = line.position
                     yield _line(line)
@@ -136,7 +184,7 @@ class LogTail:
             while self._followed and not self._leaving:
                 try:
                     await self._turn()
-                except StoreUnavailable as error:
+                except (StoreUnavailable, BlobsUnavailable) as error:
                     _log.warning("logs cannot be read", error=str(error))
                 if self._clock.monotonic() - told_at > _QUIET:
                     told_at = self._clock.monotonic()
@@ -161,11 +209,12 @@ class LogTail:
             if followed is None or followed.position != position:
                 # Somebody joined at another place meanwhile: the next turn reads from there.
                 continue
-            lines = found.get(run, [])
+            lines, seen = found.get(run, []), runs[run]
+            if seen is not None and not lines:
+                lines = await self._reader.kept(seen, position, _LINES)
             for line in lines:
                 followed.position = line.position
                 followed.send(line.position, _line(line))
-            seen = runs[run]
             if seen is None:
                 followed.end()
             elif seen.state in ENDED and len(lines) < _LINES:

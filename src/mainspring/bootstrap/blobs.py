@@ -4,9 +4,12 @@ from pathlib import Path
 
 from mainspring.adapters.blobs.folder import FolderBlobs
 from mainspring.bootstrap.stores import missing
+from mainspring.control.run_logs import RunLogs
 from mainspring.domain.blobs import read_blobs
+from mainspring.domain.coordination import STORE
 from mainspring.ports.blobs import Blobs
 from mainspring.sections import BlobsSection
+from mainspring.settings import Settings
 
 
 def make_blobs(address: str, field: str, section: BlobsSection) -> Blobs:
@@ -19,3 +22,11 @@ def make_blobs(address: str, field: str, section: BlobsSection) -> Blobs:
     except ModuleNotFoundError as error:
         raise missing("a bucket", "s3", error, field) from error
     return BucketBlobs(found, section.read())
+
+
+def make_run_logs(settings: Settings) -> RunLogs | None:
+    """Where the logs of runs go that have ended; None: they stay in the store."""
+    section = settings.run_logs
+    if section.where == STORE:
+        return None
+    return RunLogs(make_blobs(section.where, "run_logs.where", settings.blobs))

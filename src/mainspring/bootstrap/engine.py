@@ -4,11 +4,14 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import cached_property
 
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
+from mainspring.bootstrap.blobs import make_run_logs
 from mainspring.bootstrap.stores import Pooled, make_jobs, make_store, make_wakeups, missing, stores_of
 from mainspring.control.jobs import Jobs
+from mainspring.control.run_logs import RunLogs
 from mainspring.domain.errors import EngineUnavailable, StoreUnavailable
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant, Micros
@@ -58,6 +61,11 @@ class Engine:
             raise StoreUnavailable("the engine is not open")
         return self._jobs
 
+    @cached_property
+    def run_logs(self) -> RunLogs | None:
+        """Where logs are that are not in the store; made for who asks: workers and clients do not."""
+        return make_run_logs(self.settings)
+
     async def open(self) -> None:
         """Idempotent."""
         if self._jobs is not None:
@@ -79,6 +87,8 @@ class Engine:
         if jobs is not None:
             if self.board is not None:
                 await self.board.close()
+            if (logs := self.__dict__.pop("run_logs", None)) is not None:
+                await logs.blobs.close()
             await self.wakeups.close()
             await self.store.close()
 

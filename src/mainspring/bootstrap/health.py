@@ -9,9 +9,11 @@ import msgspec
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.coordination import make_registry
 from mainspring.adapters.dispatch import make_dispatch
+from mainspring.bootstrap.blobs import make_run_logs
 from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, stores_of
 from mainspring.bootstrap.tasks import make_vault
 from mainspring.control.dispatch_health import examine_engine
+from mainspring.control.log_keeper import examine_blobs
 from mainspring.control.registry_health import examine_registry
 from mainspring.control.transfer import Moved, transfer
 from mainspring.domain.coordination import STORE, read_coordination
@@ -86,11 +88,13 @@ def make_watched(settings: Settings, address: str) -> Watched | None:
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    """What is wrong, or soon will be: with the store, with what grants shards, with what brings hints."""
+    """What is wrong, or soon will be: with the store, with what grants shards, with what brings hints, with where logs
+    are kept."""
     examination = await make_health(settings).examine()
     findings = list(examination.findings) + await _examine_coordination(settings)
     findings += await _examine_dispatch(settings, examination.signs)
     findings += await _examine_vault(settings)
+    findings += await _examine_run_logs(settings)
     return findings if examination.signs is None else findings + diagnose(examination.signs)
 
 
@@ -127,6 +131,17 @@ async def _examine_vault(settings: Settings) -> list[Finding]:
         advice = "runs that need a secret fail until it answers; what was read before counts for an hour"
         return [Finding(check="vault", level=Level.PROBLEM, says=str(error), advice=advice)]
     return [Finding(check="vault", level=Level.OK, says=f"it answers, with {fields} secrets")]
+
+
+async def _examine_run_logs(settings: Settings) -> list[Finding]:
+    """Nothing to say where they stay in the store."""
+    logs = make_run_logs(settings)
+    if logs is None:
+        return []
+    try:
+        return [await examine_blobs(logs.blobs)]
+    finally:
+        await logs.blobs.close()
 
 
 async def move(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> Moved:

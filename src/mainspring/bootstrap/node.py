@@ -29,6 +29,7 @@ from mainspring.control.fleet import Fleet
 from mainspring.control.health_guard import HealthGuard
 from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.ingest import Ingest
+from mainspring.control.log_keeper import LogKeeper
 from mainspring.control.monitor import Monitor
 from mainspring.control.notifications import Notifier
 from mainspring.control.publisher import Publisher
@@ -118,6 +119,7 @@ class Node:
         self._guard = _make_guard(self.engine, self._sessions)
         self._engines: Engines | None = None
         self._publishers: list[Publisher] = []
+        self._log_keepers: list[LogKeeper] = []
         self._ingest: Ingest | None = None
         self._supervisor = Supervisor()
 
@@ -188,6 +190,9 @@ class Node:
             found["dispatch"] = self._engines.health()
         if self._publishers:
             found["events"] = {publisher.sink: publisher.health() for publisher in self._publishers}
+        if self._log_keepers:
+            troubles = [one.trouble for one in self._log_keepers if one.trouble]
+            found["runLogs"] = {"status": "waiting", "why": troubles[0]} if troubles else {"status": "ok"}
         if self._ingest is not None:
             found["ingest"] = self._ingest.health()
         if self._worker is not None:
@@ -332,8 +337,19 @@ class Node:
                 if self._engines is None
                 else [Dispatcher(store, self._engines, engine.wakeups, engine.clock, keeper.owned)]
             ),
+            *self._log_keepers_of(store, keeper),
             *self._publishers_of(store, keeper),
         ]
+
+    def _log_keepers_of(self, store: EngineStore, keeper: ShardKeeper) -> list[LogKeeper]:
+        """None where logs stay in the store."""
+        engine = self.engine
+        if engine.run_logs is None:
+            return []
+        keep = self._settings.run_logs.keep
+        made = LogKeeper(store, engine.run_logs, engine.wakeups, engine.clock, keeper.owned, keep)
+        self._log_keepers.append(made)
+        return [made]
 
     def _publishers_of(self, store: EngineStore, keeper: ShardKeeper) -> list[Service]:
         """One for each sink: who is away holds up nobody else."""

@@ -27,6 +27,7 @@ from mainspring.ports.health import PoolUse
 from mainspring.ports.leases import Leases
 from mainspring.ports.notifications import NotificationStore
 from mainspring.ports.operations import Operations
+from mainspring.ports.run_logs import LogShelf
 from mainspring.ports.store import Store
 from mainspring.ports.usage import Budgeting
 from mainspring.ports.wakeups import Wakeups
@@ -59,6 +60,7 @@ class EngineStore(
     Leases,
     EventFacts,
     NotificationStore,
+    LogShelf,
     Protocol,
 ):
     """Every store here also says who owns which shard."""

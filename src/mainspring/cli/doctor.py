@@ -36,8 +36,9 @@ def doctor(profile: Profile = None, store: Store = None, config: Config = None, 
     """Look for what is wrong, or soon will be, and say what to do about it. Nothing is changed.
 
     It looks at the store (schema, clock, latency, durability, vacuum, old transactions, indexes, partitions, disk), at
-    what grants shards to schedulers if that is not the store, and at the engine on it (schedulers, workers, queues that
-    nobody serves, what is behind). Exits with 1 if there is a problem; warnings alone are 0.
+    what grants shards to schedulers and at where logs of runs are kept if these are not the store, and at the engine on
+    it (schedulers, workers, queues that nobody serves, what is behind). Exits with 1 if there is a problem; warnings
+    alone are 0.
 
     Examples:
 

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from mainspring.domain.errors import MainspringError
 from mainspring.domain.instant import Instant, Micros
 
 
@@ -14,7 +15,7 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: Instant
 
 
-class BlobsUnavailable(Exception):
+class BlobsUnavailable(MainspringError):
     """The folder or bucket is missing, full, slow or forbidden; what was asked may or may not have happened. The
     message is one line that names where, and no secret."""
 

@@ -178,6 +178,8 @@ async def cancel_job(api: Api, call: Call[Nothing, Purge]) -> Answer:
     if stopping:
         return Answer(202, Cancelled(job_id=found.id, status="cancelling"))
     if call.query.purge:
+        if isinstance(found, RunView):
+            await api.logs.delete(found)
         await api.store.purge([found.id], author)
         return Answer(200, Cancelled(job_id=found.id, status="purged"))
     return Answer(200, Cancelled(job_id=found.id, status="cancelled"))

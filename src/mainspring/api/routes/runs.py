@@ -64,6 +64,7 @@ class ListRuns(Request):
 class LogQuery(Request):
     after: Annotated[int, Meta(ge=0, le=2**62, description="Lines with a greater position.")] = 0
     limit: Limit = 500
+    url: Annotated[bool, Meta(description="An address of the whole log instead, where there is one.")] = False
 
 
 class RetryIn(Request):
@@ -76,6 +77,8 @@ class LogPage(Wire):
     next_after: int
     ended: bool = False
     """Nothing more will come."""
+    url: str | None = None
+    """Where anybody can read all of it for five minutes: JSON lines, compressed with gzip. Then `items` is empty."""
 
 
 class Stopped(Wire):
@@ -183,7 +186,10 @@ async def explain_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     "GET", "/v1/runs/{id}/logs", permission=Permission.READ, query=LogQuery, answers={200: LogPage, 404: Problem}
 )
 async def run_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
-    """What a run has printed, from a position on."""
+    """What a run has printed, from a position on.
+
+    With `url` an address of the whole log, if it lies in a bucket; the lines otherwise.
+    """
     run = await find_run(api, call)
     return Answer(200, await _log_page(api, run, call.query))
 
@@ -224,7 +230,9 @@ async def follow_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
 
 
 async def _log_page(api: Api, run: RunView, query: LogQuery) -> LogPage:
-    lines = await api.store.seen_by(run.tenant).log(run.id, query.after, query.limit)
+    if query.url and (url := await api.logs.url(run)) is not None:
+        return LogPage(run_id=run.id, items=[], next_after=query.after, ended=True, url=url)
+    lines = await api.logs.lines(run, query.after, query.limit)
     return LogPage(
         run_id=run.id,
         items=[line_out(line) for line in lines],

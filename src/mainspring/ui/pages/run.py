@@ -11,6 +11,7 @@ from mainspring.api.schemas.runs import RunOut
 from mainspring.domain.access import Permission
 from mainspring.domain.instant import Instant
 from mainspring.domain.run import ENDED
+from mainspring.ports.blobs import BlobsUnavailable
 from mainspring.ui.page import Done, Download, Pages, Reply, Visit, json_field
 from mainspring.ui.pages.job_form import WAITING
 from mainspring.ui.words import duration, instant
@@ -46,7 +47,7 @@ async def show_run(visit: Visit[Any]) -> Reply:
     found: RunOut = await visit.ask(get_run, path=visit.path)
     explanation, log, children, parents = await asyncio.gather(
         visit.ask(explain_run, path=visit.path),
-        visit.ask(run_logs, path=visit.path, query={"limit": _LINES}),
+        _first_lines(visit),
         visit.ask(run_children, path=visit.path, query={"limit": _RELATIVES}),
         visit.ask(run_parents, path=visit.path),
     )
@@ -67,6 +68,15 @@ async def show_run(visit: Visit[Any]) -> Reply:
         recurring=found.job_id != found.run_id,
         editable=found.job_id == found.run_id and found.status in WAITING and not found.attempt_number,
     )
+
+
+async def _first_lines(visit: Visit[Any]) -> LogPage | None:
+    """None: where they are kept does not answer. The rest of the page needs none of it."""
+    try:
+        log: LogPage = await visit.ask(run_logs, path=visit.path, query={"limit": _LINES})
+    except BlobsUnavailable:
+        return None
+    return log
 
 
 @run.page("GET", "/runs/{id}/log", permission=Permission.READ, query=LogQuery)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Literal, TypeVar
 
@@ -208,6 +208,14 @@ class MemoryReports:
                         log.append(LogLine(position=len(log) + 1, at=now, attempt=run.attempt, text=kept))
                 answers.append(run is not None)
             return answers
+
+    async def logged_runs(self, after: RunId | None, limit: int) -> list[RunId]:
+        having = sorted(run for run, lines in self._tables.logs.items() if lines and run > (after or ""))
+        return having[:limit]
+
+    async def forget_logs(self, runs: Collection[RunId]) -> None:
+        for run in runs:
+            self._tables.logs.pop(run, None)
 
     def _running(self, run: RunId, fence: int) -> RunRow | None:
         row = self._tables.runs.get(run)

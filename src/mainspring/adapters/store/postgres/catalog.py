@@ -1,6 +1,6 @@
 """What people look at: lists, figures, logs, and what attempts tell while they run."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Literal
 
 import asyncpg
@@ -70,6 +70,10 @@ _FIGURES = (
 
 #: As the statement says it: 0 is one that was asked to stop.
 _STANDS = {0: RunState.CANCELLING, **STATES}
+
+
+#: Before every other.
+_FIRST_ID = "0" * 32
 
 
 class _UnderWay(msgspec.Struct, frozen=True):
@@ -472,6 +476,12 @@ class Catalog(Reading):
             return [(line.run, line.fence) in under_way for line in lines]
 
         return await self._db.transaction(work) if lines else []
+
+    async def logged_runs(self, after: RunId | None, limit: int) -> list[RunId]:
+        return [RunId(row["run_id"]) for row in await self._db.fetch("logged_runs", after or _FIRST_ID, limit)]
+
+    async def forget_logs(self, runs: Collection[RunId]) -> None:
+        await self._db.execute("forget_logs", list(runs))
 
     async def _under_way(self, connection: Connection, runs: list[RunId]) -> dict[tuple[RunId, int], _UnderWay]:
         """The attempts among these that run, by run and fence."""

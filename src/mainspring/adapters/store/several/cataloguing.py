@@ -48,6 +48,14 @@ class Cataloguing(Reading):
         answers = await self._servers.spread(runs, self._servers.of_id, call)
         return {run: lines for run, lines in zip(runs, answers, strict=True) if lines}
 
+    async def logged_runs(self, after: RunId | None, limit: int) -> list[RunId]:
+        found = await self._servers.everywhere(lambda store: store.logged_runs(after, limit))
+        return sorted(run for runs in found for run in runs)[:limit]
+
+    async def forget_logs(self, runs: Collection[RunId]) -> None:
+        # Also of one that has moved since: nobody else has lines of these.
+        await self._servers.everywhere(lambda store: store.forget_logs(runs))
+
     async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
         # Also those of runs with a placement key.
         return set().union(*await self._servers.everywhere(lambda store: store.used_keys(tenant, keys)))

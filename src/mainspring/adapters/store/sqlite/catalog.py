@@ -1,7 +1,7 @@
 """What people look at, and what attempts tell while they run."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import apsw
@@ -212,6 +212,17 @@ class SqliteReports(Part):
                 room = rooms[line.run, line.fence] = LogRoom(pieces, size, cut=cut)
             told.append((line.run, line.fence, room.fit(line.text)))
         return rows.heard(await self._writer.call("append_log", rows.encode(told)))
+
+    async def logged_runs(self, after: RunId | None, limit: int) -> list[RunId]:
+        return rows.run_ids(await self._reader.read("logged_runs", after=after or "", limit=limit))
+
+    async def forget_logs(self, runs: Collection[RunId]) -> None:
+        def forget(connection: apsw.Connection, now: Instant) -> None:
+            connection.execute(
+                "DELETE FROM log WHERE run_id IN (SELECT value FROM json_each(?))", (rows.encode(list(runs)),)
+            )
+
+        await self._work(forget)
 
 
 #: Those with a tag. The index begins with the tenant: each is one step in it.

@@ -328,6 +328,14 @@ SELECT json_group_object(run_id, json(lines)) FROM (
     ) AS lines FROM json_each(:places) AS p
 ) WHERE lines != '[]'
 
+-- name: logged_runs
+-- From one run to the next, however many lines they have.
+WITH RECURSIVE logged (id) AS (
+    SELECT min(run_id) FROM log WHERE run_id > :after
+    UNION ALL SELECT (SELECT min(run_id) FROM log WHERE run_id > logged.id) FROM logged WHERE logged.id IS NOT NULL
+    LIMIT :limit
+) SELECT json_group_array(id ORDER BY id) FROM logged WHERE id IS NOT NULL
+
 -- name: log_sizes
 -- Of each run, also of one that has printed nothing.
 SELECT json_group_object(id, json_array(pieces, size, cut)) FROM (

@@ -409,6 +409,7 @@ _sessions = msgspec.json.Decoder(list[_Session])
 _pauses = msgspec.json.Decoder(list[tuple[str, str, Instant, str, str, Instant | None]])
 _minutes = msgspec.json.Decoder(list[_Minute])
 _log = msgspec.json.Decoder(list[tuple[int, Instant, int, str]])
+_ids = msgspec.json.Decoder(list[RunId])
 _logs = msgspec.json.Decoder(dict[str, list[tuple[int, Instant, int, str]]])
 _log_sizes = msgspec.json.Decoder(dict[str, tuple[int, int, int]])
 _tenants = msgspec.json.Decoder(list[tuple[str, str, Instant]])
@@ -728,6 +729,10 @@ def audit_entries(text: str) -> list[AuditEntry]:
         )
         for row in _audits.decode(text)
     ]
+
+
+def run_ids(text: str) -> list[RunId]:
+    return _ids.decode(text)
 
 
 def heard(text: str) -> list[bool]:

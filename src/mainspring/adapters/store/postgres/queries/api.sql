@@ -99,6 +99,20 @@ INSERT INTO mainspring.checkpoint (run_id, tenant, state)
 SELECT i.id, i.tenant, i.state FROM unnest($1::uuid[], $2::int[], $3::bytea[]) AS i(id, tenant, state) ORDER BY i.id
 ON CONFLICT (run_id) DO UPDATE SET state = excluded.state
 
+-- name: logged_runs
+-- From one run to the next, however many lines they have.
+WITH RECURSIVE having_lines AS (
+    (SELECT run_id FROM mainspring.log WHERE run_id > $1::uuid ORDER BY run_id LIMIT 1)
+    UNION ALL
+    SELECT l.run_id FROM having_lines h, LATERAL (
+        SELECT run_id FROM mainspring.log WHERE run_id > h.run_id ORDER BY run_id LIMIT 1
+    ) AS l
+)
+SELECT run_id FROM having_lines LIMIT $2
+
+-- name: forget_logs
+DELETE FROM mainspring.log WHERE run_id = ANY ($1::uuid[])
+
 -- name: log_sizes
 -- Of each run, also of one that has printed nothing.
 SELECT i.id, count(l.position) AS pieces, coalesce(sum(octet_length(l.text)), 0)::bigint AS size,

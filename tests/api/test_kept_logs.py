@@ -1,0 +1,334 @@
+"""Logs of runs that have ended, in a folder or in a bucket of a real S3 server: taken there, read there, given up."""
+
+import asyncio
+import gzip
+import json
+import signal
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.bootstrap.blobs import make_run_logs
+from mainspring.bootstrap.stores import EngineStore
+from mainspring.control.log_keeper import LogKeeper, examine_blobs
+from mainspring.control.run_logs import RunLogs
+from mainspring.domain.access import Role
+from mainspring.domain.diagnosis import Level
+from mainspring.domain.instant import DAY, MINUTE, Micros
+from mainspring.domain.run import HeldRun, NewRun, settle_success
+from mainspring.ports.catalog import LogReport
+from mainspring.ports.store import Want
+from mainspring.sections import BlobsSection, RunLogsSection
+from mainspring.settings import Settings
+from tests.api.conftest import Service
+from tests.support.buckets import bucket_address, credentials_file, new_bucket, shared_s3
+from tests.support.builders import a_run, a_worker
+from tests.support.servers import started
+from tools.services.s3 import S3
+
+MINE: Mapping[int, int] = {0: 1}
+
+
+@pytest.fixture(params=["folder", "s3"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "s3":
+        return new_bucket(shared_s3())
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    return str(folder)
+
+
+def run_logs(where: str, folder: Path) -> RunLogs:
+    section = BlobsSection(credentials_file=str(credentials_file(folder)))
+    found = make_run_logs(Settings(run_logs=RunLogsSection(where=where), blobs=section))
+    assert found is not None
+    return found
+
+
+class Kept:
+    """An API, and who takes logs out of its store."""
+
+    def __init__(self, store: EngineStore, logs: RunLogs, owned: Mapping[int, int] = MINE) -> None:
+        self.store = store
+        self.logs = logs
+        self.service = Service(auth=False, store=store, run_logs=logs)
+        self.client = self.service.client()
+        self.keeper = LogKeeper(store, logs, LocalWakeups(), self.service.clock, lambda: owned, 30 * DAY)
+
+    async def start(self, *runs: NewRun) -> list[HeldRun]:
+        await self.store.submit(runs)
+        worker = await self.store.open_session(a_worker(ttl=DAY))
+        return await self.store.claim(worker, 1, [Want("default", len(runs))])
+
+    async def print(self, held: HeldRun, *texts: str) -> None:
+        assert all(await self.store.append_log([LogReport(run=held.id, fence=held.fence, text=text) for text in texts]))
+
+    async def succeed(self, *held: HeldRun) -> None:
+        await self.store.settle([settle_success(run, None) for run in held])
+
+    async def printed(self, *texts: str) -> HeldRun:
+        """A run that has ended."""
+        [held] = await self.start(a_run())
+        await self.print(held, *texts)
+        await self.succeed(held)
+        return held
+
+    async def in_store(self, held: HeldRun) -> list[str]:
+        return [line.text for line in await self.store.log(held.id, 0, 1_000)]
+
+    async def step(self) -> Micros:
+        return await self.keeper.step()
+
+    async def get(self, held: HeldRun, **query: Any) -> dict[str, Any]:
+        answer = await self.client.get(f"/v1/runs/{held.id}/logs", params=query)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def texts(self, held: HeldRun, **query: Any) -> list[str]:
+        return [line["text"] for line in (await self.get(held, **query))["items"]]
+
+
+@pytest.fixture
+async def kept(store: EngineStore, where: str, tmp_path: Path) -> AsyncIterator[Kept]:
+    logs = run_logs(where, tmp_path)
+    found = Kept(store, logs)
+    async with found.client:
+        yield found
+    await logs.blobs.close()
+
+
+async def test_a_log_leaves_the_store_and_is_read_as_before(kept: Kept) -> None:
+    held = await kept.printed("one\n", "two\n", "größe 🕰\n")
+    before = await kept.get(held)
+    await kept.step()
+    assert await kept.in_store(held) == []
+    assert await kept.get(held) == before
+    assert [line["text"] for line in before["items"]] == ["one\n", "two\n", "größe 🕰\n"]
+    assert before["ended"]
+    assert (await kept.client.get(f"/v1/jobs/{held.id}/logs")).json() == before
+
+
+async def test_what_still_runs_stays(kept: Kept) -> None:
+    running, ended = await kept.start(a_run(), a_run())
+    for held in (running, ended):
+        await kept.print(held, "first\n")
+    await kept.succeed(ended)
+    await kept.step()
+    assert await kept.in_store(running) == ["first\n"]
+    assert await kept.in_store(ended) == []
+    await kept.print(running, "second\n")
+    assert await kept.texts(running) == ["first\n", "second\n"]
+    await kept.succeed(running)
+    await kept.step()
+    assert await kept.in_store(running) == []
+    assert await kept.texts(running) == ["first\n", "second\n"]
+
+
+async def test_pages_of_a_long_log(kept: Kept) -> None:
+    texts = [f"{number:05} {'x' * 80}{number * 7919}\n" for number in range(4_000)]
+    held = await kept.printed(*texts)
+    await kept.step()
+    read: list[str] = []
+    after = 0
+    while True:
+        page = await kept.get(held, after=after, limit=900)
+        read += [line["text"] for line in page["items"]]
+        after = page["nextAfter"]
+        if page.get("ended"):
+            break
+    assert read == texts
+    assert await kept.texts(held, after=after) == []
+
+
+async def test_a_follower_reads_it_to_the_end(kept: Kept) -> None:
+    held = await kept.printed("one\n", "two\n")
+    await kept.step()
+    followed = await kept.client.get(f"/v1/runs/{held.id}/logs/follow")
+    events = [line for line in followed.text.splitlines() if line.startswith("event: ")]
+    assert events == ["event: line", "event: line", "event: end"]
+
+
+async def test_who_follows_while_it_ends_and_leaves_misses_nothing(kept: Kept) -> None:
+    [held] = await kept.start(a_run())
+    await kept.print(held, "one\n")
+    following = asyncio.create_task(kept.client.get(f"/v1/runs/{held.id}/logs/follow"))
+    await asyncio.sleep(0.3)
+    await kept.print(held, "two\n")
+    await kept.succeed(held)
+    await kept.step()
+    assert await kept.in_store(held) == []
+    text = (await asyncio.wait_for(following, 10)).text
+    assert text.count("event: line") == 2
+    assert "event: end" in text
+
+
+async def test_a_run_that_printed_nothing_has_an_empty_log(kept: Kept) -> None:
+    held = await kept.printed()
+    await kept.step()
+    assert await kept.texts(held) == []
+    assert (await kept.get(held, url=True)).get("url") is None
+
+
+async def test_an_address_of_the_whole_log(kept: Kept, where: str) -> None:
+    held = await kept.printed("one\n", "two\n")
+    # As long as it is in the store there are lines.
+    assert (await kept.get(held, url=True)).get("url") is None
+    await kept.step()
+    found = await kept.get(held, url=True)
+    if not where.startswith("s3://"):
+        assert found.get("url") is None
+        assert [line["text"] for line in found["items"]] == ["one\n", "two\n"]
+        return
+    assert found["items"] == []
+    async with httpx2.AsyncClient() as anybody:
+        whole = await anybody.get(found["url"])
+    lines = [json.loads(line) for line in gzip.decompress(whole.content).splitlines()]
+    assert lines == (await kept.get(held))["items"]
+
+
+async def test_more_than_one_step_holds(kept: Kept) -> None:
+    held = await kept.start(*(a_run() for _ in range(80)))
+    for one in held:
+        await kept.print(one, f"{one.id}\n")
+    await kept.succeed(*held)
+    await kept.step()
+    assert await kept.store.logged_runs(None, 100) == []
+    for one in held[::20]:
+        assert await kept.texts(one) == [f"{one.id}\n"]
+
+
+async def test_who_died_between_both_steps_does_it_again(kept: Kept) -> None:
+    held = await kept.printed("one\n")
+    [view] = await kept.store.runs([held.id])
+    assert view is not None
+    await kept.logs.put(view, await kept.store.log(held.id, 0, 10))
+    await kept.step()
+    assert await kept.in_store(held) == []
+    assert await kept.texts(held) == ["one\n"]
+
+
+async def test_who_does_not_own_the_first_shard_leaves_it(store: EngineStore, where: str, tmp_path: Path) -> None:
+    logs = run_logs(where, tmp_path)
+    other = Kept(store, logs, owned={3: 1})
+    async with other.client:
+        held = await other.printed("one\n")
+        await other.step()
+        assert await other.in_store(held) == ["one\n"]
+    await logs.blobs.close()
+
+
+async def test_a_purged_run_leaves_nothing(kept: Kept) -> None:
+    held = await kept.printed("one\n")
+    await kept.step()
+    assert [batch async for batch in kept.logs.blobs.list("logs")]
+    assert (await kept.client.delete(f"/v1/jobs/{held.id}", params={"purge": True})).status_code == 200
+    assert not [batch async for batch in kept.logs.blobs.list("logs")]
+
+
+async def test_days_that_are_over_go(kept: Kept) -> None:
+    held = await kept.printed("one\n")
+    await kept.step()
+    now = await kept.store.now()
+    [tenant] = await kept.logs.tenants()
+    assert await kept.logs.forget(tenant, now) == 0
+    assert await kept.texts(held) == ["one\n"]
+    assert await kept.logs.forget(tenant, now + 2 * DAY) == 1
+    assert await kept.texts(held) == []
+    assert await kept.logs.tenants() == []
+
+
+async def test_old_days_are_forgotten_by_the_keeper_and_nothing_else_is(kept: Kept) -> None:
+    for name in ("logs/default/2026-01-05/a.jsonl.gz", "logs/default/kept-by-hand/b", "history/2026-01-05/c"):
+        await kept.logs.blobs.put(name, b"x")
+    held = await kept.printed("one\n")
+    await kept.step()
+    names = sorted([blob.name async for batch in kept.logs.blobs.list("") for blob in batch])
+    assert [name for name in names if held.id not in name] == ["history/2026-01-05/c", "logs/default/kept-by-hand/b"]
+    assert await kept.texts(held) == ["one\n"]
+
+
+async def test_tenants_read_their_own(store: EngineStore, where: str, tmp_path: Path) -> None:
+    logs = run_logs(where, tmp_path)
+    kept = Kept(store, logs)
+    guarded = Service(auth=True, store=store, run_logs=logs)
+    [held] = await kept.start(a_run(tenant="a/b"))
+    await kept.print(held, "mine\n")
+    await kept.succeed(held)
+    await kept.step()
+    for tenant, status in (("a/b", 200), ("other", 404)):
+        async with guarded.client(await guarded.key(Role.VIEWER, tenant)) as client:
+            for query in ({}, {"url": True}):
+                assert (await client.get(f"/v1/runs/{held.id}/logs", params=query)).status_code == status
+    await kept.client.aclose()
+    await logs.blobs.close()
+
+
+@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+async def test_a_bucket_that_does_not_exist_harms_no_run(store: EngineStore, tmp_path: Path) -> None:
+    server = shared_s3()
+    name = f"not-made-yet-{uuid.uuid4().hex}"
+    logs = run_logs(bucket_address(server, name), tmp_path)
+    kept = Kept(store, logs)
+    held = await kept.printed("one\n")
+    pauses = [await kept.step() for _ in range(8)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == MINUTE
+    assert "NoSuchBucket" in kept.keeper.trouble
+    assert name in kept.keeper.trouble
+    # Until then everything is as it would be without any of this.
+    assert await kept.in_store(held) == ["one\n"]
+    assert await kept.texts(held) == ["one\n"]
+    found = await examine_blobs(logs.blobs)
+    assert (found.check, found.level) == ("run logs", Level.PROBLEM)
+    assert name in found.says
+    # It catches up.
+    server.bucket(name)
+    await kept.step()
+    assert kept.keeper.trouble == ""
+    assert await kept.in_store(held) == []
+    assert await kept.texts(held) == ["one\n"]
+    assert (await examine_blobs(logs.blobs)).level is Level.OK
+    await kept.client.aclose()
+    await logs.blobs.close()
+
+
+@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+async def test_a_server_that_is_stopped_harms_no_run(store: EngineStore, tmp_path: Path) -> None:
+    """One of its own: stopped, gone, and back again."""
+    server = S3(tmp_path)
+    started(server)
+    try:
+        logs = run_logs(new_bucket(server), tmp_path)
+        kept = Kept(store, logs)
+        before = await kept.printed("before\n")
+        await kept.step()
+        server.stop()
+        held = await kept.printed("one\n")
+        await kept.step()
+        assert kept.keeper.trouble
+        assert await kept.texts(held) == ["one\n"]
+        # What is kept there cannot be read now, and that is said.
+        answer = await kept.client.get(f"/v1/runs/{before.id}/logs")
+        assert (answer.status_code, answer.json()["title"]) == (503, "Logs unavailable")
+        assert answer.headers["retry-after"] == "5"
+        assert "127.0.0.1" not in answer.text
+        started(server)
+        await kept.step()
+        assert await kept.in_store(held) == []
+        assert await kept.texts(held) == ["one\n"]
+        assert await kept.texts(before) == ["before\n"]
+        # One that hangs is given up in time.
+        server.nodes[0].signal(signal.SIGSTOP)
+        answer = await kept.client.get(f"/v1/runs/{before.id}/logs")
+        assert answer.status_code == 503
+        server.nodes[0].signal(signal.SIGCONT)
+        await kept.client.aclose()
+        await logs.blobs.close()
+    finally:
+        server.remove()
