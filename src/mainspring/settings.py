@@ -43,6 +43,7 @@ from mainspring.sections import (
     SecretsSection,
     Span,
     TasksSection,
+    TracingSection,
     UiSection,
     WorkerSection,
     servers_of,
@@ -85,6 +86,7 @@ RANGES = {
     "metrics.last_port": (1, 65_535),
     "metrics.names": (1, 10_000),
     "metrics.every": (0, HOUR),
+    "tracing.ratio": (0, 1),
     "notifications.recovered_after": (SECOND, DAY),
     "clock.warn": (MILLISECOND, _CENTURY),
     "clock.fence": (0, _CENTURY),
@@ -134,6 +136,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retention: RetentionSection = RetentionSection()
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
+    tracing: TracingSection = TracingSection()
     auth: AuthSection = AuthSection()
     api: ApiSection = ApiSection()
     ui: UiSection = UiSection()
@@ -172,6 +175,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ClockRules(self.clock.warn, self.clock.fence).check()
         self.events.check()
         self.metrics.check()
+        self.tracing.check()
         self.notifications.read()
         self.auth.check()
         self.api.check()

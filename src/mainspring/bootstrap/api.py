@@ -77,6 +77,7 @@ def make_api(
         acceptance=None if accepting is None else Acceptance(accepting, engine.clock, settings.ingest.bound_to),
         system=_System(settings),
         notifications=settings.notifications.read(),
+        tracing=engine.tracing,
     )
 
 

@@ -36,6 +36,7 @@ from mainspring.settings import Settings
 
 if TYPE_CHECKING:
     from mainspring.adapters.store.several import SeveralStore
+    from mainspring.runtime.tracing.spans import Tracing
 
 
 POSTGRES = ("postgresql://", "postgres://")
@@ -150,6 +151,7 @@ def make_jobs(
     random: random.Random,
     along: Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None = None,
     figures: Figures | None = None,
+    tracing: "Tracing | None" = None,
 ) -> Jobs:
     """What takes work in. Over several servers it chooses the place of every id."""
     return Jobs(
@@ -162,6 +164,7 @@ def make_jobs(
         places=getattr(store, "place_count", 0),
         apart=getattr(store, "server_of", None),
         figures=figures,
+        tracing=tracing,
     )
 
 
@@ -200,8 +203,8 @@ def path_of(store: str) -> Path:
         raise Invalid("store", f"{path}: {error}") from error
 
 
-def missing(what: str, extra: str, error: ModuleNotFoundError) -> Invalid:
-    return Invalid("store", f"{what} needs the package {error.name}", f"pip install 'mainspring[{extra}]'")
+def missing(what: str, extra: str, error: ModuleNotFoundError, setting: str = "store") -> Invalid:
+    return Invalid(setting, f"{what} needs the package {error.name}", f"pip install 'mainspring[{extra}]'")
 
 
 def label() -> str:
