@@ -244,6 +244,25 @@ class MetricsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return [("enabled", self.enabled), ("host", self.host)]
 
 
+class TracingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    enabled: bool = False
+    """Record where work goes, for OpenTelemetry: submits, attempts and requests."""
+    endpoint: str = ""
+    """The collector, which takes OTLP over HTTP, as in ``http://collector:4318``. None: what
+    ``OTEL_EXPORTER_OTLP_ENDPOINT`` says, or this machine."""
+    ratio: float = 0.01
+    """How much is recorded of what no caller has decided about."""
+    service: str = "mainspring"
+    """What these processes are called there; ``OTEL_SERVICE_NAME`` goes before it."""
+
+    def check(self) -> None:
+        check_name("tracing.service", self.service)
+        if self.endpoint and not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", self.endpoint):
+            raise Invalid(
+                "tracing.endpoint", "is no address of a collector", "http://collector:4318, without a user or a query"
+            )
+
+
 class LogSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     level: str = "info"
     format: str = "auto"

@@ -45,6 +45,7 @@ from mainspring.sections import (
     SecretsSection,
     Span,
     TasksSection,
+    TracingSection,
     UiSection,
     VaultSection,
     WorkerSection,
@@ -88,6 +89,7 @@ RANGES = {
     "metrics.last_port": (1, 65_535),
     "metrics.names": (1, 10_000),
     "metrics.every": (0, HOUR),
+    "tracing.ratio": (0, 1),
     "notifications.recovered_after": (SECOND, DAY),
     "clock.warn": (MILLISECOND, _CENTURY),
     "clock.fence": (0, _CENTURY),
@@ -140,6 +142,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     run_logs: RunLogsSection = RunLogsSection()
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
+    tracing: TracingSection = TracingSection()
     auth: AuthSection = AuthSection()
     api: ApiSection = ApiSection()
     ui: UiSection = UiSection()
@@ -181,6 +184,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         self.events.check()
         self.metrics.check()
         self.run_logs.check()
+        self.tracing.check()
         self.notifications.read()
         self.auth.check()
         self.api.check()

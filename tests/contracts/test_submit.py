@@ -227,3 +227,13 @@ async def test_limits_count_from_the_due_time_by_the_clock_of_the_store(harness:
     for later, expired in ((5 * MINUTE, 2), (10 * MINUTE, 5), (5 * MINUTE, 2)):
         await harness.advance(later)
         assert await harness.store.expire(100) == expired
+
+
+async def test_a_trace_travels_with_its_run(harness: Harness) -> None:
+    """To whoever claims it, and to who looks at it; and nowhere else."""
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    recorded, plain = a_run(policy=RunPolicy(trace=trace)), a_run()
+    await harness.submit(recorded, plain)
+    assert (await harness.view(recorded.id)).policy.trace == trace
+    held = {run.id: run.policy.trace for run in await harness.claim(await harness.worker())}
+    assert held == {recorded.id: trace, plain.id: ""}

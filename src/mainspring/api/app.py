@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -25,6 +25,9 @@ from mainspring.api.resources import RESOURCES
 from mainspring.api.token_rules import is_loopback
 from mainspring.domain.access import Principal
 from mainspring.domain.errors import MainspringError
+
+if TYPE_CHECKING:
+    from mainspring.runtime.tracing.spans import Tracing
 
 _log = structlog.get_logger("mainspring.api")
 Door: TypeAlias = Callable[["Asked", Send], Awaitable[None]]
@@ -226,7 +229,26 @@ def _door(api: Api, operation: Operation) -> Door:
         finally:
             held.give_back()
 
-    return enter
+    # Probes would be most of what is recorded, and what streams has no end.
+    if api.tracing is None or operation.permission is None or operation.streams:
+        return enter
+    return _recorded(enter, operation, api.tracing)
+
+
+def _recorded(enter: Door, operation: Operation, tracing: "Tracing") -> Door:
+    """The same, inside a span of its own or of the caller's trace."""
+
+    async def enter_recorded(asked: Asked, send: Send) -> None:
+        with tracing.serving(operation.method, operation.path, operation.name, asked.headers) as answered:
+
+            async def send_on(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    answered(message["status"])
+                await send(message)
+
+            await enter(asked, send_on)
+
+    return enter_recorded
 
 
 class _Bytes:

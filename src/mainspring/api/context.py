@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -52,6 +52,9 @@ from mainspring.runtime.batcher import Batcher
 from mainspring.runtime.log import get_logger
 from mainspring.runtime.remembered import Remembered
 from mainspring.worker.builtin.tasks import BuiltinTasks
+
+if TYPE_CHECKING:
+    from mainspring.runtime.tracing.spans import Tracing
 
 #: What changes rarely is asked for this often: a new quota holds after this long.
 _REMEMBERED: Micros = 2 * SECOND
@@ -122,6 +125,7 @@ class Api:
         system: System | None = None,
         notifications: NotificationRules | None = None,
         run_logs: RunLogs | None = None,
+        tracing: "Tracing | None" = None,
     ) -> None:
         self.store = store
         #: What takes jobs in while the store is away.
@@ -136,6 +140,8 @@ class Api:
         self.tail = LogTail(store, clock, self.logs)
         self.closed_times = ClosedTimes(store, get_logger("mainspring.api"))
         self.metrics = metrics
+        #: What records requests; none: nobody does.
+        self.tracing = tracing
         self.health = health
         self._tasks = tasks
         self._proxies = proxies

@@ -16,6 +16,7 @@ from mainspring.domain.errors import Invalid, NotFound, StoreUnavailable
 from mainspring.domain.ids import RunId, check_id, shard_of
 from mainspring.domain.job import NewJob
 from mainspring.domain.run import NewRun, check_tenant
+from mainspring.domain.traces import traced
 from mainspring.ports.ingest import Ask, Refusal
 
 #: What is not the request's fault.
@@ -91,6 +92,8 @@ class JobMaker:
         if past is not None:
             raise past
         run = msgspec.structs.replace(run, after=family_of(fields))
+        if ask.trace:
+            run = msgspec.structs.replace(run, policy=traced(run.policy, ask.trace))
         run.check()
         parents = () if run.after is None else run.after.parents
         await api.check(principal, tenant, run.queue, run.task, run.payload, parents)

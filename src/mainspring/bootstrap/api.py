@@ -76,6 +76,7 @@ def make_api(
         system=_System(settings),
         notifications=settings.notifications.read(),
         run_logs=engine.run_logs,
+        tracing=engine.tracing,
     )
 
 

@@ -5,6 +5,8 @@ import random
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import cached_property
+from importlib import metadata
+from typing import TYPE_CHECKING
 
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
@@ -23,6 +25,10 @@ from mainspring.ports.health import PoolUse
 from mainspring.ports.store import Workforce
 from mainspring.runtime.metrics.figures import Figures
 from mainspring.settings import Settings
+
+if TYPE_CHECKING:
+    from mainspring.runtime.tracing.spans import Tracing
+
 
 #: How many seconds a cancel waits for being heard of sooner.
 _FLAGGED_WITHIN = 0.25
@@ -50,6 +56,8 @@ class Engine:
         section = settings.metrics
         #: What counts the runs that go through this process; none: nobody wants to know.
         self.figures = Figures(section.names, tenants=section.tenants) if section.enabled else None
+        #: What records submits, attempts and requests; none: nobody does.
+        self.tracing = make_tracing(settings)
         #: Where others read how runs and workers are, if anywhere.
         self.board = make_board(settings)
         self._jobs: Jobs | None = None
@@ -80,7 +88,9 @@ class Engine:
                 except BaseException:
                     await self.store.close()
                     raise
-                self._jobs = make_jobs(self.store, self.wakeups, self.clock, self.random, self._cancelled, self.figures)
+                self._jobs = make_jobs(
+                    self.store, self.wakeups, self.clock, self.random, self._cancelled, self.figures, self.tracing
+                )
 
     async def close(self) -> None:
         jobs, self._jobs = self._jobs, None
@@ -91,6 +101,8 @@ class Engine:
                 await logs.blobs.close()
             await self.wakeups.close()
             await self.store.close()
+            if self.tracing is not None:
+                await asyncio.to_thread(self.tracing.flush)
 
     async def _cancelled(self, jobs: Jobs, runs: Collection[RunId]) -> None:
         if self.board is not None:
@@ -134,6 +146,18 @@ class Engine:
                 await store.close()
 
         return opened
+
+
+def make_tracing(settings: Settings) -> "Tracing | None":
+    """What records where work goes; None where nobody asked for it."""
+    section = settings.tracing
+    if not section.enabled:
+        return None
+    try:
+        from mainspring.runtime.tracing.spans import tracing_of
+    except ModuleNotFoundError as error:
+        raise missing("OpenTelemetry", "otel", error, "tracing.enabled") from error
+    return tracing_of(section.endpoint, section.ratio, section.service, metadata.version("mainspring"))
 
 
 def make_board(settings: Settings) -> Board | None:

@@ -219,6 +219,8 @@ class Node:
         if engine.figures is not None:
             engine.figures.schedules = schedules
             monitor.add(engine.figures.tell)
+        if engine.tracing is not None:
+            monitor.add(engine.tracing.tell, harmless=True)
         monitor.add(self._tell)
         monitor.add(self._tell_of_process, harmless=True)
         return monitor
@@ -430,6 +432,7 @@ class Node:
             jitter=engine.random,
             engines=self._engines_of(settings),
             figures=engine.figures,
+            tracing=engine.tracing,
         )
         return self._worker
 

@@ -37,6 +37,7 @@ from mainspring.settings import Settings
 
 if TYPE_CHECKING:
     from mainspring.adapters.store.several import SeveralStore
+    from mainspring.runtime.tracing.spans import Tracing
 
 
 POSTGRES = ("postgresql://", "postgres://")
@@ -152,6 +153,7 @@ def make_jobs(
     random: random.Random,
     along: Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None = None,
     figures: Figures | None = None,
+    tracing: "Tracing | None" = None,
 ) -> Jobs:
     """What takes work in. Over several servers it chooses the place of every id."""
     return Jobs(
@@ -164,6 +166,7 @@ def make_jobs(
         places=getattr(store, "place_count", 0),
         apart=getattr(store, "server_of", None),
         figures=figures,
+        tracing=tracing,
     )
 
 

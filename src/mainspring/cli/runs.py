@@ -80,6 +80,7 @@ class Shown(msgspec.Struct, rename="camel"):
     progress: str | None = None
     progress_note: str | None = None
     replay_of: str | None = None
+    trace_id: str | None = None
     fingerprint: str | None = None
     tags: tuple[str, ...] = ()
     owner: str | None = None
@@ -393,6 +394,7 @@ def _details(out: Output, run: Shown) -> None:
             ("try", f"{run.attempt_number} of {run.max_retries + 1}"),
             ("worker", run.executor_id),
             ("replay of", run.replay_of),
+            ("trace", run.trace_id),
             ("tenant", run.tenant),
             ("owner", run.owner),
             ("tags", ", ".join(run.tags)),

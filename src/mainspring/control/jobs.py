@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from random import Random
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mainspring.control.scheduler.loader import HORIZON
 from mainspring.domain.dependencies import parents_first
@@ -19,6 +19,9 @@ from mainspring.ports.store import Accepted, Put, Submissions
 from mainspring.ports.wakeups import CANCELS, SCHEDULES, Wakeups, queue_topic
 from mainspring.runtime.batcher import Batcher
 from mainspring.runtime.metrics.figures import Figures
+
+if TYPE_CHECKING:
+    from mainspring.runtime.tracing.spans import Tracing
 
 T = TypeVar("T")
 
@@ -51,10 +54,11 @@ class Jobs:
         places: int = 0,
         apart: Callable[[NewRun], int] | None = None,
         figures: Figures | None = None,
+        tracing: "Tracing | None" = None,
     ) -> None:
         """``along``: cancels what goes with runs that were cancelled. ``places``: of a store over several servers; 0:
         of one. ``apart``: only those with the same answer share a commit, so that a server that is away stops no work
-        of others. ``figures``: what counts what was submitted."""
+        of others. ``figures``: what counts what was submitted. ``tracing``: what records it."""
         self._store = store
         self._along = along
         self._wakeups = wakeups
@@ -64,6 +68,7 @@ class Jobs:
         self._places = places
         self._apart = apart
         self._figures = figures
+        self._tracing = tracing
         self._ids = IdMaker(random)
         self._batchers: dict[int, Batcher[NewRun, Accepted]] = {}
 
@@ -100,26 +105,35 @@ class Jobs:
     async def submit(self, run: NewRun) -> Accepted:
         """Submit one run. Those that are submitted at the same time share a commit."""
         run.check()
+        if self._tracing is not None and (submitting := self._tracing.submitting([run])) is not None:
+            with submitting:
+                return await self._submit_one(submitting.runs[0])
+        return await self._submit_one(run)
+
+    def _submit_one(self, run: NewRun) -> Awaitable[Accepted]:
         if run.after is not None:
-            # Alone: if one that it waits for is not there, nobody else is refused with it.
-            return (await self._submit([run]))[0]
+            return self._submit_alone(run)
         group = 0 if self._apart is None else self._apart(run)
         batcher = self._batchers.get(group)
         if batcher is None:
             batcher = self._batchers[group] = Batcher(self._submit, largest=_LARGEST_BATCH)
-        return await batcher.add(run)
+        return batcher.add(run)
+
+    async def _submit_alone(self, run: NewRun) -> Accepted:
+        """If one that it waits for is not there, nobody else is refused with it."""
+        return (await self._submit([run]))[0]
 
     async def submit_many(self, runs: Sequence[NewRun]) -> list[Accepted]:
         """Submit runs in batches. If it fails halfway, what was accepted stays: submit them again with the same ids."""
         for run in runs:
             run.check()
-        return await self._submit(runs)
+        return await self._traced(runs, self._submit)
 
     async def submit_whole(self, runs: Sequence[NewRun]) -> list[Accepted]:
         """Submit runs that belong together in one transaction: all of them, or none."""
         for run in runs:
             run.check()
-        return await self._submit_part(runs)
+        return await self._traced(runs, self._submit_part)
 
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
         for job in jobs:
@@ -152,6 +166,16 @@ class Jobs:
         if stopped and self._along is not None:
             await self._along(self, stopped)
         return states
+
+    async def _traced(
+        self, runs: Sequence[NewRun], submit: Callable[[Sequence[NewRun]], Awaitable[list[Accepted]]]
+    ) -> list[Accepted]:
+        """After a key was made of what was asked: the same request again comes with another trace."""
+        submitting = None if self._tracing is None else self._tracing.submitting(runs)
+        if submitting is None:
+            return await submit(runs)
+        with submitting:
+            return await submit(submitting.runs)
 
     async def _submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if any(run.after is not None for run in runs):

@@ -17,6 +17,8 @@ RUN_HEADER = "mainspring-job"
 #: Beside a request that an API has accepted: who has submitted it, and the seal that says so.
 AUTHOR_HEADER = "mainspring-author"
 SEAL_HEADER = "mainspring-seal"
+#: Beside a request: the trace that it belongs to, as everybody calls it.
+TRACE_HEADER = "traceparent"
 #: Beside one that was refused: why, as JSON.
 PROBLEM_HEADER = "mainspring-problem"
 #: What may stand at the end of the address.

@@ -108,7 +108,7 @@ def replay_id(run: RunView, number: int = 0) -> RunId:
 
 
 def again(run: RunView, payload: bytes | None, author: str, run_id: RunId) -> NewRun:
-    """The same once more, as a run that names the old one."""
+    """The same once more, as a run that names the old one. The trace of that one is over."""
     return NewRun(
         id=run_id,
         task=run.task,
@@ -116,7 +116,7 @@ def again(run: RunView, payload: bytes | None, author: str, run_id: RunId) -> Ne
         queue=run.queue,
         tenant=run.tenant,
         priority=run.priority,
-        policy=run.policy,
+        policy=msgspec.structs.replace(run.policy, trace="") if run.policy.trace else run.policy,
         replay_of=run.id,
         target=run.target,
         about=run.about,

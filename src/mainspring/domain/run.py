@@ -132,6 +132,8 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     breaker: Breaker | None = None
     #: How many slots of its worker it takes.
     weight: int = 1
+    #: The ``traceparent`` that its attempts stand under; empty: nobody records it. Here because this is what travels.
+    trace: str = ""
 
     def check(self) -> None:
         check_kind("retry", self.retry, RetryPolicy)

@@ -22,6 +22,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     run: str | None = None
     #: Who has submitted it, if an API vouches for that; None: whoever may write to the log.
     author: str | None = None
+    #: The ``traceparent`` that it was sent with; empty: none that is recorded.
+    trace: str = ""
     receipt: object
 
 

@@ -11,6 +11,7 @@ from mainspring.api.problems import Problem
 from mainspring.domain.errors import Conflict, Denied, Invalid, MainspringError, NotFound, StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
+from mainspring.runtime.tracing.current import current_traceparent
 
 T = TypeVar("T")
 
@@ -86,6 +87,8 @@ class ApiClient:
         self, method: str, path: str, content: bytes | None, query: Mapping[str, object] | None, repeatable: bool
     ) -> httpx2.Response:
         headers = {} if content is None else {"content-type": "application/json"}
+        if traceparent := current_traceparent():
+            headers["traceparent"] = traceparent
         give_up_at = self.clock.monotonic() + self._patience
         pause = _FIRST_PAUSE
         while True:

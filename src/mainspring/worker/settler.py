@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import TYPE_CHECKING
 
 from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
@@ -14,6 +15,9 @@ from mainspring.runtime.log import get_logger
 from mainspring.runtime.metrics.figures import Figures
 from mainspring.worker.attempt import Attempt
 from mainspring.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from mainspring.runtime.tracing.spans import Tracing
 
 _FIRST_BACK_OFF: Micros = 50 * MILLISECOND
 _LONGEST_BACK_OFF: Micros = 2 * SECOND
@@ -37,6 +41,7 @@ class Settler:
         settings: WorkerSettings,
         progress: Callable[[], None],
         figures: Figures | None = None,
+        tracing: "Tracing | None" = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -47,6 +52,7 @@ class Settler:
         self._most_in_flight = settings.settles_in_flight
         self._progress = progress
         self._figures = figures
+        self._tracing = tracing
         self._waiting: list[tuple[Attempt, Settlement]] = []
         #: The next one to come is to be flushed at once.
         self._idle = True
@@ -209,6 +215,8 @@ class Settler:
             self._wakeups.ring(topics)
         if self._figures is not None:
             self._count(self._figures, batch, verdicts)
+        if self._tracing is not None:
+            self._tracing.settled(batch, self._clock)
 
     @staticmethod
     def _count(figures: Figures, batch: list[tuple[Attempt, Settlement]], verdicts: list[Verdict]) -> None:

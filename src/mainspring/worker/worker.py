@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from random import Random
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from mainspring.domain.datacenters import at_home
 from mainspring.domain.errors import MainspringError, StoreUnavailable
@@ -34,6 +34,10 @@ from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.settler import Settler
 from mainspring.worker.slots import Slots
 from mainspring.worker.trace import describe
+from mainspring.worker.tracing import standing_in
+
+if TYPE_CHECKING:
+    from mainspring.runtime.tracing.spans import Tracing
 
 _MEMORY_CHECK: Micros = 5 * SECOND
 _FIRST_BACK_OFF: Micros = 100 * MILLISECOND
@@ -69,11 +73,12 @@ class Worker:
         jitter: Random | None = None,
         engines: Mapping[str, GuardedEngine] | None = None,
         figures: Figures | None = None,
+        tracing: "Tracing | None" = None,
     ) -> None:
         """``source`` is where child processes find the handlers, as ``module:attribute``; without it sync tasks run on
         bare threads. ``open_workforce`` opens a store for the heartbeat's thread; without it the heart beats on the
         worker's loop. ``engines``: by queue, where hints of its runs come from. ``figures``: what counts what it
-        does."""
+        does. ``tracing``: what records it."""
         self.settings = settings = settings if settings is not None else WorkerSettings()
         settings.check()
         self.jitter = jitter if jitter is not None else Random()
@@ -97,6 +102,7 @@ class Worker:
         self._reopening: asyncio.Task[None] | None = None
 
         self._source_of_handlers = handlers
+        self._tracing = tracing
         self._handlers: dict[str, Handler] = {}
         self._on_loop: dict[str, _Invoke] = {}
         #: Rung when somebody who waits for the end of something should look again.
@@ -104,7 +110,7 @@ class Worker:
         self._work_bell = wakeups.listen([queue_topic(queue) for queue in settings.queues])
         self._slots = Slots(settings.queues, clock, self._work_bell, settings.gather, settings.priorities)
         self._most_unflushed = max(10 * self._slots.total, _FEWEST_UNFLUSHED)
-        self._settler = Settler(store, clock, wakeups, self.jitter, settings, self._flushed, figures)
+        self._settler = Settler(store, clock, wakeups, self.jitter, settings, self._flushed, figures, tracing)
         self._reporter = Reporter(store, clock, wakeups.listen(()), self.jitter, settings, self._settler.add)
         self._outcomes = Outcomes(clock, self.jitter, self._slots, self._settler, self._reporter, self._none_left)
         self._running = self._outcomes.running
@@ -113,7 +119,14 @@ class Worker:
         )
         self._loop_executor = LoopExecutor(self._outcomes, self._reporter)
         self._crew = Crew(
-            clock, settings, self._outcomes, self._cancellation.watch, self._check_lease, self._reporter, source
+            clock,
+            settings,
+            self._outcomes,
+            self._cancellation.watch,
+            self._check_lease,
+            self._reporter,
+            source,
+            tracing,
         )
         #: What handlers need, opened; and whether what they print is caught.
         self._hosting = AsyncExitStack()
@@ -136,6 +149,9 @@ class Worker:
 
     async def start(self) -> None:
         self._handlers = dict(self._source_of_handlers.handlers())
+        if self._tracing is not None:
+            self._tracing.lend()
+            self._handlers = standing_in(self._handlers, self._tracing)
         self._on_loop = {
             task: handler.invoke
             for task, handler in self._handlers.items()

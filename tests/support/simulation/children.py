@@ -45,6 +45,7 @@ class SimulatedChild:
         adopts: bytes,
         captures: bool,
         alone: bool,
+        tracing: tuple[str, float, str, str] | None,
         clock: Clock,
         owner: Owner,
     ) -> None:

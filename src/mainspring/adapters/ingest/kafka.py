@@ -16,13 +16,16 @@ from mainspring.domain.ingest import (
     RUN_HEADER,
     SEAL_HEADER,
     TENANT_HEADER,
+    TRACE_HEADER,
     RequestTopic,
     Voucher,
 )
 from mainspring.domain.instant import DAY, MILLISECOND, SECOND, Micros
 from mainspring.domain.run import MAX_NAME
+from mainspring.domain.traces import read_traceparent
 from mainspring.ports.clock import Clock
 from mainspring.ports.ingest import Ask, Refusal
+from mainspring.runtime.tracing.current import current_traceparent
 
 _DEAD_KEPT: Micros = 30 * DAY
 #: How long a partition that goes to another waits for what the store is just committing.
@@ -94,6 +97,7 @@ class KafkaRequests:
             tenant=_header(one, TENANT_HEADER),
             run=_header(one, RUN_HEADER),
             author=self._author(one),
+            trace=read_traceparent(_header(one, TRACE_HEADER) or ""),
             sent_at=one.timestamp * MILLISECOND,
             receipt=one,
         )
@@ -129,6 +133,8 @@ class KafkaAcceptance:
         if self._voucher is not None:
             seal = self._voucher.seal(author, tenant, run, body)
             headers += [(AUTHOR_HEADER, author.encode()), (SEAL_HEADER, seal)]
+        if trace := current_traceparent():
+            headers.append((TRACE_HEADER, trace.encode()))
         await self._producer.send([Record(self._topic.name, body, key.encode(), tuple(headers))])
 
 

@@ -115,7 +115,8 @@ async def get_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     run = await find_run(api, call, payload=True)
     attempts = await api.seen_by(call.principal).attempts(run.id)
     parents = await parents_of(api, call.principal, run)
-    return Answer(200, run_out(run, attempts=attempts, parents=parents or None))
+    ticks = 0.0 if api.tracing is None else api.tracing.ratio
+    return Answer(200, run_out(run, attempts=attempts, parents=parents or None, traced_ticks=ticks))
 
 
 @runs.operation(

@@ -12,6 +12,7 @@ from mainspring.domain.instant import isoformat
 from mainspring.domain.job import LedgerEntry
 from mainspring.domain.reason import Reason
 from mainspring.domain.run import ENDED, AttemptView, Progress, RunState, RunView
+from mainspring.domain.traces import trace_of
 from mainspring.domain.waits import reason_told
 from mainspring.ports.catalog import LogLine
 
@@ -81,6 +82,8 @@ class RunOut(Wire):
     fingerprint: str | None = None
     tags: tuple[str, ...] = ()
     owner: str | None = None
+    trace_id: str | None = None
+    """The trace that it is recorded in."""
     attempts: list[AttemptOut] | UnsetType = UNSET
 
 
@@ -206,8 +209,14 @@ def tick_out(entry: LedgerEntry) -> TickOut:
 
 
 def run_out(
-    run: RunView, *, attempts: list[AttemptView] | None = None, parents: Sequence[RunId] | None = None
+    run: RunView,
+    *,
+    attempts: list[AttemptView] | None = None,
+    parents: Sequence[RunId] | None = None,
+    traced_ticks: float = 0,
 ) -> RunOut:
+    """``traced_ticks``: how much is recorded of what no caller has decided about."""
+    trace = trace_of(run, traced_ticks)
     progress = progress_of(run)
     about = run.about
     modified = max(filter(None, (run.created_at, run.queued_at, run.started_at, run.finished_at)))
@@ -250,6 +259,7 @@ def run_out(
         fingerprint=run.fingerprint or None,
         tags=about.tags if about is not None else (),
         owner=about.owner or None if about is not None else None,
+        trace_id=None if trace is None else f"{trace[0]:032x}",
         attempts=UNSET if attempts is None else [attempt_out(attempt) for attempt in attempts],
     )
 

@@ -94,6 +94,13 @@ PROCESS_CLOCK = _gauge(
 POOL = _gauge(Whose.PROCESS, "pool_connections", "Connections to PostgreSQL that are open, used or idle.", "state")
 POOL_LIMIT = _gauge(Whose.PROCESS, "pool_connections_limit", "How many there may be.")
 POOL_WAITING = _gauge(Whose.PROCESS, "pool_waiting_calls", "Calls that wait for a connection right now.")
+SPANS = _counter(
+    Whose.PROCESS,
+    "trace_spans_total",
+    "Spans of [traces](../operations/tracing.md) that went to the collector, or were dropped: it was away, or they came"
+    " too fast.",
+    "outcome",
+)
 
 SUBMITTED = _counter(Whose.WORK, "submitted_runs_total", "Runs that were submitted here and are new.", "task")
 KNOWN = _counter(

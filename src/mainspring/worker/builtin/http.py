@@ -17,6 +17,7 @@ from mainspring.domain.run import MAX_RESULT, HeldRun
 from mainspring.domain.secrets import check_secret_name, fill, fill_json
 from mainspring.ports.egress import Answer, Egress, NoAnswer, Outgoing
 from mainspring.runtime.masking import masks
+from mainspring.runtime.tracing.current import current_traceparent
 from mainspring.worker.builtin import signature
 from mainspring.worker.builtin.failures import HttpFailed, for_good, for_now
 from mainspring.worker.builtin.template import check_template, fill_template, is_template
@@ -191,6 +192,8 @@ def marks(held: HeldRun, secret: str, now: Callable[[], Instant], body: bytes) -
         "X-Mainspring-Attempt": str(held.attempt),
         "X-Mainspring-Fence": str(held.fence),
     }
+    if traceparent := current_traceparent():
+        headers["traceparent"] = traceparent
     if held.scheduled_at is not None:
         headers["X-Mainspring-Tick"] = isoformat(held.scheduled_at)
     if secret:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from functools import partial
 from queue import SimpleQueue
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from mainspring.domain.cause import UNKNOWN
 from mainspring.domain.run import HeldRun
@@ -41,6 +41,10 @@ from mainspring.worker.memory import resident_bytes
 from mainspring.worker.results import result_problem
 from mainspring.worker.telling import Telling, current
 from mainspring.worker.trace import describe
+from mainspring.worker.tracing import standing_in
+
+if TYPE_CHECKING:
+    from mainspring.runtime.tracing.spans import Tracing
 
 _CHUNK = 256 * 1024
 #: What comes within these seconds is told together.
@@ -67,6 +71,7 @@ class Child:
         self._handlers: Mapping[str, Handler] = {}
         self._measures_memory = False
         self._cpu = of_thread
+        self._tracing: Tracing | None = None
         self.captures = False
         self._host = HostLoop()
         #: Attempts with something to tell. What is taken from one is sent before anybody else takes from it.
@@ -103,6 +108,13 @@ class Child:
             if begin.adopts and isinstance(self._application, Adopter):
                 self._application.adopt(begin.adopts)
             self._handlers = self._application.handlers()
+            if begin.tracing is not None:
+                # Here and not above: nobody else pays for importing it.
+                from mainspring.runtime.tracing.spans import tracing_of
+
+                self._tracing = tracing_of(*begin.tracing)
+                self._tracing.lend()
+                self._handlers = standing_in(self._handlers, self._tracing)
             self.captures = begin.captures
             if begin.captures:
                 capture.begin()
@@ -118,6 +130,8 @@ class Child:
     def _close(self) -> None:
         try:
             self._host.close()
+            if self._tracing is not None:
+                self._tracing.flush()
         except BaseException as error:
             sys.stderr.write(f"mainspring: what the application opened could not be closed:\n{describe(error)}\n")
 

@@ -47,6 +47,7 @@ class ChildPool:
         check_lease: Callable[[], None],
         ear: Ear[Attempt],
         captures: bool,
+        tracing: tuple[str, float, str, str] | None,
         start_timeout: Micros,
         patience: Micros,
         kill_grace: Micros,
@@ -65,6 +66,7 @@ class ChildPool:
         self._check_lease = check_lease
         self._ear = ear
         self._captures = captures
+        self._tracing = tracing
         self._start_timeout = start_timeout
         self._patience = patience
         self._kill_grace = kill_grace
@@ -182,6 +184,7 @@ class ChildPool:
             measures_memory=self._recycle_memory_bytes is not None,
             adopts=self._adopts,
             captures=self._captures,
+            tracing=self._tracing,
             alone=self._threads == 1,
             clock=self._clock,
             owner=self,

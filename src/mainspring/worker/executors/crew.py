@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.ports.clock import Clock
@@ -14,6 +15,9 @@ from mainspring.worker.handler import SyncHandler
 from mainspring.worker.outcomes import Outcomes
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.telling import Ear
+
+if TYPE_CHECKING:
+    from mainspring.runtime.tracing.spans import Tracing
 
 _log = get_logger("mainspring.children")
 
@@ -30,6 +34,7 @@ class Crew:
         check_lease: Callable[[], None],
         ear: Ear[Attempt],
         source: str | None,
+        tracing: "Tracing | None" = None,
     ) -> None:
         self.source = source
         self._clock = clock
@@ -38,6 +43,7 @@ class Crew:
         self._watch = watch
         self._check_lease = check_lease
         self._ear = ear
+        self._tracing = tracing
         self._threads = ThreadExecutor(outcomes, ear)
         self._lifeline: Lifeline | None = None
         self._pools: dict[str, ChildPool] = {}
@@ -116,6 +122,7 @@ class Crew:
             check_lease=self._check_lease,
             ear=self._ear,
             captures=self._settings.capture_logs,
+            tracing=None if self._tracing is None else self._tracing.said,
             start_timeout=children.start_timeout,
             patience=children.patience,
             kill_grace=self._settings.kill_grace,

@@ -28,6 +28,8 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     captures: bool
     #: It runs one at a time: all that the process uses is that one's.
     alone: bool = False
+    #: What the worker's tracing was made of; none: nobody records anything.
+    tracing: tuple[str, float, str, str] | None = None
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):

@@ -60,6 +60,7 @@ class ChildProcess:
         adopts: bytes,
         captures: bool,
         alone: bool,
+        tracing: tuple[str, float, str, str] | None,
         clock: Clock,
         owner: Owner,
     ) -> None:
@@ -116,7 +117,9 @@ class ChildProcess:
             os.close(read_end)
         self.pid = self._process.pid
         self._channel = Channel(ours, self._heard, self._hung_up)
-        self._channel.send(Begin(list(sys.path), measures_memory, lifeline.fileno(), silence, adopts, captures, alone))
+        self._channel.send(
+            Begin(list(sys.path), measures_memory, lifeline.fileno(), silence, adopts, captures, alone, tracing)
+        )
         threading.Thread(target=self._await_exit, name=f"mainspring child {self.pid}", daemon=True).start()
 
     @property

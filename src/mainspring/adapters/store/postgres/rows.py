@@ -88,7 +88,8 @@ class Policies:
         known = self._by_policy.get(policy, b"")
         if known == b"":
             known = _encode(policy)
-            if len(self._by_policy) < 10_000:
+            # One with a trace does not come again.
+            if len(self._by_policy) < 10_000 and not policy.trace:
                 self._by_policy[policy] = known
         return known
 
@@ -105,7 +106,7 @@ class Policies:
         policy = self._by_bytes.get(encoded)
         if policy is None:
             policy = _decode_policy(encoded)
-            if len(self._by_bytes) < 10_000:
+            if len(self._by_bytes) < 10_000 and not policy.trace:
                 self._by_bytes[encoded] = policy
         return policy
 

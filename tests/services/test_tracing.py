@@ -1,0 +1,195 @@
+"""What is recorded of submits and attempts, and what is not; by the real SDK, to a real collector."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.control.jobs import Jobs
+from mainspring.domain.errors import Conflict
+from mainspring.domain.run import NewRun, RunPolicy, made_once
+from mainspring.runtime.tracing.spans import TOGETHER, Tracing, standing
+from tests.support.builders import a_held_run, a_run, some_runs
+from tests.support.collector import Collector, Recorded
+
+ROOT = Path(__file__).parents[2]
+CALLER, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SENT = f"00-{CALLER}-{SPAN}-01"
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as found:
+        yield found
+
+
+class World:
+    def __init__(self, collector: Collector, ratio: float) -> None:
+        self.collector = collector
+        self.tracing = Tracing(collector.url, ratio, "shop", "1")
+        self.clock = SystemClock()
+        self.store = MemoryStore(self.clock, 4)
+        self.jobs = Jobs(self.store, LocalWakeups(), self.clock, Random(1), shards=4, tracing=self.tracing)
+
+    async def submit(self, *runs: NewRun) -> list[str]:
+        """The ``traceparent`` that each was stored with."""
+        if len(runs) == 1:
+            await self.jobs.submit(runs[0])
+        else:
+            await self.jobs.submit_many(runs)
+        found = await self.store.runs([run.id for run in runs])
+        return [view.policy.trace for view in found if view is not None]
+
+    def recorded(self) -> list[Recorded]:
+        self.tracing.flush()
+        return self.collector.spans
+
+
+async def test_nothing_is_kept_of_what_is_not_recorded(collector: Collector) -> None:
+    world = World(collector, 0)
+    run = a_run()
+    assert await world.submit(run) == [""]
+    assert await world.submit(*some_runs(3)) == [""] * 3
+    assert await world.submit(*some_runs(TOGETHER + 1)) == [""] * (TOGETHER + 1)
+    assert world.recorded() == []
+
+
+async def test_a_few_runs_of_one_submit_are_in_one_trace(collector: Collector) -> None:
+    world = World(collector, 1)
+    kept = await world.submit(*some_runs(TOGETHER))
+    [span] = world.recorded()
+    assert set(kept) == {f"00-{span.trace}-{span.span}-01"}
+    assert (span.name, span.parent, span.service) == (f"submit {TOGETHER} runs", "", "shop")
+    assert span.attributes["messaging.batch.message_count"] == TOGETHER
+
+
+async def test_of_many_each_has_its_own_trace_with_a_link_to_the_cause(collector: Collector) -> None:
+    world = World(collector, 1)
+    cause = world.tracing.inside(msgspec.structs.replace(a_held_run(), policy=RunPolicy(trace=SENT)))
+    assert cause is not None
+    with standing(cause):
+        kept = await world.submit(*some_runs(TOGETHER + 1))
+    batch, *each = sorted(world.recorded(), key=lambda span: span.trace != CALLER)
+    assert batch.trace == CALLER
+    assert len(set(kept)) == len({span.trace for span in each}) == TOGETHER + 1
+    assert all(span.links == ((CALLER, batch.span),) and span.parent == "" for span in each)
+
+
+async def test_a_part_of_many_is_recorded(collector: Collector) -> None:
+    kept = await World(collector, 0.1).submit(*some_runs(1_000))
+    assert 50 < len([one for one in kept if one]) < 200
+
+
+async def test_a_run_that_comes_with_a_trace_stands_under_it(collector: Collector) -> None:
+    """As those that come by a log: of several callers, in one batch."""
+    world = World(collector, 0)
+    theirs, plain = a_run(policy=RunPolicy(trace=SENT)), a_run()
+    kept = await world.submit(theirs, plain)
+    [span] = world.recorded()
+    assert kept == [f"00-{CALLER}-{span.span}-01", ""]
+    assert span.parent == SPAN
+
+
+async def test_what_a_caller_does_not_record_is_not_recorded(collector: Collector) -> None:
+    world = World(collector, 1)
+    with world.tracing.serving("POST", "/v1/jobs", "create_job", {"traceparent": f"00-{CALLER}-{SPAN}-00"}):
+        assert await world.submit(a_run()) == [""]
+    with world.tracing.serving("POST", "/v1/jobs", "create_job", {"traceparent": SENT}):
+        assert (await world.submit(a_run()))[0].startswith(f"00-{CALLER}-")
+    assert {span.trace for span in world.recorded()} == {CALLER}
+
+
+async def test_the_same_request_again_is_the_same_in_another_trace(collector: Collector) -> None:
+    world = World(collector, 1)
+    first = made_once(a_run(), "once")
+    again = msgspec.structs.replace(first, id=a_run().id)
+    [made] = [await world.jobs.submit(first)]
+    known = await world.jobs.submit(again)
+    assert (known.id, known.new, known.conflict) == (made.id, False, False)
+
+
+async def test_a_submit_that_fails_says_so(collector: Collector) -> None:
+    world = World(collector, 1)
+
+    async def refuse(runs: object) -> None:
+        raise Conflict("no")
+
+    world.store.submit = refuse  # type: ignore[method-assign,assignment]
+    with pytest.raises(Conflict):
+        await world.jobs.submit(a_run())
+    [span] = world.recorded()
+    assert span.status == 2
+
+
+async def test_no_more_waits_than_there_is_room_for(collector: Collector) -> None:
+    tracing = Tracing("http://127.0.0.1:9", 1, "shop", "1")
+    for _ in range(20_000):
+        submitting = tracing.submitting([a_run()])
+        assert submitting is not None
+        with submitting:
+            pass
+    lost = tracing._processor.refused + tracing._exporter.failed
+    assert lost >= 20_000 - 8_192
+    began = asyncio.get_running_loop().time()
+    tracing.flush()
+    assert asyncio.get_running_loop().time() - began < 4
+
+
+def test_nobody_imports_opentelemetry_where_it_is_off(tmp_path: Path) -> None:
+    """A worker with a run, started and stopped."""
+    program = """
+import asyncio, sys
+from mainspring import Mainspring
+app = Mainspring("memory:")
+@app.task
+async def hello() -> int: return 1
+async def main():
+    from mainspring.bootstrap.node import Node, Role
+    node = Node(app.settings(), {Role.WORKER, Role.SCHEDULER}, app)
+    await node.start()
+    await node.engine.jobs.submit_many([])
+    await node.stop()
+    await node.engine.close()
+asyncio.run(main())
+print([name for name in sys.modules if name.startswith("opentelemetry")])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "MAINSPRING_METRICS_ENABLED": "false"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_provider_of_the_application_is_left_alone(tmp_path: Path) -> None:
+    """Set a second time, OpenTelemetry would keep the first and say so."""
+    program = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from mainspring.runtime.tracing.spans import Tracing
+tracing = Tracing("http://127.0.0.1:9", 1, "shop", "1")
+THEIRS
+tracing.lend()
+print(trace.get_tracer_provider() is tracing._theirs)
+"""
+    for theirs, lent in (("", "True"), ("trace.set_tracer_provider(TracerProvider())", "False")):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program.replace("THEIRS", theirs)],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.stdout.strip(), done.stderr) == (lent, "")

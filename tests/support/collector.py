@@ -1,0 +1,99 @@
+"""A collector that takes OTLP over HTTP and keeps what came, read by OpenTelemetry's own types."""
+
+import gzip
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+class Recorded(NamedTuple):
+    """A span, as it came."""
+
+    name: str
+    kind: int
+    trace: str
+    span: str
+    parent: str
+    links: tuple[tuple[str, str], ...]
+    attributes: dict[str, Any]
+    events: tuple[str, ...]
+    start: int
+    end: int
+    #: 2: an error.
+    status: int
+    service: str
+
+
+class Collector:
+    def __init__(self) -> None:
+        self.spans: list[Recorded] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                if self.headers.get("content-encoding") == "gzip":
+                    body = gzip.decompress(body)
+                assert self.path == "/v1/traces"
+                outer.spans += _read(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.send_header("content-type", "application/x-protobuf")
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *said: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def of(self, trace: str) -> list[Recorded]:
+        return [span for span in self.spans if span.trace == trace]
+
+    def until(self, found: Callable[[list[Recorded]], bool], seconds: float = 60) -> list[Recorded]:
+        """All spans, as soon as they are as wanted."""
+        give_up = time.monotonic() + seconds
+        while not found(self.spans):
+            assert time.monotonic() < give_up, [(span.name, span.attributes) for span in self.spans]
+            time.sleep(0.05)
+        return self.spans
+
+
+def _read(request: ExportTraceServiceRequest) -> list[Recorded]:
+    return [
+        Recorded(
+            name=span.name,
+            kind=span.kind,
+            trace=span.trace_id.hex(),
+            span=span.span_id.hex(),
+            parent=span.parent_span_id.hex(),
+            links=tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
+            attributes=_values(span.attributes),
+            events=tuple(event.name for event in span.events),
+            start=span.start_time_unix_nano,
+            end=span.end_time_unix_nano,
+            status=span.status.code,
+            service=str(_values(resource.resource.attributes).get("service.name")),
+        )
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+
+
+def _values(attributes: Any) -> dict[str, Any]:
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}

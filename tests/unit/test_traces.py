@@ -1,0 +1,68 @@
+"""Which trace a run belongs to, and how a ``traceparent`` is read."""
+
+import random
+
+import msgspec
+import pytest
+
+from mainspring.domain.ids import JobId, RunId, derived_id
+from mainspring.domain.run import RunPolicy, fingerprint_of_request
+from mainspring.domain.traces import chosen_tick, ids_in, read_traceparent, span_of_attempt, trace_of, traced
+from tests.support.builders import a_held_run
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SENT = f"00-{TRACE}-{SPAN}-01"
+
+
+@pytest.mark.parametrize("text", [SENT, f" {SENT} ", f"00-{TRACE}-{SPAN}-03", f"01-{TRACE}-{SPAN}-01-more"])
+def test_what_a_caller_records_is_kept_in_one_form(text: str) -> None:
+    assert read_traceparent(text) == SENT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nonsense",
+        f"00-{TRACE}-{SPAN}-00",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-01\n{SENT}",
+        SENT * 1_000,
+    ],
+)
+def test_what_is_not_recorded_or_not_read_leaves_nothing(text: str) -> None:
+    assert read_traceparent(text) == ""
+
+
+def test_the_trace_of_a_run_is_that_of_its_policy() -> None:
+    assert (
+        trace_of(msgspec.structs.replace(a_held_run(), policy=traced(RunPolicy(), SENT)))
+        == ids_in(SENT)
+        == (int(TRACE, 16), int(SPAN, 16))
+    )
+    assert trace_of(a_held_run(), 1) is None
+
+
+def test_of_a_tick_everybody_decides_alike() -> None:
+    ids = [RunId(derived_id(1_700_000_000_000_000 + number, 7, "job", number)) for number in range(4_000)]
+    chosen = [run for run in ids if chosen_tick(run, 0.1)]
+    assert 300 < len(chosen) < 500
+    assert not any(chosen_tick(run, 0) for run in ids)
+    assert all(chosen_tick(run, 1) for run in ids)
+    tick = msgspec.structs.replace(a_held_run(), id=chosen[0], job_id=JobId("0" * 32), scheduled_at=1)
+    assert trace_of(tick, 0.1) == (int(chosen[0], 16), span_of_attempt(chosen[0], 0))
+    assert trace_of(tick) is None
+
+
+def test_each_attempt_has_a_span_of_its_own() -> None:
+    runs = [RunId(f"{random.getrandbits(128):032x}") for _ in range(100)]
+    assert len({span_of_attempt(run, attempt) for run in runs for attempt in range(5)}) == 500
+
+
+def test_a_trace_makes_no_request_another_one() -> None:
+    """A policy without one is written and compared as before there were traces."""
+    assert fingerprint_of_request(RunPolicy()) == fingerprint_of_request(RunPolicy(trace=""))
