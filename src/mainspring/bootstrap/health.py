@@ -18,7 +18,6 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.hints import Sealer
 from mainspring.ports.health import Health, Watched
 from mainspring.ports.schema import Migrated, Migrates, Migration
-from mainspring.ports.store import Retention
 from mainspring.sections import servers_of, without_secrets
 from mainspring.settings import Settings
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from mainspring.adapters.store.postgres.health import PostgresHealth
 
 
-from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, stores_of
+from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, retention_of, stores_of
 
 
 async def migrate(settings: Settings, *, contract: bool = False) -> Migrated:
@@ -67,13 +66,12 @@ def _postgres_health(settings: Settings) -> "PostgresHealth":
         from mainspring.adapters.store.postgres.health import PostgresHealth
     except ModuleNotFoundError as error:
         raise missing("PostgreSQL", "postgres", error) from error
-    kept = settings.retention
     return PostgresHealth(
         settings.store,
         settings.schema,
         SystemClock(),
         connections=settings.connections,
-        retention=Retention(succeeded=kept.succeeded, unsuccessful=kept.unsuccessful, ledger=kept.ledger),
+        retention=retention_of(settings),
         replica=(settings.replica, settings.replica_lag) if settings.replica else None,
     )
 

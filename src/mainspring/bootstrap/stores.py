@@ -27,7 +27,7 @@ from mainspring.ports.health import PoolUse
 from mainspring.ports.leases import Leases
 from mainspring.ports.notifications import NotificationStore
 from mainspring.ports.operations import Operations
-from mainspring.ports.store import Store
+from mainspring.ports.store import Retention, Store
 from mainspring.ports.usage import Budgeting
 from mainspring.ports.wakeups import Wakeups
 from mainspring.runtime.metrics.figures import Figures
@@ -36,6 +36,18 @@ from mainspring.settings import Settings
 
 if TYPE_CHECKING:
     from mainspring.adapters.store.several import SeveralStore
+
+
+def retention_of(settings: Settings) -> Retention:
+    kept = settings.retention
+    return Retention(
+        succeeded=kept.succeeded,
+        unsuccessful=kept.unsuccessful,
+        ledger=kept.ledger,
+        short=kept.short,
+        long=kept.long,
+        audit=kept.audit,
+    )
 
 
 POSTGRES = ("postgresql://", "postgres://")

@@ -31,6 +31,7 @@ from mainspring.domain.labels import check_labels_kept
 from mainspring.domain.limits import Breaker, Gate, Limit, check_limits, gates_of
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.reserved import check_start_within
+from mainspring.domain.retention import check_class
 from mainspring.domain.retry import LONGEST_DELAY, RetryPolicy
 from mainspring.domain.unique import Unique
 from mainspring.domain.usage import Spent
@@ -132,6 +133,8 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     breaker: Breaker | None = None
     #: How many slots of its worker it takes.
     weight: int = 1
+    #: How long it is kept when it has ended: the name of a class; empty is the tenant's.
+    retention: str = ""
 
     def check(self) -> None:
         check_kind("retry", self.retry, RetryPolicy)
@@ -149,6 +152,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             check_kind("breaker", self.breaker, Breaker)
             self.breaker.check()
         check_whole("weight", self.weight, 1, MAX_WEIGHT, f"1 to {MAX_WEIGHT}")
+        check_class("retention", self.retention)
 
     def gates(self, tenant: str, task: str) -> tuple[Gate, ...]:
         """What a run of this task must pass, in the order in which they are locked."""
