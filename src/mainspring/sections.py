@@ -459,6 +459,28 @@ class SecretsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                     check_secret_name("secrets.allow", name)
 
 
+class BlobsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    credentials_file: str = ""
+    """A file with the credentials of buckets, as lines such as ``AWS_SECRET_ACCESS_KEY=…``. Without it they come from
+    the environment under these names, or from the machine's role."""
+
+    def read(self) -> dict[str, str]:
+        """By name. No word of the file is in an error."""
+        if not self.credentials_file:
+            return {}
+        text = read_file("blobs.credentials_file", self.credentials_file).decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines()]
+        found = {}
+        for number, line in enumerate(lines, 1):
+            if not line or line.startswith("#"):
+                continue
+            name, equals, value = line.partition("=")
+            if not equals or not re.fullmatch("[A-Z][A-Z0-9_]*", name):
+                raise Invalid("blobs.credentials_file", f"line {number} is not NAME=value", "AWS_ACCESS_KEY_ID=…")
+            found[name] = value
+        return found
+
+
 def read_file(where: str, path: str) -> bytes:
     """A file that a setting names."""
     try:

@@ -30,6 +30,7 @@ from mainspring.sections import (
     Addresses,
     ApiSection,
     AuthSection,
+    BlobsSection,
     ClockSection,
     DispatchSection,
     EventsSection,
@@ -143,6 +144,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     oidc: OidcSection = OidcSection()
     tasks: TasksSection = TasksSection()
     secrets: SecretsSection = SecretsSection()
+    blobs: BlobsSection = BlobsSection()
 
     def check(self) -> None:
         kinds = dict(_leaves(Settings))

@@ -17,6 +17,7 @@ from tools.services.postgres import Postgres
 from tools.services.prometheus import Alertmanager, Prometheus
 from tools.services.rabbitmq import RabbitMQ, RabbitMQCluster
 from tools.services.redis import Redis, RedisCluster, RedisSentinel
+from tools.services.s3 import S3
 from tools.services.service import Service, ServiceUnavailable
 from tools.services.zookeeper import ZooKeeper
 
@@ -28,10 +29,12 @@ ROOT = Path(__file__).parents[2]
 def all_services() -> dict[str, Service]:
     kinds: list[type[Service]] = [
         *(Postgres, Pgbouncer, Redis, Etcd, ZooKeeper, RabbitMQ, Kafka, Faketime, Chromium),
-        *(Prometheus, Alertmanager),
+        *(Prometheus, Alertmanager, S3),
         *(Patroni, RabbitMQCluster, KafkaCluster, RedisSentinel, RedisCluster),
     ]
-    return {kind.name: kind(ROOT / ".services") for kind in kinds}
+    # A link stands for what it names: servers are known by the folder in their command line.
+    home = (ROOT / ".services").resolve()
+    return {kind.name: kind(home) for kind in kinds}
 
 
 def ensure(name: str) -> str:

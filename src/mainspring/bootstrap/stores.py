@@ -212,8 +212,8 @@ def path_of(store: str) -> Path:
         raise Invalid("store", f"{path}: {error}") from error
 
 
-def missing(what: str, extra: str, error: ModuleNotFoundError) -> Invalid:
-    return Invalid("store", f"{what} needs the package {error.name}", f"pip install 'mainspring[{extra}]'")
+def missing(what: str, extra: str, error: ModuleNotFoundError, field: str = "store") -> Invalid:
+    return Invalid(field, f"{what} needs the package {error.name}", f"pip install 'mainspring[{extra}]'")
 
 
 def label() -> str:

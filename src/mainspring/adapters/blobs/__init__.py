@@ -1,0 +1,1 @@
+"""Objects by name: in a folder, or in a bucket."""

@@ -1,0 +1,130 @@
+"""Objects in a bucket of S3 and alike, by obstore.
+
+By threads of ours and not by its coroutines: the threads that end those ask for the interpreter when it may be gone
+already, and abort the process as it ends (PyO3/pyo3-async-runtimes, issue 40).
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import from_url
+
+from mainspring.domain.blobs import BlobAddress
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import Micros, from_datetime
+from mainspring.ports.blobs import Blob, BlobsUnavailable
+
+_T = TypeVar("_T")
+
+_LISTED = 1_000
+_THREADS = 8
+_TIMEOUT = timedelta(seconds=10)
+#: What failed is tried again by whoever asked, later.
+_RETRY: Any = {"max_retries": 1, "retry_timeout": _TIMEOUT}
+#: What servers call an error, in the XML that they send.
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_NO_BUCKET = "NoSuchBucket"
+_BEYOND = "416 Range Not Satisfiable"
+
+
+class BucketBlobs:
+    """``credentials``: by the names that the environment would have them under, such as ``AWS_ACCESS_KEY_ID``. What
+    is not among them comes from the environment, or from the machine's role."""
+
+    def __init__(self, address: BlobAddress, credentials: Mapping[str, str]) -> None:
+        self.shown = address.shown
+        config: Any = {name.lower(): value for name, value in credentials.items()}
+        client: Any = {"timeout": _TIMEOUT, "connect_timeout": timedelta(seconds=3)}
+        if address.endpoint:
+            config["aws_endpoint"] = address.endpoint
+            client["allow_http"] = address.endpoint.startswith("http://")
+        if address.region:
+            config["aws_region"] = address.region
+        try:
+            self._store = from_url(address.shown, config=config, client_options=client, retry_config=_RETRY)
+        except (BaseError, ValueError) as error:
+            # Its first line names a key of the configuration, and no value.
+            raise Invalid(address.shown, str(error).partition("\n")[0][:200]) from None
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
+
+    async def put(self, name: str, data: bytes) -> None:
+        # In one request: an object of several parts could be left unfinished.
+        await self._do(lambda: obstore.put(self._store, name, data, use_multipart=False))
+
+    async def get(self, name: str, first: int = 0, size: int | None = None) -> bytes | None:
+        options: Any = {}
+        if first or size is not None:
+            options["range"] = {"offset": first} if size is None else (first, first + size)
+        return await self._do(lambda: self._get(name, options))
+
+    async def delete(self, names: Collection[str]) -> None:
+        if names:
+            await self._do(lambda: self._delete(names))
+
+    async def list(self, prefix: str) -> AsyncIterator[Sequence[Blob]]:
+        batches = iter(obstore.list(self._store, prefix, chunk_size=_LISTED))
+        while batch := await self._do(lambda: next(batches, None)):
+            yield [
+                Blob(name=found["path"], size=found["size"], changed_at=from_datetime(found["last_modified"]))
+                for found in batch
+            ]
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        found = await self._do(lambda: obstore.list_with_delimiter(self._store, prefix))
+        return sorted(path.rpartition("/")[2] for path in found["common_prefixes"])
+
+    async def signed_url(self, name: str, valid_for: Micros) -> str | None:
+        store: Any = self._store
+        url: str = await self._do(lambda: obstore.sign(store, "GET", name, timedelta(microseconds=valid_for)))
+        return url
+
+    async def check(self) -> None:
+        name = f"check-{os.getpid()}"
+        await self.put(name, b"mainspring")
+        if await self.get(name) != b"mainspring":
+            raise BlobsUnavailable(f"{self.shown}: what was written is not what is read")
+        await self.delete([name])
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _do(self, work: Callable[[], _T]) -> _T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except (BaseError, OSError, ValueError) as error:
+            raise BlobsUnavailable(f"{self.shown}: {_why(str(error))}") from None
+
+    def _get(self, name: str, options: Any) -> bytes | None:
+        try:
+            return bytes(obstore.get(self._store, name, options=options).bytes())
+        except FileNotFoundError as error:
+            if _NO_BUCKET in str(error):
+                raise
+            return None
+        except BaseError as error:
+            if _BEYOND in str(error):
+                return b""
+            raise
+
+    def _delete(self, names: Collection[str]) -> None:
+        try:
+            obstore.delete(self._store, [*names])
+        except FileNotFoundError as error:
+            # Google's and Azure's say so of an object that is gone; the others of the batch were deleted.
+            if _NO_BUCKET in str(error):
+                raise
+
+
+def _why(said: str) -> str:
+    """One line. Whole, it would hold what was sent: names of keys, signatures."""
+    first = said.partition("\n")[0]
+    if code := _CODE.search(said):
+        return code[1]
+    return first.rpartition(" - ")[2][:200]

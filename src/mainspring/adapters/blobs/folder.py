@@ -1,0 +1,138 @@
+"""Objects as files of a folder. By the standard library alone: obstore's way does not wait for the disk."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from mainspring.domain.instant import Instant, Micros
+from mainspring.ports.blobs import Blob, BlobsUnavailable
+
+_T = TypeVar("_T")
+
+_LISTED = 1_000
+#: Begins with a dot, so no object is called so.
+_UNFINISHED = ".unfinished-"
+
+
+class FolderBlobs:
+    """The folder has to be there: it may be a disk that is not mounted now."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.expanduser()
+        self.shown = str(folder)
+
+    async def put(self, name: str, data: bytes) -> None:
+        await self._do(lambda: self._put(name, data))
+
+    async def get(self, name: str, first: int = 0, size: int | None = None) -> bytes | None:
+        return await self._do(lambda: self._get(name, first, size))
+
+    async def delete(self, names: Collection[str]) -> None:
+        await self._do(lambda: self._delete(names))
+
+    async def list(self, prefix: str) -> AsyncIterator[Sequence[Blob]]:
+        found = await self._do(lambda: self._list(prefix))
+        for first in range(0, len(found), _LISTED):
+            yield found[first : first + _LISTED]
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await self._do(lambda: self._folders(prefix))
+
+    async def signed_url(self, name: str, valid_for: Micros) -> str | None:
+        return None
+
+    async def check(self) -> None:
+        name = f"check-{os.getpid()}"
+        await self.put(name, b"mainspring")
+        if await self.get(name) != b"mainspring":
+            raise BlobsUnavailable(f"{self.shown}: what was written is not what is read")
+        await self.delete([name])
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def _do(self, work: Callable[[], _T]) -> _T:
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as error:
+            raise BlobsUnavailable(f"{self.shown}: {error.strerror or error}") from error
+
+    def _root(self) -> Path:
+        if not self._folder.is_dir():
+            raise BlobsUnavailable(f"{self.shown} is not a folder: make it, or mount what belongs there")
+        return self._folder
+
+    def _put(self, name: str, data: bytes) -> None:
+        file = self._root() / name
+        made = [folder for folder in file.parents if not folder.exists()]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, unfinished = tempfile.mkstemp(prefix=_UNFINISHED, dir=file.parent)
+        try:
+            with os.fdopen(handle, "wb") as opened:
+                opened.write(data)
+                opened.flush()
+                os.fsync(opened.fileno())
+            # As new files are for everybody else: mkstemp's are for their owner alone.
+            os.chmod(unfinished, 0o640)
+            os.rename(unfinished, file)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(unfinished)
+            raise
+        for folder in {file.parent, *(folder.parent for folder in made)}:
+            _sync(folder)
+
+    def _get(self, name: str, first: int, size: int | None) -> bytes | None:
+        file = self._root() / name
+        try:
+            with file.open("rb") as opened:
+                opened.seek(first)
+                return opened.read() if size is None else opened.read(size)
+        except FileNotFoundError:
+            return None
+
+    def _delete(self, names: Collection[str]) -> None:
+        root = self._root()
+        for name in names:
+            file = root / name
+            file.unlink(missing_ok=True)
+            # Folders that are empty now go, too; one in which somebody just puts something does not.
+            with suppress(OSError):
+                for folder in file.parents:
+                    if folder == root:
+                        break
+                    folder.rmdir()
+
+    def _list(self, prefix: str) -> Sequence[Blob]:
+        root = self._root()
+        found = []
+        for folder, _, names in os.walk(root / prefix):
+            for name in names:
+                if name.startswith("."):
+                    continue
+                file = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    about = file.stat()
+                    changed_at = Instant(about.st_mtime_ns // 1_000)
+                    found.append(
+                        Blob(name=file.relative_to(root).as_posix(), size=about.st_size, changed_at=changed_at)
+                    )
+        return found
+
+    def _folders(self, prefix: str) -> Sequence[str]:
+        try:
+            return sorted(entry.name for entry in os.scandir(self._root() / prefix) if entry.is_dir())
+        except FileNotFoundError:
+            return []
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

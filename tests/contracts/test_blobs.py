@@ -1,0 +1,249 @@
+"""What every place for objects must do: a folder, and a bucket of a real S3 server."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from mainspring.bootstrap.blobs import make_blobs
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.ports.blobs import Blobs, BlobsUnavailable
+from mainspring.sections import BlobsSection
+from tests.support.buckets import CREDENTIALS, bucket_address, credentials_file, new_bucket, shared_s3
+
+DATA = bytes(range(256)) * 4
+NAME = "logs/acme/2026-11-16/0c.jsonl.gz"
+
+
+@pytest.fixture(params=["folder", "s3"])
+async def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "s3":
+        return new_bucket(shared_s3())
+    folder = tmp_path / "blobs"
+    folder.mkdir()
+    return f"file://{folder}"
+
+
+@pytest.fixture
+async def blobs(address: str, tmp_path: Path) -> AsyncIterator[Blobs]:
+    section = BlobsSection(credentials_file=str(credentials_file(tmp_path)))
+    found = make_blobs(address, "logs.keep", section)
+    yield found
+    await found.close()
+
+
+async def names(blobs: Blobs, prefix: str) -> list[str]:
+    return sorted([blob.name async for batch in blobs.list(prefix) for blob in batch])
+
+
+async def test_what_was_put_is_read(blobs: Blobs) -> None:
+    await blobs.put(NAME, DATA)
+    assert await blobs.get(NAME) == DATA
+
+
+async def test_a_put_replaces(blobs: Blobs) -> None:
+    await blobs.put(NAME, DATA)
+    await blobs.put(NAME, b"other")
+    assert await blobs.get(NAME) == b"other"
+
+
+async def test_a_part_is_read(blobs: Blobs) -> None:
+    await blobs.put(NAME, DATA)
+    assert await blobs.get(NAME, 10, 5) == DATA[10:15]
+    assert await blobs.get(NAME, 1_000) == DATA[1_000:]
+    # There is less than that.
+    assert await blobs.get(NAME, 1_020, 500) == DATA[1_020:]
+    assert await blobs.get(NAME, 0, 50_000) == DATA
+
+
+async def test_nothing_lies_beyond_the_end(blobs: Blobs) -> None:
+    await blobs.put(NAME, DATA)
+    assert await blobs.get(NAME, len(DATA), 5) == b""
+    assert await blobs.get(NAME, 5_000) == b""
+
+
+async def test_what_is_not_there_is_none(blobs: Blobs) -> None:
+    assert await blobs.get(NAME) is None
+    assert await blobs.get(NAME, 5, 5) is None
+    assert await names(blobs, "logs") == []
+    assert await blobs.folders("logs") == []
+
+
+async def test_deleted_is_gone(blobs: Blobs) -> None:
+    other = NAME.replace("0c", "1d")
+    await blobs.put(NAME, DATA)
+    await blobs.put(other, DATA)
+    await blobs.delete([NAME, "logs/never/there"])
+    await blobs.delete([NAME])
+    await blobs.delete([])
+    assert await blobs.get(NAME) is None
+    assert await blobs.get(other) == DATA
+
+
+async def test_lists_by_whole_parts(blobs: Blobs) -> None:
+    for name in ("logs/a/2026-11-15/x", "logs/a/2026-11-16/y", "logs/ab/2026-11-16/z", "history/a/x"):
+        await blobs.put(name, DATA)
+    assert await names(blobs, "logs/a") == ["logs/a/2026-11-15/x", "logs/a/2026-11-16/y"]
+    assert await names(blobs, "logs") == ["logs/a/2026-11-15/x", "logs/a/2026-11-16/y", "logs/ab/2026-11-16/z"]
+    assert await blobs.folders("logs") == ["a", "ab"]
+    assert await blobs.folders("logs/a") == ["2026-11-15", "2026-11-16"]
+    assert await blobs.folders("logs/a/2026-11-16") == []
+
+
+async def test_a_list_says_how_large_and_from_when(blobs: Blobs) -> None:
+    await blobs.put(NAME, DATA)
+    [blob] = [blob async for batch in blobs.list("logs") for blob in batch]
+    assert blob.size == len(DATA)
+    # Some servers know whole seconds only.
+    assert abs(blob.changed_at - time.time_ns() // 1_000) < MINUTE
+
+
+async def test_a_folder_without_objects_is_none(blobs: Blobs) -> None:
+    await blobs.put("logs/a/2026-11-15/x", DATA)
+    await blobs.delete(["logs/a/2026-11-15/x"])
+    assert await blobs.folders("logs") == []
+
+
+async def test_many_at_once(blobs: Blobs) -> None:
+    all_names = [f"many/{number:03}" for number in range(40)]
+    await asyncio.gather(*(blobs.put(name, name.encode()) for name in all_names))
+    assert await asyncio.gather(*(blobs.get(name) for name in all_names)) == [name.encode() for name in all_names]
+    assert await names(blobs, "many") == all_names
+    await blobs.delete(all_names)
+    assert await names(blobs, "many") == []
+
+
+async def test_a_signed_url_is_read_by_anybody(blobs: Blobs, address: str) -> None:
+    await blobs.put(NAME, DATA)
+    url = await blobs.signed_url(NAME, 5 * MINUTE)
+    if not address.startswith("s3://"):
+        assert url is None
+        return
+    assert url is not None
+    async with httpx2.AsyncClient() as client:
+        answer = await client.get(url)
+        assert (answer.status_code, answer.content) == (200, DATA)
+        assert (await client.get(url, headers={"Range": "bytes=10-14"})).content == DATA[10:15]
+        # It is good for this object, and does not hold the secret.
+        assert (await client.get(url.replace("0c.jsonl", "1d.jsonl"))).status_code == 403
+    assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in url
+
+
+async def test_a_signed_url_ends(blobs: Blobs, address: str) -> None:
+    if not address.startswith("s3://"):
+        pytest.skip("a folder has none")
+    await blobs.put(NAME, DATA)
+    url = await blobs.signed_url(NAME, SECOND)
+    assert url is not None
+    await asyncio.sleep(2.1)
+    async with httpx2.AsyncClient() as client:
+        assert (await client.get(url)).status_code == 403
+
+
+async def test_the_check_leaves_nothing(blobs: Blobs) -> None:
+    await blobs.check()
+    assert await names(blobs, "") == []
+
+
+async def test_an_address_is_shown_without_options(blobs: Blobs, address: str) -> None:
+    shown = urlsplit(address)
+    assert blobs.shown == (shown.path if shown.scheme == "file" else f"s3://{shown.netloc}/some/prefix")
+
+
+@pytest.mark.parametrize("what", ["put", "get", "list", "folders", "check", "delete"])
+@pytest.mark.parametrize("kind", ["folder", "bucket", "secret", "server"])
+async def test_what_is_missing_is_said_in_a_line(tmp_path: Path, what: str, kind: str) -> None:
+    """No such folder or bucket, a secret that is wrong, nobody there."""
+    credentials = CREDENTIALS | ({"AWS_SECRET_ACCESS_KEY": "not-the-secret"} if kind == "secret" else {})
+    section = BlobsSection(credentials_file=str(credentials_file(tmp_path, credentials)))
+    if kind == "folder":
+        address = str(tmp_path / "missing")
+    elif kind == "bucket":
+        address = bucket_address(shared_s3(), "there-is-no-such-bucket")
+    elif kind == "secret":
+        address = new_bucket(shared_s3())
+    else:
+        address = "s3://bucket?endpoint=http://127.0.0.1:1"
+    blobs = make_blobs(address, "logs.keep", section)
+    asked: dict[str, Callable[[], Awaitable[object]]] = {
+        "put": lambda: blobs.put(NAME, DATA),
+        "get": lambda: blobs.get(NAME),
+        "list": lambda: names(blobs, "logs"),
+        "folders": lambda: blobs.folders("logs"),
+        "check": blobs.check,
+        "delete": lambda: blobs.delete([NAME]),
+    }
+    with pytest.raises(BlobsUnavailable) as caught:
+        await asked[what]()
+    await blobs.close()
+    message = str(caught.value)
+    assert message.startswith(blobs.shown)
+    assert "\n" not in message
+    assert len(message) < 250
+    assert "secret" not in message.removeprefix(blobs.shown)
+
+
+async def test_a_folder_that_cannot_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    blobs = make_blobs(str(tmp_path), "logs.keep", BlobsSection())
+    (tmp_path / "logs").write_text("a file where a folder should be")
+    with pytest.raises(BlobsUnavailable, match=r"Not a directory|File exists"):
+        await blobs.put(NAME, DATA)
+    assert os.listdir(tmp_path) == ["logs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("blobs", "is not a folder"),
+        ("file://blobs", "is not a folder"),
+        ("s3://", "is not the address of a bucket"),
+        ("s3://key:secret@bucket/prefix", "credentials are no part of it"),
+        ("ftp://host/x", "is not the address of a bucket"),
+        ("s3://bucket/../x", "is not a prefix"),
+        ("s3://bucket/a//b", "is not a prefix"),
+        ("s3://bucket?endpoint=ftp://x", "endpoint"),
+        ("s3://bucket?endpoint=http://key:secret@host", "endpoint"),
+        ("s3://bucket?region=a/b", "is not a region"),
+        ("s3://bucket?acl=public", "'acl'"),
+        ("gs://bucket?endpoint=http://x", "'endpoint'"),
+    ],
+)
+def test_an_address_that_is_none(text: str, said: str) -> None:
+    with pytest.raises(Invalid, match=r"logs\.keep") as caught:
+        make_blobs(text, "logs.keep", BlobsSection())
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("AWS_ACCESS_KEY_ID", "line 1 is not NAME=value"),
+        ("# x\n\nsome secret = 5", "line 3"),
+        ("AWS_FOO=secret", "aws_foo"),
+    ],
+)
+def test_a_file_of_credentials_that_is_none(tmp_path: Path, lines: str, said: str) -> None:
+    file = tmp_path / "credentials"
+    file.write_text(lines)
+    with pytest.raises(Invalid) as caught:
+        make_blobs("s3://bucket", "logs.keep", BlobsSection(credentials_file=str(file)))
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["gs://bucket/prefix", "az://container/prefix"])
+def test_others_are_made(address: str, tmp_path: Path) -> None:
+    """Google's and Azure's need no code of ours; nothing is asked of them here."""
+    names = {
+        "gs": {"GOOGLE_SKIP_SIGNATURE": "true"},
+        "az": {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_SKIP_SIGNATURE": "true"},
+    }[address[:2]]
+    section = BlobsSection(credentials_file=str(credentials_file(tmp_path, names)))
+    assert make_blobs(address, "logs.keep", section).shown == address
