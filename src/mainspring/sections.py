@@ -178,7 +178,13 @@ class RetentionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     unsuccessful: Span = 30 * DAY
     """Failed, cancelled and skipped runs, and attempts that did not succeed."""
     ledger: Span = 90 * DAY
-    """What became of each tick."""
+    """What became of each tick; at least as long as its run."""
+    short: Span = DAY
+    """What has ended of jobs and tenants that chose the class ``short``, whichever way it ended …"""
+    long: Span = 90 * DAY
+    """… ``long`` …"""
+    audit: Span = 2_557 * DAY
+    """… and ``audit``: seven years."""
 
 
 class RunLogsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -530,6 +530,8 @@ def test_no_procedure_looks_at_every_row_of_a_table_that_grows(path: Path) -> No
         *("claim: SCAN limiter EXISTS", "settle: SCAN ended_parent EXISTS", "tell_one_generation: SCAN ended_parent"),
         *("claim: SCAN edge USING INDEX edge_undecided", "settle: SCAN edge EXISTS USING INDEX edge_undecided"),
         "resolve: SCAN l USING COVERING INDEX limiter_spilling",
+        # Three classes of retention.
+        "prune: SCAN c",
         # What is made on the way: of one batch.
         *("pace_retry: SCAN walk", "pace_retry: SCAN paced", "pick_chosen: SCAN c"),
         # What sweeps finds is nothing.
@@ -548,7 +550,7 @@ def test_no_procedure_looks_at_every_row_of_a_table_that_grows(path: Path) -> No
         ("free_one_gate", "SEARCH w USING COVERING INDEX waiting_blocked (gate=?)"),
         ("expire", "SEARCH w USING INDEX waiting_start_by (start_by<?)"),
         ("expire", "SEARCH r USING INDEX run_deadline (deadline<?)"),
-        ("prune", "SEARCH h USING INDEX history_succeeded (finished_at<?)"),
+        ("prune", "SEARCH h USING INDEX history_standard_succeeded (finished_at<?)"),
         ("fire_one_tick", "SEARCH w USING INDEX waiting_job (job_id=?)"),
         ("pass_one", "SEARCH a USING COVERING INDEX waiting_limited (waits=? AND (due,id)<(?,?))"),
         ("front_of_a_line", "SEARCH w USING COVERING INDEX waiting_limited (waits=?)"),

@@ -21,7 +21,7 @@ memory_alone = pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
 CRON = {"scheduleType": "cron", "cronExpression": "0 0 1 1 *"}
 
 
-async def limit(service: Service, tenant: str = "default", **quotas: int) -> None:
+async def limit(service: Service, tenant: str = "default", **quotas: Any) -> None:
     await service.store.put_tenant(Tenant(name=tenant, quotas=Quotas(**quotas)), Author("test"))
 
 

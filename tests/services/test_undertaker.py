@@ -1,6 +1,7 @@
 """Replays of dead letters on the store in memory, step by step, and with drivers that die in between."""
 
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -49,7 +50,7 @@ class World:
         ends = [settle_failure(run, error, Random(0), now=now) if error else settle_success(run, None) for run in held]
         await self.store.settle(ends)
 
-    async def limit(self, **quotas: int) -> None:
+    async def limit(self, **quotas: Any) -> None:
         await self.store.put_tenant(Tenant(name="default", quotas=Quotas(**quotas)), Author("ada"))
 
     async def start(self, **fields: object) -> str:

@@ -43,6 +43,7 @@ def a_policy(
     limits: tuple[Limit, ...] = (),
     breaker: Breaker | None = None,
     weight: int = 1,
+    retention: str = "",
 ) -> RunPolicy:
     return RunPolicy(
         retry=RetryPolicy(max_retries=retries, backoff="fixed", first_delay=pause),
@@ -53,6 +54,7 @@ def a_policy(
         limits=limits,
         breaker=breaker,
         weight=weight,
+        retention=retention,
     )
 
 

@@ -78,6 +78,10 @@ class CoordinatedStore(
     """What every adapter of the store also is."""
 
 
+#: Keeps everything.
+_ALL = Retention(**dict.fromkeys(Retention.__struct_fields__, 10_000 * DAY))
+
+
 class Harness(ABC):
     """The store, its clock, and what tests do again and again.
 
@@ -119,7 +123,7 @@ class Harness(ABC):
         await self.move_clock(duration)
         if duration >= DAY:
             # As the retention service does every hour: a store may need room made for the days to come.
-            await self.store.prune(Retention(succeeded=10_000 * DAY, unsuccessful=10_000 * DAY, ledger=10_000 * DAY), 1)
+            await self.store.prune(_ALL, 1)
 
     async def now(self) -> Instant:
         return await self.store.now()

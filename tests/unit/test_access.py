@@ -121,13 +121,13 @@ def test_a_key_with_a_bad_name_is_refused(key: ApiKey, field: str) -> None:
     assert error.value.field == field
 
 
-@pytest.mark.parametrize("field", Quotas.__struct_fields__)
+@pytest.mark.parametrize("field", sorted({*Quotas.__struct_fields__} - {"retention"}))
 def test_a_quota_is_zero_or_more(field: str) -> None:
     Quotas().check()
-    Quotas(**{field: 0}).check()
+    msgspec.structs.replace(Quotas(), **{field: 0}).check()
     for wrong in (-1, MOST_QUOTA + 1):
         with pytest.raises(Invalid) as error:
-            Quotas(**{field: wrong}).check()
+            msgspec.structs.replace(Quotas(), **{field: wrong}).check()
         assert error.value.field == f"quotas.{field}"
 
 

@@ -10,7 +10,7 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.coordination import make_registry
 from mainspring.adapters.dispatch import make_dispatch
 from mainspring.bootstrap.blobs import make_run_logs
-from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, stores_of
+from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, retention_of, stores_of
 from mainspring.bootstrap.tasks import make_vault
 from mainspring.control.dispatch_health import examine_engine
 from mainspring.control.log_keeper import examine_blobs
@@ -23,7 +23,6 @@ from mainspring.domain.errors import Invalid, SecretsUnavailable
 from mainspring.domain.hints import Sealer
 from mainspring.ports.health import Health, Watched
 from mainspring.ports.schema import Migrated, Migrates, Migration
-from mainspring.ports.store import Retention
 from mainspring.sections import servers_of, without_secrets
 from mainspring.settings import Settings
 
@@ -69,13 +68,12 @@ def _postgres_health(settings: Settings) -> "PostgresHealth":
         from mainspring.adapters.store.postgres.health import PostgresHealth
     except ModuleNotFoundError as error:
         raise missing("PostgreSQL", "postgres", error) from error
-    kept = settings.retention
     return PostgresHealth(
         settings.store,
         settings.schema,
         SystemClock(),
         connections=settings.connections,
-        retention=Retention(succeeded=kept.succeeded, unsuccessful=kept.unsuccessful, ledger=kept.ledger),
+        retention=retention_of(settings),
         replica=(settings.replica, settings.replica_lag) if settings.replica else None,
     )
 

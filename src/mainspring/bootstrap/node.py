@@ -16,7 +16,7 @@ from mainspring.api.server import address_of, refuse_taken
 from mainspring.bootstrap.api import make_acceptance, make_api, make_ingest, make_tokens, oidc
 from mainspring.bootstrap.engine import Engine
 from mainspring.bootstrap.health import make_health, make_watched
-from mainspring.bootstrap.stores import POSTGRES, EngineStore, label, stores_of
+from mainspring.bootstrap.stores import POSTGRES, EngineStore, label, retention_of, stores_of
 from mainspring.bootstrap.tasks import Application, Offer, check_surroundings
 from mainspring.control.budgets import BudgetKeeper
 from mainspring.control.clock_guard import ClockGuard
@@ -51,7 +51,6 @@ from mainspring.domain.instant import MILLISECOND, SECOND
 from mainspring.domain.labels import label_words
 from mainspring.domain.webhooks import read_webhooks
 from mainspring.ports.events_out import Sink
-from mainspring.ports.store import Retention
 from mainspring.runtime.engines import Engines, GuardedEngine
 from mainspring.runtime.metrics import declared
 from mainspring.runtime.metrics.book import Book
@@ -296,8 +295,7 @@ class Node:
             ttl=self._settings.scheduler.lease,
             fit=_always if self._guard is None else self._guard.fit,
         )
-        kept = self._settings.retention
-        retention = Retention(succeeded=kept.succeeded, unsuccessful=kept.unsuccessful, ledger=kept.ledger)
+        retention = retention_of(self._settings)
         self._keepers.append(keeper)
         watched = make_watched(self._settings, address)
         watch = None if watched is None else HealthGuard(watched, engine.wakeups, engine.clock, keeper.owned)

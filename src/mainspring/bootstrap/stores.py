@@ -28,7 +28,7 @@ from mainspring.ports.leases import Leases
 from mainspring.ports.notifications import NotificationStore
 from mainspring.ports.operations import Operations
 from mainspring.ports.run_logs import LogShelf
-from mainspring.ports.store import Store
+from mainspring.ports.store import Retention, Store
 from mainspring.ports.usage import Budgeting
 from mainspring.ports.wakeups import Wakeups
 from mainspring.runtime.metrics.figures import Figures
@@ -138,6 +138,18 @@ async def open_several(settings: Settings) -> AsyncIterator["SeveralStore"]:
         yield store
     finally:
         await store.close()
+
+
+def retention_of(settings: Settings) -> Retention:
+    kept = settings.retention
+    return Retention(
+        succeeded=kept.succeeded,
+        unsuccessful=kept.unsuccessful,
+        ledger=kept.ledger,
+        short=kept.short,
+        long=kept.long,
+        audit=kept.audit,
+    )
 
 
 def stores_of(store: EngineStore) -> list[EngineStore]:

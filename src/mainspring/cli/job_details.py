@@ -66,6 +66,7 @@ class Shown(msgspec.Struct, rename="camel"):
     requires: dict[str, str] = {}
     datacenters: Raw | msgspec.UnsetType = msgspec.UNSET
     weight: int = 1
+    retention: str | None = None
     limits: tuple[LimitShown, ...] = ()
     breaker: BreakerShown | None = None
     owner: str | None = None
@@ -112,6 +113,7 @@ def show_details(out: Output, job: Shown) -> None:
             ("requires", ", ".join(f"{name}={value}" for name, value in job.requires.items())),
             ("datacenters", datacenters_shown(job.datacenters)),
             ("weight", job.weight if job.weight > 1 else None),
+            ("retention", job.retention),
             ("limits", ", ".join(map(str, job.limits))),
             ("breaker", job.breaker and str(job.breaker)),
             ("tenant", job.tenant),

@@ -108,6 +108,10 @@ async def submit(
         str | None,
         typer.Option("--ordering-key", help="Runs of one key happen one at a time, in order.", show_default=False),
     ] = None,
+    retention: Annotated[
+        str | None,
+        typer.Option("--retention", help="How long it is kept: short, standard, long or audit.", show_default=False),
+    ] = None,
     placement: Annotated[
         str | None,
         typer.Option(
@@ -196,6 +200,7 @@ async def submit(
         "owner": owner,
         "tags": tag or None,
         "orderingKey": ordering_key,
+        "retention": retention,
         "placement": placement,
         "requires": parse_labels(require, "--require") if require else None,
         "datacenters": None if datacenters is None else datacenters_of(datacenters),

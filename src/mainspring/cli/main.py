@@ -32,6 +32,7 @@ from mainspring.cli import (
     runs,
     servers,
     store,
+    tenants,
     top,
     usage,
     versions,
@@ -71,6 +72,7 @@ drill.register(application)
 store.register(application)
 servers.register(application)
 keys.register(application)
+tenants.register(application)
 cron.register(application)
 forecast.register(application)
 capacity.register(application)

@@ -9,6 +9,7 @@ import msgspec
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import Instant, check_instant
+from mainspring.domain.retention import check_class
 from mainspring.domain.run import MAX_PAYLOAD, check_name, check_queue, check_tenant
 
 DEFAULT_TENANT = "default"
@@ -89,11 +90,14 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     running: int | None = None
     submits_per_minute: int | None = None
     payload_bytes: int | None = None
+    #: The class of retention of runs that choose none; empty is the standard.
+    retention: str = ""
 
     def check(self) -> None:
+        check_class("retention", self.retention)
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if value is not None and not 0 <= value <= MOST_QUOTA:
+            if isinstance(value, int) and not 0 <= value <= MOST_QUOTA:
                 raise Invalid(f"quotas.{field}", f"{value} is out of range", "0 or more")
         if self.payload_bytes is not None and self.payload_bytes > MAX_PAYLOAD:
             raise Invalid("quotas.payload_bytes", f"is {self.payload_bytes}", f"at most {MAX_PAYLOAD}")

@@ -31,6 +31,7 @@ from mainspring.domain.labels import check_labels_kept
 from mainspring.domain.limits import Breaker, Gate, Limit, check_limits, gates_of
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.reserved import check_start_within
+from mainspring.domain.retention import check_class
 from mainspring.domain.retry import LONGEST_DELAY, RetryPolicy
 from mainspring.domain.unique import Unique
 from mainspring.domain.usage import Spent
@@ -134,6 +135,8 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     weight: int = 1
     #: The ``traceparent`` that its attempts stand under; empty: nobody records it. Here because this is what travels.
     trace: str = ""
+    #: How long it is kept when it has ended: the name of a class; empty is the tenant's.
+    retention: str = ""
 
     def check(self) -> None:
         check_kind("retry", self.retry, RetryPolicy)
@@ -151,6 +154,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             check_kind("breaker", self.breaker, Breaker)
             self.breaker.check()
         check_whole("weight", self.weight, 1, MAX_WEIGHT, f"1 to {MAX_WEIGHT}")
+        check_class("retention", self.retention)
 
     def gates(self, tenant: str, task: str) -> tuple[Gate, ...]:
         """What a run of this task must pass, in the order in which they are locked."""

@@ -160,12 +160,20 @@ class Fired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long what has ended is kept."""
+    """How long what has ended is kept. The first two are of the class ``standard``, the last three of the others."""
 
     succeeded: Micros = 7 * DAY
     #: Failed, cancelled and skipped.
     unsuccessful: Micros = 30 * DAY
+    #: The ledger, at least: a tick whose run is kept longer stays as long as that.
     ledger: Micros = 90 * DAY
+    short: Micros = DAY
+    long: Micros = 90 * DAY
+    audit: Micros = 2_557 * DAY
+
+    def of(self, name: str) -> Micros:
+        """Of a class that is not the standard."""
+        return {"short": self.short, "long": self.long, "audit": self.audit}[name]
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):

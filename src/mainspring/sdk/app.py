@@ -194,6 +194,7 @@ class Mainspring(Hooks, Pausing):
         limits: Sequence[Limit] = (),
         breaker: Breaker | None = None,
         weight: int = 1,
+        retention: str = "",
         heartbeat: Duration | None = None,
         aliases: Sequence[str] = (),
         upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
@@ -218,6 +219,7 @@ class Mainspring(Hooks, Pausing):
         limits: Sequence[Limit] = (),
         breaker: Breaker | None = None,
         weight: int = 1,
+        retention: str = "",
         heartbeat: Duration | None = None,
         aliases: Sequence[str] = (),
         upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
@@ -236,6 +238,9 @@ class Mainspring(Hooks, Pausing):
         ``breaker``: when it keeps failing its runs wait, then one goes ahead to see.
 
         ``weight``: how many slots of its worker a run takes. One that weighs more than a worker has runs there alone.
+
+        ``retention``: how long its runs are kept when they have ended: ``short``, ``standard``, ``long`` or ``audit``;
+        without, as their tenant has it.
 
         ``heartbeat``: an attempt that has not called ``context.heartbeat()`` or ``context.progress()`` for this long is
         stopped, as if it were out of time.
@@ -262,6 +267,7 @@ class Mainspring(Hooks, Pausing):
                 limits=limits_of(chosen, limit, limits),
                 breaker=breaker_of(breaker),
                 weight=weight,
+                retention=retention,
             )
             policy.check()
             policy.retry.check_meant()

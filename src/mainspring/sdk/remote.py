@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw
 
 from mainspring.api.routes.broadcasts import BroadcastOut
 from mainspring.api.routes.job_batches import LARGEST_BATCH, BatchItem, BatchOut
-from mainspring.api.schemas.common import Page
+from mainspring.api.schemas.common import Page, retention_out
 from mainspring.api.schemas.job_answers import JobOut, retry_out
 from mainspring.api.schemas.jobs import BroadcastIn, JobFields, JobIn
 from mainspring.api.schemas.limits import breaker_out, limits_out, unique_out
@@ -171,6 +171,7 @@ def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
         breaker=breaker_out(policy.breaker) or UNSET,
         unique=unique_out(run.unique),
         weight=policy.weight if policy.weight > 1 else UNSET,
+        retention=retention_out(policy.retention),
         depends_on=UNSET if after is None else tuple((places or {}).get(parent, parent) for parent in after.parents),
         when=UNSET if after is None else after.rule.value,
         placement=run.placement or UNSET,

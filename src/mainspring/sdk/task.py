@@ -199,6 +199,7 @@ class Submitter(Generic[P, T]):
         guarantee: Literal["at-least-once", "at-most-once"] | None = None,
         requires: Mapping[str, str] | None = None,
         weight: int | None = None,
+        retention: str | None = None,
         limits: Sequence[Limit] | None = None,
         breaker: Breaker | None = None,
         unique: str | Unique | None = None,
@@ -220,6 +221,7 @@ class Submitter(Generic[P, T]):
         it takes. ``unique``: a second submit under the same key makes nothing and has the first one's handle; with
         other arguments or options it is a ``Conflict``. A ``Unique`` says for how long that holds, and what else a
         second one may do. ``limits`` and ``breaker`` instead of those of the task.
+        ``retention``: how long it is kept when it has ended, as for a task.
         ``placement``: in a store over several servers runs of one key lie together, apart from the rest of the tenant.
         ``name``, ``owner`` and ``tags`` help people to find it.
         ``connection``: one of yours to the store's own database; the run is committed, or not, with its transaction.
@@ -254,6 +256,8 @@ class Submitter(Generic[P, T]):
             policy = msgspec.structs.replace(policy, breaker=breaker_of(breaker))
         if weight is not None:
             policy = msgspec.structs.replace(policy, weight=weight)
+        if retention is not None:
+            policy = msgspec.structs.replace(policy, retention=retention)
         if policy is not options.policy:
             check_policy(policy)
             policy.retry.check_meant()

@@ -9,10 +9,23 @@ from mainspring.api.auth import make_key
 from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem, Refused
-from mainspring.api.schemas.common import Limit, Name, Page, Request, Span, Time, Wire, instant_of, micros_of, time_of
+from mainspring.api.schemas.common import (
+    Limit,
+    Name,
+    Page,
+    Request,
+    RetentionName,
+    Span,
+    Time,
+    Wire,
+    instant_of,
+    micros_of,
+    time_of,
+)
 from mainspring.domain.access import ApiKey, Permission, Quotas, Role, Tenant
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import isoformat
+from mainspring.domain.retention import STANDARD
 from mainspring.ports.access import AuditEntry, AuditFilter, Author
 
 access = Resource("Access", "Who may do what, and who did.")
@@ -34,11 +47,14 @@ class QuotasIn(Request, omit_defaults=True):
 class TenantIn(Request):
     name: Name
     quotas: QuotasIn = msgspec.field(default_factory=QuotasIn)
+    retention: RetentionName | msgspec.UnsetType = msgspec.UNSET
+    """How long runs are kept that choose no class; left out: as before."""
 
 
 class TenantOut(Wire):
     name: str
     quotas: QuotasIn
+    retention: str = "standard"
     created_at: str | None = None
 
 
@@ -111,8 +127,13 @@ async def list_tenants(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 @access.operation("PUT", "/v1/tenants", permission=Permission.ADMINISTER_ALL, body=TenantIn, answers={200: TenantOut})
 async def put_tenant(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
-    """Make a tenant, or change its quotas."""
-    given = call.body.quotas
+    """Make a tenant, or change its quotas and how long its runs are kept."""
+    given, retention = call.body.quotas, call.body.retention
+    if retention is msgspec.UNSET:
+        known = {tenant.name: tenant.quotas.retention for tenant in await api.store.tenants()}
+        kept = known.get(call.body.name, "")
+    else:
+        kept = "" if retention == STANDARD else retention
     tenant = Tenant(
         name=call.body.name,
         quotas=Quotas(
@@ -121,6 +142,7 @@ async def put_tenant(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
             running=given.running,
             submits_per_minute=given.submits_per_minute,
             payload_bytes=given.payload_bytes,
+            retention=kept,
         ),
     )
     tenant.check()
@@ -222,6 +244,7 @@ def _tenant_out(tenant: Tenant) -> TenantOut:
             submits_per_minute=quotas.submits_per_minute,
             payload_bytes=quotas.payload_bytes,
         ),
+        retention=quotas.retention or STANDARD,
         created_at=time_of(tenant.created_at or None),
     )
 

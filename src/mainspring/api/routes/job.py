@@ -9,7 +9,7 @@ from mainspring.api.context import Api
 from mainspring.api.lookup import find, parents_of
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem
-from mainspring.api.schemas.common import Request, Wire
+from mainspring.api.schemas.common import Request, Wire, retention_out
 from mainspring.api.schemas.job_answers import JobOut, fields_of, job_out, one_off_out, slo_out
 from mainspring.api.schemas.jobs import JobFields, JobPatch, merged, past_of, payload_of, run_of, spec_of
 from mainspring.domain.access import Permission, Principal
@@ -202,6 +202,7 @@ def one_off_fields(run: RunView) -> JobFields:
         requires=out.requires,
         datacenters=out.datacenters,
         weight=run.policy.weight,
+        retention=retention_out(run.policy.retention),
         guarantee=run.policy.guarantee,
         limits=out.limits,
         breaker=out.breaker,

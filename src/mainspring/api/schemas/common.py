@@ -1,6 +1,6 @@
 """Types that several resources share."""
 
-from typing import Annotated, Generic, TypeAlias, TypeVar
+from typing import Annotated, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -91,6 +91,10 @@ class Wire(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """What we send."""
 
 
+#: As ``domain.retention.CLASSES`` has them.
+RetentionName = Literal["standard", "short", "long", "audit"]
+
+
 class Request(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """What we are sent. A field that we do not know is refused by its name."""
 
@@ -163,3 +167,8 @@ def cursor_of(text: str | None) -> str | None:
     if not is_id(text):
         raise Invalid("cursor", "is not one of ours", "leave it out to begin at the start")
     return text
+
+
+def retention_out(name: str) -> RetentionName | msgspec.UnsetType:
+    """As a request says it."""
+    return cast(RetentionName, name) if name else msgspec.UNSET

@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.api.schemas.common import (
     Wire,
+    retention_out,
     time_of,
 )
 from mainspring.api.schemas.datacenters import DatacentersIn, datacenters_out, requires_out
@@ -80,6 +81,8 @@ class JobOut(Wire):
     requires: dict[str, str] = {}
     datacenters: DatacentersIn | UnsetType = UNSET
     weight: int = 1
+    retention: str | None = None
+    """The class that it chose, or that its tenant has."""
     guarantee: str | None = None
     limits: tuple[LimitIn, ...] = ()
     breaker: BreakerIn | None = None
@@ -165,6 +168,7 @@ def fields_of_spec(spec: JobSpec, payload: bytes) -> JobFields:
         requires=requires_out(policy.requires),
         datacenters=datacenters_out(spec.datacenters, policy.requires),
         weight=policy.weight,
+        retention=retention_out(policy.retention),
         guarantee=policy.guarantee,
         limits=limits_out(policy.limits),
         breaker=breaker_out(policy.breaker),
@@ -236,6 +240,7 @@ def job_out(
         requires=requires_out(spec.policy.requires),
         datacenters=fields.datacenters,
         weight=spec.policy.weight,
+        retention=spec.policy.retention or None,
         guarantee=spec.policy.guarantee,
         limits=limits_out(spec.policy.limits),
         breaker=breaker_out(spec.policy.breaker),
@@ -278,6 +283,7 @@ def one_off_out(run: RunView, *, parents: Sequence[RunId] = (), warnings: list[s
         requires=requires_out(run.policy.requires),
         datacenters=datacenters_out((), run.policy.requires),
         weight=run.policy.weight,
+        retention=run.policy.retention or None,
         guarantee=run.policy.guarantee,
         limits=limits_out(run.policy.limits),
         breaker=breaker_out(run.policy.breaker),

@@ -23,13 +23,14 @@ class MemoryDeadLetters:
         with tables.transaction() as now:
             until = now - _BEHIND
             groups: dict[tuple[str, str, str], list[RunRow]] = {}
-            for run_id in reversed(tables.unsuccessful):
-                run = tables.runs[run_id]
-                ended = run.finished_at or 0
-                if ended < tables.watched_until:
-                    break
-                if run.dead and ended < until:
-                    groups.setdefault((run.tenant, run.task, run.fingerprint), []).append(run)
+            for ended_runs in (tables.unsuccessful, *tables.of_class.values()):
+                for run_id in reversed(ended_runs):
+                    run = tables.runs[run_id]
+                    ended = run.finished_at or 0
+                    if ended < tables.watched_until:
+                        break
+                    if run.dead and ended < until:
+                        groups.setdefault((run.tenant, run.task, run.fingerprint), []).append(run)
             alarms = 0
             for group, runs in groups.items():
                 tables.watches[group], alarm = watch(tables.watches.get(group), len(runs), until)

@@ -120,7 +120,11 @@ class MemoryReaping:
         tables = self._tables
         with tables.transaction() as now:
             gone = 0
-            for ended, kept in ((tables.succeeded, retention.succeeded), (tables.unsuccessful, retention.unsuccessful)):
+            for ended, kept in (
+                (tables.succeeded, retention.succeeded),
+                (tables.unsuccessful, retention.unsuccessful),
+                *((runs, retention.of(name)) for name, runs in tables.of_class.items()),
+            ):
                 while ended and gone < limit:
                     finished_at = tables.runs[ended[0]].finished_at
                     assert finished_at is not None
@@ -133,7 +137,7 @@ class MemoryReaping:
             for sums in [key for key in tables.usage if key[0] < now - USAGE_KEPT]:
                 del tables.usage[sums]
             for ledger in tables.ledgers.values():
-                gone += ledger.forget(now - retention.ledger - 1, limit - gone)
+                gone += ledger.forget(now - retention.ledger - 1, limit - gone, tables.is_kept)
             return gone
 
 

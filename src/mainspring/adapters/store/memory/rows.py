@@ -1,7 +1,7 @@
 """What the tables hold, and the one index they all use."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -15,6 +15,7 @@ from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry, Tick
 from mainspring.domain.labels import has_all
 from mainspring.domain.limits import Gate as LimitGate
+from mainspring.domain.retention import STANDARD
 from mainspring.domain.run import About, HeldRun, Progress, RunPolicy, RunState, RunView
 from mainspring.domain.slo import SloState
 from mainspring.domain.unique import Unique
@@ -105,6 +106,8 @@ class RunRow(msgspec.Struct, kw_only=True):
     progress: Progress | None = None
     #: What its attempts want the next one to know.
     checkpoint: bytes | None = None
+    #: Its class of retention, since it has ended.
+    kept_as: str = STANDARD
     #: Of a failed run.
     fingerprint: str = ""
     #: A failed run that was replayed or discarded: no dead letter any more.
@@ -407,10 +410,12 @@ class Ledger:
         if entry is not None and entry.run_id == run and may_be_noted(entry.reason):
             self.entries[scheduled_at, ""] = msgspec.structs.replace(entry, reason=why)
 
-    def forget(self, until: Instant, limit: int) -> int:
-        """Forget at most ``limit`` ticks up to and including ``until``; how many went."""
-        gone = self.times[: min(bisect_left(self.times, (until + 1, "")), limit)]
-        del self.times[: len(gone)]
+    def forget(self, until: Instant, limit: int, is_kept: Callable[[RunId | None], bool]) -> int:
+        """Forget at most ``limit`` ticks up to ``until``, with it, whose runs are not kept longer; how many went."""
+        old = islice(self.times, bisect_left(self.times, (until + 1, "")))
+        gone = set(islice((at for at in old if not is_kept(self.entries[at].run_id)), limit))
+        if gone:
+            self.times = [at for at in self.times if at not in gone]
         for at in gone:
             del self.entries[at]
         return len(gone)

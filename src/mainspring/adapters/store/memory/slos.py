@@ -7,6 +7,7 @@ from mainspring.adapters.store.memory.rows import JobRow, SloRow
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant
+from mainspring.domain.run import RunState
 from mainspring.domain.slo import Slo, SloState, begin
 from mainspring.ports.slos import SloDue, SloSettled
 
@@ -31,7 +32,18 @@ class MemorySlos:
 
     def _last_success(self, job: JobId) -> Instant | None:
         tables = self._tables
-        return next((tables.runs[run].finished_at for run in reversed(tables.succeeded) if _of(tables, run, job)), None)
+        newest = (
+            next(
+                (
+                    row
+                    for run in reversed(ended)
+                    if _of(tables, run, job) and (row := tables.runs[run]).state is RunState.SUCCEEDED
+                ),
+                None,
+            )
+            for ended in (tables.succeeded, *tables.of_class.values())
+        )
+        return max((row.finished_at for row in newest if row is not None and row.finished_at is not None), default=None)
 
     async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
         tables = self._tables

@@ -38,6 +38,7 @@ from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.queues import NO_POLICY, QueuePolicy, place_retry
 from mainspring.domain.rank import HEAD_START, IDLE, rank_of
 from mainspring.domain.replay import Replay
+from mainspring.domain.retention import CLASSES, STANDARD
 from mainspring.domain.run import AttemptView, NewRun, Outcome, RunPolicy, RunState, Settlement
 from mainspring.domain.unique import Unique
 from mainspring.domain.usage import cost_of, day_of
@@ -84,6 +85,8 @@ class Tables:
         #: Ended, by class of retention, in the order they ended.
         self.succeeded: deque[RunId] = deque()
         self.unsuccessful: deque[RunId] = deque()
+        #: … and those of the other classes, whichever way they ended.
+        self.of_class: dict[str, deque[RunId]] = {name: deque() for name in CLASSES if name != STANDARD}
         #: What attempts printed.
         self.logs: defaultdict[RunId, list[LogLine]] = defaultdict(list)
         #: How many run, by tenant.
@@ -345,7 +348,9 @@ class Tables:
             self.targeted[run.target].pop(run.id)
             if not self.targeted[run.target]:
                 del self.targeted[run.target]
-        (self.succeeded if state is RunState.SUCCEEDED else self.unsuccessful).append(run.id)
+        known = self.tenants.get(run.tenant)
+        run.kept_as = run.policy.retention or ("" if known is None else known.quotas.retention) or STANDARD
+        self._ended_like(run).append(run.id)
         self.note(f"run.{state.value}", run)
         if run.job_id is not None:
             self.active[run.job_id].pop(run.id, None)
@@ -539,8 +544,18 @@ class Tables:
 
     def purge_run(self, run: RunRow) -> None:
         """Forget one that has ended before its time."""
-        (self.succeeded if run.state is RunState.SUCCEEDED else self.unsuccessful).remove(run.id)
+        self._ended_like(run).remove(run.id)
         self.forget_run(run.id)
+
+    def is_kept(self, run: RunId | None) -> bool:
+        """Whether a run is there that is kept longer than its tick need be."""
+        row = None if run is None else self.runs.get(run)
+        return row is not None and row.kept_as in ("long", "audit")
+
+    def _ended_like(self, run: RunRow) -> deque[RunId]:
+        if run.kept_as != STANDARD:
+            return self.of_class[run.kept_as]
+        return self.succeeded if run.state is RunState.SUCCEEDED else self.unsuccessful
 
     def purge_job(self, job: JobRow) -> None:
         """Forget one that is over. Its runs stay where they are."""

@@ -7,7 +7,7 @@ import msgspec
 
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
-from mainspring.adapters.store.postgres.partitions import FAMILIES, Partitions
+from mainspring.adapters.store.postgres.partitions import FAMILIES, HISTORIES, Partitions
 from mainspring.adapters.store.postgres.places import WITH_SHARD, WITH_TENANT, Places
 from mainspring.adapters.store.postgres.queues import Queues
 from mainspring.domain.errors import Conflict
@@ -36,6 +36,9 @@ _BY_ID = {
     "progress": "run_id",
     "checkpoint": "run_id",
     "log": "run_id",
+    "attempt_kept": "run_id",
+    "ledger_kept": "job_id",
+    "log_kept": "run_id",
 }
 _BY_TENANT = ("calendar", "budget", "dead_group")
 #: Rows at a time.
@@ -44,13 +47,15 @@ _CHUNK = 2_000
 _LONGEST = 600
 #: The columns that hold the number of a name.
 _NUMBERS = ("tenant", "task", "queue")
+#: Where the histories of the classes are.
+_HISTORY_OF = {1: "history_succeeded", 2: "history_unsuccessful"} | {n + 2: name for n, name in HISTORIES.items()}
 #: Which day a row of a partitioned table belongs to.
 _DAYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, int]]] = {
     "body": lambda row: ("body", row["bucket"]),
     "label": lambda row: ("label", row["bucket"]),
     "history": lambda row: (
-        "history_succeeded" if row["class"] == 1 else "history_unsuccessful",
-        row["finished_at"] // DAY,
+        (family := _HISTORY_OF[row["class"]]),
+        row["finished_at"] // FAMILIES[family],
     ),
     "attempt": lambda row: ("attempt", row["ended_at"] // DAY),
     "ledger": lambda row: ("ledger", row["scheduled_at"] // DAY),

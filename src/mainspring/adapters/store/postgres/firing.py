@@ -8,7 +8,14 @@ import msgspec
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.passage import flat
-from mainspring.adapters.store.postgres.rows import FOREVER_BUCKET, STATE_CODES, TICK, TICK_OF_DELAY, gate_of_job
+from mainspring.adapters.store.postgres.rows import (
+    STATE_CODES,
+    TICK,
+    TICK_OF_DELAY,
+    class_number,
+    forever_bucket,
+    gate_of_job,
+)
 from mainspring.adapters.store.postgres.submissions import Submissions
 from mainspring.domain.datacenters import placed
 from mainspring.domain.ids import JobId, RunId, SessionId
@@ -44,6 +51,30 @@ class Firing(Submissions):
             self._bodies_made.clear()
         self._bodies_made |= set(ids)
 
+    async def _add_classed(self, fires: Sequence[Fire]) -> None:
+        """Before runs that are kept otherwise than the standard says are made: the version's payload beside theirs."""
+        await self._mind_classes()
+        missing = {}
+        for fire in fires:
+            job = fire.job
+            policy = self._classed_policy(job.spec.policy, job.tenant)
+            if not class_number(policy):
+                continue
+            for tick in fire.ticks:
+                body = version_body_id(job.id, job.version, tick.target)
+                bucket = forever_bucket(policy)
+                if tick.decision == "run" and f"{bucket}:{body}" not in self._bodies_made:
+                    missing[bucket, body] = placed(policy, tick.target)
+        if not missing:
+            return
+        await self._make_classes({class_number(policy) for policy in missing.values()})
+        buckets, ids = zip(*missing, strict=True)
+        encoded = [self._policies.encode(policy) for policy in missing.values()]
+        await self._db.execute("add_classed_bodies", buckets, ids, encoded)
+        if len(self._bodies_made) > _REMEMBERED:
+            self._bodies_made.clear()
+        self._bodies_made |= {f"{bucket}:{body}" for bucket, body in missing}
+
     def _tick_rows(self, fire: Fire) -> list[tuple[object, ...]]:
         job = fire.job
         spec = job.spec
@@ -51,6 +82,7 @@ class Firing(Submissions):
         queue = self._names.number(Kind.QUEUE, spec.queue)
         policies = {tick.target: placed(spec.policy, tick.target) for tick in fire.ticks if tick.decision == "run"}
         lanes = {target: self._lane(policy) for target, policy in policies.items()}
+        bucket = forever_bucket(self._classed_policy(spec.policy, job.tenant))
         origin = TICK if spec.fixed_delay is None else TICK_OF_DELAY
         return [
             (
@@ -74,6 +106,7 @@ class Firing(Submissions):
                 origin,
                 lanes.get(tick.target, 0),
                 tick.target,
+                bucket,
             )
             for tick in fire.ticks
         ]
@@ -174,7 +207,7 @@ class Firing(Submissions):
                 job.spec.priority,
                 row[10],
                 row[11],
-                FOREVER_BUCKET,
+                row[20],
                 tick.due,
                 now,
                 job.spec.policy.timeout,

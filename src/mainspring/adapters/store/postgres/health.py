@@ -12,7 +12,7 @@ from mainspring.adapters.postgres_servers import servers_of
 from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres import schema as schemas
 from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, connecting, prepare_connection
-from mainspring.adapters.store.postgres.partitions import FAMILIES
+from mainspring.adapters.store.postgres.partitions import FAMILIES, HISTORIES
 from mainspring.adapters.store.postgres.replica import REPLAYED, WRITTEN
 from mainspring.adapters.store.postgres.rows import DAYS_AHEAD
 from mainspring.adapters.store.postgres.wall import left_to_do
@@ -31,6 +31,7 @@ from mainspring.domain.diagnosis import (
 )
 from mainspring.domain.errors import MainspringError, StoreUnavailable
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant, Micros, format_duration
+from mainspring.domain.retention import CLASSES
 from mainspring.ports.clock import Clock
 from mainspring.ports.health import Examination, TableVitals, Vitals
 from mainspring.ports.store import Retention
@@ -435,7 +436,12 @@ def vacuum(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
 def partitions(days: Mapping[str, set[int]], now: Instant, retention: Retention) -> list[Finding]:
     today = now // DAY
     missing = sorted(
-        (day, family) for family in days for day in range(today, today + DAYS_AHEAD - 1) if day not in days[family]
+        (day, family)
+        for family in days
+        # Those of a class are made when the first chooses it.
+        if family not in HISTORIES.values() or days[family]
+        for day in range(today, today + DAYS_AHEAD - 1)
+        if day * DAY // _span(family) not in days[family]
     )
     findings = [found("partitions", f"there for the coming {DAYS_AHEAD - 1} days")]
     if missing:
@@ -449,18 +455,24 @@ def partitions(days: Mapping[str, set[int]], now: Instant, retention: Retention)
         "history_unsuccessful": retention.unsuccessful,
         "attempt": retention.unsuccessful,
         "ledger": retention.ledger,
+        **{family: retention.of(CLASSES[number]) for number, family in HISTORIES.items()},
     }
     # A day of grace: they are dropped once an hour, and only as a whole.
     old = sorted(
         f"{family}_d{day}"
         for family, span in kept.items()
         for day in days.get(family, ())
-        if (day + 2) * DAY <= now - span
+        if (day + 1) * _span(family) + DAY <= now - span
     )
     if old:
         says = f"{len(old)} are past their time, such as {old[0]}"
         return [*findings, warned("retention", says, "a scheduler drops them: see that one lives, and its log")]
     return [*findings, found("retention", "nothing is kept beyond its time")]
+
+
+def _span(family: str) -> Micros:
+    """What a partition of a family spans."""
+    return max(FAMILIES[family], DAY)
 
 
 def expected_indexes() -> set[str]:

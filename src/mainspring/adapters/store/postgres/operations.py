@@ -16,7 +16,6 @@ from mainspring.adapters.store.postgres.rows import (
     BY_PARENTS,
     DAYS_AHEAD,
     JOB_STATES,
-    KEPT_BUCKET,
     STATE_CODES,
     STATES,
     SUBMITTED,
@@ -24,6 +23,7 @@ from mainspring.adapters.store.postgres.rows import (
     decode_spec,
     encode_about,
     gate_of,
+    kept_bucket,
     set_of_labels,
 )
 from mainspring.adapters.store.postgres.submissions import Placed
@@ -43,6 +43,7 @@ _LOOKS = 20
 
 class Operations(Jobs):
     async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
+        [run] = await self._classed([run])
         labels = [(Kind.LABELS, set_of_labels(run.policy.requires))] if run.policy.requires else []
         await self._names.number_all([(Kind.TASK, run.task), (Kind.QUEUE, run.queue), *labels])
         if run.policy.weight > 1:
@@ -144,7 +145,7 @@ class Operations(Jobs):
         return first is None or (due, run) < (first["due"], first["id"])
 
     async def _edit_body(self, connection: Connection, run: NewRun, bucket: int) -> None:
-        await connection.execute(self._db.sql["remove_labels"], [bucket, KEPT_BUCKET], [run.id, run.id])
+        await connection.execute(self._db.sql["remove_labels"], [bucket, kept_bucket(run.policy)], [run.id] * 2)
         await connection.execute(
             self._db.sql["edit_body"],
             run.id,
@@ -153,8 +154,9 @@ class Operations(Jobs):
             run.payload,
             self._tenant(run),
             encode_about(run.about),
+            kept_bucket(run.policy),
         )
-        await self._label(connection, [run], KEPT_BUCKET)
+        await self._label(connection, [run], kept_bucket(run.policy))
 
     async def _put_back(self, connection: Connection, placed: Placed, row: asyncpg.Record) -> None:
         run, due = placed.run, placed.due
@@ -165,7 +167,7 @@ class Operations(Jobs):
             run.priority,
             self._tenant(run),
             self._names.number(Kind.QUEUE, run.queue),
-            KEPT_BUCKET,
+            kept_bucket(run.policy),
             due,
             row["created_at"],
             run.policy.timeout,

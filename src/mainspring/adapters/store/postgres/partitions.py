@@ -1,14 +1,23 @@
-"""Partitions by day: made ahead, dropped when their day is past keeping."""
+"""Partitions by day: made ahead, dropped when their day is past keeping. Those of the longer classes are wider."""
 
 import re
 
 import asyncpg
 
 from mainspring.adapters.store.postgres.database import Connection, Database, wait_for_turn
-from mainspring.adapters.store.postgres.rows import DAYS_AHEAD
+from mainspring.adapters.store.postgres.rows import (
+    CLASS_WIDTH,
+    DAYS_AHEAD,
+    FOREVER_BUCKET,
+    KEPT_BUCKET,
+    UNITS,
+)
 from mainspring.domain.instant import DAY, Instant
+from mainspring.domain.retention import CLASSES
 
-#: Parent → the size of a day in its key.
+#: The histories of the classes of retention that are not the standard, by number.
+HISTORIES = {number: f"history_{name}" for number, name in enumerate(CLASSES) if number}
+#: Parent → the size of a day, or of what its partitions span, in its key.
 FAMILIES: dict[str, int] = {
     "body": 1,
     "label": 1,
@@ -17,7 +26,9 @@ FAMILIES: dict[str, int] = {
     "attempt": DAY,
     "ledger": DAY,
     "log": DAY,
+    **{family: UNITS[number] * DAY for number, family in HISTORIES.items()},
 }
+_STANDARD = FAMILIES.keys() - HISTORIES.values()
 _PARTITION = re.compile(r"(\w+)_d(\d+)")
 
 
@@ -26,9 +37,12 @@ class Partitions:
         self._db = database
         #: Days that nobody drops yet.
         self._made_ahead: set[int] = set()
+        #: Classes of which there are partitions.
+        self._classes: set[int] = set()
 
     def forget(self) -> None:
         self._made_ahead = set()
+        self._classes = set()
 
     async def make_ledger(self, days: set[int]) -> None:
         """Ticks can be older than the store: their days are made when needed, and again after they were dropped."""
@@ -45,11 +59,27 @@ class Partitions:
     async def make_ahead(self, today: int) -> None:
         """The day before (clocks differ), this one and the coming ones."""
         ahead = set(range(today - 1, today + DAYS_AHEAD))
-        await self.make(dict.fromkeys(FAMILIES, ahead))
+        wanted = {family: set(ahead) for family in _STANDARD}
+        existing = await self.days()
+        self._classes |= {number for number in HISTORIES if _kept(number) in existing.get("body", ())}
+        for number in self._classes:
+            units = {day // UNITS[number] for day in ahead}
+            wanted[HISTORIES[number]] = units
+            buckets = {number * CLASS_WIDTH + unit for unit in (*units, FOREVER_BUCKET, KEPT_BUCKET)}
+            wanted["body"] |= buckets
+            wanted["label"] |= buckets
+        await self.make(wanted, existing)
         self._made_ahead = ahead
 
-    async def make(self, wanted: dict[str, set[int]]) -> None:
-        existing = await self.days()
+    async def make_classes(self, numbers: set[int], today: int) -> None:
+        """Before the first run of a class is made. Whoever uses none does not pay for their partitions."""
+        if not numbers <= self._classes:
+            self._classes |= numbers
+            await self.make_ahead(today)
+
+    async def make(self, wanted: dict[str, set[int]], existing: dict[str, set[int]] | None = None) -> None:
+        if existing is None:
+            existing = await self.days()
         missing = [
             (family, day) for family, days in wanted.items() for day in sorted(days - existing.get(family, set()))
         ]
@@ -144,6 +174,10 @@ def _split(name: str) -> tuple[str, int]:
     match = _PARTITION.fullmatch(name)
     assert match is not None
     return match.group(1), int(match.group(2))
+
+
+def _kept(number: int) -> int:
+    return number * CLASS_WIDTH + KEPT_BUCKET
 
 
 def day_of(instant: Instant) -> int:

@@ -6,13 +6,15 @@ from functools import partial
 import asyncpg
 
 from mainspring.adapters.store.postgres.database import Connection, rows_of
-from mainspring.adapters.store.postgres.partitions import Partitions, day_of
+from mainspring.adapters.store.postgres.partitions import HISTORIES, Partitions, day_of
 from mainspring.adapters.store.postgres.passage import candidate
 from mainspring.adapters.store.postgres.reading import Reading
+from mainspring.adapters.store.postgres.rows import CLASS_WIDTH, KEPT_BUCKET, UNITS, class_of_bucket
 from mainspring.adapters.store.postgres.sweeping import Sweeping
 from mainspring.adapters.store.postgres.workforce import Workforce
 from mainspring.domain.fingerprint import fingerprint_of
 from mainspring.domain.instant import DAY, Instant, Micros
+from mainspring.domain.retention import CLASSES
 from mainspring.domain.run import HeldRun
 from mainspring.domain.usage import USAGE_KEPT
 from mainspring.ports.store import Retention
@@ -21,6 +23,14 @@ from mainspring.ports.store import Retention
 _SESSIONS_KEPT = 7 * DAY
 #: Another process is just dropping the same partition, or has dropped it.
 _SOMEBODY_ELSE = (asyncpg.ObjectNotInPrerequisiteStateError, asyncpg.UndefinedTableError)
+
+#: The numbers of the classes that may be kept longer than attempts, ticks and lines are.
+_LONGER = (2, 3)
+#: Which of those belong to runs of such a class.
+_OF_A_LONGER_RUN = "EXISTS (SELECT FROM {schema}.history h WHERE h.id = x.run_id AND h.class IN (4, 5))"
+_KEPT_FOR_LONGER = {"attempt": "x.body_bucket >= 199999", "ledger": _OF_A_LONGER_RUN, "log": _OF_A_LONGER_RUN}
+#: So many blocks of a table are looked through at a time: 8 MB.
+_BLOCKS = 1_000
 
 
 class Reaping(Sweeping, Workforce, Reading):
@@ -66,6 +76,18 @@ class Reaping(Sweeping, Workforce, Reading):
         await self._partitions.make_ahead(day_of(now))
         gone = await self._partitions.drop_orphans()
         days = await self._partitions.days()
+        longer = {family for number, family in HISTORIES.items() if number in _LONGER and days.get(family)}
+        for number, family in HISTORIES.items():
+            span, unit = retention.of(CLASSES[number]), UNITS[number] * DAY
+            for day in _past(days, family, now - span, unit):
+                gone += await self._drop(family, day, number)
+            # A run ends after the day it was for: its payload stays a little longer than that.
+            first = number * CLASS_WIDTH
+            past = [one - first for one in days.get("body", ()) if class_of_bucket(one) == number and one > first]
+            for day in sorted(one for one in past if (one + 2) * unit <= now - span):
+                if await self._db.transaction(partial(self._empty_of_live, bucket=first + day)):
+                    gone += await self._drop("body", first + day)
+                    gone += await self._drop("label", first + day)
         for family, kept in (
             ("history_succeeded", retention.succeeded),
             ("history_unsuccessful", retention.unsuccessful),
@@ -74,6 +96,8 @@ class Reaping(Sweeping, Workforce, Reading):
             ("log", max(retention.succeeded, retention.unsuccessful)),
         ):
             for day in _past(days, family, now - kept):
+                if longer and family in _KEPT_FOR_LONGER:
+                    await self._keep_longer(family, day)
                 gone += await self._drop(family, day)
         for day in await self._empty_bodies(_past(days, "body", now - retention.succeeded)):
             gone += await self._drop("body", day)
@@ -87,22 +111,47 @@ class Reaping(Sweeping, Workforce, Reading):
         gone += await self._db.transaction(lambda connection: self._forget_events(connection, limit))
         return gone
 
-    async def _drop(self, family: str, day: int) -> bool:
+    async def _drop(self, family: str, day: int, number: int = 0) -> bool:
         try:
             if family.startswith("history"):
-                await self._forget_beside(f"{family}_d{day}")
+                await self._forget_beside(f"{family}_d{day}", number * CLASS_WIDTH + KEPT_BUCKET)
             await self._partitions.drop(family, day)
         except _SOMEBODY_ELSE:
             return False
         return True
 
-    async def _forget_beside(self, history: str) -> None:
+    async def _keep_longer(self, family: str, day: int) -> None:
+        """What belongs to runs of the longer classes is moved aside before its day is dropped, some MB at a time."""
+        schema, table = self._db.schema, f"{self._db.schema}.{family}_d{day}"
+        statement = (
+            f"WITH moved AS (DELETE FROM {table} x WHERE ctid >= $1::text::tid AND ctid < $2::text::tid "
+            f"AND {_KEPT_FOR_LONGER[family].format(schema=schema)} RETURNING *) "
+            f"INSERT INTO {schema}.{family}_kept SELECT * FROM moved ON CONFLICT DO NOTHING"
+        )
+
+        async def blocks(connection: Connection) -> int:
+            return int(await connection.fetchval("SELECT pg_relation_size($1::regclass) / 8192 + 1", table))
+
+        try:
+            for first in range(0, await self._db.run(blocks), _BLOCKS):
+
+                async def work(connection: Connection, first: int = first) -> None:
+                    await connection.execute(statement, f"({first},0)", f"({first + _BLOCKS},0)")
+
+                await self._db.run(work)
+        except _SOMEBODY_ELSE:
+            return
+
+    async def _forget_beside(self, history: str, bucket: int) -> None:
         """What belongs to runs and is not dropped by the day goes with their history: bodies that outlived their day,
         and what only few runs have."""
         schema = self._db.schema
         for table, column, where in (
-            ("body", "id", "b.bucket = -1 AND "),
-            ("label", "id", "b.bucket = -1 AND "),
+            ("body", "id", f"b.bucket IN ({KEPT_BUCKET}, {bucket}) AND "),
+            ("label", "id", f"b.bucket IN ({KEPT_BUCKET}, {bucket}) AND "),
+            ("attempt_kept", "run_id", ""),
+            ("ledger_kept", "run_id", ""),
+            ("log_kept", "run_id", ""),
             ("progress", "run_id", ""),
             ("checkpoint", "run_id", ""),
             ("dependent", "run_id", ""),
@@ -120,7 +169,7 @@ class Reaping(Sweeping, Workforce, Reading):
 
     async def _empty_bodies(self, days: list[int]) -> list[int]:
         """Re-home the bodies of these days that are still needed; the days that nothing points at any more."""
-        empty = [day for day in days if await self._db.transaction(partial(self._empty_of_live, day=day))]
+        empty = [day for day in days if await self._db.transaction(partial(self._empty_of_live, bucket=day))]
         if not empty:
             return []
         # Nothing live is left there, so nothing more of those days can fail.
@@ -128,13 +177,14 @@ class Reaping(Sweeping, Workforce, Reading):
         for past in sorted((await self._partitions.days()).get("history_unsuccessful", ())):
             failed = f"SELECT id FROM {schema}.history_unsuccessful_d{past} WHERE body_bucket = ANY ($1)"
             try:
-                await self._db.run(partial(self._keep_bodies, days=empty, of=failed))
+                await self._db.run(partial(self._keep_bodies, days=empty, of=failed, bucket=KEPT_BUCKET))
             except _SOMEBODY_ELSE:
                 return []
         return empty
 
-    async def _empty_of_live(self, connection: Connection, day: int) -> bool:
+    async def _empty_of_live(self, connection: Connection, bucket: int) -> bool:
         schema = self._db.schema
+        day, kept_in = bucket, class_of_bucket(bucket) * CLASS_WIDTH + KEPT_BUCKET
         # A waiting run that was never claimed lies in the day it is due. Past that it only waits for somebody to look
         # after its shard: then it moves, and until then the day stays.
         queued, kept = "body_bucket = ANY ($1)", "body_bucket = ANY ($1) AND (fence > 0 OR state + 0 IN (2, 9, 10))"
@@ -143,31 +193,31 @@ class Reaping(Sweeping, Workforce, Reading):
             f"AND shard = ANY (ARRAY(SELECT id FROM {schema}.shard))"
         )
         live = f"SELECT id FROM {schema}.run WHERE {queued} UNION ALL SELECT id FROM {schema}.waiting WHERE {kept}"
-        await self._keep_bodies(connection, [day], live)
+        await self._keep_bodies(connection, [day], live, kept_in)
         for table, these in (("run", queued), ("waiting", kept)):
             # Only those whose body was moved: what has come from the other table since is left for the next time.
             await connection.execute(
-                f"UPDATE {schema}.{table} r SET body_bucket = -1 "
-                f"WHERE {these} AND EXISTS (SELECT FROM {schema}.body b WHERE b.bucket = -1 AND b.id = r.id)",
+                f"UPDATE {schema}.{table} r SET body_bucket = {kept_in} "
+                f"WHERE {these} AND EXISTS (SELECT FROM {schema}.body b WHERE b.bucket = {kept_in} AND b.id = r.id)",
                 [day],
             )
         # One snapshot over both tables: a run that moved between them while they were updated is found here.
         left = f"{live} UNION ALL SELECT id FROM {schema}.waiting WHERE {overdue} LIMIT 1"
         return not await connection.fetch(left, [day])
 
-    async def _keep_bodies(self, connection: Connection, days: list[int], of: str) -> None:
+    async def _keep_bodies(self, connection: Connection, days: list[int], of: str, bucket: int) -> None:
         schema = self._db.schema
         await connection.execute(
             f"WITH labels AS (INSERT INTO {schema}.label (bucket, id, tenant, label) "
-            f"SELECT -1, id, tenant, label FROM {schema}.label WHERE bucket = ANY ($1) AND id IN ({of}) "
+            f"SELECT {bucket}, id, tenant, label FROM {schema}.label WHERE bucket = ANY ($1) AND id IN ({of}) "
             "ON CONFLICT DO NOTHING) "
             f"INSERT INTO {schema}.body (bucket, id, task, policy, payload, tenant, about) "
-            f"SELECT -1, id, task, policy, payload, tenant, about FROM {schema}.body "
+            f"SELECT {bucket}, id, task, policy, payload, tenant, about FROM {schema}.body "
             f"WHERE bucket = ANY ($1) AND id IN ({of}) ON CONFLICT DO NOTHING",
             days,
         )
 
 
-def _past(days: dict[str, set[int]], family: str, kept_since: Instant) -> list[int]:
-    """The days of a family that lie wholly before an instant."""
-    return sorted(day for day in days.get(family, ()) if (day + 1) * DAY <= kept_since)
+def _past(days: dict[str, set[int]], family: str, kept_since: Instant, unit: Micros = DAY) -> list[int]:
+    """The days of a family, or what its partitions span, that lie wholly before an instant."""
+    return sorted(day for day in days.get(family, ()) if (day + 1) * unit <= kept_since)

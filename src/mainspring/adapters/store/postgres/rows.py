@@ -11,6 +11,7 @@ from mainspring.domain.dependencies import Rule
 from mainspring.domain.ids import JobId, RunId, is_derived, made_at, stable_hash
 from mainspring.domain.instant import DAY
 from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry, Overlap, overlap_gate
+from mainspring.domain.retention import CLASSES
 from mainspring.domain.run import (
     DEFAULT_POLICY,
     About,
@@ -66,6 +67,10 @@ SUBMITTED, TICK, TICK_OF_DELAY, MANUAL, BACKFILL = 1, 2, 3, 4, 5
 
 #: Bodies of runs that outlive their day, and of job versions.
 KEPT_BUCKET, FOREVER_BUCKET = -1, 0
+#: A bucket says the class of retention of its runs, too: those of class n lie n times this further.
+CLASS_WIDTH = 100_000
+#: How many days the partitions of each class span: who keeps for long has few that are wide.
+UNITS = (1, 1, 7, 30)
 #: How many days of partitions are made ahead.
 DAYS_AHEAD = 8
 
@@ -132,10 +137,29 @@ def bucket_of(run: NewRun) -> int:
     """The day whose partition holds the body: made of the run alone, so that a second submit finds the first."""
     if is_derived(run.id):
         # It carries the time of what it was derived from: a tick or a failure whose day may be gone.
-        return KEPT_BUCKET
+        return kept_bucket(run.policy)
     made = made_at(run.id)
     day = max(made, run.at if run.at is not None else made + run.delay) // DAY
-    return day if day < made // DAY + DAYS_AHEAD - 1 else KEPT_BUCKET
+    if day >= made // DAY + DAYS_AHEAD - 1:
+        return kept_bucket(run.policy)
+    number = class_number(run.policy)
+    return number * CLASS_WIDTH + day // UNITS[number] if number else day
+
+
+def class_number(policy: RunPolicy) -> int:
+    return CLASSES.index(policy.retention) if policy.retention else 0
+
+
+def class_of_bucket(bucket: int) -> int:
+    return (bucket + 1) // CLASS_WIDTH
+
+
+def kept_bucket(policy: RunPolicy) -> int:
+    return class_number(policy) * CLASS_WIDTH + KEPT_BUCKET
+
+
+def forever_bucket(policy: RunPolicy) -> int:
+    return class_number(policy) * CLASS_WIDTH + FOREVER_BUCKET
 
 
 def held_runs(

@@ -82,6 +82,7 @@ class Staging(Firing):
         await self._partitions.make_ledger({tick.scheduled_at // DAY for fire in fires for tick in fire.ticks})
         free = [fire for fire in fires if not _goes_alone(fire.job)]
         await self._add_bodies(fires)
+        await self._add_classed(fires)
         answers: dict[str, Fired] = {}
         if free:
             arguments = self._fire_arguments(free)
@@ -134,13 +135,13 @@ class Staging(Firing):
             [fire.job.spec.overlap is Overlap.SKIP for fire in fires],
         ]
         rows = list(chain.from_iterable(self._tick_rows(fire) for fire in fires))
-        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(20)]
+        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(21)]
         limits = [
             flat(fire.job.spec.policy.gates(fire.job.tenant, fire.job.spec.task)) for fire in fires for _ in fire.ticks
         ]
-        columns, targets = columns[:-1], columns[-1]
+        *columns, targets, buckets = columns
         last_ticks = [last_tick(fire) for fire in fires]
-        return [*jobs, *columns, last_ticks, [fire.next_tick for fire in fires], limits, targets]
+        return [*jobs, *columns, last_ticks, [fire.next_tick for fire in fires], limits, targets, buckets]
 
 
 def _names_of(fires: Sequence[Fire]) -> set[tuple[Kind, str]]:

@@ -11,6 +11,7 @@ import asyncpg
 import msgspec
 
 from mainspring.adapters.store.changes import what_differs
+from mainspring.adapters.store.postgres.classes import Classes
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.families import FEW, Family, check_circles
 from mainspring.adapters.store.postgres.keys import JOB, RUN, Keys, KeyUsed, KeyWanted, key_wanted
@@ -66,11 +67,12 @@ class Placed(msgspec.Struct):
         return flat(self.limits), self.has_children
 
 
-class Submissions(Queues, Keys):
+class Submissions(Queues, Keys, Classes):
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if not runs:
             return []
         await self._names.number_all(_names_of(runs))
+        runs = await self._classed(runs)
         await self._mind_policies(runs)
         if not any(map(_needs_a_look, runs)) and not (self._laned and any(map(self._is_laned, runs))):
             try:

@@ -11,7 +11,7 @@ from mainspring.adapters.store.postgres.database import POOLED, SILENCE, Answer,
 from mainspring.adapters.store.postgres.keys import key_wanted
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.passage import flat
-from mainspring.adapters.store.postgres.rows import STATES, encode_about, gate_of
+from mainspring.adapters.store.postgres.rows import STATES, class_number, encode_about, gate_of
 from mainspring.adapters.store.postgres.submissions import Submissions, _names_of
 from mainspring.adapters.store.postgres.workforce import Workforce, _succeeded
 from mainspring.domain.errors import Conflict, Fenced, Invalid
@@ -55,6 +55,7 @@ class Transactions(Submissions, Workforce):
             if run.after is not None or run.unique is not None:
                 field = "dependsOn" if run.after is not None else "unique"
                 raise Invalid(field, "is not possible inside a transaction of the application", "submit it by itself")
+        runs = await self._classed(runs)
         await self._mind_policies(runs)
         return [
             Request(
@@ -85,6 +86,7 @@ class Transactions(Submissions, Workforce):
             "deadline": run.deadline,
             "gate": gate_of(run),
             "limits": _flat(run),
+            "retention": class_number(run.policy),
         }
         if run.idempotency is not None:
             wanted = key_wanted(self._names.number(Kind.TENANT, run.tenant), run.idempotency, run.id)

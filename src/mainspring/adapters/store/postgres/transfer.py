@@ -33,6 +33,7 @@ from mainspring.domain.dependencies import Rule
 from mainspring.domain.errors import Conflict
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import JobState, version_body_id
+from mainspring.domain.retention import CLASSES
 from mainspring.domain.run import Outcome, RunState
 from mainspring.ports.store import KEYS_KEPT
 from mainspring.ports.transfer import Facts, Row, Tally
@@ -440,7 +441,7 @@ class PostgresTarget:
 
     def _history(self, row: Row) -> Mapping[str, Any]:
         return self._of_a_run(row) | {
-            "class": 1 if row["state"] == RunState.SUCCEEDED else 2,
+            "class": _class_of(row),
             "finished_at": row["finished_at"],
             "started_at": row["started_at"],
             # Only where the attempt itself ended the run: so a settlement that comes again is known.
@@ -564,6 +565,12 @@ def _limiter(row: Row) -> Mapping[str, Any]:
         "head": 1,
         "wake_at": 0,
     }
+
+
+def _class_of(row: Row) -> int:
+    if row["retention"] is not None:
+        return CLASSES.index(row["retention"]) + 2
+    return 1 if row["state"] == RunState.SUCCEEDED else 2
 
 
 def _origin(row: Row) -> int:

@@ -42,5 +42,6 @@ class SqliteReaping(SqliteWorkforce):
             continue
 
     async def prune(self, retention: Retention, limit: int) -> int:
-        batch = rows.encode((retention.succeeded, retention.unsuccessful, retention.ledger, USAGE_KEPT))
+        standard = (retention.succeeded, retention.unsuccessful, retention.ledger, USAGE_KEPT)
+        batch = rows.encode((*standard, retention.short, retention.long, retention.audit))
         return int(await self._writer.call("prune", batch, size=limit))

@@ -32,7 +32,16 @@ LEFT = frozenset(
     "notification",
 }
 #: Of which it is asked in which days they have something.
-FAMILIES = ("history_succeeded", "history_unsuccessful", "attempt", "ledger", "log")
+FAMILIES = (
+    "history_succeeded",
+    "history_unsuccessful",
+    "history_short",
+    "history_long",
+    "history_audit",
+    "attempt",
+    "ledger",
+    "log",
+)
 #: Columns of moved tables that other stores do not have, since they know it otherwise.
 LEFT_COLUMNS: Mapping[str, frozenset[str]] = {
     "attempt": frozenset({"counted"}),

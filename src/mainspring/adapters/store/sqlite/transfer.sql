@@ -168,10 +168,19 @@ SELECT task FROM body UNION SELECT task FROM usage
 SELECT requires FROM lane
 
 -- name: days_history_succeeded
-SELECT DISTINCT finished_at / 86400000000 FROM history WHERE state = 'succeeded'
+SELECT DISTINCT finished_at / 86400000000 FROM history WHERE state = 'succeeded' AND retention IS NULL
 
 -- name: days_history_unsuccessful
-SELECT DISTINCT finished_at / 86400000000 FROM history WHERE state <> 'succeeded'
+SELECT DISTINCT finished_at / 86400000000 FROM history WHERE state <> 'succeeded' AND retention IS NULL
+
+-- name: days_history_short
+SELECT DISTINCT finished_at / 86400000000 FROM history WHERE retention = 'short'
+
+-- name: days_history_long
+SELECT DISTINCT finished_at / 604800000000 FROM history WHERE retention = 'long'
+
+-- name: days_history_audit
+SELECT DISTINCT finished_at / 2592000000000 FROM history WHERE retention = 'audit'
 
 -- name: days_attempt
 SELECT DISTINCT ended_at / 86400000000 FROM attempt

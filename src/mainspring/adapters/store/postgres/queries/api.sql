@@ -72,6 +72,8 @@ FROM unnest($1::smallint[]) AS s(id), LATERAL (
 
 -- name: log
 SELECT position, at, attempt, text FROM mainspring.log
+WHERE run_id = $1 AND position > $2 AND ($4::int IS NULL OR tenant = $4)
+UNION ALL SELECT position, at, attempt, text FROM mainspring.log_kept
 WHERE run_id = $1 AND position > $2 AND ($4::int IS NULL OR tenant = $4) ORDER BY position LIMIT $3
 
 -- name: logs_after
@@ -138,6 +140,12 @@ SELECT quotas, created_at FROM mainspring.tenant WHERE number = $1
 -- Whoever claims has looked at this table, and holds it until it commits: now nobody does.
 LOCK TABLE mainspring.tenant IN ACCESS EXCLUSIVE MODE
 
+-- name: tenant_classes
+-- Tenants whose runs are kept otherwise than the standard says.
+SELECT n.name, t.class FROM mainspring.name n
+JOIN (SELECT number, convert_from(quotas, 'UTF8')::jsonb ->> 'retention' AS class FROM mainspring.tenant) AS t ON t.number = n.id
+WHERE t.class IS NOT NULL
+
 -- name: tenants
 SELECT n.name, t.quotas, t.created_at FROM mainspring.name n LEFT JOIN mainspring.tenant t ON t.number = n.id WHERE n.kind = 1
 
@@ -182,7 +190,11 @@ DELETE FROM mainspring.history WHERE id = ANY ($1::uuid[]) RETURNING id, tenant,
 -- One that was moved or edited lies in two places: where it was handed in, within the days ahead of its making, as well.
 WITH gone AS (
     SELECT i.id, b.bucket FROM unnest($1::uuid[], $2::int[], $3::int[]) AS i(id, bucket, day), LATERAL (
-        SELECT i.bucket UNION SELECT -1 UNION SELECT generate_series(i.day, i.day + $4::int)) AS b(bucket)
+        SELECT i.bucket UNION SELECT -1 UNION SELECT generate_series(i.day, i.day + $4::int)
+        UNION SELECT c.class * 100000 + d / c.unit
+        FROM generate_series(i.day, i.day + $4::int) AS d, (VALUES (1, 1), (2, 7), (3, 30)) AS c(class, unit)
+        WHERE c.class = (i.bucket + 1) / 100000
+        UNION SELECT (i.bucket + 1) / 100000 * 100000 - 1) AS b(bucket)
 ), labels AS (
     DELETE FROM mainspring.label l USING gone g WHERE l.bucket = g.bucket AND l.id = g.id
 )
@@ -191,6 +203,10 @@ DELETE FROM mainspring.body b USING gone g WHERE b.bucket = g.bucket AND b.id = 
 -- name: purge_rest
 WITH attempts AS (
     DELETE FROM mainspring.attempt WHERE run_id = ANY ($1::uuid[])
+), attempts_kept AS (
+    DELETE FROM mainspring.attempt_kept WHERE run_id = ANY ($1::uuid[])
+), logs_kept AS (
+    DELETE FROM mainspring.log_kept WHERE run_id = ANY ($1::uuid[])
 ), lines AS (
     DELETE FROM mainspring.log WHERE run_id = ANY ($1::uuid[])
 ), reports AS (
@@ -212,6 +228,8 @@ WITH schedules AS (
     DELETE FROM mainspring.job_version WHERE job_id = ANY ($1::uuid[])
 ), ticks AS (
     DELETE FROM mainspring.ledger WHERE job_id = ANY ($1::uuid[])
+), ticks_kept AS (
+    DELETE FROM mainspring.ledger_kept WHERE job_id = ANY ($1::uuid[])
 ), slos AS (
     DELETE FROM mainspring.slo WHERE job_id = ANY ($1::uuid[])
 )
@@ -281,7 +299,7 @@ DELETE FROM mainspring.run WHERE id = $1
 
 -- name: edit_body
 -- Beside the first body, which stays where a second submit of the run looks for it.
-INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant, about) VALUES (-1, $1, $2, $3, $4, $5, $6)
+INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant, about) VALUES ($7, $1, $2, $3, $4, $5, $6)
 ON CONFLICT (bucket, id) DO UPDATE
 SET task = excluded.task, policy = excluded.policy, payload = excluded.payload, about = excluded.about
 

@@ -98,5 +98,13 @@ FROM unnest($1::uuid[], $2::uuid[], $3::bytea[]) AS i(id, of_version, policy)
 JOIN mainspring.body b ON b.bucket = 0 AND b.id = i.of_version
 ON CONFLICT (bucket, id) DO UPDATE SET task = excluded.task, policy = excluded.policy, payload = excluded.payload
 
+-- name: add_classed_bodies
+-- The payload of a version for runs of a class of retention: where such runs look for theirs.
+INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
+SELECT i.bucket, b.id, b.task, i.policy, b.payload, b.tenant
+FROM unnest($1::int[], $2::uuid[], $3::bytea[]) AS i(bucket, id, policy)
+JOIN mainspring.body b ON b.bucket = 0 AND b.id = i.id
+ON CONFLICT (bucket, id) DO UPDATE SET task = excluded.task, policy = excluded.policy, payload = excluded.payload
+
 -- name: say_where
 UPDATE mainspring.session SET datacenter = $2, version = $3 WHERE id = $1 AND (datacenter, version) <> ($2, $3)

@@ -23,9 +23,9 @@ WITH clock AS MATERIALIZED (
     SELECT t.*, m.shard, m.epoch, m.busy
     FROM unnest($8::uuid[], $9::bigint[], $10::smallint[], $11::text[], $12::uuid[], $13::bigint[], $14::boolean[], $15::int[],
                 $16::bigint[], $17::int[], $18::int[], $19::int[], $20::smallint[], $21::bigint[], $22::bigint[], $23::bigint[],
-                $24::uuid[], $25::smallint[], $26::int[], $29::text[], $30::text[])
+                $24::uuid[], $25::smallint[], $26::int[], $29::text[], $30::text[], $31::int[])
              AS t(job_id, scheduled_at, decision, reason, run_id, due, late, ticks, last_at, version, tenant, queue, priority,
-                  timeout, start_by, deadline, body_id, origin, lane, limits, target)
+                  timeout, start_by, deadline, body_id, origin, lane, limits, target, bucket)
     JOIN moved m ON m.job_id = t.job_id
 ), recorded AS (
     INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant,
@@ -42,7 +42,7 @@ WITH clock AS MATERIALIZED (
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin)
-    SELECT m.run_id, m.shard, 3, m.priority, 0, 0, m.tenant, m.queue, m.lane, 0,
+    SELECT m.run_id, m.shard, 3, m.priority, 0, 0, m.tenant, m.queue, m.lane, m.bucket,
            clock.now + m.priority * 1000000000::bigint + CASE WHEN m.late THEN 60000000 ELSE 0 END, m.due, clock.now, m.timeout,
            m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin
     FROM made m, clock WHERE m.due <= clock.now AND m.limits IS NULL
@@ -50,7 +50,7 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due, created_at,
                                     timeout, late, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin,
                                     limits)
-    SELECT m.run_id, m.shard, 1, m.priority, 0, 0, m.tenant, m.queue, m.lane, 0, m.due, clock.now, m.timeout, m.late,
+    SELECT m.run_id, m.shard, 1, m.priority, 0, 0, m.tenant, m.queue, m.lane, m.bucket, m.due, clock.now, m.timeout, m.late,
            m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin, m.limits::bigint[]
     FROM made m, clock WHERE m.due > clock.now OR m.limits IS NOT NULL
 ), told AS (

@@ -93,11 +93,16 @@ FROM (
 
 -- name: attempts
 SELECT run_id, fence, number, outcome, reason, error, coalesce(started_at, ended_at) AS started_at, ended_at
-FROM mainspring.attempt WHERE run_id = $1 AND ($2::int IS NULL OR tenant = $2) ORDER BY fence
+FROM mainspring.attempt WHERE run_id = $1 AND ($2::int IS NULL OR tenant = $2)
+UNION ALL SELECT run_id, fence, number, outcome, reason, error, coalesce(started_at, ended_at), ended_at
+FROM mainspring.attempt_kept WHERE run_id = $1 AND ($2::int IS NULL OR tenant = $2) ORDER BY fence
 
 -- name: ledger
 SELECT job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target
 FROM mainspring.ledger
+WHERE job_id = $1 AND scheduled_at >= $2 AND scheduled_at < $3 AND ($5::int IS NULL OR tenant = $5)
+UNION ALL SELECT job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target
+FROM mainspring.ledger_kept
 WHERE job_id = $1 AND scheduled_at >= $2 AND scheduled_at < $3 AND ($5::int IS NULL OR tenant = $5)
 ORDER BY scheduled_at, target LIMIT $4
 

@@ -77,7 +77,8 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
                                     replay_of, reason, start_by, deadline)
-    SELECT g.id, 2, CASE WHEN g.failed THEN 6 ELSE 8 END, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue,
+    SELECT g.id, CASE WHEN g.body_bucket < 99999 THEN 2 ELSE (g.body_bucket + 1) / 100000 + 2 END,
+           CASE WHEN g.failed THEN 6 ELSE 8 END, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue,
            g.body_bucket, clock.now, g.due, g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id,
            g.body_id, g.replay_of, CASE WHEN g.failed THEN 'deadline' WHEN g.gone THEN 'its worker left' ELSE 'expired' END, g.start_by, g.deadline
     FROM gone g, clock

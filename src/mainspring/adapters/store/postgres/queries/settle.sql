@@ -19,7 +19,8 @@ WITH clock AS MATERIALIZED (
                                     finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
                                     target, job_id, body_id, replay_of, result, queued_at, start_by, deadline, cpu, units,
                                     of_task)
-    SELECT g.id, 1, 5, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
+    SELECT g.id, CASE WHEN g.body_bucket < 99999 THEN 1 ELSE (g.body_bucket + 1) / 100000 + 2 END,
+           5, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id,
            g.replay_of, ($3::bytea[])[array_position($1::uuid[], g.id)], g.queued_at, g.start_by, g.deadline,
            ($4::bigint[])[array_position($1::uuid[], g.id)], ($5::text[])[array_position($1::uuid[], g.id)],
@@ -79,7 +80,8 @@ WITH clock AS MATERIALIZED (
                                     finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
                                     target, job_id, body_id, replay_of, result, reason, error, queued_at, start_by, deadline,
                                     cpu, units)
-    SELECT g.id, CASE WHEN g.final = 5 THEN 1 ELSE 2 END, g.final, g.priority, g.attempt - (g.outcome = 6)::int,
+    SELECT g.id, CASE WHEN g.body_bucket >= 99999 THEN (g.body_bucket + 1) / 100000 + 2 WHEN g.final = 5 THEN 1 ELSE 2 END,
+           g.final, g.priority, g.attempt - (g.outcome = 6)::int,
            g.lost + (g.outcome = 4)::int, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at, g.fence,
            g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, g.result, g.why,
            CASE WHEN g.final = g.wanted THEN g.error END, g.queued_at, g.start_by, g.deadline, g.cpu, g.units
@@ -196,7 +198,8 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
                                     replay_of, reason, start_by, deadline)
-    SELECT g.id, 2, 7, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
+    SELECT g.id, CASE WHEN g.body_bucket < 99999 THEN 2 ELSE (g.body_bucket + 1) / 100000 + 2 END,
+           7, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, 'cancelled', g.start_by,
            g.deadline
     FROM gone g, clock

@@ -115,19 +115,22 @@ END;
 CREATE TEMP TRIGGER end_one_run INSTEAD OF INSERT ON end_run BEGIN
     INSERT INTO history (id, state, tenant, queue, rev, priority, attempt, lost, fence, by_attempt, body, due,
                          created_at, started_at, finished_at, cancel_at, job_id, job_version, scheduled_at, origin,
-                         target, replay_of, reason, session, executor, start_by, deadline, fingerprint, dead)
+                         target, replay_of, reason, session, executor, start_by, deadline, fingerprint, dead,
+                         retention)
     SELECT r.id, NEW.state, r.tenant, r.queue, r.rev + 1, r.priority, r.attempt, r.lost, r.fence, 0, r.body, r.due,
            r.created_at, r.started_at, NEW.now, iif(NEW.state = 'cancelled', coalesce(r.cancel_at, NEW.now), NULL),
            r.job_id, r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of, NEW.reason, r.session,
            (SELECT session.name FROM session WHERE session.id = r.session), r.start_by, r.deadline, NEW.fingerprint,
-           NEW.state = 'failed'
+           NEW.state = 'failed', nullif(coalesce((SELECT b.policy ->> '$.retention' FROM body b WHERE b.id = r.body),
+                           (SELECT t.quotas ->> '$.retention' FROM tenant t WHERE t.name = r.tenant)), 'standard')
     FROM run r WHERE r.id = NEW.id AND r.state = 'queued'
     UNION ALL
     SELECT w.id, NEW.state, w.tenant, w.queue, w.rev + 1, w.priority, w.attempt, w.lost, w.fence, 0, w.body, w.due,
            w.created_at, w.started_at, NEW.now, iif(NEW.state = 'cancelled', NEW.now, NULL), w.job_id, w.job_version,
            w.scheduled_at, w.origin, w.target, w.replay_of, NEW.reason, w.session,
            (SELECT session.name FROM session WHERE session.id = w.session), w.start_by, w.deadline, NEW.fingerprint,
-           NEW.state = 'failed'
+           NEW.state = 'failed', nullif(coalesce((SELECT b.policy ->> '$.retention' FROM body b WHERE b.id = w.body),
+                           (SELECT t.quotas ->> '$.retention' FROM tenant t WHERE t.name = w.tenant)), 'standard')
     FROM waiting w WHERE w.id = NEW.id;
 
     INSERT INTO happened (kind, tenant, run)

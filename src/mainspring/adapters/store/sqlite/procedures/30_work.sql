@@ -282,14 +282,16 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BE
     INSERT INTO history (id, state, tenant, queue, rev, priority, attempt, lost, fence, by_attempt, session, body, due,
                          created_at, started_at, finished_at, cancel_at, job_id, job_version, scheduled_at, origin,
                          target, replay_of, reason, result, error, executor, start_by, deadline, ran, fingerprint, dead,
-                         queued_at)
+                         queued_at, retention)
     SELECT r.id, settling.state, r.tenant, r.queue, r.rev + 1, r.priority, r.attempt - (settling.outcome = 'released'),
            r.lost + (settling.outcome = 'lost'), r.fence, settling.by_attempt, r.session, r.body, r.due, r.created_at,
            r.started_at, NEW.now, r.cancel_at, r.job_id, r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of,
            iif(settling.by_attempt, settling.reason, 'cancelled'), iif(settling.by_attempt, settling.result, NULL),
            iif(settling.by_attempt, settling.error, NULL),
            (SELECT session.name FROM session WHERE session.id = r.session), r.start_by, r.deadline, 1,
-           settling.fingerprint, settling.state = 'failed', r.queued_at
+           settling.fingerprint, settling.state = 'failed', r.queued_at,
+           nullif(coalesce((SELECT b.policy ->> '$.retention' FROM body b WHERE b.id = r.body),
+                           (SELECT t.quotas ->> '$.retention' FROM tenant t WHERE t.name = r.tenant)), 'standard')
     FROM settling CROSS JOIN run r ON r.id = settling.id
     WHERE settling.state NOT IN ('scheduled', 'queued');
 

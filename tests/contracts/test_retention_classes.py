@@ -1,0 +1,126 @@
+"""Classes of retention: what a job or its tenant chose is how long its runs are kept."""
+
+import msgspec
+import pytest
+
+from mainspring.domain.access import Quotas, Tenant
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import DAY, HOUR
+from mainspring.domain.run import RunState
+from mainspring.ports.access import Author
+from mainspring.ports.store import Retention
+from tests.support.builders import a_job, a_policy, a_run, a_spec, every
+from tests.support.store_harness import Harness
+
+KEPT = Retention(succeeded=7 * DAY, unsuccessful=30 * DAY, ledger=20 * DAY, short=DAY, long=90 * DAY, audit=400 * DAY)
+
+
+async def prune_all(harness: Harness) -> None:
+    while await harness.store.prune(KEPT, 100):
+        pass
+
+
+async def there(harness: Harness, runs: list[RunId]) -> list[bool]:
+    return [view is not None for view in await harness.store.runs(runs)]
+
+
+async def test_each_class_is_kept_for_its_own_time_whichever_way_its_runs_ended(harness: Harness) -> None:
+    names = ["", "standard", "short", "long", "audit"]
+    good = [a_run(policy=a_policy(retention=name)) for name in names]
+    bad = [a_run(policy=a_policy(retries=0, retention=name)) for name in names]
+    held = await harness.start(*good, *bad)
+    by_id = {run.id: run for run in held}
+    await harness.succeed(*(by_id[run.id] for run in good))
+    for run in bad:
+        await harness.fail(by_id[run.id])
+    ids = [run.id for run in (*good, *bad)]
+    seen = []
+    for days in (4, 8, 21, 70, 420):
+        # The partitions of the longer classes are a week and thirty days wide.
+        await harness.advance(days * DAY)
+        await prune_all(harness)
+        seen.append(await there(harness, ids))
+    yes, no = True, False
+    assert seen[0] == [yes, yes, no, yes, yes] * 2
+    assert seen[1] == [no, no, no, yes, yes, yes, yes, no, yes, yes]
+    assert seen[2] == [no, no, no, yes, yes] * 2
+    assert seen[3] == [no, no, no, no, yes] * 2
+    assert seen[4] == [no, no, no, no, no] * 2
+
+
+async def test_what_belongs_to_a_run_is_kept_with_it(harness: Harness) -> None:
+    run = a_run(payload=b'"kept"', policy=a_policy(retries=0, retention="audit"))
+    [held] = await harness.start(run)
+    await harness.fail(held)
+    for _ in range(12):
+        await harness.advance(30 * DAY)
+        await prune_all(harness)
+    [view] = await harness.store.runs([run.id], payloads=True)
+    assert view is not None
+    assert (view.state, view.payload, view.policy.retention) == (RunState.FAILED, b'"kept"', "audit")
+    assert len(await harness.store.attempts(run.id)) == 1
+    await harness.advance(90 * DAY)
+    await prune_all(harness)
+    assert await there(harness, [run.id]) == [False]
+    assert await harness.store.attempts(run.id) == []
+
+
+async def test_the_ticks_of_a_job_are_kept_with_their_runs(harness: Harness) -> None:
+    daily = every(DAY, start=await harness.now() + 2 * HOUR)
+    spec = a_spec(schedule=daily, policy=a_policy(retention="audit"))
+    job = await harness.put(a_job(spec, payload=b'"kept"'))
+    await harness.advance(3 * HOUR)
+    await harness.fire_due()
+    [held] = await harness.claim(await harness.worker())
+    assert held.payload == b'"kept"'
+    await harness.succeed(held)
+    await harness.advance(60 * DAY)
+    await prune_all(harness)
+    [view] = await harness.store.runs([held.id], payloads=True)
+    assert view is not None
+    assert view.payload == b'"kept"'
+    now = await harness.now()
+    assert [tick.run_id for tick in await harness.store.ledger(job.id, 0, now, 10)] == [held.id]
+    await harness.advance(500 * DAY)
+    await prune_all(harness)
+    assert await there(harness, [held.id]) == [False]
+    assert await harness.store.ledger(job.id, 0, now, 10) == []
+
+
+async def test_a_tenant_s_class_counts_where_a_run_chooses_none(harness: Harness) -> None:
+    await harness.store.put_tenant(Tenant(name="bank", quotas=Quotas(retention="long")), Author("test"))
+    chosen = a_run(tenant="bank", policy=a_policy(retention="short"))
+    plain, other = a_run(tenant="bank"), a_run()
+    held = await harness.start(chosen, plain, other)
+    await harness.succeed(*held)
+    await harness.advance(20 * DAY)
+    await prune_all(harness)
+    assert await there(harness, [chosen.id, plain.id, other.id]) == [False, True, False]
+    [tenant] = [one for one in await harness.store.tenants() if one.name == "bank"]
+    assert tenant.quotas.retention == "long"
+
+
+async def test_what_has_not_ended_is_never_forgotten_in_any_class(harness: Harness) -> None:
+    runs = [a_run(policy=a_policy(retention=name), payload=b'"there"') for name in ("short", "long", "audit")]
+    far = [a_run(delay=100 * DAY, policy=a_policy(retention=name), payload=b'"far"') for name in ("short", "long")]
+    await harness.submit(*runs, *far)
+    for _ in range(5):
+        await harness.advance(30 * DAY)
+        await prune_all(harness)
+    await harness.stage()
+    held = await harness.claim(await harness.worker(), 10)
+    assert sorted(run.payload for run in held) == [b'"far"'] * 2 + [b'"there"'] * 3
+    assert {run.id: run.policy.retention for run in held} == {run.id: run.policy.retention for run in (*runs, *far)}
+    await harness.succeed(*held)
+    await harness.advance(10 * DAY)
+    await prune_all(harness)
+    assert await there(harness, [run.id for run in (*runs, *far)]) == [False, True, True, False, True]
+
+
+def test_an_unknown_class_is_named() -> None:
+    with pytest.raises(Invalid, match=r"retention.*'centuries'.*standard, short, long, audit"):
+        a_policy(retention="centuries").check()
+    with pytest.raises(Invalid, match="retention"):
+        Tenant(name="bank", quotas=Quotas(retention="centuries")).check()
+    assert msgspec.json.encode(a_policy()) == msgspec.json.encode(a_policy(retention=""))
