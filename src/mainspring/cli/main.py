@@ -8,6 +8,7 @@ import typer
 
 import mainspring
 from mainspring.cli import (
+    backup,
     bench,
     calendars,
     capacity,
@@ -67,6 +68,7 @@ usage.register(application)
 profiles.register(application)
 plan.register(application)
 move.register(application)
+backup.register(application)
 doctor.register(application)
 drill.register(application)
 store.register(application)

@@ -10,6 +10,7 @@ but a contract only to a store that it makes: that waits for ``mainspring migrat
 """
 
 import re
+from collections.abc import Collection
 
 import asyncpg
 
@@ -77,9 +78,7 @@ async def migrate(database: Database, shards: int, *, contract: bool = False) ->
         for migration, text in todo:
             if migration.kind is MigrationKind.CONTRACT and applied:
                 await _refuse_while_needed(connection, schema, migration)
-            await connection.execute(text)
-            insert = f"INSERT INTO {schema}.migration (version, name, needs) VALUES ($1, $2, $3)"
-            await connection.execute(insert, migration.number, migration.name, migration.needs)
+            await _apply(connection, schema, migration, text)
         if not applied:
             await connection.execute(f"INSERT INTO {schema}.meta (shards) VALUES ($1)", shards)
             await connection.execute(f"INSERT INTO {schema}.shard (id) SELECT generate_series(0, $1 - 1)", shards)
@@ -89,6 +88,34 @@ async def migrate(database: Database, shards: int, *, contract: bool = False) ->
         )
 
     return await database.transaction(work)
+
+
+async def make_at(connection: "asyncpg.Connection[asyncpg.Record]", schema: str, versions: Collection[int]) -> None:
+    """Make the schema as it is when these migrations have been applied."""
+    if not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema):
+        await connection.execute(f"CREATE SCHEMA {schema}")
+    await connection.execute(_CREATE.format(schema=schema))
+    await connection.execute(f"SET LOCAL search_path = {schema}")
+    for migration in named_sql.migrations(PACKAGE):
+        if migration[0] in versions:
+            await _apply(connection, schema, read_migration(*migration), migration[2])
+
+
+async def go_on(connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
+    """Apply what is missing, but no contracts."""
+    applied = {row["version"] for row in await connection.fetch(_APPLIED.format(schema=schema))}
+    for number, name, text in named_sql.migrations(PACKAGE):
+        migration = read_migration(number, name, text)
+        if number not in applied and migration.kind is not MigrationKind.CONTRACT:
+            await _apply(connection, schema, migration, text)
+
+
+async def _apply(
+    connection: "Connection | asyncpg.Connection[asyncpg.Record]", schema: str, migration: Migration, text: str
+) -> None:
+    await connection.execute(text)
+    insert = f"INSERT INTO {schema}.migration (version, name, needs) VALUES ($1, $2, $3)"
+    await connection.execute(insert, migration.number, migration.name, migration.needs)
 
 
 async def is_current(database: Database) -> bool:

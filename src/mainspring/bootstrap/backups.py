@@ -1,0 +1,82 @@
+"""What backs a store up, and makes one of a backup."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from mainspring.adapters.backup_file import Reader, Writer
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.bootstrap.stores import POSTGRES, EngineStore, make_store, missing, path_of
+from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.domain.restored import Restored, Unfinished
+from mainspring.ports.backup import Backups, Manifest, Tell
+from mainspring.sections import servers_of
+from mainspring.settings import Settings
+
+
+def make_backups(settings: Settings) -> Backups:
+    if settings.store == "memory:":
+        raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
+    if servers_of(settings.store):
+        raise Invalid(
+            "store", "is on several servers, which have no moment in common", "PostgreSQL's own means for each of them"
+        )
+    if settings.store.startswith(POSTGRES):
+        try:
+            from mainspring.adapters.store.postgres.backup import PostgresBackups
+        except ModuleNotFoundError as error:
+            raise missing("PostgreSQL", "postgres", error) from error
+        return PostgresBackups(settings.store, settings.schema)
+    from mainspring.adapters.store.sqlite.backup import SqliteBackups
+
+    return SqliteBackups(path_of(settings.store), SystemClock())
+
+
+async def take_backup(settings: Settings, file: Path, program: str, tell: Tell) -> tuple[Manifest, int]:
+    """Everything that the store holds, into a file; what the file says of itself, and how large it is."""
+    backups = make_backups(settings)
+    with Writer(file) as writer:
+        manifest = await backups.take(writer, program, tell)
+        return manifest, writer.finish(manifest)
+
+
+async def verify_backup(file: Path) -> Manifest:
+    """Read all of a backup and compare it with what it says of itself; ``Conflict`` says what is wrong."""
+    reader = Reader(file)
+    # Neither is opened: where it would lie does not matter.
+    store = "postgresql://" if reader.manifest.kind == "postgresql" else str(file)
+    with tempfile.TemporaryDirectory(prefix=f".{file.name}-verify-", dir=file.parent) as folder:
+        await make_backups(Settings(store=store)).examine(reader.manifest, reader.open, Path(folder))
+    return reader.manifest
+
+
+async def restore_backup(
+    settings: Settings, file: Path, unfinished: Unfinished, tell: Tell, *, replace: bool
+) -> tuple[Manifest, Restored]:
+    """Make the store of a backup."""
+    reader = Reader(file)
+    manifest = reader.manifest
+    backups = make_backups(settings)
+    kind = "postgresql" if settings.store.startswith(POSTGRES) else "sqlite"
+    if kind != manifest.kind:
+        hint = "restore to a file and mainspring move it" if kind == "postgresql" else "postgresql://user@host/database"
+        raise Invalid("--store", f"is not {manifest.kind}, of which the backup is", hint)
+    return manifest, await backups.restore(manifest, reader.open, unfinished, tell, replace=replace)
+
+
+@asynccontextmanager
+async def opened_store(settings: Settings) -> AsyncIterator[EngineStore]:
+    """The store, for what is asked of it here; it must be there."""
+    if settings.store == "memory:":
+        raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
+    if not settings.store.startswith(POSTGRES) and not servers_of(settings.store):
+        path = path_of(settings.store)
+        if not path.exists():
+            raise StoreUnavailable(f"there is no store {path}")
+    store = make_store(settings, SystemClock())
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()

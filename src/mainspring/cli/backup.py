@@ -1,0 +1,411 @@
+"""``mainspring backup`` and ``restore``: everything in one file, and a store of it that repeats nothing unasked."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+import mainspring
+from mainspring.bootstrap.backups import opened_store, restore_backup, take_backup, verify_backup
+from mainspring.bootstrap.engine import system_clock
+from mainspring.cli.options import Config, Store
+from mainspring.cli.output import AsJson, console, echo_json, table
+from mainspring.cli.target import Profile, store_settings
+from mainspring.control.restored import in_doubt, is_held, last_restore, release, take_back
+from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import RunId, check_id
+from mainspring.domain.instant import SECOND, isoformat
+from mainspring.domain.restored import Doubt, Restored, Unfinished
+from mainspring.domain.run import RunView
+from mainspring.ports.backup import Manifest, Tell
+from mainspring.sections import without_secrets
+from mainspring.settings import Settings
+
+#: How many runs are shown without ``--json``.
+_SHOWN = 50
+
+Out: TypeAlias = Annotated[Path, typer.Argument(help="The file to write; it must not be there.", metavar="FILE")]
+In: TypeAlias = Annotated[Path, typer.Argument(help="The backup.", metavar="FILE")]
+
+
+class _TakesFile(TyperGroup):
+    """What is none of its verbs is a file, for the first of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+backup_group = typer.Typer(
+    name="backup",
+    help="Write everything that the store holds into a file: mainspring backup FILE.",
+    cls=_TakesFile,
+    no_args_is_help=True,
+)
+restore_group = typer.Typer(
+    name="restore",
+    help="Make a store of a backup, and decide what becomes of what was unfinished: mainspring restore FILE.",
+    cls=_TakesFile,
+    no_args_is_help=True,
+)
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(backup_group)
+    application.add_typer(restore_group)
+
+
+class BackupOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What ``--json`` prints of a backup."""
+
+    file: str
+    kind: str
+    taken_at: str
+    program: str
+    schema_version: int
+    store_id: str
+    rows: dict[str, int]
+    unfinished: dict[str, int]
+    bytes: int
+    seconds: float
+
+
+class RestoreOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What ``--json`` prints of a restore."""
+
+    store: str
+    taken_at: str
+    restored_at: str
+    rows: dict[str, int]
+    held: bool
+    in_doubt: int
+    cancelled: int
+    seconds: float
+
+
+class DoubtOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A run in doubt, as ``--json`` prints it."""
+
+    id: str
+    tenant: str
+    state: str
+    task: str
+    queue: str
+    due: str
+    attempt: int
+    doubt: str
+    tick: str | None = None
+
+
+class ReviewOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What ``--json`` prints of a review."""
+
+    taken_at: str
+    restored_at: str
+    held: bool
+    in_doubt: list[DoubtOut]
+
+
+@backup_group.command("take")
+def take(file: Out, profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
+    """Write everything that the store holds, as it is at one moment, into one file; `take` may be left out.
+
+    Processes go on meanwhile. On PostgreSQL it is one transaction that reads, and an open transaction keeps dead rows:
+    take it from a large store when it is quiet. The file holds payloads and can be read by you alone.
+
+    Examples:
+
+    mainspring backup monday.backup
+
+    mainspring backup monday.backup --store postgresql://me@db.example.org/jobs
+    """
+    clock, settings = system_clock(), store_settings(profile, store, config)
+    began = clock.monotonic()
+    with _progress(quiet=json) as tell:
+        manifest, size = asyncio.run(take_backup(settings, file, mainspring.__version__, tell))
+    _show_backup(file, manifest, size, (clock.monotonic() - began) / SECOND, json=json)
+
+
+@backup_group.command("verify")
+def verify(file: In, json: AsJson = False) -> None:
+    """Read all of a backup, and compare it with the checksums and counts that it was written with.
+
+    Example: mainspring backup verify monday.backup
+    """
+    clock = system_clock()
+    began = clock.monotonic()
+    manifest = asyncio.run(verify_backup(file))
+    _show_backup(file, manifest, file.stat().st_size, (clock.monotonic() - began) / SECOND, json=json)
+    if not json:
+        typer.echo("it is whole")
+
+
+def _show_backup(file: Path, manifest: Manifest, size: int, seconds: float, *, json: bool) -> None:
+    if json:
+        echo_json(
+            BackupOut(
+                file=str(file),
+                kind=manifest.kind,
+                taken_at=isoformat(manifest.taken_at),
+                program=manifest.program,
+                schema_version=max(manifest.migrations),
+                store_id=manifest.store_id,
+                rows=manifest.rows,
+                unfinished=manifest.unfinished,
+                bytes=size,
+                seconds=round(seconds, 3),
+            )
+        )
+        return
+    total = sum(manifest.rows.values())
+    typer.echo(f"{file}: {manifest.kind} as of {isoformat(manifest.taken_at)}, {total:,} rows, {size:,} bytes")
+    open_runs = ", ".join(f"{count:,} {state}" for state, count in sorted(manifest.unfinished.items()))
+    typer.echo(f"runs that had not ended: {open_runs or 'none'}; {seconds:.1f} s")
+
+
+@restore_group.command("from")
+def restore(
+    file: In,
+    unfinished: Annotated[
+        Unfinished,
+        typer.Option("--unfinished", help="What becomes of runs that had not ended when the backup was taken."),
+    ] = Unfinished.HOLD,
+    finished: Annotated[
+        Path | None,
+        typer.Option(
+            "--finished",
+            help="Ids of runs that are known to have ended since, one a line or as JSON: they are cancelled.",
+            show_default=False,
+        ),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Also if something is in the store.")] = False,
+    profile: Profile = None,
+    store: Store = None,
+    config: Config = None,
+    json: AsJson = False,
+) -> None:
+    """Make a store of a backup: all of it, or nothing has happened. `from` may be left out.
+
+    What had not ended when the backup was taken may have run since. So everything is paused when the store comes up:
+    processes can be started, ticks are recorded and submits are taken in, but nothing runs. `restore review` shows what
+    is in doubt, and `restore release` lets it go on. With --unfinished rerun nothing is paused, and all of it runs
+    again; with cancel it is cancelled first.
+
+    Leases, fences and hints of the old store are void in the new one.
+
+    Examples:
+
+    mainspring restore monday.backup --store postgresql://me@db2.example.org/jobs
+
+    mainspring restore monday.backup --store new.db --finished done.jsonl
+    """
+    clock, settings = system_clock(), store_settings(profile, store, config)
+    began = clock.monotonic()
+    done = [] if finished is None else _ids_of(finished)
+    with _progress(quiet=json) as tell:
+        manifest, restored = asyncio.run(restore_backup(settings, file, unfinished, tell, replace=replace))
+    doubtful, cancelled = asyncio.run(_decide(settings, restored, done))
+    seconds = (clock.monotonic() - began) / SECOND
+    held = unfinished is Unfinished.HOLD
+    if json:
+        echo_json(
+            RestoreOut(
+                store=without_secrets(settings.store),
+                taken_at=isoformat(restored.taken_at),
+                restored_at=isoformat(restored.restored_at),
+                rows=manifest.rows,
+                held=held,
+                in_doubt=doubtful,
+                cancelled=cancelled,
+                seconds=round(seconds, 3),
+            )
+        )
+        return
+    total = sum(manifest.rows.values())
+    typer.echo(f"{total:,} rows as of {isoformat(restored.taken_at)} are in {without_secrets(settings.store)}")
+    if cancelled:
+        typer.echo(f"{cancelled:,} runs were cancelled")
+    typer.echo(f"{doubtful:,} runs are in doubt; {seconds:.1f} s")
+    if held:
+        typer.echo("everything is paused: mainspring restore review, then mainspring restore release")
+
+
+async def _decide(settings: Settings, restored: Restored, done: list[RunId]) -> tuple[int, int]:
+    """Cancel what is to be; how many are in doubt then, and how many were cancelled."""
+    async with opened_store(settings) as store:
+        cancelled = await take_back(store, done, "it had finished before the restore")
+        doubtful = await in_doubt(store, restored)
+        if restored.unfinished is Unfinished.CANCEL:
+            runs = [run.id for run, _ in doubtful]
+            cancelled = [*cancelled, *await take_back(store, runs, "unfinished when the backup was taken")]
+            doubtful = []
+            await release(store)
+        return len(doubtful), len(set(cancelled))
+
+
+@restore_group.command("review")
+def review(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
+    """Show the runs of which a restored store cannot know whether they were done after the backup was taken.
+
+    They are the ones that had not ended then, and ticks that came due between the backup and the restore. Start a
+    scheduler first: it records the ticks. Cancel what had been done with `restore finished` or `jobs cancel`.
+
+    Example: mainspring restore review --store new.db
+    """
+    settings = store_settings(profile, store, config)
+    restored, held, doubtful = asyncio.run(_review(settings))
+    if json:
+        echo_json(
+            ReviewOut(
+                taken_at=isoformat(restored.taken_at),
+                restored_at=isoformat(restored.restored_at),
+                held=held,
+                in_doubt=[_doubt_out(run, doubt) for run, doubt in doubtful],
+            )
+        )
+        return
+    typer.echo(f"backup of {isoformat(restored.taken_at)}, restored {isoformat(restored.restored_at)}")
+    shown = table("ID", "TENANT", "STATE", "TASK", "QUEUE", "DUE", "TRIES", "DOUBT", right=("TRIES",))
+    for run, doubt in doubtful[:_SHOWN]:
+        shown.add_row(
+            run.id, run.tenant, str(run.state), run.task, run.queue, isoformat(run.due), str(run.attempt), str(doubt)
+        )
+    if doubtful:
+        console().print(shown)
+    if len(doubtful) > _SHOWN:
+        typer.echo(f"… and {len(doubtful) - _SHOWN:,} more: --json shows all")
+    pause = "everything is paused until mainspring restore release" if held else "nothing is held"
+    typer.echo(f"{len(doubtful):,} runs in doubt; {pause}")
+
+
+async def _review(settings: Settings) -> tuple[Restored, bool, list[tuple[RunView, Doubt]]]:
+    async with opened_store(settings) as store:
+        restored = await last_restore(store)
+        return restored, await is_held(store), await in_doubt(store, restored)
+
+
+def _doubt_out(run: RunView, doubt: Doubt) -> DoubtOut:
+    return DoubtOut(
+        id=run.id,
+        tenant=run.tenant,
+        state=str(run.state),
+        task=run.task,
+        queue=run.queue,
+        due=isoformat(run.due),
+        attempt=run.attempt,
+        doubt=str(doubt),
+        tick=None if run.scheduled_at is None else isoformat(run.scheduled_at),
+    )
+
+
+@restore_group.command("finished")
+def finished(
+    file: Annotated[
+        Path, typer.Argument(help="Ids, one a line or as JSON with an id; - is stdin.", metavar="FILE", allow_dash=True)
+    ],
+    profile: Profile = None,
+    store: Store = None,
+    config: Config = None,
+    json: AsJson = False,
+) -> None:
+    """Cancel runs in doubt that are known to have been done: from a log, a topic of events, the other system.
+
+    Example: mainspring restore finished done.jsonl --store new.db
+    """
+    cancelled = asyncio.run(_take_back(store_settings(profile, store, config), _ids_of(file)))
+    if json:
+        echo_json({"cancelled": cancelled})
+    else:
+        typer.echo(f"{cancelled:,} runs were cancelled")
+
+
+async def _take_back(settings: Settings, runs: list[RunId]) -> int:
+    async with opened_store(settings) as store:
+        restored = await last_restore(store)
+        doubtful = {run.id for run, _ in await in_doubt(store, restored)}
+        known = [run for run in runs if run in doubtful]
+        return len(await take_back(store, known, "it had finished before the restore"))
+
+
+@restore_group.command("release")
+def release_held(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
+    """Let a restored store go on: what is still in doubt runs.
+
+    Example: mainspring restore release --store new.db
+    """
+    was_held, count = asyncio.run(_release(store_settings(profile, store, config)))
+    if json:
+        echo_json({"released": was_held, "inDoubt": count})
+    else:
+        typer.echo(f"{count:,} runs in doubt will run" if was_held else "nothing was held")
+
+
+async def _release(settings: Settings) -> tuple[bool, int]:
+    async with opened_store(settings) as store:
+        doubtful = await in_doubt(store, await last_restore(store))
+        return await release(store), len(doubtful)
+
+
+def _ids_of(file: Path) -> list[RunId]:
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid("FILE", f"{file} cannot be read: {error}") from None
+    return [_id_of(line.strip(), number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+
+
+class _About(msgspec.Struct, frozen=True, rename="camel"):
+    run_id: str = ""
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    """A run, or an event as sinks are told it: the id of that is its own."""
+
+    id: str = ""
+    run_id: str = ""
+    data: _About = _About()
+
+
+def _id_of(line: str, number: int) -> RunId:
+    word = line
+    if line.startswith("{"):
+        try:
+            found = msgspec.json.decode(line, type=_Line)
+        except msgspec.MsgspecError as error:
+            raise Invalid("FILE", f"line {number}: {error}") from None
+        word = found.data.run_id or found.run_id or found.id
+    try:
+        check_id("id", word)
+    except Invalid:
+        raise Invalid("FILE", f"line {number}: {word[:40]!r} is not the id of a run") from None
+    return RunId(word)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Tell]:
+    # Here and not above: it takes long to load, and every command would wait for it.
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        TextColumn("{task.description:<24}"),
+        BarColumn(),
+        TextColumn("{task.completed:>15,.0f}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        # Where nobody looks a bar is noise.
+        disable=quiet or not sys.stderr.isatty(),
+    ) as bars:
+        task = bars.add_task("", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bars.update(task, description=what, completed=done, total=total or None)
+
+        yield tell

@@ -1,0 +1,61 @@
+"""What people decide of a store that was restored: see what is in doubt, take back what had been done, let it go on."""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from mainspring.domain.errors import NotFound
+from mainspring.domain.ids import RunId
+from mainspring.domain.restored import RESTORED, UNFINISHED, Doubt, Restored, doubt_of
+from mainspring.domain.run import RunState, RunView
+from mainspring.ports.access import Access, AuditFilter, Author
+from mainspring.ports.catalog import Catalog, RunFilter
+from mainspring.ports.operations import Operations
+from mainspring.ports.store import Store
+
+_PAGE = 1_000
+
+
+class RestoredStore(Store, Catalog, Operations, Access, Protocol):
+    """What is asked of the store here."""
+
+
+async def last_restore(store: RestoredStore) -> Restored:
+    """The last one that the audit knows of."""
+    entries = await store.audit(None, AuditFilter(action=RESTORED), limit=1)
+    if not entries or entries[0].after is None:
+        raise NotFound("this store was not restored from a backup, or so long ago that its audit has forgotten")
+    return msgspec.json.decode(entries[0].after, type=Restored)
+
+
+async def is_held(store: RestoredStore) -> bool:
+    """Whether everything is paused."""
+    return any(pause.tenant is None and pause.queue is None for pause in await store.pauses())
+
+
+async def in_doubt(store: RestoredStore, restored: Restored) -> list[tuple[RunView, Doubt]]:
+    """Every run of which nobody knows whether it was done after the backup was taken."""
+    found: list[tuple[RunView, Doubt]] = []
+    after: RunId | None = None
+    while True:
+        page = await store.list_runs(RunFilter(tenant=None, states=UNFINISHED), after, _PAGE)
+        found += [(run, doubt) for run in page.items if (doubt := doubt_of(run, restored)) is not None]
+        if page.after is None:
+            return found
+        after = RunId(page.after)
+
+
+async def take_back(store: RestoredStore, runs: Collection[RunId], why: str) -> Sequence[RunId]:
+    """Cancel runs that had been done; those that were still to be run here."""
+    cancelled: list[RunId] = []
+    todo = list(runs)
+    for start in range(0, len(todo), _PAGE):
+        answers = await store.cancel(todo[start : start + _PAGE], Author("mainspring restore", why=why))
+        cancelled += [run for run, state in answers.items() if state in (RunState.CANCELLED, RunState.CANCELLING)]
+    return cancelled
+
+
+async def release(store: RestoredStore) -> bool:
+    """Let everything go on; whether it was held."""
+    return await store.resume(None, None, Author("mainspring restore", why="released"))

@@ -1,0 +1,62 @@
+"""A store that was restored from a backup knows nothing of what happened after the backup was taken.
+
+What had not ended then may have run since. So may ticks that came due between the backup and the restore. Nobody here
+can say: such runs are in doubt, and people decide.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from mainspring.domain.instant import Instant, isoformat
+from mainspring.domain.run import RunState, RunView
+
+#: What the audit calls a restore.
+RESTORED = "store.restore"
+#: States that may be in doubt.
+UNFINISHED = frozenset({RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING})
+
+
+class Unfinished(StrEnum):
+    """What becomes of runs that had not ended when the backup was taken."""
+
+    HOLD = "hold"
+    RERUN = "rerun"
+    CANCEL = "cancel"
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The last restore of a store, as its audit has it."""
+
+    taken_at: Instant
+    restored_at: Instant
+    #: Which store the backup was taken of.
+    store_id: str
+    unfinished: Unfinished
+
+
+class Doubt(StrEnum):
+    """Why nobody knows whether a run has been done."""
+
+    STARTED = "it had started"
+    WAITED = "it may have run since"
+    TICK = "its tick may have run"
+
+
+def doubt_of(run: RunView, restored: Restored) -> Doubt | None:
+    """Whether a run may have been done after the backup was taken; None: it cannot have been, or has ended here."""
+    if run.state not in UNFINISHED or run.due > restored.restored_at:
+        return None
+    if run.created_at <= restored.taken_at:
+        return Doubt.STARTED if run.attempt else Doubt.WAITED
+    if run.scheduled_at is not None and run.scheduled_at <= restored.restored_at:
+        return Doubt.TICK
+    return None
+
+
+def why_held(restored: Restored) -> str:
+    """The words of the pause that a restored store comes up with."""
+    return (
+        f"restored from a backup of {isoformat(restored.taken_at)}: what had not ended then may have run since; "
+        "mainspring restore review shows it, mainspring restore release lets everything go on"
+    )

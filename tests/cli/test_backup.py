@@ -1,0 +1,321 @@
+"""``mainspring backup`` and ``restore``: what comes back is what was, and nothing of it runs again unasked."""
+
+import asyncio
+import json
+import os
+import uuid
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from mainspring.adapters.backup_file import MANIFEST, Reader
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store import named_sql
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.postgres.database import PACKAGE
+from mainspring.adapters.store.postgres.schema import make_at, newest
+from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.bootstrap.backups import take_backup
+from mainspring.domain.instant import HOUR, SECOND
+from mainspring.domain.plan import plan
+from mainspring.domain.run import Idempotency, RunState, settle_success
+from mainspring.ports.store import Want
+from mainspring.settings import Settings
+from tests.cli.test_move import ALL, SHARDS, Installation, everything, run
+from tests.conftest import create_database, drop_database, with_database
+from tests.support.builders import a_job, a_run, a_spec, a_worker, every
+
+#: What a restore changes: who works, what is paused, and that it was restored.
+CHANGED = ("pauses", "audit")
+
+
+class Site:
+    """A store with much in it, and the address of another that is not there yet."""
+
+    def __init__(self, source: str, target: str, installation: Installation) -> None:
+        self.source = source
+        self.target = target
+        self.installation = installation
+
+    @asynccontextmanager
+    async def opened(self, address: str) -> AsyncIterator[Any]:
+        is_postgres = address.startswith("postgresql")
+        store: Any = (
+            PostgresStore(address, shards=SHARDS)
+            if is_postgres
+            else SqliteStore(Path(address), SystemClock(), shards=SHARDS)
+        )
+        await store.open()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+@asynccontextmanager
+async def databases(dsn: str, *names: str) -> AsyncIterator[list[str]]:
+    made = [f"test_{name}_{uuid.uuid4().hex}" for name in names]
+    for name in made:
+        await create_database(dsn, name)
+    yield [with_database(dsn, name) for name in made]
+    for name in made:
+        await drop_database(dsn, name)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+    installation = Installation(tmp_path / "mainspring.db")
+    await installation.live()
+    await installation.stop()
+    if request.param == "sqlite":
+        yield Site(str(installation.path), str(tmp_path / "restored.db"), installation)
+        return
+    async with databases(request.getfixturevalue("postgres_dsn"), "before", "restored") as (source, target):
+        assert (await run("move", "--from", str(installation.path), "--to", source)).exit_code == 0
+        yield Site(source, target, installation)
+
+
+async def command(*arguments: str) -> Any:
+    done = await run(*arguments, "--json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    return json.loads(done.stdout)
+
+
+async def refused(*arguments: str) -> str:
+    done = await run(*arguments)
+    assert done.exit_code != 0
+    return str(done.exception)
+
+
+async def test_everything_comes_back(site: Site, tmp_path: Path) -> None:
+    file = str(tmp_path / "a.backup")
+    async with site.opened(site.source) as store:
+        expected = await everything(store, site.installation)
+    told = await command("backup", file, "--store", site.source)
+    assert told["unfinished"]["running"] == 2
+    assert told["rows"]["job"] == len(site.installation.jobs)
+    assert (await command("backup", "verify", file))["rows"] == told["rows"]
+
+    restored = await command("restore", file, "--store", site.target)
+    assert restored["held"]
+    async with site.opened(site.target) as store:
+        found = await everything(store, site.installation)
+        everywhere = [pause for pause in found["pauses"] if pause.tenant is None and pause.queue is None]
+        assert "restored from a backup of" in everywhere[0].why
+        assert [pause for pause in found["pauses"] if pause not in everywhere] == expected["pauses"]
+        assert found["audit"][0].action == "store.restore"
+        assert found["audit"][1:] == expected["audit"]
+        for name, value in expected.items():
+            assert name in CHANGED or found[name] == value, name
+
+
+async def test_nothing_runs_until_it_is_released(site: Site, tmp_path: Path) -> None:
+    file = str(tmp_path / "a.backup")
+    await command("backup", file, "--store", site.source)
+    await command("restore", file, "--store", site.target)
+    async with site.opened(site.target) as store:
+        scheduler = await store.join("scheduler", HOUR)
+        assert len(await store.take(scheduler, ALL)) == SHARDS
+        worker = await store.open_session(a_worker(ttl=HOUR))
+        # Whoever was given a number after the backup was taken does not share it with anybody here.
+        assert worker > 1_000_000
+        # The leases of before are void, and what ran is given back under the store's own rules.
+        lost = await store.lost_runs(100)
+        assert {run.id for run in lost} == {run.id for run in site.installation.held[1:]}
+        # Ticks since then are decided by each job's rule, and recorded.
+        jobs = await store.due_jobs(ALL, await store.now(), 100)
+        assert jobs
+        await store.fire(scheduler, plan(jobs, await store.now()))
+        await store.stage(scheduler, ALL, 1_000)
+        assert await store.claim(worker, 1, [Want("default", 1_000), Want("family", 100)]) == []
+
+    seen = await command("restore", "review", "--store", site.target)
+    assert seen["held"]
+    doubts = {one["id"]: one["doubt"] for one in seen["inDoubt"]}
+    assert {run.id for run in site.installation.held[1:]} <= set(doubts)
+    assert "its tick may have run" in doubts.values()
+    # What was taken in after the restore is nobody's doubt.
+    async with site.opened(site.target) as store:
+        [new] = await store.submit([a_run()])
+    assert new.id not in {one["id"] for one in (await command("restore", "review", "--store", site.target))["inDoubt"]}
+
+    # Some are known to have been done: from a log of the old life.
+    done = [one for one in doubts if doubts[one] == "it may have run since"][:2]
+    assert len(done) == 2
+    finished = tmp_path / "finished.jsonl"
+    finished.write_text(f'{done[0]}\n{{"runId": "{done[1]}", "type": "run.succeeded"}}\n')
+    assert (await command("restore", "finished", str(finished), "--store", site.target))["cancelled"] == 2
+    assert (await command("restore", "release", "--store", site.target))["released"]
+    async with site.opened(site.target) as store:
+        claimed = await store.claim(worker, 2, [Want("default", 1_000)])
+        assert claimed
+        assert not {run.id for run in claimed} & set(done)
+        # Fences are greater than all that the old store can have given out since.
+        assert min(run.fence for run in claimed) > max(run.fence for run in site.installation.held) + (1 << 39)
+        assert all(await store.settle([settle_success(run, None) for run in claimed]))
+        assert not {run.id for run in await store.claim(worker, 3, [Want("default", 1_000)])} & {
+            run.id for run in claimed
+        }
+        # The key of a caller holds across the restore.
+        [answer] = await store.submit([a_run(tenant="acme", idempotency=Idempotency("once", b"\x01" * 16))])
+        assert (answer.new, answer.conflict) == (False, False)
+
+
+async def test_unfinished_runs_again_or_is_cancelled(site: Site, tmp_path: Path) -> None:
+    file = str(tmp_path / "a.backup")
+    await command("backup", file, "--store", site.source)
+    told = await command("restore", file, "--store", site.target, "--unfinished", "rerun")
+    assert not told["held"]
+    assert told["inDoubt"] > 10
+    async with site.opened(site.target) as store:
+        worker = await store.open_session(a_worker(ttl=HOUR))
+        assert await store.claim(worker, 1, [Want("default", 1)])
+        await store.close_session(worker)
+    told = await command("restore", file, "--store", site.target, "--unfinished", "cancel", "--replace")
+    assert told["cancelled"] > 10
+    async with site.opened(site.target) as store:
+        worker = await store.open_session(a_worker(ttl=HOUR))
+        assert await store.claim(worker, 1, [Want("default", 1_000)]) == []
+
+
+async def test_events_that_nobody_was_told_of_are_told(site: Site, tmp_path: Path) -> None:
+    async with site.opened(site.source) as store:
+        await store.attach_reader("sink")
+        [first] = await store.submit([a_run()])
+        [batch] = await store.events("sink", 100)
+        await store.acknowledge("sink", batch.position)
+        [second] = await store.submit([a_run()])
+    file = str(tmp_path / "a.backup")
+    await command("backup", file, "--store", site.source)
+    await command("restore", file, "--store", site.target)
+    async with site.opened(site.target) as store:
+        [third] = await store.submit([a_run()])
+        told = [run for batch in await store.events("sink", 100) for run in batch.runs]
+        assert told == [second.id, third.id]
+        assert first.id not in told
+
+
+async def test_what_is_refused(site: Site, tmp_path: Path) -> None:
+    file = str(tmp_path / "a.backup")
+    await command("backup", file, "--store", site.source)
+    assert "is there already" in await refused("backup", file, "--store", site.source)
+    assert "not empty" in await refused("restore", file, "--store", site.source)
+    async with site.opened(site.source) as store:
+        await store.open_session(a_worker(ttl=HOUR))
+        assert "processes work on" in await refused("restore", file, "--store", site.source, "--replace")
+    # Nothing has happened.
+    async with site.opened(site.source) as store:
+        assert (await store.jobs(site.installation.jobs))[0] is not None
+
+    manifest = Reader(Path(file)).manifest
+    newer = msgspec.structs.replace(manifest, migrations=(*manifest.migrations, 9_000))
+    assert "schema version 9000" in await refused(
+        "restore", str(altered(Path(file), tmp_path / "newer", newer)), "--store", site.target
+    )
+    strange = msgspec.structs.replace(manifest, format=2)
+    assert "upgrade the program" in await refused("backup", "verify", str(altered(Path(file), tmp_path / "f", strange)))
+
+    [part] = [part for part in manifest.parts if part.name in ("store.db", "history")]
+    damaged = msgspec.structs.replace(
+        manifest,
+        parts=tuple(msgspec.structs.replace(one, sha256="0" * 64) if one is part else one for one in manifest.parts),
+    )
+    broken = str(altered(Path(file), tmp_path / "broken", damaged))
+    assert "is damaged" in await refused("backup", "verify", broken)
+    assert "is damaged" in await refused("restore", broken, "--store", site.target)
+    # A file that was cut off, one that is none, and none at all.
+    halve(Path(file), tmp_path / "half")
+    assert "is not a whole backup" in await refused("restore", str(tmp_path / "half"), "--store", site.target)
+    assert "there is no" in await refused("backup", "verify", str(tmp_path / "nowhere"))
+    assert "was not restored" in await refused("restore", "review", "--store", site.source)
+    (tmp_path / "ids").write_text("abc\n")
+    assert "line 1: 'abc'" in await refused("restore", "finished", str(tmp_path / "ids"), "--store", site.source)
+    # After all of that it can still be restored.
+    await command("restore", file, "--store", site.target)
+
+
+def halve(file: Path, to: Path) -> None:
+    to.write_bytes(file.read_bytes()[:5_000])
+
+
+def altered(file: Path, to: Path, manifest: Any) -> Path:
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(to, "w") as new:
+        for name in old.namelist():
+            content = msgspec.json.encode(manifest) if name == MANIFEST else old.read(name)
+            new.writestr(name, content)
+    return to
+
+
+async def test_a_backup_of_the_other_kind(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db", SystemClock(), shards=SHARDS)
+    await store.open()
+    await store.close()
+    file = str(tmp_path / "a.backup")
+    await command("backup", file, "--store", str(tmp_path / "a.db"))
+    assert "mainspring move" in await refused("restore", file, "--store", "postgresql://nobody@localhost:1/x")
+    assert "several servers" in await refused(
+        "backup", str(tmp_path / "b"), "--store", '["postgresql://a/x", "postgresql://b/x"]'
+    )
+    assert "keeps nothing" in await refused("backup", str(tmp_path / "b"), "--store", "memory:")
+    assert "there is no store" in await refused("backup", str(tmp_path / "b"), "--store", str(tmp_path / "none.db"))
+    assert "b" not in os.listdir(tmp_path)
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(180)
+async def test_an_older_schema_is_brought_up_to_date(postgres_dsn: str, tmp_path: Path) -> None:
+    known = [number for number, *_ in named_sql.migrations(PACKAGE)]
+    async with databases(postgres_dsn, "older", "newer") as (source, target):
+        # Earlier ones lack what a backup asks for.
+        for last in range(15, known[-1]):
+            schema = f"old_{last}"
+            connection = await asyncpg.connect(source)
+            async with connection.transaction():
+                await make_at(connection, schema, [number for number in known if number <= last])
+                await connection.execute(f"INSERT INTO {schema}.meta (shards) VALUES (8)")
+                await connection.execute(f"INSERT INTO {schema}.shard (id) SELECT generate_series(0, 7)")
+                await connection.execute(f"INSERT INTO {schema}.name (kind, name) VALUES (1, 'acme')")
+            await connection.close()
+            file = tmp_path / f"{last}.backup"
+            settings = Settings(store=source, schema=schema)
+            manifest, _ = await take_backup(settings, file, "0", lambda *_: None)
+            assert manifest.migrations[-1] == last
+            await command("restore", str(file), "--store", target, "--replace")
+            connection = await asyncpg.connect(target)
+            assert await connection.fetchval("SELECT max(version) FROM mainspring.migration") == newest()
+            assert await connection.fetchval("SELECT EXISTS (SELECT FROM mainspring.name WHERE name = 'acme')")
+            await connection.close()
+        store = PostgresStore(target, shards=8)
+        await store.open()
+        try:
+            assert (await store.submit([a_run()]))[0].new
+        finally:
+            await store.close()
+
+
+async def test_a_job_that_ticked_on_goes_on(site: Site, tmp_path: Path) -> None:
+    """Ticks between the backup and the restore are in the ledger, each decided by its rule."""
+    async with site.opened(site.source) as store:
+        now = await store.now()
+        put = await store.put_jobs([a_job(a_spec(name="steady", schedule=every(SECOND, start=now)))])
+        job = put[0].job.id
+    file = str(tmp_path / "a.backup")
+    await command("backup", file, "--store", site.source)
+    await asyncio.sleep(2.5)
+    await command("restore", file, "--store", site.target)
+    async with site.opened(site.target) as store:
+        scheduler = await store.join("scheduler", HOUR)
+        await store.take(scheduler, ALL)
+        await store.fire(scheduler, plan(await store.due_jobs(ALL, await store.now(), 100), await store.now()))
+        ledger = await store.ledger(job, 0, 2**60, 10_000)
+        assert ledger
+        last = ledger[-1].last_at or ledger[-1].scheduled_at
+        assert await store.now() - last < 10 * SECOND
+        queued = [run for run in await store.runs([entry.run_id for entry in ledger if entry.run_id]) if run]
+        assert all(run.state is RunState.QUEUED for run in queued)
