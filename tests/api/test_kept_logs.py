@@ -19,7 +19,7 @@ from mainspring.control.log_keeper import LogKeeper, examine_blobs
 from mainspring.control.run_logs import RunLogs
 from mainspring.domain.access import Role
 from mainspring.domain.diagnosis import Level
-from mainspring.domain.instant import DAY, MINUTE, Micros
+from mainspring.domain.instant import DAY, MINUTE, SECOND, Micros
 from mainspring.domain.run import HeldRun, NewRun, settle_success
 from mainspring.ports.catalog import LogReport
 from mainspring.ports.store import Want
@@ -197,6 +197,9 @@ async def test_more_than_one_step_holds(kept: Kept) -> None:
     for one in held:
         await kept.print(one, f"{one.id}\n")
     await kept.succeed(*held)
+    pause = await kept.step()
+    assert 0 < pause < 10 * SECOND
+    assert len(await kept.store.logged_runs(None, 100)) == 16
     await kept.step()
     assert await kept.store.logged_runs(None, 100) == []
     for one in held[::20]:

@@ -299,6 +299,10 @@ class Node:
         self._keepers.append(keeper)
         watched = make_watched(self._settings, address)
         watch = None if watched is None else HealthGuard(watched, engine.wakeups, engine.clock, keeper.owned)
+
+        def pressed() -> bool:
+            return watch is not None and watch.pressed
+
         scheduler = Scheduler(store, keeper, engine.wakeups, engine.clock, figures=engine.figures)
         self._schedulers.append(scheduler)
         if sealed is not None:
@@ -325,7 +329,7 @@ class Node:
                 engine.clock,
                 engine.random,
                 retention,
-                pressed=lambda: watch is not None and watch.pressed,
+                pressed=pressed,
             ),
             *(
                 []
@@ -337,17 +341,17 @@ class Node:
                 if self._engines is None
                 else [Dispatcher(store, self._engines, engine.wakeups, engine.clock, keeper.owned)]
             ),
-            *self._log_keepers_of(store, keeper),
+            *self._log_keepers_of(store, keeper, pressed),
             *self._publishers_of(store, keeper),
         ]
 
-    def _log_keepers_of(self, store: EngineStore, keeper: ShardKeeper) -> list[LogKeeper]:
+    def _log_keepers_of(self, store: EngineStore, keeper: ShardKeeper, pressed: Callable[[], bool]) -> list[LogKeeper]:
         """None where logs stay in the store."""
         engine = self.engine
         if engine.run_logs is None:
             return []
         keep = self._settings.run_logs.keep
-        made = LogKeeper(store, engine.run_logs, engine.wakeups, engine.clock, keeper.owned, keep)
+        made = LogKeeper(store, engine.run_logs, engine.wakeups, engine.clock, keeper.owned, keep, pressed)
         self._log_keepers.append(made)
         return [made]
 

@@ -19,10 +19,9 @@ _SHARD = 0
 _EVERY: Micros = 2 * SECOND
 _FORGET_EVERY: Micros = HOUR
 _LONGEST_PAUSE: Micros = MINUTE
-#: Runs with lines that are looked at in one step.
-_LOOKED_AT = 500
+_IF_PRESSED: Micros = 10 * SECOND
 #: Logs that are held at once: 1 MiB each at most.
-_TOGETHER = 32
+_TOGETHER = 64
 
 
 class LogKeeper(TickingService):
@@ -40,13 +39,16 @@ class LogKeeper(TickingService):
         clock: Clock,
         owned: Callable[[], Mapping[int, int]],
         keep: Micros,
+        pressed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``keep``: how long they are kept from the end of their run's day on."""
+        """``keep``: how long they are kept from the end of their run's day on. ``pressed``: whether the store is to be
+        spared."""
         super().__init__("run_logs", clock, wakeups.listen([]))
         self._store = store
         self._logs = logs
         self._owned = owned
         self._keep = keep
+        self._pressed = pressed
         self._after: RunId | None = None
         self._pause: Micros = 0
         self._why = ""
@@ -60,6 +62,7 @@ class LogKeeper(TickingService):
     async def tick(self) -> Micros:
         if _SHARD not in self._owned():
             return _EVERY
+        began = self.clock.monotonic()
         try:
             more = await self._take()
             await self._forget()
@@ -68,7 +71,10 @@ class LogKeeper(TickingService):
         if self._why:
             self.log.info("run logs are kept again", where=self._logs.blobs.shown)
         self._why, self._pause = "", 0
-        return 0 if more else _EVERY
+        if not more:
+            return _EVERY
+        # Half of the time at most: who works on the same machine or the same store goes first.
+        return _IF_PRESSED if self._pressed() else self.clock.monotonic() - began
 
     def _wait(self, why: str) -> Micros:
         self._pause = min(max(self._pause * 2, _EVERY), _LONGEST_PAUSE)
@@ -79,12 +85,12 @@ class LogKeeper(TickingService):
 
     async def _take(self) -> bool:
         """Some of those that have ended; whether there may be more."""
-        runs = await self._store.logged_runs(self._after, _LOOKED_AT)
+        runs = await self._store.logged_runs(self._after, _TOGETHER)
         ended = [run for run in await self._store.runs(runs) if run is not None and run.state in ENDED]
-        for first in range(0, len(ended), _TOGETHER):
-            await self._move(ended[first : first + _TOGETHER])
+        if ended:
+            await self._move(ended)
         # Those that go on are met again in the next round.
-        self._after = runs[-1] if len(runs) == _LOOKED_AT else None
+        self._after = runs[-1] if len(runs) == _TOGETHER else None
         return self._after is not None
 
     async def _move(self, runs: Sequence[RunView]) -> None:
