@@ -1,16 +1,20 @@
-"""What metrics and logs cost the full cycle: with and without, in turns, on a PostgreSQL of its own.
+"""What metrics, logs and traces cost the full cycle: bare, with metrics and logs, with traces; in turns, on a
+PostgreSQL of its own.
 
     python -m bench.metrics_cost [rounds]
 
-As ``mainspring bench --quick --only full --store postgres``. With: every process counts, writes its log at ``info`` as
-JSON, and is scraped every second. Without: nobody counts, and only errors are logged.
+As ``mainspring bench --quick --only full --store postgres``. Bare: nobody counts, only errors are logged. Metrics and
+logs: every process counts, writes its log at ``info`` as JSON, and is scraped every second. Traces: bare, with 1 % of
+the runs recorded and sent to a collector that takes them.
 """
 
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from statistics import median
 from typing import NamedTuple
 
@@ -24,14 +28,19 @@ from mainspring.bench.sizes import QUICK
 
 #: Where nobody else has a reason to listen.
 _PORTS = range(27_170, 27_200)
-_WITH = {
-    "MAINSPRING_METRICS_ENABLED": "true",
-    "MAINSPRING_METRICS_FIRST_PORT": str(_PORTS.start),
-    "MAINSPRING_METRICS_LAST_PORT": str(_PORTS.stop - 1),
-    "MAINSPRING_LOG_LEVEL": "info",
-    "MAINSPRING_LOG_FORMAT": "json",
+BARE, METRICS, TRACES = "bare", "metrics and logs", "traces"
+_BARE = {"MAINSPRING_METRICS_ENABLED": "false", "MAINSPRING_LOG_LEVEL": "error", "MAINSPRING_LOG_FORMAT": "json"}
+_SAID = {
+    BARE: _BARE,
+    METRICS: {
+        "MAINSPRING_METRICS_ENABLED": "true",
+        "MAINSPRING_METRICS_FIRST_PORT": str(_PORTS.start),
+        "MAINSPRING_METRICS_LAST_PORT": str(_PORTS.stop - 1),
+        "MAINSPRING_LOG_LEVEL": "info",
+        "MAINSPRING_LOG_FORMAT": "json",
+    },
+    TRACES: {**_BARE, "MAINSPRING_TRACING_ENABLED": "true", "MAINSPRING_TRACING_RATIO": "0.01"},
 }
-_WITHOUT = {"MAINSPRING_METRICS_ENABLED": "false", "MAINSPRING_LOG_LEVEL": "error", "MAINSPRING_LOG_FORMAT": "json"}
 
 
 class Setting:
@@ -58,39 +67,67 @@ class Round(NamedTuple):
 
 async def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    without: list[Round] = []
-    beside: list[Round] = []
+    found: dict[str, list[Round]] = {what: [] for what in _SAID}
     async with place_of(POSTGRES, lambda words: None) as place:
         for number in range(rounds):
             # Whoever is first in a round may have it easier: in turns.
-            for on in (False, True) if number % 2 == 0 else (True, False):
-                (beside if on else without).append(await full(place, on=on))
-            less, more = without[-1], beside[-1]
-            told = f"without {less.rate:,.0f} jobs/s and {less.used:.1f} µs, with {more.rate:,.0f} and {more.used:.1f}"
+            turn = number % len(_SAID)
+            for what in [*_SAID, *_SAID][turn : turn + len(_SAID)]:
+                found[what].append(await full(place, what))
+            told = ", ".join(
+                f"{what} {each[-1].rate:,.0f} jobs/s and {each[-1].used:.1f} µs" for what, each in found.items()
+            )
             print(f"round {number + 1}: {told} (load {os.getloadavg()[0]:.0f})", flush=True)
-    slow, fast = median(one.rate for one in beside), median(one.rate for one in without)
-    print(f"rate: {fast:,.0f} → {slow:,.0f} jobs/s, {1 - slow / fast:.1%} lower (medians)")
-    more_used, less_used = median(one.used for one in beside), median(one.used for one in without)
-    each = median(b.used / w.used - 1 for w, b in zip(without, beside, strict=True))
-    print(
-        f"processor time: {less_used:.1f} → {more_used:.1f} µs a job,"
-        f" {more_used / less_used - 1:.1%} more (medians; {each:.1%} by rounds)"
-    )
+    bare = found.pop(BARE)
+    fast, less = median(one.rate for one in bare), median(one.used for one in bare)
+    for what, more in found.items():
+        slow, used = median(one.rate for one in more), median(one.used for one in more)
+        each = median(b.used / w.used - 1 for w, b in zip(bare, more, strict=True))
+        print(f"{what}: rate {fast:,.0f} → {slow:,.0f} jobs/s, {1 - slow / fast:.1%} lower (medians)")
+        print(
+            f"{what}: processor time {less:.1f} → {used:.1f} µs a job,"
+            f" {used / less - 1:.1%} more (medians; {each:.1%} by rounds)"
+        )
 
 
-async def full(place: Place, *, on: bool) -> Round:
-    scrapes = [0]
-    scraping = asyncio.create_task(scrape(scrapes)) if on else None
-    figures = await cycle(Bench(Setting(place, _WITH if on else _WITHOUT), QUICK, lambda words: None))
+async def full(place: Place, what: str) -> Round:
+    scrapes, spans = [0], [0]
+    scraping = asyncio.create_task(scrape(scrapes)) if what == METRICS else None
+    with collector(spans) as address:
+        said = {**_SAID[what], "MAINSPRING_TRACING_ENDPOINT": address}
+        figures = await cycle(Bench(Setting(place, said), QUICK, lambda words: None))
     if scraping is not None:
         scraping.cancel()
         await asyncio.gather(scraping, return_exceptions=True)
         assert scrapes[0] > 0, "nobody could be scraped"
+    assert bool(spans[0]) == (what == TRACES), "nothing was recorded, or something that nobody wanted"
     rate, used = figures["full_cycle_jobs_per_s"], figures["full_cycle_processor_us_per_job"]
     assert isinstance(rate, int | float)
     assert isinstance(used, dict)
-    print(f"  {'with' if on else 'without'}: µs of processor time a job: {used}; {scrapes[0]} scrapes", flush=True)
+    told = f"{scrapes[0]} scrapes, {spans[0]:,} bytes of spans"
+    print(f"  {what}: {rate:,.0f} jobs/s; µs of processor time a job: {used}; {told}", flush=True)
     return Round(rate, sum(used.values()))
+
+
+@contextmanager
+def collector(received: list[int]) -> Iterator[str]:
+    """Takes what comes, and counts the bytes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received[0] += len(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *said: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
 
 
 async def scrape(scrapes: list[int]) -> None:

@@ -192,6 +192,16 @@ async def test_whom_a_record_is_for_can_stand_beside_it(kit: Kit) -> None:
     assert await kit.engine.store.count_runs(RunFilter(tenant="acme"), 10) == 1
 
 
+async def test_the_trace_that_a_record_belongs_to_goes_on_in_its_run(kit: Kit) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    sent = [(("traceparent", trace.encode()),), (("traceparent", b"nonsense"),), ()]
+    await kit.producer.send([Record(kit.topic, b'{"task": "greet"}', None, headers) for headers in sent])
+    await kit.ingest()
+    await kit.until(3)
+    page = await kit.engine.store.list_runs(RunFilter(tenant=None), None, 10)
+    assert sorted(run.policy.trace for run in page.items) == ["", "", trace]
+
+
 async def test_what_an_api_has_accepted_has_its_author_and_nobody_else_can_say_so(kit: Kit) -> None:
     acceptance = make_acceptance(kit.engine.settings)
     assert acceptance is not None

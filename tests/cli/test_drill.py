@@ -37,7 +37,7 @@ class Cluster:
     def wait(self) -> None:
         """Until both have a share."""
         deadline = time.monotonic() + 150
-        while not all('"event": "shards"' in path.read_text() for path in self.folder.glob("*.log")):
+        while not all('"message":"shards"' in path.read_text() for path in self.folder.glob("*.log")):
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.2)
 

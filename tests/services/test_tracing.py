@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 
@@ -17,7 +17,12 @@ from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.jobs import Jobs
 from mainspring.domain.errors import Conflict
 from mainspring.domain.run import NewRun, RunPolicy, made_once
+from mainspring.domain.traces import span_of_attempt
+from mainspring.ports.egress import Answer, Outgoing
 from mainspring.runtime.tracing.spans import TOGETHER, Tracing, standing
+from mainspring.worker.builtin.http import http_handler
+from mainspring.worker.handler import AsyncHandler
+from mainspring.worker.tracing import standing_in
 from tests.support.builders import a_held_run, a_run, some_runs
 from tests.support.collector import Collector, Recorded
 
@@ -101,9 +106,11 @@ async def test_a_run_that_comes_with_a_trace_stands_under_it(collector: Collecto
 
 async def test_what_a_caller_does_not_record_is_not_recorded(collector: Collector) -> None:
     world = World(collector, 1)
-    with world.tracing.serving("POST", "/v1/jobs", "create_job", {"traceparent": f"00-{CALLER}-{SPAN}-00"}):
+    with world.tracing.serving(
+        "POST", "/v1/jobs", "create_job", {"traceparent": f"00-{CALLER}-{SPAN}-00"}, world.clock
+    ):
         assert await world.submit(a_run()) == [""]
-    with world.tracing.serving("POST", "/v1/jobs", "create_job", {"traceparent": SENT}):
+    with world.tracing.serving("POST", "/v1/jobs", "create_job", {"traceparent": SENT}, world.clock):
         assert (await world.submit(a_run()))[0].startswith(f"00-{CALLER}-")
     assert {span.trace for span in world.recorded()} == {CALLER}
 
@@ -133,7 +140,7 @@ async def test_a_submit_that_fails_says_so(collector: Collector) -> None:
 async def test_no_more_waits_than_there_is_room_for(collector: Collector) -> None:
     tracing = Tracing("http://127.0.0.1:9", 1, "shop", "1")
     for _ in range(20_000):
-        submitting = tracing.submitting([a_run()])
+        submitting = tracing.submitting([a_run()], SystemClock())
         assert submitting is not None
         with submitting:
             pass
@@ -142,6 +149,31 @@ async def test_no_more_waits_than_there_is_room_for(collector: Collector) -> Non
     began = asyncio.get_running_loop().time()
     tracing.flush()
     assert asyncio.get_running_loop().time() - began < 4
+
+
+async def test_a_call_of_the_http_task_goes_on_in_the_trace(collector: Collector) -> None:
+    world, egress = World(collector, 0), _Egress()
+    handler = standing_in({"http": http_handler(lambda: egress)}, world.tracing)["http"]
+    assert isinstance(handler, AsyncHandler)
+    plain = msgspec.structs.replace(a_held_run(), payload=b'{"url": "https://example.org/"}')
+    recorded = msgspec.structs.replace(plain, policy=RunPolicy(trace=SENT))
+    own = b'{"url": "https://example.org/", "headers": {"Traceparent": "mine"}}'
+    for held in (plain, recorded, msgspec.structs.replace(recorded, payload=own)):
+        await handler.invoke(held)
+    assert [sent.get("traceparent") for sent in egress.headers] == [
+        None,
+        f"00-{CALLER}-{span_of_attempt(recorded.id, recorded.attempt):016x}-01",
+        None,
+    ]
+
+
+class _Egress:
+    def __init__(self) -> None:
+        self.headers: list[Mapping[str, str]] = []
+
+    async def send(self, request: Outgoing) -> Answer:
+        self.headers.append(request.headers)
+        return Answer(status=200, headers={}, body=b"")
 
 
 def test_nobody_imports_opentelemetry_where_it_is_off(tmp_path: Path) -> None:

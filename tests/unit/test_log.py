@@ -1,9 +1,12 @@
 """What an application sees of our log when it has set up nothing, and when it uses structlog itself."""
 
+import json
 import subprocess
 import sys
 
 import pytest
+
+from mainspring.runtime.log_lines import FIELDS, LABELS, MORE_FIELDS
 
 QUIET = """
 from mainspring.runtime.log import get_logger
@@ -65,3 +68,49 @@ def test_a_traceback_shows_no_local_variables(form: str) -> None:
     told = run(SECRET.format(format=form)).stderr
     assert told.count("ValueError: a reason") == 2
     assert "hunter2" not in told
+
+
+LINES = """
+import logging
+from mainspring.cli import logs
+from mainspring.runtime.log import get_logger
+from mainspring.runtime.masking import masks
+from mainspring.sections import LogSection
+from mainspring.worker.capture import capture
+logs.configure(LogSection(format="{format}"))
+log = get_logger("mainspring.test", worker="w1")
+log.info("held", run="r1", attempt=2, tenant="acme", running=3, nothing=None)
+logging.getLogger("library").warning("told %d", 7)
+masks.learn("acme", "hunter-two")
+capture.hide()
+log.warning("hunter-two in the text", error="hunter-two in the error", where="hunter-two in a label")
+logging.getLogger("library").warning("hunter-two is %s", "hunter-two")
+try:
+    raise ValueError("hunter-two in an exception")
+except ValueError:
+    log.exception("it failed")
+    logging.getLogger("library").exception("it failed")
+"""
+
+
+def test_lines_of_json_have_the_fields_of_the_elastic_common_schema() -> None:
+    told = [json.loads(line) for line in run(LINES.format(format="json")).stderr.splitlines()]
+    held, library = told[:2]
+    assert {*FIELDS.values(), *MORE_FIELDS, LABELS} >= {name for line in told for name in line}
+    assert held["@timestamp"].endswith("Z")
+    assert (held["log.level"], held["message"], held["log.logger"]) == ("info", "held", "mainspring.test")
+    assert (held["mainspring.run_id"], held["mainspring.attempt"], held["mainspring.tenant"]) == ("r1", 2, "acme")
+    assert (held["mainspring.worker"], held["labels"]) == ("w1", {"running": "3"})
+    assert (held["service.name"], held["event.dataset"]) == ("mainspring", "mainspring.log")
+    assert (library["message"], library["log.logger"], library["log.level"]) == ("told 7", "library", "warning")
+    failed = [line for line in told if line["message"].startswith("it failed")]
+    assert failed[0]["error.type"] == "ValueError"
+    assert "Traceback" in failed[0]["error.stack_trace"]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_secret_is_in_any_line(form: str) -> None:
+    told = run(LINES.format(format=form)).stderr
+    assert "hunter" not in told
+    assert len([line for line in told.splitlines() if "in the text" in line]) == 1
+    assert "Logging error" not in told

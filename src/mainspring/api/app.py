@@ -25,6 +25,7 @@ from mainspring.api.resources import RESOURCES
 from mainspring.api.token_rules import is_loopback
 from mainspring.domain.access import Principal
 from mainspring.domain.errors import MainspringError
+from mainspring.ports.clock import Clock
 
 if TYPE_CHECKING:
     from mainspring.runtime.tracing.spans import Tracing
@@ -232,14 +233,14 @@ def _door(api: Api, operation: Operation) -> Door:
     # Probes would be most of what is recorded, and what streams has no end.
     if api.tracing is None or operation.permission is None or operation.streams:
         return enter
-    return _recorded(enter, operation, api.tracing)
+    return _recorded(enter, operation, api.tracing, api.clock)
 
 
-def _recorded(enter: Door, operation: Operation, tracing: "Tracing") -> Door:
+def _recorded(enter: Door, operation: Operation, tracing: "Tracing", clock: Clock) -> Door:
     """The same, inside a span of its own or of the caller's trace."""
 
     async def enter_recorded(asked: Asked, send: Send) -> None:
-        with tracing.serving(operation.method, operation.path, operation.name, asked.headers) as answered:
+        with tracing.serving(operation.method, operation.path, operation.name, asked.headers, clock) as answered:
 
             async def send_on(message: Any) -> None:
                 if message["type"] == "http.response.start":

@@ -105,7 +105,7 @@ class Jobs:
     async def submit(self, run: NewRun) -> Accepted:
         """Submit one run. Those that are submitted at the same time share a commit."""
         run.check()
-        if self._tracing is not None and (submitting := self._tracing.submitting([run])) is not None:
+        if self._tracing is not None and (submitting := self._tracing.submitting([run], self._clock)) is not None:
             with submitting:
                 return await self._submit_one(submitting.runs[0])
         return await self._submit_one(run)
@@ -171,7 +171,7 @@ class Jobs:
         self, runs: Sequence[NewRun], submit: Callable[[Sequence[NewRun]], Awaitable[list[Accepted]]]
     ) -> list[Accepted]:
         """After a key was made of what was asked: the same request again comes with another trace."""
-        submitting = None if self._tracing is None else self._tracing.submitting(runs)
+        submitting = None if self._tracing is None else self._tracing.submitting(runs, self._clock)
         if submitting is None:
             return await submit(runs)
         with submitting:

@@ -533,7 +533,7 @@ class Mainspring(Hooks, Pausing):
         runs = new_runs(ids, wanted, self.tenant)
         for run in runs:
             run.check()
-        if engine.tracing is not None and (submitting := engine.tracing.submitting(runs)) is not None:
+        if engine.tracing is not None and (submitting := engine.tracing.submitting(runs, engine.clock)) is not None:
             # Until it is written down. When it counts is for the caller to say.
             with submitting:
                 return store, await store.requests_for(submitting.runs)

@@ -122,6 +122,12 @@ def _is_theirs(name: str | None) -> bool:
 
 def _hide_in(record: logging.LogRecord) -> None:
     """Every handler of it, the application's too, sees the text without secrets."""
+    if isinstance(record.msg, dict):
+        # Of structlog, which makes a text of it later; what shows its exception hides in that.
+        record.msg = {
+            name: masks.everything(value) if isinstance(value, str) else value for name, value in record.msg.items()
+        }
+        return
     text = message_of(record)
     hidden = masks.everything(text)
     if hidden != text:

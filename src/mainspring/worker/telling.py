@@ -13,8 +13,11 @@ import msgspec
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import Micros
+from mainspring.domain.run import HeldRun
+from mainspring.domain.traces import ids_in
 from mainspring.domain.usage import MOST_UNITS, Spent
 from mainspring.ports.catalog import MOST_LOG_BYTES
+from mainspring.runtime import log_lines
 from mainspring.runtime.masking import masks
 
 #: So much waits to be taken, of one attempt. What comes faster is dropped and counted.
@@ -74,6 +77,8 @@ class Telling(Generic[Owner]):
 
     #: Why it was told to stop.
     stop: str | None = None
+    #: The attempt, where the owner does not know it.
+    held: HeldRun | None = None
     #: It has shown life since somebody last looked.
     alive = False
     #: Something lies here, and who takes it knows.
@@ -249,3 +254,25 @@ def _pieces(lines: list[str]) -> list[str]:
 
 #: The attempt whose code this is.
 current: ContextVar["Telling[Any] | None"] = ContextVar("mainspring attempt", default=None)
+
+
+def _attempt_here() -> dict[str, Any]:
+    """What a line of the log that is written here belongs to."""
+    telling = current.get()
+    held: HeldRun | None = None if telling is None else telling.held or getattr(telling.owner, "held", None)
+    if held is None:
+        return {}
+    found: dict[str, Any] = {
+        "inside": True,
+        "run": held.id,
+        "job": held.job_id,
+        "attempt": held.attempt,
+        "tenant": held.tenant,
+        "task": held.task,
+        "queue": held.queue,
+    }
+    # Also where nobody records spans here.
+    return found | {"trace": f"{ids_in(held.policy.trace)[0]:032x}"} if held.policy.trace else found
+
+
+log_lines.surroundings.append(_attempt_here)

@@ -35,7 +35,8 @@ def _on_loop(
             return await invoke(held)
 
     def choose(held: HeldRun) -> Coroutine[None, None, bytes | None]:
-        context = tracing.inside(held)
+        # Most are neither: they pay for this line alone.
+        context = tracing.inside(held) if held.policy.trace or held.scheduled_at is not None else None
         return invoke(held) if context is None else inside(context, held)
 
     return choose

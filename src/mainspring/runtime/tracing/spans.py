@@ -1,8 +1,9 @@
 """Spans of submits, attempts and requests, exported by OTLP over HTTP.
 
-We decide ourselves what is recorded, before a span is made: what is not costs no span. The span of an attempt is made
-when the store has its outcome. Its id is known before, so whatever the handler records stands below it, in whichever
-process the handler runs.
+We decide ourselves what is recorded, before anything is made: what is not costs no span. What is recorded is made when
+it is over, as a finished span of the SDK: one that is open meanwhile takes several times as long to make. The span of
+an attempt is made when the store has its outcome. Its id is known before, so whatever the handler records stands below
+it, in whichever process the handler runs.
 """
 
 import logging
@@ -13,20 +14,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from mainspring.domain.instant import Instant
+from mainspring.domain.instant import MILLISECOND, Instant
 from mainspring.domain.run import HeldRun, NewRun, Outcome, Settlement
 from mainspring.domain.traces import ids_in, read_traceparent, span_of_attempt, trace_of, traced, traceparent
 from mainspring.ports.clock import Clock
@@ -51,26 +52,14 @@ _EXPORT_SECONDS = 5.0
 FLUSH_SECONDS = 2.0
 _LONGEST_ERROR = 4_000
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_GOOD = Status(StatusCode.UNSET)
 _FAILED = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST)
 #: Somebody has decided that this is not recorded, and those further in need not ask again.
-_UNRECORDED = NonRecordingSpan(SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT)))
+_UNRECORDED = trace.set_span_in_context(
+    NonRecordingSpan(SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT))), contexts.Context()
+)
 
 Attributes: TypeAlias = dict[str, str | int]
-
-
-class _Ids(RandomIdGenerator):
-    """At random, unless the next ones are said."""
-
-    def __init__(self) -> None:
-        self.next = threading.local()
-
-    def generate_trace_id(self) -> int:
-        said: int = self.next.__dict__.pop("trace", 0)
-        return said or super().generate_trace_id()
-
-    def generate_span_id(self) -> int:
-        said: int = self.next.__dict__.pop("span", 0)
-        return said or super().generate_span_id()
 
 
 class _Counted(SpanExporter):
@@ -126,13 +115,26 @@ class _Processor(BatchSpanProcessor):
             super().on_end(span)
 
 
+class _Sending(msgspec.Struct):
+    """One or several runs that are submitted."""
+
+    name: str
+    context: SpanContext
+    parent: SpanContext | None
+    attributes: Attributes
+    links: Sequence[Link]
+
+
 class Submitting:
     """Runs on their way to the store."""
 
-    def __init__(self, runs: Sequence[NewRun], spans: Sequence[trace.Span]) -> None:
+    def __init__(self, tracing: "Tracing", clock: Clock) -> None:
         #: As they are to be submitted.
-        self.runs = runs
-        self._spans = spans
+        self.runs: Sequence[NewRun] = ()
+        self._tracing = tracing
+        self._clock = clock
+        self._began = clock.now()
+        self._sent: list[_Sending] = []
 
     def __enter__(self) -> "Submitting":
         return self
@@ -140,10 +142,35 @@ class Submitting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for span in self._spans:
-            if error is not None:
-                span.set_status(Status(StatusCode.ERROR, masks.everything(str(error))[:_LONGEST_ERROR]))
-            span.end()
+        status = _GOOD if error is None else Status(StatusCode.ERROR, masks.everything(str(error))[:_LONGEST_ERROR])
+        ended = self._clock.now()
+        for sent in self._sent:
+            self._tracing.record(
+                sent.name,
+                SpanKind.PRODUCER,
+                sent.context,
+                sent.parent,
+                sent.attributes,
+                self._began,
+                ended,
+                links=sent.links,
+                status=status,
+            )
+
+    def add(self, runs: Sequence[NewRun], parent: SpanContext | None, links: Sequence[Link] = ()) -> SpanContext:
+        first = runs[0]
+        attributes = _messaging("send", "submit", first.queue)
+        if len(runs) == 1:
+            name = f"submit {first.task}"
+            attributes["messaging.message.id"] = first.id
+            attributes["mainspring.task"] = first.task
+            attributes["mainspring.tenant"] = first.tenant
+        else:
+            name = f"submit {len(runs)} runs"
+            attributes["messaging.batch.message_count"] = len(runs)
+        context = _context(random.getrandbits(128) if parent is None else parent.trace_id, random.getrandbits(64) or 1)
+        self._sent.append(_Sending(name, context, parent, attributes, links))
+        return context
 
 
 class Tracing:
@@ -160,13 +187,11 @@ class Tracing:
         resource = Resource.create(
             {"service.name": os.environ.get("OTEL_SERVICE_NAME") or service, "service.version": version}
         )
-        self._ids = _Ids()
-        # What is asked of the first is decided already. The second is for what handlers record.
-        ours = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False, id_generator=self._ids)
-        ours.add_span_processor(self._processor)
+        self._resource = resource
+        self._scope = InstrumentationScope("mainspring", version)
+        # For what handlers record.
         self._theirs = TracerProvider(ParentBased(TraceIdRatioBased(ratio)), resource, shutdown_on_exit=False)
         self._theirs.add_span_processor(self._processor)
-        self._tracer = ours.get_tracer("mainspring", version)
 
     @property
     def said(self) -> tuple[str, float, str, str]:
@@ -192,62 +217,82 @@ class Tracing:
         book.put(declared.SPANS, self._exporter.exported, "exported")
         book.put(declared.SPANS, self._exporter.failed + self._processor.refused, "dropped")
 
+    def record(
+        self,
+        name: str,
+        kind: SpanKind,
+        context: SpanContext,
+        parent: SpanContext | None,
+        attributes: Attributes,
+        start: Instant,
+        end: Instant,
+        *,
+        links: Sequence[Link] = (),
+        events: Sequence[Event] = (),
+        status: Status | None = None,
+    ) -> None:
+        """What is over."""
+        self._processor.on_end(
+            ReadableSpan(
+                name=name,
+                context=context,
+                parent=parent,
+                resource=self._resource,
+                attributes=attributes,
+                events=events,
+                links=links,
+                kind=kind,
+                instrumentation_scope=self._scope,
+                status=status or _GOOD,
+                start_time=start * 1_000,
+                end_time=max(end, start) * 1_000,
+            )
+        )
+
     # Submits.
 
-    def submitting(self, runs: Sequence[NewRun]) -> Submitting | None:
+    def submitting(self, runs: Sequence[NewRun], clock: Clock) -> Submitting | None:
         """Decide about runs that are submitted now; none: none of them is recorded. One that has a ``traceparent``
         already stands under it."""
         here = trace.get_current_span().get_span_context()
         recorded = here.is_valid and here.trace_flags.sampled
-        if not any(run.policy.trace for run in runs):
-            if len(runs) > TOGETHER:
-                return self._submitting_many(runs, here if recorded else None, decided=here.is_valid and not recorded)
-            if not recorded and (here.is_valid or not self._chance()):
-                return None
-            span = self._submit_span(runs, here if recorded else None)
-            return Submitting(_under(runs, span), [span])
-        spans: list[trace.Span] = []
-        found: dict[str, str] = {}
+        if any(run.policy.trace for run in runs):
+            return self._submitting_theirs(runs, clock)
+        if here.is_valid and not recorded:
+            return None
+        if len(runs) > TOGETHER:
+            return self._submitting_many(runs, here if recorded else None, clock)
+        if not recorded and not self._chance():
+            return None
+        found = Submitting(self, clock)
+        found.runs = _under(runs, found.add(runs, here if recorded else None))
+        return found
+
+    def _submitting_theirs(self, runs: Sequence[NewRun], clock: Clock) -> Submitting:
+        """Each under the span of its own caller."""
+        found = Submitting(self, clock)
+        by_caller: dict[str, SpanContext] = {}
         made = []
         for run in runs:
             given = run.policy.trace
-            if given and given not in found:
-                span = self._submit_span([run], _context(*ids_in(given)))
-                spans.append(span)
-                found[given] = _parent_of(span)
-            made.append(msgspec.structs.replace(run, policy=traced(run.policy, found[given])) if given else run)
-        return Submitting(made, spans)
+            if given and given not in by_caller:
+                by_caller[given] = found.add([run], _context(*ids_in(given)))
+            made.append(_under([run], by_caller[given])[0] if given else run)
+        found.runs = made
+        return found
 
-    def _submitting_many(self, runs: Sequence[NewRun], here: SpanContext | None, *, decided: bool) -> Submitting | None:
+    def _submitting_many(self, runs: Sequence[NewRun], here: SpanContext | None, clock: Clock) -> Submitting | None:
         """One trace of all of them would be too large to be read."""
-        if decided:
+        chosen = [number for number in range(len(runs)) if self._chance()]
+        if here is None and not chosen:
             return None
-        spans: list[trace.Span] = [] if here is None else [self._submit_span(runs, here)]
-        links = [Link(span.get_span_context()) for span in spans]
+        found = Submitting(self, clock)
+        links = [] if here is None else [Link(found.add(runs, here))]
         made = list(runs)
-        for number, run in enumerate(runs):
-            if self._chance():
-                span = self._submit_span([run], None, links)
-                spans.append(span)
-                made[number] = _under([run], span)[0]
-        return Submitting(made, spans) if spans else None
-
-    def _submit_span(
-        self, runs: Sequence[NewRun], parent: SpanContext | None, links: Sequence[Link] = ()
-    ) -> trace.Span:
-        first = runs[0]
-        attributes = _messaging("send", "submit", first.queue)
-        if len(runs) == 1:
-            name = f"submit {first.task}"
-            attributes |= {
-                "messaging.message.id": first.id,
-                "mainspring.task": first.task,
-                "mainspring.tenant": first.tenant,
-            }
-        else:
-            name = f"submit {len(runs)} runs"
-            attributes["messaging.batch.message_count"] = len(runs)
-        return self._tracer.start_span(name, _beneath(parent), SpanKind.PRODUCER, attributes, links)
+        for number in chosen:
+            made[number] = _under([made[number]], found.add([made[number]], None, links))[0]
+        found.runs = made
+        return found
 
     def _chance(self) -> bool:
         return random.random() < self.ratio
@@ -273,39 +318,31 @@ class Tracing:
     def _attempt(
         self, held: HeldRun, settlement: Settlement, found: tuple[int, int], came_at: Instant, ended_at: Instant
     ) -> None:
-        waited = max(held.started_at - held.due, 0)
-        parent = _context(*found)
-        about = {"messaging.message.id": held.id, "mainspring.task": held.task, "mainspring.tenant": held.tenant}
+        parent: SpanContext | None = _context(*found)
+        attributes = _messaging("process", "process", held.queue)
+        attributes["messaging.message.id"] = held.id
+        attributes["mainspring.task"] = held.task
+        attributes["mainspring.tenant"] = held.tenant
         if held.job_id is not None:
-            about["mainspring.job_id"] = held.job_id
-        is_tick = not held.policy.trace
-        if is_tick and held.attempt == 1:
-            self._ids.next.trace, self._ids.next.span = found
-        # From when it was due until a worker had it. Of a tick this is what all of its attempts stand under.
-        wait = self._tracer.start_span(
-            f"tick of {held.task}" if is_tick and held.attempt == 1 else f"wait in {held.queue}",
-            _beneath(None if is_tick and held.attempt == 1 else parent),
-            SpanKind.PRODUCER if is_tick and held.attempt == 1 else SpanKind.INTERNAL,
-            {**_messaging("receive", "wait", held.queue), **about},
-            start_time=(came_at - waited) * 1_000,
-        )
-        wait.end(came_at * 1_000)
-        before = span_of_attempt(held.id, held.attempt - 1)
-        self._ids.next.span = span_of_attempt(held.id, held.attempt)
-        span = self._tracer.start_span(
-            f"process {held.task}",
-            _beneath(parent),
-            SpanKind.CONSUMER,
-            {
-                **_messaging("process", "process", held.queue),
-                **about,
-                "mainspring.attempt": held.attempt,
-                "mainspring.outcome": settlement.outcome.value,
-                "mainspring.state": settlement.state.value,
-            },
-            [Link(_context(found[0], before), {"mainspring.link": "the attempt before"})] if held.attempt > 1 else (),
-            start_time=came_at * 1_000,
-        )
+            attributes["mainspring.job_id"] = held.job_id
+        waited = max(held.started_at - held.due, 0)
+        if not held.policy.trace and held.attempt == 1:
+            # Nobody has submitted it: all of its attempts stand under this.
+            self.record(
+                f"tick of {held.task}",
+                SpanKind.PRODUCER,
+                _context(*found),
+                None,
+                {**attributes, "messaging.operation.type": "create", "messaging.operation.name": "tick"},
+                came_at - waited,
+                came_at,
+            )
+        attributes["mainspring.attempt"] = held.attempt
+        attributes["mainspring.waited_ms"] = waited // MILLISECOND
+        attributes["mainspring.outcome"] = settlement.outcome.value
+        attributes["mainspring.state"] = settlement.state.value
+        events: list[Event] = []
+        status = _GOOD
         if settlement.outcome in _FAILED:
             text = masks.everything(settlement.error or settlement.reason)
             last = text.strip().rpartition("\n")[2]
@@ -315,35 +352,52 @@ class Tracing:
                 "exception.message": message or last,
                 "exception.stacktrace": text[-_LONGEST_ERROR:],
             }
-            span.add_event("exception", told, ended_at * 1_000)
-            span.set_status(Status(StatusCode.ERROR, last[:_LONGEST_ERROR]))
-        span.end(ended_at * 1_000)
+            events.append(Event("exception", told, ended_at * 1_000))
+            status = Status(StatusCode.ERROR, last[:_LONGEST_ERROR])
+        before = _context(found[0], span_of_attempt(held.id, held.attempt - 1))
+        self.record(
+            f"process {held.task}",
+            SpanKind.CONSUMER,
+            _context(found[0], span_of_attempt(held.id, held.attempt)),
+            parent,
+            attributes,
+            came_at,
+            ended_at,
+            links=[Link(before, {"mainspring.link": "the attempt before"})] if held.attempt > 1 else (),
+            events=events,
+            status=status,
+        )
 
     # Requests.
 
     @contextmanager
-    def serving(self, method: str, path: str, name: str, headers: Mapping[str, str]) -> Iterator[Callable[[int], None]]:
+    def serving(
+        self, method: str, path: str, name: str, headers: Mapping[str, str], clock: Clock
+    ) -> Iterator[Callable[[int], None]]:
         """A request is answered inside. What it gives wants to know the status."""
         sent = headers.get("traceparent", "")
         given = read_traceparent(sent)
-        if not given and (sent or not self._chance()):
-            span: trace.Span = _UNRECORDED
-        else:
-            parent = _context(*ids_in(given)) if given else None
-            attributes: Attributes = {"http.request.method": method, "http.route": path, "mainspring.operation": name}
-            span = self._tracer.start_span(f"{method} {path}", _beneath(parent), SpanKind.SERVER, attributes)
-        token = contexts.attach(trace.set_span_in_context(span))
+        attributes: Attributes = {"http.request.method": method, "http.route": path, "mainspring.operation": name}
 
         def answered(status: int) -> None:
-            span.set_attribute("http.response.status_code", status)
-            if status >= 500:
-                span.set_status(Status(StatusCode.ERROR))
+            attributes["http.response.status_code"] = status
 
+        if not given and (sent or not self._chance()):
+            with standing(_UNRECORDED):
+                yield answered
+            return
+        began = clock.now()
+        parent = _context(*ids_in(given)) if given else None
+        context = _context(parent.trace_id if parent else random.getrandbits(128), random.getrandbits(64) or 1)
         try:
-            yield answered
+            with standing(_beneath(context)):
+                yield answered
         finally:
-            contexts.detach(token)
-            span.end()
+            broken = int(attributes.get("http.response.status_code", 500)) >= 500
+            status = Status(StatusCode.ERROR) if broken else _GOOD
+            self.record(
+                f"{method} {path}", SpanKind.SERVER, context, parent, attributes, began, clock.now(), status=status
+            )
 
 
 @contextmanager
@@ -385,16 +439,11 @@ def _context(trace_id: int, span_id: int) -> SpanContext:
     return SpanContext(trace_id, span_id, is_remote=True, trace_flags=_SAMPLED)
 
 
-def _beneath(parent: SpanContext | None) -> Any:
-    """None: the first of its trace, whatever is going on around it."""
-    return contexts.Context() if parent is None else trace.set_span_in_context(NonRecordingSpan(parent))
+def _beneath(context: SpanContext) -> contexts.Context:
+    """Where the current span is this one."""
+    return trace.set_span_in_context(NonRecordingSpan(context), contexts.Context())
 
 
-def _parent_of(span: trace.Span) -> str:
-    context = span.get_span_context()
-    return traceparent(context.trace_id, context.span_id)
-
-
-def _under(runs: Sequence[NewRun], span: trace.Span) -> list[NewRun]:
-    parent = _parent_of(span)
+def _under(runs: Sequence[NewRun], span: SpanContext) -> list[NewRun]:
+    parent = traceparent(span.trace_id, span.span_id)
     return [msgspec.structs.replace(run, policy=traced(run.policy, parent)) for run in runs]

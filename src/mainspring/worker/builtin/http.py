@@ -180,6 +180,8 @@ def _request(call: HttpCall, held: HeldRun, keyring: Keyring, now: Callable[[], 
         headers["Content-Type"] = kind
     if "user-agent" not in given:
         headers["User-Agent"] = "mainspring"
+    if "traceparent" not in given and (trace := current_traceparent()):
+        headers["traceparent"] = trace
     headers |= marks(held, read(call.sign) if call.sign else "", now, body or b"")
     return Outgoing(method=call.verb, url=url, headers=headers, body=body, timeout=call.limit())
 
@@ -192,8 +194,6 @@ def marks(held: HeldRun, secret: str, now: Callable[[], Instant], body: bytes) -
         "X-Mainspring-Attempt": str(held.attempt),
         "X-Mainspring-Fence": str(held.fence),
     }
-    if traceparent := current_traceparent():
-        headers["traceparent"] = traceparent
     if held.scheduled_at is not None:
         headers["X-Mainspring-Tick"] = isoformat(held.scheduled_at)
     if secret:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from mainspring.domain.cause import UNKNOWN
 from mainspring.domain.run import HeldRun
+from mainspring.runtime import log_lines
 from mainspring.runtime.masking import masks
 from mainspring.worker.capture import capture
 from mainspring.worker.cpu import of_process, of_thread
@@ -103,6 +104,8 @@ class Child:
         self._measures_memory = begin.measures_memory
         self._cpu = of_process if begin.alone else of_thread
         sys.path[:] = begin.path
+        if begin.log is not None:
+            log_lines.configure(*begin.log)
         try:
             self._application = load(self._source)
             if begin.adopts and isinstance(self._application, Adopter):
@@ -137,6 +140,7 @@ class Child:
 
     def _start(self, start: Start) -> None:
         entry = _Entry(start, Call(), Telling(start.key, self, shows_life=True, tenant=start.held.tenant))
+        entry.telling.held = start.held
         self._calls[start.key] = entry
         # The worker never sends more than it has threads for, so a thread is free or may be added.
         if len(self._calls) > self._threads:

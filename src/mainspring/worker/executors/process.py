@@ -14,6 +14,7 @@ from typing import Protocol
 from mainspring.domain.cause import Cause
 from mainspring.domain.instant import Micros
 from mainspring.ports.clock import Clock
+from mainspring.runtime import log_lines
 from mainspring.worker.attempt import Attempt, Stop
 from mainspring.worker.executors.channel import Channel
 from mainspring.worker.executors.frames import (
@@ -118,7 +119,17 @@ class ChildProcess:
         self.pid = self._process.pid
         self._channel = Channel(ours, self._heard, self._hung_up)
         self._channel.send(
-            Begin(list(sys.path), measures_memory, lifeline.fileno(), silence, adopts, captures, alone, tracing)
+            Begin(
+                list(sys.path),
+                measures_memory,
+                lifeline.fileno(),
+                silence,
+                adopts,
+                captures,
+                alone,
+                tracing,
+                log_lines.chosen,
+            )
         )
         threading.Thread(target=self._await_exit, name=f"mainspring child {self.pid}", daemon=True).start()
 
