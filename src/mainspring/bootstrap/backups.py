@@ -1,4 +1,4 @@
-"""What backs a store up, and makes one of a backup."""
+"""What backs a store up, makes one of a backup, and makes a standby the primary."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -11,6 +11,7 @@ from mainspring.bootstrap.stores import POSTGRES, EngineStore, make_store, missi
 from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.restored import Restored, Unfinished
 from mainspring.ports.backup import Backups, Manifest, Tell
+from mainspring.ports.promotion import Promoted
 from mainspring.sections import servers_of
 from mainspring.settings import Settings
 
@@ -80,3 +81,15 @@ async def opened_store(settings: Settings) -> AsyncIterator[EngineStore]:
         yield store
     finally:
         await store.close()
+
+
+async def promote_standby(settings: Settings, address: str, *, force: bool) -> Promoted:
+    """Make the standby at this address the primary of the store."""
+    for name, given in (("ADDRESS", address), ("--store", settings.store)):
+        if not given.startswith(POSTGRES):
+            raise Invalid(name, "is not PostgreSQL", "postgresql://user@host/database")
+    try:
+        from mainspring.adapters.store.postgres.promotion import promote
+    except ModuleNotFoundError as error:
+        raise missing("PostgreSQL", "postgres", error) from error
+    return await promote(address, settings.store, settings.schema, SystemClock(), force=force)

@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from mainspring.bootstrap.backups import promote_standby
 from mainspring.bootstrap.health import migrate as migrate_store
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, echo_json
 from mainspring.cli.target import Profile, store_settings
+from mainspring.domain.instant import SECOND, isoformat
 from mainspring.ports.schema import MigrationKind
 
 _MEANS = {
@@ -20,6 +22,7 @@ _MEANS = {
 
 def register(application: typer.Typer) -> None:
     application.command("migrate")(migrate)
+    application.command("promote")(promote)
 
 
 def migrate(
@@ -51,3 +54,34 @@ def migrate(
     for migration in done.waiting:
         typer.echo(f"{migration.name}: waits for --contract: programs that do not know {migration.needs} still use it")
     typer.echo("the schema is up to date")
+
+
+def promote(
+    address: Annotated[
+        str, typer.Argument(help="The standby, as a role that may promote it: postgresql://…", metavar="ADDRESS")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Also while the old primary still writes.")] = False,
+    profile: Profile = None,
+    store: Store = None,
+    config: Config = None,
+    json: AsJson = False,
+) -> None:
+    """Make a standby the primary, when the region of the old one is lost.
+
+    It refuses while another server of the store's address still writes. Fences of the new primary are greater than all
+    that the old one may have given out, and the audit says when it was. Processes whose address names both servers go
+    there by themselves. Asked again it does no harm.
+
+    Example: mainspring promote postgresql://postgres@far.example.org/jobs
+    """
+    done = asyncio.run(promote_standby(store_settings(profile, store, config), address, force=force))
+    if json:
+        echo_json(done)
+        return
+    typer.echo(f"{done.address} is the primary after {done.took / SECOND:.1f} s, with epoch {done.epoch}")
+    if done.last_commit is not None:
+        typer.echo(f"the last commit that it has of the old one is of {isoformat(done.last_commit)}")
+    if done.waits_for:
+        typer.echo(
+            f"every commit waits for {done.waits_for}, which is not there: ALTER SYSTEM RESET synchronous_standby_names"
+        )
