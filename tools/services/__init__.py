@@ -20,6 +20,7 @@ from tools.services.prometheus import Alertmanager, Prometheus
 from tools.services.rabbitmq import RabbitMQ, RabbitMQCluster
 from tools.services.redis import Redis, RedisCluster, RedisSentinel
 from tools.services.service import Service, ServiceUnavailable
+from tools.services.systemd import Systemd
 from tools.services.zookeeper import ZooKeeper
 
 __all__ = ["Service", "ServiceUnavailable", "all_services", "ensure"]
@@ -31,7 +32,7 @@ def all_services() -> dict[str, Service]:
     kinds: list[type[Service]] = [
         *(Postgres, Pgbouncer, Redis, Etcd, ZooKeeper, RabbitMQ, Kafka, Faketime, Chromium),
         *(Prometheus, Alertmanager),
-        *(Helm, Kubeconform, Nginx),
+        *(Helm, Kubeconform, Nginx, Systemd),
         *(Patroni, RabbitMQCluster, KafkaCluster, RedisSentinel, RedisCluster),
     ]
     return {kind.name: kind(ROOT / ".services") for kind in kinds}
