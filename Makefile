@@ -17,7 +17,7 @@ COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format openapi reference manifests docs screenshots bench soak chaos peers peers-bench services services-stop lock clean
+.PHONY: help setup run test check format openapi reference manifests dist docs screenshots bench soak chaos peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,8 +30,8 @@ run: setup ## run the demo application on an embedded store
 test: check ## everything that must hold on each change, real servers included (PYTEST_ARGS)
 	@# Without a server a laptop skips tests and CI fails. Not inside pytest: installing can take longer than a test may.
 	@$(BIN)/python -m tools.services start || [ "$$CI" != true ]
-	@# Without what builds the site a laptop skips its test and CI does not.
-	@[ "$$CI" != true ] || $(MAKE) --no-print-directory $(VENV)/.docs
+	@# Without what builds the site and the SBOM a laptop skips their tests and CI does not.
+	@[ "$$CI" != true ] || $(MAKE) --no-print-directory $(VENV)/.docs $(VENV)/.dist
 	@# The dashboard apart: its tests have whole Mainsprings in their processes, which would go on beside all others.
 	$(if $(PYTEST_ARGS),$(PYTEST) $(PYTEST_ARGS),$(PYTEST) --ignore=tests/ui && $(PYTEST) tests/ui)
 
@@ -60,6 +60,9 @@ manifests: setup ## write deploy/kubernetes anew, from the chart (needs Helm, wh
 docs: $(VENV)/.docs ## the documentation as a site, in build/docs
 	$(BIN)/python -m tools.site.build
 
+dist: $(VENV)/.dist ## wheel, source distribution, SBOM and checksums, in dist/
+	$(BIN)/python -m tools.dist
+
 screenshots: setup ## the dashboard's pages as pictures, in .screenshots/ (needs chromium)
 	$(BIN)/python -m tools.screenshots
 
@@ -87,6 +90,7 @@ lock: setup ## pin the newest allowed versions in requirements/
 	$(UV) $(COMPILE) --upgrade --all-extras --group dev pyproject.toml --output-file requirements/dev.txt
 	$(UV) $(COMPILE) --upgrade --group peers --constraint requirements/dev.txt --output-file requirements/peers.txt
 	$(UV) $(COMPILE) --upgrade --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
+	$(UV) $(COMPILE) --upgrade --group dist --constraint requirements/dev.txt --output-file requirements/dist.txt
 
 clean: ## remove .venv, the local servers with their data, and caches
 	-$(PYTHON) -m tools.services remove
@@ -107,6 +111,10 @@ $(VENV)/.installed: pyproject.toml requirements/dev.txt | $(BIN)/python $(UV)
 
 $(VENV)/.peers: requirements/peers.txt $(VENV)/.installed
 	$(UV) pip install --quiet --python $(BIN)/python --requirement requirements/peers.txt
+	@touch $@
+
+$(VENV)/.dist: requirements/dist.txt $(VENV)/.installed
+	$(UV) pip install --quiet --python $(BIN)/python --requirement requirements/dist.txt
 	@touch $@
 
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.installed

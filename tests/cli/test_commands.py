@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -55,7 +56,11 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
 
 
 def test_the_version_is_told(tmp_path: Path) -> None:
-    assert run(tmp_path, "--version").stdout.startswith("mainspring 0.")
+    told = run(tmp_path, "--version").stdout
+    assert re.fullmatch(
+        r"mainspring 0\.\S+\ncommit ([0-9a-f]{40}\+? of \S+|unknown)\nPython 3.+\nschema: PostgreSQL \d+, SQLite \d+\n",
+        told,
+    )
 
 
 @pytest.mark.parametrize(

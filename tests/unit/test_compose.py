@@ -32,8 +32,10 @@ def test_it_is_a_compose_file() -> None:
 
 
 def test_it_has_every_server_and_every_role() -> None:
-    assert {"postgres", "redis", "rabbitmq", "kafka", "etcd", "zookeeper"} == SERVERS
-    assert {"scheduler", "worker", "api"} == ROLES
+    engines = {"postgres", "redis", "rabbitmq", "kafka", "etcd", "zookeeper"}
+    assert engines | {"prometheus", "alertmanager", "grafana"} == SERVERS
+    assert {"migration", "scheduler", "worker", "api"} == ROLES
+    assert SERVICES["scheduler"]["deploy"]["replicas"] == 3
 
 
 def test_nothing_is_published_beyond_loopback() -> None:
@@ -54,8 +56,12 @@ def test_a_server_is_pinned_probed_and_keeps_its_data(name: str) -> None:
     server = SERVICES[name]
     assert re.search(r":v?\d+\.\d+\.?\d*(-\w+)?$", server["image"]), server["image"]
     assert server["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
-    kept = {volume.partition(":")[0] for volume in server["volumes"]}
+    mounted = {volume.partition(":")[0]: volume for volume in server["volumes"]}
+    ours = {place for place in mounted if place.startswith("./")}
+    kept = mounted.keys() - ours
+    assert kept
     assert kept <= COMPOSE["volumes"].keys()
+    assert all((FILE.parent / place).is_dir() and mounted[place].endswith(":ro") for place in ours)
 
 
 @pytest.mark.parametrize("name", sorted(ROLES))
@@ -63,11 +69,16 @@ def test_a_role_is_a_command_with_settings_that_there_are(name: str) -> None:
     role = SERVICES[name]
     assert role["command"][0] in get_command(application).commands  # type: ignore[attr-defined]
     assert (FILE.parent / role["build"]["context"] / role["build"]["dockerfile"]).is_file()
+    # A container may do little, and nothing is written to it.
+    assert (role["read_only"], role["tmpfs"], role["cap_drop"]) == (True, ["/tmp"], ["ALL"])
     environment = {key: _interpolated(value) for key, value in role["environment"].items()}
     loaded = settings.load(environment=environment)
     assert loaded.store == "postgresql://mainspring:s3cret@postgres:5432/mainspring"
     # Nothing is set in the file that is not so by default.
     assert (loaded.dispatch, loaded.events, loaded.ingest) == (DispatchSection(), EventsSection(), IngestSection())
+    assert (loaded.metrics.host, list(loaded.metrics.ports), loaded.metrics.token) == ("0.0.0.0", [7170], "s3cret")
+    if name in ("scheduler", "worker"):
+        assert ":7170/healthz" in role["healthcheck"]["test"][-1]
     if name == "api":
         # Not only on loopback inside the container, so not without keys.
         assert (loaded.host, loaded.auth.mode) == ("0.0.0.0", "keys")
@@ -103,7 +114,25 @@ def test_the_page_makes_a_key_as_the_command_line_does(tmp_path: Path) -> None:
     assert len(done.stdout.split()) == 1
 
 
+def test_what_prometheus_scrapes_is_there() -> None:
+    scraped = yaml.safe_load((ROOT / "deploy/prometheus/compose.yml").read_text())
+    for job in scraped["scrape_configs"]:
+        [found] = job["dns_sd_configs"]
+        [name] = found["names"]
+        assert found["port"] == (7070 if name == "api" else 7170)
+        assert name in ROLES
+        assert job["authorization"]["credentials_file"].removeprefix("/run/secrets/") in COMPOSE["secrets"]
+    assert SERVICES["prometheus"]["secrets"] == list(COMPOSE["secrets"])
+    for line in SERVICES["prometheus"]["command"] + SERVICES["alertmanager"]["command"]:
+        if file := re.search("--config.file=/etc/(.+)", line):
+            assert (ROOT / "deploy" / file[1]).is_file()
+    [provider] = yaml.safe_load((ROOT / "deploy/grafana/provisioning/dashboards/mainspring.yml").read_text())[
+        "providers"
+    ]
+    assert f"./grafana:{provider['options']['path']}:ro" in SERVICES["grafana"]["volumes"]
+
+
 def _interpolated(value: str) -> str:
-    """As Compose does it, where one password is set."""
-    value = re.sub(r"\$\{POSTGRES_PASSWORD:\?[^}]*\}", "s3cret", value)
+    """As Compose does it, where those that must be are set."""
+    value = re.sub(r"\$\{(POSTGRES_PASSWORD|METRICS_TOKEN):\?[^}]*\}", "s3cret", value)
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)

@@ -21,6 +21,7 @@ from tools.services.rabbitmq import RabbitMQ, RabbitMQCluster
 from tools.services.redis import Redis, RedisCluster, RedisSentinel
 from tools.services.s3 import S3
 from tools.services.service import Service, ServiceUnavailable
+from tools.services.systemd import Systemd
 from tools.services.vault import Vault
 from tools.services.zookeeper import ZooKeeper
 
@@ -32,8 +33,8 @@ ROOT = Path(__file__).parents[2]
 def all_services() -> dict[str, Service]:
     kinds: list[type[Service]] = [
         *(Postgres, Pgbouncer, Redis, Etcd, ZooKeeper, RabbitMQ, Kafka, Faketime, Chromium),
-        *(Prometheus, Alertmanager, Helm, Kubeconform, Nginx, S3, Vault),
-        *(Patroni, RabbitMQCluster, KafkaCluster, RedisSentinel, RedisCluster),
+        *(Prometheus, Alertmanager, Helm, Kubeconform, Nginx, Systemd, S3),
+        *(Vault, Patroni, RabbitMQCluster, KafkaCluster, RedisSentinel, RedisCluster),
     ]
     # A link stands for what it names: servers are known by the folder in their command line.
     home = (ROOT / ".services").resolve()

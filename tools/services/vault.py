@@ -14,6 +14,8 @@ class Vault(Ensemble):
 
     name = "vault"
     packages = ()
+    #: A quarter of an hour of processor time, once.
+    on_demand = True
 
     @property
     def program(self) -> Path:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import mainspring
+from mainspring.bootstrap.versions import about
 from mainspring.cli import (
     backup,
     bench,
@@ -84,14 +85,18 @@ bench.register(application)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"mainspring {mainspring.__version__}")
+        # The version first and alone: scripts read it.
+        typer.echo("\n".join([f"mainspring {mainspring.__version__}", *about()]))
         raise typer.Exit
 
 
 @application.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show version, commit, Python and schema, and exit."
+        ),
     ] = False,
 ) -> None:
     """Runs work now, later or on a schedule, and can show that it did."""

@@ -1,5 +1,6 @@
 """What a process was told to be, and what is wrong with what it stands on."""
 
+import asyncio
 import platform
 from importlib import metadata
 from typing import Literal
@@ -9,6 +10,7 @@ from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.schemas.common import Wire
 from mainspring.domain.access import Permission
 from mainspring.domain.diagnosis import Level
+from mainspring.runtime.build import read_build
 
 system = Resource("System", "For administrators of all: settings, versions, and what the doctor finds.")
 
@@ -25,6 +27,8 @@ class SystemOut(Wire):
     """The API process that answers; others may have been told otherwise."""
 
     version: str
+    commit: str
+    """What it was built from, with a plus where something was changed since; empty: nobody knows."""
     python: str
     platform: str
     settings: list[SettingOut]
@@ -51,6 +55,7 @@ async def show_system(api: Api, call: Call[Nothing, Nothing]) -> Answer:
         200,
         SystemOut(
             version=metadata.version("mainspring"),
+            commit=(await asyncio.to_thread(read_build)).commit,
             python=platform.python_version(),
             platform=platform.platform(terse=True),
             settings=[SettingOut(name=one.name, value=one.value, changed=one.changed) for one in settings],

@@ -1,0 +1,90 @@
+"""The units: as systemd reads them, and their commands as our program does."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from mainspring import settings
+from mainspring.cli.main import application
+from mainspring.domain.instant import SECOND
+from tools.services import ROOT
+
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("system")]
+FOLDER = ROOT / "deploy" / "systemd"
+UNITS = sorted(path.name for path in FOLDER.glob("*.service"))
+#: By systemd's own measure, of 10. What a unit of Debian that says nothing has: 9.6.
+MOST_EXPOSED = 2.0
+
+
+@pytest.fixture(scope="session")
+def analyze(address_of: Callable[[str], str]) -> str:
+    return address_of("systemd")
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Path:
+    """With a program that is there."""
+    for path in (*FOLDER.glob("*.service"), *FOLDER.glob("*.target")):
+        text = path.read_text().replace("/opt/mainspring/bin/mainspring", sys.executable)
+        (tmp_path / path.name).write_text(text)
+    return tmp_path
+
+
+def verified(analyze: str, units: Path, *names: str) -> str:
+    command = [analyze, "verify", "--recursive-errors=no", *(f"./{name}" for name in names)]
+    done = subprocess.run(command, cwd=units, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr + ("" if done.returncode == 0 else f"exit code {done.returncode}")
+
+
+def test_systemd_finds_nothing_wrong(analyze: str, units: Path) -> None:
+    names = [name.replace("@.", "@mail.") for name in UNITS]
+    assert len(names) == 3
+    assert verified(analyze, units, *names, "mainspring.target") == ""
+
+
+def test_a_word_that_systemd_does_not_know_is_found(analyze: str, units: Path) -> None:
+    """So that a clean run says something."""
+    unit = units / "mainspring-api.service"
+    unit.write_text(unit.read_text().replace("ProtectHome=", "ProtectHouse="))
+    assert "ProtectHouse" in verified(analyze, units, unit.name)
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_may_do_little(analyze: str, units: Path, name: str) -> None:
+    command = [analyze, "security", "--offline=true", f"--threshold={MOST_EXPOSED * 10:.0f}", name]
+    done = subprocess.run(command, cwd=units, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_starts_a_command_that_there_is_and_stops_it_gently(name: str) -> None:
+    unit = dict(re.findall(r"^(\w+)=(.*)$", (FOLDER / name).read_text(), re.MULTILINE))
+    line = unit["ExecStart"].replace("%i", "mail").replace("${SLOTS}", "20")
+    for app in ("", "tasks:app"):
+        program, command, *arguments = shlex.split(line.replace("$APPLICATION", app))
+        assert program == "/opt/mainspring/bin/mainspring"
+        given = get_command(application).commands[command].make_context(program, arguments).params  # type: ignore[attr-defined]
+        loaded = settings.load({"worker.queues": given.get("queue")}, {})
+        if command == "worker":
+            assert loaded.worker.queues == {"mail": 20}
+        assert int(unit["TimeoutStopSec"].removesuffix("s")) * SECOND >= loaded.worker.grace + 10 * SECOND
+
+
+def test_the_user_and_the_folder_are_made(tmp_path: Path, analyze: str) -> None:
+    (tmp_path / "etc").mkdir()
+    for tool, kind in (("systemd-sysusers", "sysusers"), ("systemd-tmpfiles", "tmpfiles")):
+        program = shutil.which(tool)
+        assert program
+        more = ["--create"] if kind == "tmpfiles" else []
+        command = [program, *more, f"--root={tmp_path}", str(FOLDER / f"mainspring.{kind}")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert re.search(r"^mainspring:.*:/var/lib/mainspring:", (tmp_path / "etc" / "passwd").read_text(), re.MULTILINE)
+    assert (tmp_path / "etc" / "mainspring").stat().st_mode & 0o777 == 0o750
