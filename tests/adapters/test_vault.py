@@ -1,199 +1,177 @@
-"""Secrets in a real Vault: what is read, who may, and what happens when it is away."""
+"""Secrets in Vault, by what its documentation says, with times and failures that a real one cannot be brought to.
+What a real one does is in ``test_vault_server``."""
 
-import os
-import signal
+import ssl
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
 
 import httpx2
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.secrets.vault import AppRole, VaultSecrets
+from mainspring.bootstrap.engine import Engine
+from mainspring.bootstrap.health import examine
+from mainspring.bootstrap.tasks import make_keyring
+from mainspring.domain.diagnosis import Level
 from mainspring.domain.errors import Invalid, SecretsUnavailable
-from mainspring.domain.instant import MILLISECOND, MINUTE, Micros
-from tools.services.vault import Vault
-
-pytestmark = pytest.mark.xdist_group("vault")
-_POLICY = 'path "kv/data/mainspring" { capabilities = ["read"] }'
-
-
-class Site:
-    """A server of its own, with an engine, a policy and a role."""
-
-    def __init__(self, vault: Vault) -> None:
-        self.vault = vault
-        self.client = httpx2.Client(base_url=vault.address(), trust_env=False, timeout=10)
-
-    def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        headers = {"X-Vault-Token": self.vault.token}
-        answer = self.client.request(method, f"/v1/{path}", headers=headers, json=body).raise_for_status()
-        found: dict[str, Any] = answer.json() if answer.content else {}
-        return found
-
-    def set_up(self) -> None:
-        self.ask("POST", "sys/mounts/kv", {"type": "kv", "options": {"version": "2"}})
-        # The engine is upgraded to its second version in the background.
-        until = time.monotonic() + 20
-        while True:
-            try:
-                self.keep(API_KEY="abcdef-1")
-                break
-            except httpx2.HTTPStatusError:
-                assert time.monotonic() < until
-                time.sleep(0.1)
-        self.ask("PUT", "sys/policies/acl/mainspring", {"policy": _POLICY})
-        self.ask("POST", "sys/auth/approle", {"type": "approle"})
-        self.ask("POST", "auth/approle/role/mainspring", {"token_policies": "mainspring", "token_ttl": "2s"})
-
-    def keep(self, **fields: object) -> None:
-        self.ask("POST", "kv/data/mainspring", {"data": fields})
-
-    def token(self, ttl: str = "1h", policy: str = "mainspring") -> str:
-        made = self.ask("POST", "auth/token/create", {"policies": [policy], "ttl": ttl, "renewable": True})
-        return str(made["auth"]["client_token"])
-
-    def role(self) -> AppRole:
-        found = self.ask("GET", "auth/approle/role/mainspring/role-id")["data"]["role_id"]
-        secret = self.ask("POST", "auth/approle/role/mainspring/secret-id")["data"]["secret_id"]
-        return AppRole(found, lambda: secret)
-
-    def secrets(
-        self, credentials: Callable[[], str] | AppRole, keep: Micros = MINUTE, path: str = "mainspring"
-    ) -> VaultSecrets:
-        return VaultSecrets(self.client, SystemClock(), credentials, mount="kv", path=path, keep=keep)
-
-
-@pytest.fixture(scope="module")
-def server(address_of: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    # The one that all share says whether it can be had. This one is stopped by a test.
-    address_of("vault")
-    vault = Vault(tmp_path_factory.mktemp("vault"))
-    vault.ensure()
-    try:
-        site = Site(vault)
-        site.set_up()
-        yield site
-    finally:
-        vault.remove()
+from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.settings import load
+from mainspring.worker.secrets import SecretRefused
+from tests.support.certificates import make_certificate
+from tests.support.clock import ManualClock
+from tests.support.vault import ROLE, SECRET_ID, Vault, running
 
 
 @pytest.fixture
-def site(server: Site) -> Site:
-    server.keep(API_KEY="abcdef-1", NUMBER=7)
-    return server
+def vault() -> Iterator[Vault]:
+    with running() as found:
+        found.fields = {"API_KEY": "from the vault", "NUMBER": 5}
+        yield found
 
 
-def test_a_field_is_a_secret(site: Site) -> None:
-    token = site.token()
-    secrets = site.secrets(lambda: token)
-    assert secrets.read("API_KEY") == "abcdef-1"
-    assert secrets.read("OTHER") is None
-    assert secrets.check() == 2
-    with pytest.raises(Invalid, match="not a text"):
+def secrets_of(
+    vault: Vault, clock: ManualClock, credentials: Callable[[], str] | AppRole, authority: str = ""
+) -> VaultSecrets:
+    trusted = ssl.create_default_context(cafile=authority or None)
+    client = httpx2.Client(base_url=vault.address, trust_env=False, verify=trusted)
+    return VaultSecrets(client, clock, credentials, mount="secret", path="mainspring", keep=30 * SECOND)
+
+
+def by_token(vault: Vault, clock: ManualClock, token: str | None = None, authority: str = "") -> VaultSecrets:
+    token = vault.new_token() if token is None else token
+    return secrets_of(vault, clock, lambda: token, authority)
+
+
+def by_role(vault: Vault, clock: ManualClock, secret_id: str = SECRET_ID) -> VaultSecrets:
+    return secrets_of(vault, clock, AppRole(ROLE, lambda: secret_id))
+
+
+def soon(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_token_lets_us_in(vault: Vault) -> None:
+    secrets = by_token(vault, ManualClock())
+    assert secrets.read("API_KEY") == "from the vault"
+    assert secrets.read("ABSENT") is None
+    # All of it was one request, after one that asks how long the token is good.
+    assert vault.asked == ["auth/token/lookup-self", "secret/data/mainspring"]
+    with pytest.raises(Invalid, match="is not a text"):
         secrets.read("NUMBER")
 
 
-def test_what_is_not_there_has_no_fields(site: Site) -> None:
-    assert site.secrets(lambda: site.vault.token, path="nothing/here").read("API_KEY") is None
-
-
-def test_a_new_value_counts_after_a_while_and_what_is_gone_is_gone(site: Site) -> None:
-    token = site.token()
-    secrets = site.secrets(lambda: token, keep=300 * MILLISECOND)
-    assert secrets.read("API_KEY") == "abcdef-1"
-    site.keep(API_KEY="abcdef-2")
-    assert secrets.read("API_KEY") == "abcdef-1"
-    time.sleep(0.7)
-    assert secrets.read("API_KEY") == "abcdef-2"
-    site.keep()
-    time.sleep(0.7)
-    assert secrets.read("API_KEY") is None
-
-
-def test_who_reads_often_never_waits_for_a_new_value(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = site.token()
-    secrets = site.secrets(lambda: token, keep=300 * MILLISECOND)
-    secrets.read("API_KEY")
-    site.keep(API_KEY="abcdef-3")
-    slowly = secrets._fetch
-
-    def fetch() -> Any:
-        time.sleep(0.1)
-        return slowly()
-
-    monkeypatch.setattr(secrets, "_fetch", fetch)
-    until, longest = time.monotonic() + 1, 0.0
-    while time.monotonic() < until:
-        asked = time.monotonic()
-        found = secrets.read("API_KEY")
-        longest = max(longest, time.monotonic() - asked)
-        time.sleep(0.01)
-    assert found == "abcdef-3"
-    assert longest < 0.1
-
-
-def test_a_token_that_may_not_read_is_told_so(site: Site) -> None:
-    token = site.token(policy="default")
-    with pytest.raises(SecretsUnavailable, match=r"Vault answered 403 .*permission denied"):
-        site.secrets(lambda: token).read("API_KEY")
-
-
-def test_a_wrong_token_is_not_in_the_message(site: Site) -> None:
-    with pytest.raises(SecretsUnavailable, match="Vault answered 403") as caught:
-        site.secrets(lambda: "hvs.not-a-token").read("API_KEY")
-    assert "hvs" not in str(caught.value)
-
-
-def test_a_token_is_renewed_before_it_ends(site: Site) -> None:
-    token = site.token(ttl="3s")
-    secrets = site.secrets(lambda: token, keep=100 * MILLISECOND)
-    assert secrets.read("API_KEY") == "abcdef-1"
-    # Nobody reads meanwhile.
-    time.sleep(5)
-    site.keep(API_KEY="abcdef-4")
-    assert secrets.read("API_KEY") == "abcdef-4"
-
-
-def test_a_role_signs_in_and_signs_in_again(site: Site) -> None:
-    secrets = site.secrets(site.role(), keep=50 * MILLISECOND)
-    assert secrets.read("API_KEY") == "abcdef-1"
-    held = secrets._token
-    assert held is not None
-    site.ask("POST", "auth/token/revoke", {"token": held.text})
-    time.sleep(0.2)
-    site.keep(API_KEY="abcdef-5")
-    assert secrets.read("API_KEY") == "abcdef-5"
-    assert secrets._token is not held
-
-
-def test_a_role_with_a_wrong_secret_is_told_so(site: Site) -> None:
-    role = AppRole(site.role().role_id, lambda: "wrong")
+def test_a_role_lets_us_in(vault: Vault) -> None:
+    assert by_role(vault, ManualClock()).read("API_KEY") == "from the vault"
+    assert vault.asked == ["auth/approle/login", "secret/data/mainspring"]
     with pytest.raises(SecretsUnavailable, match="invalid role or secret ID"):
-        site.secrets(role).read("API_KEY")
+        by_role(vault, ManualClock(), "wrong").read("API_KEY")
 
 
-def test_while_it_is_away_what_it_said_last_counts_and_nobody_waits_twice(site: Site) -> None:
-    token = site.token()
-    secrets = site.secrets(lambda: token, keep=50 * MILLISECOND)
-    stranger = site.secrets(lambda: token)
-    secrets.read("API_KEY")
-    process = site.vault.nodes[0].pid
-    assert process is not None
-    os.kill(process, signal.SIGSTOP)
-    try:
-        time.sleep(0.2)
-        assert secrets.read("API_KEY") == "abcdef-1"
-        asked = time.monotonic()
-        assert secrets.read("API_KEY") == "abcdef-1"
-        assert time.monotonic() - asked < 1, "it was asked again at once"
-        for _ in range(2):
-            with pytest.raises(SecretsUnavailable, match="does not answer"):
-                stranger.read("API_KEY")
-    finally:
-        os.kill(process, signal.SIGCONT)
-    secrets._failed_at = None
-    site.keep(API_KEY="abcdef-6")
-    time.sleep(0.2)
-    assert secrets.read("API_KEY") == "abcdef-6"
+def test_an_entry_that_is_not_there(vault: Vault) -> None:
+    vault.fields = None
+    assert by_token(vault, ManualClock()).read("API_KEY") is None
+
+
+def test_a_new_value_counts_after_a_while_and_nobody_waits(vault: Vault) -> None:
+    clock = ManualClock()
+    secrets = by_token(vault, clock)
+    assert secrets.read("API_KEY") == "from the vault"
+    vault.fields = {"API_KEY": "another value"}
+    clock.advance(29 * SECOND)
+    assert secrets.read("API_KEY") == "from the vault"
+    clock.advance(2 * SECOND)
+    assert secrets.read("API_KEY") == "from the vault"
+    soon(lambda: secrets.read("API_KEY") == "another value")
+    assert vault.asked.count("secret/data/mainspring") == 2
+
+
+def test_while_vault_is_away_the_last_answer_is_good_for_a_while(vault: Vault) -> None:
+    clock = ManualClock()
+    secrets = by_token(vault, clock)
+    assert secrets.read("API_KEY") == "from the vault"
+    vault.status = 503
+    clock.advance(5 * MINUTE)
+    assert secrets.read("API_KEY") == "from the vault"
+    asked = len(vault.asked)
+    assert secrets.read("API_KEY") == "from the vault"
+    assert len(vault.asked) == asked, "it is left alone for some seconds"
+    clock.advance(2 * HOUR)
+    with pytest.raises(SecretsUnavailable, match="Vault answered 503 Vault is sealed"):
+        secrets.read("API_KEY")
+    vault.status = 200
+    clock.advance(MINUTE)
+    assert secrets.read("API_KEY") == "from the vault"
+
+
+def test_a_token_that_is_not_good_is_not_shown(vault: Vault) -> None:
+    with pytest.raises(SecretsUnavailable, match="Vault answered 403") as refused:
+        by_token(vault, ManualClock(), "hvs.wrong-token").read("API_KEY")
+    assert "wrong-token" not in str(refused.value)
+    # Nor one that cannot be sent at all.
+    with pytest.raises(SecretsUnavailable, match="does not answer") as refused:
+        by_token(vault, ManualClock(), "two\nlines").read("API_KEY")
+    assert "lines" not in str(refused.value)
+
+
+def test_certificates_are_checked(tmp_path: Path) -> None:
+    make_certificate(tmp_path)
+    with running(tmp_path) as vault:
+        vault.fields = {"API_KEY": "over TLS"}
+        trusted = by_token(vault, ManualClock(), authority=str(tmp_path / "certificate.pem"))
+        assert trusted.read("API_KEY") == "over TLS"
+        with pytest.raises(SecretsUnavailable, match=r"(?i)certificate.verify.failed"):
+            by_token(vault, ManualClock()).read("API_KEY")
+        asked = len(vault.asked)
+    with pytest.raises(SecretsUnavailable, match="Vault does not answer"):
+        by_token(vault, ManualClock()).read("API_KEY")
+    assert len(vault.asked) == asked
+
+
+def test_settings_lead_there(vault: Vault, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(vault.new_token() + "\n")
+    settings = load({"vault.address": vault.address, "vault.token_file": str(tmp_path / "token")}, {})
+    keyring = make_keyring(settings)
+    assert keyring.read("default", "API_KEY") == "from the vault"
+    with pytest.raises(SecretRefused, match="there is no OTHER here"):
+        keyring.read("default", "OTHER")
+    assert vault.asked == ["auth/token/lookup-self", "secret/data/mainspring"]
+    make_keyring(settings).read("default", "API_KEY")
+    assert len(vault.asked) == 2, "one for all who ask in a process"
+    # That it does not answer is not the run's fault: it is tried again.
+    away = load({"vault.address": "http://localhost:1", "vault.token_file": str(tmp_path / "token")}, {})
+    with pytest.raises(SecretsUnavailable, match="does not answer"):
+        make_keyring(away).read("default", "API_KEY")
+
+
+async def test_doctor_asks_it(vault: Vault, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(vault.new_token())
+    given = {"vault.address": vault.address, "vault.token_file": str(tmp_path / "token")}
+    settings = load({"store": str(tmp_path / "jobs.db"), **given}, {})
+    await (engine := Engine(settings)).open()
+    await engine.close()
+    findings = {finding.check: finding for finding in await examine(settings)}
+    assert findings["vault"].says == "it answers, with 2 secrets"
+    vault.status = 503
+    findings = {finding.check: finding for finding in await examine(settings)}
+    assert findings["vault"].level is Level.PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"address": "http://vault.example.org:8200"}, "vault.address"),
+        ({"address": "https://v", "mount": ""}, "vault.mount: is missing"),
+        ({"address": "https://v", "role_id": "y"}, "vault.secret_id_file: is missing"),
+        ({"address": "https://v", "secret_id_file": "y"}, "vault.role_id: is missing"),
+        ({"address": "https://v", "role_id": "x", "secret_id_file": "y", "token_file": "z"}, "vault.token_file"),
+        ({"token_file": "x"}, "has no use without vault.address"),
+    ],
+)
+def test_bad_settings(given: dict[str, str], words: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        load({f"vault.{name}": value for name, value in given.items()}, {})
+    assert words in str(refused.value)

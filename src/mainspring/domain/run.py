@@ -13,6 +13,7 @@ Whatever has not started can become ``cancelled``, ``skipped`` (expired) or ``fa
 """
 
 import hashlib
+import re
 from enum import StrEnum
 from functools import cache
 from random import Random
@@ -45,6 +46,7 @@ MAX_TAGS = 20
 MAX_WEIGHT = 1_000
 #: Instead of a tenant's name.
 ALL_TENANTS = "*"
+_is_traceparent = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01").fullmatch
 #: Words of people.
 MAX_WHY = 1_000
 
@@ -155,6 +157,9 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             self.breaker.check()
         check_whole("weight", self.weight, 1, MAX_WEIGHT, f"1 to {MAX_WEIGHT}")
         check_class("retention", self.retention)
+        check_kind("trace", self.trace, str)
+        if self.trace and not _is_traceparent(self.trace):
+            raise Invalid("trace", f"{self.trace[:60]!r} is no traceparent", "00-(32 digits)-(16 digits)-01")
 
     def gates(self, tenant: str, task: str) -> tuple[Gate, ...]:
         """What a run of this task must pass, in the order in which they are locked."""

@@ -160,7 +160,9 @@ class VaultSecrets:
         try:
             return self._client.request(method, url, headers=headers, json=body, timeout=_TIMEOUT)
         except httpx2.HTTPError as error:
-            raise SecretsUnavailable(f"Vault does not answer: {error or type(error).__name__}") from None
+            # Not in the words of what cannot be sent: the token could be in them.
+            words = "" if isinstance(error, httpx2.LocalProtocolError) else str(error)
+            raise SecretsUnavailable(f"Vault does not answer: {words or type(error).__name__}") from None
 
     def _told(self, answer: httpx2.Response, part: str) -> dict[str, Any]:
         """A part of an answer. Its errors are Vault's own words, and name no secret's value."""

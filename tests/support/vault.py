@@ -1,0 +1,92 @@
+"""A small server that speaks the part of Vault's API that is used, as its documentation has it."""
+
+import json
+import ssl
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+ROLE, SECRET_ID = "the-role", "the-secret-id"
+
+
+class Vault:
+    """Tokens live as long as the test says."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] | None = {}
+        self.lease = 3_600
+        self.renewable = True
+        self.tokens: set[str] = set()
+        self.asked: list[str] = []
+        self.status = 200
+        self.address = ""
+
+    def new_token(self) -> str:
+        token = f"hvs.{uuid.uuid4().hex}"
+        self.tokens.add(token)
+        return token
+
+    def answer(self, method: str, path: str, token: str, body: Any) -> tuple[int, Any]:
+        self.asked.append(path.rpartition("/v1/")[2])
+        if self.status != 200:
+            return self.status, {"errors": ["Vault is sealed"]}
+        if (method, path) == ("POST", "/v1/auth/approle/login"):
+            if body != {"role_id": ROLE, "secret_id": SECRET_ID}:
+                return 400, {"errors": ["invalid role or secret ID"]}
+            return 200, {"auth": self._auth(self.new_token())}
+        if token not in self.tokens:
+            return 403, {"errors": ["permission denied"]}
+        if (method, path) == ("GET", "/v1/auth/token/lookup-self"):
+            return 200, {"data": {"ttl": self.lease, "renewable": self.renewable}}
+        if (method, path) == ("POST", "/v1/auth/token/renew-self"):
+            return 200, {"auth": self._auth(token)}
+        if (method, path) == ("GET", "/v1/secret/data/mainspring"):
+            if self.fields is None:
+                return 404, {"errors": []}
+            return 200, {"data": {"data": self.fields, "metadata": {"version": 1}}}
+        return 404, {"errors": []}
+
+    def _auth(self, token: str) -> dict[str, Any]:
+        return {"client_token": token, "lease_duration": self.lease, "renewable": self.renewable}
+
+
+@contextmanager
+def running(certificates: Path | None = None) -> Iterator[Vault]:
+    """With certificates it speaks TLS."""
+    vault = Vault()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(size)) if size else None
+            status, answer = vault.answer(self.command, self.path, self.headers.get("X-Vault-Token", ""), body)
+            content = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET  # noqa: N815 (as the base class has it)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    scheme = "http"
+    if certificates is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates / "certificate.pem", certificates / "key.pem")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        scheme = "https"
+    vault.address = f"{scheme}://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield vault
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
