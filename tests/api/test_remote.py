@@ -12,7 +12,7 @@ from mainspring.api.routes.remote import claim as claim_handler
 from mainspring.domain.access import Permission, Principal, Role
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MINUTE, parse_instant
-from mainspring.domain.run import HeldRun, JobRef, NewRun, settle_loss
+from mainspring.domain.run import HeldRun, JobRef, NewRun, RunPolicy, settle_loss
 from tests.api.conftest import Service
 
 
@@ -58,6 +58,15 @@ async def test_claim_report_complete(client: httpx2.AsyncClient) -> None:
     log = (await client.get(f"/v1/runs/{job}/logs")).json()
     assert [line["text"] for line in log["items"]] == ["one\ntwo"]
     assert log["ended"]
+
+
+async def test_a_run_that_is_recorded_says_where(client: httpx2.AsyncClient, service: Service) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    run = NewRun(id=service.jobs.new_run_id(), task="t", policy=RunPolicy(trace=trace))
+    await service.jobs.submit(run)
+    (claimed,) = await claim(client, await register(client))
+    assert claimed["traceparent"] == trace
+    assert (await client.get(f"/v1/runs/{run.id}")).json()["traceId"] == "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 async def test_an_old_fence_is_refused(client: httpx2.AsyncClient) -> None:

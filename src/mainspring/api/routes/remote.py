@@ -121,6 +121,8 @@ class Claimed(Wire):
     cancel_requested: bool = False
     weight: int = 1
     """How many slots of a worker it should take."""
+    traceparent: str | None = None
+    """Of a run that is recorded: where a span of its attempt stands."""
 
 
 class ClaimedRuns(Wire):
@@ -561,4 +563,5 @@ def _claimed(run: HeldRun) -> Claimed:
         tick=None if run.scheduled_at is None else isoformat(run.scheduled_at),
         cancel_requested=run.cancel_requested,
         weight=run.policy.weight,
+        traceparent=run.policy.trace or None,
     )
