@@ -23,7 +23,7 @@ from tests.support.servers import not_here
 from tools import dist
 from tools.services import ROOT
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("dist")]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600), pytest.mark.xdist_group("dist")]
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: By extra, what it must bring.
