@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mainspring.adapters.store.postgres.health import PostgresHealth
 
 
+from mainspring.bootstrap.archive import examine_archive
 from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, retention_of, stores_of
 
 
@@ -88,6 +89,7 @@ async def examine(settings: Settings) -> list[Finding]:
     examination = await make_health(settings).examine()
     findings = list(examination.findings) + await _examine_coordination(settings)
     findings += await _examine_dispatch(settings, examination.signs)
+    findings += await examine_archive(settings)
     return findings if examination.signs is None else findings + diagnose(examination.signs)
 
 

@@ -8,6 +8,7 @@ import typer
 
 import mainspring
 from mainspring.cli import (
+    archive,
     bench,
     calendars,
     capacity,
@@ -67,6 +68,7 @@ usage.register(application)
 profiles.register(application)
 plan.register(application)
 move.register(application)
+archive.register(application)
 doctor.register(application)
 drill.register(application)
 store.register(application)
