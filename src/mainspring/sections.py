@@ -185,6 +185,8 @@ class RetentionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """… ``long`` …"""
     audit: Span = 2_557 * DAY
     """… and ``audit``: seven years."""
+    archive: str = ""
+    """A folder or a bucket, such as ``s3://bucket/prefix``: runs are written there before they are forgotten."""
 
 
 class RunLogsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

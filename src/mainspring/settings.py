@@ -16,6 +16,7 @@ import msgspec
 
 from mainspring.api.token_rules import is_loopback
 from mainspring.control.shards import SHORTEST_TTL
+from mainspring.domain.blobs import read_blobs
 from mainspring.domain.clock_guard import ClockRules
 from mainspring.domain.coordination import STORE, read_coordination
 from mainspring.domain.datacenters import check_place
@@ -180,6 +181,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             read_redis(self.dispatch.status, "dispatch.status")
         if self.replica and not all(a.startswith(("postgresql://", "postgres://")) for a in (self.replica, self.store)):
             raise Invalid("replica", "is a standby of a store on PostgreSQL", "postgresql://user@host/database")
+        if self.retention.archive:
+            read_blobs(self.retention.archive, "retention.archive")
+            if self.store == "memory:":
+                raise Invalid("retention.archive", "has no use for a store that keeps nothing", "leave it out")
         self.ingest.check()
         if self.api.accept_by and not self.ingest.kafka:
             raise Invalid("api.accept_by", "has no topic to put jobs into", "set ingest.kafka")

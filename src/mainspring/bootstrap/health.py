@@ -9,6 +9,7 @@ import msgspec
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.coordination import make_registry
 from mainspring.adapters.dispatch import make_dispatch
+from mainspring.bootstrap.archive import examine_archive
 from mainspring.bootstrap.blobs import make_run_logs
 from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, retention_of, stores_of
 from mainspring.bootstrap.tasks import make_vault
@@ -93,6 +94,7 @@ async def examine(settings: Settings) -> list[Finding]:
     findings += await _examine_dispatch(settings, examination.signs)
     findings += await _examine_vault(settings)
     findings += await _examine_run_logs(settings)
+    findings += await examine_archive(settings)
     return findings if examination.signs is None else findings + diagnose(examination.signs)
 
 

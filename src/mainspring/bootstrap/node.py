@@ -14,17 +14,19 @@ from mainspring.adapters.events import make_sinks
 from mainspring.api.auth import Authenticator, KeyKeeper
 from mainspring.api.server import address_of, refuse_taken
 from mainspring.bootstrap.api import make_acceptance, make_api, make_ingest, make_tokens, oidc
+from mainspring.bootstrap.blobs import make_blobs
 from mainspring.bootstrap.engine import Engine
 from mainspring.bootstrap.health import make_health, make_watched
 from mainspring.bootstrap.stores import POSTGRES, EngineStore, label, retention_of, stores_of
 from mainspring.bootstrap.tasks import Application, Offer, check_surroundings
+from mainspring.control.archive import Archiver
 from mainspring.control.budgets import BudgetKeeper
 from mainspring.control.clock_guard import ClockGuard
 from mainspring.control.datacenters import DatacenterKeeper
 from mainspring.control.dead_letters import Undertaker
 from mainspring.control.dispatcher import Dispatcher
 from mainspring.control.engine_watch import EngineWatch
-from mainspring.control.figures import tell_of_scheduler, tell_of_sinks
+from mainspring.control.figures import tell_of_archive, tell_of_scheduler, tell_of_sinks
 from mainspring.control.fleet import Fleet
 from mainspring.control.health_guard import HealthGuard
 from mainspring.control.housekeeper import Housekeeper
@@ -50,6 +52,8 @@ from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MILLISECOND, SECOND
 from mainspring.domain.labels import label_words
 from mainspring.domain.webhooks import read_webhooks
+from mainspring.ports.archive import Archiving
+from mainspring.ports.blobs import Blobs
 from mainspring.ports.events_out import Sink
 from mainspring.runtime.engines import Engines, GuardedEngine
 from mainspring.runtime.metrics import declared
@@ -112,6 +116,8 @@ class Node:
         self._application = Offer(settings, application, self.engine)
         self._path = path
         self._keepers: list[ShardKeeper] = []
+        self._archivers: list[Archiver] = []
+        self._blobs: Blobs | None = None
         self._schedulers: list[Scheduler] = []
         self._monitor = Monitor()
         self._worker: Worker | None = None
@@ -158,6 +164,8 @@ class Node:
         leaving = [] if self._worker is None else [asyncio.create_task(self._worker.stop())]
         await self._supervisor.stop()
         await asyncio.gather(*leaving, return_exceptions=True)
+        if self._blobs is not None:
+            await self._blobs.close()
 
     def stop_now(self) -> None:
         """Leave at once: what runs is given back."""
@@ -230,6 +238,7 @@ class Node:
         if self._keepers:
             tell_of_scheduler(self._keepers, self._schedulers, book)
             tell_of_sinks(self._publishers, book)
+            tell_of_archive(self._archivers, book)
 
     def _tell_of_process(self, book: Book) -> None:
         book.put(declared.BUILD, 1, _VERSION, ",".join(sorted(role.value for role in self._roles)))
@@ -272,6 +281,8 @@ class Node:
     def _scheduler_services(self) -> list[Service]:
         """For each server of the store, so that one that is away stops no other; and what counts over all of them."""
         engine = self.engine
+        if self._settings.retention.archive:
+            self._blobs = make_blobs(self._settings.retention.archive, "retention.archive", self._settings.blobs)
         addresses = servers_of(self._settings.store) or (self._settings.store,)
         return [
             *(
@@ -303,6 +314,10 @@ class Node:
         def pressed() -> bool:
             return watch is not None and watch.pressed
 
+        archiver = None
+        if self._blobs is not None and isinstance(store, Archiving):
+            archiver = Archiver(store, self._blobs, engine.clock, keeper.owned, pressed)
+            self._archivers.append(archiver)
         scheduler = Scheduler(store, keeper, engine.wakeups, engine.clock, figures=engine.figures)
         self._schedulers.append(scheduler)
         if sealed is not None:
@@ -330,6 +345,7 @@ class Node:
                 engine.random,
                 retention,
                 pressed=pressed,
+                archiver=archiver,
             ),
             *(
                 []

@@ -9,6 +9,7 @@ import typer
 import mainspring
 from mainspring.bootstrap.versions import about
 from mainspring.cli import (
+    archive,
     backup,
     bench,
     calendars,
@@ -70,6 +71,7 @@ profiles.register(application)
 plan.register(application)
 move.register(application)
 backup.register(application)
+archive.register(application)
 doctor.register(application)
 drill.register(application)
 store.register(application)

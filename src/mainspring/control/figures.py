@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from mainspring.control.archive import Archiver
 from mainspring.control.publisher import Publisher
 from mainspring.control.scheduler.scheduler import Scheduler
 from mainspring.control.shards import ShardKeeper
@@ -16,6 +17,13 @@ def tell_of_scheduler(keepers: Sequence[ShardKeeper], schedulers: Sequence[Sched
     book.put(declared.SHARDS_HERE, sum(len(keeper.owned()) for keeper in keepers))
     book.put(declared.SCHEDULER_MARGIN, min((keeper.margin for keeper in keepers), default=0) / SECOND)
     book.put(declared.WHEEL, sum(scheduler.foreseen for scheduler in schedulers))
+
+
+def tell_of_archive(archivers: Sequence[Archiver], book: Book) -> None:
+    """One for every server of the store, if anything is archived."""
+    if archivers:
+        book.put(declared.ARCHIVE_WAITING, sum(archiver.waiting for archiver in archivers))
+        book.put(declared.ARCHIVE_FAILING, any(archiver.trouble for archiver in archivers))
 
 
 def tell_of_sinks(publishers: Sequence[Publisher], book: Book) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from random import Random
 
+from mainspring.control.archive import Archiver
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Reaping, Retention
@@ -26,19 +27,24 @@ class RetentionKeeper(TickingService):
         random: Random,
         retention: Retention,
         pressed: Callable[[], bool] = lambda: False,
+        archiver: Archiver | None = None,
     ) -> None:
-        """``pressed``: whether the store is to be spared."""
+        """``pressed``: whether the store is to be spared. ``archiver``: writes down what is forgotten, before."""
         super().__init__("retention", clock, wakeups.listen([]))
         self._pressed = pressed
         self._store = store
         self._random = random
         self._retention = retention
         self._gone = 0
+        self._archiver = archiver
 
     async def tick(self) -> Micros:
-        gone = await self._store.prune(self._retention, _LIMIT)
+        retention, more = self._retention, False
+        if self._archiver is not None:
+            retention, more = await self._archiver.step(retention)
+        gone = await self._store.prune(retention, _LIMIT)
         self._gone += gone
-        if gone:
+        if gone or more:
             return _BETWEEN_STEPS_IF_PRESSED if self._pressed() else _BETWEEN_STEPS
         if self._gone:
             self.log.info("pruned", gone=self._gone)

@@ -151,6 +151,14 @@ WORKER_MARGIN = _gauge(
 CHILDREN = _gauge(Whose.WORKER, "worker_child_processes", "Child processes for sync tasks that live.")
 LEASES_LOST = _counter(Whose.WORKER, "worker_lost_leases_total", "How often it lost its lease with all it ran.")
 
+ARCHIVE_WAITING = _gauge(
+    Whose.SCHEDULER,
+    "archive_waiting_parts",
+    "Parts of history that are kept beyond their time until they are [archived](../operations/retention.md).",
+)
+ARCHIVE_FAILING = _gauge(
+    Whose.SCHEDULER, "archive_failing", "1 while the archive cannot be reached: nothing is forgotten then."
+)
 SHARDS_HERE = _gauge(Whose.SCHEDULER, "scheduler_shards", "Shards that this process owns right now.")
 SCHEDULER_MARGIN = _gauge(
     Whose.SCHEDULER,

@@ -22,6 +22,7 @@ Answer = TypeVar("Answer")
 
 PACKAGE = "mainspring.adapters.store.postgres"
 _FILES = (
+    "archive",
     *("submit", "claim", "settle", "limit", "family", "stage", "fire", "reap", "read", "coordinate", "api"),
     *("explain", "usage", "dead_letters", "calendars", "slos", "queues", "datacenters", "places", "notifications"),
 )

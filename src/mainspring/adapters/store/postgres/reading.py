@@ -49,19 +49,8 @@ class Reading(Part):
         return {RunId(row["id"]): run_view(row, self._names, self._policies) for row in rows}
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
-        return [
-            AttemptView(
-                run_id=RunId(row["run_id"]),
-                fence=row["fence"],
-                number=row["number"],
-                outcome=OUTCOMES[row["outcome"]],
-                reason=row["reason"],
-                error=row["error"],
-                started_at=row["started_at"],
-                ended_at=row["ended_at"],
-            )
-            for row in await self._db.fetch("attempts", run, await self._scope_number())
-        ]
+        rows = await self._db.fetch("attempts", run, await self._scope_number())
+        return [attempt_view(row) for row in rows]
 
     async def parents(self, run: RunId) -> list[RunView]:
         return await self._known(await self.parent_ids(run))
@@ -254,3 +243,16 @@ def _place_of(position: str) -> tuple[int, int]:
     if max(xid, number) > _ALL:
         raise NotFound(f"{position} is no position")
     return xid, number
+
+
+def attempt_view(row: asyncpg.Record) -> AttemptView:
+    return AttemptView(
+        run_id=RunId(row["run_id"]),
+        fence=row["fence"],
+        number=row["number"],
+        outcome=OUTCOMES[row["outcome"]],
+        reason=row["reason"],
+        error=row["error"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+    )

@@ -4,6 +4,7 @@ import asyncio
 
 from mainspring.adapters.store.postgres import schema as schemas
 from mainspring.adapters.store.postgres.access import Access
+from mainspring.adapters.store.postgres.archiving import PostgresArchiving
 from mainspring.adapters.store.postgres.catalog import Catalog
 from mainspring.adapters.store.postgres.coordination import Coordination
 from mainspring.adapters.store.postgres.database import Connection, Database, wrong_setting
@@ -49,6 +50,7 @@ class PostgresStore(
     Datacenters,
     Notifications,
     Departing,
+    PostgresArchiving,
 ):
     """Implements the store, the coordination port, and all that the API asks for."""
 

@@ -494,3 +494,42 @@ FROM json_each(:ids) AS i CROSS JOIN session s ON s.id = i.value
 SELECT json_group_array(json_array(c.reader, (
     SELECT o.at FROM outbox o WHERE o.position > c.position ORDER BY o.position LIMIT 1)) ORDER BY c.reader)
 FROM outbox_cursor c
+
+-- name: past_days
+-- Of what is kept alike, the days that are past keeping, oldest first.
+SELECT json_group_array(json_array(kept_as, day) ORDER BY day, kept_as) FROM (
+    SELECT 'succeeded' AS kept_as, h.finished_at / 86400000000 AS day FROM history h INDEXED BY history_standard_succeeded
+    WHERE h.state = 'succeeded' AND h.retention IS NULL AND h.finished_at < :succeeded GROUP BY 2
+    UNION ALL
+    SELECT 'unsuccessful', h.finished_at / 86400000000 FROM history h INDEXED BY history_standard_unsuccessful
+    WHERE h.state <> 'succeeded' AND h.retention IS NULL AND h.finished_at < :unsuccessful GROUP BY 2
+    UNION ALL
+    SELECT c.column1, h.finished_at / 86400000000 FROM (VALUES ('short', :short), ('long', :long), ('audit', :audit)) AS c
+    CROSS JOIN history h INDEXED BY history_class ON h.retention = c.column1 AND h.finished_at < c.column2 GROUP BY 1, 2
+)
+
+-- name: archived_succeeded
+SELECT json_group_array(id) FROM (
+    SELECT h.id FROM history h INDEXED BY history_standard_succeeded
+    WHERE h.state = 'succeeded' AND h.retention IS NULL AND h.finished_at >= :at AND h.finished_at < :until
+      AND (h.finished_at, h.id) > (:at, :after) ORDER BY h.finished_at, h.id LIMIT :limit
+)
+
+-- name: archived_unsuccessful
+SELECT json_group_array(id) FROM (
+    SELECT h.id FROM history h INDEXED BY history_standard_unsuccessful
+    WHERE h.state <> 'succeeded' AND h.retention IS NULL AND h.finished_at >= :at AND h.finished_at < :until
+      AND (h.finished_at, h.id) > (:at, :after) ORDER BY h.finished_at, h.id LIMIT :limit
+)
+
+-- name: archived_class
+SELECT json_group_array(id) FROM (
+    SELECT h.id FROM history h INDEXED BY history_class
+    WHERE h.retention = :class AND h.finished_at >= :at AND h.finished_at < :until
+      AND (h.finished_at, h.id) > (:at, :after) ORDER BY h.finished_at, h.id LIMIT :limit
+)
+
+-- name: attempts_of
+SELECT json_group_array(json_array(
+    a.run_id, a.fence, a.number, a.outcome, a.reason, a.error, a.started_at, a.ended_at) ORDER BY a.run_id, a.fence)
+FROM json_each(:runs) AS i CROSS JOIN attempt a ON a.run_id = i.value

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from mainspring.adapters.store.seen import Seen
 from mainspring.adapters.store.sqlite.access import SqliteAccess
+from mainspring.adapters.store.sqlite.archiving import SqliteArchiving
 from mainspring.adapters.store.sqlite.calendars import SqliteCalendars
 from mainspring.adapters.store.sqlite.catalog import SqliteCatalog, SqliteReports
 from mainspring.adapters.store.sqlite.coordination import SqliteCoordination
@@ -13,7 +14,7 @@ from mainspring.adapters.store.sqlite.explaining import SqliteExplaining
 from mainspring.adapters.store.sqlite.jobs import SqliteJobs
 from mainspring.adapters.store.sqlite.notifications import SqliteNotifications
 from mainspring.adapters.store.sqlite.operations import SqliteOperations
-from mainspring.adapters.store.sqlite.reading import SqliteOutbox, SqliteReading
+from mainspring.adapters.store.sqlite.reading import SqliteOutbox
 from mainspring.adapters.store.sqlite.reaping import SqliteReaping
 from mainspring.adapters.store.sqlite.slos import SqliteSlos
 from mainspring.adapters.store.sqlite.staging import SqliteStaging
@@ -31,7 +32,7 @@ class SqliteStore(
     SqliteJobs,
     SqliteStaging,
     SqliteReaping,
-    SqliteReading,
+    SqliteArchiving,
     SqliteOutbox,
     SqliteCatalog,
     SqliteExplaining,

@@ -1,0 +1,55 @@
+"""What is past, read for an archive: one partition of history, in the order of ids."""
+
+from collections.abc import Sequence
+
+import asyncpg
+
+from mainspring.adapters.store.postgres.database import Connection
+from mainspring.adapters.store.postgres.partitions import FAMILIES, HISTORIES, Partitions
+from mainspring.adapters.store.postgres.reading import Reading, attempt_view
+from mainspring.adapters.store.postgres.rows import run_view
+from mainspring.domain.ids import RunId
+from mainspring.domain.retention import CLASSES
+from mainspring.domain.run import AttemptView
+from mainspring.ports.archive import ArchivedRun, Part
+from mainspring.ports.store import Retention
+
+_FAMILY_OF = {"succeeded": "history_succeeded", "unsuccessful": "history_unsuccessful"} | {
+    CLASSES[number]: family for number, family in HISTORIES.items()
+}
+_FIRST = "0" * 32
+
+
+class PostgresArchiving(Reading):
+    _partitions: Partitions
+
+    async def past_parts(self, retention: Retention) -> Sequence[Part]:
+        now, days = await self.now(), await self._partitions.days()
+        return sorted(
+            (
+                Part(kept_as=kept_as, since=day * FAMILIES[family], until=(day + 1) * FAMILIES[family])
+                for kept_as, family in _FAMILY_OF.items()
+                for day in days.get(family, ())
+                if (day + 1) * FAMILIES[family] <= now - getattr(retention, kept_as)
+            ),
+            key=lambda part: part.since,
+        )
+
+    async def archived_runs(self, part: Part, after: ArchivedRun | None, limit: int) -> Sequence[ArchivedRun]:
+        family = _FAMILY_OF[part.kept_as]
+        partition = f"{self._db.schema}.{family}_d{part.since // FAMILIES[family]}"
+        statement = self._db.sql["archived_runs"].replace(f"{self._db.schema}.history h", f"{partition} h")
+
+        async def work(connection: Connection) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
+            rows = await connection.fetch(statement, _FIRST if after is None else after.run.id, limit)
+            tried = [row["id"] for row in rows if row["attempt"] > 1 or row["lost"] or row["state"] != 5]
+            attempts = await connection.fetch(self._db.sql["archived_attempts"], tried) if tried else []
+            return rows, attempts
+
+        rows, attempts = await self._db.run(work)
+        await self._names.name_all({row[name] for row in rows for name in ("queue", "tenant", "task")} - {None})
+        of_run: dict[RunId, list[AttemptView]] = {}
+        for row in attempts:
+            of_run.setdefault(RunId(row["run_id"]), []).append(attempt_view(row))
+        views = [run_view(row, self._names, self._policies) for row in rows]
+        return [ArchivedRun(run=view, attempts=tuple(of_run.get(view.id, ()))) for view in views]

@@ -1,0 +1,43 @@
+"""What is past, read for an archive: a day of history, in the order in which it ended."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from mainspring.adapters.store.sqlite import rows
+from mainspring.adapters.store.sqlite.reading import SqliteReading
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import DAY
+from mainspring.domain.run import AttemptView
+from mainspring.ports.archive import ArchivedRun, Part
+from mainspring.ports.store import Retention
+
+_STANDARD = ("succeeded", "unsuccessful")
+_days = msgspec.json.Decoder(list[tuple[str, int]]).decode
+
+
+class SqliteArchiving(SqliteReading):
+    async def past_parts(self, retention: Retention) -> Sequence[Part]:
+        now = await self.now()
+        # Whole days: what ended in one that is not over yet is kept until then.
+        until = {name: (now - getattr(retention, name)) // DAY * DAY for name in (*_STANDARD, "short", "long", "audit")}
+        found = _days(await self._reader.read("past_days", **until))
+        return [Part(kept_as=name, since=day * DAY, until=(day + 1) * DAY) for name, day in found]
+
+    async def archived_runs(self, part: Part, after: ArchivedRun | None, limit: int) -> Sequence[ArchivedRun]:
+        name = f"archived_{part.kept_as}" if part.kept_as in _STANDARD else "archived_class"
+        at, last = (part.since, "") if after is None else (after.run.finished_at or 0, after.run.id)
+        found = await self._reader.read(
+            name,
+            until=part.until,
+            at=at,
+            after=last,
+            limit=limit,
+            **({} if "class" not in name else {"class": part.kept_as}),
+        )
+        ids = [RunId(run) for run in rows.strings.decode(found)]
+        views = [view for view in await self.runs(ids, payloads=True) if view is not None]
+        of_run: dict[RunId, list[AttemptView]] = {}
+        for attempt in rows.attempts(await self._reader.read("attempts_of", runs=rows.encode(ids))):
+            of_run.setdefault(attempt.run_id, []).append(attempt)
+        return [ArchivedRun(run=view, attempts=tuple(of_run.get(view.id, ()))) for view in views]

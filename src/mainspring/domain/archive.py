@@ -1,0 +1,57 @@
+"""Where the runs of an archive are, and how it is known that they are all there."""
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from mainspring.domain.instant import SECOND, Instant
+
+#: What every name of an archive begins with.
+ROOT = "runs"
+MANIFEST = "manifest.json"
+
+
+class ArchiveFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Lines of JSON, compressed by gzip."""
+
+    name: str
+    runs: int
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What there is of a part. It is written after each of its files, so that whoever comes back goes on from there."""
+
+    format: Literal[1] = 1
+    store: str
+    kept_as: str
+    since: Instant
+    until: Instant
+    complete: bool = False
+    runs: int = 0
+    #: When the first and the last of them ended.
+    first_at: Instant | None = None
+    last_at: Instant | None = None
+    files: tuple[ArchiveFile, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        return f"{ROOT}/{self.store}/{self.kept_as}/{day_name(self.since)}"
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def next_name(self) -> str:
+        return f"{self.folder}/{len(self.files):05}.jsonl.gz"
+
+
+def day_name(at: Instant) -> str:
+    return datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%d")
+
+
+def sum_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

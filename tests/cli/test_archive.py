@@ -1,0 +1,134 @@
+"""``mainspring archive`` and ``mainspring tenants``: as somebody types it."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mainspring.adapters.blobs.folder import FolderBlobs
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.cli.main import application
+from mainspring.control.archive import Archiver
+from mainspring.domain.instant import DAY, Instant, parse_instant
+from mainspring.domain.run import RunState, RunView
+from mainspring.ports.archive import ArchivedRun, Part
+from mainspring.ports.store import Retention
+from tests.support.builders import a_run
+
+SINCE = parse_instant("2026-10-01T00:00:00Z")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(application, list(arguments))
+
+
+class Past:
+    """Two days of history, with three runs each."""
+
+    def __init__(self) -> None:
+        self.runs = [
+            RunView(
+                id=a_run().id,
+                state=RunState.SUCCEEDED,
+                task="pay",
+                queue="default",
+                tenant="bank" if number % 2 else "shop",
+                priority=5,
+                attempt=1,
+                due=SINCE + number,
+                created_at=SINCE + number,
+                started_at=SINCE + number,
+                finished_at=SINCE + number // 3 * DAY + number,
+                payload=b'{"order": 42}',
+                result=b'"paid"',
+            )
+            for number in range(6)
+        ]
+
+    async def now(self) -> Instant:
+        return SINCE + 100 * DAY
+
+    async def identity(self) -> str:
+        return "0c"
+
+    async def past_parts(self, retention: Retention) -> Sequence[Part]:
+        days = (SINCE, SINCE + DAY)
+        return [Part(kept_as="succeeded", since=day, until=day + DAY) for day in days]
+
+    async def archived_runs(self, part: Part, after: ArchivedRun | None, limit: int) -> Sequence[ArchivedRun]:
+        runs = [one for one in self.runs if part.since <= (one.finished_at or 0) < part.until]
+        return [] if after is not None else [ArchivedRun(run=one) for one in runs]
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Past:
+    folder, past = tmp_path / "archive", Past()
+    folder.mkdir()
+
+    async def write() -> None:
+        archiver = Archiver(past, FolderBlobs(folder), SystemClock(), lambda: {0}, lambda: False)
+        while (await archiver.step(Retention()))[1]:
+            pass
+
+    asyncio.run(write())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MAINSPRING_RETENTION_ARCHIVE", str(folder))
+    return past
+
+
+def test_what_there_is(archive: Past) -> None:
+    listed = run("archive", "list", "--json")
+    assert listed.exit_code == 0, listed.output
+    items = json.loads(listed.stdout)["items"]
+    assert [(item["keptAs"], item["runs"], item["complete"]) for item in items] == [("succeeded", 3, True)] * 2
+    assert "2026-10-02" in run("archive", "list", "--since", "2026-10-02").stdout
+    assert "2026-10-01" not in run("archive", "list", "--since", "2026-10-02").stdout
+
+
+def test_it_is_read_again(archive: Past) -> None:
+    done = run("archive", "restore", "--until", "2026-10-01", "--tenant", "bank", "--into", "october.db", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"into": "october.db", "runs": 1, "new": 1}
+    mine = archive.runs[1]
+    listed = run("runs", "list", "--store", "october.db", "--quiet")
+    assert listed.stdout.split() == [mine.id]
+    shown = run("runs", "show", mine.id, "--store", "october.db", "--json")
+    assert '"order": 42' in shown.stdout
+    assert '"paid"' in shown.stdout
+
+
+def test_what_is_wrong_is_said_in_one_line(archive: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments, words in (
+        (("list", "--since", "yesterday"), "--since"),
+        (("restore", "--since", "2030-01-01", "--into", "x.db"), "nothing of that time"),
+    ):
+        failed = run("archive", *arguments)
+        assert failed.exit_code != 0
+        assert words in str(failed.exception or failed.output)
+    monkeypatch.setenv("MAINSPRING_RETENTION_ARCHIVE", "/nowhere/at/all")
+    failed = run("archive", "list")
+    assert "/nowhere/at/all is not a folder" in str(failed.exception or failed.output)
+    found = run("doctor", "--store", "some.db")
+    assert "/nowhere/at/all is not a folder" in found.output
+    assert found.exit_code == 1
+    monkeypatch.delenv("MAINSPRING_RETENTION_ARCHIVE")
+    assert "retention.archive" in str(run("archive", "list").exception)
+
+
+def test_a_tenant_has_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MAINSPRING_STORE", "tenants.db")
+    assert run("migrate").exit_code == 0
+    assert run("tenants", "set", "default", "--retention", "audit").exit_code == 0
+    [tenant] = json.loads(run("tenants", "list", "--json").stdout)["items"]
+    assert (tenant["name"], tenant["retention"]) == ("default", "audit")
+    wrong = run("tenants", "set", "default", "--retention", "centuries")
+    assert wrong.exit_code != 0
+    assert "standard, short, long, audit" in str(wrong.exception)
+    made = run("jobs", "submit", "pay", "--retention", "long", "--json")
+    assert json.loads(made.stdout)["retention"] == "long"
+    refused = run("jobs", "submit", "pay", "--retention", "centuries")
+    assert "retention" in str(refused.exception or refused.output)

@@ -1,0 +1,189 @@
+"""The archive: what is forgotten was written down before, all of it, or is not forgotten."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mainspring.adapters.blobs.folder import FolderBlobs
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.bootstrap.archive import restore
+from mainspring.bootstrap.blobs import make_blobs
+from mainspring.control import archive
+from mainspring.control.archive import Archiver, archived, manifests
+from mainspring.domain.errors import Conflict
+from mainspring.domain.instant import DAY
+from mainspring.domain.run import About, RunState, RunView
+from mainspring.ports.archive import Archiving
+from mainspring.ports.blobs import Blobs
+from mainspring.ports.store import Retention
+from mainspring.sections import BlobsSection
+from tests.support.buckets import credentials_file, new_bucket, shared_s3
+from tests.support.builders import a_policy, a_run
+from tests.support.store_harness import Harness
+
+KEPT = Retention(succeeded=7 * DAY, unsuccessful=7 * DAY, short=DAY, long=20 * DAY, audit=400 * DAY)
+
+
+def archiver_of(harness: Harness, blobs: Blobs) -> Archiver:
+    store = harness.store
+    if not isinstance(store, Archiving):
+        pytest.skip("this store keeps nothing that could be archived")
+    return Archiver(store, blobs, SystemClock(), lambda: {0}, lambda: False)
+
+
+async def keep_house(harness: Harness, archiver: Archiver) -> None:
+    """As the service does."""
+    while True:
+        retention, more = await archiver.step(KEPT)
+        if not await harness.store.prune(retention, 100) and not more:
+            return
+
+
+async def some_ended(harness: Harness) -> list[RunView]:
+    """One of each kind, as they are shown."""
+    good = a_run(payload=b'{"order":1}', policy=a_policy(retention="long"), about=About(name="it", tags=("a", "b")))
+    plain = [a_run(payload=b'"\\u00e9"') for _ in range(7)]
+    bad, cancelled = a_run(policy=a_policy(retries=0)), a_run(delay=DAY)
+    held = {run.id: run for run in await harness.start(good, *plain, bad)}
+    await harness.succeed(*(held[run.id] for run in (good, *plain)))
+    await harness.fail(held[bad.id])
+    await harness.submit(cancelled)
+    await harness.store.cancel([cancelled.id])
+    ids = [run.id for run in (good, *plain, bad, cancelled)]
+    return [view for view in await harness.store.runs(ids, payloads=True) if view is not None]
+
+
+async def all_in(blobs: Blobs) -> dict[str, RunView]:
+    return {one.run.id: one.run for part in await manifests(blobs) async for one in archived(blobs, part)}
+
+
+def as_kept(view: RunView) -> RunView:
+    """Without what is only of interest while it runs."""
+    return msgspec.structs.replace(view, progress=None, cancel_requested=False, session=None, target=None)
+
+
+async def test_what_is_forgotten_is_in_the_archive(harness: Harness, tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path)
+    archiver = archiver_of(harness, blobs)
+    views = await some_ended(harness)
+    await harness.advance(10 * DAY)
+    await keep_house(harness, archiver)
+    left = [view is not None for view in await harness.store.runs([view.id for view in views])]
+    assert left == [True] + [False] * 9
+    await harness.advance(30 * DAY)
+    await keep_house(harness, archiver)
+    assert await harness.store.runs([view.id for view in views]) == [None] * 10
+    there = await all_in(blobs)
+    assert {run: as_kept(view) for run, view in there.items()} == {view.id: as_kept(view) for view in views}
+    parts = await manifests(blobs)
+    assert sum(part.runs for part in parts) == 10
+    assert all(part.complete for part in parts)
+    ends = [(part.since, part.first_at or 0, part.last_at or 0, part.until - 1) for part in parts if part.runs]
+    assert ends == [tuple(sorted(four)) for four in ends]
+    [failed] = [one for part in parts async for one in archived(blobs, part) if one.run.state is RunState.FAILED]
+    assert len(failed.attempts) == 1
+
+
+async def test_without_the_archive_nothing_is_forgotten(harness: Harness, tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path / "later")
+    archiver = archiver_of(harness, blobs)
+    views = await some_ended(harness)
+    await harness.advance(40 * DAY)
+    await keep_house(harness, archiver)
+    assert None not in await harness.store.runs([view.id for view in views])
+    assert "is not a folder" in archiver.trouble
+    assert archiver.waiting >= 3
+    (tmp_path / "later").mkdir()
+    await keep_house(harness, archiver)
+    assert archiver.trouble == ""
+    assert archiver.waiting == 0
+    assert await harness.store.runs([view.id for view in views]) == [None] * 10
+    assert len(await all_in(blobs)) == 10
+
+
+async def test_whoever_comes_back_goes_on_where_another_stopped(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_RUNS", 2)
+    blobs = FolderBlobs(tmp_path)
+    archiver_of(harness, blobs)
+    views = await some_ended(harness)
+    await harness.advance(40 * DAY)
+    for _ in range(100):
+        # Each one writes a file and is gone.
+        retention, more = await archiver_of(harness, blobs).step(KEPT)
+        await harness.store.prune(retention, 100)
+        known = {view.id for view in await harness.store.runs([view.id for view in views]) if view is not None}
+        assert known | set(await all_in(blobs)) == {view.id for view in views}
+        if not more:
+            break
+    assert len(await all_in(blobs)) == 10
+    assert sum(part.runs for part in await manifests(blobs)) == 10
+    assert max(len(part.files) for part in await manifests(blobs)) >= 4
+
+
+async def test_only_one_scheduler_writes_and_all_of_them_wait(harness: Harness, tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path)
+    writes = archiver_of(harness, blobs)
+    assert isinstance(harness.store, Archiving)
+    looks = Archiver(harness.store, blobs, SystemClock(), lambda: {1, 2}, lambda: False)
+    views = await some_ended(harness)
+    await harness.advance(40 * DAY)
+    await keep_house(harness, looks)
+    assert None not in await harness.store.runs([view.id for view in views])
+    while (await writes.step(KEPT))[1]:
+        pass
+    await keep_house(harness, looks)
+    assert await harness.store.runs([view.id for view in views]) == [None] * 10
+
+
+async def test_what_was_archived_can_be_looked_at_again(harness: Harness, tmp_path: Path) -> None:
+    (tmp_path / "archive").mkdir()
+    blobs, into = FolderBlobs(tmp_path / "archive"), tmp_path / "read.db"
+    archiver = archiver_of(harness, blobs)
+    views = await some_ended(harness)
+    await harness.advance(40 * DAY)
+    await keep_house(harness, archiver)
+    assert await restore(blobs, await manifests(blobs), None, into) == (10, 10)
+    assert await restore(blobs, await manifests(blobs), "default", into) == (10, 0)
+    assert await restore(blobs, await manifests(blobs), "nobody", into) == (0, 0)
+    store = SqliteStore(into, SystemClock())
+    await store.open()
+    try:
+        again = await store.runs([view.id for view in views], payloads=True)
+        [failed] = [view for view in views if view.state is RunState.FAILED]
+        attempts = await store.attempts(failed.id)
+    finally:
+        await store.close()
+    assert [view and (view.id, view.state, view.payload, view.result, view.reason) for view in again] == [
+        (view.id, view.state, view.payload, view.result, view.reason) for view in views
+    ]
+    assert len(attempts) == 1
+
+
+async def test_a_file_that_was_changed_is_not_read(harness: Harness, tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path)
+    archiver = archiver_of(harness, blobs)
+    await some_ended(harness)
+    await harness.advance(40 * DAY)
+    await keep_house(harness, archiver)
+    [first, *_] = [file for part in await manifests(blobs) for file in part.files]
+    await blobs.put(first.name, (await blobs.get(first.name) or b"")[:-1] + b"x")
+    with pytest.raises(Conflict, match="not as it was written"):
+        await all_in(blobs)
+
+
+async def test_a_real_bucket_does_as_well(harness: Harness, tmp_path: Path) -> None:
+    section = BlobsSection(credentials_file=str(credentials_file(tmp_path)))
+    blobs = make_blobs(new_bucket(shared_s3()), "retention.archive", section)
+    archiver = archiver_of(harness, blobs)
+    try:
+        views = await some_ended(harness)
+        await harness.advance(40 * DAY)
+        await keep_house(harness, archiver)
+        assert await harness.store.runs([view.id for view in views]) == [None] * 10
+        assert set(await all_in(blobs)) == {view.id for view in views}
+    finally:
+        await blobs.close()
