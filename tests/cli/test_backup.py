@@ -240,6 +240,22 @@ async def test_what_is_refused(site: Site, tmp_path: Path) -> None:
     await command("restore", file, "--store", site.target)
 
 
+async def test_a_file_that_is_open_is_not_replaced(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db", SystemClock(), shards=SHARDS)
+    await store.open()
+    file = str(tmp_path / "a.backup")
+    try:
+        await store.submit([a_run()])
+        await command("backup", file, "--store", str(tmp_path / "a.db"))
+        refusal = await refused("restore", file, "--store", str(tmp_path / "a.db"), "--replace")
+        assert "somebody has" in refusal
+        [answer] = await store.submit([a_run()])
+        assert answer.new
+    finally:
+        await store.close()
+    await command("restore", file, "--store", str(tmp_path / "a.db"), "--replace")
+
+
 def halve(file: Path, to: Path) -> None:
     to.write_bytes(file.read_bytes()[:5_000])
 

@@ -129,8 +129,11 @@ class SqliteBackups:
                     raise Conflict(f"{self._path} is not empty: name another file, or say --replace")
                 epoch = connection.execute("SELECT store_epoch FROM meta").get
             finally:
-                # The last one to close takes the log into the file.
+                # The last one to close takes the log into the file, and the log away.
                 connection.close()
+        if self._path.with_name(f"{self._path.name}-wal").exists():
+            # It would be taken for the log of the new file.
+            raise Conflict(f"somebody has {self._path} open, such as an API: stop it first")
         return int(str(epoch))
 
     def _hold(self, copy: Path, manifest: Manifest, unfinished: Unfinished, epoch: int) -> Restored:
