@@ -89,6 +89,10 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     running: int | None = None
     submits_per_minute: int | None = None
     payload_bytes: int | None = None
+    #: What its runs may print in a day.
+    log_bytes_per_day: int | None = None
+    #: How long their logs are kept outside the store.
+    log_days: int | None = None
 
     def check(self) -> None:
         for field in self.__struct_fields__:

@@ -85,6 +85,8 @@ class Tables:
         self.succeeded: deque[RunId] = deque()
         self.unsuccessful: deque[RunId] = deque()
         #: What attempts printed.
+        #: By tenant and day, of those with a quota.
+        self.log_days: Counter[tuple[str, int]] = Counter()
         self.logs: defaultdict[RunId, list[LogLine]] = defaultdict(list)
         #: How many run, by tenant.
         self.running: Counter[str] = Counter()
