@@ -19,7 +19,7 @@ from mainspring.control.log_keeper import LogKeeper, examine_blobs
 from mainspring.control.run_logs import RunLogs
 from mainspring.domain.access import Role
 from mainspring.domain.diagnosis import Level
-from mainspring.domain.instant import DAY, MINUTE, SECOND, Micros
+from mainspring.domain.instant import DAY, MINUTE, SECOND, Micros, to_datetime
 from mainspring.domain.run import HeldRun, NewRun, settle_success
 from mainspring.ports.catalog import LogReport
 from mainspring.ports.store import Want
@@ -254,6 +254,20 @@ async def test_old_days_are_forgotten_by_the_keeper_and_nothing_else_is(kept: Ke
     names = sorted([blob.name async for batch in kept.logs.blobs.list("") for blob in batch])
     assert [name for name in names if held.id not in name] == ["history/2026-01-05/c", "logs/default/kept-by-hand/b"]
     assert await kept.texts(held) == ["one\n"]
+
+
+async def test_a_tenant_may_keep_them_for_another_time(kept: Kept) -> None:
+    quotas = {"logDays": 400, "logBytesPerDay": 1_000_000}
+    put = await kept.client.put("/v1/tenants", json={"name": "a/b", "quotas": quotas})
+    assert put.json()["quotas"] == quotas
+    now = await kept.store.now()
+    days = [f"{to_datetime(now - ago * DAY):%Y-%m-%d}" for ago in (20, 100, 500)]
+    for tenant in ("a=2fb", "other"):
+        for day in days:
+            await kept.logs.blobs.put(f"logs/{tenant}/{day}/x.jsonl.gz", b"x")
+    await kept.step()
+    assert await kept.logs.blobs.folders("logs/a=2fb") == sorted(days[:2])
+    assert await kept.logs.blobs.folders("logs/other") == days[:1]
 
 
 async def test_tenants_read_their_own(store: EngineStore, where: str, tmp_path: Path) -> None:

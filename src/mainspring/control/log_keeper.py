@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from mainspring.control.run_logs import RunLogs
+from mainspring.control.run_logs import RunLogs, folder_of
 from mainspring.domain.diagnosis import Finding, blamed, found
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant, Micros
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros
 from mainspring.domain.run import ENDED, RunView
 from mainspring.ports.blobs import Blobs, BlobsUnavailable
 from mainspring.ports.catalog import MOST_LOG_PIECES, LogLine
@@ -41,8 +41,8 @@ class LogKeeper(TickingService):
         keep: Micros,
         pressed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``keep``: how long they are kept from the end of their run's day on. ``pressed``: whether the store is to be
-        spared."""
+        """``keep``: how long they are kept from the end of their run's day on, where a tenant's quotas do not say.
+        ``pressed``: whether the store is to be spared."""
         super().__init__("run_logs", clock, wakeups.listen([]))
         self._store = store
         self._logs = logs
@@ -113,9 +113,11 @@ class LogKeeper(TickingService):
         if self._forgot_at is not None and now - self._forgot_at < _FORGET_EVERY:
             return
         today: Instant = await self._store.now()
+        quotas = {folder_of(tenant.name): tenant.quotas.log_days for tenant in await self._store.tenants()}
         gone = 0
         for folder in await self._logs.tenants():
-            gone += await self._logs.forget(folder, today - self._keep)
+            days = quotas.get(folder)
+            gone += await self._logs.forget(folder, today - (self._keep if days is None else days * DAY))
         self._forgot_at = now
         if gone:
             self.log.info("run logs are forgotten", gone=gone)

@@ -92,6 +92,10 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     payload_bytes: int | None = None
     #: The class of retention of runs that choose none; empty is the standard.
     retention: str = ""
+    #: What its runs may print in a day.
+    log_bytes_per_day: int | None = None
+    #: How long their logs are kept outside the store.
+    log_days: int | None = None
 
     def check(self) -> None:
         check_class("retention", self.retention)

@@ -32,6 +32,9 @@ MOST_LOG_BYTES = 1024 * 1024
 MOST_LOG_PIECES = 10_000
 LOG_CUT = f"… the log is cut here: a run may print {MOST_LOG_BYTES >> 20} MiB in {MOST_LOG_PIECES} pieces"
 
+#: The same where the quota of a tenant ends it; the runs of the next day begin anew.
+LOG_DAY_CUT = "… the log is cut here: what the tenant may print in a day is used up"
+
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
     items: list[T]
@@ -334,8 +337,9 @@ class Reports(Protocol):
         ...
 
     async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
-        """What is beyond the bounds of a log is heard, and not kept. Reports at the same moment may exceed them by as
-        much as they bring."""
+        """What is beyond the bounds of a log, or beyond what its tenant may print in a day, is heard, and not kept; a
+        last line says so. Reports at the same moment may exceed them by as much as they bring. Days are those of UTC,
+        and count from when a tenant has the quota."""
         ...
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from mainspring.domain.access import Tenant
 from mainspring.domain.ids import RunId
 from mainspring.ports.catalog import LogLine
 from mainspring.ports.store import Reading
@@ -20,6 +21,10 @@ class LogShelf(Protocol):
 
 class LogSource(LogShelf, Reading, Protocol):
     """The part of the store that logs are taken from."""
+
+    async def tenants(self) -> list[Tenant]:
+        """As ``Access`` has it."""
+        ...
 
     async def logs_after(self, places: Mapping[RunId, int], limit: int) -> Mapping[RunId, Sequence[LogLine]]:
         """As ``Catalog`` has it."""

@@ -42,6 +42,8 @@ class QuotasIn(Request, omit_defaults=True):
     running: Count | None = None
     submits_per_minute: Count | None = None
     payload_bytes: Annotated[int, Meta(ge=0, le=262_144)] | None = None
+    log_bytes_per_day: Count | None = None
+    log_days: Annotated[int, Meta(ge=1, le=36_500)] | None = None
 
 
 class TenantIn(Request):
@@ -143,6 +145,8 @@ async def put_tenant(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
             submits_per_minute=given.submits_per_minute,
             payload_bytes=given.payload_bytes,
             retention=kept,
+            log_bytes_per_day=given.log_bytes_per_day,
+            log_days=given.log_days,
         ),
     )
     tenant.check()
@@ -243,6 +247,8 @@ def _tenant_out(tenant: Tenant) -> TenantOut:
             running=quotas.running,
             submits_per_minute=quotas.submits_per_minute,
             payload_bytes=quotas.payload_bytes,
+            log_bytes_per_day=quotas.log_bytes_per_day,
+            log_days=quotas.log_days,
         ),
         retention=quotas.retention or STANDARD,
         created_at=time_of(tenant.created_at or None),

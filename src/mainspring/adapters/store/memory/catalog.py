@@ -9,19 +9,20 @@ from typing import Literal, TypeVar
 import msgspec
 
 from mainspring.adapters.store.filters import is_wanted_job, is_wanted_run
-from mainspring.adapters.store.log_bounds import LogRoom
+from mainspring.adapters.store.log_bounds import DayRoom, LogRoom
 from mainspring.adapters.store.memory.rows import JobRow, RunRow, SessionRow
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.dead_letters import trend_of
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import JobId, RunId, SessionId, made_at
-from mainspring.domain.instant import MINUTE, Instant
+from mainspring.domain.instant import DAY, MINUTE, Instant
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.limits import GateState
 from mainspring.domain.queues import NO_POLICY, QueuePolicy
 from mainspring.domain.run import HeldRun, Progress, RunState, RunView
 from mainspring.ports.catalog import (
     LOG_CUT,
+    LOG_DAY_CUT,
     LOOKED_AT,
     Checkpoint,
     DeadGroup,
@@ -194,6 +195,7 @@ class MemoryReports:
 
     async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
         rooms: dict[RunId, LogRoom] = {}
+        days: dict[str, DayRoom | None] = {}
         with self._tables.transaction() as now:
             answers = []
             for report in lines:
@@ -202,12 +204,23 @@ class MemoryReports:
                     log = self._tables.logs[run.id]
                     if run.id not in rooms:
                         size = sum(len(line.text.encode()) for line in log)
-                        rooms[run.id] = LogRoom(len(log), size, cut=bool(log) and log[-1].text == LOG_CUT)
+                        if run.tenant not in days:
+                            days[run.tenant] = self._today(run.tenant, now)
+                        cut = bool(log) and log[-1].text in (LOG_CUT, LOG_DAY_CUT)
+                        rooms[run.id] = LogRoom(len(log), size, cut=cut, today=days[run.tenant])
                     kept = rooms[run.id].fit(report.text)
                     if kept is not None:
                         log.append(LogLine(position=len(log) + 1, at=now, attempt=run.attempt, text=kept))
                 answers.append(run is not None)
+            for tenant, room in days.items():
+                if room is not None:
+                    self._tables.log_days[tenant, now // DAY] += room.taken
             return answers
+
+    def _today(self, tenant: str, now: Instant) -> DayRoom | None:
+        known = self._tables.tenants.get(tenant)
+        most = None if known is None else known.quotas.log_bytes_per_day
+        return None if most is None else DayRoom(most, self._tables.log_days[tenant, now // DAY])
 
     async def logged_runs(self, after: RunId | None, limit: int) -> list[RunId]:
         having = sorted(run for run, lines in self._tables.logs.items() if lines and run > (after or ""))

@@ -7,7 +7,7 @@ from mainspring.adapters.store.memory.rows import RunRow
 from mainspring.adapters.store.memory.tables import Tables, blocked_first
 from mainspring.domain.fingerprint import fingerprint_of
 from mainspring.domain.ids import RunId, SessionId
-from mainspring.domain.instant import Micros
+from mainspring.domain.instant import DAY, Micros
 from mainspring.domain.job import JobState
 from mainspring.domain.run import WORKER_LEFT, HeldRun, RunState
 from mainspring.domain.usage import USAGE_KEPT
@@ -108,6 +108,8 @@ class MemoryReaping:
             for key in over:
                 del tables.unique_keys[key]
             tables.limiters.forget_unused(now)
+            for day in [key for key in tables.log_days if key[1] < now // DAY]:
+                del tables.log_days[day]
             for job in tables.jobs.values():
                 if job.state is JobState.PAUSED and job.resume_at is not None and job.resume_at <= now:
                     job.state, job.paused_until, job.resume_at = JobState.SCHEDULED, job.resume_at, None

@@ -88,6 +88,8 @@ class Tables:
         #: … and those of the other classes, whichever way they ended.
         self.of_class: dict[str, deque[RunId]] = {name: deque() for name in CLASSES if name != STANDARD}
         #: What attempts printed.
+        #: By tenant and day, of those with a quota.
+        self.log_days: Counter[tuple[str, int]] = Counter()
         self.logs: defaultdict[RunId, list[LogLine]] = defaultdict(list)
         #: How many run, by tenant.
         self.running: Counter[str] = Counter()

@@ -7,7 +7,7 @@ import asyncpg
 import msgspec
 
 from mainspring.adapters.store.filters import is_wanted_job, is_wanted_run
-from mainspring.adapters.store.log_bounds import LogRoom
+from mainspring.adapters.store.log_bounds import DayRoom, LogRoom
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.dead_letters import dead_groups_sql
 from mainspring.adapters.store.postgres.names import Kind
@@ -32,6 +32,7 @@ from mainspring.domain.run import ENDED, HeldRun, RunState, RunView
 from mainspring.ports.catalog import (
     COUNTED_AMONG,
     LOG_CUT,
+    LOG_DAY_CUT,
     LOOKED_AT,
     Checkpoint,
     DeadGroup,
@@ -464,8 +465,15 @@ class Catalog(Reading):
         async def work(connection: Connection) -> list[bool]:
             under_way = await self._under_way(connection, [line.run for line in lines])
             heard = [line for line in lines if (line.run, line.fence) in under_way]
-            sizes = await connection.fetch(self._db.sql["log_sizes"], [line.run for line in heard], LOG_CUT)
-            rooms = {RunId(row["id"]): LogRoom(row["pieces"], row["size"], cut=row["cut"]) for row in sizes}
+            runs = [(line.run, under_way[line.run, line.fence].tenant) for line in heard]
+            sizes = await connection.fetch(
+                self._db.sql["log_sizes"], [run for run, _ in runs], [LOG_CUT, LOG_DAY_CUT], [one for _, one in runs]
+            )
+            days = {row["tenant"]: DayRoom(row["most"], row["used"]) for row in sizes if row["most"] is not None}
+            rooms = {
+                RunId(row["id"]): LogRoom(row["pieces"], row["size"], cut=row["cut"], today=days.get(row["tenant"]))
+                for row in sizes
+            }
             kept = []
             for line in heard:
                 attempt = under_way[line.run, line.fence]
@@ -473,6 +481,8 @@ class Catalog(Reading):
                     kept.append((line.run, attempt.number, text, attempt.tenant))
             if kept:
                 await connection.execute(self._db.sql["append_log"], *zip(*kept, strict=True))
+            if taken := [(tenant, room.taken) for tenant, room in days.items() if room.taken]:
+                await connection.execute(self._db.sql["count_log_bytes"], *zip(*taken, strict=True))
             return [(line.run, line.fence) in under_way for line in lines]
 
         return await self._db.transaction(work) if lines else []

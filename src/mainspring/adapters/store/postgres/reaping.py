@@ -104,6 +104,7 @@ class Reaping(Sweeping, Workforce, Reading):
             gone += await self._drop("label", day)
         await self._db.execute("prune_minutes", now - retention.unsuccessful)
         await self._db.execute("prune_usage", now - USAGE_KEPT)
+        await self._db.execute("prune_log_days")
         await self._db.execute("prune_sessions", _SESSIONS_KEPT)
         gone += await self._db.execute("prune_gates", limit)
         gone += await self._db.execute("prune_limiters", limit)

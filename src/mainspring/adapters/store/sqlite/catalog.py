@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import apsw
 import msgspec
 
-from mainspring.adapters.store.log_bounds import LogRoom
+from mainspring.adapters.store.log_bounds import DayRoom, LogRoom
 from mainspring.adapters.store.sqlite import rows
 from mainspring.adapters.store.sqlite.jobs import stored_jobs
 from mainspring.adapters.store.sqlite.part import Part
@@ -16,12 +16,13 @@ from mainspring.domain.access import DEFAULT_TENANT
 from mainspring.domain.dead_letters import TREND
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import HOUR, MILLISECOND, Instant
+from mainspring.domain.instant import DAY, HOUR, MILLISECOND, Instant
 from mainspring.domain.job import Job
 from mainspring.domain.limits import GateState
 from mainspring.domain.run import HeldRun, Progress, RunState, RunView
 from mainspring.ports.catalog import (
     LOG_CUT,
+    LOG_DAY_CUT,
     LOOKED_AT,
     Checkpoint,
     DeadGroup,
@@ -202,14 +203,16 @@ class SqliteReports(Part):
         if not lines:
             return []
         runs = list(dict.fromkeys(line.run for line in lines))
-        sizes = rows.log_sizes(await self._reader.read("log_sizes", ids=rows.encode(runs), cut=LOG_CUT))
+        cuts, today = rows.encode([LOG_CUT, LOG_DAY_CUT]), self._time.now() // DAY
+        sizes = rows.log_sizes(await self._reader.read("log_sizes", ids=rows.encode(runs), cuts=cuts, day=today))
+        days = {tenant: DayRoom(most, used) for _, _, _, tenant, most, used in sizes.values() if most is not None}
         # By fence, too: only the attempt that runs is heard, and another one must not take its room.
         rooms: dict[tuple[RunId, int], LogRoom] = {}
         told = []
         for line in lines:
             if (room := rooms.get((line.run, line.fence))) is None:
-                pieces, size, cut = sizes[line.run]
-                room = rooms[line.run, line.fence] = LogRoom(pieces, size, cut=cut)
+                pieces, size, cut, tenant, _, _ = sizes[line.run]
+                room = rooms[line.run, line.fence] = LogRoom(pieces, size, cut=bool(cut), today=days.get(tenant))
             told.append((line.run, line.fence, room.fit(line.text)))
         return rows.heard(await self._writer.call("append_log", rows.encode(told)))
 

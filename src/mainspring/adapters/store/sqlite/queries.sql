@@ -338,11 +338,14 @@ WITH RECURSIVE logged (id) AS (
 
 -- name: log_sizes
 -- Of each run, also of one that has printed nothing.
-SELECT json_group_object(id, json_array(pieces, size, cut)) FROM (
+SELECT json_group_object(s.id, json_array(s.pieces, s.size, s.cut, coalesce(r.tenant, ''),
+    t.quotas ->> '$.log_bytes_per_day', coalesce(d.bytes, 0)))
+FROM (
     SELECT i.value AS id, count(l.position) AS pieces, coalesce(sum(octet_length(l.text)), 0) AS size,
-           coalesce(max(l.text = :cut), 0) AS cut
+           coalesce(max(l.text IN (SELECT value FROM json_each(:cuts))), 0) AS cut
     FROM json_each(:ids) AS i LEFT JOIN log l ON l.run_id = i.value GROUP BY i.value
-)
+) AS s LEFT JOIN run r ON r.id = s.id LEFT JOIN tenant t ON t.name = r.tenant
+LEFT JOIN log_day d ON d.tenant = r.tenant AND d.day = :day
 
 -- name: tenants
 -- Every name that stands in front of an index, from one to the next.

@@ -411,7 +411,7 @@ _minutes = msgspec.json.Decoder(list[_Minute])
 _log = msgspec.json.Decoder(list[tuple[int, Instant, int, str]])
 _ids = msgspec.json.Decoder(list[RunId])
 _logs = msgspec.json.Decoder(dict[str, list[tuple[int, Instant, int, str]]])
-_log_sizes = msgspec.json.Decoder(dict[str, tuple[int, int, int]])
+_log_sizes = msgspec.json.Decoder(dict[RunId, tuple[int, int, int, str, int | None, int]])
 _tenants = msgspec.json.Decoder(list[tuple[str, str, Instant]])
 _keys = msgspec.json.Decoder(list[_Key])
 _numbers = msgspec.json.Decoder(list[int])
@@ -698,9 +698,10 @@ def logs(text: str) -> dict[RunId, list[LogLine]]:
     }
 
 
-def log_sizes(text: str) -> dict[RunId, tuple[int, int, bool]]:
-    """Of each run: how many pieces, how many bytes, and whether it is cut."""
-    return {RunId(run): (pieces, size, bool(cut)) for run, (pieces, size, cut) in _log_sizes.decode(text).items()}
+def log_sizes(text: str) -> dict[RunId, tuple[int, int, int, str, int | None, int]]:
+    """Of each run: how many pieces, how many bytes, and whether it is cut; its tenant, what that may print in a day,
+    and what it has printed today."""
+    return _log_sizes.decode(text)
 
 
 def tenants(text: str) -> list[Tenant]:

@@ -116,11 +116,28 @@ SELECT run_id FROM having_lines LIMIT $2
 DELETE FROM mainspring.log WHERE run_id = ANY ($1::uuid[])
 
 -- name: log_sizes
--- Of each run, also of one that has printed nothing.
-SELECT i.id, count(l.position) AS pieces, coalesce(sum(octet_length(l.text)), 0)::bigint AS size,
-       coalesce(bool_or(l.text = $2), false) AS cut
-FROM (SELECT DISTINCT unnest($1::uuid[]) AS id) AS i LEFT JOIN mainspring.log l ON l.run_id = i.id
-GROUP BY i.id
+-- Of each run, also of one that has printed nothing. Of its tenant: what it may print in a day, and has printed today.
+SELECT s.*, (convert_from(t.quotas, 'UTF8')::jsonb ->> 'log_bytes_per_day')::bigint AS most, (
+    SELECT coalesce(sum(d.bytes), 0)::bigint FROM mainspring.log_day d
+    WHERE d.tenant = s.tenant AND d.day = mainspring.now_us() / 86400000000
+) AS used
+FROM (
+    SELECT i.id, i.tenant, count(l.position) AS pieces, coalesce(sum(octet_length(l.text)), 0)::bigint AS size,
+           coalesce(bool_or(l.text = ANY ($2::text[])), false) AS cut
+    FROM (SELECT DISTINCT id, tenant FROM unnest($1::uuid[], $3::int[]) AS u(id, tenant)) AS i
+    LEFT JOIN mainspring.log l ON l.run_id = i.id
+    GROUP BY i.id, i.tenant
+) AS s LEFT JOIN mainspring.tenant t ON t.number = s.tenant
+
+-- name: count_log_bytes
+-- In one of several rows, by the connection.
+INSERT INTO mainspring.log_day (tenant, day, slot, bytes)
+SELECT i.tenant, mainspring.now_us() / 86400000000, pg_backend_pid() % 16, i.bytes
+FROM unnest($1::int[], $2::bigint[]) AS i(tenant, bytes) ORDER BY i.tenant
+ON CONFLICT (day, tenant, slot) DO UPDATE SET bytes = log_day.bytes + excluded.bytes
+
+-- name: prune_log_days
+DELETE FROM mainspring.log_day WHERE day < mainspring.now_us() / 86400000000
 
 -- name: append_log
 INSERT INTO mainspring.log (run_id, at, attempt, text, tenant)

@@ -192,6 +192,7 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
     INSERT INTO forget_events (until) VALUES (NEW.now - (NEW.batch ->> 1));
     DELETE FROM used_key WHERE at <= NEW.now - (NEW.batch ->> 0);
     DELETE FROM unique_run WHERE until <= NEW.now;
+    DELETE FROM log_day WHERE day < NEW.now / 86400000000;
     -- Pauses that were to end by now.
     DELETE FROM picked;
     INSERT INTO picked (id)

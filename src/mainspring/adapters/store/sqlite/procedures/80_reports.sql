@@ -40,6 +40,15 @@ CREATE TEMP TRIGGER append_log INSTEAD OF INSERT ON call WHEN NEW.kind = 'append
         WHERE r.fence = i.value ->> 1 AND +r.state = 'running' AND i.value ->> 2 IS NOT NULL
     ) AS a;
 
+    -- Of those with a quota.
+    INSERT INTO log_day (tenant, day, bytes)
+    SELECT r.tenant, NEW.now / 86400000000, sum(octet_length(i.value ->> 2))
+    FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0 CROSS JOIN tenant t ON t.name = r.tenant
+    WHERE r.fence = i.value ->> 1 AND +r.state = 'running' AND i.value ->> 2 IS NOT NULL
+      AND t.quotas ->> '$.log_bytes_per_day' IS NOT NULL
+    GROUP BY r.tenant
+    ON CONFLICT (day, tenant) DO UPDATE SET bytes = bytes + excluded.bytes;
+
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(
         EXISTS (SELECT 1 FROM run r WHERE r.id = i.value ->> 0 AND r.fence = i.value ->> 1 AND +r.state = 'running')
