@@ -1,21 +1,35 @@
-"""A day in the life of a cluster: load, a task that fails, an alert, and the runbook that mends it."""
+"""A day in the life of a cluster: load, a task that fails, an alert, the runbook that mends it, retention, a backup."""
 
 import asyncio
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from time import time_ns
 
+import asyncpg
 import pytest
 
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.domain.ids import JobId
+from mainspring.domain.instant import DAY, SECOND, Instant
+from tests.conftest import create_database, drop_database, with_database
 from tests.support.monitoring import Monitoring
 from tests.support.processes import PYTHONPATH
 from tests.support.watched_cluster import Cluster, a_cluster
+from tools.much_history import write_history
 
 ROOT = Path(__file__).parents[2]
+_LAST_WEEK = 7_000
+_ENDED = """
+SELECT state::text, count(*) AS runs, md5(string_agg(concat_ws('/', id, result, error), ',' ORDER BY id)) AS sum
+FROM mainspring.history WHERE finished_at < $1 GROUP BY state
+"""
 pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(400), pytest.mark.xdist_group("system")]
 
 
@@ -31,11 +45,12 @@ class Desk:
         [part] = re.findall(rf"^## {chapter}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
         return [line for block in re.findall(r"```sh\n(.*?)```", part, re.DOTALL) for line in block.splitlines()]
 
-    async def type(self, command: str) -> str:
-        """What it printed; a command that fails fails the day."""
+    async def type(self, command: str, **settings: str) -> str:
+        """What it printed; a command that fails fails the day. With settings it opens the store, not the API."""
         program, *words = shlex.split(command)
         assert program == "mainspring", command
-        environment = {**os.environ, "MAINSPRING_URL": self._url, "PYTHONPATH": PYTHONPATH, "COLUMNS": "200"}
+        where = settings or {"MAINSPRING_URL": self._url}
+        environment = {**os.environ, **where, "PYTHONPATH": PYTHONPATH, "COLUMNS": "200"}
         done = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", "mainspring", *words],
@@ -70,17 +85,60 @@ class Load:
         return await self._task
 
 
+async def write_last_week(dsn: str, cluster: Cluster) -> None:
+    """What the cluster would have done in seven days."""
+    [tick] = (await cluster.client.get("/v1/jobs", params={"kind": "recurring"})).raise_for_status().json()["items"]
+    store = PostgresStore(dsn)
+    await store.open()
+    try:
+        await write_history(dsn, store, _LAST_WEEK, [JobId(tick["jobId"])], await store.now())
+    finally:
+        await store.close()
+
+
+async def ended(dsn: str, until: Instant) -> dict[str, tuple[int, str]]:
+    """What has ended by then: of each state how many runs, and a sum over their ids, results and errors."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        rows = await connection.fetch(_ENDED, until)
+        return {row["state"]: (row["runs"], row["sum"]) for row in rows}
+    finally:
+        await connection.close()
+
+
+async def oldest(dsn: str) -> Instant:
+    connection = await asyncpg.connect(dsn)
+    try:
+        found: Instant = await connection.fetchval("SELECT min(finished_at) FROM mainspring.history")
+        return found
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+async def elsewhere(postgres_dsn: str) -> AsyncIterator[str]:
+    """An empty database that nothing was ever in."""
+    name = f"elsewhere_{uuid.uuid4().hex}"
+    await create_database(postgres_dsn, name)
+    yield with_database(postgres_dsn, name)
+    await drop_database(postgres_dsn, name)
+
+
 async def test_from_morning_to_evening(
-    postgres_database: str, tmp_path: Path, address_of: Callable[[str], str]
+    postgres_database: str, elsewhere: str, tmp_path: Path, address_of: Callable[[str], str]
 ) -> None:
-    (watching := tmp_path / "watching").mkdir()
+    for folder in (watching := tmp_path / "watching", archive := tmp_path / "archive"):
+        folder.mkdir()
+    kept = {"MAINSPRING_RETENTION_SUCCEEDED": "3d", "MAINSPRING_RETENTION_UNSUCCESSFUL": "3d"}
+    kept |= {"MAINSPRING_RETENTION_ARCHIVE": str(archive)}
     async with (
-        a_cluster(postgres_database, tmp_path, schedulers=3, workers=4) as cluster,
+        a_cluster(postgres_database, tmp_path, schedulers=3, workers=4, **kept) as cluster,
         Monitoring(watching, address_of, cluster.targets) as monitoring,
     ):
         desk = Desk(str(cluster.client.base_url))
         await monitoring.until(lambda: monitoring.query("mainspring_live_workers == 4"), "four workers are seen")
         await monitoring.until(lambda: monitoring.query("mainspring_live_schedulers == 3"), "three schedulers are seen")
+        await write_last_week(postgres_database, cluster)
         load = Load(cluster)
         await asyncio.sleep(5)
         assert not await monitoring.alerts()
@@ -104,5 +162,26 @@ async def test_from_morning_to_evening(
 
         await monitoring.until(replayed, "every dead letter was run again")
         await monitoring.until_resolved("MainspringDeadLettersGrowing")
+
+        # The evening. Old days went to the archive and out of the store, beside the load.
+        async def forgotten() -> bool:
+            return await oldest(postgres_database) > time_ns() // 1_000 - 5 * DAY
+
+        await monitoring.until(forgotten, "days that are past keeping are gone")
         made = await load.end()
-        assert made
+        listed = json.loads(await desk.type("mainspring archive list --json", **kept))
+        assert sum(part["runs"] for part in listed["items"]) > _LAST_WEEK // 4
+
+        async def done() -> bool:
+            found = (await cluster.client.get("/v1/queues")).raise_for_status().json()["items"]
+            return all(queue["queued"] == 0 for queue in found)
+
+        await monitoring.until(done, "all that was submitted has run")
+        backup = tmp_path / "evening.backup"
+        moment = time_ns() // 1_000 - SECOND
+        await desk.type(f"mainspring backup {backup}", MAINSPRING_STORE=postgres_database)
+        await desk.type(f"mainspring backup verify {backup}", MAINSPRING_STORE=postgres_database)
+        await desk.type(f"mainspring restore {backup}", MAINSPRING_STORE=elsewhere)
+        there, here = await ended(elsewhere, moment), await ended(postgres_database, moment)
+        assert there == here
+        assert sum(runs for runs, _ in here.values()) > made
