@@ -320,3 +320,6 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.0 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
+
+// What this version of Vault was built with; its own go.mod names a folder beside it.
+replace github.com/hashicorp/vault/sdk => github.com/hashicorp/vault/sdk v0.20.0
