@@ -82,11 +82,6 @@ class RunLogs:
             gone += len(names)
         return gone
 
-    async def size(self, tenant: str, day: Instant) -> int:
-        """Bytes that the logs of a day take."""
-        prefix = f"{_FOLDER}/{folder_of(tenant)}/{to_datetime(day):%Y-%m-%d}"
-        return sum([blob.size async for batch in self.blobs.list(prefix) for blob in batch])
-
 
 def folder_of(tenant: str) -> str:
     """A tenant's name as a part of a path: whatever is no letter and no digit as its bytes, behind an equals sign."""
