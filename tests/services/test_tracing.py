@@ -15,11 +15,12 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.jobs import Jobs
-from mainspring.domain.errors import Conflict
+from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.run import NewRun, RunPolicy, made_once
 from mainspring.domain.traces import span_of_attempt
 from mainspring.ports.egress import Answer, Outgoing
 from mainspring.runtime.tracing.spans import TOGETHER, Tracing, standing
+from mainspring.settings import load
 from mainspring.worker.builtin.http import http_handler
 from mainspring.worker.handler import AsyncHandler
 from mainspring.worker.tracing import standing_in
@@ -203,6 +204,43 @@ print([name for name in sys.modules if name.startswith("opentelemetry")])
         check=False,
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_without_the_package_it_is_refused_in_a_line(tmp_path: Path) -> None:
+    program = """
+import sys
+sys.modules["opentelemetry"] = None
+sys.argv[1:] = ["worker"]
+from mainspring import cli
+cli.start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "MAINSPRING_TRACING_ENABLED": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr.strip() == (
+        "mainspring: tracing.enabled: OpenTelemetry needs the package opentelemetry (pip install 'mainspring[otel]')"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("RATIO", "1.5", "tracing.ratio"),
+        ("ENDPOINT", "collector:4318", "tracing.endpoint"),
+        ("ENDPOINT", "http://user:hush@collector", "tracing.endpoint"),
+        ("SERVICE", "", "tracing.service"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(name: str, value: str, field: str) -> None:
+    with pytest.raises(Invalid, match=field) as refused:
+        load({}, {f"MAINSPRING_TRACING_{name}": value})
+    assert "hush" not in str(refused.value)
 
 
 def test_a_provider_of_the_application_is_left_alone(tmp_path: Path) -> None:

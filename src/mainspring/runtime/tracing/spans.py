@@ -45,8 +45,6 @@ _log = get_logger("mainspring.tracing")
 TOGETHER = 100
 #: So many spans wait for the exporter. What comes beyond that is dropped and counted.
 _ROOM = 8_192
-_BATCH = 512
-_EVERY_MS = 1_000
 #: How long a request of the exporter may take, and how long a process that ends waits for the last of them.
 _EXPORT_SECONDS = 5.0
 FLUSH_SECONDS = 2.0
@@ -102,7 +100,7 @@ class _Processor(BatchSpanProcessor):
 
     def __init__(self, exporter: _Counted) -> None:
         # The room is kept here: the queue itself would say so in the log for each one.
-        super().__init__(exporter, 2 * _ROOM, schedule_delay_millis=_EVERY_MS, max_export_batch_size=_BATCH)
+        super().__init__(exporter, 2 * _ROOM)
         self.refused = 0
         self._taken = 0
         self._counted = exporter
