@@ -61,14 +61,23 @@ def witnessed(file: Path, word: str) -> Counter[str]:
     return Counter(line[1] for line in lines if line[0] == word)
 
 
-async def load(store: str, seconds: float) -> None:
-    """Submit a few hundred a second, some of which take long."""
-    random, until = Random(1), time.monotonic() + seconds
+async def load(store: str, witness: Path) -> None:
+    """Submit without an end, and never so much that it could not be done in a moment. Some take longer than others."""
+    random, submitted = Random(1), 0
     async with opened_store(Settings(store=store)) as opened:
-        while time.monotonic() < until:
-            payloads = [b'{"milliseconds":%d}' % random.choice((0, 5, 50, 600)) for _ in range(10)]
-            await opened.submit([a_run(task="seen", queue="load", payload=payload) for payload in payloads])
+        while True:
+            if submitted - sum(witnessed(witness, "end").values()) < 200:
+                payloads = [b'{"milliseconds":%d}' % random.choice((0, 5, 50, 600)) for _ in range(20)]
+                await opened.submit([a_run(task="seen", queue="load", payload=payload) for payload in payloads])
+                submitted += len(payloads)
             await asyncio.sleep(0.05)
+
+
+async def until_ended(witness: Path, count: int, processes: Processes) -> None:
+    until = time.monotonic() + 90
+    while sum(witnessed(witness, "end").values()) < count:
+        assert time.monotonic() < until, processes.logs()
+        await asyncio.sleep(0.1)
 
 
 async def test_backup_under_load(stores: tuple[str, str], tmp_path: Path) -> None:
@@ -78,16 +87,13 @@ async def test_backup_under_load(stores: tuple[str, str], tmp_path: Path) -> Non
     async with Processes(before, tmp_path / "one", {"WITNESS": str(first)}) as processes:
         await command("migrate", "--store", before)
         started = [processes.start("scheduler"), processes.start("worker", APP, "--queue", "load:50")]
-        submitting = asyncio.create_task(load(before, 12))
-        while not witnessed(first, "end"):
-            await asyncio.sleep(0.1)
-            assert not submitting.done(), processes.logs()
-        await asyncio.sleep(1)
-        at_backup = witnessed(first, "end")
+        submitting = asyncio.create_task(load(before, first))
+        await until_ended(first, 100, processes)
         taken = await command("backup", file, "--store", before)
-        await asyncio.sleep(2)
-        assert sum(witnessed(first, "end").values()) > sum(at_backup.values()), "nothing happened after the backup"
+        # It goes on, and what the backup has as unfinished ends.
+        await until_ended(first, sum(witnessed(first, "end").values()) + 300, processes)
         submitting.cancel()
+        await asyncio.gather(submitting, return_exceptions=True)
         for process in started:
             kill(process)
     ended = witnessed(first, "end")
