@@ -9,6 +9,7 @@ from mainspring.domain.ids import RunId
 from mainspring.domain.instant import DAY, HOUR
 from mainspring.domain.run import RunState
 from mainspring.ports.access import Author
+from mainspring.ports.catalog import RunFilter
 from mainspring.ports.store import Retention
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import Harness
@@ -53,8 +54,8 @@ async def test_what_belongs_to_a_run_is_kept_with_it(harness: Harness) -> None:
     run = a_run(payload=b'"kept"', policy=a_policy(retries=0, retention="audit"))
     [held] = await harness.start(run)
     await harness.fail(held)
-    for _ in range(12):
-        await harness.advance(30 * DAY)
+    for _ in range(3):
+        await harness.advance(120 * DAY)
         await prune_all(harness)
     [view] = await harness.store.runs([run.id], payloads=True)
     assert view is not None
@@ -116,6 +117,26 @@ async def test_what_has_not_ended_is_never_forgotten_in_any_class(harness: Harne
     await harness.advance(10 * DAY)
     await prune_all(harness)
     assert await there(harness, [run.id for run in (*runs, *far)]) == [False, True, True, False, True]
+
+
+async def test_lists_tell_them_apart_by_state_all_the_same(harness: Harness) -> None:
+    good = [a_run(policy=a_policy(retention=name)) for name in ("standard", "short", "audit")]
+    bad = [a_run(policy=a_policy(retries=0, retention=name)) for name in ("standard", "short", "audit")]
+    held = {run.id: run for run in await harness.start(*good, *bad)}
+    await harness.succeed(*(held[run.id] for run in good))
+    for run in bad:
+        await harness.fail(held[run.id])
+    for states, runs in (
+        ({RunState.SUCCEEDED}, good),
+        ({RunState.FAILED}, bad),
+        ({RunState.FAILED, RunState.CANCELLED}, bad),
+        ({RunState.SUCCEEDED, RunState.FAILED}, [*good, *bad]),
+    ):
+        wanted = RunFilter(tenant=None, states=frozenset(states))
+        page = await harness.store.list_runs(wanted, None, 100)
+        assert {run.id for run in page.items} == {run.id for run in runs}
+        assert await harness.store.count_runs(wanted, 100) == len(runs)
+    assert sum(group.count for group in await harness.store.dead_groups(RunFilter(tenant=None), 10)) == 3
 
 
 def test_an_unknown_class_is_named() -> None:

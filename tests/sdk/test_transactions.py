@@ -16,9 +16,11 @@ from sqlalchemy import create_engine
 from mainspring import Conflict, Invalid, Mainspring, NotFound, RunFailed, transaction
 from mainspring.adapters.store.postgres.database import PACKAGE
 from mainspring.bootstrap.node import Node, Role
+from mainspring.domain.access import Quotas, Tenant
 from mainspring.domain.ids import is_id, made_at, shard_of
 from mainspring.domain.instant import DAY, SECOND
 from mainspring.domain.run import RunState, RunView
+from mainspring.ports.access import Author
 from mainspring.ports.catalog import RunFilter
 from mainspring.sdk.task import Task
 from tests.conftest import as_administrator, create_database, drop_database, make_template, with_database, with_user
@@ -344,6 +346,29 @@ async def test_anybody_who_speaks_sql_can_submit(site: Site) -> None:
     later = await connection.fetchval("SELECT mainspring.submit('note', at => now() + interval '1 day', tenant => 'x')")
     due = (await site.app.handle(later).view()).due
     assert due == pytest.approx(made_at(later) + DAY, abs=SECOND)
+
+
+async def test_the_class_of_retention_comes_along(site: Site) -> None:
+    """A call's own, and that of the tenant, also for those who speak SQL."""
+    store = (await site.app.engine()).store
+    await store.put_tenant(Tenant(name="bank", quotas=Quotas(retention="long")), Author("test"))
+    note = site.task("note")
+    async with driver("asyncpg", site.dsn) as mine:
+        audited = await mine.submit(note.options(retention="audit"), 1)
+        await mine.commit()
+    # The class is heard of within a second.
+    await asyncio.sleep(1.1)
+    async with driver("asyncpg", site.dsn) as mine:
+        banked = await mine.submit(note.options(tenant="bank"), 2)
+        await mine.commit()
+    spoken = await site.connection.fetchval(
+        """SELECT mainspring.submit('note', '{"number": 3}', queue => 'notes', tenant => 'bank')"""
+    )
+    for run in (audited.id, banked.id, spoken):
+        await site.app.handle(run).result("10s")
+    classes = await site.connection.fetch("SELECT id, class FROM mainspring.history")
+    by_id = {row["id"].hex: row["class"] for row in classes}
+    assert [by_id[run] for run in (audited.id, banked.id, spoken)] == [5, 4, 4]
 
 
 async def test_what_is_wrong_in_sql_is_refused(site: Site) -> None:

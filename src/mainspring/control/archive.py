@@ -58,6 +58,8 @@ class Archiver:
         self._owned = owned
         self._pause = pause
         self._done: set[tuple[str, Instant]] = set()
+        #: The last file that was written here, and the last run in it.
+        self._last: tuple[ArchiveFile, ArchivedRun] | None = None
         #: Why nothing can be written; nothing while it can.
         self.trouble = ""
         #: How many parts wait to be written.
@@ -102,7 +104,9 @@ class Archiver:
     async def _write(self, part: Part, manifest: Manifest) -> Manifest:
         """Its next file, and what is known of it by then."""
         last = None
-        if manifest.files:
+        if self._last is not None and manifest.files[-1:] == (self._last[0],):
+            last = self._last[1]
+        elif manifest.files:
             # Where whoever was here before stopped.
             *_, last = [run async for run in _runs_in(self._blobs, manifest.files[-1])]
         lines: list[bytes] = []
@@ -119,8 +123,9 @@ class Archiver:
             last = runs[-1] if runs else last
             # At most half of the time: live work comes first.
             await self._clock.sleep(self._clock.monotonic() - began)
-        if lines:
+        if lines and last is not None:
             manifest = await self._put(manifest, lines, times)
+            self._last = manifest.files[-1], last
         manifest = msgspec.structs.replace(manifest, complete=ended)
         await self._blobs.put(f"{manifest.folder}/{MANIFEST}", _encoder.encode(manifest))
         if ended:

@@ -15,6 +15,7 @@ import (
 	kv "github.com/hashicorp/vault-plugin-secrets-kv"
 	"github.com/hashicorp/vault/builtin/credential/approle"
 	vaulthttp "github.com/hashicorp/vault/http"
+	"github.com/hashicorp/vault/internalshared/configutil"
 	"github.com/hashicorp/vault/sdk/logical"
 	"github.com/hashicorp/vault/sdk/physical/inmem"
 	"github.com/hashicorp/vault/vault"
@@ -39,7 +40,8 @@ func main() {
 	_, err = core.Unseal(made.SecretShares[0])
 	check(err)
 	check(os.WriteFile(file, []byte(made.RootToken), 0o600))
-	check(http.ListenAndServe(address, vaulthttp.Handler.Handler(&vault.HandlerProperties{Core: core})))
+	properties := &vault.HandlerProperties{Core: core, ListenerConfig: &configutil.Listener{Address: address}}
+	check(http.ListenAndServe(address, vaulthttp.Handler.Handler(properties)))
 }
 
 func check(err error) {

@@ -238,9 +238,9 @@ class Catalog(Reading):
                 continue
             conditions = list(mine)
             if table == "history" and RunState.SUCCEEDED not in asked:
-                conditions.append("class = 2")
+                conditions += ["class <> 1", "state <> 5"]
             elif table == "history" and asked == {RunState.SUCCEEDED}:
-                conditions.append("class = 1")
+                conditions += ["class <> 2", "state = 5"]
             columns = "id, state, queue, job_id"
             which = list(chosen)
             if exactly and asked != there:

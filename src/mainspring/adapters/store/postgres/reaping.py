@@ -29,6 +29,10 @@ _LONGER = (2, 3)
 #: Which of those belong to runs of such a class.
 _OF_A_LONGER_RUN = "EXISTS (SELECT FROM {schema}.history h WHERE h.id = x.run_id AND h.class IN (4, 5))"
 _KEPT_FOR_LONGER = {"attempt": "x.body_bucket >= 199999", "ledger": _OF_A_LONGER_RUN, "log": _OF_A_LONGER_RUN}
+_COLUMNS = (
+    "SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute "
+    "WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped"
+)
 #: So many blocks of a table are looked through at a time: 8 MB.
 _BLOCKS = 1_000
 
@@ -123,18 +127,21 @@ class Reaping(Sweeping, Workforce, Reading):
 
     async def _keep_longer(self, family: str, day: int) -> None:
         """What belongs to runs of the longer classes is moved aside before its day is dropped, some MB at a time."""
-        schema, table = self._db.schema, f"{self._db.schema}.{family}_d{day}"
-        statement = (
-            f"WITH moved AS (DELETE FROM {table} x WHERE ctid >= $1::text::tid AND ctid < $2::text::tid "
-            f"AND {_KEPT_FOR_LONGER[family].format(schema=schema)} RETURNING *) "
-            f"INSERT INTO {schema}.{family}_kept SELECT * FROM moved ON CONFLICT DO NOTHING"
-        )
+        schema, table, kept = self._db.schema, f"{self._db.schema}.{family}_d{day}", f"{self._db.schema}.{family}_kept"
 
-        async def blocks(connection: Connection) -> int:
-            return int(await connection.fetchval("SELECT pg_relation_size($1::regclass) / 8192 + 1", table))
+        async def look(connection: Connection) -> tuple[int, str]:
+            """How many blocks there are, and which columns: a later migration may add some to the one alone."""
+            blocks = await connection.fetchval("SELECT pg_relation_size($1::text::regclass) / 8192 + 1", table)
+            return blocks, await connection.fetchval(_COLUMNS, kept)
 
         try:
-            for first in range(0, await self._db.run(blocks), _BLOCKS):
+            blocks, columns = await self._db.run(look)
+            statement = (
+                f"WITH moved AS (DELETE FROM {table} x WHERE ctid >= $1::text::tid AND ctid < $2::text::tid "
+                f"AND {_KEPT_FOR_LONGER[family].format(schema=schema)} RETURNING *) "
+                f"INSERT INTO {kept} ({columns}) SELECT {columns} FROM moved ON CONFLICT DO NOTHING"
+            )
+            for first in range(0, blocks, _BLOCKS):
 
                 async def work(connection: Connection, first: int = first) -> None:
                     await connection.execute(statement, f"({first},0)", f"({first + _BLOCKS},0)")
