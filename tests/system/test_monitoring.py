@@ -93,8 +93,9 @@ async def test_what_every_role_tells_is_declared_and_clean(
 ) -> None:
     declared = {metric.name: metric for metric in (*ALL, *STANDARD)}
     seen = set[str]()
-    more = {"MAINSPRING_METRICS_TENANTS": "true", "MAINSPRING_TRACING_ENABLED": "true"}
-    async with a_cluster(postgres_database, tmp_path, **more) as cluster:
+    async with a_cluster(
+        postgres_database, tmp_path, MAINSPRING_METRICS_TENANTS="true", MAINSPRING_TRACING_ENABLED="true"
+    ) as cluster:
         await cluster.submit(5)
         while 'mainspring_ended_runs_total{state="succeeded",task="send"} 5.0' not in await cluster.figures("worker"):
             await asyncio.sleep(0.1)

@@ -172,7 +172,7 @@ class VaultSecrets:
             found = {}
         if answer.status_code != 200 or not isinstance(found, dict) or not isinstance(found.get(part), dict):
             errors = found.get("errors") if isinstance(found, dict) else None
-            why = "; ".join(map(str, errors))[:200] if isinstance(errors, list) else ""
+            why = " ".join("; ".join(map(str, errors)).split())[:200] if isinstance(errors, list) else ""
             raise SecretsUnavailable(f"Vault answered {answer.status_code} {why}".rstrip())
         told: dict[str, Any] = found[part]
         return told
