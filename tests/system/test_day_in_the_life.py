@@ -147,7 +147,6 @@ async def test_from_morning_to_evening(
         desk = Desk(str(cluster.client.base_url))
         await monitoring.until(lambda: monitoring.query("mainspring_live_workers == 4"), "four workers are seen")
         await monitoring.until(lambda: monitoring.query("mainspring_live_schedulers == 3"), "three schedulers are seen")
-        await write_last_week(postgres_database, cluster)
         load = Load(cluster)
         await asyncio.sleep(5)
         assert not await monitoring.alerts()
@@ -172,7 +171,9 @@ async def test_from_morning_to_evening(
         await monitoring.until(replayed, "every dead letter was run again")
         await monitoring.until_resolved("MainspringDeadLettersGrowing")
 
-        # The evening. Old days went to the archive and out of the store, beside the load.
+        # The evening. Old days go to the archive and out of the store, beside the load.
+        await write_last_week(postgres_database, cluster)
+
         async def forgotten() -> bool:
             return await oldest(postgres_database) > time_ns() // 1_000 - 5 * DAY
 
