@@ -67,7 +67,7 @@ async def test_one_process_with_another_engine_says_so(tmp_path: Path, address_o
         assert health["coordination"] == "zookeeper"
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait) == 0
-        assert "shards by zookeeper://" in processes.logs()
+        assert "shards by zookeeper://" in (logs / "0-up.log").read_text()
 
 
 def test_what_is_no_engine_is_refused_at_once() -> None:

@@ -17,7 +17,6 @@ from mainspring.domain.autoscale import Bounds
 from mainspring.domain.datacenters import ALL
 from mainspring.domain.run import RunState
 from mainspring.sdk import schedule_file
-from mainspring.sdk.plain_yaml import read_yaml
 from mainspring.settings import Settings, load
 from tests.support.doc_blocks import write_blocks
 
@@ -109,12 +108,3 @@ def test_the_commands_of_the_page_on_scaling(folder: Path, monkeypatch: pytest.M
     (settings, bounds), drained = asked
     assert (settings.worker.queues, bounds) == ({"default": 50}, Bounds(1, 16))
     assert drained == "mailer-1"
-
-
-def test_the_files_for_kubernetes_are_such(folder: Path) -> None:
-    page = SCALING.read_text()
-    blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    kinds = [read_yaml(text, "page")[0]["kind"] for text in blocks]
-    assert kinds == ["ScaledObject", "HorizontalPodAutoscaler"]
-    assert "recommendedWorkers" in blocks[0]
-    assert "mainspring_recommended_workers" in blocks[1]

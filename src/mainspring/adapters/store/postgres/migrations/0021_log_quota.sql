@@ -8,3 +8,6 @@ CREATE TABLE log_day (
     bytes  bigint NOT NULL,
     PRIMARY KEY (day, tenant, slot)
 ) WITH (fillfactor = 70);
+CREATE POLICY of_tenant ON log_day FOR SELECT
+    USING (tenant + 0 = (SELECT nullif(current_setting('mainspring.tenant', true), '')::integer));
+ALTER TABLE log_day ENABLE ROW LEVEL SECURITY;
