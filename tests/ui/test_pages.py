@@ -347,3 +347,12 @@ def test_what_is_asked_for_anew_leaves_room_for_dialogs(site: Site, ids: dict[st
         with page.expect_response(re.compile("/runs$")):
             page.evaluate("htmx.trigger('#live', 'live')")
     expect(page.locator("#dialogs")).to_have_count(1)
+
+
+def test_what_was_asked_for_by_what_is_gone_changes_nothing(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto("runs")
+    with page.expect_response(re.compile("/runs$")) as answer:
+        page.evaluate("() => { const live = htmx.find('#live'); htmx.trigger(live, 'live'); live.remove(); }")
+    answer.value.finished()
+    page.wait_for_timeout(300)
+    expect(page.locator("#live")).to_have_count(0)

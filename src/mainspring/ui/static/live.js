@@ -61,6 +61,10 @@ export function live() {
     open();
     soon();
   });
+  // A search replaces the list while its own request is on the way: what that brings belongs nowhere.
+  htmx.defineExtension("unless-gone", {
+    transformResponse: (text, request, element) => (element.isConnected ? text : ""),
+  });
   // What was asked for before one went on to something else comes too late.
   document.addEventListener("htmx:beforeSwap", (event) => {
     const asked = event.detail.requestConfig.elt;
