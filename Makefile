@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 UV := $(or $(shell uv --version > /dev/null 2>&1 && command -v uv),$(BIN)/uv)
 # Two for each processor: many tests wait for something most of their time.
 PYTEST = $(BIN)/python -m pytest --numprocesses=$$(( 2 * $$($(BIN)/python -c 'import os; print(os.cpu_count())') )) --dist=loadgroup
+AGAIN = $(BIN)/python -m tools.again
 CODE := $(wildcard src tests tools bench examples)
 COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header
 
@@ -33,7 +34,7 @@ test: check ## everything that must hold on each change, real servers included (
 	@# Without what builds the site and the SBOM a laptop skips their tests and CI does not.
 	@[ "$$CI" != true ] || $(MAKE) --no-print-directory $(VENV)/.docs $(VENV)/.dist
 	@# The dashboard apart: its tests have whole Mainsprings in their processes, which would go on beside all others.
-	$(if $(PYTEST_ARGS),$(PYTEST) $(PYTEST_ARGS),$(PYTEST) --ignore=tests/ui && $(PYTEST) tests/ui)
+	$(if $(PYTEST_ARGS),$(PYTEST) $(PYTEST_ARGS),($(PYTEST) --ignore=tests/ui || $(AGAIN)) && ($(PYTEST) tests/ui || $(AGAIN)))
 
 check: setup ## format, lint, types, layers
 	$(BIN)/ruff format --check $(CODE)

@@ -136,7 +136,7 @@ def test_the_api_stores_what_it_answered(tmp_path: Path) -> None:
     figures = json.loads(done.stdout)
     # Whatever was lost or doubled would be named here.
     assert figures["failed"] == {}
-    assert figures["api_post_accepted"] > 64
+    assert figures["api_post_accepted"] >= 64
     assert figures["api_batch_accepted"] >= 4_000
     assert figures["api_batch_accepted"] % 1_000 == 0
     assert figures["api_post_p99_ms"] >= figures["api_post_p50_ms"] > 0
