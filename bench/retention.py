@@ -33,7 +33,8 @@ _BATCH = 200
 _WORKERS = 4
 #: Seconds of each phase without the archive.
 _QUIET = 30
-#: The history is of seven days and some hours: the oldest whole day, and the piece before it, are past.
+#: The history is of so many days and some hours: the oldest whole day, and the piece before it, are past.
+_DAYS = 28
 _ALL = Retention(**dict.fromkeys(Retention.__struct_fields__, 10_000 * DAY))
 
 
@@ -128,13 +129,13 @@ async def measure(dsn: str, runs: int) -> None:
     # A tenant with a number is what the history is written for.
     live = Live(store)
     await store.submit([live.run("first")])
-    await write_history(dsn, store, runs, [JobId(uuid.uuid4().hex)], now)
+    await write_history(dsn, store, runs, [JobId(uuid.uuid4().hex)], now, _DAYS)
     print(f"{runs:,} runs of history written in {time.monotonic() - began:,.0f} s", flush=True)
     workers = [asyncio.create_task(live.work(number)) for number in range(_WORKERS)]
     await asyncio.sleep(5)
     before = await live.window(asyncio.ensure_future(asyncio.sleep(_QUIET)))
     with tempfile.TemporaryDirectory() as folder:
-        kept = now % DAY + 5 * DAY
+        kept = now % DAY + (_DAYS - 2) * DAY
         keeper = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "bench.retention", "--keep", dsn, folder, str(kept)
         )

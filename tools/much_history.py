@@ -89,11 +89,13 @@ def fingerprint_of_most() -> str:
     return "cfcd208495d565ef"
 
 
-async def write_history(dsn: str, store: PostgresStore, runs: int, jobs: Sequence[JobId], now: Instant) -> None:
+async def write_history(
+    dsn: str, store: PostgresStore, runs: int, jobs: Sequence[JobId], now: Instant, days: int = 7
+) -> None:
     """``jobs`` have ticks; whoever filled the store before has made them."""
-    begin, step = now - 7 * DAY, 7 * DAY / runs
-    days = set(range(day_of(begin), day_of(now) + 1))
-    await store._partitions.make(dict.fromkeys(FAMILIES.keys() - HISTORIES.values(), days))
+    begin, step = now - days * DAY, days * DAY / runs
+    all_days = set(range(day_of(begin), day_of(now) + 1))
+    await store._partitions.make(dict.fromkeys(FAMILIES.keys() - HISTORIES.values(), all_days))
     connection = await asyncpg.connect(dsn, server_settings={"search_path": store._db.schema})
     try:
         await connection.execute("SET synchronous_commit = off; SET maintenance_work_mem = '512MB'")
@@ -108,11 +110,11 @@ async def write_history(dsn: str, store: PostgresStore, runs: int, jobs: Sequenc
             last = min(first + _CHUNK, runs) - 1
             await connection.execute(_RUNS, first, last, begin, step, tasks, queues, list(jobs), bodies, _ERRORS)
             await connection.execute(_ENDED.replace("$1", str(int(tenant))))
-        a_minute = max(int(runs / (7 * 1440) / len(queues)), 1)
+        a_minute = max(int(runs / (days * 1440) / len(queues)), 1)
         await connection.execute(_MINUTES, tenant, begin // MINUTE * MINUTE, now - MINUTE, a_minute, queues)
         await connection.execute(_USAGE, tenant, begin // DAY * DAY, now, tasks)
         changes = int(runs * _CHANGES_PER_RUN)
-        await connection.execute(_AUDIT, changes, begin, 7 * DAY / max(changes, 1), list(jobs))
+        await connection.execute(_AUDIT, changes, begin, days * DAY / max(changes, 1), list(jobs))
         await connection.execute("UPDATE rolled_up SET until = now_us()")
         await connection.execute("VACUUM (ANALYZE)")
     finally:

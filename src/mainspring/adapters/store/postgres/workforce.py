@@ -140,7 +140,9 @@ class Workforce(Queues, Families):
             queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
             limits = [want.limit for want in wants]
             began = self._ranks.begin()
-            rows += await self._db.fetch("claim", session, number, queues, limits, self._ranks.of(queues))
+            found = await self._db.fetch("claim", session, number, queues, limits, self._ranks.of(queues))
+            self._ranks.took((row["queue"], row["rank"]) for row in found)
+            rows += found
             if self._ranks.wants_look(began) and (self._looking is None or self._looking.done()):
                 # Beside the claims: none has to wait for it.
                 self._looking = asyncio.create_task(self._look_from_front(queues), name="look-from-front")
