@@ -1,8 +1,9 @@
 """What a transaction that somebody has left open does to claims: before it, after many runs, and when it has ended.
 
-    python -m bench.long_transaction [runs]
+    python -m bench.long_transaction [runs] [minutes]
 
-On a PostgreSQL of its own. One process submits, claims and settles batches without a pause; the times are of claims.
+On a PostgreSQL of its own. One process submits, claims and settles batches, without a pause or spread over so many minutes;
+the times are of claims.
 """
 
 import asyncio
@@ -29,8 +30,10 @@ class Cycle:
     def __init__(self, store: PostgresStore, worker: SessionId) -> None:
         self._store, self._worker, self._claims = store, worker, 0
 
-    async def churn(self, runs: int) -> None:
-        for _ in range(0, runs, _BATCH):
+    async def churn(self, runs: int, seconds: float = 0) -> None:
+        began = time.monotonic()
+        for done in range(0, runs, _BATCH):
+            await asyncio.sleep(max(began + seconds * done / runs - time.monotonic(), 0))
             await self._store.submit([a_run() for _ in range(_BATCH)])
             await self._claim(_BATCH)
 
@@ -54,6 +57,7 @@ class Cycle:
 
 async def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    minutes = float(sys.argv[2]) if len(sys.argv) > 2 else 0
     async with place_of(POSTGRES, lambda words: None) as place, place.site("long") as site:
         dsn = site.environment["MAINSPRING_STORE"]
         store = PostgresStore(dsn, shards=4)
@@ -68,7 +72,7 @@ async def main() -> None:
             await other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM mainspring.run")
             began = time.monotonic()
             for part in range(1, 5):
-                await cycle.churn(runs // 4)
+                await cycle.churn(runs // 4, minutes * 60 / 4)
                 told(f"after {runs // 4 * part:,} runs, {time.monotonic() - began:.0f} s", await cycle.timed())
             await other.close()
             await store.tidy()
