@@ -2,8 +2,8 @@
 
     python -m bench.long_transaction [runs] [minutes]
 
-On a PostgreSQL of its own. One process submits, claims and settles batches, without a pause or spread over so many minutes;
-the times are of claims.
+On a PostgreSQL of its own. One process submits, claims and settles batches, without a pause or spread over so many
+minutes; the times are of claims.
 """
 
 import asyncio
