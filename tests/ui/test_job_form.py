@@ -66,6 +66,7 @@ def test_a_one_off_is_made_for_later(site: Site, ids: dict[str, str], page: Page
 def test_a_schedule_is_changed_compared_and_restored(site: Site, ids: dict[str, str], page: Page) -> None:
     name = f"changed_{uuid.uuid4().hex[:8]}"
     schedule = {"task": "send_welcome", "name": name, "cronExpression": "0 4 * * *", "calendars": ["weekend"]}
+    schedule["retention"] = "audit"
     job = site.ask("POST", "v1/jobs", {**schedule, "payload": {"user_id": 1, "how": "by mail"}})["jobId"]
     page.goto(f"jobs/{job}")
     page.get_by_role("link", name="Edit").click()
@@ -78,16 +79,20 @@ def test_a_schedule_is_changed_compared_and_restored(site: Site, ids: dict[str, 
     expect(changes).to_contain_text("1h30m")
     expect(changes).to_contain_text('"user_id": 2')
     page.get_by_label("weekend").uncheck()
+    expect(page.get_by_label("Kept when it has ended")).to_have_value("audit")
+    page.get_by_label("Kept when it has ended").select_option("as its tenant has it")
     page.get_by_label("Why it is changed").fill("more often")
     expect(changes).to_contain_text("calendars")
     page.get_by_role("button", name="Save as version 2").click()
     expect(page).to_have_url(re.compile(f"/jobs/{job}$"))
+    assert "retention" not in site.ask("GET", f"v1/jobs/{job}")
     versions = page.get_by_label("Versions", exact=True)
     expect(versions).to_contain_text("more often")
     expect(versions.locator(".is").first).to_be_visible()
     versions.get_by_role("button", name="Restore").click()
     expect(page.locator(".toast")).to_contain_text("Version 1 is restored")
     expect(page.get_by_label("Details")).to_contain_text("every day at 04:00")
+    expect(page.get_by_label("Details")).to_contain_text("audit")
     found = site.ask("GET", f"v1/jobs/{job}")
     assert (found["payload"], found["calendars"]) == ({"user_id": 1, "how": "by mail"}, ["weekend"])
 

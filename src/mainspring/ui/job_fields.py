@@ -35,6 +35,7 @@ DEFAULTS: dict[str, str] = {
     "catchUp": "latest",
     "calendars": "",
     "whenClosed": "skip",
+    "retention": "",
     "owner": "",
     "tags": "",
 }
@@ -46,7 +47,19 @@ _BY_KIND = {
     "now": (),
 }
 _RECURRING = ("scheduleTime", "endTime", "jitter", "overlap", "catchUp", "calendars", "whenClosed")
-_ALWAYS = ("name", "task", "payload", "queue", "priority", "maxRetries", "timeout", "deadline", "startWithin", "owner")
+_ALWAYS = (
+    "name",
+    "task",
+    "payload",
+    "queue",
+    "priority",
+    "maxRetries",
+    "timeout",
+    "deadline",
+    "startWithin",
+    "retention",
+    "owner",
+)
 _NUMBERS = ("priority", "maxRetries")
 _LISTS = ("calendars", "tags")
 #: In the form they are in UTC, without saying so.
@@ -58,6 +71,7 @@ _EMPTIED: dict[str, Any] = {
     "endTime": None,
     "deadline": None,
     "startWithin": None,
+    "retention": None,
     "jitter": "0s",
     "owner": "",
     "calendars": [],
@@ -85,6 +99,7 @@ def values_of(job: JobOut) -> dict[str, str]:
         "timeout": job.timeout,
         "deadline": job.deadline,
         "startWithin": job.start_within,
+        "retention": job.retention,
         "overlap": job.overlap,
         "catchUp": getattr(job.catch_up, "mode", None),
         "whenClosed": job.when_closed,

@@ -154,8 +154,8 @@ class JobFields(Request, omit_defaults=True):
     one run in the first that has a live worker, `"any"` for wherever there is one."""
     weight: Annotated[int, Meta(ge=1, le=MAX_WEIGHT)] | UnsetType = UNSET
     """How many slots of its worker a run takes."""
-    retention: RetentionName | UnsetType = UNSET
-    """How long its runs are kept when they have ended; without, as their tenant has it."""
+    retention: RetentionName | UnsetType | None = UNSET
+    """How long its runs are kept when they have ended; without, or with null, as their tenant has it."""
     guarantee: Literal["at-least-once", "at-most-once"] | UnsetType = UNSET
     limits: Limits | UnsetType = UNSET
     """How many of a key go at a time, or start in a period."""
@@ -288,7 +288,7 @@ def policy_of(fields: JobFields) -> RunPolicy:
             one_off=not is_recurring(fields),
         ),
         weight=1 if fields.weight is UNSET else fields.weight,
-        retention="" if fields.retention is UNSET else fields.retention,
+        retention="" if fields.retention is UNSET else fields.retention or "",
         limits=limits_of(fields.limits),
         breaker=breaker_of(fields.breaker),
     )

@@ -22,6 +22,7 @@ from mainspring.api.routes.usage import (
 )
 from mainspring.domain.access import DEFAULT_TENANT, Permission
 from mainspring.domain.instant import DAY, isoformat
+from mainspring.domain.retention import STANDARD
 from mainspring.ui.charts import chart
 from mainspring.ui.page import Done, Pages, Reply, Visit
 
@@ -67,7 +68,8 @@ async def do_put(visit: Visit[Any]) -> Reply:
     name = visit.form.get("name", "").strip()
     quotas = {field.encode_name: _whole(visit, field.encode_name) for field in msgspec.structs.fields(QuotasIn)}
     said = {field: value for field, value in quotas.items() if value is not None}
-    await visit.ask(put_tenant, body={"name": name, "quotas": said})
+    kept = {"retention": visit.form["retention"]} if "retention" in visit.form else {}
+    await visit.ask(put_tenant, body={"name": name, "quotas": said, **kept})
     return Done(words="Kept: new quotas hold within seconds.", to=f"tenants/{quote(name, safe='')}", leave=True)
 
 
@@ -91,6 +93,7 @@ async def show_tenant(visit: Visit[Any]) -> Reply:
         "tenants/detail.html",
         name=name,
         quotas=(_NO_QUOTAS if known is None else known.quotas) if of_all else None,
+        retention=STANDARD if known is None else known.retention,
         total=by_day.total,
         tasks=tasks[:_TASKS],
         others=len(tasks) - _TASKS,
