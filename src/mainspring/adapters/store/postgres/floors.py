@@ -61,4 +61,4 @@ class Floors:
         self._look_at = now + max(_SPARING * (now - began), _PAUSE)
         self._slow = dead >= _MANY_DEAD and now - began >= _SLOW
         # Where nothing was found, what was known still holds.
-        self._lowest = self._lowest | lowest if self._slow else {}
+        self._lowest = {**self._lowest, **lowest} if self._slow else {}
