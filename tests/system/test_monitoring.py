@@ -1,6 +1,7 @@
 """Prometheus for real: what processes tell, our rules, alerts that fire in Alertmanager and resolve."""
 
 import asyncio
+import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -77,6 +78,29 @@ def test_amtool_finds_nothing_wrong_with_the_configuration(amtool: str) -> None:
     run(amtool, "check-config", file)
     route = run(amtool, "config", "routes", "test", f"--config.file={file}", "severity=page")
     assert route.splitlines()[0] == "pages"
+
+
+@pytest.mark.parametrize("queues", [["mail"], ["mail", "video"]])
+def test_a_page_says_what_is_wrong_also_of_several_queues_at_once(
+    amtool: str, tmp_path: Path, queues: list[str]
+) -> None:
+    receivers = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text())["receivers"]
+    [template] = [one["pagerduty_configs"][0]["description"] for one in receivers if one["name"] == "pages"]
+    alerts = [{"status": "firing", "annotations": {"summary": f"Runs of queue {queue} wait"}} for queue in queues]
+    group = {"status": "firing", "groupLabels": {"alertname": "MainspringQueueLag"}, "alerts": alerts}
+    # What all of them have in common, as Alertmanager tells it.
+    group["commonAnnotations"] = alerts[0]["annotations"] if len(queues) == 1 else {}
+    (data := tmp_path / "data.json").write_text(json.dumps(group))
+    (none := tmp_path / "none.tmpl").touch()
+    said = run(
+        amtool,
+        "template",
+        "render",
+        f"--template.glob={none}",
+        f"--template.text={template}",
+        f"--template.data={data}",
+    )
+    assert said.strip() == " ".join(["MainspringQueueLag:", *(f"Runs of queue {queue} wait." for queue in queues)])
 
 
 #: Whose figures each role tells.
