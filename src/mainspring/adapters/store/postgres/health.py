@@ -91,7 +91,7 @@ class PostgresHealth:
                 server = await self._one(connection, "server")
                 return [
                     latency(await self._trip(connection)),
-                    self._room(server, await connection.fetchval(self._sql["processes"])),
+                    room(server["connected"], server["connections"]),
                     wraparound(server["xid_age"]),
                     *await self._transactions(connection, server["sees_all"]),
                     *slots(await self._all(connection, "slots")),
@@ -174,7 +174,10 @@ class PostgresHealth:
         findings += vacuum(await self._all(connection, "vacuum", self._schema))
         findings += await self._tables(connection, server["now"])
         processes = await connection.fetchval(self._sql["processes"])
-        findings.append(self._room(server, processes))
+        findings += [
+            room(server["connected"], server["connections"]),
+            plan(processes, self._connections + _CONNECTIONS_BESIDE, server["connections"]),
+        ]
         findings.append(await self._wall(connection))
         if self._replica is not None:
             findings.append(await self._lag(connection, *self._replica))
@@ -244,16 +247,6 @@ class PostgresHealth:
             says = f"{', '.join(unlogged[:5])} would be empty after a crash"
             findings[1] = blamed("durable tables", says, f"ALTER TABLE {schema}.{unlogged[0]} SET LOGGED")
         return [*findings, *partitions(days, now, self._retention)]
-
-    def _room(self, server: asyncpg.Record, processes: int) -> Finding:
-        most, wanted = server["connections"], (processes + 1) * (self._connections + _CONNECTIONS_BESIDE)
-        says = (
-            f"{server['connected']} of {most} are open; {processes} processes of up to "
-            f"{self._connections + _CONNECTIONS_BESIDE} each may want {wanted}"
-        )
-        advice = "raise max_connections, lower connections in the settings, or start fewer processes"
-        share = max(server["connected"] / most, 0.85 if wanted > most else 0)
-        return above("connections", share, 0.8, 0.95, says, advice)
 
     async def _lag(self, connection: Connection, dsn: str, most: Micros) -> Finding:
         """How long the replica takes to come to where the primary is now."""
@@ -379,6 +372,22 @@ def pooler(*, by_transaction: bool, keeps_settings: bool) -> Finding:
         says = "there is one that drops the settings of connections: every statement takes three trips more"
         return warned("pooler", says, "connect to the server itself, where you can")
     return found("pooler", "there is one, in session mode")
+
+
+def room(connected: int, most: int) -> Finding:
+    says = f"{connected} of {most} are open"
+    advice = "raise max_connections, or see in pg_stat_activity who has them"
+    return above("connections", connected / most, 0.8, 0.95, says, advice)
+
+
+def plan(processes: int, each: int, most: int) -> Finding:
+    """What processes may open, with one more of them. That they may hurts nobody yet."""
+    wanted = (processes + 1) * each
+    says = f"{processes} processes of up to {each} connections each may want {wanted} of {most}"
+    if wanted <= most:
+        return found("planned connections", says)
+    advice = "raise max_connections, lower connections in the settings, or start fewer processes"
+    return warned("planned connections", says, advice)
 
 
 def transactions(rows: Sequence[Mapping[str, object]], *, sees_all: bool) -> Finding:
