@@ -53,6 +53,9 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     connections_limit: int | None = None
     #: Bytes that are kept for who replicates.
     wal_kept: int | None = None
+    #: How far the standby is behind that is furthest; None: there is none that can be seen.
+    replication_lag: Micros | None = None
+    replication_bytes: int | None = None
     tables: tuple[TableVitals, ...] = ()
 
 

@@ -299,16 +299,34 @@ VACUUM_AGE = _gauge(
 OLDEST = _gauge(
     Whose.STORE,
     "store_oldest_transaction_seconds",
-    "How long the oldest open transaction has been open: vacuum removes nothing younger.",
+    "How long the oldest open transaction has been open: vacuum removes nothing younger. Missing where our role may not"
+    " [see those of others](../operations/postgresql.md#what-the-role-may-see).",
     "server",
 )
 XID_AGE = _gauge(
-    Whose.STORE, "store_transaction_id_age", "Of the oldest transaction id; the server stops at 2 billion.", "server"
+    Whose.STORE,
+    "store_transaction_id_age",
+    "Of the oldest transaction id in any database; the server stops at 2 billion.",
+    "server",
 )
 CONNECTIONS = _gauge(Whose.STORE, "store_connections", "Connections to the server, of everybody.", "server")
 CONNECTIONS_LIMIT = _gauge(Whose.STORE, "store_connections_limit", "How many it allows.", "server")
 WAL_KEPT = _gauge(
     Whose.STORE, "store_kept_wal_bytes", "Write-ahead log that the server keeps for who replicates.", "server"
+)
+
+STANDBY_LAG = _gauge(
+    Whose.STORE,
+    "store_replication_lag_seconds",
+    "How long the standby that is furthest behind takes to apply what the server has written; missing where there is"
+    " none, or our role may not [see it](../operations/postgresql.md#what-the-role-may-see).",
+    "server",
+)
+STANDBY_BYTES = _gauge(
+    Whose.STORE,
+    "store_replication_lag_bytes",
+    "Write-ahead log that the standby which is furthest behind has not applied; missing likewise.",
+    "server",
 )
 
 #: What prometheus-client tells of every process by itself, where there is a ``/proc``.
