@@ -99,6 +99,32 @@ def test_a_problem_that_gets_worse_is_told_once_more_and_its_end_once() -> None:
     assert told.situation.rests
 
 
+def test_who_was_not_told_of_a_problem_does_not_hear_of_its_end() -> None:
+    told = Told(rules_of({"ops": SLACK}, "on=dead on=recovered to=ops"))
+    told.situation.trouble(trouble(On.FAILED))
+    told.situation.succeeded("default", "task:charge", NOON + SECOND)
+    assert told.stages(NOON + MINUTE) == told.stages(NOON + HOUR) == []
+    assert told.situation.rests
+
+
+def test_who_was_told_hears_of_the_end_also_when_it_has_only_failed_since() -> None:
+    told = Told(rules_of({"ops": SLACK}, "on=dead on=recovered to=ops"))
+    told.situation.trouble(trouble(On.DEAD))
+    assert told.stages(NOON + MINUTE) == [("ops", ["dead"])]
+    told.situation.trouble(trouble(On.FAILED, NOON + 2 * MINUTE))
+    told.situation.succeeded("default", "task:charge", NOON + 3 * MINUTE)
+    told.at(NOON + 4 * MINUTE)
+    assert told.stages(NOON + 5 * MINUTE) == [("ops", ["recovered"])]
+
+
+def test_who_asks_for_ends_alone_hears_of_every_one() -> None:
+    told = Told(rules_of({"ops": SLACK}, "on=recovered to=ops"))
+    told.situation.trouble(trouble(On.FAILED))
+    told.situation.succeeded("default", "task:charge", NOON + SECOND)
+    told.at(NOON + MINUTE)
+    assert told.stages(NOON + 2 * MINUTE) == [("ops", ["recovered"])]
+
+
 def test_what_fails_again_and_again_is_not_over_at_the_first_success() -> None:
     told = Told(rules_of({"ops": SLACK}, "on=failed on=recovered to=ops"))
     for second in range(0, 600, 10):
