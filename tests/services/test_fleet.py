@@ -15,7 +15,8 @@ from mainspring.control.vitals import StoreVitals
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import HOUR, MINUTE, SECOND
 from mainspring.domain.slo import Slo
-from mainspring.ports.catalog import SessionView
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause, SessionView
 from mainspring.ports.health import Examination, Vitals
 from mainspring.ports.slos import SloSettled
 from mainspring.ports.store import Depth
@@ -156,6 +157,16 @@ async def test_nothing_is_read_after_the_end(watched: Watched, monkeypatch: pyte
     await watched.told()
     await watched.monitor.close()
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_queue_that_is_paused_is_told_as_such(watched: Watched) -> None:
+    await watched.store.submit([a_run(queue=queue, tenant="b") for queue in ("mail", "video", "bulk")])
+    await watched.store.pause(Pause(tenant=None, queue="mail"), Author("ada"))
+    await watched.store.pause(Pause(tenant="b", queue="video"), Author("ada"))
+    everybody, bound = await watched.told(), await watched.told("b")
+    paused = {queue: f'mainspring_queue_paused{{queue="{queue}"}} 1.0' for queue in ("mail", "video", "bulk")}
+    assert [queue for queue, line in paused.items() if line in everybody] == ["mail"]
+    assert [queue for queue, line in paused.items() if line in bound] == ["mail", "video"]
 
 
 async def test_who_is_bound_to_a_tenant_sees_no_sink_of_others(watched: Watched) -> None:

@@ -19,6 +19,7 @@ from mainspring.domain.pains import is_pressed
 from mainspring.ports.store import Retention
 from mainspring.testing.virtual_time import VirtualClock, run_virtual
 from tests.conftest import as_administrator
+from tests.support.builders import a_worker
 from tests.support.pgbouncer import through_pgbouncer
 from tests.support.standbys import primary_and_standbys
 
@@ -106,6 +107,20 @@ async def test_connections_of_other_roles_are_counted_and_transactions_that_are_
     assert ordinary.oldest_transaction is None
     assert administrator.oldest_transaction is not None
     assert administrator.oldest_transaction > 0
+
+
+@pytest.mark.postgres
+async def test_a_worker_that_says_good_bye_is_not_lost(store: PostgresStore, postgres_database: str) -> None:
+    leaves, dies = await store.open_session(a_worker()), await store.open_session(a_worker())
+    await store.close_session(leaves)
+    [vitals] = await the_health(postgres_database).vitals()
+    assert vitals.lost_workers == 0
+    connection = await asyncpg.connect(postgres_database)
+    await connection.execute("UPDATE mainspring.session SET lease_until = 1 WHERE id = $1", dies)
+    await connection.close()
+    await store.lost_runs(10)
+    [vitals] = await the_health(postgres_database).vitals()
+    assert vitals.lost_workers == 1
 
 
 @pytest.mark.postgres

@@ -11,7 +11,7 @@ from mainspring.control.publisher import SINK
 from mainspring.domain.autoscale import QueueLoad, workers_for
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
-from mainspring.ports.catalog import SessionView
+from mainspring.ports.catalog import Pause, SessionView
 from mainspring.ports.clock import Clock
 from mainspring.ports.events_out import ReaderView
 from mainspring.runtime.engines import Engines
@@ -36,6 +36,8 @@ class FleetStore(LoadReads, Protocol):
 
     async def readers(self) -> list[ReaderView]: ...
 
+    async def pauses(self) -> list[Pause]: ...
+
 
 class _Alive(msgspec.Struct, frozen=True):
     """Quickly read, however much there is to do."""
@@ -51,6 +53,7 @@ class _Work(msgspec.Struct, frozen=True, kw_only=True):
     """Counted: the more there is, the longer it takes."""
 
     loads: list[QueueLoad]
+    pauses: list[Pause]
     #: By sink, how old the oldest is that it has not got.
     behind: dict[str, Micros]
     #: By queue.
@@ -117,12 +120,14 @@ class Fleet:
         store = self._store
         alive, now = await self._alive.get(), await store.now()
         loads = await read_loads(store, alive.serving(tenant), tenant, now)
+        pauses = [pause for pause in await store.pauses() if pause.tenant in (None, tenant)]
         if tenant is not None:
             # Sinks have the names of others' webhooks, and hints of a queue are everybody's.
-            return _Work(loads=loads, behind={}, hints={})
+            return _Work(loads=loads, pauses=pauses, behind={}, hints={})
         engines = self._engines()
         return _Work(
             loads=loads,
+            pauses=pauses,
             behind=_behind(await store.readers(), now),
             hints={} if engines is None else await engines.depths([load.queue for load in loads]),
         )
@@ -135,6 +140,7 @@ def _tell_of_work(book: Book, work: _Work) -> None:
         book.put(declared.HINTS, waiting, queue)
     for load in work.loads:
         _tell_of_queue(book, load)
+        book.put(declared.PAUSED, any(pause.queue in (None, load.queue) for pause in work.pauses), load.queue)
 
 
 def _tell_of_queue(book: Book, load: QueueLoad) -> None:

@@ -37,6 +37,10 @@ class StoreVitals:
         self._failing = False
         book.put(declared.DEAD_LETTERS, sum(one.dead_letters for one in servers))
         book.put(declared.MISSED, sum(one.missed_objectives for one in servers))
+        lost = [one.lost_workers for one in servers if one.lost_workers is not None]
+        if lost:
+            # Who is gone is gone from each of them.
+            book.put(declared.LOST_WORKERS, max(lost))
         book.put(declared.STAGING_LAG, max(one.staging_lag for one in servers) / SECOND)
         book.put(declared.FIRING_LAG, max(one.firing_lag for one in servers) / SECOND)
         for number, one in enumerate(servers):

@@ -42,6 +42,8 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     #: Schedules that miss an objective.
     missed_objectives: int
+    #: That ended in the last six hours without saying so.
+    lost_workers: int | None = None
     #: How long the oldest has been due that nobody queued or fired.
     staging_lag: Micros
     firing_lag: Micros

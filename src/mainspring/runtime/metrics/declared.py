@@ -239,6 +239,12 @@ STORE_UP = _gauge(Whose.FLEET, "store_up", "1: the store answers. 0: what is of 
 QUEUED = _gauge(Whose.FLEET, "queued_runs", "Runs that are queued.", "queue")
 RUNNING = _gauge(Whose.FLEET, "running_runs", "Runs that are running.", "queue")
 LAG = _gauge(Whose.FLEET, "queue_lag_seconds", "How long the oldest queued run has been due: now less due.", "queue")
+PAUSED = _gauge(
+    Whose.FLEET,
+    "queue_paused",
+    "1: nothing is taken from a queue, since somebody said so; a pause of one tenant alone does not count.",
+    "queue",
+)
 ARRIVALS = _gauge(Whose.FLEET, "queue_arrivals_per_second", "Runs that come to a queue.", "queue")
 SERVICES = _gauge(Whose.FLEET, "queue_ends_per_second", "Runs of a queue that end.", "queue")
 WANTED = _gauge(
@@ -275,6 +281,12 @@ BEHIND = _gauge(
 
 DEAD_LETTERS = _gauge(Whose.STORE, "dead_letters", "Runs that failed and were neither replayed nor discarded.")
 MISSED = _gauge(Whose.STORE, "missed_objectives", "Schedules that miss an objective (`slo`) right now.")
+LOST_WORKERS = _gauge(
+    Whose.STORE,
+    "lost_workers",
+    "Workers whose lease ran out in the last six hours: they died, or did not reach the store. Who says good-bye is not"
+    " counted. PostgreSQL only.",
+)
 STAGING_LAG = _gauge(
     Whose.STORE, "staging_lag_seconds", "How long the oldest scheduled run has been due without being queued."
 )

@@ -124,6 +124,7 @@ class PostgresHealth:
         return Vitals(
             dead_letters=await connection.fetchval(self._sql["dead_letters"]),
             missed_objectives=row["missed"],
+            lost_workers=row["lost_workers"],
             staging_lag=0 if unstaged["oldest"] is None else max(now - unstaged["oldest"], 0),
             firing_lag=0 if unfired["oldest"] is None else max(now - unfired["oldest"], 0),
             size=row["size"],

@@ -42,6 +42,10 @@ SELECT pg_database_size(current_database()) AS size,
        (SELECT count(*) FROM mainspring.slo
         WHERE position('"late_since"' IN convert_from(state, 'UTF8')) > 0
            OR position('"quiet_since"' IN convert_from(state, 'UTF8')) > 0) AS missed,
+       -- Who says good-bye ends before the lease does.
+       (SELECT count(*) FROM mainspring.session
+        WHERE kind = 1 AND NOT live AND ended_at >= lease_until AND ended_at > mainspring.now_us() - 21600000000)
+           AS lost_workers,
        CASE WHEN NOT pg_is_in_recovery() THEN coalesce(
            (SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) FROM pg_replication_slots), 0)::bigint END
            AS wal_kept
