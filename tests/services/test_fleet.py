@@ -142,6 +142,7 @@ async def test_a_store_with_too_much_to_count_is_up_and_its_queues_are_told_as_t
     watched.clock.advance(MINUTE)
     told = await watched.told()
     assert "mainspring_store_up 1.0" in told
+    assert "mainspring_queues_counted 0.0" in told
     assert "mainspring_queued_runs{" not in told
     watched.store.counted.set()
     watched.clock.advance(10 * SECOND)

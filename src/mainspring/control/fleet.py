@@ -98,6 +98,7 @@ class Fleet:
             book.put(declared.CLOCKS, offset / SECOND, kind)
         left = _PATIENCE_SECONDS - (self._clock.monotonic() - began) / SECOND
         work = await (await self._work_of(tenant)).get(max(left, 0))
+        book.put(declared.COUNTED, work is not None)
         if work is not None:
             _tell_of_work(book, work)
 

@@ -236,6 +236,11 @@ ROUND_TRIP = _declare(
 )
 
 STORE_UP = _gauge(Whose.FLEET, "store_up", "1: the store answers. 0: what is of the fleet is missing.")
+COUNTED = _gauge(
+    Whose.FLEET,
+    "queues_counted",
+    "1: what is in the queues is known. 0: the store could not count it for more than a minute, and it is missing.",
+)
 QUEUED = _gauge(Whose.FLEET, "queued_runs", "Runs that are queued.", "queue")
 RUNNING = _gauge(Whose.FLEET, "running_runs", "Runs that are running.", "queue")
 LAG = _gauge(Whose.FLEET, "queue_lag_seconds", "How long the oldest queued run has been due: now less due.", "queue")
