@@ -166,6 +166,13 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
             _panel("Size", "max by (server) (mainspring_store_size_bytes)", "{{server}}", "bytes"),
             _panel("Room on disk", "min by (server) (mainspring_store_disk_free_bytes)", "{{server}}", "bytes"),
             _panel("Log kept for replicas", "max by (server) (mainspring_store_kept_wal_bytes)", "{{server}}", "bytes"),
+            _panel(
+                "Standbys behind",
+                "max by (server) (mainspring_store_replication_lag_seconds)",
+                "{{server}}",
+                "s",
+                red=60,
+            ),
             _panel("Transaction ids", "max by (server) (mainspring_store_transaction_id_age)", "{{server}}", red=1e9),
             Panel(
                 "Pools",

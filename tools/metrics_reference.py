@@ -15,11 +15,13 @@ fleet](../operations/monitoring.md).
 - What is of a process counts since it started. Add up over processes with `sum`.
 - What is of the fleet or of the store is the same from whomever you ask: use `max`, not `sum`. It is read at most every
   `metrics.every` (10 s), however often somebody asks. When the store gives no answer for five seconds these figures are
-  missing, and `mainspring_store_up` is 0.
+  missing, and `mainspring_store_up` is 0. Queues with very many runs take longer to count: then they are told as they
+  were a moment ago, and are missing when that is more than a minute: `mainspring_queues_counted` is 0.
 - Labels are bounded: of tasks, queues and tenants each process tells the first 100 apart (`metrics.names`) and counts
   the others as `other`. Queues of the fleet are as many as there are. Nothing is by tenant unless `metrics.tenants`
   says so.
-- Who asks an API and is bound to a tenant sees the queues of that tenant, and nothing that names tasks.
+- Who asks an API and is bound to a tenant sees the queues of that tenant, and nothing that names tasks,
+  sinks or engines.
 """
 
 _TITLES = {

@@ -226,6 +226,7 @@ async def test_a_store_that_is_away(
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()["problems"]) == (503, ["the store does not answer"])
         assert "db.internal" not in ready.text
+        unavailable(service, patch, "sessions")
         assert "mainspring_store_up 0.0" in (await client.get("/metrics")).text
     assert (await client.post("/v1/jobs", json={"task": "t"})).status_code == 201
     assert (await client.get("/readyz")).status_code == 200

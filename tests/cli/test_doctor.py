@@ -164,7 +164,10 @@ async def test_a_healthy_postgresql(postgres: str) -> None:
     await store.close()
     report = await examined(postgres)
     # The tests' server is quick rather than safe, other tests use it, and the role is not an administrator's.
-    assert bad(report) - {"durability", "transactions", "connections", "row-level security"} == set()
+    assert (
+        bad(report) - {"durability", "transactions", "connections", "planned connections", "row-level security"}
+        == set()
+    )
     assert report["pooler"]["says"] == "none in between"
     assert report["indexes"]["says"].startswith("all ")
 
@@ -353,6 +356,7 @@ def test_the_rules_of_what_cannot_be_provoked() -> None:
         "autovacuum": "on",
         "track_counts": "on",
         "xid_age": 5,
+        "xid_database": "other",
     }
 
     def levels(**changed: object) -> dict[str, Level]:
@@ -371,6 +375,12 @@ def test_the_rules_of_what_cannot_be_provoked() -> None:
     assert [finding.level for finding in rules.slots([slot])] == [Level.OK]
     assert [finding.level for finding in rules.slots([slot | {"kept": 1 << 31}])] == [Level.WARNING]
     assert [finding.level for finding in rules.slots([slot | {"xids": 300_000_000}])] == [Level.PROBLEM]
+    standby = {"name": "far", "late": 2 * SECOND, "bytes": 1 << 20}
+    assert [finding.level for finding in rules.standbys([standby])] == [Level.OK]
+    assert [finding.level for finding in rules.standbys([standby | {"late": 5 * MINUTE}])] == [Level.WARNING]
+    [behind] = rules.standbys([standby | {"bytes": 1 << 31}])
+    assert (behind.level, behind.says) == (Level.WARNING, "far is 2s and 2,048 MiB behind")
+    assert [finding.level for finding in rules.standbys([standby | {"late": 3 * HOUR}])] == [Level.PROBLEM]
     held = {"who": "prepared transaction x", "state": "prepared", "age": 2 * HOUR}
     assert rules.transactions([held], sees_all=True).level is Level.PROBLEM
     bloated = {"name": "run", "dead": 0, "live": 10, "size": 1 << 30, "ago": None}

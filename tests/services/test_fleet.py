@@ -1,5 +1,6 @@
 """Figures of the fleet and of the store: read once for many, missing when the store is away, and a tenant's own."""
 
+import asyncio
 from pathlib import Path
 from typing import Literal
 
@@ -12,10 +13,13 @@ from mainspring.control.fleet import Fleet
 from mainspring.control.monitor import Monitor
 from mainspring.control.vitals import StoreVitals
 from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.instant import HOUR, SECOND
+from mainspring.domain.instant import HOUR, MINUTE, SECOND
 from mainspring.domain.slo import Slo
-from mainspring.ports.catalog import SessionView
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause, SessionView
+from mainspring.ports.health import Examination, Vitals
 from mainspring.ports.slos import SloSettled
+from mainspring.ports.store import Depth
 from mainspring.runtime.metrics.book import Book
 from mainspring.runtime.metrics.figures import Figures
 from mainspring.settings import Settings
@@ -28,12 +32,33 @@ SHARDS = 4
 class CountingStore(MemoryStore):
     asked = 0
     away = False
+    hangs = False
+    #: Whoever counts what is queued waits for it; none: nobody has to wait.
+    counted: asyncio.Event | None = None
+    counts = 0
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
         if self.away:
             raise StoreUnavailable("away")
+        if self.hangs:
+            await asyncio.Event().wait()
         self.asked += 1
         return await super().sessions(kind)
+
+    async def depths(self, tenant: str | None = None) -> list[Depth]:
+        self.counts += 1
+        if self.counted is not None:
+            await self.counted.wait()
+        return await super().depths(tenant)
+
+
+class HangingHealth:
+    async def examine(self) -> Examination:
+        raise NotImplementedError
+
+    async def vitals(self) -> list[Vitals]:
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 class Watched:
@@ -84,6 +109,71 @@ async def test_who_is_bound_to_a_tenant_sees_no_task_and_no_queue_of_others(watc
     assert 'mainspring_queued_runs{queue="of-b"} 1.0' in bound
     assert "of-a" not in bound
     assert "secret-task" not in bound
+
+
+async def test_a_store_that_hangs_is_told_as_away_in_one_time_to_wait(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("fleet", "vitals"):
+        monkeypatch.setattr(f"mainspring.control.{module}._PATIENCE_SECONDS", 0.4)
+    fleet = Fleet(watched.store, watched.clock, shards=SHARDS)
+    watched.store.hangs = True
+    async with asyncio.timeout(0.75):
+        told = await Monitor(fleet, StoreVitals(HangingHealth(), watched.clock, 0)).render()
+    assert b"mainspring_store_up 0.0" in told
+
+
+async def test_a_store_with_too_much_to_count_is_up_and_its_queues_are_told_as_they_were(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.control.fleet._PATIENCE_SECONDS", 0.05)
+    await watched.store.submit([a_run(queue="mail")])
+    one = 'mainspring_queued_runs{queue="mail"} 1.0'
+    assert one in await watched.told()
+    watched.store.counted = asyncio.Event()
+    await watched.store.submit([a_run(queue="mail")])
+    for _ in range(3):
+        watched.clock.advance(10 * SECOND)
+        told = await watched.told()
+        assert "mainspring_store_up 1.0" in told
+        assert one in told
+    # One count goes on, however many ask.
+    assert watched.store.counts == 2
+    watched.clock.advance(MINUTE)
+    told = await watched.told()
+    assert "mainspring_store_up 1.0" in told
+    assert "mainspring_queues_counted 0.0" in told
+    assert "mainspring_queued_runs{" not in told
+    watched.store.counted.set()
+    watched.clock.advance(10 * SECOND)
+    for _ in range(2):
+        told = await watched.told()
+        watched.clock.advance(10 * SECOND)
+    assert 'mainspring_queued_runs{queue="mail"} 2.0' in told
+
+
+async def test_nothing_is_read_after_the_end(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.control.fleet._PATIENCE_SECONDS", 0.05)
+    watched.store.counted = asyncio.Event()
+    await watched.told()
+    await watched.monitor.close()
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_queue_that_is_paused_is_told_as_such(watched: Watched) -> None:
+    await watched.store.submit([a_run(queue=queue, tenant="b") for queue in ("mail", "video", "bulk")])
+    await watched.store.pause(Pause(tenant=None, queue="mail"), Author("ada"))
+    await watched.store.pause(Pause(tenant="b", queue="video"), Author("ada"))
+    everybody, bound = await watched.told(), await watched.told("b")
+    paused = {queue: f'mainspring_queue_paused{{queue="{queue}"}} 1.0' for queue in ("mail", "video", "bulk")}
+    assert [queue for queue, line in paused.items() if line in everybody] == ["mail"]
+    assert [queue for queue, line in paused.items() if line in bound] == ["mail", "video"]
+
+
+async def test_who_is_bound_to_a_tenant_sees_no_sink_of_others(watched: Watched) -> None:
+    await watched.store.attach_reader("events:webhook:acme-billing")
+    assert 'mainspring_events_lag_seconds{sink="webhook:acme-billing"}' in await watched.told()
+    assert "acme-billing" not in await watched.told("b")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

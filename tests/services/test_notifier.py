@@ -157,6 +157,45 @@ def test_different_errors_are_different_problems_and_numbers_in_them_are_not() -
     scenario_of(scenario)
 
 
+def test_deaths_are_told_however_many_attempts_failed_before_them() -> None:
+    async def scenario(world: World) -> None:
+        held = await world.start(
+            *(a_run(policy=a_policy(retries=1)) for _ in range(25)),
+            *(a_run(policy=a_policy(retries=0)) for _ in range(30)),
+        )
+        # All of it is one batch to whoever reads it.
+        world.owned = {}
+        await world.clock.sleep(SECOND)
+        retried = {run.id for run in held if run.policy.retry.max_retries}
+        await world.fail(*(run for run in held if run.id in retried))
+        await world.fail(*(run for run in held if run.id not in retried))
+        world.owned = {0: 2}
+        await world.clock.sleep(MINUTE)
+        assert await world.messages() == [("pager", [("greet", On.DEAD, 55)]), ("ops", [("greet", On.DEAD, 55)])]
+
+    scenario_of(scenario)
+
+
+def test_each_owner_hears_of_his_own_runs_however_many_of_others_failed_before() -> None:
+    async def scenario() -> None:
+        channels = {"one": CHANNELS["ops"], "two": CHANNELS["ops"]}
+        rules = {"theirs": ("on=failed", "to=owner")}
+        world = World(read_notifications(channels, rules, {"anna": ("one",), "bert": ("two",)}))
+        notifier, publisher = world.scheduler()
+        async with notifier, publisher:
+            await world.clock.sleep(2 * SECOND)
+            owners = ["anna"] * 30 + ["bert"] * 3
+            held = await world.start(*(a_run(policy=a_policy(retries=1), about=About(owner=owner)) for owner in owners))
+            world.owned = {}
+            await world.clock.sleep(SECOND)
+            await world.fail(*held)
+            world.owned = {0: 2}
+            await world.clock.sleep(MINUTE)
+            assert {channel for channel, _ in await world.messages()} == {"one", "two"}
+
+    run_virtual(scenario())
+
+
 def test_a_recurring_job_is_told_by_its_name_with_its_owner_and_a_one_off_by_its_own() -> None:
     async def run() -> None:
         rules = {"tagged": ("on=dead", "to=pager", "job=night*", "tag=vital")}

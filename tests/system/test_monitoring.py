@@ -1,6 +1,7 @@
 """Prometheus for real: what processes tell, our rules, alerts that fire in Alertmanager and resolve."""
 
 import asyncio
+import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -79,6 +80,29 @@ def test_amtool_finds_nothing_wrong_with_the_configuration(amtool: str) -> None:
     assert route.splitlines()[0] == "pages"
 
 
+@pytest.mark.parametrize("queues", [["mail"], ["mail", "video"]])
+def test_a_page_says_what_is_wrong_also_of_several_queues_at_once(
+    amtool: str, tmp_path: Path, queues: list[str]
+) -> None:
+    receivers = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text())["receivers"]
+    [template] = [one["pagerduty_configs"][0]["description"] for one in receivers if one["name"] == "pages"]
+    alerts = [{"status": "firing", "annotations": {"summary": f"Runs of queue {queue} wait"}} for queue in queues]
+    group = {"status": "firing", "groupLabels": {"alertname": "MainspringQueueLag"}, "alerts": alerts}
+    # What all of them have in common, as Alertmanager tells it.
+    group["commonAnnotations"] = alerts[0]["annotations"] if len(queues) == 1 else {}
+    (data := tmp_path / "data.json").write_text(json.dumps(group))
+    (none := tmp_path / "none.tmpl").touch()
+    said = run(
+        amtool,
+        "template",
+        "render",
+        f"--template.glob={none}",
+        f"--template.text={template}",
+        f"--template.data={data}",
+    )
+    assert said.strip() == " ".join(["MainspringQueueLag:", *(f"Runs of queue {queue} wait." for queue in queues)])
+
+
 #: Whose figures each role tells.
 _OF_ROLE = {
     "api": {Whose.PROCESS, Whose.WORK, Whose.API, Whose.FLEET},
@@ -108,7 +132,8 @@ async def test_what_every_role_tells_is_declared_and_clean(
                 assert declared[name].kind == Kind(kind)
                 assert declared[name].whose in whose, (role, name)
             seen |= types.keys()
-    # The others need a sink, an engine, an archive, or a store on a file. A table that was never vacuumed has no age.
+    # The others need a sink, an engine, an archive, a standby, a role that sees others, or a store on a file. A table
+    # that was never vacuumed has no age.
     missing = {metric.name for metric in (*ALL, *STANDARD)} - seen - {"mainspring_store_vacuum_age_seconds"}
     elsewhere = {metric.name for metric in ALL if metric.whose is Whose.ENGINES}
     assert missing == elsewhere | {
@@ -117,6 +142,9 @@ async def test_what_every_role_tells_is_declared_and_clean(
         "mainspring_engine_hints",
         "mainspring_events_lag_seconds",
         "mainspring_store_disk_free_bytes",
+        "mainspring_store_oldest_transaction_seconds",
+        "mainspring_store_replication_lag_bytes",
+        "mainspring_store_replication_lag_seconds",
     }
 
 

@@ -121,6 +121,17 @@ def test_a_million_jobs_a_second_are_told_that_one_server_is_not_enough() -> Non
     assert any("a store over 10 servers" in note for note in found.notes)
 
 
+def test_every_process_has_as_many_connections_to_each_server_as_to_one() -> None:
+    found = capacity_of(Load(jobs_per_day=1e6 * 86_400, takes=10 * MILLISECOND), COSTS, PRICES)
+    servers, connections = found.value("database_servers"), found.value("connections")
+    assert servers > 1
+    assert connections > 500
+    [figure] = [one for section in found.sections for one in section.figures if one.name == "connections"]
+    assert figure.label == "connections to each database, at most"
+    assert figure.how.endswith(f"× {servers:,.0f} = {connections * servers:,.0f} in all")
+    assert any(note.startswith(f"{connections:,.0f} connections to one server") for note in found.notes)
+
+
 def test_what_nobody_has_seen_on_one_server_is_said_to_be_reckoned() -> None:
     seen, beyond = (
         capacity_of(Load(jobs_per_day=parse_per_day(rate, "")), COSTS, PRICES).notes for rate in ("10k/s", "50k/s")
@@ -301,7 +312,14 @@ def test_sizes_are_written_with_their_unit(value: float, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("load", "field"),
-    [({"jobs_per_day": 0.0}, "--jobs-per-day"), ({"attempts": 0.9}, "--attempts"), ({"scheduled": 2.0}, "--scheduled")],
+    [
+        ({"jobs_per_day": 0.0}, "--jobs-per-day"),
+        ({"attempts": 0.9}, "--attempts"),
+        ({"attempts": float("nan")}, "--attempts"),
+        ({"attempts": float("inf")}, "--attempts"),
+        ({"scheduled": 2.0}, "--scheduled"),
+        ({"scheduled": float("nan")}, "--scheduled"),
+    ],
 )
 def test_a_load_that_cannot_be_is_refused(load: dict[str, float], field: str) -> None:
     with pytest.raises(Invalid, match=field):

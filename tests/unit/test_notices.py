@@ -106,6 +106,14 @@ def test_pagerduty_opens_and_resolves_by_the_key_of_the_problem() -> None:
     assert opened["payload"]["custom_details"]["error"] == "boom"
 
 
+def test_an_incident_about_too_many_is_opened_and_resolved_by_one_key() -> None:
+    bodies = [
+        json.loads(pagerduty_bodies(notice, "R" * 32, "mainspring")[0])
+        for notice in (Notice(more=3, more_key="k"), Notice(more_over=True, more_key="k"))
+    ]
+    assert [(event["event_action"], event["dedup_key"]) for event in bodies] == [("trigger", "k"), ("resolve", "k")]
+
+
 def test_a_test_leaves_no_incident_behind() -> None:
     actions = [json.loads(body)["event_action"] for body in pagerduty_bodies(Notice(test=True), "R" * 32, "mainspring")]
     assert actions == ["trigger", "resolve"]

@@ -99,6 +99,32 @@ def test_a_problem_that_gets_worse_is_told_once_more_and_its_end_once() -> None:
     assert told.situation.rests
 
 
+def test_who_was_not_told_of_a_problem_does_not_hear_of_its_end() -> None:
+    told = Told(rules_of({"ops": SLACK}, "on=dead on=recovered to=ops"))
+    told.situation.trouble(trouble(On.FAILED))
+    told.situation.succeeded("default", "task:charge", NOON + SECOND)
+    assert told.stages(NOON + MINUTE) == told.stages(NOON + HOUR) == []
+    assert told.situation.rests
+
+
+def test_who_was_told_hears_of_the_end_also_when_it_has_only_failed_since() -> None:
+    told = Told(rules_of({"ops": SLACK}, "on=dead on=recovered to=ops"))
+    told.situation.trouble(trouble(On.DEAD))
+    assert told.stages(NOON + MINUTE) == [("ops", ["dead"])]
+    told.situation.trouble(trouble(On.FAILED, NOON + 2 * MINUTE))
+    told.situation.succeeded("default", "task:charge", NOON + 3 * MINUTE)
+    told.at(NOON + 4 * MINUTE)
+    assert told.stages(NOON + 5 * MINUTE) == [("ops", ["recovered"])]
+
+
+def test_who_asks_for_ends_alone_hears_of_every_one() -> None:
+    told = Told(rules_of({"ops": SLACK}, "on=recovered to=ops"))
+    told.situation.trouble(trouble(On.FAILED))
+    told.situation.succeeded("default", "task:charge", NOON + SECOND)
+    told.at(NOON + MINUTE)
+    assert told.stages(NOON + 2 * MINUTE) == [("ops", ["recovered"])]
+
+
 def test_what_fails_again_and_again_is_not_over_at_the_first_success() -> None:
     told = Told(rules_of({"ops": SLACK}, "on=failed on=recovered to=ops"))
     for second in range(0, 600, 10):
@@ -216,6 +242,59 @@ def test_more_than_can_be_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
     [(_, notice)] = told.at(NOON + MINUTE)
     assert (notice.entries, notice.more) == ((), 1)
     assert told.situation.rests
+
+
+def test_one_task_with_errors_of_every_wording_takes_no_room_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.domain.notifications.MOST_KINDS", 3)
+    told = Told(rules_of({"ops": (*SLACK, "group=0s")}, "on=failed on=slo-missed on=recovered to=ops"))
+    for number in range(10):
+        told.situation.trouble(trouble(fingerprint=f"f{number}", error=f"no {number}"))
+    told.restart()
+    told.situation.trouble(trouble(fingerprint="f1", error="no 1"))
+    told.situation.trouble(trouble(On.SLO_MISSED, fingerprint=SLO))
+    [(_, notice)] = told.at(NOON)
+    others = [(entry.count, entry.error) for entry in notice.entries if entry.count > 2]
+    assert others == [(7, "one of many kinds of errors: no 9")]
+    assert len(notice.entries) == 5
+    told.situation.succeeded("default", "task:charge", NOON + SECOND)
+    told.situation.met_again("default", "task:charge", NOON + SECOND)
+    told.at(NOON + MINUTE)
+    assert told.situation.problems == {}
+    assert not told.situation.has_open_of("default")
+
+
+def test_one_tenant_takes_no_room_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.domain.notifications.MOST_OF_A_TENANT", 3)
+    told = Told(rules_of({"ops": (*SLACK, "group=0s")}, "on=failed to=ops tenant=*"))
+    for number in range(5):
+        told.situation.trouble(trouble(tenant="loud", subject=f"task:{number}"))
+    told.situation.trouble(trouble(tenant="calm"))
+    [(_, notice)] = told.at(NOON)
+    assert [entry.tenant for entry in notice.entries] == ["loud", "loud", "loud", "calm"]
+    assert notice.more == 2
+
+
+def test_an_incident_about_too_many_ends_when_there_were_none_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.domain.notifications.MOST_PROBLEMS", 1)
+    told = Told(rules_of({"pager": PAGER, "ops": (*SLACK, "group=0s")}, "on=failed to=pager", "on=failed to=ops"))
+    for number in range(3):
+        told.situation.trouble(trouble(subject=f"task:{number}"))
+    opened = dict(told.at(NOON))
+    assert (opened["pager"].more, opened["ops"].more) == (2, 2)
+    assert not told.situation.rests
+    told.restart()
+    told.situation.trouble(trouble(subject="task:1", at=NOON + 50 * MINUTE))
+    again = dict(told.at(NOON + 50 * MINUTE))
+    assert again["pager"].more_key == opened["pager"].more_key
+    assert told.at(NOON + 100 * MINUTE) == []
+    [(target, ended)] = told.at(NOON + 110 * MINUTE)
+    assert (target, ended.more_over, ended.more_key) == ("pager", True, opened["pager"].more_key)
+    assert told.situation.rests
+
+
+def test_two_installations_have_incidents_of_their_own() -> None:
+    rules = rules_of({"pager": PAGER}, "on=failed to=pager")
+    assert Situation(rules, "one")._digest("pager") != Situation(rules, "other")._digest("pager")
 
 
 def test_a_problem_that_nobody_hears_of_any_more_is_forgotten() -> None:

@@ -2,7 +2,9 @@
 
 import pytest
 
+from mainspring.adapters.store.postgres.health import latency, plan, pooler, room
 from mainspring.domain.diagnosis import Finding, Level, blamed, found, warned
+from mainspring.domain.instant import MILLISECOND
 from mainspring.domain.pains import changed, is_pressed, worst_of
 
 
@@ -31,3 +33,16 @@ def test_what_is_well_from_the_start_is_not_told() -> None:
 def test_background_work_waits_for_what_the_server_suffers_from() -> None:
     assert is_pressed([found("latency", "1 ms"), warned("transactions", "one is 5m old", "end it")])
     assert not is_pressed([warned("replica", "it is behind", "see"), found("transactions", "none")])
+
+
+def test_what_stays_as_it_is_on_an_ordinary_installation_holds_nothing_back() -> None:
+    far_away = [latency(40 * MILLISECOND), pooler(by_transaction=True, keeps_settings=False)]
+    assert all(finding.level is Level.WARNING for finding in far_away)
+    assert not is_pressed(far_away)
+
+
+def test_connections_that_processes_may_open_hold_nothing_back_and_those_that_are_open_do() -> None:
+    seven_processes = plan(7, 13, 97)
+    assert seven_processes.level is Level.WARNING
+    assert not is_pressed([seven_processes, room(30, 97)])
+    assert is_pressed([plan(1, 13, 97), room(80, 97)])

@@ -164,6 +164,7 @@ class Node:
         leaving = [] if self._worker is None else [asyncio.create_task(self._worker.stop())]
         await self._supervisor.stop()
         await asyncio.gather(*leaving, return_exceptions=True)
+        await self._monitor.close()
         if self._blobs is not None:
             await self._blobs.close()
 

@@ -10,17 +10,19 @@ from mainspring.control.autoscale import LoadReads, read_loads
 from mainspring.control.publisher import SINK
 from mainspring.domain.autoscale import QueueLoad, workers_for
 from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.instant import SECOND, Instant, Micros
-from mainspring.ports.catalog import SessionView
+from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
+from mainspring.ports.catalog import Pause, SessionView
 from mainspring.ports.clock import Clock
 from mainspring.ports.events_out import ReaderView
 from mainspring.runtime.engines import Engines
 from mainspring.runtime.metrics import declared
 from mainspring.runtime.metrics.book import Book
-from mainspring.runtime.remembered import Remembered
+from mainspring.runtime.remembered import Latest, Remembered
 
 #: Whoever asks is answered within this time, also when the store does not answer.
 _PATIENCE_SECONDS = 5
+#: What a full store takes long to count is told as it was, for so long.
+_BEARABLE: Micros = MINUTE
 #: Of a worker that was told nothing else.
 _SLOTS = 100
 #: So many tenants are remembered at once.
@@ -34,14 +36,24 @@ class FleetStore(LoadReads, Protocol):
 
     async def readers(self) -> list[ReaderView]: ...
 
+    async def pauses(self) -> list[Pause]: ...
 
-class _Read(msgspec.Struct, frozen=True, kw_only=True):
+
+class _Alive(msgspec.Struct, frozen=True):
+    """Quickly read, however much there is to do."""
+
+    workers: list[SessionView]
+    schedulers: list[SessionView]
+
+    def serving(self, tenant: str | None) -> list[SessionView]:
+        return [worker for worker in self.workers if tenant is None or worker.serves in ("", tenant)]
+
+
+class _Work(msgspec.Struct, frozen=True, kw_only=True):
+    """Counted: the more there is, the longer it takes."""
+
     loads: list[QueueLoad]
-    workers: int
-    schedulers: int
-    owned: int
-    #: By kind of process, of the one that is furthest off.
-    clocks: dict[str, Micros]
+    pauses: list[Pause]
     #: By sink, how old the oldest is that it has not got.
     behind: dict[str, Micros]
     #: By queue.
@@ -66,53 +78,70 @@ class Fleet:
         self._shards = shards
         self._every = every
         self._engines = engines
-        self._reads: dict[str | None, Remembered[_Read]] = {}
+        self._alive = Remembered(self._read_alive, clock, every)
+        self._work: dict[str | None, Latest[_Work]] = {}
 
     async def tell(self, book: Book, tenant: str | None) -> None:
+        began = self._clock.monotonic()
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                found = await self._of(tenant).get()
+                alive = await self._alive.get()
         except (StoreUnavailable, TimeoutError):
             book.put(declared.STORE_UP, 0)
             return
         book.put(declared.STORE_UP, 1)
-        book.put(declared.WORKERS, found.workers)
-        book.put(declared.SCHEDULERS, found.schedulers)
+        book.put(declared.WORKERS, len(alive.serving(tenant)))
+        book.put(declared.SCHEDULERS, len(alive.schedulers))
         book.put(declared.SHARDS, self._shards)
-        book.put(declared.OWNED, found.owned)
-        for kind, offset in found.clocks.items():
+        book.put(declared.OWNED, sum(scheduler.shards for scheduler in alive.schedulers))
+        for kind, offset in _furthest_off({"worker": alive.workers, "scheduler": alive.schedulers}).items():
             book.put(declared.CLOCKS, offset / SECOND, kind)
-        for sink, age in found.behind.items():
-            book.put(declared.BEHIND, age / SECOND, sink)
-        for queue, waiting in found.hints.items():
-            book.put(declared.HINTS, waiting, queue)
-        for load in found.loads:
-            _tell_of_queue(book, load)
+        left = _PATIENCE_SECONDS - (self._clock.monotonic() - began) / SECOND
+        work = await (await self._work_of(tenant)).get(max(left, 0))
+        book.put(declared.COUNTED, work is not None)
+        if work is not None:
+            _tell_of_work(book, work)
 
-    def _of(self, tenant: str | None) -> Remembered[_Read]:
-        remembered = self._reads.get(tenant)
-        if remembered is None:
-            if len(self._reads) >= _TENANTS:
-                self._reads.clear()
-            remembered = self._reads[tenant] = Remembered(lambda: self._read(tenant), self._clock, self._every)
-        return remembered
+    async def close(self) -> None:
+        for work in self._work.values():
+            await work.close()
 
-    async def _read(self, tenant: str | None) -> _Read:
+    async def _work_of(self, tenant: str | None) -> Latest[_Work]:
+        if tenant not in self._work:
+            if len(self._work) >= _TENANTS:
+                await self.close()
+                self._work.clear()
+            self._work[tenant] = Latest(lambda: self._read_work(tenant), self._clock, self._every, _BEARABLE)
+        return self._work[tenant]
+
+    async def _read_alive(self) -> _Alive:
+        return _Alive(await self._store.sessions("worker"), await self._store.sessions("scheduler"))
+
+    async def _read_work(self, tenant: str | None) -> _Work:
         store = self._store
-        workers, schedulers = await store.sessions("worker"), await store.sessions("scheduler")
-        serving = [worker for worker in workers if tenant is None or worker.serves in ("", tenant)]
-        now = await store.now()
-        loads = await read_loads(store, serving, tenant, now)
+        alive, now = await self._alive.get(), await store.now()
+        loads = await read_loads(store, alive.serving(tenant), tenant, now)
+        pauses = [pause for pause in await store.pauses() if pause.tenant in (None, tenant)]
+        if tenant is not None:
+            # Sinks have the names of others' webhooks, and hints of a queue are everybody's.
+            return _Work(loads=loads, pauses=pauses, behind={}, hints={})
         engines = self._engines()
-        return _Read(
+        return _Work(
             loads=loads,
-            workers=len(serving),
-            schedulers=len(schedulers),
-            owned=sum(scheduler.shards for scheduler in schedulers),
-            clocks=_furthest_off({"worker": workers, "scheduler": schedulers}),
+            pauses=pauses,
             behind=_behind(await store.readers(), now),
             hints={} if engines is None else await engines.depths([load.queue for load in loads]),
         )
+
+
+def _tell_of_work(book: Book, work: _Work) -> None:
+    for sink, age in work.behind.items():
+        book.put(declared.BEHIND, age / SECOND, sink)
+    for queue, waiting in work.hints.items():
+        book.put(declared.HINTS, waiting, queue)
+    for load in work.loads:
+        _tell_of_queue(book, load)
+        book.put(declared.PAUSED, any(pause.queue in (None, load.queue) for pause in work.pauses), load.queue)
 
 
 def _tell_of_queue(book: Book, load: QueueLoad) -> None:

@@ -1,5 +1,6 @@
 """What ``/metrics`` of a process says: what it counts itself, and what it reads of the fleet and the store."""
 
+import asyncio
 from collections.abc import Callable
 
 from mainspring.control.fleet import Fleet
@@ -23,11 +24,17 @@ class Monitor:
         if harmless:
             self._harmless.add(tell)
 
+    async def close(self) -> None:
+        """Nothing is read any more."""
+        if self._fleet is not None:
+            await self._fleet.close()
+
     async def render(self, tenant: str | None = None) -> bytes:
         """For somebody who is bound to this tenant, or to none."""
         book = Book()
-        if self._fleet is not None:
-            await self._fleet.tell(book, tenant)
+        # At once: a store that does not answer keeps nobody waiting twice.
+        asked = [] if self._fleet is None else [self._fleet.tell(book, tenant)]
         if self._vitals is not None and tenant is None:
-            await self._vitals.tell(book)
+            asked.append(self._vitals.tell(book))
+        await asyncio.gather(*asked)
         return (self._everything if tenant is None else self._harmless).print(book)

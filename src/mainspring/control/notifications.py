@@ -35,8 +35,9 @@ _EVERY: Micros = SECOND
 _SELDOM: Micros = HOUR
 #: About an hour: whoever passes it on may be away for a while.
 _RETRY = RetryPolicy(max_retries=15, first_delay=2 * SECOND, max_delay=10 * MINUTE)
-#: Of one job, or one task, so many runs of a batch are looked at. Whatever else of it has failed is counted with them.
-_LOOKED_AT = 20
+#: What an attempt failed of is a question of its own. Of one job, or one task, it is asked so often in a batch; the
+#: attempts beyond that are counted with the last of them.
+_MOST_ASKED = 20
 #: What a kind of change in the outbox can be, for rules.
 _HEARD = {
     "run.retried": (On.FAILED,),
@@ -247,52 +248,25 @@ class _Looking:
         """By event."""
         bad = {identifier: told for identifier, told in events.items() if told.type != "job.slo_recovered"}
         jobs = await self._jobs({told.data.job_id for told in bad.values() if told.data.job_id})
-        seen: Counter[tuple[str, str]] = Counter()
-        looked_at: dict[str, _Told] = {}
-        for identifier, told in bad.items():
-            seen[told.tenant, told.subject] += 1
-            if seen[told.tenant, told.subject] <= _LOOKED_AT:
-                looked_at[identifier] = told
-        runs = await self._runs({told.data.run_id for told in looked_at.values() if not told.data.job_id})
-        found: dict[str, Trouble] = {}
-        newest: dict[tuple[str, str, str], Trouble] = {}
-        for identifier, told in bad.items():
-            kind = (told.tenant, told.subject, told.type)
-            if identifier in looked_at:
-                newest[kind] = await self._trouble(told, jobs.get(told.data.job_id), runs.get(told.data.run_id))
-            elif kind not in newest:
-                continue
-            found[identifier] = msgspec.structs.replace(newest[kind], at=told.at)
-        return found
+        runs = await self._runs({told.data.run_id for told in bad.values() if not told.data.job_id})
+        errors = await self._errors({name: told for name, told in bad.items() if told.type == "run.retried"})
+        return {
+            name: _trouble(told, jobs.get(told.data.job_id), runs.get(told.data.run_id), errors.get(name))
+            for name, told in bad.items()
+        }
 
-    async def _trouble(self, told: _Told, job: Job | None, run: RunView | None) -> Trouble:
-        data, about = told.data, None if run is None else run.about
-        spec = None if job is None else job.spec
-        name = spec.name if spec is not None else (about.name if about is not None else "") or data.task or data.job_id
-        known = Trouble(
-            stage=On.SLO_MISSED,
-            tenant=told.tenant,
-            subject=told.subject,
-            fingerprint=SLO,
-            at=told.at,
-            name=name or data.run_id,
-            task=data.task or ("" if spec is None else spec.task),
-            queue=data.queue or ("" if spec is None else spec.queue),
-            owner=spec.owner if spec is not None else "" if about is None else about.owner,
-            tags=spec.tags if spec is not None else () if about is None else about.tags,
-            run=data.run_id,
-            job=data.job_id,
-        )
-        if told.type == "job.slo_missed":
-            return known
-        error = data.error or data.reason
-        stage = On.DEAD
-        if told.type == "run.retried":
-            stage, error = On.FAILED, await self._error_of(data.run_id, told.at)
-        # The same for an attempt that failed and for the run that is dead of it.
-        return msgspec.structs.replace(
-            known, stage=stage, fingerprint=fingerprint_of("", error), error=last_line(error)
-        )
+    async def _errors(self, retried: Mapping[str, _Told]) -> dict[str, str]:
+        """By event."""
+        asked: Counter[tuple[str, str]] = Counter()
+        last: dict[tuple[str, str], str] = {}
+        found: dict[str, str] = {}
+        for name, told in retried.items():
+            whose = (told.tenant, told.subject)
+            if asked[whose] < _MOST_ASKED:
+                last[whose] = await self._error_of(told.data.run_id, told.at)
+            asked[whose] += 1
+            found[name] = last[whose]
+        return found
 
     async def _error_of(self, run: str, at: Instant) -> str:
         """Of the attempt that had ended then. The run may have gone on since."""
@@ -309,6 +283,34 @@ class _Looking:
     async def _runs(self, ids: Collection[str]) -> dict[str, RunView]:
         found = await self._store.runs([RunId(run) for run in sorted(ids) if run]) if ids else []
         return {run.id: run for run in found if run is not None}
+
+
+def _trouble(told: _Told, job: Job | None, run: RunView | None, attempt_error: str | None) -> Trouble:
+    """``attempt_error``: of an attempt that is followed by another one."""
+    data, about = told.data, None if run is None else run.about
+    spec = None if job is None else job.spec
+    name = spec.name if spec is not None else (about.name if about is not None else "") or data.task or data.job_id
+    known = Trouble(
+        stage=On.SLO_MISSED,
+        tenant=told.tenant,
+        subject=told.subject,
+        fingerprint=SLO,
+        at=told.at,
+        name=name or data.run_id,
+        task=data.task or ("" if spec is None else spec.task),
+        queue=data.queue or ("" if spec is None else spec.queue),
+        owner=spec.owner if spec is not None else "" if about is None else about.owner,
+        tags=spec.tags if spec is not None else () if about is None else about.tags,
+        run=data.run_id,
+        job=data.job_id,
+    )
+    if told.type == "job.slo_missed":
+        return known
+    stage, error = On.DEAD, data.error or data.reason
+    if attempt_error is not None:
+        stage, error = On.FAILED, attempt_error
+    # The same for an attempt that failed and for the run that is dead of it.
+    return msgspec.structs.replace(known, stage=stage, fingerprint=fingerprint_of("", error), error=last_line(error))
 
 
 def _short(*words: str) -> str:

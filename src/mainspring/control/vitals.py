@@ -37,6 +37,10 @@ class StoreVitals:
         self._failing = False
         book.put(declared.DEAD_LETTERS, sum(one.dead_letters for one in servers))
         book.put(declared.MISSED, sum(one.missed_objectives for one in servers))
+        lost = [one.lost_workers for one in servers if one.lost_workers is not None]
+        if lost:
+            # Who is gone is gone from each of them.
+            book.put(declared.LOST_WORKERS, max(lost))
         book.put(declared.STAGING_LAG, max(one.staging_lag for one in servers) / SECOND)
         book.put(declared.FIRING_LAG, max(one.firing_lag for one in servers) / SECOND)
         for number, one in enumerate(servers):
@@ -50,13 +54,19 @@ def _tell_of_server(book: Book, vitals: Vitals, server: str) -> None:
 
     known(declared.STORE_SIZE, vitals.size)
     known(declared.DISK_FREE, vitals.disk_free)
-    known(declared.OLDEST, None if vitals.oldest_transaction is None else vitals.oldest_transaction / SECOND)
+    known(declared.OLDEST, _seconds(vitals.oldest_transaction))
     known(declared.XID_AGE, vitals.transaction_id_age)
     known(declared.CONNECTIONS, vitals.connections)
     known(declared.CONNECTIONS_LIMIT, vitals.connections_limit)
     known(declared.WAL_KEPT, vitals.wal_kept)
+    known(declared.STANDBY_LAG, _seconds(vitals.replication_lag))
+    known(declared.STANDBY_BYTES, vitals.replication_bytes)
     for table in vitals.tables:
         book.put(declared.DEAD_ROWS, table.dead, server, table.name)
         book.put(declared.LIVE_ROWS, table.live, server, table.name)
         if table.vacuumed_ago is not None:
             book.put(declared.VACUUM_AGE, table.vacuumed_ago / SECOND, server, table.name)
+
+
+def _seconds(time: Micros | None) -> float | None:
+    return None if time is None else time / SECOND

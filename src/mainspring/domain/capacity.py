@@ -228,10 +228,11 @@ def _processes(load: Load, costs: Costs, prices: Prices) -> tuple[Figure, ...]:
         ),
         _number(
             "connections",
-            "connections to the database, at most",
+            f"connections to {'the' if servers == 1 else 'each'} database, at most",
             connections,
             f"{apis:,} APIs × {API_CONNECTIONS} + {schedulers:,} schedulers × {SCHEDULER_CONNECTIONS} + "
-            f"{workers:,} workers × {WORKER_CONNECTIONS}",
+            f"{workers:,} workers × {WORKER_CONNECTIONS}"
+            + ("" if servers == 1 else f"; × {servers:,} = {connections * servers:,} in all"),
         ),
     )
 
@@ -342,10 +343,10 @@ def _notes(load: Load, costs: Costs, found: Capacity) -> Sequence[str]:
         return notes
     if servers > 1:
         notes.append(f"one server is not enough: a store over {servers:,.0f} servers, split by tenant")
-    if connections / servers > MANY_CONNECTIONS:
+    # A process has as many to each server as it has to one.
+    if connections > MANY_CONNECTIONS:
         notes.append(
-            f"{connections / servers:,.0f} connections to one server: pgbouncer in between, or fewer workers with "
-            "more slots"
+            f"{connections:,.0f} connections to one server: pgbouncer in between, or fewer workers with more slots"
         )
     notes.append("traffic counts payloads and the log, not statements and answers around them")
     return notes

@@ -10,6 +10,7 @@ from mainspring.domain.quantities import DAY_SECONDS
 
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 Cores: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+_MOST_ATTEMPTS = 1_000
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +41,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
             raise Invalid("--jobs-per-day", "must be more than 0", "for example 100M")
         if not 0 <= self.scheduled <= 1:
             raise Invalid("--scheduled", f"{self.scheduled:g} is not a share", "from 0 to 1")
-        if self.attempts < 1:
-            raise Invalid("--attempts", f"{self.attempts:g} is less than one", "for example 1.1")
+        if not 1 <= self.attempts <= _MOST_ATTEMPTS:
+            raise Invalid("--attempts", f"{self.attempts:g} is not from 1 to {_MOST_ATTEMPTS:,}", "for example 1.1")
 
     @property
     def per_second(self) -> float:

@@ -69,6 +69,9 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     entries: tuple[Entry, ...] = ()
     #: How many more there are that are not in it.
     more: int = 0
+    #: What the incident is known by that says so, and that it is over.
+    more_key: str = ""
+    more_over: bool = False
     #: Since when the oldest has waited, if that was longer than the time for gathering.
     held_since: Instant | None = None
     #: Somebody wants to see whether it arrives.
@@ -184,9 +187,12 @@ def pagerduty_bodies(notice: Notice, key: str, source: str) -> list[bytes]:
         both = [_trigger(key, f"{source}/test", payload), _resolve(key, f"{source}/test")]
         return [msgspec.json.encode(event) for event in both]
     told = [_pagerduty_event(entry, notice.url, key, source) for entry in notice.entries if not entry.unheard]
+    more_key = notice.more_key or f"{source}/more"
     if notice.more:
         words = f"Mainspring: {notice.more} more problems than can be told one by one"
-        told.append(_trigger(key, f"{source}/more", {"summary": words, "source": source, "severity": "error"}))
+        told.append(_trigger(key, more_key, {"summary": words, "source": source, "severity": "error"}))
+    if notice.more_over:
+        told.append(_resolve(key, more_key))
     return [msgspec.json.encode(event) for event in told]
 
 

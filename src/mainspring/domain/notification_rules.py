@@ -101,9 +101,10 @@ class NotificationRules(msgspec.Struct, frozen=True, kw_only=True):
             if not target:
                 continue
             stage = next((stage for stage in trouble.stages if stage in rule.on), None)
-            recovered = On.RECOVERED in rule.on
-            if stage is None and not recovered:
+            # Beside others, "recovered" is the end of what they tell. By itself it is the end of anything.
+            if stage is None and rule.on != {On.RECOVERED}:
                 continue
+            recovered = On.RECOVERED in rule.on
             # An incident that is opened there has to be closed there.
             recovered |= stage is not None and self.channel_of(target).kind is ChannelKind.PAGERDUTY
             wish = Wish(stage, rule.urgent, recovered)

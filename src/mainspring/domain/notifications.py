@@ -7,6 +7,7 @@ speak: after its time for gathering, outside of its quiet hours, within its limi
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -16,8 +17,12 @@ from mainspring.domain.instant import DAY, HOUR, MINUTE, Instant
 from mainspring.domain.notices import MOST_TOLD, Entry, Notice, On
 from mainspring.domain.notification_rules import NotificationRules, Trouble, Wish
 
-#: So many problems are known at a time. What is new beyond that is only counted.
+#: So many problems are known at a time, and so many of one tenant. What is new beyond that is only counted.
 MOST_PROBLEMS = 5_000
+MOST_OF_A_TENANT = 1_000
+#: Of one job or task so many kinds of errors are told apart; all others are one. Some put what people typed into them.
+MOST_KINDS = 50
+_OTHER_KINDS = "others"
 #: One that nobody has heard of for so long is forgotten, without a word. A job may fail once a month.
 FORGOTTEN_AFTER = 100 * DAY
 #: So many wait in a lane in full; the others are counted. What ends a problem is always kept.
@@ -97,6 +102,8 @@ class Lane(msgspec.Struct, kw_only=True, omit_defaults=True):
     #: How many more are not kept, and since when.
     more: int = 0
     more_since: Instant | None = None
+    #: While there is an incident that says so: when there last were some.
+    overflow: Instant | None = None
     #: When it has spoken in the last hour.
     sent: tuple[Instant, ...] = ()
     outgoing: tuple[Delivery, ...] = ()
@@ -113,6 +120,7 @@ class Situation:
         self.lanes: dict[str, Lane] = {}
         #: Problems by what they happened to.
         self._by_subject: dict[tuple[str, str], set[str]] = {}
+        self._of_tenant: Counter[str] = Counter()
         self._changed: dict[str, None] = {}
         for name, body in (rows or {}).items():
             if name.startswith(_PROBLEM):
@@ -123,13 +131,14 @@ class Situation:
     # What happens.
 
     def trouble(self, trouble: Trouble) -> None:
+        trouble = self._told_apart(trouble)
         identifier = self._id(trouble)
         problem = self.problems.get(identifier)
         wishes = self.rules.wishes(trouble)
         if problem is None:
             if not wishes:
                 return
-            if len(self.problems) >= MOST_PROBLEMS:
+            if len(self.problems) >= MOST_PROBLEMS or self._of_tenant[trouble.tenant] >= MOST_OF_A_TENANT:
                 for target in (target for target, wish in wishes.items() if wish.stage is not None):
                     self._count(target, trouble.at)
                 return
@@ -159,7 +168,7 @@ class Situation:
         return (tenant, subject) in self._by_subject
 
     def has_open_of(self, tenant: str) -> bool:
-        return any(whose == tenant for whose, _ in self._by_subject)
+        return tenant in self._of_tenant
 
     def succeeded(self, tenant: str, subject: str, at: Instant) -> None:
         """A run of it did."""
@@ -183,6 +192,8 @@ class Situation:
         for target, lane in list(self.lanes.items()):
             if lane.waiting or lane.more:
                 self._speak(target, lane, now)
+            elif lane.overflow is not None:
+                self._end_overflow(target, lane, now)
             elif not lane.outgoing and (not lane.sent or lane.sent[-1] <= now - HOUR):
                 del self.lanes[target]
                 self._touch(_LANE + target)
@@ -200,7 +211,7 @@ class Situation:
     def rests(self) -> bool:
         """Nothing will happen by itself."""
         return not any(problem.healed is not None for problem in self.problems.values()) and not any(
-            lane.waiting or lane.more or lane.outgoing for lane in self.lanes.values()
+            lane.waiting or lane.more or lane.overflow or lane.outgoing for lane in self.lanes.values()
         )
 
     def changes(self) -> dict[str, bytes | None]:
@@ -210,16 +221,33 @@ class Situation:
 
     # How.
 
+    def _told_apart(self, trouble: Trouble) -> Trouble:
+        """One kind more than a subject may have is one of the others."""
+        known = self._by_subject.get((trouble.tenant, trouble.subject), ())
+        if len(known) < MOST_KINDS or trouble.fingerprint == SLO or self._id(trouble) in known:
+            return trouble
+        return msgspec.structs.replace(
+            trouble, fingerprint=_OTHER_KINDS, error=f"one of many kinds of errors: {trouble.error}"
+        )
+
     def _id(self, trouble: Trouble) -> str:
-        words = f"{self._source}\0{trouble.tenant}\0{trouble.subject}\0{trouble.fingerprint}"
-        return hashlib.blake2b(words.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        return self._digest(trouble.tenant, trouble.subject, trouble.fingerprint)
+
+    def _digest(self, *words: str) -> str:
+        """No other store has the same."""
+        text = "\0".join((self._source, *words))
+        return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
     def _keep(self, problem: Problem) -> None:
         self.problems[problem.id] = problem
+        self._of_tenant[problem.tenant] += 1
         self._by_subject.setdefault((problem.tenant, problem.subject), set()).add(problem.id)
 
     def _drop(self, problem: Problem) -> None:
         del self.problems[problem.id]
+        self._of_tenant[problem.tenant] -= 1
+        if not self._of_tenant[problem.tenant]:
+            del self._of_tenant[problem.tenant]
         key = (problem.tenant, problem.subject)
         self._by_subject[key].discard(problem.id)
         if not self._by_subject[key]:
@@ -273,6 +301,8 @@ class Situation:
         lane = self.lanes.setdefault(target, Lane())
         lane.more_since = at if lane.more_since is None else lane.more_since
         lane.more += 1
+        if lane.overflow is not None:
+            lane.overflow = max(lane.overflow, at)
         self._touch(_LANE + target)
 
     def _speak(self, target: str, lane: Lane, now: Instant) -> None:
@@ -290,11 +320,25 @@ class Situation:
         lane.waiting = {name: item for name, item in lane.waiting.items() if name not in told}
         if more:
             lane.more, lane.more_since = 0, None
+            lane.overflow = now if channel.kind is ChannelKind.PAGERDUTY else None
+            notice = msgspec.structs.replace(notice, more_key=self._digest(target))
         if notice.entries or notice.more:
-            lane.sent = (*recent, now)
-            # The lane may be forgotten when it has nothing to say; its numbers go on all the same.
-            lane.number = max(now, lane.number + 1)
-            lane.outgoing = (*lane.outgoing, Delivery(lane.number, notice))
+            self._send(target, lane, notice, now)
+        self._touch(_LANE + target)
+
+    def _end_overflow(self, target: str, lane: Lane, now: Instant) -> None:
+        """What is still wrong would have been counted again since, or told by itself."""
+        recent = [at for at in lane.sent if at > now - HOUR]
+        if lane.overflow is None or now < lane.overflow + HOUR or len(recent) >= self.rules.channel_of(target).rate:
+            return
+        lane.overflow = None
+        self._send(target, lane, Notice(more_key=self._digest(target), more_over=True), now)
+
+    def _send(self, target: str, lane: Lane, notice: Notice, now: Instant) -> None:
+        lane.sent = (*(at for at in lane.sent if at > now - HOUR), now)
+        # The lane may be forgotten when it has nothing to say; its numbers go on all the same.
+        lane.number = max(now, lane.number + 1)
+        lane.outgoing = (*lane.outgoing, Delivery(lane.number, notice))
         self._touch(_LANE + target)
 
     def _newest(self, entry: Entry) -> Entry:

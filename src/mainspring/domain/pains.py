@@ -6,7 +6,8 @@ from mainspring.domain.diagnosis import Finding, Level
 
 _ORDER = (Level.OK, Level.WARNING, Level.PROBLEM)
 #: While one of these is bad, what can wait should: the server has no room, or dead rows pile up that it may not remove.
-_PRESSING = frozenset({"transactions", "replication slots", "vacuum", "connections", "latency"})
+#: All of them pass. A server that is far away stays so: what waited for it to be near would wait for ever.
+_PRESSING = frozenset({"transactions", "replication slots", "vacuum", "connections"})
 
 
 def worst_of(findings: Iterable[Finding]) -> dict[str, Finding]:

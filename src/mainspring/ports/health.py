@@ -42,6 +42,8 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     #: Schedules that miss an objective.
     missed_objectives: int
+    #: That ended in the last six hours without saying so.
+    lost_workers: int | None = None
     #: How long the oldest has been due that nobody queued or fired.
     staging_lag: Micros
     firing_lag: Micros
@@ -53,6 +55,9 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     connections_limit: int | None = None
     #: Bytes that are kept for who replicates.
     wal_kept: int | None = None
+    #: How far the standby is behind that is furthest; None: there is none that can be seen.
+    replication_lag: Micros | None = None
+    replication_bytes: int | None = None
     tables: tuple[TableVitals, ...] = ()
 
 

@@ -236,9 +236,20 @@ ROUND_TRIP = _declare(
 )
 
 STORE_UP = _gauge(Whose.FLEET, "store_up", "1: the store answers. 0: what is of the fleet is missing.")
+COUNTED = _gauge(
+    Whose.FLEET,
+    "queues_counted",
+    "1: what is in the queues is known. 0: the store could not count it for more than a minute, and it is missing.",
+)
 QUEUED = _gauge(Whose.FLEET, "queued_runs", "Runs that are queued.", "queue")
 RUNNING = _gauge(Whose.FLEET, "running_runs", "Runs that are running.", "queue")
 LAG = _gauge(Whose.FLEET, "queue_lag_seconds", "How long the oldest queued run has been due: now less due.", "queue")
+PAUSED = _gauge(
+    Whose.FLEET,
+    "queue_paused",
+    "1: nothing is taken from a queue, since somebody said so; a pause of one tenant alone does not count.",
+    "queue",
+)
 ARRIVALS = _gauge(Whose.FLEET, "queue_arrivals_per_second", "Runs that come to a queue.", "queue")
 SERVICES = _gauge(Whose.FLEET, "queue_ends_per_second", "Runs of a queue that end.", "queue")
 WANTED = _gauge(
@@ -275,6 +286,12 @@ BEHIND = _gauge(
 
 DEAD_LETTERS = _gauge(Whose.STORE, "dead_letters", "Runs that failed and were neither replayed nor discarded.")
 MISSED = _gauge(Whose.STORE, "missed_objectives", "Schedules that miss an objective (`slo`) right now.")
+LOST_WORKERS = _gauge(
+    Whose.STORE,
+    "lost_workers",
+    "Workers whose lease ran out in the last six hours: they died, or did not reach the store. Who says good-bye is not"
+    " counted. PostgreSQL only.",
+)
 STAGING_LAG = _gauge(
     Whose.STORE, "staging_lag_seconds", "How long the oldest scheduled run has been due without being queued."
 )
@@ -299,16 +316,34 @@ VACUUM_AGE = _gauge(
 OLDEST = _gauge(
     Whose.STORE,
     "store_oldest_transaction_seconds",
-    "How long the oldest open transaction has been open: vacuum removes nothing younger.",
+    "How long the oldest open transaction has been open: vacuum removes nothing younger. Missing where our role may not"
+    " [see those of others](../operations/postgresql.md#what-the-role-may-see).",
     "server",
 )
 XID_AGE = _gauge(
-    Whose.STORE, "store_transaction_id_age", "Of the oldest transaction id; the server stops at 2 billion.", "server"
+    Whose.STORE,
+    "store_transaction_id_age",
+    "Of the oldest transaction id in any database; the server stops at 2 billion.",
+    "server",
 )
 CONNECTIONS = _gauge(Whose.STORE, "store_connections", "Connections to the server, of everybody.", "server")
 CONNECTIONS_LIMIT = _gauge(Whose.STORE, "store_connections_limit", "How many it allows.", "server")
 WAL_KEPT = _gauge(
     Whose.STORE, "store_kept_wal_bytes", "Write-ahead log that the server keeps for who replicates.", "server"
+)
+
+STANDBY_LAG = _gauge(
+    Whose.STORE,
+    "store_replication_lag_seconds",
+    "How long the standby that is furthest behind takes to apply what the server has written; missing where there is"
+    " none, or our role may not [see it](../operations/postgresql.md#what-the-role-may-see).",
+    "server",
+)
+STANDBY_BYTES = _gauge(
+    Whose.STORE,
+    "store_replication_lag_bytes",
+    "Write-ahead log that the standby which is furthest behind has not applied; missing likewise.",
+    "server",
 )
 
 #: What prometheus-client tells of every process by itself, where there is a ``/proc``.

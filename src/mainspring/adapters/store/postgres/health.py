@@ -19,6 +19,7 @@ from mainspring.adapters.store.postgres.wall import left_to_do
 from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.diagnosis import (
     Finding,
+    Level,
     Queued,
     ReaderSigns,
     Signs,
@@ -65,6 +66,7 @@ class PostgresHealth:
         self._clock = clock
         self._connections = connections
         self._retention = retention
+        self._pooled: Finding | None = None
         self._sql: Mapping[str, str] = {
             name: text.replace("mainspring.", f"{schema}.")
             for name, text in named_sql.load(PACKAGE, "queries/health.sql").items()
@@ -91,10 +93,12 @@ class PostgresHealth:
                 server = await self._one(connection, "server")
                 return [
                     latency(await self._trip(connection)),
-                    self._room(server, await connection.fetchval(self._sql["processes"])),
-                    wraparound(server["xid_age"]),
+                    room(server["connected"], server["connections"]),
+                    wraparound(server["xid_age"], server["xid_database"]),
                     *await self._transactions(connection, server["sees_all"]),
                     *slots(await self._all(connection, "slots")),
+                    *standbys(await self._all(connection, "standbys")),
+                    await self._pooler_seen(connection, server),
                     *vacuum(await self._all(connection, "vacuum", self._schema)),
                     *([] if self._replica is None else [await self._lag(connection, *self._replica)]),
                 ]
@@ -115,18 +119,23 @@ class PostgresHealth:
         row = await self._one(connection, "vitals")
         unstaged, unfired = await self._one(connection, "unstaged"), await self._one(connection, "unfired")
         held = await self._all(connection, "transactions")
+        following = await self._all(connection, "standbys")
         now: Instant = server["now"]
         return Vitals(
             dead_letters=await connection.fetchval(self._sql["dead_letters"]),
             missed_objectives=row["missed"],
+            lost_workers=row["lost_workers"],
             staging_lag=0 if unstaged["oldest"] is None else max(now - unstaged["oldest"], 0),
             firing_lag=0 if unfired["oldest"] is None else max(now - unfired["oldest"], 0),
             size=row["size"],
-            oldest_transaction=max((one["age"] for one in held), default=0),
+            # Of what it cannot see it must not say that it is well.
+            oldest_transaction=max((one["age"] for one in held), default=0) if server["sees_all"] else None,
             transaction_id_age=server["xid_age"],
             connections=server["connected"],
             connections_limit=server["connections"],
             wal_kept=row["wal_kept"],
+            replication_lag=max((one["late"] for one in following), default=None),
+            replication_bytes=max((one["bytes"] for one in following), default=None),
             tables=tuple(
                 TableVitals(one["name"], one["dead"] or 0, one["live"] or 0, one["ago"])
                 for one in await self._all(connection, "vacuum", self._schema)
@@ -168,13 +177,17 @@ class PostgresHealth:
         findings += [
             *await self._transactions(connection, server["sees_all"]),
             *slots(await self._all(connection, "slots")),
+            *standbys(await self._all(connection, "standbys")),
         ]
         if version < schemas.oldest() or needs > schemas.newest():
             return Examination(findings=findings)
         findings += vacuum(await self._all(connection, "vacuum", self._schema))
         findings += await self._tables(connection, server["now"])
         processes = await connection.fetchval(self._sql["processes"])
-        findings.append(self._room(server, processes))
+        findings += [
+            room(server["connected"], server["connections"]),
+            plan(processes, self._connections + _CONNECTIONS_BESIDE, server["connections"]),
+        ]
         findings.append(await self._wall(connection))
         if self._replica is not None:
             findings.append(await self._lag(connection, *self._replica))
@@ -226,6 +239,12 @@ class PostgresHealth:
             by_transaction=taken == before or after != before, keeps_settings=server["enable_seqscan"] == "off"
         )
 
+    async def _pooler_seen(self, connection: Connection, server: asyncpg.Record) -> Finding:
+        """In the midst of others it may look like one in session mode: what was seen once is believed."""
+        if self._pooled is None or self._pooled.level is Level.OK:
+            self._pooled = await self._pooler(connection, server)
+        return self._pooled
+
     async def _transactions(self, connection: Connection, sees_all: bool) -> list[Finding]:
         return [transactions(await self._all(connection, "transactions"), sees_all=sees_all)]
 
@@ -244,16 +263,6 @@ class PostgresHealth:
             says = f"{', '.join(unlogged[:5])} would be empty after a crash"
             findings[1] = blamed("durable tables", says, f"ALTER TABLE {schema}.{unlogged[0]} SET LOGGED")
         return [*findings, *partitions(days, now, self._retention)]
-
-    def _room(self, server: asyncpg.Record, processes: int) -> Finding:
-        most, wanted = server["connections"], (processes + 1) * (self._connections + _CONNECTIONS_BESIDE)
-        says = (
-            f"{server['connected']} of {most} are open; {processes} processes of up to "
-            f"{self._connections + _CONNECTIONS_BESIDE} each may want {wanted}"
-        )
-        advice = "raise max_connections, lower connections in the settings, or start fewer processes"
-        share = max(server["connected"] / most, 0.85 if wanted > most else 0)
-        return above("connections", share, 0.8, 0.95, says, advice)
 
     async def _lag(self, connection: Connection, dsn: str, most: Micros) -> Finding:
         """How long the replica takes to come to where the primary is now."""
@@ -360,12 +369,12 @@ def server_findings(server: Mapping[str, object]) -> list[Finding]:
         findings.append(blamed("autovacuum", says, "set autovacuum = on and track_counts = on"))
     else:
         findings.append(found("autovacuum", "on"))
-    return [*findings, wraparound(int(str(server["xid_age"])))]
+    return [*findings, wraparound(int(str(server["xid_age"])), str(server["xid_database"]))]
 
 
-def wraparound(age: int) -> Finding:
-    says = f"the oldest transaction id is {age:,} old; the server stops at 2,146,000,000"
-    advice = "find what holds vacuum back (transactions, replication slots), then VACUUM FREEZE"
+def wraparound(age: int, database: str) -> Finding:
+    says = f"the oldest transaction id is {age:,} old, in database {database}; the server stops at 2,146,000,000"
+    advice = f"find what holds vacuum back (transactions, replication slots), then VACUUM FREEZE in {database}"
     return above("wraparound", age, 1_000_000_000, 1_800_000_000, says, advice)
 
 
@@ -379,6 +388,22 @@ def pooler(*, by_transaction: bool, keeps_settings: bool) -> Finding:
         says = "there is one that drops the settings of connections: every statement takes three trips more"
         return warned("pooler", says, "connect to the server itself, where you can")
     return found("pooler", "there is one, in session mode")
+
+
+def room(connected: int, most: int) -> Finding:
+    says = f"{connected} of {most} are open"
+    advice = "raise max_connections, or see in pg_stat_activity who has them"
+    return above("connections", connected / most, 0.8, 0.95, says, advice)
+
+
+def plan(processes: int, each: int, most: int) -> Finding:
+    """What processes may open, with one more of them. That they may hurts nobody yet."""
+    wanted = (processes + 1) * each
+    says = f"{processes} processes of up to {each} connections each may want {wanted} of {most}"
+    if wanted <= most:
+        return found("planned connections", says)
+    advice = "raise max_connections, lower connections in the settings, or start fewer processes"
+    return warned("planned connections", says, advice)
 
 
 def transactions(rows: Sequence[Mapping[str, object]], *, sees_all: bool) -> Finding:
@@ -410,6 +435,18 @@ def slots(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
             advice = f"if nobody needs it: SELECT pg_drop_replication_slot('{row['name']}')"
             findings.append(above("replication slots", xids, 0, 200_000_000, says, advice))
     return findings or [found("replication slots", f"{len(rows)}, none holds anything back")]
+
+
+def standbys(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
+    """What one has not applied is lost with the primary, or waited for when it takes over."""
+    findings = []
+    for row in rows:
+        late, size = int(str(row["late"])), int(str(row["bytes"]))
+        if late >= MINUTE or size >= 1024 * _MIB:
+            says = f"{row['name']} is {format_duration(late // SECOND * SECOND)} and {size // _MIB:,} MiB behind"
+            advice = "see its log and the network between: what it has not got is lost with the primary"
+            findings.append(above("standbys", late, 0, HOUR, says, advice))
+    return findings or [found("standbys", f"{len(rows)} seen, none is behind")]
 
 
 def vacuum(rows: Sequence[Mapping[str, object]]) -> list[Finding]:

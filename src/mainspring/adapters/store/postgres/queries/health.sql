@@ -5,9 +5,12 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
        current_setting('synchronous_commit') AS synchronous_commit, current_setting('autovacuum') AS autovacuum,
        current_setting('track_counts') AS track_counts, current_setting('enable_seqscan') AS enable_seqscan,
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS connections,
-       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connected,
-       (SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database()) AS xid_age,
-       pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all, pg_is_in_recovery() AS standby
+       -- What the sessions of other roles are is hidden from an ordinary role, but not that they are there.
+       (SELECT count(*) FROM pg_stat_activity WHERE datid IS NOT NULL AND usesysid IS NOT NULL
+            AND coalesce(backend_type, 'client backend') = 'client backend') AS connected,
+       -- The server stops for the oldest of any database.
+       frozen.age AS xid_age, frozen.datname AS xid_database, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all, pg_is_in_recovery() AS standby
+FROM (SELECT datname, age(datfrozenxid) AS age FROM pg_database ORDER BY 2 DESC LIMIT 1) AS frozen
 
 -- name: schema_version
 SELECT coalesce(max(version), 0) AS version, coalesce(max(coalesce(needs, version)), 0) AS needs FROM mainspring.migration
@@ -39,9 +42,20 @@ SELECT pg_database_size(current_database()) AS size,
        (SELECT count(*) FROM mainspring.slo
         WHERE position('"late_since"' IN convert_from(state, 'UTF8')) > 0
            OR position('"quiet_since"' IN convert_from(state, 'UTF8')) > 0) AS missed,
+       -- Who says good-bye ends before the lease does.
+       (SELECT count(*) FROM mainspring.session
+        WHERE kind = 1 AND NOT live AND ended_at >= lease_until AND ended_at > mainspring.now_us() - 21600000000)
+           AS lost_workers,
        CASE WHEN NOT pg_is_in_recovery() THEN coalesce(
            (SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) FROM pg_replication_slots), 0)::bigint END
            AS wal_kept
+
+-- name: standbys
+-- Whoever follows this server. One that is still fed what is old looks as near as the last that it was sent: bytes tell of it.
+SELECT coalesce(nullif(application_name, ''), host(client_addr), 'one') AS name,
+       coalesce((extract(epoch FROM replay_lag) * 1000000)::bigint, 0) AS late,
+       coalesce(CASE WHEN NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn) END, 0)::bigint AS bytes
+FROM pg_stat_replication WHERE state IN ('catchup', 'streaming') ORDER BY 2 DESC, 3 DESC
 
 -- name: slots
 SELECT slot_name AS name, active, greatest(coalesce(age(xmin), 0), coalesce(age(catalog_xmin), 0)) AS xids,
