@@ -77,6 +77,14 @@ def test_a_unit_starts_a_command_that_there_is_and_stops_it_gently(name: str) ->
         assert int(unit["TimeoutStopSec"].removesuffix("s")) * SECOND >= loaded.worker.grace + 10 * SECOND
 
 
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_is_started_again_however_often_it_ends(name: str) -> None:
+    """systemd gives a unit up that has started five times in ten seconds, unless it says so."""
+    unit, _, service = (FOLDER / name).read_text().partition("[Service]")
+    assert "\nStartLimitIntervalSec=0\n" in unit
+    assert "\nRestart=always\n" in service
+
+
 def test_the_user_and_the_folder_are_made(tmp_path: Path, analyze: str) -> None:
     (tmp_path / "etc").mkdir()
     for tool, kind in (("systemd-sysusers", "sysusers"), ("systemd-tmpfiles", "tmpfiles")):
