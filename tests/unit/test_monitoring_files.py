@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from mainspring.cli.main import application
 from mainspring.runtime.metrics.declared import ALL, STANDARD, Kind
-from mainspring.settings import describe
+from mainspring.settings import describe, load
 from tools import dashboards
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +33,7 @@ COMMANDS: Any = get_command(application)
 _NAME = re.compile(r"(?<![\w:{])(?:mainspring[_:]|process_|node_)[\w:]+|\bup(?=\{)")
 _GROUPED = re.compile(r"\b(?:by|on|without|ignoring) \(([^)]*)\)")
 _SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+_TOML = re.compile(r"```toml\n(.*?)```", re.DOTALL)
 
 
 def told() -> set[str]:
@@ -121,10 +122,28 @@ def commands() -> Iterator[tuple[str, str]]:
 def test_a_command_of_a_runbook_is_one_of_ours(page: str, line: str) -> None:
     words = shlex.split(line)
     settings = {f"MAINSPRING_{path.replace('.', '_').upper()}" for path, _ in describe()}
+    environment = dict[str, str]()
     while "=" in words[0]:
-        assert words.pop(0).partition("=")[0] in settings
+        name, _, value = words.pop(0).partition("=")
+        assert name in settings
+        environment[name] = value
+    load(environment=environment)
     assert words.pop(0) == "mainspring"
     _read(words)
+
+
+def test_settings_in_a_runbook_are_taken_together(tmp_path: Path) -> None:
+    found = [(page, block) for page in sorted(RUNBOOKS.glob("*.md")) for block in _TOML.findall(page.read_text())]
+    assert {page.stem for page, _ in found} >= {"api-errors", "events-behind"}
+    for number, (_, block) in enumerate(found):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        load(environment={}, file=file)
+
+
+def test_what_all_schedulers_must_agree_on_is_not_set_for_one_more() -> None:
+    """Only the owner of the first shard gives events up, by its own settings."""
+    assert not [(page, line) for page, line in commands() if "MAINSPRING_EVENTS_" in line]
 
 
 def _read(words: list[str]) -> None:
