@@ -239,8 +239,8 @@ def test_what_scales_workers_asks_for_what_there_is(helm: str, tmp_path: Path) -
     assert "replicas" not in deployments[hpa["spec"]["scaleTargetRef"]["name"]]["spec"]
     metrics = {each["external"]["metric"]["name"]: each["external"]["target"] for each in hpa["spec"]["metrics"]}
     assert metrics == {
-        # For a fifth of the slots that the metric is for: five times as many.
-        "mainspring_recommended_workers": {"type": "AverageValue", "averageValue": "200m"},
+        # As many pods as have these slots in all.
+        "mainspring_recommended_slots": {"type": "AverageValue", "averageValue": "20"},
         "mainspring_queue_lag_seconds": {"type": "Value", "value": "10"},
     }
     told = {metric.name: metric.labels for metric in ALL}
