@@ -22,6 +22,8 @@ import mainspring
 from mainspring import settings
 from mainspring.cli.main import application
 from mainspring.domain.instant import SECOND
+from mainspring.domain.notices import QUEUE as NOTIFICATIONS
+from mainspring.domain.webhooks import QUEUE as WEBHOOKS
 from mainspring.runtime.metrics.declared import ALL
 from tests.support.processes import Processes, free_port
 from tools import manifests
@@ -96,7 +98,7 @@ def pods(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def environment(container: dict[str, Any]) -> dict[str, str]:
     """As a kubelet makes it."""
-    known = SECRET | {"seal": "s" * 40}
+    known = SECRET | {"seal": "s" * 40, "slack-url": "https://hooks.slack.example/x"}
     made = {
         each["name"]: each["value"] if "value" in each else known[each["valueFrom"]["secretKeyRef"]["key"]]
         for each in container["env"]
@@ -192,6 +194,30 @@ def test_a_pod_is_a_command_with_settings_that_there_are(helm: str, values: Path
         if container["name"] == "worker":
             # The kubelet kills what is left then.
             assert pod["spec"]["terminationGracePeriodSeconds"] * SECOND >= loaded.worker.grace + 10 * SECOND
+
+
+def test_the_default_workers_serve_the_queues_of_messages_too(helm: str) -> None:
+    """A worker that is told its queues takes no others: whoever sets up a channel would wait in vain."""
+    served = {
+        word.removeprefix("--queue=").partition(":")[0]
+        for pod in pods(objects(manifests.rendered(helm)))
+        for word in pod["spec"]["containers"][0]["args"]
+        if word.startswith("--queue=")
+    }
+    assert served == {"default", NOTIFICATIONS, WEBHOOKS}
+
+
+def test_the_values_of_the_page_are_taken(helm: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations" / "kubernetes.md").read_text()
+    blocks = re.findall(r"```yaml\n# values.yaml\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) >= 2
+    for number, block in enumerate(blocks):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(block)
+        for pod in pods(objects(manifests.rendered(helm, f"--values={file}"))):
+            [container] = pod["spec"]["containers"]
+            loaded = settings.load(environment=environment(container))
+            assert loaded.notifications.read().channels.keys() == ({"ops"} if "slack" in block else set())
 
 
 def test_a_pod_may_do_no_more_than_it_must(helm: str, values: Path) -> None:
@@ -302,7 +328,7 @@ async def test_the_pods_as_processes_answer_their_probes_and_leave_in_time(
             moved |= {f"MAINSPRING_METRICS_{end}_PORT": port for end in ("FIRST", "LAST")}
             process = processes.start(*container["args"], **environment(container) | moved)
             started.append((pod["spec"], container, port, process))
-        assert [container["name"] for _, container, _, _ in started] == ["api", "scheduler", "worker"]
+        assert [container["name"] for _, container, _, _ in started] == ["api", "scheduler", "worker", "worker"]
         for _, container, port, _ in started:
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 path = container[probe]["httpGet"]["path"]

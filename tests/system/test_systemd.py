@@ -14,6 +14,8 @@ from typer.main import get_command
 from mainspring import settings
 from mainspring.cli.main import application
 from mainspring.domain.instant import SECOND
+from mainspring.domain.notices import QUEUE as NOTIFICATIONS
+from mainspring.domain.webhooks import QUEUE as WEBHOOKS
 from tools.services import ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("system")]
@@ -83,6 +85,12 @@ def test_a_unit_is_started_again_however_often_it_ends(name: str) -> None:
     unit, _, service = (FOLDER / name).read_text().partition("[Service]")
     assert "\nStartLimitIntervalSec=0\n" in unit
     assert "\nRestart=always\n" in service
+
+
+def test_the_page_starts_workers_of_messages() -> None:
+    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    started = set(re.findall(r"mainspring-worker@(\w+)", "".join(re.findall("^systemctl enable .*$", page, re.M))))
+    assert started >= {NOTIFICATIONS, WEBHOOKS}
 
 
 def test_the_user_and_the_folder_are_made(tmp_path: Path, analyze: str) -> None:

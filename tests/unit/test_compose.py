@@ -79,6 +79,9 @@ def test_a_role_is_a_command_with_settings_that_there_are(name: str) -> None:
     assert (loaded.metrics.host, list(loaded.metrics.ports), loaded.metrics.token) == ("0.0.0.0", [7170], "s3cret")
     if name in ("scheduler", "worker"):
         assert ":7170/healthz" in role["healthcheck"]["test"][-1]
+    if name == "worker":
+        # Told of no queues it takes those of messages and webhooks by itself, where there are some.
+        assert role["command"] == ["worker"]
     if name == "api":
         # Not only on loopback inside the container, so not without keys.
         assert (loaded.host, loaded.auth.mode) == ("0.0.0.0", "keys")
