@@ -48,6 +48,12 @@ VALUES: dict[str, dict[str, Any]] = {
         "settings": {
             "retention.succeeded": "3d",
             "shards": 64,
+            # A float as soon as Helm has read it.
+            "worker.recycle_memory": 1_000_000_000,
+            "tracing.ratio": 0.25,
+            "vault.address": "https://vault.example.org:8200",
+            "vault.role_id": "mainspring",
+            "vault.secret_id_file": "/etc/mainspring/vault/secret-id",
             "production": True,
             "api.trusted_proxies": "10.0.0.0/8",
         },
@@ -66,6 +72,10 @@ VALUES: dict[str, dict[str, Any]] = {
             },
         },
         "networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"app": "shop"}}}]},
+        "volumes": [{"name": "vault", "secret": {"secretName": "vault"}}],
+        "volumeMounts": [{"name": "vault", "mountPath": "/etc/mainspring/vault", "readOnly": True}],
+        "serviceAccountName": "jobs",
+        "podAnnotations": {"example.org/injected": "true"},
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"key": "jobs", "operator": "Exists"}],
     },
@@ -196,6 +206,34 @@ def test_a_pod_is_a_command_with_settings_that_there_are(helm: str, values: Path
             assert pod["spec"]["terminationGracePeriodSeconds"] * SECOND >= loaded.worker.grace + 10 * SECOND
 
 
+def test_a_number_reaches_a_pod_as_it_was_written(helm: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(VALUES["full"]))
+    for pod in pods(objects(manifests.rendered(helm, f"--values={file}"))):
+        loaded = settings.load(environment=environment(pod["spec"]["containers"][0]))
+        assert (loaded.shards, loaded.worker.recycle_memory, loaded.tracing.ratio) == (64, 1_000_000_000, 0.25)
+
+
+def test_every_pod_has_the_files_and_the_account_that_were_named(helm: str, tmp_path: Path) -> None:
+    file, full = tmp_path / "values.yaml", VALUES["full"]
+    file.write_text(yaml.safe_dump(full))
+    for pod in pods(objects(manifests.rendered(helm, f"--values={file}"))):
+        spec = pod["spec"]
+        assert spec["volumes"] == [{"name": "tmp", "emptyDir": {}}, *full["volumes"]]
+        assert spec["containers"][0]["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}, *full["volumeMounts"]]
+        assert spec["serviceAccountName"] == "jobs"
+        assert pod["metadata"]["annotations"] == full["podAnnotations"]
+
+
+def test_whoever_names_clients_locks_no_scraper_out(helm: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(VALUES["full"]))
+    policies = of_kind(objects(manifests.rendered(helm, f"--values={file}")), "NetworkPolicy")
+    named = {one["metadata"]["name"]: one["spec"] for one in policies}
+    [api], [metrics] = named["mainspring-api"]["ingress"], named["mainspring-metrics"]["ingress"]
+    assert api["from"] == [*VALUES["full"]["networkPolicy"]["clients"], *metrics["from"]]
+
+
 def test_the_default_workers_serve_the_queues_of_messages_too(helm: str) -> None:
     """A worker that is told its queues takes no others: whoever sets up a channel would wait in vain."""
     served = {
@@ -276,6 +314,7 @@ def test_what_scales_workers_asks_for_what_there_is(helm: str, tmp_path: Path) -
         assert name in adapter
 
     [scaled] = of_kind(found, "ScaledObject")
+    assert scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == hpa["spec"]["behavior"]
     assert "replicas" not in deployments[scaled["spec"]["scaleTargetRef"]["name"]]["spec"]
     described = json.loads((ROOT / "docs" / "reference" / "openapi.json").read_text())
     operation = described["paths"]["/v1/autoscale"]["get"]
