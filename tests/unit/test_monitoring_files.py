@@ -90,8 +90,22 @@ def test_there_is_a_dashboard_for_each_part() -> None:
     assert len(set(identifiers)) == len(identifiers)
 
 
+def runbook_of(rule: dict[str, Any]) -> str:
+    """The page, whose name on the site that is linked to ends otherwise."""
+    folder, _, name = rule["annotations"]["runbook_url"].rpartition("/")
+    assert folder == "{{ $externalLabels.runbooks }}"
+    assert name.endswith(".html"), name
+    return Path(name).with_suffix(".md").name
+
+
+@pytest.mark.parametrize("name", ["prometheus.yml", "compose.yml"])
+def test_an_example_says_where_runbooks_are_on_the_site(name: str) -> None:
+    example = yaml.safe_load((ROOT / "deploy" / "prometheus" / name).read_text())
+    assert example["global"]["external_labels"]["runbooks"].endswith(f"/{RUNBOOKS.relative_to(ROOT)}")
+
+
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
-    linked = {rule["alert"]: rule["annotations"]["runbook_url"].rpartition("/")[2] for rule in ALERTS}
+    linked = {rule["alert"]: runbook_of(rule) for rule in ALERTS}
     assert set(linked.values()) == {path.name for path in RUNBOOKS.glob("*.md")}
     for alert, page in linked.items():
         text = (RUNBOOKS / page).read_text()
@@ -101,7 +115,7 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 
 def test_a_runbook_shows_the_rule_as_it_is() -> None:
     for rule in ALERTS:
-        text = (RUNBOOKS / rule["annotations"]["runbook_url"].rpartition("/")[2]).read_text()
+        text = (RUNBOOKS / runbook_of(rule)).read_text()
         shown = text.partition("```promql\n")[2].partition("```")[0]
         assert " ".join(shown.split()) == " ".join(rule["expr"].split()), rule["alert"]
 
