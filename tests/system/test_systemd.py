@@ -87,6 +87,20 @@ def test_a_unit_is_started_again_however_often_it_ends(name: str) -> None:
     assert "\nRestart=always\n" in service
 
 
+def test_the_drop_in_of_the_page_names_the_cgroup_of_the_service(analyze: str, units: Path) -> None:
+    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    [text] = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
+    told = dict(re.findall(r"^ *(\w+)=(.*)$", text, re.MULTILINE))
+    name, _, value = told["Environment"].partition("=")
+    loaded = settings.load(environment={name: value.replace("%n", "mainspring-worker@mail.service")})
+    assert loaded.tasks.cgroup == f"/sys/fs/cgroup/{told['Slice']}/mainspring-worker@mail.service"
+    folder = units / "mainspring-worker@.service.d"
+    folder.mkdir()
+    # The one word that only newer ones know.
+    (folder / "limits.conf").write_text(re.sub("DelegateSubgroup=.*\n", "", text))
+    assert verified(analyze, units, "mainspring-worker@mail.service") == ""
+
+
 def test_the_page_starts_workers_of_messages() -> None:
     page = (ROOT / "docs" / "operations" / "install.md").read_text()
     started = set(re.findall(r"mainspring-worker@(\w+)", "".join(re.findall("^systemctl enable .*$", page, re.M))))
