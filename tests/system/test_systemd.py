@@ -87,6 +87,20 @@ def test_a_unit_is_started_again_however_often_it_ends(name: str) -> None:
     assert "\nRestart=always\n" in service
 
 
+def test_the_files_that_a_unit_needs_are_made_by_the_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    made = re.findall(r"^(printf|echo) ('.*') \|\n +install .* /dev/stdin (/etc/mainspring/\S+)", page, re.MULTILINE)
+    unit = (FOLDER / "mainspring-api.service").read_text()
+    needed = re.findall(r"^(?:EnvironmentFile|Environment=MAINSPRING_CONFIG)=(/\S+)$", unit, re.MULTILINE)
+    assert {path for _, _, path in made} == set(needed)
+    for tool, text, path in made:
+        done = subprocess.run(["sh", "-ec", f"{tool} {text}"], capture_output=True, text=True, check=True)
+        (tmp_path / Path(path).name).write_text(done.stdout)
+    variables = dict([(tmp_path / "mainspring.env").read_text().strip().split("=", 1)])
+    loaded = settings.load(environment=variables, file=tmp_path / "mainspring.toml")
+    assert (loaded.log.format, loaded.store.partition(":")[0]) == ("json", "postgresql")
+
+
 def test_the_drop_in_of_the_page_names_the_cgroup_of_the_service(analyze: str, units: Path) -> None:
     page = (ROOT / "docs" / "operations" / "install.md").read_text()
     [text] = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
