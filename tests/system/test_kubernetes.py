@@ -21,6 +21,7 @@ from typer.main import get_command
 import mainspring
 from mainspring import settings
 from mainspring.cli.main import application
+from mainspring.cli.processes import PATIENCE
 from mainspring.domain.instant import SECOND
 from mainspring.domain.notices import QUEUE as NOTIFICATIONS
 from mainspring.domain.webhooks import QUEUE as WEBHOOKS
@@ -195,6 +196,9 @@ def test_a_pod_is_a_command_with_settings_that_there_are(helm: str, values: Path
         loaded = settings.load({"worker.queues": given.get("queue")}, environment(container))
         assert loaded.store == SECRET["store"]
         assert loaded.log.format == "json"
+        if probe := container.get("startupProbe"):
+            # A pod that waits for the store is not ended by whoever waits for the pod.
+            assert probe["periodSeconds"] * probe["failureThreshold"] * SECOND >= PATIENCE + 20 * SECOND
         if container["name"] == "api":
             assert (loaded.host, loaded.auth.mode) == ("0.0.0.0", "keys")
             assert loaded.port == container["ports"][0]["containerPort"]
