@@ -152,6 +152,7 @@ async def test_the_load_says_how_many_workers_it_asks_for(client: httpx2.AsyncCl
     assert (refused.status_code, refused.json()["field"]) == (400, "target")
     metrics = (await client.get("/metrics")).text
     assert 'mainspring_recommended_workers{queue="default"} 2.0' in metrics
+    assert 'mainspring_recommended_slots{queue="default"} 3.0' in metrics
 
 
 async def test_who_is_bound_to_a_tenant_sees_no_load_of_others(guarded: Service) -> None:

@@ -8,14 +8,22 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
 
 import pytest
 
 from mainspring import Mainspring
 from mainspring.bootstrap.engine import Engine
+from mainspring.cli.processes import PATIENCE, opened
+from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.domain.instant import SECOND
 from mainspring.domain.job import JobState
 from mainspring.domain.run import RunState, RunView
 from mainspring.settings import load
+from tests.support.clock import ManualClock
+from tests.support.processes import free_port
+from tools.chaos.link import Link
 
 TASKS = """
 import asyncio, time
@@ -225,6 +233,75 @@ HttpServer.start = hang
     process.send_signal(signal.SIGTERM)
     assert process.wait(6) == 0, commands.log.read_text()
     assert "worker left" in commands.log.read_text()
+    assert "Traceback" not in commands.log.read_text()
+
+
+class Absent:
+    """What is started on a store that is not there for so many times."""
+
+    def __init__(self, *outcomes: Exception | None) -> None:
+        self.clock = ManualClock()
+        self.tried = 0
+        self._outcomes = outcomes
+
+    async def open(self) -> None:
+        outcome = self._outcomes[min(self.tried, len(self._outcomes) - 1)]
+        self.tried += 1
+        if outcome is not None:
+            raise outcome
+
+    async def waited_for(self) -> None:
+        waiting = asyncio.create_task(opened(cast("Engine", self)))
+        while not waiting.done():
+            await asyncio.sleep(0)
+            self.clock.advance(SECOND)
+        await waiting
+
+
+async def test_a_store_that_is_away_at_the_start_is_waited_for_but_not_for_ever() -> None:
+    away = StoreUnavailable("PostgreSQL: the database system is starting up")
+    back = Absent(*[away] * 30, None)
+    await back.waited_for()
+    assert back.tried == 31
+    gone = Absent(away)
+    with pytest.raises(StoreUnavailable, match="starting up"):
+        await gone.waited_for()
+    assert gone.clock.monotonic() >= PATIENCE
+
+
+async def test_a_wrong_setting_is_not_waited_for() -> None:
+    wrong = Absent(Invalid("store", "PostgreSQL refused: password authentication failed"))
+    with pytest.raises(Invalid, match="password"):
+        await wrong.waited_for()
+    assert wrong.tried == 1
+
+
+@pytest.mark.postgres
+async def test_a_process_that_starts_before_its_server_says_so_once_and_works_when_it_is_there(
+    commands: Commands, postgres_database: str
+) -> None:
+    server = urlsplit(postgres_database)
+    assert server.hostname
+    assert server.port
+    link = Link(server.hostname, server.port)
+    link.port = free_port()
+    commands.start("scheduler", MAINSPRING_STORE=postgres_database.replace(f":{server.port}/", f":{link.port}/"))
+    await asyncio.to_thread(commands.until, "the store is away: waiting for it")
+    await link.open()
+    try:
+        await asyncio.to_thread(commands.until, "mainspring: scheduler on")
+        assert commands.log.read_text().count("is away") == 1
+    finally:
+        await asyncio.to_thread(commands.end)
+        await link.close()
+
+
+@pytest.mark.parametrize("words", [["scheduler"], ["worker", "--autoscale", "1:2"]])
+def test_whoever_waits_for_a_store_can_be_ended(commands: Commands, words: list[str]) -> None:
+    process = commands.start(*words, MAINSPRING_STORE=f"postgresql://nobody@127.0.0.1:{free_port()}/x")
+    commands.until("the store is away: waiting for it")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(6) == 0, commands.log.read_text()
     assert "Traceback" not in commands.log.read_text()
 
 

@@ -155,7 +155,7 @@ async def test_from_morning_to_evening(
         (broken := tmp_path / "broken").touch()
         alert = await monitoring.until_fires("MainspringDeadLettersGrowing")
         broken.unlink()
-        page = alert["annotations"]["runbook_url"].rpartition("/")[2]
+        page = alert["annotations"]["runbook_url"].rpartition("/")[2].replace(".html", ".md")
         assert page == "dead-letters-growing.md"
         looked = [await desk.type(command) for command in desk.commands(page, "How to look")]
         assert "the mail server is away" in looked[0]

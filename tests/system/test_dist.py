@@ -27,7 +27,14 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600), pytest.mark.xdist_gr
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: By extra, what it must bring.
-MODULES = {"postgres": "asyncpg", "rabbitmq": "pamqp", "redis": "redis", "kafka": "confluent_kafka"}
+MODULES = {
+    "postgres": "asyncpg",
+    "rabbitmq": "pamqp",
+    "redis": "redis",
+    "kafka": "confluent_kafka",
+    "s3": "obstore",
+    "otel": "opentelemetry.sdk",
+}
 TASKS = """
 from pathlib import Path
 from mainspring import Mainspring
@@ -61,6 +68,14 @@ def contents(wheel: Path) -> dict[str, str]:
 def clean_environment() -> dict[str, str]:
     """Nothing of this tree must be found by accident."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MAINSPRING_"))}
+
+
+def test_every_extra_is_looked_at_and_named() -> None:
+    extras = PROJECT["optional-dependencies"].keys()
+    assert MODULES.keys() | {"all"} == extras
+    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    [said] = [line for line in page.splitlines() if line.startswith("Extras bring ")]
+    assert {name for name in extras if f"`{name}`" in said} == extras
 
 
 def test_the_version_is_said_once() -> None:

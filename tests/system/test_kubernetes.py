@@ -21,7 +21,10 @@ from typer.main import get_command
 import mainspring
 from mainspring import settings
 from mainspring.cli.main import application
+from mainspring.cli.processes import PATIENCE
 from mainspring.domain.instant import SECOND
+from mainspring.domain.notices import QUEUE as NOTIFICATIONS
+from mainspring.domain.webhooks import QUEUE as WEBHOOKS
 from mainspring.runtime.metrics.declared import ALL
 from tests.support.processes import Processes, free_port
 from tools import manifests
@@ -46,6 +49,12 @@ VALUES: dict[str, dict[str, Any]] = {
         "settings": {
             "retention.succeeded": "3d",
             "shards": 64,
+            # A float as soon as Helm has read it.
+            "worker.recycle_memory": 1_000_000_000,
+            "tracing.ratio": 0.25,
+            "vault.address": "https://vault.example.org:8200",
+            "vault.role_id": "mainspring",
+            "vault.secret_id_file": "/etc/mainspring/vault/secret-id",
             "production": True,
             "api.trusted_proxies": "10.0.0.0/8",
         },
@@ -64,6 +73,10 @@ VALUES: dict[str, dict[str, Any]] = {
             },
         },
         "networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"app": "shop"}}}]},
+        "volumes": [{"name": "vault", "secret": {"secretName": "vault"}}],
+        "volumeMounts": [{"name": "vault", "mountPath": "/etc/mainspring/vault", "readOnly": True}],
+        "serviceAccountName": "jobs",
+        "podAnnotations": {"example.org/injected": "true"},
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"key": "jobs", "operator": "Exists"}],
     },
@@ -96,7 +109,7 @@ def pods(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def environment(container: dict[str, Any]) -> dict[str, str]:
     """As a kubelet makes it."""
-    known = SECRET | {"seal": "s" * 40}
+    known = SECRET | {"seal": "s" * 40, "slack-url": "https://hooks.slack.example/x"}
     made = {
         each["name"]: each["value"] if "value" in each else known[each["valueFrom"]["secretKeyRef"]["key"]]
         for each in container["env"]
@@ -183,6 +196,9 @@ def test_a_pod_is_a_command_with_settings_that_there_are(helm: str, values: Path
         loaded = settings.load({"worker.queues": given.get("queue")}, environment(container))
         assert loaded.store == SECRET["store"]
         assert loaded.log.format == "json"
+        if probe := container.get("startupProbe"):
+            # A pod that waits for the store is not ended by whoever waits for the pod.
+            assert probe["periodSeconds"] * probe["failureThreshold"] * SECOND >= PATIENCE + 20 * SECOND
         if container["name"] == "api":
             assert (loaded.host, loaded.auth.mode) == ("0.0.0.0", "keys")
             assert loaded.port == container["ports"][0]["containerPort"]
@@ -192,6 +208,58 @@ def test_a_pod_is_a_command_with_settings_that_there_are(helm: str, values: Path
         if container["name"] == "worker":
             # The kubelet kills what is left then.
             assert pod["spec"]["terminationGracePeriodSeconds"] * SECOND >= loaded.worker.grace + 10 * SECOND
+
+
+def test_a_number_reaches_a_pod_as_it_was_written(helm: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(VALUES["full"]))
+    for pod in pods(objects(manifests.rendered(helm, f"--values={file}"))):
+        loaded = settings.load(environment=environment(pod["spec"]["containers"][0]))
+        assert (loaded.shards, loaded.worker.recycle_memory, loaded.tracing.ratio) == (64, 1_000_000_000, 0.25)
+
+
+def test_every_pod_has_the_files_and_the_account_that_were_named(helm: str, tmp_path: Path) -> None:
+    file, full = tmp_path / "values.yaml", VALUES["full"]
+    file.write_text(yaml.safe_dump(full))
+    for pod in pods(objects(manifests.rendered(helm, f"--values={file}"))):
+        spec = pod["spec"]
+        assert spec["volumes"] == [{"name": "tmp", "emptyDir": {}}, *full["volumes"]]
+        assert spec["containers"][0]["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}, *full["volumeMounts"]]
+        assert spec["serviceAccountName"] == "jobs"
+        assert pod["metadata"]["annotations"] == full["podAnnotations"]
+
+
+def test_whoever_names_clients_locks_no_scraper_out(helm: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(VALUES["full"]))
+    policies = of_kind(objects(manifests.rendered(helm, f"--values={file}")), "NetworkPolicy")
+    named = {one["metadata"]["name"]: one["spec"] for one in policies}
+    [api], [metrics] = named["mainspring-api"]["ingress"], named["mainspring-metrics"]["ingress"]
+    assert api["from"] == [*VALUES["full"]["networkPolicy"]["clients"], *metrics["from"]]
+
+
+def test_the_default_workers_serve_the_queues_of_messages_too(helm: str) -> None:
+    """A worker that is told its queues takes no others: whoever sets up a channel would wait in vain."""
+    served = {
+        word.removeprefix("--queue=").partition(":")[0]
+        for pod in pods(objects(manifests.rendered(helm)))
+        for word in pod["spec"]["containers"][0]["args"]
+        if word.startswith("--queue=")
+    }
+    assert served == {"default", NOTIFICATIONS, WEBHOOKS}
+
+
+def test_the_values_of_the_page_are_taken(helm: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations" / "kubernetes.md").read_text()
+    blocks = re.findall(r"```yaml\n# values.yaml\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) >= 2
+    for number, block in enumerate(blocks):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(block)
+        for pod in pods(objects(manifests.rendered(helm, f"--values={file}"))):
+            [container] = pod["spec"]["containers"]
+            loaded = settings.load(environment=environment(container))
+            assert loaded.notifications.read().channels.keys() == ({"ops"} if "slack" in block else set())
 
 
 def test_a_pod_may_do_no_more_than_it_must(helm: str, values: Path) -> None:
@@ -239,8 +307,8 @@ def test_what_scales_workers_asks_for_what_there_is(helm: str, tmp_path: Path) -
     assert "replicas" not in deployments[hpa["spec"]["scaleTargetRef"]["name"]]["spec"]
     metrics = {each["external"]["metric"]["name"]: each["external"]["target"] for each in hpa["spec"]["metrics"]}
     assert metrics == {
-        # For a fifth of the slots that the metric is for: five times as many.
-        "mainspring_recommended_workers": {"type": "AverageValue", "averageValue": "200m"},
+        # As many pods as have these slots in all.
+        "mainspring_recommended_slots": {"type": "AverageValue", "averageValue": "20"},
         "mainspring_queue_lag_seconds": {"type": "Value", "value": "10"},
     }
     told = {metric.name: metric.labels for metric in ALL}
@@ -250,6 +318,7 @@ def test_what_scales_workers_asks_for_what_there_is(helm: str, tmp_path: Path) -
         assert name in adapter
 
     [scaled] = of_kind(found, "ScaledObject")
+    assert scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == hpa["spec"]["behavior"]
     assert "replicas" not in deployments[scaled["spec"]["scaleTargetRef"]["name"]]["spec"]
     described = json.loads((ROOT / "docs" / "reference" / "openapi.json").read_text())
     operation = described["paths"]["/v1/autoscale"]["get"]
@@ -302,7 +371,7 @@ async def test_the_pods_as_processes_answer_their_probes_and_leave_in_time(
             moved |= {f"MAINSPRING_METRICS_{end}_PORT": port for end in ("FIRST", "LAST")}
             process = processes.start(*container["args"], **environment(container) | moved)
             started.append((pod["spec"], container, port, process))
-        assert [container["name"] for _, container, _, _ in started] == ["api", "scheduler", "worker"]
+        assert [container["name"] for _, container, _, _ in started] == ["api", "scheduler", "worker", "worker"]
         for _, container, port, _ in started:
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 path = container[probe]["httpGet"]["path"]

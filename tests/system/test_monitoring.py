@@ -162,7 +162,7 @@ async def test_a_task_that_fails_and_a_worker_that_dies_are_told_and_so_is_their
             failing = asyncio.create_task(_submit_on(cluster))
             alert = await monitoring.until_fires("MainspringFailureRate")
             assert alert["labels"]["task"] == "send"
-            assert alert["annotations"]["runbook_url"].endswith("/operations/runbooks/failure-rate.md")
+            assert alert["annotations"]["runbook_url"].endswith("/docs/operations/runbooks/failure-rate.html")
             broken.unlink()
             await monitoring.until_resolved("MainspringFailureRate")
             failing.cancel()

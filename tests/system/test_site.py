@@ -118,6 +118,15 @@ def test_the_check_would_see_a_font_from_elsewhere() -> None:
     assert in_styles("@import 'https://x.example/a.css';") == ["https://x.example/a.css"]
 
 
+def test_the_runbook_that_an_alert_links_to_is_there(site: Path) -> None:
+    """With the external label that the examples have, whatever stands before docs."""
+    text = (ROOT / "deploy" / "prometheus" / "alerts.rules.yml").read_text()
+    names = re.findall(r"runbook_url: '\{\{ \$externalLabels\.runbooks \}\}/(.*)'", text)
+    assert len(names) == text.count("- alert: ")
+    for name in names:
+        assert (site / "docs" / "operations" / "runbooks" / name).is_file(), name
+
+
 def test_diagrams_are_pictures_in_the_page(site: Path) -> None:
     text = (site / "docs" / "explanation" / "flows.html").read_text()
     assert text.count('<svg class="sequence"') == 5

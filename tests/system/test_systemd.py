@@ -14,6 +14,8 @@ from typer.main import get_command
 from mainspring import settings
 from mainspring.cli.main import application
 from mainspring.domain.instant import SECOND
+from mainspring.domain.notices import QUEUE as NOTIFICATIONS
+from mainspring.domain.webhooks import QUEUE as WEBHOOKS
 from tools.services import ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("system")]
@@ -75,6 +77,48 @@ def test_a_unit_starts_a_command_that_there_is_and_stops_it_gently(name: str) ->
         if command == "worker":
             assert loaded.worker.queues == {"mail": 20}
         assert int(unit["TimeoutStopSec"].removesuffix("s")) * SECOND >= loaded.worker.grace + 10 * SECOND
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_is_started_again_however_often_it_ends(name: str) -> None:
+    """systemd gives a unit up that has started five times in ten seconds, unless it says so."""
+    unit, _, service = (FOLDER / name).read_text().partition("[Service]")
+    assert "\nStartLimitIntervalSec=0\n" in unit
+    assert "\nRestart=always\n" in service
+
+
+def test_the_files_that_a_unit_needs_are_made_by_the_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    made = re.findall(r"^(printf|echo) ('.*') \|\n +install .* /dev/stdin (/etc/mainspring/\S+)", page, re.MULTILINE)
+    unit = (FOLDER / "mainspring-api.service").read_text()
+    needed = re.findall(r"^(?:EnvironmentFile|Environment=MAINSPRING_CONFIG)=(/\S+)$", unit, re.MULTILINE)
+    assert {path for _, _, path in made} == set(needed)
+    for tool, text, path in made:
+        done = subprocess.run(["sh", "-ec", f"{tool} {text}"], capture_output=True, text=True, check=True)
+        (tmp_path / Path(path).name).write_text(done.stdout)
+    variables = dict([(tmp_path / "mainspring.env").read_text().strip().split("=", 1)])
+    loaded = settings.load(environment=variables, file=tmp_path / "mainspring.toml")
+    assert (loaded.log.format, loaded.store.partition(":")[0]) == ("json", "postgresql")
+
+
+def test_the_drop_in_of_the_page_names_the_cgroup_of_the_service(analyze: str, units: Path) -> None:
+    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    [text] = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
+    told = dict(re.findall(r"^ *(\w+)=(.*)$", text, re.MULTILINE))
+    name, _, value = told["Environment"].partition("=")
+    loaded = settings.load(environment={name: value.replace("%n", "mainspring-worker@mail.service")})
+    assert loaded.tasks.cgroup == f"/sys/fs/cgroup/{told['Slice']}/mainspring-worker@mail.service"
+    folder = units / "mainspring-worker@.service.d"
+    folder.mkdir()
+    # The one word that only newer ones know.
+    (folder / "limits.conf").write_text(re.sub("DelegateSubgroup=.*\n", "", text))
+    assert verified(analyze, units, "mainspring-worker@mail.service") == ""
+
+
+def test_the_page_starts_workers_of_messages() -> None:
+    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    started = set(re.findall(r"mainspring-worker@(\w+)", "".join(re.findall("^systemctl enable .*$", page, re.M))))
+    assert started >= {NOTIFICATIONS, WEBHOOKS}
 
 
 def test_the_user_and_the_folder_are_made(tmp_path: Path, analyze: str) -> None:

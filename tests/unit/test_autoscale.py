@@ -1,5 +1,7 @@
 """How many workers the load asks for."""
 
+from math import ceil
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from mainspring.domain.autoscale import (
     Scale,
     rescale,
     schedulers_for,
+    slots_for,
     workers_for,
 )
 from mainspring.domain.instant import HOUR, MINUTE, SECOND
@@ -50,6 +53,35 @@ def test_the_rate_of_arrivals_is_what_has_come_within_the_lag() -> None:
 def test_where_nothing_has_ended_yet_one_more_is_tried_at_a_time() -> None:
     assert workers_for(QueueLoad(queue="q", queued=1_000, workers=3), 100) == 4
     assert workers_for(QueueLoad(queue="q", running=150), 100) == 2
+
+
+def pods(load: QueueLoad, slots: int) -> int:
+    """As a HorizontalPodAutoscaler finds it that is told of slots."""
+    return ceil(round(slots_for(load) / slots, 6))
+
+
+def test_one_run_asks_for_one_worker_however_few_slots_it_has() -> None:
+    assert pods(QueueLoad(queue="q", running=1, took=HOUR), 2) == 1
+    for took in (None, SECOND):
+        assert pods(QueueLoad(queue="q", running=1, took=took), 2) == 1
+        assert pods(QueueLoad(queue="q", queued=1, took=took), 2) == 1
+
+
+def test_where_nothing_has_ended_yet_slots_grow_by_a_quarter_while_they_are_full() -> None:
+    assert [pods(QueueLoad(queue="q", queued=1_000, running=held, workers=9), 2) for held in (0, 2, 4, 8)] == [
+        1,
+        2,
+        3,
+        5,
+    ]
+    assert pods(QueueLoad(queue="q", running=8, workers=4), 2) == 4
+
+
+@given(loads, st.integers(1, 1_000))
+def test_who_divides_slots_finds_as_many_workers(load: QueueLoad, slots: int) -> None:
+    if load.took is not None:
+        assert min(MOST, pods(load, slots)) == workers_for(load, slots)
+    assert (slots_for(load) >= 1) >= bool(load.queued)
 
 
 @given(loads, st.integers(1, 1_000))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,6 @@ from typer.main import get_command
 
 from mainspring import settings
 from mainspring.cli.main import application
-from mainspring.sections import DispatchSection, EventsSection, IngestSection
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy/compose.yaml"
@@ -74,32 +74,52 @@ def test_a_role_is_a_command_with_settings_that_there_are(name: str) -> None:
     environment = {key: _interpolated(value) for key, value in role["environment"].items()}
     loaded = settings.load(environment=environment)
     assert loaded.store == "postgresql://mainspring:s3cret@postgres:5432/mainspring"
-    # Nothing is set in the file that is not so by default.
-    assert (loaded.dispatch, loaded.events, loaded.ingest) == (DispatchSection(), EventsSection(), IngestSection())
     assert (loaded.metrics.host, list(loaded.metrics.ports), loaded.metrics.token) == ("0.0.0.0", [7170], "s3cret")
     if name in ("scheduler", "worker"):
         assert ":7170/healthz" in role["healthcheck"]["test"][-1]
+    if name == "worker":
+        # Told of no queues it takes those of messages and webhooks by itself, where there are some.
+        assert role["command"] == ["worker"]
     if name == "api":
         # Not only on loopback inside the container, so not without keys.
         assert (loaded.host, loaded.auth.mode) == ("0.0.0.0", "keys")
 
 
 @pytest.mark.parametrize("name", sorted(ROLES))
-def test_engines_events_and_requests_are_passed_on_to_every_role(name: str) -> None:
-    passed = {key for key, value in SERVICES[name]["environment"].items() if value.startswith(f"${{{key}:-")}
-    sections = {"dispatch": DispatchSection, "events": EventsSection, "ingest": IngestSection}
-    wanted = {f"{section}_{field}" for section, kind in sections.items() for field in kind.__struct_fields__}
-    assert passed >= {f"MAINSPRING_{setting.upper()}" for setting in wanted}
+def test_every_setting_reaches_every_role(name: str) -> None:
+    role = SERVICES[name]
+    assert role["env_file"] == [{"path": ".env", "required": False}]
+    # What the file sets goes before what people set: it is what containers need, and nothing else.
+    ours = {key for key in role["environment"] if key.startswith("MAINSPRING_")}
+    needed = {"STORE", "LOG_FORMAT", "METRICS_HOST", "METRICS_FIRST_PORT", "METRICS_LAST_PORT", "METRICS_TOKEN"}
+    more = {"HOST", "AUTH_MODE"} if name == "api" else set()
+    assert ours == {f"MAINSPRING_{word}" for word in needed | more}
+
+
+@pytest.mark.parametrize("name", sorted(ROLES))
+def test_a_role_is_not_told_the_passwords_of_others(name: str) -> None:
+    named = {word for word in re.findall(r"(?<!\$)\$\{(\w+)", TEXT) if not word.startswith(("BUILD_", "MAINSPRING_"))}
+    named |= {secret["environment"] for secret in COMPOSE["secrets"].values()}
+    own = {"POSTGRES_PASSWORD", "METRICS_TOKEN"}
+    kept_away = {key for key, value in SERVICES[name]["environment"].items() if value == ""}
+    assert kept_away == named - own
 
 
 def test_the_addresses_of_the_page_are_those_of_the_services() -> None:
     page = (ROOT / "docs/operations/compose.md").read_text()
-    lines = re.findall(r"^  (MAINSPRING_\w+)=(\S+)", page, re.MULTILINE)
+    lines = re.findall(r"^  (MAINSPRING_\w+)=(\w+://\S+:\d\S+)", page, re.MULTILINE)
     assert len(lines) == 5
     for name, value in lines:
         settings.load(environment={name: value})
         host = re.sub(r"^\w+://(?:[^@/]*@)?", "", value).partition(":")[0]
         assert SERVICES[host]["profiles"] == [host]
+
+
+def test_the_settings_of_the_page_are_taken_together() -> None:
+    page = (ROOT / "docs/operations/compose.md").read_text()
+    [block] = re.findall(r"```sh\n(  MAINSPRING_NOTIFICATIONS_.*?)```", page, re.DOTALL)
+    loaded = settings.load(environment=dict(word.split("=", 1) for word in shlex.split(block)))
+    assert loaded.notifications.read().channels.keys() == {"ops"}
 
 
 def test_the_page_makes_a_key_as_the_command_line_does(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from mainspring.cli.main import application
 from mainspring.runtime.metrics.declared import ALL, STANDARD, Kind
-from mainspring.settings import describe
+from mainspring.settings import describe, load
 from tools import dashboards
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +33,7 @@ COMMANDS: Any = get_command(application)
 _NAME = re.compile(r"(?<![\w:{])(?:mainspring[_:]|process_|node_)[\w:]+|\bup(?=\{)")
 _GROUPED = re.compile(r"\b(?:by|on|without|ignoring) \(([^)]*)\)")
 _SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+_TOML = re.compile(r"```toml\n(.*?)```", re.DOTALL)
 
 
 def told() -> set[str]:
@@ -89,8 +90,22 @@ def test_there_is_a_dashboard_for_each_part() -> None:
     assert len(set(identifiers)) == len(identifiers)
 
 
+def runbook_of(rule: dict[str, Any]) -> str:
+    """The page, whose name on the site that is linked to ends otherwise."""
+    folder, _, name = rule["annotations"]["runbook_url"].rpartition("/")
+    assert folder == "{{ $externalLabels.runbooks }}"
+    assert name.endswith(".html"), name
+    return Path(name).with_suffix(".md").name
+
+
+@pytest.mark.parametrize("name", ["prometheus.yml", "compose.yml"])
+def test_an_example_says_where_runbooks_are_on_the_site(name: str) -> None:
+    example = yaml.safe_load((ROOT / "deploy" / "prometheus" / name).read_text())
+    assert example["global"]["external_labels"]["runbooks"].endswith(f"/{RUNBOOKS.relative_to(ROOT)}")
+
+
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
-    linked = {rule["alert"]: rule["annotations"]["runbook_url"].rpartition("/")[2] for rule in ALERTS}
+    linked = {rule["alert"]: runbook_of(rule) for rule in ALERTS}
     assert set(linked.values()) == {path.name for path in RUNBOOKS.glob("*.md")}
     for alert, page in linked.items():
         text = (RUNBOOKS / page).read_text()
@@ -100,7 +115,7 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 
 def test_a_runbook_shows_the_rule_as_it_is() -> None:
     for rule in ALERTS:
-        text = (RUNBOOKS / rule["annotations"]["runbook_url"].rpartition("/")[2]).read_text()
+        text = (RUNBOOKS / runbook_of(rule)).read_text()
         shown = text.partition("```promql\n")[2].partition("```")[0]
         assert " ".join(shown.split()) == " ".join(rule["expr"].split()), rule["alert"]
 
@@ -121,10 +136,28 @@ def commands() -> Iterator[tuple[str, str]]:
 def test_a_command_of_a_runbook_is_one_of_ours(page: str, line: str) -> None:
     words = shlex.split(line)
     settings = {f"MAINSPRING_{path.replace('.', '_').upper()}" for path, _ in describe()}
+    environment = dict[str, str]()
     while "=" in words[0]:
-        assert words.pop(0).partition("=")[0] in settings
+        name, _, value = words.pop(0).partition("=")
+        assert name in settings
+        environment[name] = value
+    load(environment=environment)
     assert words.pop(0) == "mainspring"
     _read(words)
+
+
+def test_settings_in_a_runbook_are_taken_together(tmp_path: Path) -> None:
+    found = [(page, block) for page in sorted(RUNBOOKS.glob("*.md")) for block in _TOML.findall(page.read_text())]
+    assert {page.stem for page, _ in found} >= {"api-errors", "events-behind"}
+    for number, (_, block) in enumerate(found):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        load(environment={}, file=file)
+
+
+def test_what_all_schedulers_must_agree_on_is_not_set_for_one_more() -> None:
+    """Only the owner of the first shard gives events up, by its own settings."""
+    assert not [(page, line) for page, line in commands() if "MAINSPRING_EVENTS_" in line]
 
 
 def _read(words: list[str]) -> None:

@@ -131,7 +131,7 @@ def test_the_reference_lists_every_setting_with_its_default() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/settings.md").read_text()
     computed = {"worker.name", "worker.queues", "scheduler.name"}
     for path, default in describe():
-        assert f"| `{path}` |" in page, path
+        assert page.count(f"\n| `{path}` |") == 1, path
         if path not in computed:
             shown = f"`{default}`" if default else "none"
             assert f"| `{path}` | {shown} |" in page, path

@@ -40,16 +40,22 @@ from mainspring.cli.options import (
 from mainspring.cli.output import Output
 from mainspring.cli.target import choose, connected
 from mainspring.domain.autoscale import Bounds
-from mainspring.domain.errors import Invalid
+from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.instant import SECOND, Micros, isoformat
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.schedule import describe
+from mainspring.runtime.log import get_logger
 from mainspring.runtime.signals import LastResort, StopSignals, flush
 from mainspring.sdk.app import Mainspring
 from mainspring.settings import Settings
 
 #: What the interpreter may take to exit when everything is closed.
 _EXITING: Micros = 2 * SECOND
+
+#: So long a store that is away is waited for at the start, and so often it is tried. Less than the startup probes of
+#: the chart give a pod: whoever starts processes again waits longer each time, and would still do so when it is back.
+PATIENCE: Micros = 90 * SECOND
+_TRIED_EVERY: Micros = SECOND
 
 #: So many new objects that are not freed by themselves before it is looked for cycles; 700 are Python's own choice.
 _GARBAGE = 50_000
@@ -219,7 +225,8 @@ def _autoscale(settings: Settings, app: Mainspring | None, bounds: Bounds) -> No
         with LastResort(engine.clock) as last_resort:
             # The workers have a grace of their own; then they are ended by force, and so are we.
             async with StopSignals(last_resort, settings.worker.grace + _EXITING) as stop:
-                await engine.open()
+                if await _first(stop.asked.wait(), opened(engine)) == 0:
+                    return
                 try:
                     await scale_by_load(engine, fleet, bounds, queues, stop.asked)
                 finally:
@@ -275,8 +282,26 @@ async def _serve(node: Node, app: Mainspring | None, last_resort: LastResort, gr
     return recycled
 
 
+async def opened(engine: Engine) -> None:
+    """A server that was started at the same moment, or is just being replaced, is waited for."""
+    until = engine.clock.monotonic() + PATIENCE
+    told = False
+    while True:
+        try:
+            await engine.open()
+        except StoreUnavailable as error:
+            if engine.clock.monotonic() >= until:
+                raise
+            if not told:
+                get_logger("mainspring").warning("the store is away: waiting for it", error=str(error))
+                told = True
+        else:
+            return
+        await engine.clock.sleep(_TRIED_EVERY)
+
+
 async def _start(node: Node, app: Mainspring | None) -> None:
-    await node.engine.open()
+    await opened(node.engine)
     if app is not None:
         app.use(node.engine)
         # First: if a schedule is refused, nothing has begun.

@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.control.autoscale import LoadReads, read_loads
 from mainspring.control.publisher import SINK
-from mainspring.domain.autoscale import QueueLoad, workers_for
+from mainspring.domain.autoscale import QueueLoad, slots_for, workers_for
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.ports.catalog import Pause, SessionView
@@ -151,6 +151,7 @@ def _tell_of_queue(book: Book, load: QueueLoad) -> None:
     book.put(declared.ARRIVALS, load.arrival_rate, load.queue)
     book.put(declared.SERVICES, load.service_rate, load.queue)
     book.put(declared.WANTED, workers_for(load, _SLOTS), load.queue)
+    book.put(declared.WANTED_SLOTS, slots_for(load), load.queue)
     book.put(declared.QUEUE_WORKERS, load.workers, load.queue)
 
 

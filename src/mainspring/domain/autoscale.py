@@ -48,19 +48,26 @@ class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
         return self.service_rate + self.queued * SECOND / MINUTE
 
 
-def workers_for(load: QueueLoad, slots: int, target: Micros = TARGET) -> int:
-    """How many workers with so many slots each the queue asks for."""
+def slots_for(load: QueueLoad, target: Micros = TARGET) -> float:
+    """How many slots the queue asks for, for whoever knows how many of them a worker has; not rounded."""
     if load.took is None:
-        # Nothing has ended yet: nobody knows how long these take. They get what they hold, and one more at a time.
-        held = ceil(load.running / slots)
-        return min(MOST, max(held, load.workers) + 1 if load.queued else held)
+        # Nobody knows how long these take: more slots than are held, as long as something waits for one.
+        return max(load.running + 1, load.running / UTILISATION) if load.queued else load.running
     took = load.took / SECOND
     steady = max(load.arrival_rate, load.service_rate) * took
     piled_up = load.queued * took / (target / SECOND)
     # No more can be busy at once than there are.
     busy = min(steady + piled_up, steady + load.queued + load.running)
-    needed = ceil(round(busy / (slots * UTILISATION), 6))
-    return min(MOST, max(needed, 1 if load.queued or load.running else 0))
+    return max(busy / UTILISATION, 1 if load.queued or load.running else 0)
+
+
+def workers_for(load: QueueLoad, slots: int, target: Micros = TARGET) -> int:
+    """How many workers with so many slots each the queue asks for."""
+    if load.took is None:
+        # Nothing has ended yet: they get what they hold, and one more at a time.
+        held = ceil(load.running / slots)
+        return min(MOST, max(held, load.workers) + 1 if load.queued else held)
+    return min(MOST, ceil(round(slots_for(load, target) / slots, 6)))
 
 
 def schedulers_for(rate: float, lag: Micros, schedulers: int) -> int:

@@ -38,8 +38,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- define "mainspring.env" -}}
 {{ include "mainspring.from-secret" (dict "root" . "variable" "MAINSPRING_STORE" "key" "store") }}
 {{- range $name, $value := .Values.settings }}
+{{- /* Helm reads every number as a float, and would write a large one as 1e+09. */}}
+{{- $whole := and (kindIs "float64" $value) (eq $value (floor $value)) }}
 - name: MAINSPRING_{{ $name | upper | replace "." "_" }}
-  value: {{ $value | toString | quote }}
+  value: {{ ternary (int64 $value) $value $whole | toString | quote }}
 {{- end }}
 {{- with .Values.env }}
 {{ toYaml . }}
@@ -60,6 +62,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{/* Of every pod. */}}
 {{- define "mainspring.pod" -}}
 automountServiceAccountToken: false
+{{- with .Values.serviceAccountName }}
+serviceAccountName: {{ . }}
+{{- end }}
 # A service called mainspring-… would be told as variables that look like settings.
 enableServiceLinks: false
 securityContext:
@@ -72,6 +77,9 @@ securityContext:
 volumes:
   - name: tmp
     emptyDir: {}
+  {{- with .Values.volumes }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
@@ -97,6 +105,22 @@ securityContext:
 volumeMounts:
   - name: tmp
     mountPath: /tmp
+  {{- with .Values.volumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* How a number of workers changes. */}}
+{{- define "mainspring.behavior" -}}
+# At most twice as many at a time; fewer when fewer have been enough for a minute. As --autoscale does it.
+scaleUp:
+  policies:
+    - {type: Percent, value: 100, periodSeconds: 15}
+scaleDown:
+  stabilizationWindowSeconds: 60
+  policies:
+    - {type: Percent, value: 25, periodSeconds: 30}
+    - {type: Pods, value: 1, periodSeconds: 30}
 {{- end }}
 
 {{/* Not all on one node, nor in one zone, as far as there are several. Takes root and role. */}}

@@ -258,6 +258,12 @@ WANTED = _gauge(
     "Workers with 100 slots that the load of a queue asks for; [more](../operations/scaling.md).",
     "queue",
 )
+WANTED_SLOTS = _gauge(
+    Whose.FLEET,
+    "recommended_slots",
+    "Slots that the load of a queue asks for, not rounded: divide by those of one of your workers.",
+    "queue",
+)
 QUEUE_WORKERS = _gauge(Whose.FLEET, "queue_workers", "Live workers that take runs of a queue.", "queue")
 HINTS = _gauge(
     Whose.FLEET,
