@@ -168,6 +168,31 @@ async def test_who_follows_while_it_ends_and_leaves_misses_nothing(kept: Kept) -
     assert "event: end" in text
 
 
+@pytest.mark.parametrize("where", ["folder"], indirect=True)
+async def test_while_the_bucket_is_away_everybody_goes_on_following(kept: Kept, tmp_path: Path) -> None:
+    silent, brief, long = await kept.start(a_run(), a_run(), a_run())
+    for held in (brief, long):
+        await kept.print(held, "one\n")
+    following = [
+        asyncio.create_task(kept.client.get(f"/v1/runs/{held.id}/logs/follow")) for held in (silent, brief, long)
+    ]
+    await asyncio.sleep(0.3)
+    (tmp_path / "kept").rename(tmp_path / "away")
+    await kept.succeed(silent, brief)
+    # All that it printed is in the store, so it ends.
+    text = (await asyncio.wait_for(following[1], 10)).text
+    assert (text.count("event: line"), text.count("event: end")) == (1, 1)
+    assert (await kept.get(brief, after=1))["ended"]
+    await kept.print(long, "two\n")
+    await kept.succeed(long)
+    text = (await asyncio.wait_for(following[2], 10)).text
+    assert (text.count("event: line"), text.count("event: end")) == (2, 1)
+    # Of one that has printed nothing nobody can say whether it did: its stream stops, and can be taken up.
+    assert "event: end" not in (await asyncio.wait_for(following[0], 10)).text
+    (tmp_path / "away").rename(tmp_path / "kept")
+    assert "event: end" in (await kept.client.get(f"/v1/runs/{silent.id}/logs/follow")).text
+
+
 async def test_a_run_that_printed_nothing_has_an_empty_log(kept: Kept) -> None:
     held = await kept.printed()
     await kept.step()
