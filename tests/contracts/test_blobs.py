@@ -75,6 +75,19 @@ async def test_what_is_not_there_is_none(blobs: Blobs) -> None:
     assert await blobs.folders("logs") == []
 
 
+async def test_what_is_listed_can_be_deleted_meanwhile(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("folder", "bucket"):
+        monkeypatch.setattr(f"mainspring.adapters.blobs.{module}._LISTED", 10)
+    for number in range(35):
+        await blobs.put(f"logs/acme/2026-11-16/{number}", b"x")
+    sizes = []
+    async for batch in blobs.list("logs/acme"):
+        sizes.append(len(batch))
+        await blobs.delete([blob.name for blob in batch])
+    assert (sum(sizes), max(sizes)) == (35, 10)
+    assert await blobs.folders("logs") == []
+
+
 async def test_deleted_is_gone(blobs: Blobs) -> None:
     other = NAME.replace("0c", "1d")
     await blobs.put(NAME, DATA)
