@@ -232,7 +232,8 @@ class LogKeeper(TickingService):
 
 
 def _end_of(run: RunView) -> Instant:
-    return run.due if run.finished_at is None else run.finished_at
+    assert run.finished_at is not None
+    return run.finished_at
 
 
 async def examine_run_logs(logs: RunLogs) -> Finding:

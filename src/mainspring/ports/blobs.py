@@ -21,8 +21,8 @@ class BlobsUnavailable(MainspringError):
 
 
 class Blobs(Protocol):
-    """Names are parts with slashes between them, as in ``logs/default/2026-11-16/….jsonl.gz``. A part holds letters,
-    digits and ``._=-``, and does not begin with a dot. Everything here raises ``BlobsUnavailable``."""
+    """Names are parts with slashes between them, as in ``logs/default/long/2026-11-16/….jsonl.gz``. A part holds
+    letters, digits and ``._=-``, and does not begin with a dot. Everything here raises ``BlobsUnavailable``."""
 
     #: Where it is, without secrets.
     shown: str
