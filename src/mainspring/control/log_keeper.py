@@ -24,8 +24,11 @@ _FORGET_EVERY: Micros = HOUR
 _WARN_EVERY: Micros = HOUR
 _LONGEST_PAUSE: Micros = MINUTE
 #: Where there is more to do, it rests so many times as long as it worked: who works on the same machine or the same
-#: store goes first.
-_REST = 1
+#: store goes first. Less if what it takes has waited for long …
+_REST = 4
+_REST_IF_BEHIND = 1
+_BEHIND: Micros = 5 * MINUTE
+#: … and more if the store is pressed.
 _REST_IF_PRESSED = 9
 #: Logs that are held at once: 1 MiB each at most.
 _TOGETHER = 64
@@ -114,7 +117,12 @@ class LogKeeper(TickingService):
         forgets = await self._forget()
         if not more and not forgets:
             return _EVERY
-        return (self.clock.monotonic() - began) * (_REST_IF_PRESSED if self._pressed() else _REST)
+        return (self.clock.monotonic() - began) * self._rest()
+
+    def _rest(self) -> int:
+        if self._pressed():
+            return _REST_IF_PRESSED
+        return _REST_IF_BEHIND if self.waiting > _BEHIND else _REST
 
     def _wait(self, why: str) -> Micros:
         self._pause = min(max(self._pause * 2, _EVERY), _LONGEST_PAUSE)
