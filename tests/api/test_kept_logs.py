@@ -484,7 +484,9 @@ async def test_a_server_that_is_stopped_harms_no_run(store: EngineStore, tmp_pat
         assert answer.headers["retry-after"] == "5"
         assert "127.0.0.1" not in answer.text
         started(server)
-        await kept.step()
+        # The first try may find a connection of before.
+        for _ in range(3):
+            await kept.step()
         assert await kept.in_store(held) == []
         assert await kept.texts(held) == ["one\n"]
         assert await kept.texts(before) == ["before\n"]

@@ -67,7 +67,6 @@ class LogKeeper(TickingService):
         self._keep = keep
         self._retention = retention
         self._pressed = pressed
-        self._under_way = asyncio.Semaphore(_UNDER_WAY)
         self._after: RunId | None = None
         self._pause: Micros = 0
         self._why = ""
@@ -160,25 +159,27 @@ class LogKeeper(TickingService):
                 await self._put([(run, whole[run.id])] if run.id in whole else [])
 
     async def _put(self, logs: Sequence[tuple[RunView, Sequence[LogLine]]]) -> None:
-        if not logs:
-            return
-        packed = await asyncio.to_thread(lambda: [pack(lines) for _, lines in logs])
-        outcomes = await asyncio.gather(
-            *(self._put_one(run, data) for (run, _), data in zip(logs, packed, strict=True)), return_exceptions=True
-        )
-        kept = [run.id for (run, _), outcome in zip(logs, outcomes, strict=True) if outcome is None]
+        packed = await asyncio.to_thread(lambda: [(run, pack(lines)) for run, lines in logs]) if logs else []
+        kept: list[RunId] = []
+        failed: list[BaseException] = []
+        for first in range(0, len(packed), _UNDER_WAY):
+            some = packed[first : first + _UNDER_WAY]
+            outcomes = await asyncio.gather(*(self._put_one(*one) for one in some), return_exceptions=True)
+            kept += [run.id for (run, _), outcome in zip(some, outcomes, strict=True) if outcome is None]
+            failed = [outcome for outcome in outcomes if outcome is not None]
+            if failed:
+                # The others would wait as long.
+                break
         self.taken += len(kept)
-        self.failed += len(logs) - len(kept)
+        self.failed += len(failed)
         if kept:
             await self._store.forget_logs(kept)
-        for outcome in outcomes:
-            if outcome is not None:
-                raise outcome
+        if failed:
+            raise failed[0]
 
     async def _put_one(self, run: RunView, packed: bytes) -> None:
-        async with self._under_way:
-            await self._logs.make_ours()
-            await self._logs.put(run, packed)
+        await self._logs.make_ours()
+        await self._logs.put(run, packed)
 
     def _warn_in_time(self, runs: Sequence[RunView]) -> None:
         """What waits is forgotten with its run, and with its day: before that is said."""
