@@ -34,8 +34,6 @@ _REST_IF_PRESSED = 9
 _TOGETHER = 64
 #: A log of more pieces is read by itself: ten thousand of each would be too many rows at once.
 _LONG = 200
-#: Logs that are on their way at once.
-_UNDER_WAY = 8
 
 
 class LogKeeper(TickingService):
@@ -159,27 +157,16 @@ class LogKeeper(TickingService):
                 await self._put([(run, whole[run.id])] if run.id in whole else [])
 
     async def _put(self, logs: Sequence[tuple[RunView, Sequence[LogLine]]]) -> None:
-        packed = await asyncio.to_thread(lambda: [(run, pack(lines)) for run, lines in logs]) if logs else []
-        kept: list[RunId] = []
-        failed: list[BaseException] = []
-        for first in range(0, len(packed), _UNDER_WAY):
-            some = packed[first : first + _UNDER_WAY]
-            outcomes = await asyncio.gather(*(self._put_one(*one) for one in some), return_exceptions=True)
-            kept += [run.id for (run, _), outcome in zip(some, outcomes, strict=True) if outcome is None]
-            failed = [outcome for outcome in outcomes if outcome is not None]
-            if failed:
-                # The others would wait as long.
-                break
-        self.taken += len(kept)
-        self.failed += len(failed)
-        if kept:
-            await self._store.forget_logs(kept)
-        if failed:
-            raise failed[0]
-
-    async def _put_one(self, run: RunView, packed: bytes) -> None:
-        await self._logs.make_ours()
-        await self._logs.put(run, packed)
+        if not logs:
+            return
+        packed = await asyncio.to_thread(lambda: [(run, pack(lines)) for run, lines in logs])
+        try:
+            await self._logs.put(packed)
+        except BlobsUnavailable:
+            self.failed += len(logs)
+            raise
+        self.taken += len(logs)
+        await self._store.forget_logs([run.id for run, _ in logs])
 
     def _warn_in_time(self, runs: Sequence[RunView]) -> None:
         """What waits is forgotten with its run, and with its day: before that is said."""

@@ -2,8 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from datetime import date
+from functools import lru_cache
 
 from mainspring.control.packed_log import Damaged, from_position, index_size, read_index, unpack
 from mainspring.domain.instant import DAY, MINUTE, Instant, Micros, from_datetime, to_datetime
@@ -56,8 +57,10 @@ class RunLogs:
             # Two may have done so at once.
             self._is_ours = await self.check_owner()
 
-    async def put(self, run: RunView, packed: bytes) -> None:
-        await self.blobs.put(_name(run), packed)
+    async def put(self, logs: Sequence[tuple[RunView, bytes]]) -> None:
+        """Packed ones. If it raises, some of them may be there: put them again."""
+        await self.make_ours()
+        await self.blobs.put_all([(_name(run), packed) for run, packed in logs])
 
     async def read(self, run: RunView, after: int, limit: int) -> list[LogLine]:
         """Lines after a position; none where there is no log."""
@@ -110,6 +113,7 @@ class RunLogs:
                         yield len(batch)
 
 
+@lru_cache(maxsize=1_000)
 def folder_of(tenant: str) -> str:
     """A tenant's name as a part of a path: whatever is no letter and no digit as its bytes, behind an equals sign."""
     written = re.sub("[^A-Za-z0-9_-]", lambda found: "".join(f"={byte:02x}" for byte in found[0].encode()), tenant)
@@ -120,7 +124,7 @@ def folder_of(tenant: str) -> str:
 
 def _name(run: RunView) -> str:
     assert run.finished_at is not None
-    day = f"{to_datetime(run.finished_at):%Y-%m-%d}"
+    day = to_datetime(run.finished_at).date().isoformat()
     return f"{_FOLDER}/{folder_of(run.tenant)}/{run.kept_as}/{day}/{run.id}.jsonl.gz"
 
 

@@ -31,6 +31,10 @@ class Blobs(Protocol):
         """When it returns, all of the object is there for good; until then its predecessor, or nothing."""
         ...
 
+    async def put_all(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        """Several, which costs less than one by one. If it raises, some of them may be there."""
+        ...
+
     async def get(self, name: str, first: int = 0, size: int | None = None) -> bytes | None:
         """The bytes from ``first``: ``size`` of them, or as many as there are. None: there is no such object."""
         ...

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from mainspring.adapters.blobs.parts import in_parts
 from mainspring.domain.instant import Instant, Micros
 from mainspring.ports.blobs import Blob, BlobsUnavailable
 
@@ -32,6 +33,9 @@ class FolderBlobs:
 
     async def put(self, name: str, data: bytes) -> None:
         await self._do(lambda: self._put(name, data))
+
+    async def put_all(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        await in_parts(self._do, self._put, objects, _THREADS)
 
     async def get(self, name: str, first: int = 0, size: int | None = None) -> bytes | None:
         return await self._do(lambda: self._get(name, first, size))
