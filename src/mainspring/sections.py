@@ -194,7 +194,8 @@ class RunLogsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Where logs of runs go that have ended: ``store``, a folder such as ``/var/lib/mainspring/blobs``, or a bucket,
     ``s3://bucket/prefix?endpoint=https://…&region=…``, ``gs://…`` or ``az://…``."""
     keep: Span = 30 * DAY
-    """How long they are kept there. In the store a log goes with its run."""
+    """How long they are kept there; of the classes ``long`` and ``audit`` as long as their runs, at least. In the store
+    a log goes with its run."""
 
     def check(self) -> None:
         if self.where != STORE:

@@ -54,6 +54,13 @@ def soon(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def known(secrets: VaultSecrets) -> bool:
+    try:
+        return secrets.read("API_KEY") is not None
+    except SecretsUnavailable:
+        return False
+
+
 def test_a_token_lets_us_in(vault: Vault) -> None:
     secrets = by_token(vault, ManualClock())
     assert secrets.read("API_KEY") == "from the vault"
@@ -71,9 +78,24 @@ def test_a_role_lets_us_in(vault: Vault) -> None:
         by_role(vault, ManualClock(), "wrong").read("API_KEY")
 
 
-def test_an_entry_that_is_not_there(vault: Vault) -> None:
+def test_an_entry_that_is_not_there_is_no_reason_to_give_up(vault: Vault) -> None:
     vault.fields = None
-    assert by_token(vault, ManualClock()).read("API_KEY") is None
+    with pytest.raises(SecretsUnavailable, match=r"Vault has nothing at secret/mainspring: see vault.mount"):
+        by_token(vault, ManualClock()).read("API_KEY")
+
+
+def test_what_is_not_found_any_more_counts_for_a_while_and_what_was_deleted_does_not(vault: Vault) -> None:
+    clock = ManualClock()
+    secrets = by_token(vault, clock)
+    assert secrets.read("API_KEY") == "from the vault"
+    vault.fields = None
+    clock.advance(5 * MINUTE)
+    assert secrets.read("API_KEY") == "from the vault"
+    vault.deleted = True
+    clock.advance(5 * MINUTE)
+    secrets.read("API_KEY")
+    with pytest.raises(SecretsUnavailable, match="secret/mainspring was deleted"):
+        soon(lambda: secrets.read("API_KEY") != "from the vault")
 
 
 def test_a_new_value_counts_after_a_while_and_nobody_waits(vault: Vault) -> None:
@@ -104,6 +126,48 @@ def test_while_vault_is_away_the_last_answer_is_good_for_a_while(vault: Vault) -
         secrets.read("API_KEY")
     vault.status = 200
     clock.advance(MINUTE)
+    assert secrets.read("API_KEY") == "from the vault"
+
+
+def test_nobody_waits_for_a_vault_that_has_just_not_answered(vault: Vault) -> None:
+    clock = ManualClock()
+    secrets, stranger = by_token(vault, clock), by_token(vault, clock)
+    assert secrets.read("API_KEY") == "from the vault"
+    vault.status = 503
+    clock.advance(5 * MINUTE)
+    assert secrets.read("API_KEY") == "from the vault"
+    with pytest.raises(SecretsUnavailable):
+        stranger.read("API_KEY")
+    vault.goes_on.clear()
+    clock.advance(6 * SECOND)
+    asked, began = len(vault.asked), time.monotonic()
+    for _ in range(20):
+        assert secrets.read("API_KEY") == "from the vault"
+        with pytest.raises(SecretsUnavailable):
+            stranger.read("API_KEY")
+    assert time.monotonic() - began < 1
+    # One request each is under way, and no more.
+    soon(lambda: len(vault.asked) == asked + 2)
+    vault.status = 200
+    vault.goes_on.set()
+    soon(lambda: not secrets._lock.locked() and not stranger._lock.locked())
+    clock.advance(6 * SECOND)
+    assert secrets.read("API_KEY") == "from the vault"
+    soon(lambda: known(stranger))
+
+
+def test_while_vault_rests_no_thread_is_started_in_vain(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    secrets = by_token(vault, clock)
+    secrets.read("API_KEY")
+    vault.status = 503
+    clock.advance(5 * MINUTE)
+    secrets.read("API_KEY")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a thread")
+
+    monkeypatch.setattr("threading.Thread", refuse)
     assert secrets.read("API_KEY") == "from the vault"
 
 
@@ -158,6 +222,10 @@ async def test_doctor_asks_it(vault: Vault, tmp_path: Path) -> None:
     vault.status = 503
     findings = {finding.check: finding for finding in await examine(settings)}
     assert findings["vault"].level is Level.PROBLEM
+    vault.status, vault.fields = 200, None
+    findings = {finding.check: finding for finding in await examine(settings)}
+    assert findings["vault"].level is Level.PROBLEM
+    assert "secret/mainspring" in findings["vault"].says
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,19 @@ def test_a_field_is_a_secret(site: Site) -> None:
         secrets.read("NUMBER")
 
 
-def test_what_is_not_there_has_no_fields(site: Site) -> None:
-    assert site.secrets(lambda: site.vault.token, path="nothing/here").read("API_KEY") is None
+def test_what_is_not_there_is_named(site: Site) -> None:
+    with pytest.raises(SecretsUnavailable, match="Vault has nothing at kv/nothing/here"):
+        site.secrets(lambda: site.vault.token, path="nothing/here").read("API_KEY")
+
+
+def test_what_was_deleted_does_not_count_any_more(site: Site) -> None:
+    token = site.token()
+    secrets = site.secrets(lambda: token, keep=50 * MILLISECOND)
+    assert secrets.read("API_KEY") == "abcdef-1"
+    site.ask("DELETE", "kv/data/mainspring")
+    time.sleep(0.2)
+    with pytest.raises(SecretsUnavailable, match="kv/mainspring was deleted"):
+        secrets.read("API_KEY")
 
 
 def test_a_new_value_counts_after_a_while_and_what_is_gone_is_gone(site: Site) -> None:

@@ -5,29 +5,34 @@ import gzip
 import json
 import signal
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from mainspring.adapters.blobs.folder import FolderBlobs
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.bootstrap.blobs import make_run_logs
 from mainspring.bootstrap.stores import EngineStore
-from mainspring.control.log_keeper import LogKeeper, examine_blobs
+from mainspring.control.log_keeper import LogKeeper, examine_run_logs
+from mainspring.control.packed_log import pack
 from mainspring.control.run_logs import RunLogs
-from mainspring.domain.access import Role
+from mainspring.domain.access import Quotas, Role, Tenant
 from mainspring.domain.diagnosis import Level
+from mainspring.domain.ids import RunId
 from mainspring.domain.instant import DAY, MINUTE, SECOND, Micros, to_datetime
-from mainspring.domain.run import HeldRun, NewRun, settle_success
+from mainspring.domain.run import HeldRun, NewRun, RunView, settle_success
+from mainspring.ports.access import Author
+from mainspring.ports.blobs import BlobsUnavailable
 from mainspring.ports.catalog import LogReport
-from mainspring.ports.store import Want
+from mainspring.ports.store import Retention, Want
 from mainspring.sections import BlobsSection, RunLogsSection
 from mainspring.settings import Settings
 from tests.api.conftest import Service
 from tests.support.buckets import bucket_address, credentials_file, new_bucket, shared_s3
-from tests.support.builders import a_run, a_worker
+from tests.support.builders import a_policy, a_run, a_worker
 from tests.support.servers import started
 from tools.services.s3 import S3
 
@@ -58,7 +63,17 @@ class Kept:
         self.logs = logs
         self.service = Service(auth=False, store=store, run_logs=logs)
         self.client = self.service.client()
-        self.keeper = LogKeeper(store, logs, LocalWakeups(), self.service.clock, lambda: owned, 30 * DAY)
+        self.pressed = False
+        self.keeper = LogKeeper(
+            store,
+            logs,
+            LocalWakeups(),
+            self.service.clock,
+            lambda: owned,
+            30 * DAY,
+            Retention(),
+            lambda: self.pressed,
+        )
 
     async def start(self, *runs: NewRun) -> list[HeldRun]:
         await self.store.submit(runs)
@@ -83,6 +98,14 @@ class Kept:
 
     async def step(self) -> Micros:
         return await self.keeper.step()
+
+    async def rest(self) -> None:
+        """Until there is nothing more to do."""
+        while await self.step() != 2 * SECOND:
+            pass
+
+    async def names(self, prefix: str = "logs") -> list[str]:
+        return sorted([blob.name async for batch in self.logs.blobs.list(prefix) for blob in batch])
 
     async def get(self, held: HeldRun, **query: Any) -> dict[str, Any]:
         answer = await self.client.get(f"/v1/runs/{held.id}/logs", params=query)
@@ -168,6 +191,31 @@ async def test_who_follows_while_it_ends_and_leaves_misses_nothing(kept: Kept) -
     assert "event: end" in text
 
 
+@pytest.mark.parametrize("where", ["folder"], indirect=True)
+async def test_while_the_bucket_is_away_everybody_goes_on_following(kept: Kept, tmp_path: Path) -> None:
+    silent, brief, long = await kept.start(a_run(), a_run(), a_run())
+    for held in (brief, long):
+        await kept.print(held, "one\n")
+    following = [
+        asyncio.create_task(kept.client.get(f"/v1/runs/{held.id}/logs/follow")) for held in (silent, brief, long)
+    ]
+    await asyncio.sleep(0.3)
+    (tmp_path / "kept").rename(tmp_path / "away")
+    await kept.succeed(silent, brief)
+    # All that it printed is in the store, so it ends.
+    text = (await asyncio.wait_for(following[1], 10)).text
+    assert (text.count("event: line"), text.count("event: end")) == (1, 1)
+    assert (await kept.get(brief, after=1))["ended"]
+    await kept.print(long, "two\n")
+    await kept.succeed(long)
+    text = (await asyncio.wait_for(following[2], 10)).text
+    assert (text.count("event: line"), text.count("event: end")) == (2, 1)
+    # Of one that has printed nothing nobody can say whether it did: its stream stops, and can be taken up.
+    assert "event: end" not in (await asyncio.wait_for(following[0], 10)).text
+    (tmp_path / "away").rename(tmp_path / "kept")
+    assert "event: end" in (await kept.client.get(f"/v1/runs/{silent.id}/logs/follow")).text
+
+
 async def test_a_run_that_printed_nothing_has_an_empty_log(kept: Kept) -> None:
     held = await kept.printed()
     await kept.step()
@@ -210,10 +258,79 @@ async def test_who_died_between_both_steps_does_it_again(kept: Kept) -> None:
     held = await kept.printed("one\n")
     [view] = await kept.store.runs([held.id])
     assert view is not None
-    await kept.logs.put(view, await kept.store.log(held.id, 0, 10))
+    await kept.logs.put([(view, pack(await kept.store.log(held.id, 0, 10)))])
     await kept.step()
     assert await kept.in_store(held) == []
     assert await kept.texts(held) == ["one\n"]
+
+
+async def test_a_long_log_goes_beside_short_ones(kept: Kept) -> None:
+    short, long = await kept.start(a_run(), a_run())
+    texts = [f"{number}\n" for number in range(450)]
+    await kept.print(short, "one\n")
+    await kept.print(long, *texts)
+    await kept.succeed(short, long)
+    await kept.step()
+    assert await kept.store.logged_runs(None, 10) == []
+    assert await kept.texts(short) == ["one\n"]
+    assert await kept.texts(long, limit=1_000) == texts
+    assert (kept.keeper.taken, kept.keeper.failed, kept.keeper.waiting) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("where", ["folder"], indirect=True)
+async def test_it_leaves_room_for_others_and_the_more_the_less_it_has_to_catch_up(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.control.log_keeper._TOGETHER", 2)
+    held = await kept.start(*(a_run() for _ in range(9)))
+    for one in held:
+        await kept.print(one, "one\n")
+    await kept.succeed(*held)
+    await kept.step()
+    clock = kept.service.clock
+    # A step takes two seconds: the clock is asked at its begin, for what is past keeping, and at its end.
+    ticks = iter(range(0, 10_000 * SECOND, SECOND))
+    monkeypatch.setattr(clock, "monotonic", lambda: next(ticks))
+    assert await kept.step() == 8 * SECOND
+    now = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: now + 10 * MINUTE)
+    assert await kept.step() == 2 * SECOND
+    kept.pressed = True
+    assert await kept.step() == 18 * SECOND
+
+
+async def test_another_store_s_logs_are_left_alone(store: EngineStore, where: str, tmp_path: Path) -> None:
+    identity = "one"
+
+    async def whose() -> str:
+        return identity
+
+    logs, copied = (RunLogs(run_logs(where, tmp_path).blobs, whose) for _ in range(2))
+    kept, other = Kept(store, logs), Kept(store, copied)
+    held = await kept.printed("one\n")
+    await kept.step()
+    old = "logs/default/standard/2026-01-05/a.jsonl.gz"
+    await logs.blobs.put(old, b"x")
+    identity = "two"
+    assert await other.texts(held) == ["one\n"]
+    again = await other.printed("again\n")
+    await other.step()
+    assert "has the logs of another store" in other.keeper.trouble
+    assert await other.in_store(again) == ["again\n"]
+    assert old in await other.names()
+    assert (await other.client.delete(f"/v1/jobs/{held.id}", params={"purge": True})).status_code == 503
+    found = await examine_run_logs(copied)
+    assert found.level is Level.PROBLEM
+    assert "another store" in found.says
+    # Somebody says that this is the one.
+    await copied.blobs.delete(["logs-of"])
+    await other.rest()
+    assert other.keeper.trouble == ""
+    assert await other.in_store(again) == []
+    assert old not in await other.names()
+    for one in (kept, other):
+        await one.client.aclose()
+        await one.logs.blobs.close()
 
 
 async def test_who_does_not_own_the_first_shard_leaves_it(store: EngineStore, where: str, tmp_path: Path) -> None:
@@ -229,30 +346,33 @@ async def test_who_does_not_own_the_first_shard_leaves_it(store: EngineStore, wh
 async def test_a_purged_run_leaves_nothing(kept: Kept) -> None:
     held = await kept.printed("one\n")
     await kept.step()
-    assert [batch async for batch in kept.logs.blobs.list("logs")]
+    assert await kept.names()
     assert (await kept.client.delete(f"/v1/jobs/{held.id}", params={"purge": True})).status_code == 200
-    assert not [batch async for batch in kept.logs.blobs.list("logs")]
+    assert not await kept.names()
 
 
 async def test_days_that_are_over_go(kept: Kept) -> None:
     held = await kept.printed("one\n")
     await kept.step()
     now = await kept.store.now()
-    [tenant] = await kept.logs.tenants()
-    assert await kept.logs.forget(tenant, now) == 0
+
+    async def forget(keep: Micros) -> int:
+        return sum([gone async for gone in kept.logs.forget(now, lambda folder, name: keep)])
+
+    assert await forget(0) == 0
     assert await kept.texts(held) == ["one\n"]
-    assert await kept.logs.forget(tenant, now + 2 * DAY) == 1
+    assert await forget(-2 * DAY) == 1
     assert await kept.texts(held) == []
-    assert await kept.logs.tenants() == []
+    assert await kept.logs.blobs.folders("logs") == []
 
 
 async def test_old_days_are_forgotten_by_the_keeper_and_nothing_else_is(kept: Kept) -> None:
-    for name in ("logs/default/2026-01-05/a.jsonl.gz", "logs/default/kept-by-hand/b", "history/2026-01-05/c"):
+    others = ["history/2026-01-05/c", "logs/default/2026-01-05/d", "logs/default/standard/kept-by-hand/b"]
+    for name in (*others, "logs/default/standard/2026-01-05/a.jsonl.gz"):
         await kept.logs.blobs.put(name, b"x")
     held = await kept.printed("one\n")
-    await kept.step()
-    names = sorted([blob.name async for batch in kept.logs.blobs.list("") for blob in batch])
-    assert [name for name in names if held.id not in name] == ["history/2026-01-05/c", "logs/default/kept-by-hand/b"]
+    await kept.rest()
+    assert [name for name in await kept.names("") if held.id not in name] == others
     assert await kept.texts(held) == ["one\n"]
 
 
@@ -264,10 +384,38 @@ async def test_a_tenant_may_keep_them_for_another_time(kept: Kept) -> None:
     days = [f"{to_datetime(now - ago * DAY):%Y-%m-%d}" for ago in (20, 100, 500)]
     for tenant in ("a=2fb", "other"):
         for day in days:
-            await kept.logs.blobs.put(f"logs/{tenant}/{day}/x.jsonl.gz", b"x")
+            await kept.logs.blobs.put(f"logs/{tenant}/standard/{day}/x.jsonl.gz", b"x")
+    await kept.rest()
+    assert await kept.logs.blobs.folders("logs/a=2fb/standard") == sorted(days[:2])
+    assert await kept.logs.blobs.folders("logs/other/standard") == days[:1]
+
+
+async def test_the_logs_of_longer_classes_stay_as_long_as_their_runs(kept: Kept) -> None:
+    now = await kept.store.now()
+    days = {ago: f"{to_datetime(now - ago * DAY):%Y-%m-%d}" for ago in (3, 50, 100, 3_000)}
+    for name in ("standard", "short", "long", "audit"):
+        for day in days.values():
+            await kept.logs.blobs.put(f"logs/default/{name}/{day}/x.jsonl.gz", b"x")
+    await kept.rest()
+    left = {name: await kept.logs.blobs.folders(f"logs/default/{name}") for name in ("standard", "long", "audit")}
+    assert left == {"standard": [days[3]], "long": [days[50], days[3]], "audit": [days[100], days[50], days[3]]}
+    assert await kept.logs.blobs.folders("logs/default") == ["audit", "long", "standard"]
+
+
+async def test_a_log_lies_where_its_class_is(kept: Kept) -> None:
+    await kept.store.put_tenant(Tenant(name="bank", quotas=Quotas(retention="long")), Author("test"))
+    policy = a_policy(retention="audit")
+    runs = await kept.start(a_run(policy=policy), a_run(tenant="bank"), a_run(tenant="bank", policy=policy), a_run())
+    for held in runs:
+        await kept.print(held, f"{held.id}\n")
+    await kept.succeed(*runs)
     await kept.step()
-    assert await kept.logs.blobs.folders("logs/a=2fb") == sorted(days[:2])
-    assert await kept.logs.blobs.folders("logs/other") == days[:1]
+    classes = {name.rpartition("/")[2][:32]: name.split("/")[2] for name in await kept.names()}
+    assert sorted(classes.values()) == ["audit", "audit", "long", "standard"]
+    # Another class of the tenant's from now on does not hide what is there.
+    await kept.store.put_tenant(Tenant(name="bank", quotas=Quotas(retention="short")), Author("test"))
+    for held in runs:
+        assert await kept.texts(held) == [f"{held.id}\n"]
 
 
 async def test_tenants_read_their_own(store: EngineStore, where: str, tmp_path: Path) -> None:
@@ -301,7 +449,7 @@ async def test_a_bucket_that_does_not_exist_harms_no_run(store: EngineStore, tmp
     # Until then everything is as it would be without any of this.
     assert await kept.in_store(held) == ["one\n"]
     assert await kept.texts(held) == ["one\n"]
-    found = await examine_blobs(logs.blobs)
+    found = await examine_run_logs(logs)
     assert (found.check, found.level) == ("run logs", Level.PROBLEM)
     assert name in found.says
     # It catches up.
@@ -310,7 +458,7 @@ async def test_a_bucket_that_does_not_exist_harms_no_run(store: EngineStore, tmp
     assert kept.keeper.trouble == ""
     assert await kept.in_store(held) == []
     assert await kept.texts(held) == ["one\n"]
-    assert (await examine_blobs(logs.blobs)).level is Level.OK
+    assert (await examine_run_logs(logs)).level is Level.OK
     await kept.client.aclose()
     await logs.blobs.close()
 
@@ -336,16 +484,125 @@ async def test_a_server_that_is_stopped_harms_no_run(store: EngineStore, tmp_pat
         assert answer.headers["retry-after"] == "5"
         assert "127.0.0.1" not in answer.text
         started(server)
-        await kept.step()
+        # The first try may find a connection of before.
+        for _ in range(3):
+            await kept.step()
         assert await kept.in_store(held) == []
         assert await kept.texts(held) == ["one\n"]
         assert await kept.texts(before) == ["before\n"]
         # One that hangs is given up in time.
         server.nodes[0].signal(signal.SIGSTOP)
-        answer = await kept.client.get(f"/v1/runs/{before.id}/logs")
+        async with asyncio.timeout(30):
+            # It takes a moment until all of its threads stand still.
+            while (answer := await kept.client.get(f"/v1/runs/{before.id}/logs")).status_code == 200:
+                pass
         assert answer.status_code == 503
         server.nodes[0].signal(signal.SIGCONT)
         await kept.client.aclose()
         await logs.blobs.close()
     finally:
         server.remove()
+
+
+class Failing(FolderBlobs):
+    """A folder that can be read and written, where nothing can be deleted; or one that hangs."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.deletes = True
+        self.goes_on, self.is_busy = asyncio.Event(), asyncio.Event()
+        self.goes_on.set()
+
+    async def put_all(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        self.is_busy.set()
+        await self.goes_on.wait()
+        await super().put_all(objects)
+
+    async def delete(self, names: Collection[str]) -> None:
+        if not self.deletes:
+            raise BlobsUnavailable("nothing can be deleted here")
+        await super().delete(names)
+
+
+@pytest.fixture
+async def failing(tmp_path: Path) -> AsyncIterator[Failing]:
+    found = Failing(tmp_path)
+    yield found
+    await found.close()
+
+
+memory_alone = pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+
+
+@memory_alone
+async def test_where_nothing_can_be_deleted_logs_are_taken_all_the_same(store: EngineStore, failing: Failing) -> None:
+    kept = Kept(store, RunLogs(failing))
+    await failing.put("logs/default/standard/2026-01-05/a.jsonl.gz", b"x")
+    failing.deletes = False
+    for _ in range(4):
+        held = await kept.printed("one\n")
+        assert await kept.step() <= 2 * SECOND
+        assert await kept.in_store(held) == []
+        assert kept.keeper.trouble == ""
+    await kept.client.aclose()
+    await kept.keeper.stop()
+
+
+@memory_alone
+async def test_one_that_hangs_does_not_keep_a_process_from_leaving(store: EngineStore, failing: Failing) -> None:
+    kept = Kept(store, RunLogs(failing))
+    held = await kept.start(*(a_run() for _ in range(30)))
+    for one in held:
+        await kept.print(one, "one\n")
+    await kept.succeed(*held)
+    failing.goes_on.clear()
+    await kept.keeper.start()
+    await failing.is_busy.wait()
+    await asyncio.wait_for(kept.keeper.stop(), 2)
+    assert len(await kept.store.logged_runs(None, 100)) == 30
+    failing.goes_on.set()
+    await kept.rest()
+    assert await kept.store.logged_runs(None, 100) == []
+    await kept.client.aclose()
+
+
+@memory_alone
+async def test_lines_of_a_run_that_is_forgotten_go_and_that_is_said(
+    store: EngineStore, failing: Failing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(store, RunLogs(failing))
+    gone, held = await kept.printed("one\n"), await kept.printed("two\n")
+    said = []
+    monkeypatch.setattr(kept.keeper.log, "warning", lambda text, **more: said.append((text, more["runs"])))
+    views = store.runs
+
+    async def runs(ids: Sequence[RunId]) -> list[RunView | None]:
+        return [None if run is not None and run.id == gone.id else run for run in await views(ids)]
+
+    monkeypatch.setattr(store, "runs", runs)
+    await kept.rest()
+    await kept.step()
+    assert await kept.store.logged_runs(None, 10) == []
+    assert said == [("lines were dropped that were not taken: their runs are forgotten", 1)]
+    assert len(await kept.names()) == 1
+    assert held.id in (await kept.names())[0]
+    await kept.client.aclose()
+
+
+@memory_alone
+async def test_before_what_waits_is_forgotten_that_is_said(
+    store: EngineStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(store, RunLogs(FolderBlobs(tmp_path / "not there")))
+    await kept.printed("one\n")
+    now = kept.service.clock.now()
+    said = []
+    monkeypatch.setattr(kept.keeper.log, "warning", lambda text, **more: said.append(text))
+    for days, times in ((5, 0), (6, 1)):
+        monkeypatch.setattr(kept.service.clock, "now", lambda days=days: now + days * DAY)
+        await kept.step()
+        assert sum("forgets run logs soon" in text for text in said) == times
+    assert kept.keeper.failed == 2
+    assert 5 * DAY < kept.keeper.waiting < 7 * DAY
+    await kept.client.aclose()
+    await kept.logs.blobs.close()

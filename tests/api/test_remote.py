@@ -4,16 +4,19 @@ import asyncio
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 from mainspring.api.operation import Call, Nothing
 from mainspring.api.routes.remote import Claim
 from mainspring.api.routes.remote import claim as claim_handler
 from mainspring.domain.access import Permission, Principal, Role
-from mainspring.domain.ids import SessionId
+from mainspring.domain.ids import JobId, SessionId
 from mainspring.domain.instant import MINUTE, parse_instant
 from mainspring.domain.run import HeldRun, JobRef, NewRun, RunPolicy, settle_loss
+from mainspring.runtime.tracing.spans import Tracing
 from tests.api.conftest import Service
+from tests.support.collector import Collector
 
 
 async def register(client: httpx2.AsyncClient, *queues: str) -> str:
@@ -67,6 +70,27 @@ async def test_a_run_that_is_recorded_says_where(client: httpx2.AsyncClient, ser
     (claimed,) = await claim(client, await register(client))
     assert claimed["traceparent"] == trace
     assert (await client.get(f"/v1/runs/{run.id}")).json()["traceId"] == "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+async def test_so_does_a_tick_that_is_recorded(
+    client: httpx2.AsyncClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Collector() as collector:
+        tracing = service.api.tracing = Tracing(collector.url, 1, "shop", "1")
+        real = service.store.claim
+
+        async def ticks(*given: Any) -> list[HeldRun]:
+            held = await real(*given)
+            return [msgspec.structs.replace(run, job_id=JobId("a" * 32), scheduled_at=run.due) for run in held]
+
+        monkeypatch.setattr(service.store, "claim", ticks)
+        run = NewRun(id=service.jobs.new_run_id(), task="t")
+        await service.jobs.submit(run)
+        (claimed,) = await claim(client, await register(client))
+        tracing.flush()
+        [span] = [one for one in collector.spans if one.name == "tick of t"]
+    assert claimed["traceparent"] == f"00-{run.id}-{span.span}-01"
+    assert span.trace == run.id
 
 
 async def test_an_old_fence_is_refused(client: httpx2.AsyncClient) -> None:

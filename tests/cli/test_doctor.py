@@ -16,6 +16,7 @@ from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres import health as postgres_health
 from mainspring.adapters.store.postgres.health import expected_indexes
 from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.bootstrap.blobs import make_run_logs
 from mainspring.cli.main import application
 from mainspring.domain.diagnosis import Level
 from mainspring.domain.errors import Invalid
@@ -24,6 +25,7 @@ from mainspring.domain.run import settle_failure
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import NewSession, Retention, Store, Want
+from mainspring.settings import load
 from tests.conftest import as_administrator
 from tests.support.builders import a_job, a_policy, a_run, a_spec, a_worker, every
 from tests.support.clock import ManualClock
@@ -394,3 +396,33 @@ async def test_it_fits_a_terminal(file: Path, monkeypatch: pytest.MonkeyPatch) -
         shown = (await run("--store", str(file))).stdout.splitlines()
         assert max(map(len, shown)) <= width
         assert shown[-1].endswith(" warnings")
+
+
+async def told_of_another_store_s_logs(store: SqliteStore | PostgresStore, address: str, kept: Path) -> None:
+    await store.open()
+    logs = make_run_logs(load({"run_logs.where": str(kept)}, {}), store.identity)
+    assert logs is not None
+    await logs.make_ours()
+    await logs.blobs.close()
+    await store.close()
+    assert (await examined(address))["run logs"]["level"] == "ok"
+    (kept / "logs-of").write_text("somebody else's")
+    found = (await examined(address))["run logs"]
+    assert found["level"] == "problem"
+    assert "another store" in found["says"]
+
+
+async def test_logs_of_another_store_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAINSPRING_RUN_LOGS_WHERE", str(tmp_path / "kept"))
+    (tmp_path / "kept").mkdir()
+    store = SqliteStore(tmp_path / "jobs.db", SystemClock(), shards=SHARDS)
+    await told_of_another_store_s_logs(store, str(tmp_path / "jobs.db"), tmp_path / "kept")
+
+
+@pytest.mark.postgres
+async def test_logs_of_another_database_are_named(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSPRING_RUN_LOGS_WHERE", str(tmp_path / "kept"))
+    (tmp_path / "kept").mkdir()
+    await told_of_another_store_s_logs(PostgresStore(postgres, shards=SHARDS), postgres, tmp_path / "kept")

@@ -47,6 +47,17 @@ async def test_what_was_put_is_read(blobs: Blobs) -> None:
     assert await blobs.get(NAME) == DATA
 
 
+async def test_many_are_put_together(blobs: Blobs) -> None:
+    objects = {f"logs/acme/2026-11-16/{number}": f"{number}".encode() for number in range(30)}
+    await blobs.put_all(list(objects.items()))
+    assert await names(blobs, "logs") == sorted(objects)
+    for name, data in objects.items():
+        assert await blobs.get(name) == data
+    await blobs.put_all([])
+    await blobs.put_all([(NAME, DATA)])
+    assert await blobs.get(NAME) == DATA
+
+
 async def test_a_put_replaces(blobs: Blobs) -> None:
     await blobs.put(NAME, DATA)
     await blobs.put(NAME, b"other")
@@ -72,6 +83,19 @@ async def test_what_is_not_there_is_none(blobs: Blobs) -> None:
     assert await blobs.get(NAME) is None
     assert await blobs.get(NAME, 5, 5) is None
     assert await names(blobs, "logs") == []
+    assert await blobs.folders("logs") == []
+
+
+async def test_what_is_listed_can_be_deleted_meanwhile(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("folder", "bucket"):
+        monkeypatch.setattr(f"mainspring.adapters.blobs.{module}._LISTED", 10)
+    for number in range(35):
+        await blobs.put(f"logs/acme/2026-11-16/{number}", b"x")
+    sizes = []
+    async for batch in blobs.list("logs/acme"):
+        sizes.append(len(batch))
+        await blobs.delete([blob.name for blob in batch])
+    assert (sum(sizes), max(sizes)) == (35, 10)
     assert await blobs.folders("logs") == []
 
 
@@ -156,7 +180,7 @@ async def test_an_address_is_shown_without_options(blobs: Blobs, address: str) -
     assert blobs.shown == (shown.path if shown.scheme == "file" else f"s3://{shown.netloc}/some/prefix")
 
 
-@pytest.mark.parametrize("what", ["put", "get", "list", "folders", "check", "delete"])
+@pytest.mark.parametrize("what", ["put", "put_all", "get", "list", "folders", "check", "delete"])
 @pytest.mark.parametrize("kind", ["folder", "bucket", "secret", "server"])
 async def test_what_is_missing_is_said_in_a_line(tmp_path: Path, what: str, kind: str) -> None:
     """No such folder or bucket, a secret that is wrong, nobody there."""
@@ -173,6 +197,7 @@ async def test_what_is_missing_is_said_in_a_line(tmp_path: Path, what: str, kind
     blobs = make_blobs(address, "logs.keep", section)
     asked: dict[str, Callable[[], Awaitable[object]]] = {
         "put": lambda: blobs.put(NAME, DATA),
+        "put_all": lambda: blobs.put_all([(NAME, DATA), (NAME + ".other", DATA)]),
         "get": lambda: blobs.get(NAME),
         "list": lambda: names(blobs, "logs"),
         "folders": lambda: blobs.folders("logs"),

@@ -36,6 +36,8 @@ async def test_each_class_is_kept_for_its_own_time_whichever_way_its_runs_ended(
     for run in bad:
         await harness.fail(by_id[run.id])
     ids = [run.id for run in (*good, *bad)]
+    views = [view for view in await harness.store.runs(ids) if view is not None]
+    assert [view.kept_as for view in views] == ["standard", "standard", "short", "long", "audit"] * 2
     seen = []
     for days in (4, 8, 21, 70, 420):
         # The partitions of the longer classes are a week and thirty days wide.
@@ -95,6 +97,8 @@ async def test_a_tenant_s_class_counts_where_a_run_chooses_none(harness: Harness
     plain, other = a_run(tenant="bank"), a_run()
     held = await harness.start(chosen, plain, other)
     await harness.succeed(*held)
+    views = await harness.store.runs([chosen.id, plain.id, other.id])
+    assert [view and view.kept_as for view in views] == ["short", "long", "standard"]
     await harness.advance(20 * DAY)
     await prune_all(harness)
     assert await there(harness, [chosen.id, plain.id, other.id]) == [False, True, False]

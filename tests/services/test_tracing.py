@@ -16,6 +16,7 @@ from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.jobs import Jobs
 from mainspring.domain.errors import Conflict, Invalid
+from mainspring.domain.ids import JobId
 from mainspring.domain.run import NewRun, RunPolicy, made_once
 from mainspring.domain.traces import span_of_attempt
 from mainspring.ports.egress import Answer, Outgoing
@@ -123,6 +124,20 @@ async def test_the_same_request_again_is_the_same_in_another_trace(collector: Co
     [made] = [await world.jobs.submit(first)]
     known = await world.jobs.submit(again)
     assert (known.id, known.new, known.conflict) == (made.id, False, False)
+
+
+def test_a_worker_elsewhere_is_given_the_trace_of_a_tick_which_is_recorded_once(collector: Collector) -> None:
+    world = World(collector, 1)
+    tick = msgspec.structs.replace(a_held_run(), job_id=JobId("a" * 32), scheduled_at=0)
+    parent = f"00-{tick.id}-{span_of_attempt(tick.id, 0):016x}-01"
+    assert world.tracing.given(tick, world.clock) == parent
+    assert world.tracing.given(msgspec.structs.replace(tick, attempt=2), world.clock) == parent
+    sent = msgspec.structs.replace(a_held_run(), policy=RunPolicy(trace=SENT))
+    assert world.tracing.given(sent, world.clock) == SENT
+    assert world.tracing.given(a_held_run(), world.clock) == ""
+    [span] = world.recorded()
+    assert (span.name, span.trace, span.parent) == ("tick of greet", tick.id, "")
+    assert parent == f"00-{span.trace}-{span.span}-01"
 
 
 async def test_a_submit_that_fails_says_so(collector: Collector) -> None:

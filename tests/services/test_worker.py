@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -698,6 +700,9 @@ def test_a_fenced_outcome_is_told_and_not_sent_again() -> None:
             (run,) = await bench.submit(a_run())
             await bench.until(run, RunState.RUNNING)
             assert bench.worker.holding is not None
+            traced: list[object] = []
+            tracing: Any = SimpleNamespace(settled=lambda batch, clock: traced.extend(batch))
+            bench.worker._settler._tracing = tracing
             # Somebody takes the run away behind its back, and hides it.
             stolen = bench.memory._tables.runs.pop(run)
             with capture_logs() as logs:
@@ -706,6 +711,8 @@ def test_a_fenced_outcome_is_told_and_not_sent_again() -> None:
             assert [entry["run"] for entry in logs if "too late" in entry["event"]] == [run]
             assert sum(len(batch) for batch in bench.store.settled) == 1
             assert not bench.worker.holding.held
+            # No span tells of an outcome that the store has refused.
+            assert traced == []
 
     run_virtual(scenario())
 

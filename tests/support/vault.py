@@ -18,12 +18,16 @@ class Vault:
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] | None = {}
+        self.deleted = False
         self.lease = 3_600
         self.renewable = True
         self.tokens: set[str] = set()
         self.asked: list[str] = []
         self.status = 200
         self.address = ""
+        #: Answers wait for it.
+        self.goes_on = threading.Event()
+        self.goes_on.set()
 
     def new_token(self) -> str:
         token = f"hvs.{uuid.uuid4().hex}"
@@ -32,6 +36,7 @@ class Vault:
 
     def answer(self, method: str, path: str, token: str, body: Any) -> tuple[int, Any]:
         self.asked.append(path.rpartition("/v1/")[2])
+        self.goes_on.wait()
         if self.status != 200:
             return self.status, {"errors": ["Vault is sealed"]}
         if (method, path) == ("POST", "/v1/auth/approle/login"):
@@ -45,6 +50,10 @@ class Vault:
         if (method, path) == ("POST", "/v1/auth/token/renew-self"):
             return 200, {"auth": self._auth(token)}
         if (method, path) == ("GET", "/v1/secret/data/mainspring"):
+            if self.deleted:
+                return 404, {
+                    "data": {"data": None, "metadata": {"deletion_time": "2026-11-16T12:00:00Z", "version": 1}}
+                }
             if self.fields is None:
                 return 404, {"errors": []}
             return 200, {"data": {"data": self.fields, "metadata": {"version": 1}}}
@@ -87,6 +96,7 @@ def running(certificates: Path | None = None) -> Iterator[Vault]:
     try:
         yield vault
     finally:
+        vault.goes_on.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -9,9 +9,14 @@ import yaml
 
 from mainspring.runtime.log_lines import FIELDS, LABELS, MORE_FIELDS, OURS, THEIRS
 
-ELK = Path(__file__).parents[2] / "deploy" / "elk"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+ELK = DEPLOY / "elk"
 TEMPLATE = json.loads((ELK / "index-template.json").read_text())
 LOGSTASH = (ELK / "logstash.conf").read_text()
+
+
+FILEBEAT = yaml.safe_load((ELK / "filebeat.yml").read_text())
+INPUTS = {given["id"].removeprefix("mainspring-"): given for given in FILEBEAT["filebeat.inputs"]}
 
 
 def fields_of(properties: dict[str, Any], before: str = "") -> dict[str, str]:
@@ -44,13 +49,41 @@ def test_labels_are_words_whatever_they_are() -> None:
 
 
 def test_everybody_writes_to_the_stream_that_the_template_is_for() -> None:
-    filebeat = yaml.safe_load((ELK / "filebeat.yml").read_text())
-    stream = filebeat["output.elasticsearch"]["index"]
+    stream = FILEBEAT["output.elasticsearch"]["index"]
     said = dict(re.findall(r'data_stream_(type|dataset|namespace) => "(\w+)"', LOGSTASH))
     assert f"{said['type']}-{said['dataset']}-{said['namespace']}" == stream
     assert TEMPLATE["index_patterns"] == [stream.rpartition("-")[0] + "-*"]
-    [parser] = filebeat["filebeat.inputs"][0]["parsers"]
-    assert (parser["ndjson"]["target"], parser["ndjson"]["expand_keys"]) == ("", True)
+    for given in INPUTS.values():
+        parser = given["parsers"][-1]["ndjson"]
+        assert (parser["target"], parser["expand_keys"]) == ("", True)
+
+
+def test_what_runs_in_a_container_is_read_where_its_runtime_writes() -> None:
+    manifests = yaml.safe_load_all((DEPLOY / "kubernetes" / "mainspring.yaml").read_text())
+    names = {one["metadata"]["name"] for one in manifests if one and one["kind"] in ("Deployment", "StatefulSet")}
+    [path] = INPUTS["kubernetes"]["paths"]
+    assert names
+    for name in names:
+        assert Path(f"/var/log/containers/{name}-5d9c-x2k_jobs_api-0a1b.log").match(path)
+    assert INPUTS["kubernetes"]["prospector.scanner.symlinks"] is True
+    for kind in ("kubernetes", "docker"):
+        assert next(iter(INPUTS[kind]["parsers"][0])) == "container"
+
+
+def test_compose_s_own_services_are_read_and_no_others() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    _, drop = INPUTS["docker"]["processors"]
+    pattern = re.compile(drop["drop_event"]["when"]["not"]["regexp"]["container.name"])
+    image = compose["services"]["api"]["image"]
+    found = {name for name in compose["services"] if pattern.match(f"{compose['name']}-{name}-1")}
+    assert found == {name for name, service in compose["services"].items() if service.get("image") == image}
+
+
+def test_units_are_read_from_the_journal_by_the_name_of_their_program() -> None:
+    [match] = INPUTS["systemd"]["include_matches.match"]
+    for unit in (DEPLOY / "systemd").glob("*.service"):
+        [program] = re.findall(r"^ExecStart=(\S+)", unit.read_text(), re.MULTILINE)
+        assert match == f"SYSLOG_IDENTIFIER={Path(program).name}"
 
 
 def test_logstash_parts_the_names_of_all_fields() -> None:

@@ -71,7 +71,7 @@ def test_a_traceback_shows_no_local_variables(form: str) -> None:
 
 
 LINES = """
-import logging
+import logging, structlog
 from mainspring.cli import logs
 from mainspring.runtime.log import get_logger
 from mainspring.runtime.masking import masks
@@ -85,6 +85,8 @@ masks.learn("acme", "hunter-two")
 capture.hide()
 log.warning("hunter-two in the text", error="hunter-two in the error", where="hunter-two in a label")
 logging.getLogger("library").warning("hunter-two is %s", "hunter-two")
+log.warning("in a value", headers={{"Authorization": "Bearer hunter-two"}}, error=ValueError("hunter-two"), count=3)
+structlog.get_logger("library").warning("in a value", headers={{"Authorization": "Bearer hunter-two"}}, count=3)
 try:
     raise ValueError("hunter-two in an exception")
 except ValueError:
@@ -113,4 +115,47 @@ def test_no_secret_is_in_any_line(form: str) -> None:
     told = run(LINES.format(format=form)).stderr
     assert "hunter" not in told
     assert len([line for line in told.splitlines() if "in the text" in line]) == 1
+    assert len([line for line in told.splitlines() if "in a value" in line]) == 2
     assert "Logging error" not in told
+
+
+OTHERS = """
+import logging, structlog
+from mainspring.runtime.masking import masks
+from mainspring.worker.capture import capture
+structlog.configure(
+    processors=[structlog.stdlib.ProcessorFormatter.wrap_for_formatter], logger_factory=structlog.stdlib.LoggerFactory()
+)
+handler = logging.StreamHandler()
+handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=structlog.processors.KeyValueRenderer()))
+logging.getLogger().addHandler(handler)
+masks.learn("acme", "hunter-two")
+capture.hide()
+log = structlog.get_logger("shop")
+log.warning("told", headers={"Authorization": "hunter-two"}, error=ValueError("hunter-two"), count=3)
+"""
+
+
+def test_nor_in_one_that_an_application_writes_in_its_own_way() -> None:
+    told = run(OTHERS).stderr
+    assert "hunter" not in told
+    assert "count=3" in told
+
+
+STRANGE = """
+import logging
+from mainspring.cli import logs
+from mainspring.sections import LogSection
+logs.configure(LogSection(format="json"))
+try:
+    raise ValueError("bad \\udcff name")
+except ValueError as error:
+    logging.getLogger("library").exception("it failed: %s", error)
+"""
+
+
+def test_what_is_no_text_is_told_all_the_same() -> None:
+    [line] = run(STRANGE).stderr.splitlines()
+    found = json.loads(line)
+    assert found["error.message"] == "bad ? name"
+    assert "ValueError: bad ? name" in found["error.stack_trace"]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -45,15 +45,21 @@ class LogReader:
 
     async def lines(self, run: RunView, after: int, limit: int) -> list[LogLine]:
         # In this order: whoever takes them away from the store puts them there first.
-        found = await self._store.seen_by(run.tenant).log(run.id, after, limit)
-        return found or await self.kept(run, after, limit)
-
-    async def kept(self, run: RunView, after: int, limit: int) -> list[LogLine]:
-        """Those that are not in the store any more."""
-        if self._kept is None or run.state not in ENDED or run.finished_at is None:
+        store = self._store.seen_by(run.tenant)
+        found = await store.log(run.id, after, limit)
+        if found or self._kept is None or run.state not in ENDED or run.finished_at is None:
+            return found
+        # All lines of a run leave together: as long as some are there, there are no others elsewhere.
+        if after and await store.log(run.id, 0, 1):
             return []
         async with self._in_time():
             return await self._kept.read(run, after, limit)
+
+    async def may_be_elsewhere(self, runs: Collection[RunId]) -> set[RunId]:
+        """Those of these, which have ended, whose lines are not in the store, or not any more."""
+        if self._kept is None or not runs:
+            return set()
+        return set(runs) - (await self._store.logs_after(dict.fromkeys(runs, 0), 1)).keys()
 
     async def url(self, run: RunView) -> str | None:
         """Where all of it can be read for some minutes. None: it is in the store, or on a disk."""
@@ -79,7 +85,7 @@ class LogReader:
 
 
 class _Follower:
-    __slots__ = ("bell", "gone", "waiting")
+    __slots__ = ("bell", "ended", "gone", "waiting")
 
     def __init__(self) -> None:
         #: Messages are shared by all followers of a run, and its log is bounded: so is this.
@@ -87,6 +93,8 @@ class _Follower:
         self.bell = asyncio.Event()
         #: Nothing comes after what waits.
         self.gone = False
+        #: Nor here, but there may be more elsewhere, to be read by whoever follows.
+        self.ended: RunView | None = None
 
 
 class _Followed:
@@ -106,6 +114,12 @@ class _Followed:
     def end(self) -> None:
         for follower in self.followers:
             follower.gone = True
+            follower.bell.set()
+
+    def leave(self, run: RunView) -> None:
+        """To each follower, and to what it takes to read where logs are kept: nobody else waits for that."""
+        for follower in self.followers:
+            follower.ended = run
             follower.bell.set()
 
 
@@ -131,7 +145,12 @@ class LogTail:
         follower = _Follower()
         try:
             while not self._leaving:
-                lines = await self._reader.lines(run, after, _LINES)
+                try:
+                    lines = await self._reader.lines(run, after, _LINES)
+                except BlobsUnavailable as error:
+                    # No end is told of, so whoever follows comes again.
+                    _log.warning("a log cannot be read", run=run.id, error=str(error))
+                    return
                 for line in lines:
                     after = line.position
                     yield _line(line)
@@ -141,21 +160,24 @@ class LogTail:
                     yield _end(run.state, after)
                     return
                 # Nothing was awaited since, so nothing is lost: what comes after this is sent to everybody.
-                if self._join(run.id, follower, after, read_all=not lines):
-                    break
-            while not self._leaving:
-                follower.bell.clear()
-                while follower.waiting:
-                    position, message = follower.waiting.popleft()
-                    # The reader may be behind of what was read here.
-                    if position > after:
-                        after = position
-                        yield message
-                    elif not position:
-                        yield message
-                if follower.gone:
-                    return
-                await follower.bell.wait()
+                if not self._join(run.id, follower, after, read_all=not lines):
+                    continue
+                while not self._leaving:
+                    follower.bell.clear()
+                    while follower.waiting:
+                        position, message = follower.waiting.popleft()
+                        # The reader may be behind of what was read here.
+                        if position > after:
+                            after = position
+                            yield message
+                        elif not position:
+                            yield message
+                    if follower.gone:
+                        return
+                    if follower.ended is not None:
+                        run = follower.ended
+                        break
+                    await follower.bell.wait()
         finally:
             followed = self._followed.get(run.id)
             if followed is not None:
@@ -184,7 +206,7 @@ class LogTail:
             while self._followed and not self._leaving:
                 try:
                     await self._turn()
-                except (StoreUnavailable, BlobsUnavailable) as error:
+                except StoreUnavailable as error:
                     _log.warning("logs cannot be read", error=str(error))
                 if self._clock.monotonic() - told_at > _QUIET:
                     told_at = self._clock.monotonic()
@@ -204,19 +226,21 @@ class LogTail:
         # First how they are: what has ended has printed everything.
         runs = dict(zip(places, await self._store.runs(list(places)), strict=True))
         found = await self._store.logs_after(places, _LINES)
+        over = [run for run, seen in runs.items() if seen is not None and seen.state in ENDED and run not in found]
+        elsewhere = await self._reader.may_be_elsewhere(over)
         for run, position in places.items():
             followed = self._followed.get(run)
             if followed is None or followed.position != position:
                 # Somebody joined at another place meanwhile: the next turn reads from there.
                 continue
             lines, seen = found.get(run, []), runs[run]
-            if seen is not None and not lines:
-                lines = await self._reader.kept(seen, position, _LINES)
             for line in lines:
                 followed.position = line.position
                 followed.send(line.position, _line(line))
             if seen is None:
                 followed.end()
+            elif run in elsewhere:
+                followed.leave(seen)
             elif seen.state in ENDED and len(lines) < _LINES:
                 followed.send(0, _end(seen.state, followed.position))
                 followed.end()

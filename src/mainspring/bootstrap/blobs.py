@@ -1,5 +1,6 @@
 """Which folder or bucket an address names."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from mainspring.adapters.blobs.folder import FolderBlobs
@@ -24,9 +25,9 @@ def make_blobs(address: str, field: str, section: BlobsSection) -> Blobs:
     return BucketBlobs(found, section.read())
 
 
-def make_run_logs(settings: Settings) -> RunLogs | None:
-    """Where the logs of runs go that have ended; None: they stay in the store."""
+def make_run_logs(settings: Settings, whose: Callable[[], Awaitable[str]] | None = None) -> RunLogs | None:
+    """Where the logs of runs go that have ended; None: they stay in the store. ``whose``: the store's identity."""
     section = settings.run_logs
     if section.where == STORE:
         return None
-    return RunLogs(make_blobs(section.where, "run_logs.where", settings.blobs))
+    return RunLogs(make_blobs(section.where, "run_logs.where", settings.blobs), whose)

@@ -72,7 +72,8 @@ class Engine:
     @cached_property
     def run_logs(self) -> RunLogs | None:
         """Where logs are that are not in the store; made for who asks: workers and clients do not."""
-        return make_run_logs(self.settings)
+        # One in memory is another with each start.
+        return make_run_logs(self.settings, None if isinstance(self.store, MemoryStore) else self.store.identity)
 
     async def open(self) -> None:
         """Idempotent."""

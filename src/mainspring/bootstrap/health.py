@@ -14,7 +14,7 @@ from mainspring.bootstrap.blobs import make_run_logs
 from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, retention_of, stores_of
 from mainspring.bootstrap.tasks import make_vault
 from mainspring.control.dispatch_health import examine_engine
-from mainspring.control.log_keeper import examine_blobs
+from mainspring.control.log_keeper import examine_run_logs
 from mainspring.control.registry_health import examine_registry
 from mainspring.control.transfer import Moved, transfer
 from mainspring.domain.coordination import STORE, read_coordination
@@ -93,7 +93,7 @@ async def examine(settings: Settings) -> list[Finding]:
     findings = list(examination.findings) + await _examine_coordination(settings)
     findings += await _examine_dispatch(settings, examination.signs)
     findings += await _examine_vault(settings)
-    findings += await _examine_run_logs(settings)
+    findings += await _examine_run_logs(settings, examination.signs)
     findings += await examine_archive(settings)
     return findings if examination.signs is None else findings + diagnose(examination.signs)
 
@@ -133,13 +133,18 @@ async def _examine_vault(settings: Settings) -> list[Finding]:
     return [Finding(check="vault", level=Level.OK, says=f"it answers, with {fields} secrets")]
 
 
-async def _examine_run_logs(settings: Settings) -> list[Finding]:
-    """Nothing to say where they stay in the store."""
-    logs = make_run_logs(settings)
+async def _examine_run_logs(settings: Settings, signs: Signs | None) -> list[Finding]:
+    """Nothing to say where they stay in the store. ``signs``: how that is."""
+    identity = "" if signs is None else signs.identity
+
+    async def whose() -> str:
+        return identity
+
+    logs = make_run_logs(settings, whose if identity else None)
     if logs is None:
         return []
     try:
-        return [await examine_blobs(logs.blobs)]
+        return [await examine_run_logs(logs)]
     finally:
         await logs.blobs.close()
 

@@ -26,7 +26,7 @@ from mainspring.control.datacenters import DatacenterKeeper
 from mainspring.control.dead_letters import Undertaker
 from mainspring.control.dispatcher import Dispatcher
 from mainspring.control.engine_watch import EngineWatch
-from mainspring.control.figures import tell_of_archive, tell_of_scheduler, tell_of_sinks
+from mainspring.control.figures import tell_of_archive, tell_of_run_logs, tell_of_scheduler, tell_of_sinks
 from mainspring.control.fleet import Fleet
 from mainspring.control.health_guard import HealthGuard
 from mainspring.control.housekeeper import Housekeeper
@@ -199,8 +199,8 @@ class Node:
         if self._publishers:
             found["events"] = {publisher.sink: publisher.health() for publisher in self._publishers}
         if self._log_keepers:
-            troubles = [one.trouble for one in self._log_keepers if one.trouble]
-            found["runLogs"] = {"status": "waiting", "why": troubles[0]} if troubles else {"status": "ok"}
+            # Not why: it says where they are kept.
+            found["runLogs"] = {"status": "waiting" if any(one.trouble for one in self._log_keepers) else "ok"}
         if self._ingest is not None:
             found["ingest"] = self._ingest.health()
         if self._worker is not None:
@@ -240,6 +240,7 @@ class Node:
             tell_of_scheduler(self._keepers, self._schedulers, book)
             tell_of_sinks(self._publishers, book)
             tell_of_archive(self._archivers, book)
+            tell_of_run_logs(self._log_keepers, book)
 
     def _tell_of_process(self, book: Book) -> None:
         book.put(declared.BUILD, 1, _VERSION, ",".join(sorted(role.value for role in self._roles)))
@@ -367,8 +368,16 @@ class Node:
         engine = self.engine
         if engine.run_logs is None:
             return []
-        keep = self._settings.run_logs.keep
-        made = LogKeeper(store, engine.run_logs, engine.wakeups, engine.clock, keeper.owned, keep, pressed)
+        made = LogKeeper(
+            store,
+            engine.run_logs,
+            engine.wakeups,
+            engine.clock,
+            keeper.owned,
+            self._settings.run_logs.keep,
+            retention_of(self._settings),
+            pressed,
+        )
         self._log_keepers.append(made)
         return [made]
 

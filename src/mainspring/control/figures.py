@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from mainspring.control.archive import Archiver
+from mainspring.control.log_keeper import LogKeeper
 from mainspring.control.publisher import Publisher
 from mainspring.control.scheduler.scheduler import Scheduler
 from mainspring.control.shards import ShardKeeper
@@ -24,6 +25,14 @@ def tell_of_archive(archivers: Sequence[Archiver], book: Book) -> None:
     if archivers:
         book.put(declared.ARCHIVE_WAITING, sum(archiver.waiting for archiver in archivers))
         book.put(declared.ARCHIVE_FAILING, any(archiver.trouble for archiver in archivers))
+
+
+def tell_of_run_logs(keepers: Sequence[LogKeeper], book: Book) -> None:
+    """One for every server of the store, if logs leave it."""
+    if keepers:
+        book.put(declared.RUN_LOGS_TAKEN, sum(keeper.taken for keeper in keepers))
+        book.put(declared.RUN_LOGS_FAILED, sum(keeper.failed for keeper in keepers))
+        book.put(declared.RUN_LOGS_WAITING, max(keeper.waiting for keeper in keepers) / SECOND)
 
 
 def tell_of_sinks(publishers: Sequence[Publisher], book: Book) -> None:

@@ -1,38 +1,66 @@
 """Logs of runs that have ended, outside the store: an object each."""
 
-import asyncio
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from datetime import date
+from functools import lru_cache
 
-from mainspring.control.packed_log import Damaged, from_position, index_size, pack, read_index, unpack
+from mainspring.control.packed_log import Damaged, from_position, index_size, read_index, unpack
 from mainspring.domain.instant import DAY, MINUTE, Instant, Micros, from_datetime, to_datetime
+from mainspring.domain.retention import CLASSES
 from mainspring.domain.run import RunView
 from mainspring.ports.blobs import Blobs, BlobsUnavailable
 from mainspring.ports.catalog import LogLine
 
 _FOLDER = "logs"
+#: Says of which store they are.
+_OWNER = "logs-of"
 _URL_VALID_FOR: Micros = 5 * MINUTE
 #: Read at first: the index, and all of a log that is not long.
 _HEAD = 16 * 1024
 #: A part of a name that every file system takes.
 _LONGEST = 150
-_DELETED_TOGETHER = 1_000
 
 
 class RunLogs:
-    """``logs/<tenant>/<the day it ended>/<run>.jsonl.gz``: whoever has the run knows the name. A day is deleted at
-    once."""
+    """``logs/<tenant>/<class>/<the day it ended>/<run>.jsonl.gz``: whoever has the run knows the name. A day of a class
+    is deleted at once.
 
-    def __init__(self, blobs: Blobs) -> None:
+    They are of one store. A copy of it has runs of the same ids and would write over them, and another one does not
+    know how long they are to be kept.
+    """
+
+    def __init__(self, blobs: Blobs, whose: Callable[[], Awaitable[str]] | None = None) -> None:
+        """``whose``: the identity of the store; none: of one that does not outlive its process."""
         self.blobs = blobs
+        self._whose = whose
+        self._is_ours = whose is None
 
-    async def put(self, run: RunView, lines: Sequence[LogLine]) -> int:
-        """How many bytes it takes there."""
-        data = await asyncio.to_thread(pack, lines)
-        await self.blobs.put(_name(run), data)
-        return len(data)
+    async def check_owner(self) -> bool:
+        """Whether it is known whose logs are here; if they are another store's it raises ``BlobsUnavailable``."""
+        owner = None if self._whose is None else await self.blobs.get(_OWNER)
+        if self._whose is None or owner is None:
+            return False
+        if owner != (await self._whose()).encode():
+            raise BlobsUnavailable(
+                f"{self.blobs.shown} has the logs of another store; "
+                f"use another place, or delete {_OWNER} there if that store is gone for good"
+            )
+        return True
+
+    async def make_ours(self) -> None:
+        """Before anything is written or deleted here. Raises ``BlobsUnavailable`` if another store's logs are here."""
+        if not self._is_ours and self._whose is not None:
+            if not await self.check_owner():
+                await self.blobs.put(_OWNER, (await self._whose()).encode())
+            # Two may have done so at once.
+            self._is_ours = await self.check_owner()
+
+    async def put(self, logs: Sequence[tuple[RunView, bytes]]) -> None:
+        """Packed ones. If it raises, some of them may be there: put them again."""
+        await self.make_ours()
+        await self.blobs.put_all([(_name(run), packed) for run, packed in logs])
 
     async def read(self, run: RunView, after: int, limit: int) -> list[LogLine]:
         """Lines after a position; none where there is no log."""
@@ -64,25 +92,28 @@ class RunLogs:
         return await self.blobs.signed_url(name, _URL_VALID_FOR)
 
     async def delete(self, runs: Collection[RunView]) -> None:
+        await self.make_ours()
         await self.blobs.delete([_name(run) for run in runs])
 
-    async def tenants(self) -> Sequence[str]:
-        """The folders of those that have logs here."""
-        return await self.blobs.folders(_FOLDER)
+    async def forget(self, now: Instant, keep: Callable[[str, str], Micros]) -> AsyncGenerator[int, None]:
+        """Delete the days that are over, some logs at a time; how many went. ``keep``: how long the logs of a tenant's
+        folder and a class are kept from the end of their day on."""
+        await self.make_ours()
+        for tenant in await self.blobs.folders(_FOLDER):
+            yield 0
+            for name in await self.blobs.folders(f"{_FOLDER}/{tenant}"):
+                if name not in CLASSES:
+                    continue
+                before = now - keep(tenant, name)
+                for day in await self.blobs.folders(f"{_FOLDER}/{tenant}/{name}"):
+                    if (begin := _begin(day)) is None or begin + DAY > before:
+                        continue
+                    async for batch in self.blobs.list(f"{_FOLDER}/{tenant}/{name}/{day}"):
+                        await self.blobs.delete([blob.name for blob in batch])
+                        yield len(batch)
 
-    async def forget(self, folder: str, before: Instant) -> int:
-        """Delete the days of a tenant that ended before that; how many logs went."""
-        gone = 0
-        for day in await self.blobs.folders(f"{_FOLDER}/{folder}"):
-            if (begin := _begin(day)) is None or begin + DAY > before:
-                continue
-            names = [blob.name async for batch in self.blobs.list(f"{_FOLDER}/{folder}/{day}") for blob in batch]
-            for first in range(0, len(names), _DELETED_TOGETHER):
-                await self.blobs.delete(names[first : first + _DELETED_TOGETHER])
-            gone += len(names)
-        return gone
 
-
+@lru_cache(maxsize=1_000)
 def folder_of(tenant: str) -> str:
     """A tenant's name as a part of a path: whatever is no letter and no digit as its bytes, behind an equals sign."""
     written = re.sub("[^A-Za-z0-9_-]", lambda found: "".join(f"={byte:02x}" for byte in found[0].encode()), tenant)
@@ -93,7 +124,8 @@ def folder_of(tenant: str) -> str:
 
 def _name(run: RunView) -> str:
     assert run.finished_at is not None
-    return f"{_FOLDER}/{folder_of(run.tenant)}/{to_datetime(run.finished_at):%Y-%m-%d}/{run.id}.jsonl.gz"
+    day = to_datetime(run.finished_at).date().isoformat()
+    return f"{_FOLDER}/{folder_of(run.tenant)}/{run.kept_as}/{day}/{run.id}.jsonl.gz"
 
 
 def _begin(day: str) -> Instant | None:

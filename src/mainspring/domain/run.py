@@ -32,7 +32,7 @@ from mainspring.domain.labels import check_labels_kept
 from mainspring.domain.limits import Breaker, Gate, Limit, check_limits, gates_of
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.reserved import check_start_within
-from mainspring.domain.retention import check_class
+from mainspring.domain.retention import STANDARD, check_class
 from mainspring.domain.retry import LONGEST_DELAY, RetryPolicy
 from mainspring.domain.unique import Unique
 from mainspring.domain.usage import Spent
@@ -605,6 +605,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rule: Rule | None = None
     #: Of a blocked one: the number of the gate that it waits for, if it is that (``limits.words_of``).
     gate: int | None = None
+    #: Of one that has ended: the class of retention that it has, whoever chose it.
+    kept_as: str = STANDARD
     #: Only where it was asked for.
     payload: bytes | None = None
 

@@ -21,14 +21,18 @@ class BlobsUnavailable(MainspringError):
 
 
 class Blobs(Protocol):
-    """Names are parts with slashes between them, as in ``logs/default/2026-11-16/….jsonl.gz``. A part holds letters,
-    digits and ``._=-``, and does not begin with a dot. Everything here raises ``BlobsUnavailable``."""
+    """Names are parts with slashes between them, as in ``logs/default/long/2026-11-16/….jsonl.gz``. A part holds
+    letters, digits and ``._=-``, and does not begin with a dot. Everything here raises ``BlobsUnavailable``."""
 
     #: Where it is, without secrets.
     shown: str
 
     async def put(self, name: str, data: bytes) -> None:
         """When it returns, all of the object is there for good; until then its predecessor, or nothing."""
+        ...
+
+    async def put_all(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        """Several, which costs less than one by one. If it raises, some of them may be there."""
         ...
 
     async def get(self, name: str, first: int = 0, size: int | None = None) -> bytes | None:

@@ -80,10 +80,7 @@ def configure(level: str, readable: bool) -> None:
     ]
     renderer: list[Processor] = (
         # A plain traceback: a pretty one shows local variables, and secrets are among them.
-        [
-            _hide,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_show),
-        ]
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_show), _hide]
         if readable
         else [partial(_render, {"version": metadata.version("mainspring")})]
     )
@@ -122,15 +119,12 @@ def _add_surroundings(logger: WrappedLogger, method: str, event: EventDict) -> E
 
 
 def _show(out: TextIO, error: Any) -> None:
-    out.write("\n" + masks.everything(_plain.formatException(error)))
+    out.write("\n" + _plain.formatException(error))
 
 
-def _hide(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    if masks.any:
-        for name, value in event.items():
-            if isinstance(value, str):
-                event[name] = masks.everything(value)
-    return event
+def _hide(logger: WrappedLogger, method: str, line: Any) -> str:
+    """In what was made of a line: whatever its values are, they are text by now."""
+    return masks.everything(line)
 
 
 def _render(service: dict[str, str], logger: WrappedLogger, method: str, event: EventDict) -> str:
@@ -156,8 +150,8 @@ def ecs(event: EventDict, version: str) -> dict[str, object]:
         error = (type(error), error, error.__traceback__)
     if isinstance(error, tuple) and error[0] is not None:
         found["error.type"] = error[0].__name__
-        found["error.message"] = masks.everything(str(error[1]))
-        found["error.stack_trace"] = masks.everything(_plain.formatException(cast(Any, error)))
+        found["error.message"] = _text(error[1])
+        found["error.stack_trace"] = _text(_plain.formatException(cast(Any, error)))
     labels = {name: _text(value) for name, value in event.items() if value is not None}
     return {**found, LABELS: labels} if labels else found
 
@@ -167,6 +161,7 @@ def _said(name: str, value: object) -> object:
 
 
 def _text(value: object) -> str:
-    """Labels are words: two lines that give a name a number and a word would not fit into one index."""
+    """Labels are words: two lines that give a name a number and a word would not fit into one index.
+    And they are UTF-8: the name of a file need not be."""
     text = value if isinstance(value, str) else str(value)
     return masks.everything(text).encode("utf-8", "replace").decode()

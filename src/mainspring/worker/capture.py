@@ -124,9 +124,7 @@ def _hide_in(record: logging.LogRecord) -> None:
     """Every handler of it, the application's too, sees the text without secrets."""
     if isinstance(record.msg, dict):
         # Of structlog, which makes a text of it later; what shows its exception hides in that.
-        record.msg = {
-            name: masks.everything(value) if isinstance(value, str) else value for name, value in record.msg.items()
-        }
+        record.msg = {name: value if name == "exc_info" else _hidden(value) for name, value in record.msg.items()}
         return
     text = message_of(record)
     hidden = masks.everything(text)
@@ -137,6 +135,17 @@ def _hide_in(record: logging.LogRecord) -> None:
         if (shown := masks.everything(trace)) != trace:
             # As a part of the message: whoever was given the exception would show it anew.
             record.msg, record.args, record.exc_info = f"{hidden}\n{shown}", (), None
+
+
+def _hidden(value: object) -> object:
+    """A value as it is, unless its text has a secret in it."""
+    if isinstance(value, str):
+        return masks.everything(value)
+    try:
+        text = repr(value)
+    except Exception:
+        return value
+    return value if (hidden := masks.everything(text)) == text else hidden
 
 
 def message_of(record: logging.LogRecord) -> str:

@@ -49,7 +49,7 @@ class Keyring:
             self._rules.check("secret", tenant, name)
             value = self._secrets.read(name)
             if value is None:
-                raise Invalid("secret", f"there is no {name} here", "set MAINSPRING_SECRET_… or add it to the folder")
+                raise Invalid("secret", f"there is no {name} here", "MAINSPRING_SECRET_…, a file, or Vault")
             check_secret_value(name, value)
         except Invalid as error:
             raise SecretRefused(str(error)) from None

@@ -213,18 +213,18 @@ class Settler:
                 topics.add(queue_topic(attempt.held.queue))
         if topics:
             self._wakeups.ring(topics)
-        if self._figures is not None:
-            self._count(self._figures, batch, verdicts)
-        if self._tracing is not None:
-            self._tracing.settled(batch, self._clock)
+        self._tell(batch, verdicts)
 
-    @staticmethod
-    def _count(figures: Figures, batch: list[tuple[Attempt, Settlement]], verdicts: list[Verdict]) -> None:
+    def _tell(self, batch: list[tuple[Attempt, Settlement]], verdicts: list[Verdict]) -> None:
+        """Of what the store has taken."""
+        taken = batch
         if Verdict.FENCED in verdicts:
-            counted = [entry for entry, verdict in zip(batch, verdicts, strict=True) if verdict is not Verdict.FENCED]
-            figures.fenced += len(batch) - len(counted)
-            batch = counted
-        figures.settled(batch)
+            taken = [entry for entry, verdict in zip(batch, verdicts, strict=True) if verdict is not Verdict.FENCED]
+        if self._figures is not None:
+            self._figures.fenced += len(batch) - len(taken)
+            self._figures.settled(taken)
+        if self._tracing is not None:
+            self._tracing.settled(taken, self._clock)
 
     def _refused(self, attempt: Attempt, error: Invalid) -> Settlement:
         now: Instant = attempt.held.started_at + self._clock.monotonic() - attempt.came_at

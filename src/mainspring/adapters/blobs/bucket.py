@@ -16,6 +16,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
+from mainspring.adapters.blobs.parts import in_parts
 from mainspring.domain.blobs import BlobAddress
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import Micros, from_datetime
@@ -55,8 +56,10 @@ class BucketBlobs:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
 
     async def put(self, name: str, data: bytes) -> None:
-        # In one request: an object of several parts could be left unfinished.
-        await self._do(lambda: obstore.put(self._store, name, data, use_multipart=False))
+        await self._do(lambda: self._put(name, data))
+
+    async def put_all(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        await in_parts(self._do, self._put, objects, _THREADS)
 
     async def get(self, name: str, first: int = 0, size: int | None = None) -> bytes | None:
         options: Any = {}
@@ -100,6 +103,10 @@ class BucketBlobs:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except (BaseError, OSError, ValueError) as error:
             raise BlobsUnavailable(f"{self.shown}: {_why(str(error))}") from None
+
+    def _put(self, name: str, data: bytes) -> None:
+        # In one request: an object of several parts could be left unfinished.
+        obstore.put(self._store, name, data, use_multipart=False)
 
     def _get(self, name: str, options: Any) -> bytes | None:
         try:

@@ -3,17 +3,22 @@
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from mainspring.adapters.blobs.parts import in_parts
 from mainspring.domain.instant import Instant, Micros
 from mainspring.ports.blobs import Blob, BlobsUnavailable
 
 _T = TypeVar("_T")
 
 _LISTED = 1_000
+#: Of its own: those of a disk that hangs are not to be had by anybody else.
+_THREADS = 8
 #: Begins with a dot, so no object is called so.
 _UNFINISHED = ".unfinished-"
 
@@ -24,9 +29,13 @@ class FolderBlobs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder.expanduser()
         self.shown = str(folder)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
 
     async def put(self, name: str, data: bytes) -> None:
         await self._do(lambda: self._put(name, data))
+
+    async def put_all(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        await in_parts(self._do, self._put, objects, _THREADS)
 
     async def get(self, name: str, first: int = 0, size: int | None = None) -> bytes | None:
         return await self._do(lambda: self._get(name, first, size))
@@ -35,9 +44,10 @@ class FolderBlobs:
         await self._do(lambda: self._delete(names))
 
     async def list(self, prefix: str) -> AsyncIterator[Sequence[Blob]]:
-        found = await self._do(lambda: self._list(prefix))
-        for first in range(0, len(found), _LISTED):
-            yield found[first : first + _LISTED]
+        root = await self._do(self._root)
+        files = _files(root / prefix)
+        while batch := await self._do(lambda: [*islice(files, _LISTED)]):
+            yield [Blob(name=file.relative_to(root).as_posix(), size=size, changed_at=at) for file, size, at in batch]
 
     async def folders(self, prefix: str) -> Sequence[str]:
         return await self._do(lambda: self._folders(prefix))
@@ -53,11 +63,11 @@ class FolderBlobs:
         await self.delete([name])
 
     async def close(self) -> None:
-        """Nothing is open."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _do(self, work: Callable[[], _T]) -> _T:
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except OSError as error:
             raise BlobsUnavailable(f"{self.shown}: {error.strerror or error}") from error
 
@@ -107,27 +117,24 @@ class FolderBlobs:
                         break
                     folder.rmdir()
 
-    def _list(self, prefix: str) -> Sequence[Blob]:
-        root = self._root()
-        found = []
-        for folder, _, names in os.walk(root / prefix):
-            for name in names:
-                if name.startswith("."):
-                    continue
-                file = Path(folder, name)
-                with suppress(FileNotFoundError):
-                    about = file.stat()
-                    changed_at = Instant(about.st_mtime_ns // 1_000)
-                    found.append(
-                        Blob(name=file.relative_to(root).as_posix(), size=about.st_size, changed_at=changed_at)
-                    )
-        return found
-
     def _folders(self, prefix: str) -> Sequence[str]:
         try:
             return sorted(entry.name for entry in os.scandir(self._root() / prefix) if entry.is_dir())
         except FileNotFoundError:
             return []
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, int, Instant]]:
+    """All below, with their sizes and when they were changed. Not all at once: a day may have millions. What goes
+    meanwhile is passed over."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files(Path(entry.path))
+            elif not entry.name.startswith("."):
+                with suppress(FileNotFoundError):
+                    about = entry.stat()
+                    yield Path(entry.path), about.st_size, Instant(about.st_mtime_ns // 1_000)
 
 
 def _sync(folder: Path) -> None:

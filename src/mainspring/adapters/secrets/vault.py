@@ -9,7 +9,7 @@ import httpx2
 import msgspec
 
 from mainspring.domain.errors import Invalid, SecretsUnavailable
-from mainspring.domain.instant import HOUR, SECOND, Micros
+from mainspring.domain.instant import HOUR, MINUTE, SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.runtime.log import get_logger
 
@@ -17,8 +17,10 @@ _log = get_logger("mainspring.secrets")
 
 #: How long Vault may take. Whoever asks first waits for it, and a worker's loop with it.
 _TIMEOUT = 3.0
-#: Who did not answer is left alone for this long.
+#: Who did not answer is left alone for this long …
 _PAUSE: Micros = 5 * SECOND
+#: … and nobody waits for it for this long.
+_NOT_WAITED_FOR: Micros = MINUTE
 #: While Vault is away, what it said last counts for this long.
 STALE: Micros = HOUR
 #: A token is renewed when this much of its time is over.
@@ -42,7 +44,8 @@ class _Token(msgspec.Struct, frozen=True):
 class VaultSecrets:
     """``API_KEY`` is the field of that name. All fields are read at once and kept for a while.
 
-    What is kept longer than that is still given while somebody fetches it anew, in a thread; nobody waits for that.
+    What is kept longer than that is still given while somebody fetches it anew, in a thread; nobody waits for that, nor
+    for one that has just not answered.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class VaultSecrets:
         self._clock = clock
         self._credentials = credentials
         self._url = f"/v1/{quote(mount)}/data/{quote(path)}"
+        self._place = f"{mount}/{path}"
         self._keep = keep
         self._kept: Mapping[str, object] | None = None
         self._kept_at: Micros = 0
@@ -80,24 +84,34 @@ class VaultSecrets:
             return len(self._fetch())
 
     def _fields(self) -> Mapping[str, object]:
-        age = self._clock.monotonic() - self._kept_at
-        if self._kept is not None and age < self._keep:
-            return self._kept
-        if self._kept is not None and age < 2 * self._keep:
-            if not self._lock.locked():
-                threading.Thread(target=self._refresh, name="mainspring-vault", daemon=True).start()
-            return self._kept
+        now = self._clock.monotonic()
+        kept, age = self._kept, now - self._kept_at
+        if kept is not None and age < self._keep:
+            return kept
+        if kept is not None and (age < 2 * self._keep or (self._failed_at is not None and age < STALE)):
+            self._refresh_later(now)
+            return kept
+        if self._failed_at is not None and now - self._failed_at < _NOT_WAITED_FOR:
+            self._refresh_later(now)
+            raise self._error
         self._refresh()
         if self._kept is None or self._clock.monotonic() - self._kept_at > STALE:
             raise self._error
         return self._kept
+
+    def _refresh_later(self, now: Micros) -> None:
+        if not self._lock.locked() and not self._rests(now):
+            threading.Thread(target=self._refresh, name="mainspring-vault", daemon=True).start()
+
+    def _rests(self, now: Micros) -> bool:
+        return self._failed_at is not None and now - self._failed_at < _PAUSE
 
     def _refresh(self) -> None:
         with self._lock:
             now = self._clock.monotonic()
             if self._kept is not None and now - self._kept_at < self._keep:
                 return
-            if self._failed_at is not None and now - self._failed_at < _PAUSE:
+            if self._rests(now):
                 return
             try:
                 self._kept = self._fetch()
@@ -113,9 +127,20 @@ class VaultSecrets:
             self._token = None
             answer = self._ask("GET", self._url, self._hold())
         if answer.status_code == 404:
-            return {}
+            raise self._nothing(answer)
         found = self._told(answer, "data").get("data")
         return found if isinstance(found, dict) else {}
+
+    def _nothing(self, answer: httpx2.Response) -> SecretsUnavailable:
+        """Vault says 404 of what was deleted, of a place that never was, and of another version of the engine."""
+        try:
+            self._told(answer, "data", status=404)
+        except SecretsUnavailable:
+            advice = "see vault.mount, which is an engine KV of version 2, and vault.path"
+            return SecretsUnavailable(f"Vault has nothing at {self._place}: {advice}")
+        # It has a history: somebody took it away, and does not want it used any more.
+        self._kept = None
+        return SecretsUnavailable(f"Vault's secret {self._place} was deleted")
 
     def _hold(self) -> str:
         if self._token is None:
@@ -164,13 +189,13 @@ class VaultSecrets:
             words = "" if isinstance(error, httpx2.LocalProtocolError) else str(error)
             raise SecretsUnavailable(f"Vault does not answer: {words or type(error).__name__}") from None
 
-    def _told(self, answer: httpx2.Response, part: str) -> dict[str, Any]:
+    def _told(self, answer: httpx2.Response, part: str, status: int = 200) -> dict[str, Any]:
         """A part of an answer. Its errors are Vault's own words, and name no secret's value."""
         try:
             found = answer.json()
         except ValueError:
             found = {}
-        if answer.status_code != 200 or not isinstance(found, dict) or not isinstance(found.get(part), dict):
+        if answer.status_code != status or not isinstance(found, dict) or not isinstance(found.get(part), dict):
             errors = found.get("errors") if isinstance(found, dict) else None
             why = " ".join("; ".join(map(str, errors)).split())[:200] if isinstance(errors, list) else ""
             raise SecretsUnavailable(f"Vault answered {answer.status_code} {why}".rstrip())

@@ -299,7 +299,7 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
             if runs or left <= 0 or beat.draining or gone.done() or api.leaving:
                 if api.metrics.figures is not None and runs:
                     api.metrics.figures.claimed(runs)
-                found = [_claimed(run) for run in runs]
+                found = [_claimed(run, _traceparent(api, run)) for run in runs]
                 return Answer(200, ClaimedRuns(claim=number, runs=found, draining=beat.draining))
             # Many that wait for the same look in turn, so that somebody does every second.
             patience = _LOOK_EVERY * (1 + _jitter.random() * (min(line.length, _LOOK_TOGETHER) - 1))
@@ -548,7 +548,11 @@ def _reported(run: str, accepted: bool) -> Answer:
     return Answer(200, Reported(run_id=run, verdict=Verdict.APPLIED.value))
 
 
-def _claimed(run: HeldRun) -> Claimed:
+def _traceparent(api: Api, run: HeldRun) -> str:
+    return run.policy.trace if api.tracing is None else api.tracing.given(run, api.clock)
+
+
+def _claimed(run: HeldRun, traceparent: str) -> Claimed:
     return Claimed(
         run_id=run.id,
         fence=run.fence,
@@ -563,5 +567,5 @@ def _claimed(run: HeldRun) -> Claimed:
         tick=None if run.scheduled_at is None else isoformat(run.scheduled_at),
         cancel_requested=run.cancel_requested,
         weight=run.policy.weight,
-        traceparent=run.policy.trace or None,
+        traceparent=traceparent or None,
     )

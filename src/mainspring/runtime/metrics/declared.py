@@ -159,6 +159,17 @@ ARCHIVE_WAITING = _gauge(
 ARCHIVE_FAILING = _gauge(
     Whose.SCHEDULER, "archive_failing", "1 while the archive cannot be reached: nothing is forgotten then."
 )
+RUN_LOGS_TAKEN = _counter(
+    Whose.SCHEDULER, "run_logs_taken_total", "Logs of ended runs that went [out of the store](../how-to/logs.md)."
+)
+RUN_LOGS_FAILED = _counter(
+    Whose.SCHEDULER,
+    "run_logs_failed_total",
+    "How often one could not be put there: it stays in the store, and is tried again.",
+)
+RUN_LOGS_WAITING = _gauge(
+    Whose.SCHEDULER, "run_logs_waiting_seconds", "For how long the one has waited that waits longest; 0: none does."
+)
 SHARDS_HERE = _gauge(Whose.SCHEDULER, "scheduler_shards", "Shards that this process owns right now.")
 SCHEDULER_MARGIN = _gauge(
     Whose.SCHEDULER,

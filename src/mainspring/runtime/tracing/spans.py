@@ -317,24 +317,10 @@ class Tracing:
         self, held: HeldRun, settlement: Settlement, found: tuple[int, int], came_at: Instant, ended_at: Instant
     ) -> None:
         parent: SpanContext | None = _context(*found)
-        attributes = _messaging("process", "process", held.queue)
-        attributes["messaging.message.id"] = held.id
-        attributes["mainspring.task"] = held.task
-        attributes["mainspring.tenant"] = held.tenant
-        if held.job_id is not None:
-            attributes["mainspring.job_id"] = held.job_id
+        attributes = _about(held, "process", "process")
         waited = max(held.started_at - held.due, 0)
         if not held.policy.trace and held.attempt == 1:
-            # Nobody has submitted it: all of its attempts stand under this.
-            self.record(
-                f"tick of {held.task}",
-                SpanKind.PRODUCER,
-                _context(*found),
-                None,
-                {**attributes, "messaging.operation.type": "create", "messaging.operation.name": "tick"},
-                came_at - waited,
-                came_at,
-            )
+            self._tick(held, found, came_at)
         attributes["mainspring.attempt"] = held.attempt
         attributes["mainspring.waited_ms"] = waited // MILLISECOND
         attributes["mainspring.outcome"] = settlement.outcome.value
@@ -365,6 +351,22 @@ class Tracing:
             events=events,
             status=status,
         )
+
+    def _tick(self, held: HeldRun, found: tuple[int, int], came_at: Instant) -> None:
+        """Nobody has submitted it: all of its attempts stand under this."""
+        waited = max(held.started_at - held.due, 0)
+        attributes = _about(held, "create", "tick")
+        context = _context(*found)
+        self.record(f"tick of {held.task}", SpanKind.PRODUCER, context, None, attributes, came_at - waited, came_at)
+
+    def given(self, held: HeldRun, clock: Clock) -> str:
+        """The ``traceparent`` for a worker that records its attempts itself; empty: nobody records this one."""
+        found = trace_of(held, self.ratio)
+        if found is None:
+            return ""
+        if not held.policy.trace and held.attempt == 1:
+            self._tick(held, found, clock.now())
+        return traceparent(*found)
 
     # Requests.
 
@@ -431,6 +433,16 @@ def _messaging(kind: str, name: str, queue: str) -> Attributes:
         "messaging.operation.name": name,
         "messaging.destination.name": queue,
     }
+
+
+def _about(held: HeldRun, kind: str, name: str) -> Attributes:
+    attributes = _messaging(kind, name, held.queue)
+    attributes["messaging.message.id"] = held.id
+    attributes["mainspring.task"] = held.task
+    attributes["mainspring.tenant"] = held.tenant
+    if held.job_id is not None:
+        attributes["mainspring.job_id"] = held.job_id
+    return attributes
 
 
 def _context(trace_id: int, span_id: int) -> SpanContext:

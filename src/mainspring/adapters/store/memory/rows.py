@@ -222,6 +222,7 @@ class RunRow(msgspec.Struct, kw_only=True):
             parents=self.parents,
             rule=self.rule,
             gate=self.waits,
+            kept_as=self.kept_as,
             payload=self.payload if with_payload else None,
         )
 

@@ -11,7 +11,7 @@ from mainspring.domain.dependencies import Rule
 from mainspring.domain.ids import JobId, RunId, is_derived, made_at, stable_hash
 from mainspring.domain.instant import DAY
 from mainspring.domain.job import Job, JobSpec, JobState, LedgerEntry, Overlap, overlap_gate
-from mainspring.domain.retention import CLASSES
+from mainspring.domain.retention import CLASSES, STANDARD
 from mainspring.domain.run import (
     DEFAULT_POLICY,
     About,
@@ -277,8 +277,14 @@ def run_view(row: asyncpg.Record, names: Names, policies: Policies) -> RunView:
         parents=row["parents"] or 0,
         rule=None if row["rule"] is None else RULES[row["rule"]],
         gate=row["waits"],
+        kept_as=_class_of_history(row["class"]),
         payload=row["payload"],
     )
+
+
+def _class_of_history(number: int | None) -> str:
+    """The first two are the standard: what succeeded, and what did not."""
+    return STANDARD if number is None or number < 3 else CLASSES[number - 2]
 
 
 def _progress(row: asyncpg.Record) -> Progress | None:

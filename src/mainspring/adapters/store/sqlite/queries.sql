@@ -7,7 +7,7 @@ SELECT json_group_array(json_array(
     b.about, b.policy, v.queued_at, v.session,
     coalesce(v.executor, (SELECT session.name FROM session WHERE session.id = v.session), ''), v.start_by, v.deadline,
     v.replay_of, (SELECT progress.told FROM progress WHERE progress.run_id = v.id), coalesce(v.fingerprint, ''),
-    v.target, coalesce(f.parents, 0), f.rule, v.waits, iif(:payloads, b.payload, NULL)))
+    v.target, coalesce(f.parents, 0), f.rule, v.waits, coalesce(v.retention, 'standard'), iif(:payloads, b.payload, NULL)))
 FROM (
     SELECT r.id AS id, iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state) AS state,
            r.body AS body, r.queue AS queue, r.tenant AS tenant, r.priority AS priority, r.attempt AS attempt,
@@ -15,19 +15,19 @@ FROM (
            r.scheduled_at AS scheduled_at, r.started_at AS started_at, NULL AS finished_at, r.cancel_at AS cancel_at,
            NULL AS result, NULL AS error, r.job_version AS job_version, r.queued_at AS queued_at, r.session AS session,
            NULL AS executor, r.start_by AS start_by, r.deadline AS deadline, r.replay_of AS replay_of,
-           NULL AS fingerprint, CAST(r.target AS INTEGER) AS target, NULL AS waits
+           NULL AS fingerprint, CAST(r.target AS INTEGER) AS target, NULL AS waits, NULL AS retention
     FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value
     UNION ALL
     SELECT w.id, iif(w.state = 'scheduled', w.state, 'blocked'), w.body, w.queue, w.tenant, w.priority, w.attempt,
            w.due, w.created_at, w.lost, w.fence, '',
            w.job_id, w.scheduled_at, w.started_at, NULL, NULL, NULL, NULL, w.job_version, NULL, w.session, NULL,
-           w.start_by, w.deadline, w.replay_of, NULL, CAST(w.target AS INTEGER), w.waits
+           w.start_by, w.deadline, w.replay_of, NULL, CAST(w.target AS INTEGER), w.waits, NULL
     FROM json_each(:ids) AS i CROSS JOIN waiting w ON w.id = i.value
     UNION ALL
     SELECT h.id, h.state, h.body, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence,
            h.reason, h.job_id, h.scheduled_at, h.started_at, h.finished_at, h.cancel_at, iif(:results, h.result, NULL),
            h.error, h.job_version, h.queued_at, h.session, h.executor, h.start_by, h.deadline, h.replay_of,
-           h.fingerprint, CAST(h.target AS INTEGER), NULL
+           h.fingerprint, CAST(h.target AS INTEGER), NULL, h.retention
     FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value
 ) AS v CROSS JOIN body b ON b.id = v.body LEFT JOIN dependent f ON f.run_id = v.id
 

@@ -304,6 +304,7 @@ class _View(msgspec.Struct, array_like=True, frozen=True, gc=False):
     parents: int
     rule: Rule | None
     gate: int | None
+    kept_as: str
     payload: str | None
 
 
@@ -505,6 +506,7 @@ def run_views(text: str) -> dict[RunId, RunView]:
             parents=row.parents,
             rule=row.rule,
             gate=row.gate,
+            kept_as=row.kept_as,
             payload=None if row.payload is None else bytes_of(row.payload),
         )
         for row in _views.decode(text)

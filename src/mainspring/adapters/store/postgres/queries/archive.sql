@@ -8,7 +8,7 @@ SELECT h.id, h.state, b.task, h.queue, h.tenant, h.priority, h.attempt, h.due, h
        (SELECT s.name FROM mainspring.session s WHERE s.id = h.session) AS executor, b.policy, b.about, b.payload,
        (SELECT d.fingerprint FROM mainspring.dead_letter d WHERE d.run_id = h.id) AS fingerprint, NULL::float8 AS done, NULL::float8 AS total,
        NULL::text AS note, NULL::bigint AS progress_at, h.target, NULL::int AS parents, NULL::smallint AS rule,
-       NULL::bigint AS waits
+       NULL::bigint AS waits, h.class
 FROM (SELECT * FROM mainspring.history h WHERE h.id > $1::uuid ORDER BY h.id LIMIT $2) AS h
 LEFT JOIN LATERAL (SELECT b.task, b.policy, b.about, b.payload FROM mainspring.body b
                    WHERE b.bucket IN (h.body_bucket, -1) AND b.id = coalesce(h.body_id, h.id) LIMIT 1) AS b ON true

@@ -76,7 +76,8 @@ SELECT c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnam
 WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relispartition AND c.relname ~ '_d[0-9]+$'
 
 -- name: identity
-SELECT store_id::text FROM mainspring.meta
+-- As the store itself says it.
+SELECT replace(store_id::text, '-', '') FROM mainspring.meta
 
 -- name: workers
 SELECT name, queues, tasks, draining FROM mainspring.session

@@ -8,7 +8,7 @@ SELECT r.id, r.state, b.task, r.queue, r.tenant, r.priority, r.attempt, r.due, r
        r.job_id, r.job_version, r.scheduled_at, r.started_at, NULL::bigint AS finished_at, r.cancel_at, NULL::bytea AS result,
        NULL::text AS error, r.start_by, r.deadline, r.replay_of, coalesce(r.queued_at, r.created_at) AS queued_at, r.session,
        s.name AS executor, b.policy, b.about, CASE WHEN $2::boolean THEN b.payload END AS payload, NULL::text AS fingerprint,
-       p.done, p.total, p.note, p.at AS progress_at, r.target, d.parents, d.rule, NULL::bigint AS waits
+       p.done, p.total, p.note, p.at AS progress_at, r.target, d.parents, d.rule, NULL::bigint AS waits, NULL::smallint AS class
 FROM mainspring.run r
 JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = CASE WHEN r.body_id IS NULL THEN r.id ELSE r.body_id END
 LEFT JOIN mainspring.session s ON s.id = r.session
@@ -19,7 +19,7 @@ UNION ALL
 SELECT w.id, w.state, b.task, w.queue, w.tenant, w.priority, w.attempt, w.due, w.created_at, w.lost, w.fence, w.reason,
        w.job_id, w.job_version, w.scheduled_at, NULL, NULL, w.cancel_at, NULL, NULL, w.start_by, w.deadline, w.replay_of, NULL,
        NULL, NULL, b.policy, b.about, CASE WHEN $2::boolean THEN b.payload END, NULL, p.done, p.total, p.note, p.at,
-       w.target, d.parents, d.rule, CASE WHEN w.state = 9 THEN w.waits END
+       w.target, d.parents, d.rule, CASE WHEN w.state = 9 THEN w.waits END, NULL
 FROM mainspring.waiting w
 JOIN mainspring.body b ON b.bucket = w.body_bucket AND b.id = CASE WHEN w.body_id IS NULL THEN w.id ELSE w.body_id END
 LEFT JOIN mainspring.progress p ON p.run_id = w.id
@@ -30,7 +30,7 @@ SELECT h.id, h.state, b.task, h.queue, h.tenant, h.priority, h.attempt, h.due, h
        h.job_id, h.job_version, h.scheduled_at, h.started_at, h.finished_at, NULL, CASE WHEN $3::boolean THEN h.result END,
        h.error, h.start_by, h.deadline, h.replay_of,
        CASE WHEN h.started_at IS NOT NULL THEN coalesce(h.queued_at, h.created_at) END, h.session, s.name, b.policy, b.about,
-       b.payload, d.fingerprint, p.done, p.total, p.note, p.at, h.target, e.parents, e.rule, NULL
+       b.payload, d.fingerprint, p.done, p.total, p.note, p.at, h.target, e.parents, e.rule, NULL, h.class
 FROM mainspring.history h
 LEFT JOIN LATERAL (SELECT b.task, b.policy, b.about, CASE WHEN $2::boolean THEN b.payload END AS payload
                    FROM mainspring.body b
