@@ -35,7 +35,7 @@ _WORKERS = 4
 _QUIET = 30
 #: The history is of so many days and some hours: the oldest whole day, and the piece before it, are past.
 _DAYS = 28
-_ALL = Retention(**dict.fromkeys(Retention.__struct_fields__, 10_000 * DAY))
+_ALL = Retention(**dict.fromkeys(("succeeded", "unsuccessful", "ledger", "short", "long", "audit"), 10_000 * DAY))
 
 
 class Window(msgspec.Struct):

@@ -79,7 +79,7 @@ class CoordinatedStore(
 
 
 #: Keeps everything.
-_ALL = Retention(**dict.fromkeys(Retention.__struct_fields__, 10_000 * DAY))
+_ALL = Retention(**dict.fromkeys(("succeeded", "unsuccessful", "ledger", "short", "long", "audit"), 10_000 * DAY))
 
 
 class Harness(ABC):

@@ -157,7 +157,9 @@ ARCHIVE_WAITING = _gauge(
     "Parts of history that are kept beyond their time until they are [archived](../operations/retention.md).",
 )
 ARCHIVE_FAILING = _gauge(
-    Whose.SCHEDULER, "archive_failing", "1 while the archive cannot be reached: nothing is forgotten then."
+    Whose.SCHEDULER,
+    "archive_failing",
+    "1 while the archive cannot be written or is damaged: what is not there is kept.",
 )
 SHARDS_HERE = _gauge(Whose.SCHEDULER, "scheduler_shards", "Shards that this process owns right now.")
 SCHEDULER_MARGIN = _gauge(
