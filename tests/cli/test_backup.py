@@ -28,7 +28,7 @@ from mainspring.domain.run import Idempotency, RunState, settle_success
 from mainspring.ports.store import EventBatch, Want
 from mainspring.settings import Settings
 from tests.cli.test_move import ALL, SHARDS, Installation, everything, run
-from tests.conftest import create_database, drop_database, with_database
+from tests.conftest import as_administrator, create_database, drop_database, with_database, with_user
 from tests.support.builders import a_job, a_run, a_spec, a_worker, every
 
 #: What a restore changes: who works, what is paused, and that it was restored.
@@ -248,6 +248,30 @@ async def test_what_is_refused(site: Site, tmp_path: Path) -> None:
     assert "line 1: 'abc'" in await refused("restore", "finished", str(tmp_path / "ids"), "--store", site.source)
     # After all of that it can still be restored.
     await command("restore", file, "--store", site.target)
+
+
+@pytest.mark.postgres
+async def test_who_may_not_see_all_rows_takes_no_backup(postgres_dsn: str, tmp_path: Path) -> None:
+    role, file = f"test_backup_{uuid.uuid4().hex[:8]}", str(tmp_path / "a.backup")
+    async with databases(postgres_dsn, "walled") as (source,):
+        store = PostgresStore(source, shards=SHARDS)
+        await store.open()
+        await store.submit([a_run()])
+        await store.close()
+        admin = await asyncpg.connect(as_administrator(source))
+        await admin.execute(f"CREATE ROLE {role} LOGIN IN ROLE pg_read_all_data")
+        try:
+            refusal = await refused("backup", file, "--store", with_user(source, role))
+            assert "row-level security" in refusal
+            assert "BYPASSRLS" in refusal
+            await admin.execute(f"ALTER ROLE {role} BYPASSRLS")
+            assert (await command("backup", file, "--store", with_user(source, role)))["rows"]["run"] == 1
+            await admin.execute(f"REVOKE pg_read_all_data FROM {role}; GRANT USAGE ON SCHEMA mainspring TO {role}")
+            await admin.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA mainspring TO {role}")
+            assert "may not read" in await refused("backup", f"{file}2", "--store", with_user(source, role))
+        finally:
+            await admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+            await admin.close()
 
 
 async def test_a_file_that_is_open_is_not_replaced(tmp_path: Path) -> None:
