@@ -149,8 +149,20 @@ async def test_nothing_runs_until_it_is_released(site: Site, tmp_path: Path) -> 
     done = [one for one in doubts if doubts[one] == "it may have run since"][:2]
     assert len(done) == 2
     finished = tmp_path / "finished.jsonl"
-    finished.write_text(f'{done[0]}\n{{"runId": "{done[1]}", "type": "run.succeeded"}}\n')
-    assert (await command("restore", "finished", str(finished), "--store", site.target))["cancelled"] == 2
+    events = [
+        *(
+            {"id": "1-0", "type": kind, "data": {"runId": one}}
+            for one in doubts
+            for kind in ("job.submitted", "run.retried")
+        ),
+        {"id": "2-0", "type": "worker.joined", "data": {"workerId": "7"}},
+        {"id": "3-0", "type": "run.succeeded", "data": {"runId": done[1]}},
+    ]
+    finished.write_text("\n".join([done[0], *map(json.dumps, events)]))
+    assert await command("restore", "finished", str(finished), "--store", site.target) == {
+        "cancelled": 2,
+        "passedOver": 2 * len(doubts) + 1,
+    }
     assert (await command("restore", "release", "--store", site.target))["released"]
     async with site.opened(site.target) as store:
         claimed = await store.claim(worker, 2, [Want("default", 1_000)])
@@ -192,6 +204,16 @@ async def told_soon(store: Any, batches: int) -> list[EventBatch]:
             if len(found) >= batches:
                 return found
             await asyncio.sleep(0.05)
+
+
+async def test_what_had_finished_is_cancelled_on_the_way_if_it_is_in_doubt(site: Site, tmp_path: Path) -> None:
+    file, finished = str(tmp_path / "a.backup"), tmp_path / "finished.jsonl"
+    async with site.opened(site.source) as store:
+        [ended, _] = await store.submit([a_run(), a_run()])
+    await command("backup", file, "--store", site.source)
+    finished.write_text(f'{{"type": "job.submitted", "runId": "{ended.id}"}}\n{ended.id}\n{a_run().id}\n')
+    told = await command("restore", file, "--store", site.target, "--finished", str(finished))
+    assert (told["cancelled"], told["passedOver"]) == (1, 1)
 
 
 async def test_events_that_nobody_was_told_of_are_told(site: Site, tmp_path: Path) -> None:
