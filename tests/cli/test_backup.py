@@ -1,8 +1,10 @@
 """``mainspring backup`` and ``restore``: what comes back is what was, and nothing of it runs again unasked."""
 
 import asyncio
+import errno
 import json
 import os
+import tempfile
 import uuid
 import zipfile
 from collections.abc import AsyncIterator
@@ -10,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import asyncpg
 import msgspec
 import pytest
@@ -21,6 +24,7 @@ from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres.database import PACKAGE
 from mainspring.adapters.store.postgres.schema import make_at, newest
 from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.bootstrap.backups import take_backup
 from mainspring.domain.instant import HOUR, SECOND
 from mainspring.domain.plan import plan
@@ -310,6 +314,84 @@ async def test_a_file_that_is_open_is_not_replaced(tmp_path: Path) -> None:
     finally:
         await store.close()
     await command("restore", file, "--store", str(tmp_path / "a.db"), "--replace")
+
+
+async def test_a_damaged_file_is_replaced_and_kept_beside(tmp_path: Path) -> None:
+    path, file = tmp_path / "a.db", str(tmp_path / "a.backup")
+    await an_empty_store(path)
+    await command("backup", file, "--store", str(path))
+    spoil(path)
+    path.with_name("a.db-wal").write_bytes(b"of before")
+    assert "is damaged" in await refused("restore", file, "--store", str(path))
+    await command("restore", file, "--store", str(path), "--replace")
+    assert not path.with_name("a.db-wal").exists()
+    [kept, *logs] = sorted(name for name in os.listdir(tmp_path) if name.startswith("a.db.before-"))
+    assert (tmp_path / kept).read_bytes() == b"no database " * 1_000
+    assert f"{kept}-wal" in logs
+    store = SqliteStore(path, SystemClock(), shards=SHARDS)
+    await store.open()
+    await store.close()
+
+
+async def test_a_restore_that_is_refused_leaves_an_older_schema_as_it_is(tmp_path: Path) -> None:
+    file = str(tmp_path / "a.backup")
+    await an_empty_store(tmp_path / "a.db")
+    await command("backup", file, "--store", str(tmp_path / "a.db"))
+    connection = apsw.Connection(str(tmp_path / "old.db"))
+    connections.migrate(connection, SHARDS, newest=3)
+    connection.execute(
+        "INSERT INTO api_key (id, name, role, secret_hash, queues, made_by, created_at) "
+        "VALUES ('k', 'k', 'admin', '00', '[]', 'me', 1)"
+    )
+    connection.close()
+    assert "not empty" in await refused("restore", file, "--store", str(tmp_path / "old.db"))
+    connection = apsw.Connection(str(tmp_path / "old.db"))
+    assert connections.schema_version(connection) == 3
+    connection.close()
+
+
+async def test_what_the_disk_does_not_let_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, file = tmp_path / "a.db", str(tmp_path / "a.backup")
+    await an_empty_store(path)
+    # Somebody else writes one of the same name.
+    part = tmp_path / "a.backup.part"
+    part.write_bytes(b"theirs")
+    assert "another backup is being written" in await refused("backup", file, "--store", str(path))
+    assert part.read_bytes() == b"theirs"
+    part.unlink()
+    await command("backup", file, "--store", str(path))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile.TemporaryDirectory, "__init__", full)
+    assert "No space left" in await refused("backup", "verify", file)
+    assert "No space left" in await refused("restore", file, "--store", str(tmp_path / "b.db"))
+    monkeypatch.undo()
+    monkeypatch.setattr("mainspring.adapters.store.sqlite.backup._extract", full)
+    assert "No space left" in await refused("restore", file, "--store", str(tmp_path / "b.db"))
+    monkeypatch.undo()
+    spoil_manifest(Path(file), tmp_path / "spoilt")
+    assert "is not a whole backup" in await refused("backup", "verify", str(tmp_path / "spoilt"))
+
+
+async def an_empty_store(path: Path) -> None:
+    store = SqliteStore(path, SystemClock(), shards=SHARDS)
+    await store.open()
+    await store.close()
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(b"no database " * 1_000)
+
+
+def spoil_manifest(file: Path, to: Path) -> None:
+    whole = bytearray(file.read_bytes())
+    with zipfile.ZipFile(file) as archive:
+        entry = archive.getinfo(MANIFEST)
+    first = entry.header_offset + 30 + len(MANIFEST)
+    whole[first : first + entry.compress_size] = b"\xff" * entry.compress_size
+    to.write_bytes(whole)
 
 
 def halve(file: Path, to: Path) -> None:
