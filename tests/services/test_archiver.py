@@ -3,13 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
 
 from mainspring.adapters.blobs.folder import FolderBlobs
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control import archive
 from mainspring.control.archive import Archiver, archived, kept_since, manifests
+from mainspring.control.retention import RetentionKeeper
 from mainspring.domain.archive import ROOT, Manifest
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import DAY, HOUR, Instant
@@ -91,6 +95,28 @@ async def test_whoever_is_no_longer_to_write_writes_nothing(tmp_path: Path, why:
     assert [batch async for batch in FolderBlobs(tmp_path).list(ROOT)] == []
     assert not more
     assert retention.kept_since["succeeded"] == DAY_PAST.since
+
+
+async def test_a_service_that_is_stopped_does_not_wait_for_its_file(tmp_path: Path) -> None:
+    clock, stopping = ManualClock(NOW), asyncio.Event()
+
+    async def stopped() -> None:
+        stopping.set()
+        await asyncio.sleep(0)
+
+    past = Past(stopped)
+    keeper = RetentionKeeper(
+        MemoryStore(clock, 4),
+        LocalWakeups(),
+        clock,
+        Random(0),
+        Retention(),
+        archiver=Owner().archiver(past, tmp_path),
+    )
+    await keeper.start()
+    await stopping.wait()
+    await keeper.stop()
+    assert [batch async for batch in FolderBlobs(tmp_path).list(ROOT)] == []
 
 
 async def test_what_was_read_when_the_store_began_to_hurt_is_written_and_no_more_is_read(
