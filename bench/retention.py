@@ -35,7 +35,8 @@ _WORKERS = 4
 _QUIET = 30
 #: The history is of so many days and some hours: the oldest whole day, and the piece before it, are past.
 _DAYS = 28
-_ALL = Retention(**dict.fromkeys(Retention.__struct_fields__, 10_000 * DAY))
+_EVER = 10_000 * DAY
+_ALL = Retention(succeeded=_EVER, unsuccessful=_EVER, ledger=_EVER, short=_EVER, long=_EVER, audit=_EVER)
 
 
 class Window(msgspec.Struct):

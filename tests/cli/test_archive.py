@@ -58,7 +58,9 @@ class Past:
         days = (SINCE, SINCE + DAY)
         return [Part(kept_as="succeeded", since=day, until=day + DAY) for day in days]
 
-    async def archived_runs(self, part: Part, after: ArchivedRun | None, limit: int) -> Sequence[ArchivedRun]:
+    async def archived_runs(
+        self, part: Part, after: ArchivedRun | None, limit: int, size: int
+    ) -> Sequence[ArchivedRun]:
         runs = [one for one in self.runs if part.since <= (one.finished_at or 0) < part.until]
         return [] if after is not None else [ArchivedRun(run=one) for one in runs]
 
@@ -91,13 +93,31 @@ def test_what_there_is(archive: Past) -> None:
 def test_it_is_read_again(archive: Past) -> None:
     done = run("archive", "restore", "--until", "2026-10-01", "--tenant", "bank", "--into", "october.db", "--json")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout) == {"into": "october.db", "runs": 1, "new": 1}
+    assert json.loads(done.stdout) == {"into": "october.db", "runs": 1, "new": 1, "unfinished": 0, "stores": 1}
     mine = archive.runs[1]
     listed = run("runs", "list", "--store", "october.db", "--quiet")
     assert listed.stdout.split() == [mine.id]
     shown = run("runs", "show", mine.id, "--store", "october.db", "--json")
     assert '"order": 42' in shown.stdout
     assert '"paid"' in shown.stdout
+
+
+def test_what_is_left_out_or_of_several_stores_is_said(archive: Past, tmp_path: Path) -> None:
+    [first, second] = sorted((tmp_path / "archive").glob("runs/0c/succeeded/*/manifest.json"))
+    other = tmp_path / "archive/runs/0d/succeeded/2026-10-01/manifest.json"
+    other.parent.mkdir(parents=True)
+    other.write_text(first.read_text().replace('"store":"0c"', '"store":"0d"'))
+    second.rename(second.with_name("unfinished.json"))
+    second.with_name("unfinished.json").write_text(
+        second.with_name("unfinished.json").read_text().replace('"complete":true', '"complete":false')
+    )
+    done = run("archive", "restore", "--into", "october.db")
+    assert done.exit_code == 0, done.output
+    assert "1 parts of that time are not whole yet, and were left out" in done.output
+    assert "these are the runs of 2 stores" in done.output
+    first.write_text("{")
+    failed = run("archive", "list")
+    assert "manifest.json is damaged, or of a newer version" in str(failed.exception or failed.output)
 
 
 def test_what_is_wrong_is_said_in_one_line(archive: Past, monkeypatch: pytest.MonkeyPatch) -> None:

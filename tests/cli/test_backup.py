@@ -1,8 +1,10 @@
 """``mainspring backup`` and ``restore``: what comes back is what was, and nothing of it runs again unasked."""
 
 import asyncio
+import errno
 import json
 import os
+import tempfile
 import uuid
 import zipfile
 from collections.abc import AsyncIterator
@@ -10,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import asyncpg
 import msgspec
 import pytest
@@ -21,6 +24,7 @@ from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres.database import PACKAGE
 from mainspring.adapters.store.postgres.schema import make_at, newest
 from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.bootstrap.backups import take_backup
 from mainspring.domain.instant import HOUR, SECOND
 from mainspring.domain.plan import plan
@@ -28,7 +32,7 @@ from mainspring.domain.run import Idempotency, RunState, settle_success
 from mainspring.ports.store import EventBatch, Want
 from mainspring.settings import Settings
 from tests.cli.test_move import ALL, SHARDS, Installation, everything, run
-from tests.conftest import create_database, drop_database, with_database
+from tests.conftest import as_administrator, create_database, drop_database, with_database, with_user
 from tests.support.builders import a_job, a_run, a_spec, a_worker, every
 
 #: What a restore changes: who works, what is paused, and that it was restored.
@@ -149,8 +153,20 @@ async def test_nothing_runs_until_it_is_released(site: Site, tmp_path: Path) -> 
     done = [one for one in doubts if doubts[one] == "it may have run since"][:2]
     assert len(done) == 2
     finished = tmp_path / "finished.jsonl"
-    finished.write_text(f'{done[0]}\n{{"runId": "{done[1]}", "type": "run.succeeded"}}\n')
-    assert (await command("restore", "finished", str(finished), "--store", site.target))["cancelled"] == 2
+    events = [
+        *(
+            {"id": "1-0", "type": kind, "data": {"runId": one}}
+            for one in doubts
+            for kind in ("job.submitted", "run.retried")
+        ),
+        {"id": "2-0", "type": "worker.joined", "data": {"workerId": "7"}},
+        {"id": "3-0", "type": "run.succeeded", "data": {"runId": done[1]}},
+    ]
+    finished.write_text("\n".join([done[0], *map(json.dumps, events)]))
+    assert await command("restore", "finished", str(finished), "--store", site.target) == {
+        "cancelled": 2,
+        "passedOver": 2 * len(doubts) + 1,
+    }
     assert (await command("restore", "release", "--store", site.target))["released"]
     async with site.opened(site.target) as store:
         claimed = await store.claim(worker, 2, [Want("default", 1_000)])
@@ -192,6 +208,16 @@ async def told_soon(store: Any, batches: int) -> list[EventBatch]:
             if len(found) >= batches:
                 return found
             await asyncio.sleep(0.05)
+
+
+async def test_what_had_finished_is_cancelled_on_the_way_if_it_is_in_doubt(site: Site, tmp_path: Path) -> None:
+    file, finished = str(tmp_path / "a.backup"), tmp_path / "finished.jsonl"
+    async with site.opened(site.source) as store:
+        [ended, _] = await store.submit([a_run(), a_run()])
+    await command("backup", file, "--store", site.source)
+    finished.write_text(f'{{"type": "job.submitted", "runId": "{ended.id}"}}\n{ended.id}\n{a_run().id}\n')
+    told = await command("restore", file, "--store", site.target, "--finished", str(finished))
+    assert (told["cancelled"], told["passedOver"]) == (1, 1)
 
 
 async def test_events_that_nobody_was_told_of_are_told(site: Site, tmp_path: Path) -> None:
@@ -250,6 +276,30 @@ async def test_what_is_refused(site: Site, tmp_path: Path) -> None:
     await command("restore", file, "--store", site.target)
 
 
+@pytest.mark.postgres
+async def test_who_may_not_see_all_rows_takes_no_backup(postgres_dsn: str, tmp_path: Path) -> None:
+    role, file = f"test_backup_{uuid.uuid4().hex[:8]}", str(tmp_path / "a.backup")
+    async with databases(postgres_dsn, "walled") as (source,):
+        store = PostgresStore(source, shards=SHARDS)
+        await store.open()
+        await store.submit([a_run()])
+        await store.close()
+        admin = await asyncpg.connect(as_administrator(source))
+        await admin.execute(f"CREATE ROLE {role} LOGIN IN ROLE pg_read_all_data")
+        try:
+            refusal = await refused("backup", file, "--store", with_user(source, role))
+            assert "row-level security" in refusal
+            assert "BYPASSRLS" in refusal
+            await admin.execute(f"ALTER ROLE {role} BYPASSRLS")
+            assert (await command("backup", file, "--store", with_user(source, role)))["rows"]["run"] == 1
+            await admin.execute(f"REVOKE pg_read_all_data FROM {role}; GRANT USAGE ON SCHEMA mainspring TO {role}")
+            await admin.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA mainspring TO {role}")
+            assert "may not read" in await refused("backup", f"{file}2", "--store", with_user(source, role))
+        finally:
+            await admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+            await admin.close()
+
+
 async def test_a_file_that_is_open_is_not_replaced(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a.db", SystemClock(), shards=SHARDS)
     await store.open()
@@ -264,6 +314,84 @@ async def test_a_file_that_is_open_is_not_replaced(tmp_path: Path) -> None:
     finally:
         await store.close()
     await command("restore", file, "--store", str(tmp_path / "a.db"), "--replace")
+
+
+async def test_a_damaged_file_is_replaced_and_kept_beside(tmp_path: Path) -> None:
+    path, file = tmp_path / "a.db", str(tmp_path / "a.backup")
+    await an_empty_store(path)
+    await command("backup", file, "--store", str(path))
+    spoil(path)
+    path.with_name("a.db-wal").write_bytes(b"of before")
+    assert "is damaged" in await refused("restore", file, "--store", str(path))
+    await command("restore", file, "--store", str(path), "--replace")
+    assert not path.with_name("a.db-wal").exists()
+    [kept, *logs] = sorted(name for name in os.listdir(tmp_path) if name.startswith("a.db.before-"))
+    assert (tmp_path / kept).read_bytes() == b"no database " * 1_000
+    assert f"{kept}-wal" in logs
+    store = SqliteStore(path, SystemClock(), shards=SHARDS)
+    await store.open()
+    await store.close()
+
+
+async def test_a_restore_that_is_refused_leaves_an_older_schema_as_it_is(tmp_path: Path) -> None:
+    file = str(tmp_path / "a.backup")
+    await an_empty_store(tmp_path / "a.db")
+    await command("backup", file, "--store", str(tmp_path / "a.db"))
+    connection = apsw.Connection(str(tmp_path / "old.db"))
+    connections.migrate(connection, SHARDS, newest=3)
+    connection.execute(
+        "INSERT INTO api_key (id, name, role, secret_hash, queues, made_by, created_at) "
+        "VALUES ('k', 'k', 'admin', '00', '[]', 'me', 1)"
+    )
+    connection.close()
+    assert "not empty" in await refused("restore", file, "--store", str(tmp_path / "old.db"))
+    connection = apsw.Connection(str(tmp_path / "old.db"))
+    assert connections.schema_version(connection) == 3
+    connection.close()
+
+
+async def test_what_the_disk_does_not_let_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, file = tmp_path / "a.db", str(tmp_path / "a.backup")
+    await an_empty_store(path)
+    # Somebody else writes one of the same name.
+    part = tmp_path / "a.backup.part"
+    part.write_bytes(b"theirs")
+    assert "another backup is being written" in await refused("backup", file, "--store", str(path))
+    assert part.read_bytes() == b"theirs"
+    part.unlink()
+    await command("backup", file, "--store", str(path))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile.TemporaryDirectory, "__init__", full)
+    assert "No space left" in await refused("backup", "verify", file)
+    assert "No space left" in await refused("restore", file, "--store", str(tmp_path / "b.db"))
+    monkeypatch.undo()
+    monkeypatch.setattr("mainspring.adapters.store.sqlite.backup._extract", full)
+    assert "No space left" in await refused("restore", file, "--store", str(tmp_path / "b.db"))
+    monkeypatch.undo()
+    spoil_manifest(Path(file), tmp_path / "spoilt")
+    assert "is not a whole backup" in await refused("backup", "verify", str(tmp_path / "spoilt"))
+
+
+async def an_empty_store(path: Path) -> None:
+    store = SqliteStore(path, SystemClock(), shards=SHARDS)
+    await store.open()
+    await store.close()
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(b"no database " * 1_000)
+
+
+def spoil_manifest(file: Path, to: Path) -> None:
+    whole = bytearray(file.read_bytes())
+    with zipfile.ZipFile(file) as archive:
+        entry = archive.getinfo(MANIFEST)
+    first = entry.header_offset + 30 + len(MANIFEST)
+    whole[first : first + entry.compress_size] = b"\xff" * entry.compress_size
+    to.write_bytes(whole)
 
 
 def halve(file: Path, to: Path) -> None:

@@ -12,10 +12,12 @@ from mainspring.bootstrap.archive import restore
 from mainspring.bootstrap.blobs import make_blobs
 from mainspring.control import archive
 from mainspring.control.archive import Archiver, archived, manifests
+from mainspring.domain.archive import Manifest
 from mainspring.domain.errors import Conflict
-from mainspring.domain.instant import DAY
-from mainspring.domain.run import About, RunState, RunView
-from mainspring.ports.archive import Archiving
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import DAY, HOUR
+from mainspring.domain.run import About, RunState, RunView, settle_success
+from mainspring.ports.archive import ArchivedRun, Archiving
 from mainspring.ports.blobs import Blobs
 from mainspring.ports.store import Retention
 from mainspring.sections import BlobsSection
@@ -173,6 +175,85 @@ async def test_a_file_that_was_changed_is_not_read(harness: Harness, tmp_path: P
     await blobs.put(first.name, (await blobs.get(first.name) or b"")[:-1] + b"x")
     with pytest.raises(Conflict, match="not as it was written"):
         await all_in(blobs)
+
+
+async def test_whoever_looks_every_hour_misses_nothing(harness: Harness, tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path)
+    archiver = archiver_of(harness, blobs)
+    made: set[str] = set()
+    for _ in range(4):
+        quick = [a_run(payload=b'"q"'), a_run(payload=b'"q"', policy=a_policy(retention="short"))]
+        await harness.succeed(*await harness.start(*quick))
+        made |= {run.id for run in quick}
+        await harness.advance(9 * HOUR)
+    for _ in range(2 * 24):
+        await harness.advance(4 * HOUR)
+        await keep_house(harness, archiver)
+        known = {view.id for view in await harness.store.runs([RunId(run) for run in made]) if view is not None}
+        assert known | set(await all_in(blobs)) == made
+    assert set(await all_in(blobs)) == made
+
+
+async def test_a_run_that_ended_days_after_its_own_is_archived_with_its_payload(
+    harness: Harness, tmp_path: Path
+) -> None:
+    blobs = FolderBlobs(tmp_path)
+    archiver = archiver_of(harness, blobs)
+    runs = [a_run(payload=b'"slow"', policy=a_policy(retries=0, retention=name)) for name in ("", "short") * 3]
+    held = await harness.start(*runs)
+    for day in range(3):
+        await harness.advance(DAY)
+        await harness.succeed(*held[2 * day : 2 * day + 2])
+    for _ in range(2 * 12):
+        await harness.advance(12 * HOUR)
+        await keep_house(harness, archiver)
+    there = await all_in(blobs)
+    assert [(there[run.id].task, there[run.id].payload, there[run.id].policy) for run in runs] == [
+        ("greet", b'"slow"', run.policy) for run in runs
+    ]
+
+
+async def test_what_somebody_wrote_on_several_lines_is_one(harness: Harness, tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path)
+    archiver = archiver_of(harness, blobs)
+    [held] = await harness.start(a_run(payload=b'{\r\n  "order": 1\n}'))
+    await harness.settle(settle_success(held, b"[\n1,\n2]"))
+    await harness.advance(10 * DAY)
+    await keep_house(harness, archiver)
+    [run] = (await all_in(blobs)).values()
+    assert (run.payload, run.result) == (b'{"order":1}', b"[1,2]")
+
+
+async def test_so_many_bytes_are_read_at_a_time(harness: Harness, tmp_path: Path) -> None:
+    archiver_of(harness, FolderBlobs(tmp_path))
+    assert isinstance(harness.store, Archiving)
+    heavy = [a_run(payload=b'"%s"' % (b"x" * 100_000)) for _ in range(120)]
+    await harness.succeed(*await harness.start(*heavy))
+    await harness.advance(10 * DAY)
+    [part] = [one for one in await harness.store.past_parts(KEPT) if await harness.store.archived_runs(one, None, 1, 1)]
+    read: list[ArchivedRun] = []
+    while more := await harness.store.archived_runs(part, read[-1] if read else None, 100, 1_000_000):
+        assert len(more) <= 50
+        read += more
+    assert {one.run.id for one in read} == {run.id for run in heavy}
+
+
+async def test_what_is_damaged_stops_its_class_alone(harness: Harness, tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path)
+    archiver = archiver_of(harness, blobs)
+    assert isinstance(harness.store, Archiving)
+    good, other = a_run(), a_run(policy=a_policy(retention="short"))
+    await harness.succeed(*await harness.start(good, other))
+    await harness.advance(10 * DAY)
+    for part in await harness.store.past_parts(KEPT):
+        if part.kept_as == "succeeded":
+            folder = Manifest(
+                store=await harness.store.identity(), kept_as=part.kept_as, since=part.since, until=part.until
+            ).folder
+            await blobs.put(f"{folder}/manifest.json", b'{"format": 2}')
+    await keep_house(harness, archiver)
+    assert [view is not None for view in await harness.store.runs([good.id, other.id])] == [True, False]
+    assert "manifest.json is damaged, or of a newer version" in archiver.trouble
 
 
 async def test_a_real_bucket_does_as_well(harness: Harness, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Retention: what has ended is forgotten in time, and nothing else is."""
 
+import pytest
+
 from mainspring.domain.instant import DAY, HOUR
-from mainspring.domain.run import RunState
+from mainspring.domain.run import About, RunState
 from mainspring.ports.store import Retention
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import Harness
@@ -86,6 +88,28 @@ async def test_a_run_that_waited_long_has_its_payload_still(harness: Harness) ->
         await prune_all(harness)
     [held] = await harness.claim(await harness.worker())
     assert held.payload == b'"patient"'
+
+
+@pytest.mark.parametrize("name", ["", "short", "long"])
+@pytest.mark.parametrize("days", [1, 3, 40])
+async def test_a_run_that_ended_long_after_its_day_has_its_payload_as_long_as_it_is_kept(
+    harness: Harness, name: str, days: int
+) -> None:
+    policy = a_policy(retries=0, retention=name)
+    slow, failing = (a_run(payload=b'"slow"', policy=policy, about=About(tags=("a",))) for _ in range(2))
+    held = await harness.start(slow, failing)
+    await harness.advance(days * DAY)
+    await harness.succeed(held[0])
+    await harness.fail(held[1])
+    seen = 0
+    for _ in range(30):
+        await prune_all(harness)
+        for view in await harness.store.runs([slow.id, failing.id], payloads=True):
+            if view is not None:
+                assert (view.task, view.payload, view.policy) == ("greet", b'"slow"', policy)
+                seen += 1
+        await harness.advance(6 * HOUR)
+    assert seen > 3
 
 
 async def test_the_ledger_is_forgotten_in_time_and_the_job_goes_on(harness: Harness) -> None:

@@ -79,7 +79,8 @@ class CoordinatedStore(
 
 
 #: Keeps everything.
-_ALL = Retention(**dict.fromkeys(Retention.__struct_fields__, 10_000 * DAY))
+_EVER = 10_000 * DAY
+_ALL = Retention(succeeded=_EVER, unsuccessful=_EVER, ledger=_EVER, short=_EVER, long=_EVER, audit=_EVER)
 
 
 class Harness(ABC):

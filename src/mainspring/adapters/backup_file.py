@@ -3,11 +3,11 @@
 import hashlib
 import os
 import zipfile
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 import msgspec
 
@@ -18,6 +18,8 @@ MANIFEST = "manifest.json"
 PIECE = 1 << 20
 #: The fastest: rows compress well, and a backup should not take longer than the disk makes it.
 _LEVEL = 1
+#: What reading says of bytes that have changed; the last of a way to compress or to encrypt that is none of ours.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 class Writer:
@@ -29,7 +31,11 @@ class Writer:
         self._path = path
         self._part = path.with_name(path.name + ".part")
         try:
-            descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise Conflict(
+                f"{self._part} is there: another backup is being written, or was broken off; remove it, or name another"
+            ) from None
         except OSError as error:
             raise Invalid("FILE", f"{path} cannot be written: {error.strerror}") from error
         self._file = os.fdopen(descriptor, "wb")
@@ -88,7 +94,7 @@ class Reader:
             raise Invalid("FILE", f"there is no {path}") from None
         except OSError as error:
             raise Invalid("FILE", f"{path} cannot be read: {error.strerror}") from error
-        except (zipfile.BadZipFile, KeyError) as error:
+        except (*_DAMAGED, KeyError) as error:
             raise Conflict(f"{path} is not a whole backup: {error}") from None
         self._path = path
         self.manifest = _read(path, content)
@@ -99,23 +105,13 @@ class Reader:
         digest = hashlib.sha256()
         try:
             with self._archive.open(name) as member:
-                while piece := _piece(member):
+                while piece := member.read(PIECE):
                     digest.update(piece)
                     yield piece
-        except (zipfile.BadZipFile, KeyError, EOFError, OSError) as error:
+        except (*_DAMAGED, KeyError, OSError) as error:
             raise Conflict(f"{self._path} is damaged: {name}: {error}") from None
         if digest.hexdigest() != part.sha256:
             raise Conflict(f"{self._path} is damaged: {name} is not what was written")
-
-
-def _piece(member: IO[bytes]) -> bytes:
-    try:
-        return member.read(PIECE)
-    except Exception as error:
-        # zlib's own, of a stream that is no longer one.
-        if type(error).__module__ == "zlib":
-            raise zipfile.BadZipFile(str(error)) from None
-        raise
 
 
 def _read(path: Path, content: bytes) -> Manifest:

@@ -47,8 +47,11 @@ async def verify_backup(file: Path) -> Manifest:
     reader = Reader(file)
     # Neither is opened: where it would lie does not matter.
     store = "postgresql://" if reader.manifest.kind == "postgresql" else str(file)
-    with tempfile.TemporaryDirectory(prefix=f".{file.name}-verify-", dir=file.parent) as folder:
-        await make_backups(Settings(store=store)).examine(reader.manifest, reader.open, Path(folder))
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{file.name}-verify-", dir=file.parent) as folder:
+            await make_backups(Settings(store=store)).examine(reader.manifest, reader.open, Path(folder))
+    except OSError as error:
+        raise StoreUnavailable(f"{file.parent} has no room to verify it in: {error.strerror or error}") from error
     return reader.manifest
 
 

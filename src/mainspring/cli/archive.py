@@ -33,6 +33,10 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     into: str
     runs: int
     new: int
+    #: Parts of that time that are not whole, and were left out.
+    unfinished: int
+    #: Whose runs they are.
+    stores: int
 
 
 def register(application: typer.Typer) -> None:
@@ -90,19 +94,27 @@ def restore_runs(
     mainspring runs list --store october.db
     """
 
-    async def read() -> tuple[int, int]:
+    async def read() -> Restored:
         async with open_archive(settings_of(None, config)) as blobs:
             parts = _within(await manifests(blobs), since, until)
             whole = [part for part in parts if part.complete]
             if not whole:
-                raise NotFound("the archive has nothing of that time")
-            return await restore(blobs, whole, tenant, into)
+                raise NotFound("the archive has nothing of that time that is whole")
+            runs, new = await restore(blobs, whole, tenant, into)
+            stores = len({part.store for part in whole})
+            return Restored(into=str(into), runs=runs, new=new, unfinished=len(parts) - len(whole), stores=stores)
 
-    runs, new = asyncio.run(read())
+    done = asyncio.run(read())
     if json:
-        echo_json(Restored(into=str(into), runs=runs, new=new))
+        echo_json(done)
         return
-    typer.echo(f"{runs:,} runs read, {new:,} of them new in {into}; look with: mainspring runs list --store {into}")
+    if done.unfinished:
+        typer.echo(f"{done.unfinished} parts of that time are not whole yet, and were left out", err=True)
+    if done.stores > 1:
+        typer.echo(f"these are the runs of {done.stores} stores", err=True)
+    typer.echo(
+        f"{done.runs:,} runs read, {done.new:,} of them new in {into}; look with: mainspring runs list --store {into}"
+    )
 
 
 async def _parts(config: Path | None, since: str | None, until: str | None) -> list[Manifest]:

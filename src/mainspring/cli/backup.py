@@ -18,8 +18,9 @@ from mainspring.bootstrap.engine import system_clock
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.cli.target import Profile, store_settings
-from mainspring.control.restored import in_doubt, is_held, last_restore, release, take_back
+from mainspring.control.restored import in_doubt, is_held, last_restore, release, take_back, take_back_done
 from mainspring.domain.errors import Invalid
+from mainspring.domain.events import ENDS
 from mainspring.domain.ids import RunId, check_id
 from mainspring.domain.instant import SECOND, isoformat
 from mainspring.domain.restored import Doubt, Restored, Unfinished
@@ -88,6 +89,8 @@ class RestoreOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     held: bool
     in_doubt: int
     cancelled: int
+    #: Lines of ``--finished`` that tell of no end.
+    passed_over: int
     seconds: float
 
 
@@ -182,7 +185,7 @@ def restore(
         Path | None,
         typer.Option(
             "--finished",
-            help="Ids of runs that are known to have ended since, one a line or as JSON: they are cancelled.",
+            help="Ids of runs that are known to have ended since, one a line or as JSON: those in doubt are cancelled.",
             show_default=False,
         ),
     ] = None,
@@ -209,7 +212,7 @@ def restore(
     """
     clock, settings = system_clock(), store_settings(profile, store, config)
     began = clock.monotonic()
-    done = [] if finished is None else _ids_of(finished)
+    done, passed_over = ([], 0) if finished is None else _ids_of(finished)
     with _progress(quiet=json) as tell:
         manifest, restored = asyncio.run(restore_backup(settings, file, unfinished, tell, replace=replace))
     doubtful, cancelled = asyncio.run(_decide(settings, restored, done))
@@ -225,14 +228,15 @@ def restore(
                 held=held,
                 in_doubt=doubtful,
                 cancelled=cancelled,
+                passed_over=passed_over,
                 seconds=round(seconds, 3),
             )
         )
         return
     total = sum(manifest.rows.values())
     typer.echo(f"{total:,} rows as of {isoformat(restored.taken_at)} are in {without_secrets(settings.store)}")
-    if cancelled:
-        typer.echo(f"{cancelled:,} runs were cancelled")
+    if cancelled or done or passed_over:
+        typer.echo(_cancelled(cancelled, passed_over))
     typer.echo(f"{doubtful:,} runs are in doubt; {seconds:.1f} s")
     if held:
         typer.echo("everything is paused: mainspring restore review, then mainspring restore release")
@@ -241,7 +245,7 @@ def restore(
 async def _decide(settings: Settings, restored: Restored, done: list[RunId]) -> tuple[int, int]:
     """Cancel what is to be; how many are in doubt then, and how many were cancelled."""
     async with opened_store(settings) as store:
-        cancelled = await take_back(store, done, "it had finished before the restore")
+        cancelled = await take_back_done(store, restored, done)
         doubtful = await in_doubt(store, restored)
         if restored.unfinished is Unfinished.CANCEL:
             runs = [run.id for run, _ in doubtful]
@@ -318,21 +322,26 @@ def finished(
 ) -> None:
     """Cancel runs in doubt that are known to have been done: from a log, a topic of events, the other system.
 
+    Of events those count that are the end of a run; how many lines are others is said.
+
     Example: mainspring restore finished done.jsonl --store new.db
     """
-    cancelled = asyncio.run(_take_back(store_settings(profile, store, config), _ids_of(file)))
+    runs, passed_over = _ids_of(file)
+    cancelled = asyncio.run(_take_back(store_settings(profile, store, config), runs))
     if json:
-        echo_json({"cancelled": cancelled})
+        echo_json({"cancelled": cancelled, "passedOver": passed_over})
     else:
-        typer.echo(f"{cancelled:,} runs were cancelled")
+        typer.echo(_cancelled(cancelled, passed_over))
+
+
+def _cancelled(cancelled: int, passed_over: int) -> str:
+    told = f"{cancelled:,} runs were cancelled"
+    return f"{told}; {passed_over:,} lines tell of no end, and were passed over" if passed_over else told
 
 
 async def _take_back(settings: Settings, runs: list[RunId]) -> int:
     async with opened_store(settings) as store:
-        restored = await last_restore(store)
-        doubtful = {run.id for run, _ in await in_doubt(store, restored)}
-        known = [run for run in runs if run in doubtful]
-        return len(await take_back(store, known, "it had finished before the restore"))
+        return len(await take_back_done(store, await last_restore(store), runs))
 
 
 @restore_group.command("release")
@@ -354,12 +363,16 @@ async def _release(settings: Settings) -> tuple[bool, int]:
         return await release(store), len(doubtful)
 
 
-def _ids_of(file: Path) -> list[RunId]:
+def _ids_of(file: Path) -> tuple[list[RunId], int]:
+    """Whose ends are told there, and how many lines tell of none."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid("FILE", f"{file} cannot be read: {error}") from None
-    return [_id_of(line.strip(), number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    found = [_id_of(line, number) for number, line in lines]
+    ids = [run for run in found if run is not None]
+    return ids, len(found) - len(ids)
 
 
 class _About(msgspec.Struct, frozen=True, rename="camel"):
@@ -371,16 +384,21 @@ class _Line(msgspec.Struct, rename="camel"):
 
     id: str = ""
     run_id: str = ""
+    #: Of an event.
+    type: str = ""
     data: _About = _About()
 
 
-def _id_of(line: str, number: int) -> RunId:
+def _id_of(line: str, number: int) -> RunId | None:
+    """None: an event that is not the end of a run."""
     word = line
     if line.startswith("{"):
         try:
             found = msgspec.json.decode(line, type=_Line)
         except msgspec.MsgspecError as error:
             raise Invalid("FILE", f"line {number}: {error}") from None
+        if found.type and found.type not in ENDS:
+            return None
         word = found.data.run_id or found.run_id or found.id
     try:
         check_id("id", word)

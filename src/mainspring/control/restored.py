@@ -56,6 +56,12 @@ async def take_back(store: RestoredStore, runs: Collection[RunId], why: str) -> 
     return cancelled
 
 
+async def take_back_done(store: RestoredStore, restored: Restored, done: Sequence[RunId]) -> Sequence[RunId]:
+    """The same of those that are in doubt: no other has anything to do with the life before."""
+    doubtful = {run.id for run, _ in await in_doubt(store, restored)} if done else set()
+    return await take_back(store, [run for run in done if run in doubtful], "it had finished before the restore")
+
+
 async def release(store: RestoredStore) -> bool:
     """Let everything go on; whether it was held."""
     return await store.resume(None, None, Author("mainspring restore", why="released"))

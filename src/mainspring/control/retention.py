@@ -41,7 +41,7 @@ class RetentionKeeper(TickingService):
     async def tick(self) -> Micros:
         retention, more = self._retention, False
         if self._archiver is not None:
-            retention, more = await self._archiver.step(retention)
+            retention, more = await self._archiver.step(retention, lambda: self.stopping)
         gone = await self._store.prune(retention, _LIMIT)
         self._gone += gone
         if gone or more:

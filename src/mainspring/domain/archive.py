@@ -6,11 +6,13 @@ from typing import Literal
 
 import msgspec
 
-from mainspring.domain.instant import SECOND, Instant
+from mainspring.domain.instant import DAY, SECOND, Instant
 
 #: What every name of an archive begins with.
 ROOT = "runs"
 MANIFEST = "manifest.json"
+#: What is known of a part that is not all there.
+UNFINISHED = "unfinished.json"
 
 
 class ArchiveFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -39,14 +41,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def folder(self) -> str:
-        return f"{ROOT}/{self.store}/{self.kept_as}/{day_name(self.since)}"
+        days = (self.until - self.since) // DAY
+        span = day_name(self.since) if days == 1 else f"{day_name(self.since)}_{days}d"
+        return f"{ROOT}/{self.store}/{self.kept_as}/{span}"
+
+    @property
+    def name(self) -> str:
+        """Two names: whoever comes late can put nothing unfinished in the place of what is whole."""
+        return f"{self.folder}/{MANIFEST if self.complete else UNFINISHED}"
 
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
-    def next_name(self) -> str:
-        return f"{self.folder}/{len(self.files):05}.jsonl.gz"
+    def next_name(self, sha256: str) -> str:
+        """Of a file of that content: two who write at once may end their files at different runs."""
+        return f"{self.folder}/{len(self.files):05}-{sha256[:12]}.jsonl.gz"
 
 
 def day_name(at: Instant) -> str:

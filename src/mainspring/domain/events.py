@@ -85,6 +85,8 @@ KINDS: Mapping[str, Kind] = {
         topic=Topic.DEPENDENCIES,
     ),
 }
+#: After these a run does nothing any more.
+ENDS = frozenset({"run.succeeded", "run.failed", "run.dead", "run.cancelled", "run.skipped"})
 #: What whoever was away for too long is told in place of what was given up.
 DROPPED = "events.dropped"
 

@@ -71,6 +71,11 @@ def made_at(identifier: str) -> Instant:
     return int(identifier[:12], 16) * MILLISECOND
 
 
+def first_id(at: Instant) -> str:
+    """None that was made then or later is less than this."""
+    return f"{at // MILLISECOND:012x}{0:020x}"
+
+
 def is_derived(identifier: str) -> bool:
     """Whether an id was made of what it stands for rather than of the moment: ``made_at`` may be long ago."""
     return identifier[12] == "8"

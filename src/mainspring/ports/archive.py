@@ -35,9 +35,13 @@ class Archiving(Protocol):
         ...
 
     async def past_parts(self, retention: Retention) -> Sequence[Part]:
-        """The parts that ``prune`` would forget, whole; oldest first. Nothing is added to them any more."""
+        """The parts that ``prune`` would forget, whole; oldest first. They begin and end at midnight (UTC), and
+        nothing is added to them any more."""
         ...
 
-    async def archived_runs(self, part: Part, after: ArchivedRun | None, limit: int) -> Sequence[ArchivedRun]:
-        """The runs of a part in an order of their own, those that follow one."""
+    async def archived_runs(
+        self, part: Part, after: ArchivedRun | None, limit: int, size: int
+    ) -> Sequence[ArchivedRun]:
+        """The runs of a part in an order of their own, those that follow one: so many at most, and fewer if their
+        payloads and results have more bytes than ``size``. None only if there are no more."""
         ...

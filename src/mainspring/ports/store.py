@@ -11,7 +11,7 @@ What holds for every method
 - Every change of a run is written to the outbox in the same transaction while an event reader is attached.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -170,6 +170,13 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     short: Micros = DAY
     long: Micros = 90 * DAY
     audit: Micros = 2_557 * DAY
+    #: What ended then or later stays, however long ago that is; by the name of a field above.
+    kept_since: Mapping[str, Instant] = {}
+
+    def cut(self, name: str, now: Instant) -> Instant:
+        """What ended before that may be forgotten; ``name`` is that of a field above."""
+        span: Micros = getattr(self, name)
+        return min(now - span, self.kept_since.get(name, now))
 
     def of(self, name: str) -> Micros:
         """Of a class that is not the standard."""
@@ -457,9 +464,10 @@ class Reaping(Protocol):
         ...
 
     async def prune(self, retention: Retention, limit: int) -> int:
-        """Forget what ended longer ago than it is kept. Never blocks live work; returns how much went (rows or
-        partitions); call again while it is more than 0. Also prepares room for the coming days. Figures by the minute
-        are kept as long as unsuccessful runs, logs as long as their run; the audit is kept."""
+        """Forget what ended before its ``cut``. Never blocks live work; returns how much went (rows or partitions);
+        call again while it is more than 0. Also prepares room for the coming days. A run has its payload as long as
+        it is kept. Figures by the minute go by the span of unsuccessful runs, logs with their run; the audit is
+        kept."""
         ...
 
 

@@ -157,7 +157,9 @@ ARCHIVE_WAITING = _gauge(
     "Parts of history that are kept beyond their time until they are [archived](../operations/retention.md).",
 )
 ARCHIVE_FAILING = _gauge(
-    Whose.SCHEDULER, "archive_failing", "1 while the archive cannot be reached: nothing is forgotten then."
+    Whose.SCHEDULER,
+    "archive_failing",
+    "1 while the archive cannot be written or is damaged: what is not there is kept.",
 )
 RUN_LOGS_TAKEN = _counter(
     Whose.SCHEDULER, "run_logs_taken_total", "Logs of ended runs that went [out of the store](../how-to/logs.md)."

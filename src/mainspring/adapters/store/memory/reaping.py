@@ -122,15 +122,15 @@ class MemoryReaping:
         tables = self._tables
         with tables.transaction() as now:
             gone = 0
-            for ended, kept in (
-                (tables.succeeded, retention.succeeded),
-                (tables.unsuccessful, retention.unsuccessful),
-                *((runs, retention.of(name)) for name, runs in tables.of_class.items()),
+            for ended, cut in (
+                (tables.succeeded, retention.cut("succeeded", now)),
+                (tables.unsuccessful, retention.cut("unsuccessful", now)),
+                *((runs, retention.cut(name, now)) for name, runs in tables.of_class.items()),
             ):
                 while ended and gone < limit:
                     finished_at = tables.runs[ended[0]].finished_at
                     assert finished_at is not None
-                    if finished_at >= now - kept:
+                    if finished_at >= cut:
                         break
                     tables.forget_run(ended.popleft())
                     gone += 1

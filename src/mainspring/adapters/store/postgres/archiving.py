@@ -35,13 +35,15 @@ class PostgresArchiving(Reading):
             key=lambda part: part.since,
         )
 
-    async def archived_runs(self, part: Part, after: ArchivedRun | None, limit: int) -> Sequence[ArchivedRun]:
+    async def archived_runs(
+        self, part: Part, after: ArchivedRun | None, limit: int, size: int
+    ) -> Sequence[ArchivedRun]:
         family = _FAMILY_OF[part.kept_as]
         partition = f"{self._db.schema}.{family}_d{part.since // FAMILIES[family]}"
         statement = self._db.sql["archived_runs"].replace(f"{self._db.schema}.history h", f"{partition} h")
 
         async def work(connection: Connection) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
-            rows = await connection.fetch(statement, _FIRST if after is None else after.run.id, limit)
+            rows = await connection.fetch(statement, _FIRST if after is None else after.run.id, limit, size)
             tried = [row["id"] for row in rows if row["attempt"] > 1 or row["lost"] or row["state"] != 5]
             attempts = await connection.fetch(self._db.sql["archived_attempts"], tried) if tried else []
             return rows, attempts

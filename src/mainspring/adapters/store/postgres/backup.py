@@ -34,7 +34,10 @@ _SETTINGS = SESSION | {
     "idle_in_transaction_session_timeout": "0",
     # All of a table is read.
     "enable_seqscan": "on",
+    # Whoever may not see all rows is refused, and does not get those that they may.
+    "row_security": "off",
 }
+_WHO = "it takes the owner of the tables, or a role with pg_read_all_data and BYPASSRLS"
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 # Without those that were detached to be dropped, and without what the migrations say of themselves.
 _TABLES = """
@@ -53,9 +56,12 @@ JOIN pg_class c ON c.oid = t.relid JOIN pg_class p ON p.oid = t.parentrelid
 WHERE root.relnamespace = to_regnamespace($1) AND root.relkind = 'p' AND NOT root.relispartition
 ORDER BY t.level, c.relname
 """
-_SEQUENCES = (
-    "SELECT sequencename AS name, last_value FROM pg_sequences WHERE schemaname = $1 AND last_value IS NOT NULL"
-)
+# One that was never asked has no last value; nor has one that we may not read.
+_SEQUENCES = """
+SELECT sequencename AS name, last_value,
+       has_sequence_privilege(format('%I.%I', schemaname, sequencename), 'USAGE, SELECT') AS readable
+FROM pg_sequences WHERE schemaname = $1
+"""
 _FACTS = """
 SELECT m.store_id::text AS store_id, m.store_epoch, m.shards,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now,
@@ -125,6 +131,8 @@ class PostgresBackups:
             ]
             # After the rows: sequences are of no snapshot, and must not be behind.
             sequences = await connection.fetch(_SEQUENCES, schema)
+            if hidden := [row["name"] for row in sequences if not row["readable"]]:
+                raise Conflict(f"this role may not read {', '.join(hidden)}: {_WHO}")
             await connection.execute("COMMIT")
         by_state: Counter[str] = Counter()
         for row in unfinished:
@@ -140,7 +148,7 @@ class PostgresBackups:
             parts=tuple(parts),
             rows={part.name: part.rows for part in parts},
             unfinished=dict(by_state),
-            sequences={row["name"]: row["last_value"] for row in sequences},
+            sequences={row["name"]: row["last_value"] for row in sequences if row["last_value"] is not None},
             partitions=tuple(Partition(**row) for row in partitions),
         )
 
@@ -283,6 +291,8 @@ def _said() -> Iterator[None]:
         yield
     except asyncpg.LockNotAvailableError:
         raise Conflict("somebody holds a lock on the tables: try again") from None
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise Conflict(f"PostgreSQL refused: {error}: {_WHO}") from error
     except (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
         raise Conflict(f"PostgreSQL refused: {error}") from error
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

@@ -1,13 +1,14 @@
 """Makes a standby the primary, and everything that the old one may still give out older than what this one will."""
 
 import asyncio
+import ssl
 from typing import TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 import msgspec
 
-from mainspring.adapters.postgres_servers import UNREACHABLE, split
+from mainspring.adapters.postgres_servers import split
 from mainspring.adapters.store.postgres.database import connecting
 from mainspring.domain.errors import Conflict, StoreUnavailable
 from mainspring.ports.clock import Clock
@@ -77,24 +78,42 @@ async def _promote(connection: Connection, address: str, schema: str, clock: Clo
 
 
 async def _refuse_two(address: str, store: str) -> None:
-    here = urlsplit(address).netloc.rpartition("@")[2]
-    others = [dsn for dsn in split(store) if urlsplit(dsn).netloc.rpartition("@")[2] != here]
-    answers = await asyncio.gather(*(_writes(dsn) for dsn in others))
-    writing = [urlsplit(dsn).netloc.rpartition("@")[2] for dsn, writes in zip(others, answers, strict=True) if writes]
-    if writing:
+    others = [dsn for dsn in split(store) if _place(dsn) != _place(address)]
+    signs = await asyncio.gather(*(_sign_of_life(dsn) for dsn in others))
+    alive = [f"{':'.join(_place(dsn))} {sign}" for dsn, sign in zip(others, signs, strict=True) if sign]
+    if alive:
         raise Conflict(
-            f"{', '.join(writing)} still writes: stop it first, or what it acknowledges from now on is lost "
+            f"{'; '.join(alive)}: stop it first, or what it acknowledges from now on is lost "
             "(--force promotes all the same)"
         )
 
 
-async def _writes(dsn: str) -> bool:
+def _place(dsn: str) -> tuple[str, str]:
+    """Which server an address of one means, however it is written."""
+    parts = urlsplit(dsn)
+    query = dict(parse_qsl(parts.query))
+    host, _, port = parts.netloc.rpartition("@")[2].rpartition(":")
+    if not port.isdecimal():
+        host, port = f"{host}:{port}" if host else port, ""
+    return (host or query.get("host", "localhost")).lower(), port or query.get("port", "5432")
+
+
+async def _sign_of_life(dsn: str) -> str:
+    """Why a server must be taken for one that writes; nothing if it is away, or a standby."""
     try:
         async with asyncio.timeout(_ANSWER):
             connection: Connection = await asyncpg.connect(dsn)
             try:
-                return not await connection.fetchval("SELECT pg_is_in_recovery()")
+                return "" if await connection.fetchval("SELECT pg_is_in_recovery()") else "still writes"
             finally:
                 connection.terminate()
-    except UNREACHABLE:
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        return "" if _is_away(error) else f"answers ({str(error) or type(error).__name__})"
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether nobody is there. One that has no connection to spare, or lets us not in, writes for others."""
+    # Of these two the first is about certificates, and the second is asyncpg's of a server that has no TLS.
+    if isinstance(error, ssl.SSLError) or type(error) is ConnectionError:
         return False
+    return isinstance(error, OSError | asyncpg.ConnectionDoesNotExistError | asyncpg.CannotConnectNowError)

@@ -1,6 +1,7 @@
 """Finding what was lost, ending what came too late, forgetting what is old."""
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import asyncpg
@@ -9,10 +10,18 @@ from mainspring.adapters.store.postgres.database import Connection, rows_of
 from mainspring.adapters.store.postgres.partitions import HISTORIES, Partitions, day_of
 from mainspring.adapters.store.postgres.passage import candidate
 from mainspring.adapters.store.postgres.reading import Reading
-from mainspring.adapters.store.postgres.rows import CLASS_WIDTH, KEPT_BUCKET, UNITS, class_of_bucket
+from mainspring.adapters.store.postgres.rows import (
+    CLASS_WIDTH,
+    DAYS_AHEAD,
+    FOREVER_BUCKET,
+    KEPT_BUCKET,
+    UNITS,
+    class_of_bucket,
+)
 from mainspring.adapters.store.postgres.sweeping import Sweeping
 from mainspring.adapters.store.postgres.workforce import Workforce
 from mainspring.domain.fingerprint import fingerprint_of
+from mainspring.domain.ids import first_id
 from mainspring.domain.instant import DAY, Instant, Micros
 from mainspring.domain.retention import CLASSES
 from mainspring.domain.run import HeldRun
@@ -33,6 +42,10 @@ _COLUMNS = (
     "SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute "
     "WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped"
 )
+#: The histories of each class, by number.
+_HISTORIES_OF = (("history_succeeded", "history_unsuccessful"), *((family,) for family in HISTORIES.values()))
+#: So many bodies are kept elsewhere at a time.
+_AT_ONCE = 2_000
 #: So many blocks of a table are looked through at a time: 8 MB.
 _BLOCKS = 1_000
 
@@ -82,30 +95,25 @@ class Reaping(Sweeping, Workforce, Reading):
         days = await self._partitions.days()
         longer = {family for number, family in HISTORIES.items() if number in _LONGER and days.get(family)}
         for number, family in HISTORIES.items():
-            span, unit = retention.of(CLASSES[number]), UNITS[number] * DAY
-            for day in _past(days, family, now - span, unit):
+            for day in _past(days, family, retention.cut(CLASSES[number], now), UNITS[number] * DAY):
                 gone += await self._drop(family, day, number)
-            # A run ends after the day it was for: its payload stays a little longer than that.
-            first = number * CLASS_WIDTH
-            past = [one - first for one in days.get("body", ()) if class_of_bucket(one) == number and one > first]
-            for day in sorted(one for one in past if (one + 2) * unit <= now - span):
-                if await self._db.transaction(partial(self._empty_of_live, bucket=first + day)):
-                    gone += await self._drop("body", first + day)
-                    gone += await self._drop("label", first + day)
-        for family, kept in (
-            ("history_succeeded", retention.succeeded),
-            ("history_unsuccessful", retention.unsuccessful),
-            ("attempt", retention.unsuccessful),
-            ("ledger", retention.ledger),
-            ("log", max(retention.succeeded, retention.unsuccessful)),
+        succeeded, unsuccessful = retention.cut("succeeded", now), retention.cut("unsuccessful", now)
+        for family, cut in (
+            ("history_succeeded", succeeded),
+            ("history_unsuccessful", unsuccessful),
+            ("attempt", unsuccessful),
+            ("ledger", retention.cut("ledger", now)),
+            ("log", min(succeeded, unsuccessful)),
         ):
-            for day in _past(days, family, now - kept):
+            for day in _past(days, family, cut):
                 if longer and family in _KEPT_FOR_LONGER:
                     await self._keep_longer(family, day)
                 gone += await self._drop(family, day)
-        for day in await self._empty_bodies(_past(days, "body", now - retention.succeeded)):
-            gone += await self._drop("body", day)
-            gone += await self._drop("label", day)
+        cuts = [succeeded, *(retention.cut(CLASSES[number], now) for number in HISTORIES)]
+        for bucket in _past_bodies(days.get("body", ()), cuts):
+            if await self._empty(bucket):
+                gone += await self._drop("body", bucket)
+                gone += await self._drop("label", bucket)
         await self._db.execute("prune_minutes", now - retention.unsuccessful)
         await self._db.execute("prune_usage", now - USAGE_KEPT)
         await self._db.execute("prune_log_days")
@@ -175,20 +183,42 @@ class Reaping(Sweeping, Workforce, Reading):
             while await self._db.run(work):
                 pass
 
-    async def _empty_bodies(self, days: list[int]) -> list[int]:
-        """Re-home the bodies of these days that are still needed; the days that nothing points at any more."""
-        empty = [day for day in days if await self._db.transaction(partial(self._empty_of_live, bucket=day))]
-        if not empty:
-            return []
-        # Nothing live is left there, so nothing more of those days can fail.
-        schema = self._db.schema
-        for past in sorted((await self._partitions.days()).get("history_unsuccessful", ())):
-            failed = f"SELECT id FROM {schema}.history_unsuccessful_d{past} WHERE body_bucket = ANY ($1)"
-            try:
-                await self._db.run(partial(self._keep_bodies, days=empty, of=failed, bucket=KEPT_BUCKET))
-            except _SOMEBODY_ELSE:
-                return []
-        return empty
+    async def _empty(self, bucket: int) -> bool:
+        """Keep elsewhere what is still needed of a day of bodies; whether nothing points at it any more."""
+        if not await self._db.transaction(partial(self._empty_of_live, bucket=bucket)):
+            return False
+        # Nothing live is left there, so nothing more of that day can end.
+        number = class_of_bucket(bucket)
+        unit = UNITS[number] * DAY
+        first = (bucket - number * CLASS_WIDTH) * unit
+        days = await self._partitions.days()
+        try:
+            for family in _HISTORIES_OF[number]:
+                for day in sorted(days.get(family, ())):
+                    # A body lies so many days ahead at most, so nothing that ended before can have one here.
+                    if (day + 1) * unit > first - DAYS_AHEAD * DAY:
+                        await self._keep_bodies_of(f"{family}_d{day}", bucket, first + unit)
+        except _SOMEBODY_ELSE:
+            return False
+        return True
+
+    async def _keep_bodies_of(self, history: str, bucket: int, over: Instant) -> None:
+        """Of a past day's runs that ended much later there are few. They are found by their ids, which say when they
+        were made: not after that day was over, on clocks that differ by less than another."""
+        ended = (
+            f"SELECT id FROM {self._db.schema}.{history} "
+            "WHERE id > $1::uuid AND id < $2::uuid AND body_bucket = $3 ORDER BY id LIMIT $4"
+        )
+        after, until = first_id(0), first_id(over + DAY)
+
+        async def work(connection: Connection) -> list[str]:
+            ids = [row["id"] for row in await connection.fetch(ended, after, until, bucket, _AT_ONCE)]
+            if ids:
+                await self._keep_bodies(connection, [bucket], "SELECT unnest($2::uuid[])", KEPT_BUCKET, ids)
+            return ids
+
+        while ids := await self._db.transaction(work):
+            after = ids[-1]
 
     async def _empty_of_live(self, connection: Connection, bucket: int) -> bool:
         schema = self._db.schema
@@ -213,7 +243,9 @@ class Reaping(Sweeping, Workforce, Reading):
         left = f"{live} UNION ALL SELECT id FROM {schema}.waiting WHERE {overdue} LIMIT 1"
         return not await connection.fetch(left, [day])
 
-    async def _keep_bodies(self, connection: Connection, days: list[int], of: str, bucket: int) -> None:
+    async def _keep_bodies(
+        self, connection: Connection, days: list[int], of: str, bucket: int, *arguments: object
+    ) -> None:
         schema = self._db.schema
         await connection.execute(
             f"WITH labels AS (INSERT INTO {schema}.label (bucket, id, tenant, label) "
@@ -223,9 +255,22 @@ class Reaping(Sweeping, Workforce, Reading):
             f"SELECT {bucket}, id, task, policy, payload, tenant, about FROM {schema}.body "
             f"WHERE bucket = ANY ($1) AND id IN ({of}) ON CONFLICT DO NOTHING",
             days,
+            *arguments,
         )
 
 
 def _past(days: dict[str, set[int]], family: str, kept_since: Instant, unit: Micros = DAY) -> list[int]:
     """The days of a family, or what its partitions span, that lie wholly before an instant."""
     return sorted(day for day in days.get(family, ()) if (day + 1) * unit <= kept_since)
+
+
+def _past_bodies(buckets: Collection[int], cuts: Sequence[Instant]) -> list[int]:
+    """Those that hold bodies of one day, or what their class has, and hardly any of what is not forgotten: most runs
+    end on the day they are for or on the next. ``cuts``: by the number of the class."""
+    past = []
+    for bucket in buckets:
+        number = class_of_bucket(bucket)
+        day = bucket - number * CLASS_WIDTH
+        if day > FOREVER_BUCKET and (day + 2) * UNITS[number] * DAY <= cuts[number]:
+            past.append(bucket)
+    return sorted(past)

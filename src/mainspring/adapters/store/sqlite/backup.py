@@ -14,7 +14,7 @@ from mainspring.adapters.backup_file import PIECE
 from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.adapters.store.sqlite.audit import Change, write_audit
 from mainspring.domain.errors import Conflict, StoreUnavailable
-from mainspring.domain.instant import isoformat
+from mainspring.domain.instant import Instant, isoformat
 from mainspring.domain.restored import RESTORED, Restored, Unfinished, why_held
 from mainspring.ports.access import Author
 from mainspring.ports.backup import LEFT_OUT, Manifest, Open, Tell, Writing
@@ -57,22 +57,20 @@ class SqliteBackups:
         self, manifest: Manifest, opened: Open, unfinished: Unfinished, tell: Tell, *, replace: bool
     ) -> Restored:
         _refuse_newer(manifest)
-        epoch = self._refuse_used(replace)
-        with TemporaryDirectory(prefix=f".{self._path.name}-restore-", dir=self._path.parent) as folder:
-            copy = Path(folder) / self._path.name
-            await _extract(manifest, opened, copy, tell)
-            with _said(copy):
+        with _said(self._path):
+            epoch = self._refuse_used(replace)
+            with TemporaryDirectory(prefix=f".{self._path.name}-restore-", dir=self._path.parent) as folder:
+                copy = Path(folder) / self._path.name
+                await _extract(manifest, opened, copy, tell)
                 restored = self._hold(copy, manifest, unfinished, max(epoch, manifest.store_epoch) + 1)
-            if self._path.exists():
-                kept = self._path.with_name(f"{self._path.name}.before-{restored.restored_at}")
-                self._path.rename(kept)
-            copy.rename(self._path)
+                self._keep_beside(restored.restored_at)
+                copy.rename(self._path)
         return restored
 
     async def examine(self, manifest: Manifest, opened: Open, folder: Path) -> None:
         copy = folder / _MEMBER
-        await _extract(manifest, opened, copy, lambda *_: None)
         with _said(copy):
+            await _extract(manifest, opened, copy, lambda *_: None)
             connection = apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)
             try:
                 found = connection.execute("PRAGMA integrity_check").get
@@ -107,34 +105,52 @@ class SqliteBackups:
         return taken_at
 
     def _refuse_used(self, replace: bool) -> int:
-        """The epoch of what is there; 0: nothing."""
+        """The epoch of what is there; 0: nothing, or nothing that can be read."""
         if not self._path.exists():
             if not self._path.parent.is_dir():
                 raise StoreUnavailable(f"there is no directory {self._path.parent}")
             return 0
-        with _said(self._path):
-            connection = connections.open_for_writing(self._path, 1)
-            try:
-                alive = connection.execute(
-                    "SELECT name FROM session WHERE dead = 0 AND lease_until >= ? ORDER BY id LIMIT 10",
-                    (self._clock.now(),),
-                ).fetchall()
-                if alive:
-                    raise Conflict(f"processes work on {self._path}: {', '.join(str(name) for (name,) in alive)}")
-                used = any(
-                    connection.execute(f"SELECT EXISTS (SELECT 1 FROM {table})").get  # noqa: S608
-                    for table in ("job", "run", "waiting", "history", "audit", "api_key")
-                )
-                if used and not replace:
-                    raise Conflict(f"{self._path} is not empty: name another file, or say --replace")
-                epoch = connection.execute("SELECT store_epoch FROM meta").get
-            finally:
-                # The last one to close takes the log into the file, and the log away.
-                connection.close()
+        try:
+            epoch, used = self._look()
+        except (apsw.NotADBError, apsw.CorruptError) as error:
+            if not replace:
+                raise Conflict(f"{self._path} is damaged ({error}): name another file, or say --replace") from None
+            return 0
+        if used and not replace:
+            raise Conflict(f"{self._path} is not empty: name another file, or say --replace")
         if self._path.with_name(f"{self._path.name}-wal").exists():
             # It would be taken for the log of the new file.
             raise Conflict(f"somebody has {self._path} open, such as an API: stop it first")
-        return int(str(epoch))
+        return epoch
+
+    def _look(self) -> tuple[int, bool]:
+        """The epoch of the store that is there, and whether something is in it."""
+        connection = connections.open_as_it_is(self._path)
+        try:
+            if not connections.schema_version(connection):
+                return 0, False
+            alive = connection.execute(
+                "SELECT name FROM session WHERE dead = 0 AND lease_until >= ? ORDER BY id LIMIT 10",
+                (self._clock.now(),),
+            ).fetchall()
+            if alive:
+                raise Conflict(f"processes work on {self._path}: {', '.join(str(name) for (name,) in alive)}")
+            tables = {str(name) for (name,) in connection.execute(_TABLES).fetchall()}
+            used = any(
+                connection.execute(f"SELECT EXISTS (SELECT 1 FROM {table})").get  # noqa: S608
+                for table in ("job", "run", "waiting", "history", "audit", "api_key")
+                if table in tables
+            )
+            return int(str(connection.execute("SELECT store_epoch FROM meta").get)), used
+        finally:
+            connection.close()
+
+    def _keep_beside(self, at: Instant) -> None:
+        """What is there, with the log of one that could not be read: nobody may take it for that of the new file."""
+        for end in ("", "-wal", "-shm"):
+            old = self._path.with_name(f"{self._path.name}{end}")
+            if old.exists():
+                old.rename(self._path.with_name(f"{self._path.name}.before-{at}{end}"))
 
     def _hold(self, copy: Path, manifest: Manifest, unfinished: Unfinished, epoch: int) -> Restored:
         connection = connections.open_for_writing(copy, manifest.shards)
@@ -221,3 +237,5 @@ def _said(path: Path) -> Iterator[None]:
         yield
     except apsw.Error as error:
         raise StoreUnavailable(f"SQLite: {path}: {error}") from error
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be written: {error.strerror or error}") from error

@@ -112,6 +112,11 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
     return connection
 
 
+def open_as_it_is(path: Path) -> apsw.Connection:
+    """Open the file whatever its schema, and leave that alone. The last one to close takes the log into the file."""
+    return _connect(path, apsw.SQLITE_OPEN_READWRITE)
+
+
 def _write_ahead(connection: apsw.Connection) -> None:
     """Switch the file to a write-ahead log, for good.
 

@@ -42,6 +42,7 @@ class SqliteReaping(SqliteWorkforce):
             continue
 
     async def prune(self, retention: Retention, limit: int) -> int:
-        standard = (retention.succeeded, retention.unsuccessful, retention.ledger, USAGE_KEPT)
-        batch = rows.encode((*standard, retention.short, retention.long, retention.audit))
+        now = self._time.now()
+        cuts = [retention.cut(name, now) for name in ("succeeded", "unsuccessful", "short", "long", "audit", "ledger")]
+        batch = rows.encode((*cuts, now - retention.unsuccessful, now - USAGE_KEPT))
         return int(await self._writer.call("prune", batch, size=limit))

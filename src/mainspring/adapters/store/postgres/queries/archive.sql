@@ -1,17 +1,22 @@
 -- name: archived_runs
--- As ``runs`` has them, with payloads; of one partition, which the caller puts in the place of the history. Sub-selects: a join
--- would read the other table from its beginning each time.
-SELECT h.id, h.state, b.task, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence, h.reason,
+-- As ``runs`` has them, with payloads; of one partition, which the caller puts in the place of the history. Those before which
+-- there are less than $3 bytes; lengths are known without reading what is long. Sub-selects: a join would read the other table from its
+-- beginning each time.
+SELECT h.id, h.state, h.task, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence, h.reason,
        h.job_id, h.job_version, h.scheduled_at, h.started_at, h.finished_at, NULL::bigint AS cancel_at, h.result, h.error,
        h.start_by, h.deadline, h.replay_of,
        CASE WHEN h.started_at IS NOT NULL THEN coalesce(h.queued_at, h.created_at) END AS queued_at, h.session,
-       (SELECT s.name FROM mainspring.session s WHERE s.id = h.session) AS executor, b.policy, b.about, b.payload,
+       (SELECT s.name FROM mainspring.session s WHERE s.id = h.session) AS executor, h.policy, h.about, h.payload,
        (SELECT d.fingerprint FROM mainspring.dead_letter d WHERE d.run_id = h.id) AS fingerprint, NULL::float8 AS done, NULL::float8 AS total,
        NULL::text AS note, NULL::bigint AS progress_at, h.target, NULL::int AS parents, NULL::smallint AS rule,
        NULL::bigint AS waits, h.class
-FROM (SELECT * FROM mainspring.history h WHERE h.id > $1::uuid ORDER BY h.id LIMIT $2) AS h
-LEFT JOIN LATERAL (SELECT b.task, b.policy, b.about, b.payload FROM mainspring.body b
-                   WHERE b.bucket IN (h.body_bucket, -1) AND b.id = coalesce(h.body_id, h.id) LIMIT 1) AS b ON true
+FROM (SELECT h.*, b.task, b.policy, b.about, b.payload,
+             sum(coalesce(octet_length(h.result), 0) + coalesce(octet_length(b.payload), 0))
+             OVER (ORDER BY h.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+      FROM (SELECT * FROM mainspring.history h WHERE h.id > $1::uuid ORDER BY h.id LIMIT $2) AS h
+      LEFT JOIN LATERAL (SELECT b.task, b.policy, b.about, b.payload FROM mainspring.body b
+                         WHERE b.bucket IN (h.body_bucket, -1) AND b.id = coalesce(h.body_id, h.id) LIMIT 1) AS b ON true) AS h
+WHERE coalesce(h.before, 0) < $3::bigint
 ORDER BY h.id
 
 -- name: archived_attempts

@@ -214,35 +214,35 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
 END;
 
 -- What ended longer ago than it is kept goes, with its payload and its attempts.
--- Size: the limit. Batch: how long the succeeded, the unsuccessful, the ledger and the sums by the day are kept, then
--- those of the classes short, long and audit. A tick stays as long as its run at least.
+-- Size: the limit. Batch: before when the succeeded, the unsuccessful, those of the classes short, long and audit, the
+-- ledger, the figures by the minute and the sums by the day go. A tick stays as long as its run at least.
 -- Answer: how many.
 CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.kind = 'prune' BEGIN
     INSERT INTO roll_up (until) VALUES (NEW.now);
     DELETE FROM picked;
     INSERT INTO picked (n, id)
     SELECT h.seq, h.id FROM history h INDEXED BY history_standard_succeeded
-    WHERE h.state = 'succeeded' AND h.retention IS NULL AND h.finished_at < NEW.now - (NEW.batch ->> 0)
+    WHERE h.state = 'succeeded' AND h.retention IS NULL AND h.finished_at < (NEW.batch ->> 0)
     ORDER BY h.finished_at LIMIT NEW.size;
     INSERT INTO picked (n, id)
     SELECT h.seq, h.id FROM history h INDEXED BY history_standard_unsuccessful
-    WHERE h.state <> 'succeeded' AND h.retention IS NULL AND h.finished_at < NEW.now - (NEW.batch ->> 1)
+    WHERE h.state <> 'succeeded' AND h.retention IS NULL AND h.finished_at < (NEW.batch ->> 1)
     ORDER BY h.finished_at LIMIT max(0, NEW.size - (SELECT count(*) FROM picked));
     INSERT INTO picked (n, id)
-    SELECT h.seq, h.id FROM (VALUES ('short', NEW.batch ->> 4), ('long', NEW.batch ->> 5), ('audit', NEW.batch ->> 6)) AS c
+    SELECT h.seq, h.id FROM (VALUES ('short', NEW.batch ->> 2), ('long', NEW.batch ->> 3), ('audit', NEW.batch ->> 4)) AS c
     CROSS JOIN history h INDEXED BY history_class
-    ON h.retention = c.column1 AND h.finished_at < NEW.now - c.column2
+    ON h.retention = c.column1 AND h.finished_at < c.column2
     LIMIT max(0, NEW.size - (SELECT count(*) FROM picked));
 
     INSERT INTO forget_picked (now) VALUES (NEW.now);
-    DELETE FROM minute WHERE at < NEW.now - (NEW.batch ->> 1);
-    DELETE FROM usage WHERE day < NEW.now - (NEW.batch ->> 3);
+    DELETE FROM minute WHERE at < (NEW.batch ->> 6);
+    DELETE FROM usage WHERE day < (NEW.batch ->> 7);
 
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
 
     DELETE FROM ledger WHERE (job_id, scheduled_at) IN (
         SELECT l.job_id, l.scheduled_at FROM ledger l INDEXED BY ledger_age
-        WHERE l.scheduled_at < NEW.now - (NEW.batch ->> 2)
+        WHERE l.scheduled_at < (NEW.batch ->> 5)
           AND NOT EXISTS (SELECT 1 FROM history h WHERE h.id = l.run_id AND h.retention IN ('long', 'audit'))
         ORDER BY l.scheduled_at LIMIT max(0, NEW.size - (SELECT r.body + 0 FROM reply r WHERE r.number = NEW.number)));
     UPDATE reply SET body = body + changes() WHERE number = NEW.number;

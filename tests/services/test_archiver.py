@@ -1,0 +1,178 @@
+"""Who writes the archive, when several would or nobody should."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from mainspring.adapters.blobs.folder import FolderBlobs
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.control import archive
+from mainspring.control.archive import Archiver, archived, kept_since, manifests
+from mainspring.control.retention import RetentionKeeper
+from mainspring.domain.archive import ROOT, Manifest
+from mainspring.domain.ids import RunId
+from mainspring.domain.instant import DAY, HOUR, Instant
+from mainspring.domain.run import RunState, RunView
+from mainspring.ports.archive import ArchivedRun, Part
+from mainspring.ports.store import Retention
+from tests.support.clock import ManualClock
+
+NOW = 20_000 * DAY + 15 * HOUR
+DAY_PAST = Part(kept_as="succeeded", since=19_990 * DAY, until=19_991 * DAY)
+
+
+class Past:
+    """A day of ten runs. ``meanwhile`` happens once while some are read."""
+
+    def __init__(self, meanwhile: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.meanwhile = meanwhile
+        self.runs = [
+            RunView(
+                id=RunId(f"{number:032x}"),
+                state=RunState.SUCCEEDED,
+                task="pay",
+                queue="default",
+                tenant="default",
+                priority=5,
+                attempt=1,
+                due=DAY_PAST.since,
+                created_at=DAY_PAST.since,
+                finished_at=DAY_PAST.since + number,
+            )
+            for number in range(10)
+        ]
+
+    async def now(self) -> Instant:
+        return NOW
+
+    async def identity(self) -> str:
+        return "0c"
+
+    async def past_parts(self, retention: Retention) -> Sequence[Part]:
+        return [DAY_PAST]
+
+    async def archived_runs(
+        self, part: Part, after: ArchivedRun | None, limit: int, size: int
+    ) -> Sequence[ArchivedRun]:
+        found = [run for run in self.runs if after is None or run.id > after.run.id][:limit]
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return [ArchivedRun(run=run) for run in found]
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.owned, self.pressed, self.stopped = {0}, False, False
+
+    def archiver(self, past: Past, folder: Path) -> Archiver:
+        return Archiver(past, FolderBlobs(folder), ManualClock(NOW), lambda: self.owned, lambda: self.pressed)
+
+
+async def write_all(archiver: Archiver) -> None:
+    while (await archiver.step(Retention()))[1]:
+        pass
+
+
+async def read_all(folder: Path) -> list[RunId]:
+    blobs = FolderBlobs(folder)
+    return [one.run.id for part in await manifests(blobs) if part.complete async for one in archived(blobs, part)]
+
+
+@pytest.mark.parametrize("why", ["owned", "stopped"])
+async def test_whoever_is_no_longer_to_write_writes_nothing(tmp_path: Path, why: str) -> None:
+    owner = Owner()
+
+    async def over() -> None:
+        owner.owned, owner.stopped = (set(), False) if why == "owned" else ({0}, True)
+
+    retention, more = await owner.archiver(Past(over), tmp_path).step(Retention(), lambda: owner.stopped)
+    assert [batch async for batch in FolderBlobs(tmp_path).list(ROOT)] == []
+    assert not more
+    assert retention.kept_since["succeeded"] == DAY_PAST.since
+
+
+async def test_a_service_that_is_stopped_does_not_wait_for_its_file(tmp_path: Path) -> None:
+    clock, stopping = ManualClock(NOW), asyncio.Event()
+
+    async def stopped() -> None:
+        stopping.set()
+        await asyncio.sleep(0)
+
+    past = Past(stopped)
+    keeper = RetentionKeeper(
+        MemoryStore(clock, 4),
+        LocalWakeups(),
+        clock,
+        Random(0),
+        Retention(),
+        archiver=Owner().archiver(past, tmp_path),
+    )
+    await keeper.start()
+    await stopping.wait()
+    await keeper.stop()
+    assert [batch async for batch in FolderBlobs(tmp_path).list(ROOT)] == []
+
+
+async def test_what_was_read_when_the_store_began_to_hurt_is_written_and_no_more_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_READ", 3)
+    owner = Owner()
+
+    async def hurts() -> None:
+        owner.pressed = True
+
+    archiver = owner.archiver(Past(hurts), tmp_path)
+    await write_all(archiver)
+    [part] = await manifests(FolderBlobs(tmp_path))
+    assert (part.runs, part.complete) == (3, False)
+    owner.pressed = False
+    await write_all(archiver)
+    assert len(await read_all(tmp_path)) == 10
+
+
+@pytest.mark.parametrize("runs", [2, 4, 10])
+async def test_one_who_slept_while_another_wrote_spoils_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: int
+) -> None:
+    past = Past()
+
+    async def another_comes() -> None:
+        monkeypatch.setattr(archive, "_RUNS", runs)
+        await write_all(Owner().archiver(Past(), tmp_path))
+
+    monkeypatch.setattr(archive, "_RUNS", 4)
+    sleeper = Owner().archiver(past, tmp_path)
+    await sleeper.step(Retention())
+    past.meanwhile = another_comes
+    await sleeper.step(Retention())
+    assert await read_all(tmp_path) == [run.id for run in past.runs]
+    # Whoever comes next finds it whole, though what the sleeper wrote came last.
+    retention, more = await Owner().archiver(past, tmp_path).step(Retention())
+    assert not more
+    assert retention.kept_since["succeeded"] == (NOW - 7 * DAY) // DAY * DAY
+
+
+async def test_two_at_once_leave_it_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_RUNS", 2)
+    past = Past()
+    await asyncio.gather(*(write_all(Owner().archiver(past, tmp_path)) for _ in range(3)))
+    assert await read_all(tmp_path) == [run.id for run in past.runs]
+
+
+def test_a_week_is_not_taken_for_its_first_day() -> None:
+    day = Manifest(store="0c", kept_as="long", since=0, until=DAY)
+    week = msgspec.structs.replace(day, until=7 * DAY)
+    assert (day.folder, week.folder) == ("runs/0c/long/1970-01-01", "runs/0c/long/1970-01-01_7d")
+
+
+def test_a_day_that_is_not_past_keeping_to_its_end_is_kept_whole() -> None:
+    kept = kept_since(Retention(succeeded=7 * DAY, short=DAY), NOW, {"short": 5 * DAY})
+    assert kept["succeeded"] == 19_993 * DAY
+    assert kept["short"] == 5 * DAY
