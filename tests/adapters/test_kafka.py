@@ -137,7 +137,7 @@ async def test_a_server_that_is_not_there_is_said_to_be_away(kit: Kit) -> None:
     with pytest.raises(EngineUnavailable, match="Kafka"):
         await consumer.take(1, 20 * SECOND)
     with pytest.raises(EngineUnavailable, match="Kafka"):
-        await KafkaAdmin(nowhere).brokers()
+        await KafkaAdmin(nowhere).check()
     await producer.close()
     await consumer.close()
 

@@ -112,7 +112,7 @@ class KafkaDispatch:
         return await self._admin.lag(self._group(queue), sorted(topics))
 
     async def warnings(self) -> list[str]:
-        await self._admin.brokers()
+        await self._admin.check()
         partitions = await self._admin.partitions([*self._known])
         return [
             f"topic {name} has one partition: Kafka feeds one worker of a queue at a time"

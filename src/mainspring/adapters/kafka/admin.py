@@ -25,6 +25,10 @@ _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
+#: Where Kafka keeps how far consumers are.
+_ALWAYS_THERE = "__consumer_offsets"
+
+
 class KafkaAdmin:
     """Asks only what is answered by a future: the client's call that lists topics may never return."""
 
@@ -60,11 +64,17 @@ class KafkaAdmin:
         found = {name: await _answer(answer, KafkaError.UNKNOWN_TOPIC_OR_PART) for name, answer in asked.items()}
         return {name: len(topic.partitions) for name, topic in found.items() if topic is not None}
 
-    async def brokers(self) -> int:
-        """How many there are; whether there are any that answer."""
-        asked = self._ask(lambda client: client.describe_cluster(request_timeout=_SECONDS))
-        cluster = await _answer(asked)
-        return 0 if cluster is None else len(cluster.nodes)
+    async def check(self) -> None:
+        """Whether a broker answers, whatever it says. It is asked about a topic: an answer with neither a topic nor a
+        broker, as one gives that is just starting, makes the client end the process (``describe_cluster`` of librdkafka
+        2.16)."""
+        collection = TopicCollection([_ALWAYS_THERE])
+        asked = self._ask(lambda client: client.describe_topics(collection, request_timeout=_SECONDS))
+        try:
+            await _answer(asked[_ALWAYS_THERE])
+        except EngineUnavailable as error:
+            if not _is_of_a_broker(error.__cause__):
+                raise
 
     async def lag(self, group: str, topics: Sequence[str]) -> int:
         """How many records of these topics a group has not committed."""
@@ -108,3 +118,8 @@ async def _answer(answer: "Future[Answer]", *unless: int) -> Answer | None:
         if error.args[0].code() in unless:
             return None
         raise unavailable(error) from error
+
+
+def _is_of_a_broker(error: BaseException | None) -> bool:
+    """Not of the client itself. Those have numbers below that of an error which nobody knows."""
+    return isinstance(error, KafkaException) and error.args[0].code() >= KafkaError.UNKNOWN

@@ -145,7 +145,7 @@ class BatchConsumer:
             raise unavailable(error)
         if self._away:
             # The client says when everybody is away, and not when somebody is back. Only its thread may ask it.
-            await self._admin.brokers()
+            await self._admin.check()
             self._away = ""
 
     def _start(self) -> None:
