@@ -27,8 +27,9 @@ pytestmark = pytest.mark.postgres
 
 _RUNS = 20_000
 _AS_IF = 10_000_000
-#: What is smaller is read from its beginning to its end by right: partitions of days to come, too.
-_LARGE = 5_000
+#: What is smaller is read from its beginning to its end by right: partitions of days to come, and what is left of the
+#: oldest day by the evening, too.
+_LARGE = 10_000
 _SCANNED = re.compile(r"Seq Scan on (?:\w+\.)?(\w+)")
 #: What grows with every run that ends; and its indexes. Dead letters are those that nobody has dealt with: all of them
 #: are counted, and they are left out.
