@@ -7,6 +7,8 @@ from mainspring.runtime.service import TickingService
 from mainspring.worker.worker import Worker
 
 _EVERY: Micros = 5 * SECOND
+#: What is called an error in a log is the text of one.
+_WORDS = {"error": "failed"}
 
 
 class Pulse(TickingService):
@@ -18,7 +20,7 @@ class Pulse(TickingService):
     async def tick(self) -> Micros:
         now = self._worker.counts
         ended = {outcome.value: now[outcome] - self._before[outcome] for outcome in now}
-        lately = {name: count for name, count in ended.items() if count}
+        lately = {_WORDS.get(name, name): count for name, count in ended.items() if count}
         if lately:
             self.log.info("in the last 5 seconds", **lately, running=self._worker.running)
         self._before = now
