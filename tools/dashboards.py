@@ -38,7 +38,7 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
             _number("Workers", "max(mainspring_live_workers)"),
             _number("Worst lag", "max(mainspring:queue_lag_seconds:max)", "s", 10),
             _number("Dead letters", "max(mainspring_dead_letters)", red=1),
-            _number("Budget burn, 1 h", "mainspring:error_budget_burn:rate1h", red=1),
+            _number("Budget burn, 1 h", "max(mainspring:error_budget_burn:rate1h)", red=1),
             _panel("Submitted a second", "sum by (task) (mainspring:submitted_runs:rate5m)", "{{task}}", "reqps"),
             _panel("Ended a second", "sum by (state) (mainspring:ended_runs:rate5m)", "{{state}}", "reqps"),
             _panel("Failures by task", "mainspring:failure_ratio:rate5m", "{{task}}", "percentunit", 0.05),
@@ -46,7 +46,10 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
             _panel("Lateness of starts, p99", "mainspring:start_lateness_seconds:p99", "{{queue}}", "s", 10),
             Panel(
                 "Budget burn",
-                (("mainspring:error_budget_burn:rate1h", "1 h"), ("mainspring:error_budget_burn:rate6h", "6 h")),
+                (
+                    ("mainspring:error_budget_burn:rate1h", "{{indicator}}, 1 h"),
+                    ("mainspring:error_budget_burn:rate6h", "{{indicator}}, 6 h"),
+                ),
                 red=1,
             ),
             _panel(

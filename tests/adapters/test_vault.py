@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.secrets.vault import AppRole, VaultSecrets
 from mainspring.bootstrap.engine import Engine
 from mainspring.bootstrap.health import examine
@@ -16,6 +17,7 @@ from mainspring.bootstrap.tasks import make_keyring
 from mainspring.domain.diagnosis import Level
 from mainspring.domain.errors import Invalid, SecretsUnavailable
 from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.ports.clock import Clock
 from mainspring.settings import load
 from mainspring.worker.secrets import SecretRefused
 from tests.support.certificates import make_certificate
@@ -31,14 +33,14 @@ def vault() -> Iterator[Vault]:
 
 
 def secrets_of(
-    vault: Vault, clock: ManualClock, credentials: Callable[[], str] | AppRole, authority: str = ""
+    vault: Vault, clock: Clock, credentials: Callable[[], str] | AppRole, authority: str = ""
 ) -> VaultSecrets:
     trusted = ssl.create_default_context(cafile=authority or None)
     client = httpx2.Client(base_url=vault.address, trust_env=False, verify=trusted)
     return VaultSecrets(client, clock, credentials, mount="secret", path="mainspring", keep=30 * SECOND)
 
 
-def by_token(vault: Vault, clock: ManualClock, token: str | None = None, authority: str = "") -> VaultSecrets:
+def by_token(vault: Vault, clock: Clock, token: str | None = None, authority: str = "") -> VaultSecrets:
     token = vault.new_token() if token is None else token
     return secrets_of(vault, clock, lambda: token, authority)
 
@@ -179,6 +181,32 @@ def test_a_token_that_is_not_good_is_not_shown(vault: Vault) -> None:
     with pytest.raises(SecretsUnavailable, match="does not answer") as refused:
         by_token(vault, ManualClock(), "two\nlines").read("API_KEY")
     assert "lines" not in str(refused.value)
+
+
+def test_a_token_that_could_not_be_renewed_once_is_tried_again_and_lives_on(vault: Vault) -> None:
+    vault.lease = 3
+    secrets = by_token(vault, SystemClock())
+    assert secrets.read("API_KEY") == "from the vault"
+    vault.status = 503
+    soon(lambda: "auth/token/renew-self" in vault.asked)
+    vault.status = 200
+    # Nobody reads meanwhile: it is renewed, and in its time again.
+    soon(lambda: vault.asked.count("auth/token/renew-self") >= 3)
+    assert secrets._token is not None
+    assert vault.asked.count("auth/token/lookup-self") == 1
+
+
+def test_a_token_is_given_up_at_its_end_and_asked_for_again(vault: Vault) -> None:
+    vault.lease = 1
+    secrets = by_token(vault, SystemClock())
+    secrets.read("API_KEY")
+    vault.status = 503
+    soon(lambda: secrets._token is None)
+    tried = vault.asked.count("auth/token/renew-self")
+    assert tried >= 2
+    vault.status = 200
+    assert secrets.check() == 2
+    assert vault.asked.count("auth/token/lookup-self") == 2
 
 
 def test_certificates_are_checked(tmp_path: Path) -> None:

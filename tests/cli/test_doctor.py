@@ -383,8 +383,13 @@ def test_the_rules_of_what_cannot_be_provoked() -> None:
     [behind] = rules.standbys([standby | {"bytes": 1 << 31}])
     assert (behind.level, behind.says) == (Level.WARNING, "far is 2s and 2,048 MiB behind")
     assert [finding.level for finding in rules.standbys([standby | {"late": 3 * HOUR}])] == [Level.PROBLEM]
-    held = {"who": "prepared transaction x", "state": "prepared", "age": 2 * HOUR}
+    held = {"who": "prepared transaction x", "state": "prepared", "age": 2 * HOUR, "xids": 5}
     assert rules.transactions([held], sees_all=True).level is Level.PROBLEM
+    read = {"who": "a query on standby far", "state": "standby", "age": 0, "xids": 5}
+    assert rules.transactions([read], sees_all=True).level is Level.OK
+    assert rules.transactions([read | {"xids": 20_000_000}], sees_all=True).level is Level.WARNING
+    # Who holds back furthest need not be who does so for too long.
+    assert rules.transactions([read, held], sees_all=True).who == "prepared transaction x"
     bloated = {"name": "run", "dead": 0, "live": 10, "size": 1 << 30, "ago": None}
     assert [finding.check for finding in rules.vacuum([bloated])] == ["bloat"]
     assert rules.partitions({"log": set(range(100, 120))}, 100 * DAY, Retention())[0].level is Level.OK

@@ -1,9 +1,11 @@
 """The guard of a store's health, in virtual time and on a real server."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import asyncpg
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -13,7 +15,7 @@ from mainspring.adapters.store.postgres import health as postgres_health
 from mainspring.adapters.store.postgres.health import PostgresHealth
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.health_guard import HealthGuard
-from mainspring.domain.diagnosis import Finding, found, warned
+from mainspring.domain.diagnosis import Finding, Level, found, warned
 from mainspring.domain.instant import MINUTE
 from mainspring.domain.pains import is_pressed
 from mainspring.ports.store import Retention
@@ -56,6 +58,22 @@ def test_it_says_once_who_hurts_the_store_and_others_hold_back_meanwhile(owned: 
     run_virtual(scenario())
 
 
+def test_it_says_who_when_another_one_is_as_bad() -> None:
+    async def scenario() -> None:
+        clock, patient = VirtualClock(), Patient()
+        with capture_logs() as said:
+            async with HealthGuard(patient, LocalWakeups(), clock, lambda: {0: 1}):
+                for who in ("process 7 (reports)", "process 8 (shop)"):
+                    patient.findings = [msgspec.structs.replace(BAD, says=f"{who} holds back", who=who)]
+                    await clock.sleep(5 * MINUTE)
+        assert [line["says"] for line in said if line.get("check") == "transactions"] == [
+            "process 7 (reports) holds back",
+            "process 8 (shop) holds back",
+        ]
+
+    run_virtual(scenario())
+
+
 @pytest.fixture
 async def store(postgres_database: str) -> AsyncIterator[PostgresStore]:
     store = PostgresStore(postgres_database, shards=4)
@@ -64,25 +82,82 @@ async def store(postgres_database: str) -> AsyncIterator[PostgresStore]:
     await store.close()
 
 
+def the_health(dsn: str) -> PostgresHealth:
+    return PostgresHealth(dsn, "mainspring", SystemClock(), connections=8, retention=Retention())
+
+
+async def pains(watched: PostgresHealth, check: str) -> Finding:
+    [told] = [one for one in await watched.pains() if one.check == check]
+    return told
+
+
+@contextlib.asynccontextmanager
+async def left_open(dsn: str, name: str, begin: str) -> AsyncIterator[str]:
+    """Who has begun something and does not end it, as it is named."""
+    connection = await asyncpg.connect(dsn, server_settings={"application_name": name})
+    try:
+        await connection.execute(begin)
+        yield f"process {connection.get_server_pid()} ({name})"
+    finally:
+        await connection.close()
+
+
 @pytest.mark.postgres
 @pytest.mark.usefixtures("store")
-async def test_who_holds_back_a_real_server_is_named(postgres_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "begin", ["BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1", "BEGIN; SELECT pg_current_xact_id()"]
+)
+async def test_who_holds_back_a_real_server_is_named(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch, begin: str
+) -> None:
     monkeypatch.setattr(postgres_health, "MINUTE", 1_000)
-    watched = PostgresHealth(postgres_database, "mainspring", SystemClock(), connections=8, retention=Retention())
-    culprit = await asyncpg.connect(postgres_database, server_settings={"application_name": "reports"})
-    try:
-        assert not [one for one in await watched.pains() if one.check == "transactions" and "reports" in one.says]
-        await culprit.execute("BEGIN; SELECT 1")
+    watched = the_health(postgres_database)
+    # The one that is older holds back nothing: it has no snapshot, and wrote nothing.
+    async with left_open(postgres_database, "harmless", "BEGIN; SELECT 1"):
         await asyncio.sleep(0.1)
-        [told] = [one for one in await watched.pains() if one.check == "transactions"]
-    finally:
-        await culprit.close()
-    assert f"process {culprit.get_server_pid()} (reports)" in told.says
+        assert "harmless" not in (await pains(watched, "transactions")).says
+        async with left_open(postgres_database, "reports", begin) as culprit:
+            await asyncio.sleep(0.1)
+            told = await pains(watched, "transactions")
+    assert told.level is Level.WARNING
+    assert told.who == culprit
+    assert told.says.startswith(f"{culprit}, idle in transaction, has kept the dead rows of ")
     assert "pg_terminate_backend" in told.advice
 
 
-def the_health(dsn: str) -> PostgresHealth:
-    return PostgresHealth(dsn, "mainspring", SystemClock(), connections=8, retention=Retention())
+@pytest.mark.postgres
+@pytest.mark.usefixtures("store")
+async def test_the_one_that_holds_back_furthest_is_named_and_not_the_one_that_began_first(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_health, "MINUTE", 1_000)
+    first = await asyncpg.connect(postgres_database)
+    await first.execute("BEGIN")
+    async with left_open(postgres_database, "second", "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1") as second:
+        other = await asyncpg.connect(postgres_database)
+        for _ in range(3):
+            await other.execute("SELECT pg_current_xact_id()")
+        await first.execute("SELECT pg_current_xact_id()")
+        await asyncio.sleep(0.1)
+        told = await pains(the_health(postgres_database), "transactions")
+        await other.close()
+    await first.close()
+    assert told.who == second
+
+
+@pytest.mark.postgres
+@pytest.mark.usefixtures("store")
+async def test_one_that_was_left_open_and_keeps_no_dead_rows_is_told_apart_and_presses_nobody(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_health, "HOUR", 1_000)
+    async with left_open(postgres_database, "harmless", "BEGIN; SELECT 1") as who:
+        await asyncio.sleep(0.1)
+        told = await pains(the_health(postgres_database), "idle transactions")
+    assert told.level is Level.WARNING
+    assert told.who == who
+    assert "no dead rows" in told.says
+    assert not is_pressed([told])
 
 
 @pytest.mark.postgres
@@ -92,7 +167,7 @@ async def test_connections_of_other_roles_are_counted_and_transactions_that_are_
 ) -> None:
     others = [await asyncpg.connect(as_administrator(postgres_database)) for _ in range(5)]
     try:
-        await others[0].execute("BEGIN; SELECT 1")
+        await others[0].execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
         seen = await others[1].fetchval("SELECT count(*) FROM pg_stat_activity WHERE usename = 'postgres'")
         ours = await others[1].fetchval("SELECT count(*) FROM pg_stat_activity WHERE usename <> 'postgres'")
         assert seen >= 5
@@ -161,3 +236,38 @@ async def test_a_standby_that_does_not_follow_is_named_and_measured(monkeypatch:
     assert behind[0].says.startswith("far is ")
     assert vitals.replication_lag
     assert vitals.replication_bytes
+
+
+@pytest.mark.postgres
+@pytest.mark.system
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("system")
+@pytest.mark.usefixtures("postgres_dsn")
+async def test_a_query_on_a_standby_that_holds_back_the_primary_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_health, "MINUTE", 100_000)
+    with primary_and_standbys("far") as (primary, [standby]):
+        store = PostgresStore(primary.admin_dsn, shards=4)
+        await store.open()
+        await store.close()
+        there = await asyncpg.connect(standby.admin_dsn)
+        await there.execute("ALTER SYSTEM SET hot_standby_feedback = on")
+        await there.execute("ALTER SYSTEM SET wal_receiver_status_interval = '1s'")
+        await there.execute("SELECT pg_reload_conf()")
+        await there.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        here = await asyncpg.connect(primary.admin_dsn)
+        watched = the_health(primary.admin_dsn)
+        told = found("transactions", "")
+        while told.level is Level.OK:
+            await here.execute("SELECT pg_current_xact_id()")
+            await asyncio.sleep(0.1)
+            told = await pains(watched, "transactions")
+            [vitals] = await watched.vitals()
+        await there.execute("ROLLBACK")
+        while (await pains(watched, "transactions")).level is not Level.OK:
+            await here.execute("SELECT pg_current_xact_id()")
+            await asyncio.sleep(0.1)
+        await here.close()
+        await there.close()
+    assert told.who == "a query on standby far"
+    assert "hot_standby_feedback" in told.advice
+    assert vitals.oldest_transaction

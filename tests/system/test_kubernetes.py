@@ -174,11 +174,65 @@ def test_the_manifests_are_those_of_the_chart(helm: str, name: str) -> None:
         ("--set=workers.mail.replicas=3", "queues"),
         ("--set=worker.autoscaling.by=cpu", "by"),
         ("--set=api.ingress.enabled=true", "api.ingress.host is missing"),
+        (r"--set=settings.worker\.grace=60s", "settings: worker.grace is set by the chart; use graceSeconds"),
+        ("--set=settings.store=postgresql://db/x", "settings: store is set by the chart"),
+        ("--set=settings.port=8080", "settings: port is set by the chart; use api.service.port"),
+        ("--set=settings.host=127.0.0.1", "settings: host is set"),
+        (r"--set=settings.metrics\.enabled=false", "settings: metrics.enabled is set"),
+        (r"--set=settings.metrics\.first_port=9000", "settings: metrics.first_port is set"),
+        (r"--set=settings.auth\.mode=none", "auth.mode may not be none"),
+        ("--set=env[0].name=MAINSPRING_STORE,env[0].value=x", "env: MAINSPRING_STORE is set by the chart"),
+        ("--set=env[0].name=MAINSPRING_AUTH_MODE,env[0].value=jwt", "env: MAINSPRING_AUTH_MODE is set by the chart"),
+        ("--set=worker.env[0].name=MAINSPRING_WORKER_GRACE", "worker.env: MAINSPRING_WORKER_GRACE is set by the chart"),
+        ("--set=workers.default.env[0].name=MAINSPRING_WORKER_GRACE", "workers.default.env: MAINSPRING_WORKER_GRACE"),
+        ("--set=workers.default.autoscaling.by=hpa,workers.default.autoscaling.min=0", "min must be 1 or more by hpa"),
+        ("--set=worker.autoscaling.by=keda,worker.autoscaling.min=17", "min 17 is more than max 16"),
+        ("--set=worker.autoscaling.by=hpa,workers.default.queues.a b=1", '"a b" cannot be one'),
+        ("--set=workers.default.queues.a/b=1", "a/b"),
+        ("--set=workers.default.queues.a:b=1", "a:b"),
     ],
 )
 def test_wrong_values_are_refused_by_name(helm: str, option: str, named: str) -> None:
     with pytest.raises(ValueError, match=re.escape(named)):
         manifests.rendered(helm, option)
+
+
+def test_what_the_chart_sets_are_settings_and_what_it_refuses_is_what_it_sets(helm: str) -> None:
+    helpers = (manifests.CHART / "templates" / "_helpers.tpl").read_text()
+    owned = yaml.safe_load(helpers.partition('define "mainspring.owned" -}}')[2].partition("{{- end }}")[0])
+    variables = {f"MAINSPRING_{name.upper().replace('.', '_')}" for name in owned}
+    reference = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    assert [name for name in owned if f"| `{name}` |" not in reference] == []
+    given = {
+        each["name"] for pod in pods(objects(manifests.rendered(helm))) for each in pod["spec"]["containers"][0]["env"]
+    }
+    assert given - variables == {"MAINSPRING_LOG_FORMAT", "MAINSPRING_AUTH_MODE"}
+
+
+@pytest.mark.parametrize("queue", ["yes", "17", "null", "1.50"])
+def test_a_queue_may_be_called_like_a_number_or_a_word_of_yaml(helm: str, tmp_path: Path, queue: str) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({"workers": {"one": {"queues": {queue: 3}, "autoscaling": {"by": "hpa"}}}}))
+    made = objects(manifests.rendered(helm, f"--values={file}", release="42"))
+    [scaler] = of_kind(made, "HorizontalPodAutoscaler")
+    selectors = [metric["external"]["metric"]["selector"]["matchLabels"] for metric in scaler["spec"]["metrics"]]
+    assert selectors == [{"queue": queue}] * 2
+    assert {one["metadata"]["labels"]["app.kubernetes.io/instance"] for one in made} == {"42"}
+    [args] = [
+        pod["spec"]["containers"][0]["args"]
+        for pod in pods(made)
+        if pod["metadata"]["labels"]["app.kubernetes.io/component"] == "worker-one"
+    ]
+    assert args == ["worker", f"--queue={queue}:3"]
+
+
+def test_a_queue_that_is_no_label_is_possible_by_keda(helm: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({"workers": {"one": {"queues": {"é #1": 3}, "autoscaling": {"by": "keda"}}}}))
+    made = objects(manifests.rendered(helm, f"--values={file}"))
+    [trigger] = of_kind(made, "ScaledObject")[0]["spec"]["triggers"]
+    assert parse_qs(urlsplit(trigger["metadata"]["url"]).query)["queue"] == ["é #1"]
+    assert ["worker", "--queue=é #1:3"] in [pod["spec"]["containers"][0]["args"] for pod in pods(made)]
 
 
 def test_the_chart_is_of_this_version() -> None:

@@ -53,6 +53,10 @@ def test_every_alert_fires_and_resolves(promtool: str) -> None:
         assert [bool(look["exp_alerts"]) for look in looks] == [False, True, False], test["name"]
 
 
+def test_the_error_budget_counts_submits_too_and_calls_nobody_for_one_among_ten(promtool: str) -> None:
+    run(promtool, "test", "rules", DEPLOY / "prometheus" / "tests" / "budget.test.yml")
+
+
 @pytest.mark.parametrize("never", ["vector(1) > 2", "vector(1)"])
 def test_an_alert_that_never_fires_or_always_does_is_noticed(promtool: str, tmp_path: Path, never: str) -> None:
     """So that a clean run of promtool says something."""

@@ -47,6 +47,8 @@ PRICES = Prices(
     node_memory_gb=16,
     database=1_000,
     database_cores=10,
+    # Not what decides, but where a test says so.
+    database_disk_gb=1e6,
     storage_gb=0.1,
     traffic_gb=0.01,
 )
@@ -119,6 +121,15 @@ def test_rates_up_to_a_million_a_second(
 def test_a_million_jobs_a_second_are_told_that_one_server_is_not_enough() -> None:
     found = capacity_of(Load(jobs_per_day=parse_per_day("1M/s", "")), COSTS, PRICES)
     assert any("a store over 10 servers" in note for note in found.notes)
+
+
+def test_a_history_that_no_disk_holds_asks_for_more_servers() -> None:
+    """At a million a second a week takes 516 TB: the cores of ten servers would do."""
+    prices = msgspec.structs.replace(PRICES, database_disk_gb=16_000)
+    found = capacity_of(Load(jobs_per_day=parse_per_day("1M/s", "")), COSTS, prices)
+    servers = ceil(found.value("database") / 0.8 / 16e12)
+    assert found.value("database_servers") == servers > 10
+    assert any(f"a store over {servers} servers" in note for note in found.notes)
 
 
 def test_every_process_has_as_many_connections_to_each_server_as_to_one() -> None:

@@ -51,7 +51,8 @@ def told() -> set[str]:
 
 
 def labels() -> set[str]:
-    return {label for metric in ALL for label in metric.labels} | {"instance", "job", "le", "mountpoint"}
+    recorded = {label for rule in RULES if "record" in rule for label in rule.get("labels", ())}
+    return {label for metric in ALL for label in metric.labels} | recorded | {"instance", "job", "le", "mountpoint"}
 
 
 def queries() -> Iterator[tuple[str, str]]:

@@ -63,7 +63,7 @@ def test_every_command_that_makes_a_table_again_is_there() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     measurements = {item.name for item in (*ENGINE, *API)}
     for command in commands:
-        words = command.split()
+        words = command.removeprefix("REGIONS=regions.txt ").split()
         if words[0] == "make":
             assert words[1] in targets, command
         elif words[:2] == ["python", "-m"]:
@@ -72,6 +72,15 @@ def test_every_command_that_makes_a_table_again_is_there() -> None:
             assert words[:2] == ["mainspring", "bench"], command
             if "--only" in words:
                 assert set(words[words.index("--only") + 1].split(",")) <= measurements, command
+
+
+def test_every_benchmark_that_a_page_names_stands_among_them() -> None:
+    pages = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", *DOCS.rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r"python -m (bench\.\w+)", page.read_text())}
+    programs = {f"bench.{file.stem}" for file in (ROOT / "bench").glob("[!_]*.py")}
+    assert named == programs
+    rows = "\n".join(line for line in REPRODUCE.splitlines() if line.startswith("|"))
+    assert {name for name in named if f"`python -m {name}" not in rows} == set()
 
 
 def test_versions_are_those_of_the_code_and_of_the_services() -> None:

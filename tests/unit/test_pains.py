@@ -1,5 +1,6 @@
 """What is new of what hurts a store, and when others should hold back."""
 
+import msgspec
 import pytest
 
 from mainspring.adapters.store.postgres.health import latency, plan, pooler, room
@@ -17,6 +18,13 @@ def test_what_is_as_it_was_is_not_told_again() -> None:
     before = worst_of([warned("transactions", "one is 5m old", "end it"), found("latency", "1 ms")])
     now = worst_of([warned("transactions", "one is 6m old", "end it"), found("latency", "2 ms")])
     assert changed(before, now) == []
+
+
+def test_another_one_that_is_as_bad_is_told_and_another_one_that_is_well_is_not() -> None:
+    one, other = (Finding(check="transactions", level=Level.WARNING, says="old", who=who) for who in ("1", "2"))
+    assert changed({"transactions": one}, {"transactions": other}) == [other]
+    well, better = (msgspec.structs.replace(finding, level=Level.OK) for finding in (one, other))
+    assert changed({"transactions": well}, {"transactions": better}) == []
 
 
 @pytest.mark.parametrize("before", [{}, worst_of([found("transactions", "none")])])

@@ -58,12 +58,13 @@ def capacity_of(load: Load, costs: Costs, prices: Prices) -> Capacity:
     """Everything, in the order in which one figure needs another."""
     if costs.embedded:
         load = msgspec.structs.replace(load, standbys=0)
+    storage = _storage(load, costs)
+    disk = next(figure.value for figure in storage if figure.name == "disk") / (1 + load.standbys)
+    processes = _one_process(load, costs) if costs.embedded else _processes(load, costs, prices, disk)
     sections = [
         Section(title="RATES", figures=_rates(load)),
-        Section(title="STORAGE", figures=_storage(load, costs)),
-        Section(
-            title="PROCESSES", figures=_one_process(load, costs) if costs.embedded else _processes(load, costs, prices)
-        ),
+        Section(title="STORAGE", figures=storage),
+        Section(title="PROCESSES", figures=processes),
         Section(title="TRAFFIC", figures=_traffic(load, costs)),
     ]
     found = Capacity(sections=tuple(sections), measured=costs.where, prices=prices.where, notes=())
@@ -154,7 +155,8 @@ def _storage(load: Load, costs: Costs) -> tuple[Figure, ...]:
     )
 
 
-def _processes(load: Load, costs: Costs, prices: Prices) -> tuple[Figure, ...]:
+def _processes(load: Load, costs: Costs, prices: Prices, disk: float) -> tuple[Figure, ...]:
+    """``disk``: of one copy, in bytes."""
     attempts = load.at_peak * load.attempts
     own = load.work
     api = _cores(load.at_peak, costs.api_us)
@@ -174,7 +176,7 @@ def _processes(load: Load, costs: Costs, prices: Prices) -> tuple[Figure, ...]:
     by_memory = memory / 1e3 / UTILISATION / prices.node_memory_gb
     # However little there is to do, a machine may die.
     nodes = max(LEAST_SCHEDULERS, ceil(by_cores), ceil(by_memory))
-    servers = max(1, ceil(server / prices.database_cores))
+    servers = max(1, ceil(server / prices.database_cores), ceil(disk / 1e9 / prices.database_disk_gb))
     connections = apis * API_CONNECTIONS + schedulers * SCHEDULER_CONNECTIONS + workers * WORKER_CONNECTIONS
     return (
         _number("api_processes", "API processes", apis, _how(load.at_peak, costs.api_us, api, LEAST_APIS)),
@@ -224,7 +226,8 @@ def _processes(load: Load, costs: Costs, prices: Prices) -> tuple[Figure, ...]:
             "database_servers",
             f"primaries with {prices.database_cores} cores",
             servers,
-            f"{server:.2f} cores ÷ {prices.database_cores}",
+            f"the most of: {server:.2f} cores ÷ {prices.database_cores}; "
+            f"{format_size(disk)} ÷ {format_size(prices.database_disk_gb * 1e9)}",
         ),
         _number(
             "connections",

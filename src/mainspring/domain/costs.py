@@ -105,6 +105,8 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: A database server.
     database: Amount
     database_cores: Cores
+    #: What one can have: a larger store is one over several.
+    database_disk_gb: Annotated[float, msgspec.Meta(gt=0)] = 16_000.0
     storage_gb: Amount
     #: Between machines, a GB.
     traffic_gb: Amount

@@ -29,6 +29,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     says: str
     #: What to do; nothing where all is well.
     advice: str = ""
+    #: Whom it names, where another may be named the next time.
+    who: str = ""
 
 
 class WorkerSigns(msgspec.Struct, frozen=True, kw_only=True):

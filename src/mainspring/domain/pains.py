@@ -21,12 +21,14 @@ def worst_of(findings: Iterable[Finding]) -> dict[str, Finding]:
 
 
 def changed(before: Mapping[str, Finding], now: Mapping[str, Finding]) -> list[Finding]:
-    """Those that have become better or worse. What was never heard of was well."""
-    return [
-        finding
-        for check, finding in now.items()
-        if finding.level is not (before[check].level if check in before else Level.OK)
-    ]
+    """Those that have become better or worse, or are as bad by somebody else. What was never heard of was well."""
+    return [finding for check, finding in now.items() if _told(finding) != _told(before.get(check))]
+
+
+def _told(finding: Finding | None) -> tuple[Level, str]:
+    if finding is None or finding.level is Level.OK:
+        return Level.OK, ""
+    return finding.level, finding.who
 
 
 def is_pressed(findings: Iterable[Finding]) -> bool:

@@ -10,7 +10,7 @@
 {{/* Of a role's pods; never changes. Takes root and role. */}}
 {{- define "mainspring.selector" -}}
 app.kubernetes.io/name: mainspring
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .role }}
 {{- end }}
 
@@ -34,13 +34,34 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
       key: {{ .key }}
 {{- end }}
 
+{{/* The variable of a setting. */}}
+{{- define "mainspring.variable" -}}
+MAINSPRING_{{ . | upper | replace "." "_" }}
+{{- end }}
+
+{{/* Settings that pods are made around, each with what to use instead. */}}
+{{- define "mainspring.owned" -}}
+store: use the key store of the Secret
+host: an API listens to all addresses of its pod
+port: use api.service.port
+worker.grace: use graceSeconds of worker or of workers
+worker.queues: use queues of workers
+metrics.enabled: probes need it
+metrics.host: probes and scrapers need all addresses of the pod
+metrics.first_port: it is 7170
+metrics.last_port: it is 7170
+metrics.token: use the key metrics-token of the Secret
+metrics.token_file: use the key metrics-token of the Secret
+ui.secret: use the key ui-secret of the Secret
+{{- end }}
+
 {{/* What every role is told. */}}
 {{- define "mainspring.env" -}}
 {{ include "mainspring.from-secret" (dict "root" . "variable" "MAINSPRING_STORE" "key" "store") }}
 {{- range $name, $value := .Values.settings }}
 {{- /* Helm reads every number as a float, and would write a large one as 1e+09. */}}
 {{- $whole := and (kindIs "float64" $value) (eq $value (floor $value)) }}
-- name: MAINSPRING_{{ $name | upper | replace "." "_" }}
+- name: {{ include "mainspring.variable" $name }}
   value: {{ ternary (int64 $value) $value $whole | toString | quote }}
 {{- end }}
 {{- with .Values.env }}

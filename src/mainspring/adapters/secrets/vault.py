@@ -23,8 +23,10 @@ _PAUSE: Micros = 5 * SECOND
 _NOT_WAITED_FOR: Micros = MINUTE
 #: While Vault is away, what it said last counts for this long.
 STALE: Micros = HOUR
-#: A token is renewed when this much of its time is over.
+#: A token is renewed when this much of its time is over …
 _RENEWED_AFTER = 2 / 3
+#: … and where that fails, again after this long, then after twice as long, and so on up to a minute.
+_AGAIN: Micros = SECOND
 
 
 class AppRole(msgspec.Struct, frozen=True):
@@ -145,7 +147,7 @@ class VaultSecrets:
     def _hold(self) -> str:
         if self._token is None:
             self._token = self._sign_in()
-            self._renew_later(self._token)
+            self._keep_good(self._token)
         return self._token.text
 
     def _sign_in(self) -> _Token:
@@ -159,26 +161,36 @@ class VaultSecrets:
                 told = self._told(self._ask("GET", "/v1/auth/token/lookup-self", text), "data")
                 return _Token(text, bool(told.get("renewable")), _lease(told.get("ttl", 0)))
 
-    def _renew_later(self, token: _Token) -> None:
+    def _keep_good(self, token: _Token) -> None:
         if token.renewable and token.holds:
-            timer = threading.Timer(token.holds * _RENEWED_AFTER / SECOND, self._renew, [token])
-            timer.daemon = True
-            timer.name = "mainspring-vault"
-            timer.start()
+            ends = self._clock.monotonic() + token.holds
+            # Often enough before the end of one that holds for seconds only.
+            again = min(_AGAIN, token.holds // 32)
+            self._renew_later(round(token.holds * _RENEWED_AFTER), token, ends, again)
 
-    def _renew(self, token: _Token) -> None:
+    def _renew_later(self, after: Micros, token: _Token, ends: Micros, again: Micros) -> None:
+        timer = threading.Timer(after / SECOND, self._renew, [token, ends, again])
+        timer.daemon = True
+        timer.name = "mainspring-vault"
+        timer.start()
+
+    def _renew(self, token: _Token, ends: Micros, again: Micros) -> None:
         with self._lock:
             if self._token is not token:
                 return
             try:
                 told = self._told(self._ask("POST", "/v1/auth/token/renew-self", token.text, {}), "auth")
             except SecretsUnavailable as error:
-                # Nothing is lost: whoever asks next signs in again, or is told why not.
-                self._token = None
-                _log.warning("the token of Vault cannot be renewed", error=str(error))
+                left = ends - self._clock.monotonic()
+                _log.warning("the token of Vault cannot be renewed", error=str(error), ended=left <= 0)
+                if left > 0:
+                    self._renew_later(min(again, left), token, ends, min(2 * again, MINUTE))
+                else:
+                    # Whoever asks next signs in again, or is told why not.
+                    self._token = None
                 return
             self._token = _Token(token.text, bool(told["renewable"]), _lease(told["lease_duration"]))
-            self._renew_later(self._token)
+            self._keep_good(self._token)
 
     def _ask(self, method: str, url: str, token: str | None, body: object = None) -> httpx2.Response:
         headers = {} if token is None else {"X-Vault-Token": token}

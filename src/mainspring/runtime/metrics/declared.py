@@ -335,7 +335,8 @@ VACUUM_AGE = _gauge(
 OLDEST = _gauge(
     Whose.STORE,
     "store_oldest_transaction_seconds",
-    "How long the oldest open transaction has been open: vacuum removes nothing younger. Missing where our role may not"
+    "How long the oldest transaction has been open that holds vacuum back: one with a snapshot, or that has written,"
+    " here or on a standby. Missing where our role may not"
     " [see those of others](../operations/postgresql.md#what-the-role-may-see).",
     "server",
 )

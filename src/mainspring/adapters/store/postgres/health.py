@@ -1,12 +1,14 @@
 """Looks at a PostgreSQL server and the schema on it, with connections of its own that change nothing."""
 
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, TypeAlias, cast
 
 import asyncpg
+import msgspec
 
 from mainspring.adapters.postgres_servers import servers_of
 from mainspring.adapters.store import named_sql
@@ -32,6 +34,7 @@ from mainspring.domain.diagnosis import (
 )
 from mainspring.domain.errors import MainspringError, StoreUnavailable
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant, Micros, format_duration
+from mainspring.domain.pains import worst_of
 from mainspring.domain.retention import CLASSES
 from mainspring.ports.clock import Clock
 from mainspring.ports.health import Examination, TableVitals, Vitals
@@ -42,6 +45,8 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 _MIB = 1 << 20
 _OLDEST_SERVER = 140000
 _ROUND_TRIPS = 7
+#: So many transactions are held back.
+_FAR_BACK = 10_000_000
 #: Beyond their rows, what a process has open: wake-ups, heartbeat, and the connections that read for people.
 _CONNECTIONS_BESIDE = 5
 _CREATE_INDEX = re.compile(r"^\s*CREATE (?:UNIQUE )?INDEX (\w+) ON", re.MULTILINE)
@@ -67,6 +72,8 @@ class PostgresHealth:
         self._connections = connections
         self._retention = retention
         self._pooled: Finding | None = None
+        #: Since when standbys hold back what they do.
+        self._standing: dict[tuple[str, str], Micros] = {}
         self._sql: Mapping[str, str] = {
             name: text.replace("mainspring.", f"{schema}.")
             for name, text in named_sql.load(PACKAGE, "queries/health.sql").items()
@@ -118,7 +125,7 @@ class PostgresHealth:
         server = await self._one(connection, "server")
         row = await self._one(connection, "vitals")
         unstaged, unfired = await self._one(connection, "unstaged"), await self._one(connection, "unfired")
-        held = await self._all(connection, "transactions")
+        held = await self._held(connection)
         following = await self._all(connection, "standbys")
         now: Instant = server["now"]
         return Vitals(
@@ -246,7 +253,19 @@ class PostgresHealth:
         return self._pooled
 
     async def _transactions(self, connection: Connection, sees_all: bool) -> list[Finding]:
-        return [transactions(await self._all(connection, "transactions"), sees_all=sees_all)]
+        return [
+            transactions(await self._held(connection), sees_all=sees_all),
+            *idle(await self._all(connection, "idle")),
+        ]
+
+    async def _held(self, connection: Connection) -> list[dict[str, Any]]:
+        """What a standby reads is as old as the time since it was first seen to stand there."""
+        rows, now = await self._all(connection, "transactions"), self._clock.monotonic()
+        seen = {(row["who"], row["snapshot"]): now for row in rows if row["snapshot"]}
+        self._standing = {key: self._standing.get(key, now) for key in seen}
+        for row in rows:
+            row["age"] += now - self._standing.get((row["who"], row["snapshot"]), now)
+        return rows
 
     async def _tables(self, connection: Connection, now: Instant) -> list[Finding]:
         schema = self._schema
@@ -407,30 +426,48 @@ def plan(processes: int, each: int, most: int) -> Finding:
 
 
 def transactions(rows: Sequence[Mapping[str, object]], *, sees_all: bool) -> Finding:
-    """The oldest that is under way: vacuum removes nothing that is younger."""
+    """The worst of those that hold vacuum back: it removes nothing that one of them may still see."""
     hidden = "" if sees_all else "; those of other roles cannot be seen without pg_read_all_stats"
     if not rows:
-        return found("transactions", f"none under way{hidden}")
-    oldest = rows[0]
-    age = int(str(oldest["age"]))
-    says = f"the oldest is {format_duration(max(age // SECOND, 1) * SECOND)} old: {oldest['who']}"
-    if oldest["state"] not in ("", "active"):
-        says += f", {oldest['state']}"
-    idle = str(oldest["state"]).startswith("idle in transaction")
-    advice = (
-        "end it: pg_terminate_backend(…)"
-        if oldest["state"] != "prepared"
-        else "COMMIT PREPARED or ROLLBACK PREPARED it"
-    )
-    limit = MINUTE if idle else 5 * MINUTE
-    return above("transactions", age, limit, HOUR, says + hidden, f"{advice}; nothing younger is vacuumed")
+        return found("transactions", f"none holds vacuum back{hidden}")
+    worst = worst_of(_transaction(row) for row in rows)["transactions"]
+    return msgspec.structs.replace(worst, says=worst.says + hidden)
+
+
+def _transaction(row: Mapping[str, object]) -> Finding:
+    who, state, age, xids = str(row["who"]), str(row["state"]), int(str(row["age"])), int(str(row["xids"]))
+    how = "" if state in ("", "active", "standby") else f", {state},"
+    lasts = f" for {format_duration(max(age // SECOND, 1) * SECOND)}" if age else ""
+    says = f"{who}{how} has kept the dead rows of {xids:,} transactions{lasts}"
+    ends = {
+        "prepared": "COMMIT PREPARED or ROLLBACK PREPARED it",
+        "standby": "end that query there, or set hot_standby_feedback = off there",
+    }
+    advice = f"{ends.get(state, 'end it: pg_terminate_backend(…)')}; what died since it began is not vacuumed"
+    limit = MINUTE if state.startswith("idle in transaction") else 5 * MINUTE
+    # How long a standby has been reading nobody knows who looks for the first time.
+    if state == "standby" and xids >= _FAR_BACK:
+        limit = 0
+    return msgspec.structs.replace(above("transactions", age, limit, HOUR, says, advice), who=who)
+
+
+def idle(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
+    """One that was left open and hurts no table: it has a connection, and perhaps locks that others want."""
+    findings = []
+    for row in rows:
+        age, who = int(str(row["age"])), str(row["who"])
+        lasts = format_duration(max(age // SECOND, 1) * SECOND)
+        says = f"{who} has done nothing in one for {lasts}: it keeps its connection and its locks, and no dead rows"
+        advice = f"see that it commits; if it is forgotten: pg_terminate_backend({row['pid']})"
+        findings.append(msgspec.structs.replace(above("idle transactions", age, HOUR, math.inf, says, advice), who=who))
+    return findings or [found("idle transactions", "none")]
 
 
 def slots(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
     findings = []
     for row in rows:
         xids, kept = int(str(row["xids"])), int(str(row["kept"]))
-        if xids >= 10_000_000 or (not row["active"] and kept >= 1024 * _MIB):
+        if xids >= _FAR_BACK or (not row["active"] and kept >= 1024 * _MIB):
             says = f"{row['name']} holds back {xids:,} transactions and {kept // _MIB:,} MiB of log"
             advice = f"if nobody needs it: SELECT pg_drop_replication_slot('{row['name']}')"
             findings.append(above("replication slots", xids, 0, 200_000_000, says, advice))

@@ -24,17 +24,33 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relname IN ('run', 'waiting', 'schedule', 'session', 'gate')
 
 -- name: transactions
--- Whoever holds back what vacuum may remove, the oldest first.
+-- Whoever holds back what vacuum may remove, the furthest first. Who has no snapshot and has written nothing holds back nothing.
+-- Of what a standby reads (hot_standby_feedback without a slot) it is known how far back it is, and not for how long.
 SELECT * FROM (
     SELECT 'process ' || pid || coalesce(' (' || nullif(application_name, '') || ')', '') AS who, coalesce(state, '') AS state,
-           (extract(epoch FROM clock_timestamp() - xact_start) * 1000000)::bigint AS age
+           (extract(epoch FROM clock_timestamp() - xact_start) * 1000000)::bigint AS age,
+           greatest(age(backend_xmin), age(backend_xid)) AS xids, '' AS snapshot
     FROM pg_stat_activity
     WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-      AND datname = current_database()
+      AND datname = current_database() AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
     UNION ALL
-    SELECT 'prepared transaction ' || gid, 'prepared', (extract(epoch FROM clock_timestamp() - prepared) * 1000000)::bigint
+    SELECT 'prepared transaction ' || gid, 'prepared', (extract(epoch FROM clock_timestamp() - prepared) * 1000000)::bigint,
+           age(transaction), ''
     FROM pg_prepared_xacts WHERE database = current_database()
-) AS held ORDER BY age DESC LIMIT 5
+    UNION ALL
+    SELECT 'a query on standby ' || coalesce(nullif(application_name, ''), host(client_addr), 'without a name'), 'standby', 0,
+           age(backend_xmin), backend_xmin::text
+    FROM pg_stat_replication WHERE backend_xmin IS NOT NULL AND age(backend_xmin) > 0
+) AS held ORDER BY xids DESC, age DESC LIMIT 5
+
+-- name: idle
+-- Open and without work for the longest, of those that hold back nothing but their locks and their connection.
+SELECT pid, 'process ' || pid || coalesce(' (' || nullif(application_name, '') || ')', '') AS who,
+       (extract(epoch FROM clock_timestamp() - state_change) * 1000000)::bigint AS age
+FROM pg_stat_activity
+WHERE state LIKE 'idle in transaction%' AND backend_xmin IS NULL AND backend_xid IS NULL AND pid <> pg_backend_pid()
+  AND datname = current_database()
+ORDER BY 3 DESC LIMIT 1
 
 -- name: vitals
 -- An objective that is missed stands in the state of its job; of those that are kept nothing does.
