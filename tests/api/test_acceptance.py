@@ -194,3 +194,41 @@ async def test_records_of_one_ordering_key_have_it_as_their_key_and_each_is_made
     again = await kit.client.post("/v1/jobs", json=by_header, headers={"idempotency-key": "once"})
     assert again.status_code == 201
     assert await kit.count() == 5
+
+
+async def test_who_asks_again_with_the_same_key_is_told_the_same_id_by_whichever_api(kit: Kit) -> None:
+    kit.store.away = True
+    header = {"idempotency-key": "once"}
+    body = {"task": "greet", "payload": 1}
+    first = await kit.client.post("/v1/jobs", json=body, headers=header)
+    # That it is away is known by now; another API asks the store first.
+    second = await kit.client.post("/v1/jobs", json=body, headers=header)
+    kit.accept(None)
+    third = await kit.client.post("/v1/jobs", json=body, headers=header)
+    other = await kit.client.post("/v1/jobs", json=body | {"payload": 2}, headers=header)
+    assert [answer.status_code for answer in (first, second, third, other)] == [202] * 4
+    kit.store.away = False
+    await kit.ingest()
+    for told in (first, second, third):
+        made = await kit.client.get(told.headers["location"])
+        assert (made.json()["jobId"], made.json()["payload"]) == (told.json()["jobId"], 1)
+    [(ask, why)] = kit.log.dead
+    assert (b'"payload":2' in ask.body, why.title) == (True, "Conflict")
+    assert (await kit.client.get(other.headers["location"])).status_code == 404
+    assert await kit.count() == 1
+    kit.accept(None)
+    again = await kit.client.post("/v1/jobs", json=body, headers=header)
+    assert (again.status_code, again.json()["jobId"]) == (201, first.json()["jobId"])
+
+
+async def test_a_probe_whose_answer_was_lost_has_made_what_was_told(kit: Kit) -> None:
+    kit.store.away = True
+    header = {"idempotency-key": "once"}
+    await kit.client.post("/v1/jobs", json={"task": "greet"}, headers=header)
+    kit.store.mute = True
+    assert kit.service.api.acceptance is not None
+    kit.service.api.acceptance._ask_at = 0
+    probe = await kit.client.post("/v1/jobs", json={"task": "greet"}, headers=header)
+    kit.store.mute = kit.store.away = False
+    assert (probe.status_code, await kit.count()) == (202, 1)
+    assert (await kit.client.get(probe.headers["location"])).status_code == 200

@@ -116,7 +116,7 @@ class JobMaker:
         shard = shard_of(told)
         if shard >= self._api.store.shards or (run.policy.ordering_key and shard != shard_of(run.id)):
             raise Invalid("job", f"{told} is not an id for this", "leave the header out")
-        return msgspec.structs.replace(run, id=self._api.jobs.placed(RunId(told), run.tenant))
+        return msgspec.structs.replace(run, id=self._api.jobs.placed(RunId(told), run.tenant, run.placement))
 
     async def _admitted(self, batch: "_Batch") -> list[tuple[int, NewRun]]:
         """Those that the quotas allow, each tenant's asked once, and those that were made before."""
