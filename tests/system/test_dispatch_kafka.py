@@ -1,5 +1,6 @@
 """Real processes fed by a real Kafka that is killed, rewound, emptied and rebalanced under load: nothing is lost,
-nothing is completed twice, no run waits for long, and what shares an ordering key is done in order."""
+nothing is completed twice, no run waits for long, Kafka feeds the workers again after each fault, and what shares an
+ordering key is done in order."""
 
 import asyncio
 import os
@@ -29,7 +30,7 @@ from mainspring.domain.run import NewRun, RunPolicy
 from tests.support.processes import Processes, free_port, until_ready
 from tests.support.servers import started
 from tests.system.test_deaths import the_jobs
-from tests.system.test_dispatch import Load
+from tests.system.test_dispatch import Load, until_fed
 from tools.services.kafka import Kafka
 
 pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(240), pytest.mark.xdist_group("system")]
@@ -115,18 +116,21 @@ async def test_what_kafka_loses_and_repeats_is_done_once_and_soon(
     again = KafkaDispatch(broker.url, SystemClock(), Sealer((await store.hint_key()).encode()))
     await again.open(identity)
     async with Load(store, postgres_database) as load:
+        await until_fed(client, processes)
         # A storm of rebalances: workers come and go, one of them without a farewell.
         for round_ in range(6 if LARGE else 2):
             passing = processes.start("worker", APP, "--queue", "load:20")
             await asyncio.sleep(2)
             passing.send_signal(signal.SIGKILL if round_ % 2 else signal.SIGTERM)
+        await until_fed(client, processes)
         # Everything is delivered three times more, stale or not.
         for _ in range(3):
             await again.publish(load.hints())
-        await asyncio.sleep(1)
+        await until_fed(client, processes)
         # Deleted: the topics come back, and what was in them is published again.
         await broker.admin.delete_topics(broker.topics)
-        await asyncio.sleep(4)
+        await asyncio.sleep(1)
+        await until_fed(client, processes)
     assert await load.judge(processes) < LATE
     assert len(load.runs) > 300, "too little load to say anything"
     await again.close()
@@ -168,21 +172,20 @@ async def test_a_kafka_that_is_killed_or_frozen_is_done_without(
         monkeypatch.setenv("MAINSPRING_DISPATCH_ENGINE", Broker(address).url)
         client, _ = await begin(processes)
         async with Load(store, postgres_database) as load:
-            await asyncio.sleep(2)
+            await until_fed(client, processes)
             for node in server.nodes:
                 node.signal(signal.SIGKILL)
             await until_state(client, "away", processes)
             await asyncio.sleep(2)
             await asyncio.to_thread(server.start)
-            await until_state(client, "ok", processes)
+            await until_fed(client, processes)
             # Frozen: connections stay open, and nobody answers.
             for node in server.nodes:
                 node.signal(signal.SIGSTOP)
             await until_state(client, "away", processes)
             for node in server.nodes:
                 node.signal(signal.SIGCONT)
-            await until_state(client, "ok", processes)
-            await asyncio.sleep(1)
+            await until_fed(client, processes)
         await client.aclose()
         assert await load.judge(processes) < LATE
     finally:
