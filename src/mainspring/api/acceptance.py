@@ -1,5 +1,6 @@
 """Jobs that are taken in while the store is away: the log of requests has them, and they are made when it is back."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -47,10 +48,18 @@ class Acceptance:
                 await make(told if self._away else run)
             except StoreUnavailable:
                 self._away = True
+                self._ask_at = self._clock.monotonic() + _AGAIN_AFTER
+            except asyncio.CancelledError:
+                # Whoever asked has left, and nothing is known.
+                self._ask_at = 0
+                raise
+            except Exception:
+                # A refusal is an answer, too.
+                self._away = False
+                raise
             else:
                 self._away = False
                 return True
-            self._ask_at = self._clock.monotonic() + _AGAIN_AFTER
         if self._bound_to not in (None, run.tenant):
             raise StoreUnavailable("the log of requests is not for this tenant")
         await check()
