@@ -22,6 +22,7 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.dispatch.kafka import KafkaDispatch
 from mainspring.adapters.kafka.admin import KafkaAdmin
 from mainspring.adapters.kafka.connection import options_of
+from mainspring.adapters.kafka.consumer import BatchConsumer
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.domain.hints import Sealer
 from mainspring.domain.instant import SECOND
@@ -54,6 +55,17 @@ class Broker:
 
     async def lag(self, group: str) -> int:
         return await self.admin.lag(group, self.topics)
+
+    async def places(self) -> dict[str, tuple[bytes | None, int]]:
+        """Of each run that was hinted at the key and the partition of its record."""
+        reader = BatchConsumer(self._server, uuid4().hex, self.topics[:1], SystemClock())
+        found: dict[str, tuple[bytes | None, int]] = {}
+        try:
+            while received := await reader.take(1_000, 5 * SECOND):
+                found |= {one.value[:16].hex(): (one.key, one.partition) for one in received}
+        finally:
+            await reader.close()
+        return found
 
     async def rewind(self, group: str) -> None:
         """As an operator does; Kafka refuses it while somebody reads."""
@@ -242,3 +254,8 @@ async def test_what_shares_a_key_is_done_in_order_by_several_workers_through_reb
         assert spans == sorted(spans)
         assert all(before[1] <= after[0] for before, after in pairwise(spans))
     assert max(finish - start for start, finish in when.values()) < 60 * SECOND
+    places = await broker.places()
+    of_key = {key: {places[run] for run in runs if run in places} for key, runs in made.items()}
+    # What shares an ordering key has records of one key, in one partition; no other has that key.
+    assert [len(found) for found in of_key.values()] == [1] * len(keys), of_key
+    assert len({record for [(record, _)] in of_key.values()}) == len(keys)
