@@ -20,9 +20,10 @@ from mainspring.adapters.kafka.producer import BatchProducer, Record
 from mainspring.bootstrap.api import make_acceptance, make_ingest
 from mainspring.bootstrap.engine import Engine
 from mainspring.control.ingest import Ingest
+from mainspring.domain.access import Quotas, Tenant
 from mainspring.domain.instant import SECOND
 from mainspring.domain.kafka import read_kafka
-from mainspring.ports.access import AuditFilter
+from mainspring.ports.access import AuditFilter, Author
 from mainspring.ports.catalog import RunFilter
 from mainspring.sections import ApiSection, DispatchSection, IngestSection
 from mainspring.settings import Settings
@@ -217,6 +218,41 @@ async def test_what_an_api_has_accepted_has_its_author_and_nobody_else_can_say_s
     assert sorted(entry.author for entry in entries) == ["ingest", "key:ada"]
     [accepted] = await kit.engine.store.runs([new_id])
     assert accepted is not None
+
+
+async def test_who_is_beyond_a_quota_for_long_is_refused_and_the_offset_goes_on(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.control.ingest.PATIENCE", 3 * SECOND)
+    await kit.engine.store.put_tenant(Tenant(name="small", quotas=Quotas(queued=1)), Author("ada"))
+    # One partition: what waits stands before what is done.
+    for number in range(4):
+        await kit.send(1, b"video-1", tenant="small", idempotencyKey=f"more-{number}")
+        await kit.send(1, b"video-1", tenant="large", idempotencyKey=f"other-{number}")
+    ingest = await kit.ingest()
+    await kit.until(5)
+    assert ingest.waiting == 3
+    refused = await kit.refused(3)
+    said = [msgspec.json.decode(dict(one.headers)["mainspring-problem"] or b"") for one in refused]
+    assert {one["title"] for one in said} == {"Quota reached"}
+    assert {one["detail"] for one in said} == {"the tenant may have 1 queued runs: it has waited for too long"}
+    await kit.until_read()
+    await ingest.stop()
+    again = await kit.ingest()
+    await kit.send(1)
+    await kit.until(6)
+    assert (again.made, again.refused) == (1, 0)
+
+
+async def test_whoever_fills_the_room_is_refused_and_others_go_on(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.control.ingest._MOST_WAITING", 20)
+    await kit.engine.store.put_tenant(Tenant(name="small", quotas=Quotas(queued=0)), Author("ada"))
+    ingest = await kit.ingest()
+    await kit.send(200, tenant="small")
+    await kit.send(200)
+    await kit.until(200)
+    assert len(await kit.refused(180)) == 180
+    assert (ingest.waiting, ingest.refused) == (20, 180)
 
 
 async def test_a_topic_that_was_deleted_is_made_anew_and_its_places_are_others(kit: Kit) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from uuid import uuid4
@@ -159,6 +160,21 @@ def test_a_position_passes_no_gap() -> None:
     assert track.position == 9
     track.done(9)
     assert track.position == 10
+
+
+def test_what_is_done_behind_a_gap_costs_nothing() -> None:
+    track = Track("topic", 0)
+    track.came(0)
+    tracemalloc.start()
+    for offset in range(1, 100_000):
+        track.came(offset)
+        track.done(offset)
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used < 10_000
+    assert track.position == 0
+    track.done(0)
+    assert track.position == 100_000
 
 
 def test_an_address_has_servers_and_what_makes_it_safe() -> None:

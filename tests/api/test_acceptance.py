@@ -1,5 +1,6 @@
 """While the store is away jobs are taken in by a log, and each is made once, with the id that its caller was told."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -8,15 +9,19 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.api.acceptance import Acceptance
 from mainspring.api.ingest import JobMaker
+from mainspring.api.schemas.jobs import JobIn
 from mainspring.control.ingest import Ingest
 from mainspring.domain.access import Role
-from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.ids import RunId
+from mainspring.domain.instant import SECOND
 from mainspring.domain.run import NewRun
 from mainspring.ports.access import AuditFilter
 from mainspring.ports.catalog import RunFilter
 from mainspring.ports.store import Accepted
 from tests.api.conftest import Service
+from tests.support.builders import a_run
+from tests.support.clock import ManualClock
 from tests.support.request_log import MemoryLog
 
 
@@ -194,3 +199,95 @@ async def test_records_of_one_ordering_key_have_it_as_their_key_and_each_is_made
     again = await kit.client.post("/v1/jobs", json=by_header, headers={"idempotency-key": "once"})
     assert again.status_code == 201
     assert await kit.count() == 5
+
+
+async def test_who_asks_again_with_the_same_key_is_told_the_same_id_by_whichever_api(kit: Kit) -> None:
+    kit.store.away = True
+    header = {"idempotency-key": "once"}
+    body = {"task": "greet", "payload": 1}
+    first = await kit.client.post("/v1/jobs", json=body, headers=header)
+    # That it is away is known by now; another API asks the store first.
+    second = await kit.client.post("/v1/jobs", json=body, headers=header)
+    kit.accept(None)
+    third = await kit.client.post("/v1/jobs", json=body, headers=header)
+    other = await kit.client.post("/v1/jobs", json=body | {"payload": 2}, headers=header)
+    assert [answer.status_code for answer in (first, second, third, other)] == [202] * 4
+    kit.store.away = False
+    await kit.ingest()
+    for told in (first, second, third):
+        made = await kit.client.get(told.headers["location"])
+        assert (made.json()["jobId"], made.json()["payload"]) == (told.json()["jobId"], 1)
+    [(ask, why)] = kit.log.dead
+    assert (b'"payload":2' in ask.body, why.title) == (True, "Conflict")
+    assert (await kit.client.get(other.headers["location"])).status_code == 404
+    assert await kit.count() == 1
+    kit.accept(None)
+    again = await kit.client.post("/v1/jobs", json=body, headers=header)
+    assert (again.status_code, again.json()["jobId"]) == (201, first.json()["jobId"])
+
+
+async def test_a_probe_whose_answer_was_lost_has_made_what_was_told(kit: Kit) -> None:
+    kit.store.away = True
+    header = {"idempotency-key": "once"}
+    await kit.client.post("/v1/jobs", json={"task": "greet"}, headers=header)
+    kit.store.mute = True
+    assert kit.service.api.acceptance is not None
+    kit.service.api.acceptance._ask_at = 0
+    probe = await kit.client.post("/v1/jobs", json={"task": "greet"}, headers=header)
+    kit.store.mute = kit.store.away = False
+    assert (probe.status_code, await kit.count()) == (202, 1)
+    assert (await kit.client.get(probe.headers["location"])).status_code == 200
+
+
+class Asked:
+    """A store as an acceptance sees it: how often it was asked, and what it answers."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.log = MemoryLog(self.clock.now())
+        self.acceptance = Acceptance(self.log, self.clock, None)
+        self.answer: Exception | None = None
+        self.hangs = False
+        self.times = 0
+
+    async def submit(self) -> bool:
+        run = a_run()
+        return await self.acceptance.stored(run, run, JobIn(task="greet"), self._make, self._check)
+
+    async def _make(self, run: NewRun) -> None:
+        self.times += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.answer is not None:
+            raise self.answer
+
+    async def _check(self) -> None: ...
+
+
+async def test_a_probe_that_is_refused_says_that_the_store_is_back() -> None:
+    asked = Asked()
+    asked.answer = StoreUnavailable("it is away for the test")
+    assert not await asked.submit()
+    asked.clock.advance(3 * SECOND)
+    asked.answer = Invalid("task", "is refused for the test")
+    with pytest.raises(Invalid):
+        await asked.submit()
+    asked.answer = None
+    assert await asked.submit()
+    assert asked.times == 3
+
+
+async def test_a_probe_whose_caller_leaves_does_not_keep_others_from_asking() -> None:
+    asked = Asked()
+    asked.answer = StoreUnavailable("it is away for the test")
+    assert not await asked.submit()
+    asked.clock.advance(3 * SECOND)
+    asked.hangs = True
+    probe = asyncio.create_task(asked.submit())
+    await asyncio.sleep(0)
+    assert not await asked.submit()
+    probe.cancel()
+    await asyncio.gather(probe, return_exceptions=True)
+    asked.hangs, asked.answer = False, None
+    assert await asked.submit()
+    assert asked.times == 3

@@ -160,6 +160,20 @@ async def test_what_is_queued_for_anybody_is_worth_a_hint(harness: Harness) -> N
     assert await harness.store.hints_of([urgent.id]) == [by_run[urgent.id]]
 
 
+async def test_what_shares_an_ordering_key_has_hints_of_one_key(harness: Harness) -> None:
+    first, second, other = a_run(key="video-1"), a_run(key="video-1"), a_run(key="video-2")
+    elsewhere = a_run(key="video-1", tenant="acme")
+    for run in (first, second, other, elsewhere):
+        await harness.submit(run)
+    worker = await harness.worker()
+    keys = {hint.run: hint.key for hint in await harness.store.hints_of([first.id, other.id, elsewhere.id])}
+    assert len(set(keys.values()) - {""}) == 3
+    for held in await claim(harness, worker, first, other, elsewhere):
+        await harness.settle(settle_success(held, None))
+    [hint] = await harness.store.hints_of([second.id])
+    assert hint.key == keys[first.id]
+
+
 @pytest.mark.parametrize("queues", [None, ("default", "mail"), ("mail", "nowhere")])
 async def test_the_best_of_each_queue_are_told(harness: Harness, queues: tuple[str, ...] | None) -> None:
     runs = [a_run(queue=queue, priority=priority) for queue in ("default", "mail") for priority in (5, 1, 3)]

@@ -12,7 +12,7 @@ from examples.payouts import application, books
 from examples.payouts.application import CITIES, app, pay_city, pay_out_by_key, recalculate_surge, send_promotion
 from mainspring.domain.instant import MINUTE, to_datetime
 from mainspring.testing import TestScheduler
-from tests.support.example import commands_of, engine_of, run_example
+from tests.support.example import commands_of, run_example, run_on_engine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180), pytest.mark.xdist_group("examples")]
 
@@ -29,11 +29,10 @@ async def test_a_worker_is_killed_and_everybody_is_paid_exactly_once(tmp_path: P
 
 
 @pytest.mark.postgres
-async def test_on_postgresql_and_by_an_engine_the_books_need_no_key(
+async def test_on_postgresql_and_by_rabbitmq_the_books_need_no_key(
     tmp_path: Path, postgres_database: str, address_of: Callable[[str], str]
 ) -> None:
-    engine = address_of(engine_of("rabbitmq", "redis"))
-    said = await run_example("payouts", tmp_path, MAINSPRING_STORE=postgres_database, MAINSPRING_DISPATCH_ENGINE=engine)
+    said = await run_on_engine("payouts", tmp_path, postgres_database, address_of("rabbitmq"))
     assert "100 drivers: 100 were paid, 0 of them twice" in said, said
     assert "; 0 runs were tried again" not in said, said
 

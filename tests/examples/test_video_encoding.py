@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -13,7 +14,7 @@ from examples.video_encoding.encoder import FRAME, STEPS
 from mainspring import Mainspring
 from mainspring.domain.run import RunState, RunView
 from mainspring.ports.catalog import RunFilter
-from tests.support.example import commands_of, engine_of, run_example
+from tests.support.example import commands_of, run_example, run_on_engine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180), pytest.mark.xdist_group("examples")]
 
@@ -49,13 +50,12 @@ async def test_uploads_are_encoded_in_order_by_a_fleet_that_grows(tmp_path: Path
 
 
 @pytest.mark.postgres
-async def test_an_engine_may_bring_the_jobs(
+async def test_kafka_may_bring_the_jobs(
     tmp_path: Path, postgres_database: str, address_of: Callable[[str], str]
 ) -> None:
-    engine = address_of(engine_of("kafka", "redis"))
-    said = await run_example(
-        "video_encoding", tmp_path, MAINSPRING_STORE=postgres_database, MAINSPRING_DISPATCH_ENGINE=engine
-    )
+    topic = f"encoding-{uuid4().hex}"
+    engine = f"{address_of('kafka')}/?topics={topic}&retries={topic}-retry"
+    said = await run_on_engine("video_encoding", tmp_path, postgres_database, engine)
     assert " encoded by 2 workers" in said, said
 
 

@@ -1,7 +1,7 @@
 """Requests that come by a log become jobs, each once, or are kept apart with the reason. On the store in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
 import pytest
@@ -11,15 +11,16 @@ from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.api.ingest import JobMaker
 from mainspring.bootstrap.api import local_api
 from mainspring.bootstrap.engine import Engine
-from mainspring.control.ingest import Ingest
+from mainspring.control.ingest import PATIENCE, Ingest
 from mainspring.domain.access import Quotas, Tenant
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, SECOND, isoformat
+from mainspring.domain.instant import HOUR, SECOND, Micros, isoformat
 from mainspring.domain.run import RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import JobFilter, RunFilter
 from mainspring.ports.ingest import Ask, Refusal
+from mainspring.ports.store import KEYS_KEPT
 from mainspring.settings import Settings
 from tests.support.clock import ManualClock
 from tests.support.request_log import MemoryLog
@@ -60,7 +61,7 @@ class Kit:
         await self.store.put_tenant(Tenant(name=tenant, quotas=quotas), ADA)
         self.maker._api._quotas.forget()
 
-    async def _make(self, asks: Sequence[Ask], held: Collection[str] = ()) -> list[Refusal | None]:
+    async def _make(self, asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
         if self.away:
             raise StoreUnavailable("it is away for the test")
         answers = await self.maker.make(asks, held)
@@ -206,7 +207,7 @@ async def test_a_crash_after_the_commit_makes_no_second_job(kit: Kit) -> None:
     kit.send()
     kit.log.away = False
     [ask] = await kit.log.take(10, 0)
-    assert await kit._make([ask]) == [None]
+    assert await kit._make([ask], {}) == [None]
     kit.log.rewind()
     kit.service = kit.another()
     await kit.step()
@@ -287,7 +288,7 @@ async def test_many_wait_in_order_however_many_come_meanwhile() -> None:
     log = MemoryLog(clock.now())
     full = True
 
-    async def make(asks: Sequence[Ask], held: Collection[str]) -> list[Refusal | None]:
+    async def make(asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
         answers: list[Refusal | None] = []
         for ask in asks:
             lane = "odd" if int(ask.body) % 2 else "even"
@@ -316,6 +317,107 @@ async def test_many_wait_in_order_however_many_come_meanwhile() -> None:
         lane = [number for number in made if number % 2 == rest]
         assert lane == sorted(lane)
     assert len(made) == 2_560
+
+
+class Quota:
+    """A log whose requests name their lane, of which some are full, and what was made of it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.log = MemoryLog(self.clock.now())
+        self.full = {"a", "b"}
+        self.made: list[bytes] = []
+        self.service = Ingest(self.log, self._make, self.clock, LocalWakeups().listen([]))
+
+    def send(self, lane: str, *numbers: int) -> None:
+        for number in numbers:
+            self.log.send(f"{lane}{number}".encode())
+
+    async def tick(self, after: Micros = SECOND) -> None:
+        self.clock.advance(after)
+        # Whoever has nothing to take waits for it, in real time.
+        self.log.send(b"z")
+        await self.service.tick()
+        await self.service.tick()
+
+    @property
+    def dead(self) -> list[tuple[str, str]]:
+        return [(ask.body.decode(), why.detail) for ask, why in self.log.dead]
+
+    async def _make(self, asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
+        answers: list[Refusal | None] = []
+        for ask in asks:
+            lane = chr(ask.body[0])
+            waits = lane in self.full or lane in held
+            answers.append(
+                Refusal(title="Quota", detail=f"{lane} may have 0", later=True, lane=lane) if waits else None
+            )
+            if not waits and lane != "z":
+                self.made.append(ask.body)
+        return answers
+
+
+async def test_who_has_waited_for_too_long_is_refused_and_those_behind_it_are_judged_by_themselves() -> None:
+    quota = Quota()
+    quota.send("a", 1)
+    await quota.tick()
+    quota.send("a", 2, 3)
+    await quota.tick(PATIENCE // 2)
+    assert (quota.dead, quota.service.waiting) == ([], 3)
+    await quota.tick(PATIENCE // 2)
+    await quota.tick()
+    assert quota.dead == [("a1", "a may have 0: it has waited for too long")]
+    quota.full.clear()
+    quota.send("a", 4)
+    await quota.tick()
+    assert (quota.made, quota.service.waiting, quota.log.open) == ([b"a2", b"a3", b"a4"], 0, 0)
+    assert PATIENCE * 10 < KEYS_KEPT
+
+
+async def test_who_has_the_most_waiting_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.control.ingest._MOST_WAITING", 4)
+    quota = Quota()
+    quota.send("a", 1, 2, 3, 4, 5)
+    await quota.tick()
+    assert quota.dead == [("a5", "a may have 0: too many wait already")]
+    quota.send("b", 1, 2, 3)
+    quota.send("c", 1)
+    await quota.tick()
+    assert [body for body, _ in quota.dead[1:]] == ["a3", "a4", "b3"]
+    assert (quota.made, quota.service.waiting) == ([b"c1"], 4)
+    quota.full.clear()
+    await quota.tick()
+    assert (quota.made, quota.log.open) == ([b"c1", b"a1", b"a2", b"b1", b"b2"], 0)
+
+
+async def test_what_is_given_up_names_the_quota(make: Callable[[str | None], Kit]) -> None:
+    kit = make(None)
+    await kit.quota("small", Quotas(queued=0, jobs=0))
+    kit.send(tenant="small")
+    kit.send(tenant="small", name="nightly", cronExpression="0 3 * * *")
+    kit.send(tenant="small")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mainspring.control.ingest.PATIENCE", 0)
+        await kit.step()
+    assert [(why.title, why.detail.split(":")[0]) for _, why in kit.log.dead] == [
+        ("Quota reached", "the tenant may have 0 queued runs"),
+        ("Quota reached", "the tenant may have 0 recurring jobs"),
+        ("Quota reached", "the tenant may have 0 queued runs"),
+    ]
+    assert kit.log.open == 0
+
+
+async def test_what_was_made_before_needs_no_room(make: Callable[[str | None], Kit]) -> None:
+    kit = make(None)
+    kit.send(tenant="small", payload=1)
+    kit.send(tenant="small", name="nightly", cronExpression="0 3 * * *")
+    kit.send(tenant="small", payload=2, dependsOn=[])
+    await kit.step()
+    await kit.quota("small", Quotas(queued=0, jobs=0))
+    kit.log.rewind(forget=True)
+    kit.service = kit.another()
+    await kit.step()
+    assert (kit.log.open, kit.service.waiting, len(await kit.runs())) == (0, 0, 2)
 
 
 async def test_each_may_say_whom_it_is_for_where_that_is_allowed(make: Callable[[str | None], Kit]) -> None:

@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 
+import msgspec
 import pytest
 
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.jobs import Jobs
 from mainspring.domain.errors import Invalid, NotFound, StoreUnavailable
-from mainspring.domain.ids import shard_for, shard_of
-from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
+from mainspring.domain.ids import is_derived, shard_for, shard_of
+from mainspring.domain.instant import DAY, HOUR, MILLISECOND, SECOND, Micros
 from mainspring.domain.job import JobState
-from mainspring.domain.run import NewRun, RunState
+from mainspring.domain.placement import place_for, place_of
+from mainspring.domain.run import NewRun, RunPolicy, RunState, made_once
 from mainspring.ports.store import Accepted, PutOutcome, Want
 from mainspring.ports.wakeups import CANCELS, SCHEDULES, Bell, queue_topic
 from mainspring.testing.virtual_time import VirtualClock, run_virtual
@@ -223,6 +225,39 @@ def test_ids_of_a_batch_share_a_shard_except_for_those_with_an_ordering_key() ->
         assert shard_of(ids[1]) == shard_of(ids[3]) == shard_for("video-1", SHARDS)
         assert len({shard_of(world.jobs.new_run_id()) for _ in range(200)}) == SHARDS
         assert shard_of(world.jobs.new_job_id("default", "report")) < SHARDS
+
+    run_virtual(scenario())
+
+
+def test_an_id_by_key_is_the_same_for_the_same_request_for_a_day() -> None:
+    async def scenario() -> None:
+        world = World()
+        run, same, other = (made_once(a_run(payload=payload), "once") for payload in (b"1", b"1", b"2"))
+        first = world.jobs.id_by_key(run)
+        assert is_derived(first)
+        assert shard_of(first) < SHARDS
+        assert first == world.jobs.id_by_key(same)
+        assert first != world.jobs.id_by_key(made_once(a_run(payload=b"1"), "twice"))
+        # The key says that there is a conflict, and what was told before is not this one's id.
+        assert first != world.jobs.id_by_key(other)
+        ordered = made_once(a_run(policy=RunPolicy(ordering_key="video-1")), "once")
+        assert shard_of(world.jobs.id_by_key(ordered)) == shard_for("video-1", SHARDS)
+        await world.clock.sleep(DAY)
+        # By then the key may be used for a new one.
+        assert first != world.jobs.id_by_key(run)
+
+    run_virtual(scenario())
+
+
+def test_over_several_servers_an_id_lies_where_its_placement_says() -> None:
+    async def scenario() -> None:
+        world = World()
+        jobs = Jobs(world.store, world.wakeups, world.clock, Random(1), shards=64, places=32)
+        run = made_once(msgspec.structs.replace(a_run(), placement="eu"), "once")
+        for identifier in (jobs.id_by_key(run), jobs.new_run_id(tenant=run.tenant, placement="eu")):
+            assert place_of(identifier, 32) == place_for(run.tenant, "eu", 32)
+            assert jobs.placed(identifier, run.tenant, "eu") == identifier
+            assert place_of(jobs.placed(identifier, run.tenant), 32) == place_for(run.tenant, "", 32)
 
     run_virtual(scenario())
 

@@ -6,12 +6,12 @@ import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT
+from contextlib import suppress
 from pathlib import Path
 
-from mainspring.domain.dispatch import check_engine
-from mainspring.domain.errors import Invalid
+import httpx2
+
 from tests.support.processes import PYTHONPATH, ROOT, free_port
-from tools.services import all_services
 
 
 async def run_example(name: str, folder: Path, **environment: str) -> str:
@@ -55,12 +55,29 @@ async def _answer(name: str, folder: Path, line: str) -> str:
     return answer
 
 
-def engine_of(*services: str) -> str:
-    """The first of these servers that can bring hints here."""
-    for service in services:
-        try:
-            check_engine(all_services()[service].address(), "engine")
-        except Invalid:
-            continue
-        return service
-    raise AssertionError(f"none of {services} is known")
+async def run_on_engine(name: str, folder: Path, store: str, engine: str) -> str:
+    """What it said. Its workers must have been fed by the engine: they have started runs by hints."""
+    first = free_port()
+    ports = range(first, first + 10)
+    running = asyncio.create_task(
+        run_example(
+            name,
+            folder,
+            MAINSPRING_STORE=store,
+            MAINSPRING_DISPATCH_ENGINE=engine,
+            MAINSPRING_METRICS_FIRST_PORT=str(ports[0]),
+            MAINSPRING_METRICS_LAST_PORT=str(ports[-1]),
+        )
+    )
+    claimed = 0.0
+    async with httpx2.AsyncClient() as client:
+        while not running.done():
+            await asyncio.wait([running], timeout=0.2)
+            for port in ports:
+                with suppress(httpx2.HTTPError):
+                    shown = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+                    found = re.findall(r"^mainspring_dispatch_claimed_total\{.*\} (.*)$", shown, re.MULTILINE)
+                    claimed = max(claimed, *map(float, found), 0)
+    said = await running
+    assert claimed > 0, said
+    return said

@@ -1,5 +1,6 @@
 """Real processes fed by a real Kafka that is killed, rewound, emptied and rebalanced under load: nothing is lost,
-nothing is completed twice, no run waits for long, and what shares an ordering key is done in order."""
+nothing is completed twice, no run waits for long, Kafka feeds the workers again after each fault, and what shares an
+ordering key is done in order."""
 
 import asyncio
 import os
@@ -21,6 +22,7 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.dispatch.kafka import KafkaDispatch
 from mainspring.adapters.kafka.admin import KafkaAdmin
 from mainspring.adapters.kafka.connection import options_of
+from mainspring.adapters.kafka.consumer import BatchConsumer
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.domain.hints import Sealer
 from mainspring.domain.instant import SECOND
@@ -29,7 +31,7 @@ from mainspring.domain.run import NewRun, RunPolicy
 from tests.support.processes import Processes, free_port, until_ready
 from tests.support.servers import started
 from tests.system.test_deaths import the_jobs
-from tests.system.test_dispatch import Load
+from tests.system.test_dispatch import Load, until_fed
 from tools.services.kafka import Kafka
 
 pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(240), pytest.mark.xdist_group("system")]
@@ -53,6 +55,17 @@ class Broker:
 
     async def lag(self, group: str) -> int:
         return await self.admin.lag(group, self.topics)
+
+    async def places(self) -> dict[str, tuple[bytes | None, int]]:
+        """Of each run that was hinted at the key and the partition of its record."""
+        reader = BatchConsumer(self._server, uuid4().hex, self.topics[:1], SystemClock())
+        found: dict[str, tuple[bytes | None, int]] = {}
+        try:
+            while received := await reader.take(1_000, 5 * SECOND):
+                found |= {one.value[:16].hex(): (one.key, one.partition) for one in received}
+        finally:
+            await reader.close()
+        return found
 
     async def rewind(self, group: str) -> None:
         """As an operator does; Kafka refuses it while somebody reads."""
@@ -115,18 +128,21 @@ async def test_what_kafka_loses_and_repeats_is_done_once_and_soon(
     again = KafkaDispatch(broker.url, SystemClock(), Sealer((await store.hint_key()).encode()))
     await again.open(identity)
     async with Load(store, postgres_database) as load:
+        await until_fed(client, processes)
         # A storm of rebalances: workers come and go, one of them without a farewell.
         for round_ in range(6 if LARGE else 2):
             passing = processes.start("worker", APP, "--queue", "load:20")
             await asyncio.sleep(2)
             passing.send_signal(signal.SIGKILL if round_ % 2 else signal.SIGTERM)
+        await until_fed(client, processes)
         # Everything is delivered three times more, stale or not.
         for _ in range(3):
             await again.publish(load.hints())
-        await asyncio.sleep(1)
+        await until_fed(client, processes)
         # Deleted: the topics come back, and what was in them is published again.
         await broker.admin.delete_topics(broker.topics)
-        await asyncio.sleep(4)
+        await asyncio.sleep(1)
+        await until_fed(client, processes)
     assert await load.judge(processes) < LATE
     assert len(load.runs) > 300, "too little load to say anything"
     await again.close()
@@ -168,21 +184,20 @@ async def test_a_kafka_that_is_killed_or_frozen_is_done_without(
         monkeypatch.setenv("MAINSPRING_DISPATCH_ENGINE", Broker(address).url)
         client, _ = await begin(processes)
         async with Load(store, postgres_database) as load:
-            await asyncio.sleep(2)
+            await until_fed(client, processes)
             for node in server.nodes:
                 node.signal(signal.SIGKILL)
             await until_state(client, "away", processes)
             await asyncio.sleep(2)
             await asyncio.to_thread(server.start)
-            await until_state(client, "ok", processes)
+            await until_fed(client, processes)
             # Frozen: connections stay open, and nobody answers.
             for node in server.nodes:
                 node.signal(signal.SIGSTOP)
             await until_state(client, "away", processes)
             for node in server.nodes:
                 node.signal(signal.SIGCONT)
-            await until_state(client, "ok", processes)
-            await asyncio.sleep(1)
+            await until_fed(client, processes)
         await client.aclose()
         assert await load.judge(processes) < LATE
     finally:
@@ -239,3 +254,8 @@ async def test_what_shares_a_key_is_done_in_order_by_several_workers_through_reb
         assert spans == sorted(spans)
         assert all(before[1] <= after[0] for before, after in pairwise(spans))
     assert max(finish - start for start, finish in when.values()) < 60 * SECOND
+    places = await broker.places()
+    of_key = {key: {places[run] for run in runs if run in places} for key, runs in made.items()}
+    # What shares an ordering key has records of one key, in one partition; no other has that key.
+    assert [len(found) for found in of_key.values()] == [1] * len(keys), of_key
+    assert len({record for [(record, _)] in of_key.values()}) == len(keys)

@@ -136,8 +136,8 @@ async def test_what_every_role_tells_is_declared_and_clean(
                 assert declared[name].kind == Kind(kind)
                 assert declared[name].whose in whose, (role, name)
             seen |= types.keys()
-    # The others need a sink, an engine, an archive, a place for logs, a standby, a role that sees others, or a store on
-    # a file. A table that was never vacuumed has no age.
+    # The others need a sink, an engine, requests by Kafka, an archive, a place for logs, a standby, a role that sees
+    # others, or a store on a file. A table that was never vacuumed has no age.
     missing = {metric.name for metric in (*ALL, *STANDARD)} - seen - {"mainspring_store_vacuum_age_seconds"}
     elsewhere = {metric.name for metric in ALL if metric.whose is Whose.ENGINES}
     assert missing == elsewhere | {
@@ -145,6 +145,9 @@ async def test_what_every_role_tells_is_declared_and_clean(
         "mainspring_archive_waiting_parts",
         "mainspring_engine_hints",
         "mainspring_events_lag_seconds",
+        "mainspring_ingest_made_total",
+        "mainspring_ingest_refused_total",
+        "mainspring_ingest_waiting_requests",
         "mainspring_run_logs_failed_total",
         "mainspring_run_logs_taken_total",
         "mainspring_run_logs_waiting_seconds",

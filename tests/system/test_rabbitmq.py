@@ -21,7 +21,7 @@ from tests.support import rabbitmq
 from tests.support.processes import Processes
 from tests.support.servers import started
 from tests.system.test_deaths import the_jobs
-from tests.system.test_dispatch import LATE, Load, begin, dispatch_state, until_state
+from tests.system.test_dispatch import LATE, Load, begin, dispatch_state, until_fed, until_state
 from tools.services.rabbitmq import RabbitMQ, RabbitMQCluster
 
 pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("system")]
@@ -110,27 +110,28 @@ async def test_what_the_broker_forgets_and_repeats_is_done_once_and_soon(
     await again.open(await store.identity())
     await until_waiting(address, names[-1], 2, processes)
     async with Load(store, postgres_database) as load:
-        await asyncio.sleep(1)
+        await until_fed(client, processes)
         for _ in range(3):
             await asyncio.to_thread(rabbitmq.delete, address, *names)
             await asyncio.sleep(0.5)
+        await until_fed(client, processes)
         # Everything is delivered three times more, stale or not.
         for _ in range(3):
             await again.publish(load.hints())
             await asyncio.sleep(0.2)
+        await until_fed(client, processes)
         await again.close()
         assert await dispatch_state(client) == "ok"
         [node] = server.nodes
         node.signal(signal.SIGKILL)
         await until_state(client, "away", processes)
         await asyncio.to_thread(server.start)
-        await until_state(client, "ok", processes)
+        await until_fed(client, processes)
         # Frozen: connections stay open, and nobody answers.
         node.signal(signal.SIGSTOP)
         await until_state(client, "away", processes)
         node.signal(signal.SIGCONT)
-        await until_state(client, "ok", processes)
-        await asyncio.sleep(0.5)
+        await until_fed(client, processes)
     longest = await load.judge(processes)
     # Nobody has lost its place at the broker, and what fails for good is told of there.
     await until_waiting(address, names[-1], 2, processes)

@@ -2,7 +2,6 @@
 twice, and no run waits for long."""
 
 import asyncio
-import re
 import subprocess
 import time
 from collections.abc import AsyncIterator
@@ -14,7 +13,7 @@ import pytest
 from mainspring.adapters.store.postgres import PostgresStore
 from tests.support.processes import Processes, free_port, until_ready
 from tests.support.servers import started
-from tests.system.test_dispatch import APP, LATE, Load
+from tests.system.test_dispatch import APP, LATE, Load, claimed_by_hint
 from tools.services.redis import Redis
 
 pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(180), pytest.mark.xdist_group("system")]
@@ -45,10 +44,6 @@ class Generation:
         self.process.terminate()
         assert await asyncio.to_thread(self.process.wait, 60) == 0, self._processes.logs()
 
-    async def claimed_by_hint(self) -> float:
-        shown = (await self.client.get("/metrics")).text
-        return sum(map(float, re.findall(r"^mainspring_dispatch_claimed_total\{.*\} (.*)$", shown, re.MULTILINE)))
-
 
 async def test_engines_change_under_load(
     store: PostgresStore, postgres_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -62,7 +57,7 @@ async def test_engines_change_under_load(
             await old.ready()
             async with Load(store, postgres_database) as load:
                 await asyncio.sleep(1)
-                assert await old.claimed_by_hint() == 0
+                assert await claimed_by_hint(old.client) == 0
                 monkeypatch.setenv("MAINSPRING_DISPATCH_ENGINE", address)
                 new = Generation(processes)
                 await new.ready()
@@ -70,7 +65,7 @@ async def test_engines_change_under_load(
                 await asyncio.sleep(1)
                 await old.leave()
                 until = time.monotonic() + 30
-                while await new.claimed_by_hint() < 50:
+                while await claimed_by_hint(new.client) < 50:
                     assert time.monotonic() < until, processes.logs()
                     await asyncio.sleep(0.1)
                 monkeypatch.delenv("MAINSPRING_DISPATCH_ENGINE")
@@ -79,7 +74,7 @@ async def test_engines_change_under_load(
                 await new.leave()
                 await asyncio.sleep(1)
             longest = await load.judge(processes)
-            assert await last.claimed_by_hint() == 0
+            assert await claimed_by_hint(last.client) == 0
             await last.leave()
         assert longest < LATE
     finally:

@@ -1,5 +1,6 @@
 """Jobs that are taken in while the store is away: the log of requests has them, and they are made when it is back."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -16,7 +17,8 @@ _AGAIN_AFTER: Micros = 2 * SECOND
 
 
 class Acceptance:
-    """The id of a job is made before anything is asked, so a submit whose outcome is unknown is not made twice."""
+    """The id of a job is made before anything is asked, so a submit whose outcome is unknown is not made twice. Whoever
+    comes again with the same idempotency key is told the same id, though nobody can look the first one up."""
 
     def __init__(self, log: Accepting, clock: Clock, bound_to: str | None) -> None:
         """``bound_to``: the tenant that the log's requests are for; None: any."""
@@ -27,27 +29,41 @@ class Acceptance:
         self._ask_at: Micros = 0
 
     async def stored(
-        self, run: NewRun, fields: JobIn, make: Callable[[], Awaitable[None]], check: Callable[[], Awaitable[None]]
+        self,
+        run: NewRun,
+        told: NewRun,
+        fields: JobIn,
+        make: Callable[[NewRun], Awaitable[None]],
+        check: Callable[[], Awaitable[None]],
     ) -> bool:
         """Make a job. False: it is in the log, and will be made.
 
-        ``check``: what can be refused without the store. Nobody looks again at what the caller may do.
+        ``told``: the same with the id that it has in the log. ``check``: what can be refused without the store. Nobody
+        looks again at what the caller may do.
         """
         if not self._away or self._clock.monotonic() >= self._ask_at:
             # Nobody else asks until this one has its answer, where it was away before.
             self._ask_at = self._clock.monotonic() + _AGAIN_AFTER + 10 * SECOND
             try:
-                await make()
+                await make(told if self._away else run)
             except StoreUnavailable:
                 self._away = True
+                self._ask_at = self._clock.monotonic() + _AGAIN_AFTER
+            except asyncio.CancelledError:
+                # Whoever asked has left, and nothing is known.
+                self._ask_at = 0
+                raise
+            except Exception:
+                # A refusal is an answer, too.
+                self._away = False
+                raise
             else:
                 self._away = False
                 return True
-            self._ask_at = self._clock.monotonic() + _AGAIN_AFTER
         if self._bound_to not in (None, run.tenant):
             raise StoreUnavailable("the log of requests is not for this tenant")
         await check()
-        await self._accept(run, fields)
+        await self._accept(told, fields)
         return False
 
     async def _accept(self, run: NewRun, fields: JobIn) -> None:

@@ -1,12 +1,12 @@
 """Requests for jobs that come by a log: read, checked and made by what answers ``POST /v1/jobs``."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from mainspring.api.context import Api
+from mainspring.api.context import Admitted, Api
 from mainspring.api.problems import Problem, decode, problem_of
 from mainspring.api.routes.jobs import conflict_of, new_job, new_run, put_answer
 from mainspring.api.schemas.jobs import JobIn, check_key, is_recurring, past_of, tenant_of
@@ -22,6 +22,7 @@ from mainspring.ports.ingest import Ask, Refusal
 #: What is not the request's fault.
 _LATER = (429, 503)
 _WHO = "ingest"
+_NO_ROOM = Admitted(0)
 
 
 class JobMaker:
@@ -33,14 +34,15 @@ class JobMaker:
         #: Whoever may write to the log may submit, and nothing else.
         self._principals: dict[str | None, Principal] = {}
 
-    async def make(self, asks: Sequence[Ask], held: Collection[str] = ()) -> list[Refusal | None]:
+    async def make(self, asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
         """None: there is a job. The same request again, with the same key, makes no second one.
 
         In the order in which they came. When a tenant is beyond a quota, all that comes after waits with it: it may be
-        of the same ordering key, or depend on it. ``held``: the lanes in which others wait already.
+        of the same ordering key, or depend on it. ``held``: the lanes in which others wait already, and for what.
+        What was made before needs no room, and does not wait.
         """
         answers: list[Refusal | None] = [None] * len(asks)
-        batch = _Batch(answers, set(held))
+        batch = _Batch(answers, dict(held))
         for place, ask in enumerate(asks):
             try:
                 new = await self._read(ask)
@@ -60,13 +62,20 @@ class JobMaker:
 
     async def _make_alone(self, place: int, new: NewRun | NewJob, batch: "_Batch") -> None:
         """If one that it waits for is not there, nobody else is refused with it."""
-        if batch.holds(place, new):
-            return
+        api = self._api
         try:
-            if isinstance(new, NewJob):
-                await self._put(new)
+            if batch.holds(new):
+                room = _NO_ROOM
+            elif isinstance(new, NewJob):
+                room = await api.room_for_jobs(new.tenant, 1)
             else:
-                (await self._api.room_for_runs(new.tenant, 1)).insist()
+                room = await api.room_for_runs(new.tenant, 1)
+            if not room.count and not await self._made([new]):
+                batch.delay(place, new, room)
+            elif isinstance(new, NewJob):
+                [put] = await api.jobs.put_jobs([new])
+                put_answer(put, 201, [])
+            else:
                 await self._submit_one(new)
         except StoreUnavailable:
             raise
@@ -107,30 +116,34 @@ class JobMaker:
         shard = shard_of(told)
         if shard >= self._api.store.shards or (run.policy.ordering_key and shard != shard_of(run.id)):
             raise Invalid("job", f"{told} is not an id for this", "leave the header out")
-        return msgspec.structs.replace(run, id=self._api.jobs.placed(RunId(told), run.tenant))
-
-    async def _put(self, job: NewJob) -> None:
-        (await self._api.room_for_jobs(job.tenant, 1)).insist()
-        [put] = await self._api.jobs.put_jobs([job])
-        put_answer(put, 201, [])
+        return msgspec.structs.replace(run, id=self._api.jobs.placed(RunId(told), run.tenant, run.placement))
 
     async def _admitted(self, batch: "_Batch") -> list[tuple[int, NewRun]]:
-        """Those that the quotas allow, each tenant's asked once."""
-        runs = [(place, run) for place, run in batch.runs if not batch.holds(place, run)]
-        counts = Counter(run.tenant for _, run in runs)
+        """Those that the quotas allow, each tenant's asked once, and those that were made before."""
+        counts = Counter(run.tenant for _, run in batch.runs if not batch.holds(run))
         room = {tenant: await self._api.room_for_runs(tenant, count) for tenant, count in counts.items()}
-        if all(admitted.why_not_more is None for admitted in room.values()):
-            return runs
-        seen: Counter[str] = Counter()
-        kept = []
-        for place, run in runs:
-            seen[run.tenant] += 1
-            admitted = room[run.tenant]
-            if seen[run.tenant] > admitted.count and admitted.why_not_more is not None:
-                batch.refuse(place, run, admitted.why_not_more)
-            else:
+        left = Counter({tenant: admitted.count for tenant, admitted in room.items()})
+        kept, beyond = list[tuple[int, NewRun]](), list[tuple[int, NewRun]]()
+        for place, run in batch.runs:
+            left[run.tenant] -= 1
+            (beyond if left[run.tenant] < 0 else kept).append((place, run))
+        made = await self._made(run for _, run in beyond)
+        for place, run in beyond:
+            if run.idempotency is not None and (run.tenant, run.idempotency.key) in made:
                 kept.append((place, run))
+            else:
+                batch.delay(place, run, room.get(run.tenant, _NO_ROOM))
         return kept
+
+    async def _made(self, asked: Iterable[NewRun | NewJob]) -> set[tuple[str, str]]:
+        """The tenants and keys of those that came before and were made."""
+        keys: dict[str, list[str]] = {}
+        for new in asked:
+            if new.idempotency is not None:
+                keys.setdefault(new.tenant, []).append(new.idempotency.key)
+        return {
+            (tenant, key) for tenant, known in keys.items() for key in await self._api.store.used_keys(tenant, known)
+        }
 
     async def _submit(self, batch: "_Batch") -> None:
         """All that was gathered."""
@@ -178,23 +191,27 @@ class JobMaker:
 class _Batch:
     """Requests that are being made: the answers so far, who waits, and plain runs that are gathered."""
 
-    def __init__(self, answers: list[Refusal | None], held: set[str]) -> None:
+    def __init__(self, answers: list[Refusal | None], held: dict[str, Refusal]) -> None:
         self.runs: list[tuple[int, NewRun]] = []
         self._answers = answers
         self._held = held
 
-    def holds(self, place: int, new: NewRun | NewJob) -> bool:
-        """Whether it waits because another does that came before it."""
+    def holds(self, new: NewRun | NewJob) -> bool:
+        """Whether another waits that came before it."""
+        return _lane(new) in self._held
+
+    def delay(self, place: int, new: NewRun | NewJob, room: Admitted) -> None:
+        """It waits, as those before it do, or since there is no room."""
         lane = _lane(new)
-        if lane in self._held:
-            why = "one that came before it waits"
-            self._answers[place] = Refusal(title="Too many requests", detail=why, later=True, lane=lane)
-        return lane in self._held
+        if lane not in self._held:
+            assert room.why_not_more is not None
+            self._held[lane] = _refusal(room.why_not_more, lane)
+        self._answers[place] = self._held[lane]
 
     def refuse(self, place: int, new: NewRun | NewJob, error: Exception) -> None:
         refusal = self._answers[place] = _refusal(error, _lane(new))
         if refusal.later:
-            self._held.add(refusal.lane)
+            self._held.setdefault(refusal.lane, refusal)
 
 
 def _lane(new: NewRun | NewJob) -> str:

@@ -26,7 +26,13 @@ from mainspring.control.datacenters import DatacenterKeeper
 from mainspring.control.dead_letters import Undertaker
 from mainspring.control.dispatcher import Dispatcher
 from mainspring.control.engine_watch import EngineWatch
-from mainspring.control.figures import tell_of_archive, tell_of_run_logs, tell_of_scheduler, tell_of_sinks
+from mainspring.control.figures import (
+    tell_of_archive,
+    tell_of_ingest,
+    tell_of_run_logs,
+    tell_of_scheduler,
+    tell_of_sinks,
+)
 from mainspring.control.fleet import Fleet
 from mainspring.control.health_guard import HealthGuard
 from mainspring.control.housekeeper import Housekeeper
@@ -241,6 +247,7 @@ class Node:
             tell_of_sinks(self._publishers, book)
             tell_of_archive(self._archivers, book)
             tell_of_run_logs(self._log_keepers, book)
+            tell_of_ingest(self._ingest, book)
 
     def _tell_of_process(self, book: Book) -> None:
         book.put(declared.BUILD, 1, _VERSION, ",".join(sorted(role.value for role in self._roles)))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from mainspring.control.archive import Archiver
+from mainspring.control.ingest import Ingest
 from mainspring.control.log_keeper import LogKeeper
 from mainspring.control.publisher import Publisher
 from mainspring.control.scheduler.scheduler import Scheduler
@@ -45,3 +46,10 @@ def tell_of_sinks(publishers: Sequence[Publisher], book: Book) -> None:
     book.counts(declared.EVENTS_SENT, sent)
     book.counts(declared.EVENTS_FAILED, failed)
     book.counts(declared.EVENTS_DROPPED, dropped)
+
+
+def tell_of_ingest(ingest: Ingest | None, book: Book) -> None:
+    if ingest is not None:
+        book.put(declared.INGEST_MADE, ingest.made)
+        book.put(declared.INGEST_REFUSED, ingest.refused)
+        book.put(declared.INGEST_WAITING, ingest.waiting)

@@ -9,7 +9,7 @@ from mainspring.control.scheduler.loader import HORIZON
 from mainspring.domain.dependencies import parents_first
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import IdMaker, JobId, RunId, derived_id, made_at, shard_for, shard_of
-from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
+from mainspring.domain.instant import DAY, MILLISECOND, SECOND, Instant, Micros
 from mainspring.domain.job import JobState, NewJob
 from mainspring.domain.placement import place_for, place_of, shard_in
 from mainspring.domain.run import NewRun, RunState
@@ -88,11 +88,19 @@ class Jobs:
         """For a run that must lie where another one does, in its shard."""
         return self._ids.run(self._clock.now(), shard_of(run))
 
-    def placed(self, identifier: RunId, tenant: str) -> RunId:
-        """An id that somebody else has made, or one made of it, which lies where the tenant is at home."""
-        if not self._places or place_of(identifier, self._places) == place_for(tenant, "", self._places):
+    def id_by_key(self, run: NewRun) -> RunId:
+        """For one with an idempotency key that is told before the store has it: the same for the same request, whoever
+        is asked, on one day in UTC. A key is remembered for a day at least, so no other run has this id."""
+        assert run.idempotency is not None
+        words = (run.tenant, run.idempotency.key, run.idempotency.fingerprint.hex())
+        shard = self._shard(run.policy.ordering_key or "\x1f".join(words), 0, run.tenant, run.placement)
+        return RunId(derived_id(self._clock.now() // DAY * DAY, shard, *words))
+
+    def placed(self, identifier: RunId, tenant: str, placement: str = "") -> RunId:
+        """An id that somebody else has made, or one made of it, which lies where it belongs."""
+        if not self._places or place_of(identifier, self._places) == place_for(tenant, placement, self._places):
             return identifier
-        return RunId(derived_id(made_at(identifier), self._shard(identifier, 0, tenant), identifier))
+        return RunId(derived_id(made_at(identifier), self._shard(identifier, 0, tenant, placement), identifier))
 
     def new_job_id(self, tenant: str, name: str) -> JobId:
         return self._ids.job(self._clock.now(), self._shard(f"{tenant}\x1f{name}", 0, tenant))

@@ -21,7 +21,8 @@ class Hint(msgspec.Struct, frozen=True):
     rank: int
     #: For engines that keep things apart by it; no part of the message.
     priority: int = 0
-    #: What shares one is to stay in order; empty: nothing. For engines with partitions; no part of the message.
+    #: What shares one is to stay in order: a number made of the ordering key. Empty: nothing. For engines with
+    #: partitions; no part of the message.
     key: str = ""
     #: Which try it would be, from 1; no part of the message.
     attempt: int = 1

@@ -1,4 +1,4 @@
-"""Kafka: hints in topics, keyed by their ordering key, and for each queue a group of consumers.
+"""Kafka: hints in topics, keyed by a number made of their ordering key, and for each queue a group of consumers.
 
 Who reads a partition is Kafka's to say, so a taker is woken by what is in its own partitions alone. A record of another
 queue, or of another store, in a topic that is shared is passed over. What is held for too long is sent again.

@@ -1,12 +1,13 @@
 """How far a consumer has come in a partition: over all that is done without a gap, whatever is done behind one."""
 
-from collections import deque
-
 
 class Track:
-    """One partition while it is ours. What was taken of it when it was lost may come to another consumer as well."""
+    """One partition while it is ours. What was taken of it when it was lost may come to another consumer as well.
 
-    __slots__ = ("_done", "_order", "committed", "held", "lost", "next", "partition", "topic")
+    It remembers what is not done: however much is done behind a gap, that costs nothing.
+    """
+
+    __slots__ = ("_open", "committed", "held", "lost", "next", "partition", "topic")
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
@@ -18,23 +19,19 @@ class Track:
         self.committed = -1
         #: The offset after the last that came.
         self.next = -1
-        self._order: deque[int] = deque()
-        self._done: set[int] = set()
+        self._open: set[int] = set()
 
     def came(self, offset: int) -> None:
-        self._order.append(offset)
+        self._open.add(offset)
         self.next = offset + 1
 
     def done(self, offset: int) -> None:
         """Twice is fine."""
-        if not self._order or offset < self._order[0] or offset in self._done:
-            return
-        self.held -= 1
-        self._done.add(offset)
-        while self._order and self._order[0] in self._done:
-            self._done.remove(self._order.popleft())
+        if offset in self._open:
+            self._open.remove(offset)
+            self.held -= 1
 
     @property
     def position(self) -> int:
         """Where to go on after a restart."""
-        return self._order[0] if self._order else self.next
+        return min(self._open, default=self.next)

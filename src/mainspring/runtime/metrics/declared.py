@@ -201,6 +201,13 @@ EVENTS_DROPPED = _counter(
     "Events that this process gave up, since the sink was away for longer than `events.keep`.",
     "sink",
 )
+INGEST_MADE = _counter(
+    Whose.SCHEDULER, "ingest_made_total", "Jobs that it made of [requests by Kafka](api.md#jobs-by-kafka)."
+)
+INGEST_REFUSED = _counter(
+    Whose.SCHEDULER, "ingest_refused_total", "Such requests that it put into the topic of those that were refused."
+)
+INGEST_WAITING = _gauge(Whose.SCHEDULER, "ingest_waiting_requests", "Such requests that wait here for a quota.")
 
 REQUESTS = _counter(Whose.API, "api_requests_total", "Requests answered, also with errors.", "operation", "status")
 REQUEST_SECONDS = _histogram(
