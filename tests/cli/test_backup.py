@@ -26,6 +26,7 @@ from mainspring.adapters.store.postgres.schema import make_at, newest
 from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.bootstrap.backups import take_backup
+from mainspring.domain.dependencies import Rule
 from mainspring.domain.instant import HOUR, SECOND
 from mainspring.domain.plan import plan
 from mainspring.domain.run import Idempotency, RunState, settle_success
@@ -33,7 +34,7 @@ from mainspring.ports.store import EventBatch, Want
 from mainspring.settings import Settings
 from tests.cli.test_move import ALL, SHARDS, Installation, everything, run
 from tests.conftest import as_administrator, create_database, drop_database, with_database, with_user
-from tests.support.builders import a_job, a_run, a_spec, a_worker, every
+from tests.support.builders import a_job, a_run, a_spec, a_worker, every, some_runs
 
 #: What a restore changes: who works, what is paused, and that it was restored.
 CHANGED = ("pauses", "audit")
@@ -164,7 +165,7 @@ async def test_nothing_runs_until_it_is_released(site: Site, tmp_path: Path) -> 
     ]
     finished.write_text("\n".join([done[0], *map(json.dumps, events)]))
     assert await command("restore", "finished", str(finished), "--store", site.target) == {
-        "cancelled": 2,
+        "settled": {"succeeded": 2},
         "passedOver": 2 * len(doubts) + 1,
     }
     assert (await command("restore", "release", "--store", site.target))["released"]
@@ -210,14 +211,69 @@ async def told_soon(store: Any, batches: int) -> list[EventBatch]:
             await asyncio.sleep(0.05)
 
 
-async def test_what_had_finished_is_cancelled_on_the_way_if_it_is_in_doubt(site: Site, tmp_path: Path) -> None:
+async def test_what_had_finished_is_settled_on_the_way_if_it_is_in_doubt(site: Site, tmp_path: Path) -> None:
     file, finished = str(tmp_path / "a.backup"), tmp_path / "finished.jsonl"
     async with site.opened(site.source) as store:
         [ended, _] = await store.submit([a_run(), a_run()])
     await command("backup", file, "--store", site.source)
     finished.write_text(f'{{"type": "job.submitted", "runId": "{ended.id}"}}\n{ended.id}\n{a_run().id}\n')
     told = await command("restore", file, "--store", site.target, "--finished", str(finished))
-    assert (told["cancelled"], told["passedOver"]) == (1, 1)
+    assert (told["settled"], told["cancelled"], told["passedOver"]) == ({"succeeded": 1}, 0, 1)
+
+
+async def test_what_waited_for_something_that_was_done_goes_on(site: Site, tmp_path: Path) -> None:
+    """The parent ended after the backup was taken, and its child had not begun when all was lost."""
+    file, finished = str(tmp_path / "a.backup"), tmp_path / "finished.jsonl"
+    good, bad, printed, open_one = some_runs(4, queue="families")
+    child, hopeless, reading = a_run(after=[good]), a_run(after=[bad]), a_run(after=[printed], queue="families")
+    careful = a_run(after=[bad], rule=Rule.ANY_FAILED)
+    async with site.opened(site.source) as store:
+        worker = await store.open_session(a_worker(ttl=HOUR))
+        await store.submit([good, bad, printed, open_one])
+        # One of them runs when the backup is taken, whichever.
+        [held] = await store.claim(worker, 1, [Want("families", 1)])
+        assert held.id in (good.id, bad.id, printed.id, open_one.id)
+        await store.submit([child, hopeless, reading, careful])
+        await store.close_session(worker)
+    await command("backup", file, "--store", site.source)
+    await command("restore", file, "--store", site.target)
+    lines = [
+        {"id": "1-0", "type": "run.succeeded", "data": {"runId": good.id, "task": "greet"}},
+        *(
+            {"id": "2-0", "type": kind, "data": {"runId": bad.id, "reason": "error", "error": "ValueError: no"}}
+            for kind in ("run.failed", "run.dead")
+        ),
+        {"runId": printed.id, "status": "succeeded", "result": {"pages": 3}},
+        {"runId": open_one.id, "status": "running"},
+    ]
+    finished.write_text("\n".join(map(json.dumps, lines)))
+    told = await command("restore", "finished", str(finished), "--store", site.target)
+    assert told == {"settled": {"failed": 1, "succeeded": 2}, "passedOver": 1}
+    # Who asks again finds nothing more to do.
+    assert (await command("restore", "finished", str(finished), "--store", site.target))["settled"] == {}
+    async with site.opened(site.target) as store:
+        await store.lost_runs(100)
+        while await store.resolve(1_000):
+            pass
+        states = {run.id: run.state for run in await store.runs([child.id, hopeless.id, reading.id, careful.id])}
+        assert states == {
+            child.id: RunState.QUEUED,
+            hopeless.id: RunState.SKIPPED,
+            reading.id: RunState.QUEUED,
+            careful.id: RunState.QUEUED,
+        }
+        [failed] = await store.runs([bad.id])
+        assert (failed.state, failed.reason, failed.error) == (RunState.FAILED, "error", "ValueError: no")
+        [parent] = await store.parents(reading.id)
+        assert json.loads(parent.result) == {"pages": 3}
+    doubts = {one["id"] for one in (await command("restore", "review", "--store", site.target))["inDoubt"]}
+    assert not doubts & {good.id, bad.id, printed.id, hopeless.id}
+    assert {child.id, reading.id, careful.id, open_one.id} <= doubts
+    await command("restore", "release", "--store", site.target)
+    async with site.opened(site.target) as store:
+        worker = await store.open_session(a_worker(ttl=HOUR))
+        claimed = await store.claim(worker, 1, [Want("default", 1_000), Want("families", 1_000)])
+        assert {child.id, reading.id, careful.id} <= {run.id for run in claimed}
 
 
 async def test_events_that_nobody_was_told_of_are_told(site: Site, tmp_path: Path) -> None:

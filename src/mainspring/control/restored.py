@@ -1,5 +1,6 @@
-"""What people decide of a store that was restored: see what is in doubt, take back what had been done, let it go on."""
+"""What people decide of a store that was restored: see what is in doubt, say what had been done, let it go on."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -7,7 +8,7 @@ import msgspec
 
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import RunId
-from mainspring.domain.restored import RESTORED, UNFINISHED, Doubt, Restored, doubt_of
+from mainspring.domain.restored import RESTORED, UNFINISHED, Doubt, KnownEnd, Restored, doubt_of
 from mainspring.domain.run import RunState, RunView
 from mainspring.ports.access import Access, AuditFilter, Author
 from mainspring.ports.catalog import Catalog, RunFilter
@@ -37,17 +38,18 @@ async def is_held(store: RestoredStore) -> bool:
 async def in_doubt(store: RestoredStore, restored: Restored) -> list[tuple[RunView, Doubt]]:
     """Every run of which nobody knows whether it was done after the backup was taken."""
     found: list[tuple[RunView, Doubt]] = []
+    now = await store.now()
     after: RunId | None = None
     while True:
         page = await store.list_runs(RunFilter(tenant=None, states=UNFINISHED), after, _PAGE)
-        found += [(run, doubt) for run in page.items if (doubt := doubt_of(run, restored)) is not None]
+        found += [(run, doubt) for run in page.items if (doubt := doubt_of(run, restored, now)) is not None]
         if page.after is None:
             return found
         after = RunId(page.after)
 
 
 async def take_back(store: RestoredStore, runs: Collection[RunId], why: str) -> Sequence[RunId]:
-    """Cancel runs that had been done; those that were still to be run here."""
+    """Cancel runs; those that were still to be run here."""
     cancelled: list[RunId] = []
     todo = list(runs)
     for start in range(0, len(todo), _PAGE):
@@ -56,10 +58,16 @@ async def take_back(store: RestoredStore, runs: Collection[RunId], why: str) -> 
     return cancelled
 
 
-async def take_back_done(store: RestoredStore, restored: Restored, done: Sequence[RunId]) -> Sequence[RunId]:
-    """The same of those that are in doubt: no other has anything to do with the life before."""
-    doubtful = {run.id for run, _ in await in_doubt(store, restored)} if done else set()
-    return await take_back(store, [run for run in done if run in doubtful], "it had finished before the restore")
+async def give_ends(store: RestoredStore, restored: Restored, ends: Sequence[KnownEnd]) -> Counter[RunState]:
+    """Settle runs in doubt as they are known to have ended; how many in which way. No other has anything to do with the
+    life before."""
+    doubtful = {run.id for run, _ in await in_doubt(store, restored)} if ends else set()
+    meant = [end for end in ends if end.run in doubtful]
+    author = Author("mainspring restore", why="they had ended before the restore")
+    settled: Counter[RunState] = Counter()
+    for start in range(0, len(meant), _PAGE):
+        settled.update((await store.finish(meant[start : start + _PAGE], author)).values())
+    return settled
 
 
 async def release(store: RestoredStore) -> bool:

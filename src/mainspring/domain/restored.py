@@ -8,8 +8,11 @@ from enum import StrEnum
 
 import msgspec
 
+from mainspring.domain.errors import Invalid
+from mainspring.domain.fingerprint import fingerprint_of
+from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant, isoformat
-from mainspring.domain.run import RunState, RunView
+from mainspring.domain.run import MAX_RESULT, RunState, RunView
 
 #: What the audit calls a restore.
 RESTORED = "store.restore"
@@ -43,9 +46,32 @@ class Doubt(StrEnum):
     TICK = "its tick may have run"
 
 
-def doubt_of(run: RunView, restored: Restored) -> Doubt | None:
+class KnownEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended that the store has as unfinished: somebody saw it elsewhere."""
+
+    run: RunId
+    state: RunState = RunState.SUCCEEDED
+    reason: str = ""
+    #: JSON; None: nobody knows.
+    result: bytes | None = None
+    error: str | None = None
+
+    def check(self) -> None:
+        if not self.state.ended:
+            raise Invalid("state", f"{self.state} is no end")
+        if len(self.result or b"") > MAX_RESULT:
+            raise Invalid("result", f"is {len(self.result or b'')} bytes", f"at most {MAX_RESULT}")
+
+    @property
+    def fingerprint(self) -> str:
+        """What groups it with other dead letters; empty: it is none."""
+        return fingerprint_of(self.reason, self.error or "") if self.state is RunState.FAILED else ""
+
+
+def doubt_of(run: RunView, restored: Restored, now: Instant) -> Doubt | None:
     """Whether a run may have been done after the backup was taken; None: it cannot have been, or has ended here."""
-    if run.state not in UNFINISHED or run.due > restored.restored_at:
+    # What waited for others has come due here by their ends, which may have been before.
+    if run.state not in UNFINISHED or run.due > (now if run.parents else restored.restored_at):
         return None
     if run.created_at <= restored.taken_at:
         return Doubt.STARTED if run.attempt else Doubt.WAITED
