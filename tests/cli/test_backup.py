@@ -27,9 +27,11 @@ from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.bootstrap.backups import take_backup
 from mainspring.domain.dependencies import Rule
-from mainspring.domain.instant import HOUR, SECOND
+from mainspring.domain.instant import DAY, HOUR, SECOND
 from mainspring.domain.plan import plan
 from mainspring.domain.run import Idempotency, RunState, settle_success
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause
 from mainspring.ports.store import EventBatch, Want
 from mainspring.settings import Settings
 from tests.cli.test_move import ALL, SHARDS, Installation, everything, run
@@ -122,7 +124,12 @@ async def test_everything_comes_back(site: Site, tmp_path: Path) -> None:
 
 async def test_nothing_runs_until_it_is_released(site: Site, tmp_path: Path) -> None:
     file = str(tmp_path / "a.backup")
+    async with site.opened(site.source) as store:
+        # Its only tick is before the restore, however slow the rest is.
+        once = every(DAY, start=await store.now() + SECOND)
+        await store.put_jobs([a_job(a_spec(name="seldom", schedule=once))])
     await command("backup", file, "--store", site.source)
+    await asyncio.sleep(1)
     await command("restore", file, "--store", site.target)
     async with site.opened(site.target) as store:
         scheduler = await store.join("scheduler", HOUR)
@@ -199,6 +206,40 @@ async def test_unfinished_runs_again_or_is_cancelled(site: Site, tmp_path: Path)
     async with site.opened(site.target) as store:
         worker = await store.open_session(a_worker(ttl=HOUR))
         assert await store.claim(worker, 1, [Want("default", 1_000)]) == []
+
+
+async def test_a_pause_of_people_comes_back(site: Site, tmp_path: Path) -> None:
+    file, again = str(tmp_path / "a.backup"), str(tmp_path / "b.backup")
+    async with site.opened(site.source) as store:
+        await store.pause(Pause(tenant=None, queue=None), Author("ada", why="a freeze"))
+        pauses = await store.pauses()
+    await command("backup", file, "--store", site.source)
+    for first in (True, False):
+        await command("restore", file, "--store", site.target, "--replace")
+        assert (await command("restore", "review", "--store", site.target))["held"]
+        if first:
+            # A backup of a store that is held: the pause of the restore is nobody's.
+            await command("backup", again, "--store", site.target)
+            file = again
+        told = await command("restore", "release", "--store", site.target)
+        assert (told["released"], told["paused"]) == (True, True)
+        async with site.opened(site.target) as store:
+            assert await store.pauses() == pauses
+            worker = await store.open_session(a_worker(ttl=HOUR))
+            assert await store.claim(worker, 1, [Want("default", 1)]) == []
+            await store.close_session(worker)
+        assert not (await command("restore", "review", "--store", site.target))["held"]
+        # Who asks again does not lift what is not the restore's.
+        told = await command("restore", "release", "--store", site.target)
+        assert (told["released"], told["paused"]) == (False, True)
+    for unfinished in ("cancel", "rerun"):
+        await command("restore", file, "--store", site.target, "--replace", "--unfinished", unfinished)
+    async with site.opened(site.target) as store:
+        await store.resume(None, None, Author("ada"))
+    await command("backup", str(tmp_path / "c.backup"), "--store", site.target)
+    await command("restore", str(tmp_path / "c.backup"), "--store", site.target, "--replace")
+    told = await command("restore", "release", "--store", site.target)
+    assert (told["released"], told["paused"]) == (True, False)
 
 
 async def told_soon(store: Any, batches: int) -> list[EventBatch]:

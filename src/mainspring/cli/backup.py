@@ -20,11 +20,12 @@ from mainspring.cli.known_ends import ends_in
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.cli.target import Profile, store_settings
-from mainspring.control.restored import give_ends, in_doubt, is_held, last_restore, release, take_back
+from mainspring.control.restored import give_ends, holds, in_doubt, last_restore, pause_of_all, release, take_back
 from mainspring.domain.instant import SECOND, isoformat
 from mainspring.domain.restored import Doubt, KnownEnd, Restored, Unfinished
 from mainspring.domain.run import RunState, RunView
 from mainspring.ports.backup import Manifest, Tell
+from mainspring.ports.catalog import Pause
 from mainspring.sections import without_secrets
 from mainspring.settings import Settings
 
@@ -255,7 +256,7 @@ async def _decide(settings: Settings, restored: Restored, done: list[KnownEnd]) 
         if restored.unfinished is not Unfinished.CANCEL:
             return len(doubtful), settled, 0
         cancelled = await take_back(store, [run.id for run, _ in doubtful], "unfinished when the backup was taken")
-        await release(store)
+        await release(store, restored)
         return 0, settled, len(cancelled)
 
 
@@ -269,13 +270,13 @@ def review(profile: Profile = None, store: Store = None, config: Config = None, 
     Example: mainspring restore review --store new.db
     """
     settings = store_settings(profile, store, config)
-    restored, held, doubtful = asyncio.run(_review(settings))
+    restored, paused, doubtful = asyncio.run(_review(settings))
     if json:
         echo_json(
             ReviewOut(
                 taken_at=isoformat(restored.taken_at),
                 restored_at=isoformat(restored.restored_at),
-                held=held,
+                held=holds(paused),
                 in_doubt=[_doubt_out(run, doubt) for run, doubt in doubtful],
             )
         )
@@ -290,14 +291,21 @@ def review(profile: Profile = None, store: Store = None, config: Config = None, 
         console().print(shown)
     if len(doubtful) > _SHOWN:
         typer.echo(f"… and {len(doubtful) - _SHOWN:,} more: --json shows all")
-    pause = "everything is paused until mainspring restore release" if held else "nothing is held"
-    typer.echo(f"{len(doubtful):,} runs in doubt; {pause}")
+    told = "everything is paused until mainspring restore release" if holds(paused) else _not_held(paused)
+    typer.echo(f"{len(doubtful):,} runs in doubt; {told}")
 
 
-async def _review(settings: Settings) -> tuple[Restored, bool, list[tuple[RunView, Doubt]]]:
+def _not_held(paused: Pause | None) -> str:
+    """What to know of a store that no restore holds."""
+    if paused is None:
+        return "nothing is held"
+    return f"everything is paused by {paused.author}" + (f": {paused.why}" if paused.why else "")
+
+
+async def _review(settings: Settings) -> tuple[Restored, Pause | None, list[tuple[RunView, Doubt]]]:
     async with opened_store(settings) as store:
         restored = await last_restore(store)
-        return restored, await is_held(store), await in_doubt(store, restored)
+        return restored, await pause_of_all(store), await in_doubt(store, restored)
 
 
 def _doubt_out(run: RunView, doubt: Doubt) -> DoubtOut:
@@ -358,19 +366,24 @@ async def _give_ends(settings: Settings, ends: list[KnownEnd]) -> Counter[RunSta
 def release_held(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
     """Let a restored store go on: what is still in doubt runs.
 
+    If people had paused everything before the backup was taken, it is paused by that again.
+
     Example: mainspring restore release --store new.db
     """
-    was_held, count = asyncio.run(_release(store_settings(profile, store, config)))
+    was_held, count, paused = asyncio.run(_release(store_settings(profile, store, config)))
     if json:
-        echo_json({"released": was_held, "inDoubt": count})
-    else:
-        typer.echo(f"{count:,} runs in doubt will run" if was_held else "nothing was held")
+        echo_json({"released": was_held, "inDoubt": count, "paused": paused is not None})
+        return
+    typer.echo(f"{count:,} runs in doubt will run" if was_held else "nothing was held")
+    if paused is not None:
+        typer.echo(f"{_not_held(paused)}; mainspring queues resume --all ends that")
 
 
-async def _release(settings: Settings) -> tuple[bool, int]:
+async def _release(settings: Settings) -> tuple[bool, int, Pause | None]:
     async with opened_store(settings) as store:
-        doubtful = await in_doubt(store, await last_restore(store))
-        return await release(store), len(doubtful)
+        restored = await last_restore(store)
+        doubtful = await in_doubt(store, restored)
+        return await release(store, restored), len(doubtful), await pause_of_all(store)
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from mainspring.domain.run import MAX_RESULT, RunState, RunView
 
 #: What the audit calls a restore.
 RESTORED = "store.restore"
+#: Whose pause it is that a restored store comes up with.
+AUTHOR = "mainspring restore"
 #: States that may be in doubt.
 UNFINISHED = frozenset({RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING})
 
@@ -28,6 +30,15 @@ class Unfinished(StrEnum):
     CANCEL = "cancel"
 
 
+class PausedBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """A pause of everything that people had made before the backup was taken."""
+
+    since: Instant
+    author: str
+    why: str
+    until: Instant | None = None
+
+
 class Restored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The last restore of a store, as its audit has it."""
 
@@ -36,6 +47,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     #: Which store the backup was taken of.
     store_id: str
     unfinished: Unfinished
+    #: What comes back when it is released.
+    paused: PausedBefore | None = None
 
 
 class Doubt(StrEnum):
@@ -86,3 +99,11 @@ def why_held(restored: Restored) -> str:
         f"restored from a backup of {isoformat(restored.taken_at)}: what had not ended then may have run since; "
         "mainspring restore review shows it, mainspring restore release lets everything go on"
     )
+
+
+def paused_before(found: PausedBefore | None, last: bytes | None) -> PausedBefore | None:
+    """What a pause of everything, found in the backup, was before: one that an earlier restore had made stands for what
+    that one has kept. ``last``: how the audit has that restore."""
+    if found is None or found.author != AUTHOR:
+        return found
+    return None if last is None else msgspec.json.decode(last, type=Restored).paused

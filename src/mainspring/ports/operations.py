@@ -68,8 +68,9 @@ class Operations(Protocol):
         clock, whoever looks."""
         ...
 
-    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
-        """Lift exactly that pause; whether it was there."""
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
+        """Lift exactly that pause; whether it was there. ``back``: the pause of the same that it had taken the place of
+        is there again, with its time, author and reason, unless it is over."""
         ...
 
     async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:

@@ -126,13 +126,15 @@ class MemoryOperations:
             )
             tables.audit("queues.pause", author, [Change(pause.tenant or "", pause.queue or "*")])
 
-    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
         tables = self._tables
         with tables.transaction() as now:
             there = tables.pauses.get((tenant, queue))
             lifted = there is not None and not there.is_over(now)
             if lifted:
                 del tables.pauses[tenant, queue]
+                if back is not None and not back.is_over(now):
+                    tables.pauses[tenant, queue] = back
                 tables.audit("queues.resume", author, [Change(tenant or "", queue or "*")])
             return lifted
 

@@ -21,7 +21,7 @@ from mainspring.adapters.store.postgres.rows import STATES
 from mainspring.adapters.store.postgres.schema import go_on, make_at
 from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.instant import isoformat
-from mainspring.domain.restored import RESTORED, Restored, Unfinished, why_held
+from mainspring.domain.restored import AUTHOR, RESTORED, PausedBefore, Restored, Unfinished, paused_before, why_held
 from mainspring.ports.backup import LEFT_OUT, Manifest, Open, Part, Partition, Tell, Writing
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -92,6 +92,8 @@ UPDATE {s}.meta SET store_id = gen_random_uuid(), hint_key = gen_random_uuid();
 UPDATE {s}.session SET live = false, ended_at = {s}.now_us(), lease_until = least(lease_until, {s}.now_us()) WHERE live;
 UPDATE {s}.shard SET owner = NULL
 """
+_PAUSED = "SELECT since, author, why, until FROM {s}.pause WHERE tenant = 0 AND queue = 0"
+_LAST = "SELECT after FROM {s}.audit WHERE action = $1 ORDER BY position DESC LIMIT 1"
 _PAUSE = """
 INSERT INTO {s}.pause (tenant, queue, since, author, why) VALUES (0, 0, $1, $2, $3)
 ON CONFLICT (tenant, queue)
@@ -242,13 +244,19 @@ class PostgresBackups:
     async def _hold(self, connection: Connection, manifest: Manifest, unfinished: Unfinished, epoch: int) -> Restored:
         schema = self._schema
         now: int = await connection.fetchval(f"SELECT {schema}.now_us()")
+        paused = await connection.fetchrow(_PAUSED.format(s=schema))
+        last = await connection.fetchval(_LAST.format(s=schema), RESTORED)
         restored = Restored(
-            taken_at=manifest.taken_at, restored_at=now, store_id=manifest.store_id, unfinished=unfinished
+            taken_at=manifest.taken_at,
+            restored_at=now,
+            store_id=manifest.store_id,
+            unfinished=unfinished,
+            paused=paused_before(None if paused is None else PausedBefore(**paused), last),
         )
         await connection.execute(_EVENTS.format(s=schema))
         await connection.execute(_VOID.format(s=schema))
         await connection.execute(f"UPDATE {schema}.meta SET store_epoch = $1", epoch)
-        author, why = "mainspring restore", f"from a backup of {isoformat(manifest.taken_at)}"
+        author, why = AUTHOR, f"from a backup of {isoformat(manifest.taken_at)}"
         if unfinished is not Unfinished.RERUN:
             await connection.execute(_PAUSE.format(s=schema), now, author, why_held(restored))
         after = msgspec.json.encode(restored)

@@ -387,7 +387,7 @@ class Operations(Jobs):
 
         await self._db.transaction(work)
 
-    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
         numbers = [
             0 if name is None else await self._names.find(kind, name)
             for kind, name in ((Kind.TENANT, tenant), (Kind.QUEUE, queue))
@@ -398,6 +398,10 @@ class Operations(Jobs):
         async def work(connection: Connection) -> bool:
             if not await connection.fetch(self._db.sql["resume"], *numbers):
                 return False
+            if back is not None:
+                await connection.execute(
+                    self._db.sql["pause_again"], *numbers, back.since, back.author, back.why, back.until
+                )
             await self._audit(connection, "queues.resume", author, [Change(tenant or "", queue or "*")])
             return True
 

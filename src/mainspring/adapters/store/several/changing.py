@@ -81,8 +81,10 @@ class Changing(Part):
     async def pause(self, pause: Pause, author: Author) -> None:
         await self._first_of_all(lambda store: store.pause(pause, author))
 
-    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
-        return any(await self._servers.one_after_the_other(lambda store: store.resume(tenant, queue, author)))
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
+        return any(
+            await self._servers.one_after_the_other(lambda store: store.resume(tenant, queue, author, back=back))
+        )
 
     async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:
         for field, value in (("concurrency", policy.concurrency), ("retries", policy.retries)):

@@ -15,7 +15,7 @@ from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.adapters.store.sqlite.audit import Change, write_audit
 from mainspring.domain.errors import Conflict, StoreUnavailable
 from mainspring.domain.instant import Instant, isoformat
-from mainspring.domain.restored import RESTORED, Restored, Unfinished, why_held
+from mainspring.domain.restored import AUTHOR, RESTORED, PausedBefore, Restored, Unfinished, paused_before, why_held
 from mainspring.ports.access import Author
 from mainspring.ports.backup import LEFT_OUT, Manifest, Open, Tell, Writing
 from mainspring.ports.clock import Clock
@@ -24,6 +24,7 @@ _MEMBER = "store.db"
 #: Pages of a step, between which the progress is told.
 _PAGES = 4_096
 _UNFINISHED = "SELECT state, count(*) FROM (SELECT state FROM run UNION ALL SELECT state FROM waiting) GROUP BY state"
+_PAUSE = ("since", "author", "why", "until")
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*' ORDER BY name"
 
 
@@ -157,9 +158,13 @@ class SqliteBackups:
         try:
             now = self._clock.now()
             restored = Restored(
-                taken_at=manifest.taken_at, restored_at=now, store_id=manifest.store_id, unfinished=unfinished
+                taken_at=manifest.taken_at,
+                restored_at=now,
+                store_id=manifest.store_id,
+                unfinished=unfinished,
+                paused=_paused_before(connection),
             )
-            author = Author("mainspring restore", why=f"from a backup of {isoformat(manifest.taken_at)}")
+            author = Author(AUTHOR, why=f"from a backup of {isoformat(manifest.taken_at)}")
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(
                 "UPDATE meta SET store_id = ?, store_epoch = ?, hint_key = ?",
@@ -186,6 +191,15 @@ class SqliteBackups:
         finally:
             os.close(descriptor)
         return restored
+
+
+def _paused_before(connection: apsw.Connection) -> PausedBefore | None:
+    row = connection.execute("SELECT since, author, why, until FROM pause WHERE tenant = '' AND queue = ''").fetchone()
+    last = connection.execute(
+        "SELECT after FROM audit WHERE action = ? ORDER BY position DESC LIMIT 1", (RESTORED,)
+    ).get
+    found = None if row is None else msgspec.convert(dict(zip(_PAUSE, row, strict=True)), PausedBefore)
+    return paused_before(found, None if last is None else str(last).encode())
 
 
 async def _extract(manifest: Manifest, opened: Open, copy: Path, tell: Tell) -> None:

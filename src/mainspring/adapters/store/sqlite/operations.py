@@ -134,13 +134,18 @@ class SqliteOperations(SqliteQueues):
 
         await self._work(put)
 
-    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
         def lift(connection: apsw.Connection, now: Instant) -> bool:
             connection.execute(
                 "DELETE FROM pause WHERE tenant = ? AND queue = ? AND (until IS NULL OR until > ?)",
                 (tenant or "", queue or "", now),
             )
             lifted = connection.changes() > 0
+            if lifted and back is not None and not back.is_over(now):
+                connection.execute(
+                    "INSERT INTO pause (tenant, queue, since, author, why, until) VALUES (?, ?, ?, ?, ?, ?)",
+                    (tenant or "", queue or "", back.since, back.author, back.why, back.until),
+                )
             if lifted:
                 write_audit(connection, now, "queues.resume", author, [Change(tenant or "", queue or "*")])
             return lifted
