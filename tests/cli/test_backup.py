@@ -397,6 +397,64 @@ async def test_who_may_not_see_all_rows_takes_no_backup(postgres_dsn: str, tmp_p
             await admin.close()
 
 
+@pytest.mark.postgres
+async def test_what_others_were_granted_and_have_made_outlives_a_replacement(postgres_dsn: str, tmp_path: Path) -> None:
+    role, file = f"test_shop_{uuid.uuid4().hex[:8]}", str(tmp_path / "a.backup")
+    async with databases(postgres_dsn, "replaced") as (source,):
+        store = PostgresStore(source, shards=SHARDS)
+        await store.open()
+        await store.submit([a_run()])
+        await store.close()
+        await command("backup", file, "--store", source)
+        admin = await asyncpg.connect(as_administrator(source))
+        owner = await asyncpg.connect(source)
+        await admin.execute(f"CREATE ROLE {role} LOGIN")
+        try:
+            # As docs/how-to/transactions.md says, and more.
+            for right in (
+                "USAGE ON SCHEMA mainspring",
+                "EXECUTE ON FUNCTION mainspring.submit_runs",
+                "EXECUTE ON FUNCTION mainspring.submit",
+                "SELECT ON mainspring.meta",
+                "SELECT (id, name) ON mainspring.name",
+                "USAGE ON SEQUENCE mainspring.session_id_seq",
+            ):
+                await owner.execute(f"GRANT {right} TO {role}")
+            await owner.execute("GRANT SELECT ON mainspring.shard TO PUBLIC")
+            await owner.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA mainspring GRANT SELECT ON TABLES TO {role}")
+            rights = await owner.fetch(_RIGHTS)
+            assert len([right for right in rights if role in str(right)]) >= 7
+            await admin.execute(
+                "CREATE VIEW public.runs AS SELECT id FROM mainspring.run;"
+                "CREATE VIEW mainspring.mine AS SELECT 1;"
+                "CREATE TABLE public.theirs (at bigint DEFAULT mainspring.now_us());"
+            )
+            refusal = await refused("restore", file, "--store", source, "--replace")
+            assert 'rule "_RETURN" on public.runs' in refusal
+            assert "public.theirs.at" in refusal
+            assert "view mainspring.mine" in refusal
+            await admin.execute("DROP VIEW public.runs, mainspring.mine; DROP TABLE public.theirs")
+            await command("restore", file, "--store", source, "--replace")
+            assert await owner.fetch(_RIGHTS) == rights
+            shop = await asyncpg.connect(with_user(source, role))
+            assert await shop.fetchval("SELECT mainspring.submit('greet')")
+            await shop.close()
+        finally:
+            await owner.close()
+            await admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+            await admin.close()
+
+
+_RIGHTS = """
+SELECT 'schema', nspacl::text FROM pg_namespace WHERE nspname = 'mainspring'
+UNION ALL SELECT relname, relacl::text FROM pg_class WHERE relnamespace = 'mainspring'::regnamespace
+UNION ALL SELECT attname, attacl::text FROM pg_attribute WHERE attrelid = 'mainspring.name'::regclass
+UNION ALL SELECT proname, proacl::text FROM pg_proc WHERE pronamespace = 'mainspring'::regnamespace
+UNION ALL SELECT 'default', defaclacl::text FROM pg_default_acl
+ORDER BY 1, 2
+"""
+
+
 async def test_a_file_that_is_open_is_not_replaced(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a.db", SystemClock(), shards=SHARDS)
     await store.open()

@@ -192,7 +192,9 @@ def restore(
             show_default=False,
         ),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Also if something is in the store.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also if something is in the store: take its place.")
+    ] = False,
     profile: Profile = None,
     store: Store = None,
     config: Config = None,
