@@ -488,6 +488,34 @@ async def test_a_damaged_file_is_replaced_and_kept_beside(tmp_path: Path) -> Non
     await store.close()
 
 
+async def test_a_crash_on_the_way_leaves_a_store_at_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, file = tmp_path / "a.db", str(tmp_path / "a.backup")
+    await an_empty_store(path)
+    await command("backup", file, "--store", str(path))
+    before = path.read_bytes()
+
+    def crash(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "replace", crash)
+    assert "Input/output error" in await refused("restore", file, "--store", str(path), "--replace")
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    await command("restore", file, "--store", str(path), "--replace")
+    assert path.read_bytes() != before
+    kept = [name for name in os.listdir(tmp_path) if name.startswith("a.db.before-")]
+    assert {(tmp_path / name).read_bytes() for name in kept} == {before}
+
+
+async def test_a_backup_calls_what_waits_blocked_as_the_review_does(site: Site, tmp_path: Path) -> None:
+    async with site.opened(site.source) as store:
+        parent = a_run(delay=HOUR)
+        await store.submit([parent, a_run(after=[parent])])
+    told = await command("backup", str(tmp_path / "a.backup"), "--store", site.source)
+    assert told["unfinished"]["blocked"] > 0
+    assert set(told["unfinished"]) <= {state.value for state in RunState}
+
+
 async def test_a_restore_that_is_refused_leaves_an_older_schema_as_it_is(tmp_path: Path) -> None:
     file = str(tmp_path / "a.backup")
     await an_empty_store(tmp_path / "a.db")
