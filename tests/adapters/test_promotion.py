@@ -4,12 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import asyncpg
 import pytest
 
 from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.postgres.promotion import _place, promote
+from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.postgres.promotion import _at, _place, _places_in, promote
+from mainspring.bench.local_postgres import ROLE, LocalPostgres
 from mainspring.domain.errors import Conflict, StoreUnavailable
 from tests.support.processes import free_port
+from tests.support.standbys import Standby, primary_and_standbys
 
 
 @asynccontextmanager
@@ -71,3 +75,94 @@ async def test_one_that_does_not_answer_or_is_going_down_is() -> None:
 def test_one_server_by_two_addresses(one: str, other: str) -> None:
     assert _place(one) == _place(other)
     assert _place(one) != _place("postgresql://near/jobs")
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "places"),
+    [
+        ("user=postgres passfile='/x y/pass' host=near port=5433 sslmode=prefer", [("near", "5433")]),
+        ("host = 'near,nearer' user=a", [("near", "5432"), ("nearer", "5432")]),
+        ("hostaddr=10.0.0.1,10.0.0.2 port=1,2", [("10.0.0.1", "1"), ("10.0.0.2", "2")]),
+        ("postgresql://a@near:5433,nearer/x", [("near", "5433"), ("nearer", "5432")]),
+        ("host=/run/postgresql", [("/run/postgresql", "5432")]),
+        ("", []),
+    ],
+)
+def test_whom_a_standby_follows(conninfo: str, places: list[tuple[str, str]]) -> None:
+    assert _places_in(conninfo) == places
+    for place in places:
+        dsn = _at("postgresql://me:secret@far:1/jobs?sslmode=require", *place)
+        assert _place(dsn) == place
+        assert dsn.startswith("postgresql://me:secret@")
+        assert "sslmode=require" in dsn
+
+
+@asynccontextmanager
+async def near_and_far() -> AsyncIterator[tuple[LocalPostgres, Standby]]:
+    context = primary_and_standbys("far")
+    near, (far,) = await asyncio.to_thread(context.__enter__)
+    try:
+        store = PostgresStore(near.dsn)
+        await store.open()
+        await store.close()
+        await until(far, "SELECT to_regclass('mainspring.meta') IS NOT NULL")
+        yield near, far
+    finally:
+        await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+async def asked(server: LocalPostgres, *statements: str) -> object:
+    """What the server says to the last of them."""
+    connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{server.port}/{ROLE}")
+    try:
+        for statement in statements:
+            answer = await connection.fetchval(statement)
+        return answer
+    finally:
+        await connection.close()
+
+
+async def until(server: LocalPostgres, statement: str) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if await asked(server, statement):
+                return
+            await asyncio.sleep(0.1)
+
+
+async def follow(far: Standby, conninfo: str) -> None:
+    await asked(far, f"ALTER SYSTEM SET primary_conninfo = '{conninfo}'", "SELECT pg_reload_conf()")
+    await until(far, f"SELECT current_setting('primary_conninfo') = '{conninfo}'")
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(180)
+@pytest.mark.xdist_group("failover")
+async def test_a_store_that_names_the_standby_alone_does_not_make_two_primaries(postgres_dsn: str) -> None:
+    async with near_and_far() as (near, far):
+        address = f"postgresql://postgres@127.0.0.1:{far.port}/{ROLE}"
+        source = f"host=127.0.0.1 port={near.port} user="
+
+        async def promoted() -> int:
+            return (await promote(address, address, "mainspring", SystemClock(), force=False)).epoch
+
+        await until(far, "SELECT status = 'streaming' FROM pg_stat_wal_receiver")
+        with pytest.raises(Conflict, match=rf"127.0.0.1:{near.port} still sends to it, last .* ago: stop it first"):
+            await promoted()
+        # It hears nothing any more, but whoever it follows answers.
+        await follow(far, source + "nobody")
+        await until(far, "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')")
+        with pytest.raises(Conflict, match=f"127.0.0.1:{near.port} still writes: stop it first"):
+            await promoted()
+        await asyncio.to_thread(near.stop, "immediate")
+        # Nobody is named and nobody is followed: nobody can be asked.
+        await follow(far, "")
+        with pytest.raises(Conflict, match=r"nobody could be asked .* name both servers in --store.* --force"):
+            await promoted()
+        assert await asked(far, "SELECT pg_is_in_recovery()")
+        # Whom it follows is away.
+        await follow(far, source + "postgres")
+        epoch = await promoted()
+        assert not await asked(far, "SELECT pg_is_in_recovery()")
+        # Asked again it does no harm.
+        assert await promoted() == epoch + 1

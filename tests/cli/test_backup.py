@@ -26,14 +26,17 @@ from mainspring.adapters.store.postgres.schema import make_at, newest
 from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.bootstrap.backups import take_backup
-from mainspring.domain.instant import HOUR, SECOND
+from mainspring.domain.dependencies import Rule
+from mainspring.domain.instant import DAY, HOUR, SECOND
 from mainspring.domain.plan import plan
 from mainspring.domain.run import Idempotency, RunState, settle_success
+from mainspring.ports.access import Author
+from mainspring.ports.catalog import Pause
 from mainspring.ports.store import EventBatch, Want
 from mainspring.settings import Settings
 from tests.cli.test_move import ALL, SHARDS, Installation, everything, run
 from tests.conftest import as_administrator, create_database, drop_database, with_database, with_user
-from tests.support.builders import a_job, a_run, a_spec, a_worker, every
+from tests.support.builders import a_job, a_run, a_spec, a_worker, every, some_runs
 
 #: What a restore changes: who works, what is paused, and that it was restored.
 CHANGED = ("pauses", "audit")
@@ -121,7 +124,12 @@ async def test_everything_comes_back(site: Site, tmp_path: Path) -> None:
 
 async def test_nothing_runs_until_it_is_released(site: Site, tmp_path: Path) -> None:
     file = str(tmp_path / "a.backup")
+    async with site.opened(site.source) as store:
+        # Its only tick is before the restore, however slow the rest is.
+        once = every(DAY, start=await store.now() + SECOND)
+        await store.put_jobs([a_job(a_spec(name="seldom", schedule=once))])
     await command("backup", file, "--store", site.source)
+    await asyncio.sleep(1)
     await command("restore", file, "--store", site.target)
     async with site.opened(site.target) as store:
         scheduler = await store.join("scheduler", HOUR)
@@ -164,7 +172,7 @@ async def test_nothing_runs_until_it_is_released(site: Site, tmp_path: Path) -> 
     ]
     finished.write_text("\n".join([done[0], *map(json.dumps, events)]))
     assert await command("restore", "finished", str(finished), "--store", site.target) == {
-        "cancelled": 2,
+        "settled": {"succeeded": 2},
         "passedOver": 2 * len(doubts) + 1,
     }
     assert (await command("restore", "release", "--store", site.target))["released"]
@@ -200,6 +208,40 @@ async def test_unfinished_runs_again_or_is_cancelled(site: Site, tmp_path: Path)
         assert await store.claim(worker, 1, [Want("default", 1_000)]) == []
 
 
+async def test_a_pause_of_people_comes_back(site: Site, tmp_path: Path) -> None:
+    file, again = str(tmp_path / "a.backup"), str(tmp_path / "b.backup")
+    async with site.opened(site.source) as store:
+        await store.pause(Pause(tenant=None, queue=None), Author("ada", why="a freeze"))
+        pauses = await store.pauses()
+    await command("backup", file, "--store", site.source)
+    for first in (True, False):
+        await command("restore", file, "--store", site.target, "--replace")
+        assert (await command("restore", "review", "--store", site.target))["held"]
+        if first:
+            # A backup of a store that is held: the pause of the restore is nobody's.
+            await command("backup", again, "--store", site.target)
+            file = again
+        told = await command("restore", "release", "--store", site.target)
+        assert (told["released"], told["paused"]) == (True, True)
+        async with site.opened(site.target) as store:
+            assert await store.pauses() == pauses
+            worker = await store.open_session(a_worker(ttl=HOUR))
+            assert await store.claim(worker, 1, [Want("default", 1)]) == []
+            await store.close_session(worker)
+        assert not (await command("restore", "review", "--store", site.target))["held"]
+        # Who asks again does not lift what is not the restore's.
+        told = await command("restore", "release", "--store", site.target)
+        assert (told["released"], told["paused"]) == (False, True)
+    for unfinished in ("cancel", "rerun"):
+        await command("restore", file, "--store", site.target, "--replace", "--unfinished", unfinished)
+    async with site.opened(site.target) as store:
+        await store.resume(None, None, Author("ada"))
+    await command("backup", str(tmp_path / "c.backup"), "--store", site.target)
+    await command("restore", str(tmp_path / "c.backup"), "--store", site.target, "--replace")
+    told = await command("restore", "release", "--store", site.target)
+    assert (told["released"], told["paused"]) == (True, False)
+
+
 async def told_soon(store: Any, batches: int) -> list[EventBatch]:
     """What others have open on the server may come before, and is waited for."""
     async with asyncio.timeout(20):
@@ -210,14 +252,69 @@ async def told_soon(store: Any, batches: int) -> list[EventBatch]:
             await asyncio.sleep(0.05)
 
 
-async def test_what_had_finished_is_cancelled_on_the_way_if_it_is_in_doubt(site: Site, tmp_path: Path) -> None:
+async def test_what_had_finished_is_settled_on_the_way_if_it_is_in_doubt(site: Site, tmp_path: Path) -> None:
     file, finished = str(tmp_path / "a.backup"), tmp_path / "finished.jsonl"
     async with site.opened(site.source) as store:
         [ended, _] = await store.submit([a_run(), a_run()])
     await command("backup", file, "--store", site.source)
     finished.write_text(f'{{"type": "job.submitted", "runId": "{ended.id}"}}\n{ended.id}\n{a_run().id}\n')
     told = await command("restore", file, "--store", site.target, "--finished", str(finished))
-    assert (told["cancelled"], told["passedOver"]) == (1, 1)
+    assert (told["settled"], told["cancelled"], told["passedOver"]) == ({"succeeded": 1}, 0, 1)
+
+
+async def test_what_waited_for_something_that_was_done_goes_on(site: Site, tmp_path: Path) -> None:
+    """The parent ended after the backup was taken, and its child had not begun when all was lost."""
+    file, finished = str(tmp_path / "a.backup"), tmp_path / "finished.jsonl"
+    good, bad, printed, open_one = some_runs(4, queue="families")
+    child, hopeless, reading = a_run(after=[good]), a_run(after=[bad]), a_run(after=[printed], queue="families")
+    careful = a_run(after=[bad], rule=Rule.ANY_FAILED)
+    async with site.opened(site.source) as store:
+        worker = await store.open_session(a_worker(ttl=HOUR))
+        await store.submit([good, bad, printed, open_one])
+        # One of them runs when the backup is taken, whichever.
+        [held] = await store.claim(worker, 1, [Want("families", 1)])
+        assert held.id in (good.id, bad.id, printed.id, open_one.id)
+        await store.submit([child, hopeless, reading, careful])
+        await store.close_session(worker)
+    await command("backup", file, "--store", site.source)
+    await command("restore", file, "--store", site.target)
+    lines = [
+        {"id": "1-0", "type": "run.succeeded", "data": {"runId": good.id, "task": "greet"}},
+        *(
+            {"id": "2-0", "type": kind, "data": {"runId": bad.id, "reason": "error", "error": "ValueError: no"}}
+            for kind in ("run.failed", "run.dead")
+        ),
+        {"runId": printed.id, "status": "succeeded", "result": {"pages": 3}},
+        {"runId": open_one.id, "status": "running"},
+    ]
+    finished.write_text("\n".join(map(json.dumps, lines)))
+    told = await command("restore", "finished", str(finished), "--store", site.target)
+    assert told == {"settled": {"failed": 1, "succeeded": 2}, "passedOver": 1}
+    # Who asks again finds nothing more to do.
+    assert (await command("restore", "finished", str(finished), "--store", site.target))["settled"] == {}
+    async with site.opened(site.target) as store:
+        await store.lost_runs(100)
+        while await store.resolve(1_000):
+            pass
+        states = {run.id: run.state for run in await store.runs([child.id, hopeless.id, reading.id, careful.id])}
+        assert states == {
+            child.id: RunState.QUEUED,
+            hopeless.id: RunState.SKIPPED,
+            reading.id: RunState.QUEUED,
+            careful.id: RunState.QUEUED,
+        }
+        [failed] = await store.runs([bad.id])
+        assert (failed.state, failed.reason, failed.error) == (RunState.FAILED, "error", "ValueError: no")
+        [parent] = await store.parents(reading.id)
+        assert json.loads(parent.result) == {"pages": 3}
+    doubts = {one["id"] for one in (await command("restore", "review", "--store", site.target))["inDoubt"]}
+    assert not doubts & {good.id, bad.id, printed.id, hopeless.id}
+    assert {child.id, reading.id, careful.id, open_one.id} <= doubts
+    await command("restore", "release", "--store", site.target)
+    async with site.opened(site.target) as store:
+        worker = await store.open_session(a_worker(ttl=HOUR))
+        claimed = await store.claim(worker, 1, [Want("default", 1_000), Want("families", 1_000)])
+        assert {child.id, reading.id, careful.id} <= {run.id for run in claimed}
 
 
 async def test_events_that_nobody_was_told_of_are_told(site: Site, tmp_path: Path) -> None:
@@ -300,6 +397,64 @@ async def test_who_may_not_see_all_rows_takes_no_backup(postgres_dsn: str, tmp_p
             await admin.close()
 
 
+@pytest.mark.postgres
+async def test_what_others_were_granted_and_have_made_outlives_a_replacement(postgres_dsn: str, tmp_path: Path) -> None:
+    role, file = f"test_shop_{uuid.uuid4().hex[:8]}", str(tmp_path / "a.backup")
+    async with databases(postgres_dsn, "replaced") as (source,):
+        store = PostgresStore(source, shards=SHARDS)
+        await store.open()
+        await store.submit([a_run()])
+        await store.close()
+        await command("backup", file, "--store", source)
+        admin = await asyncpg.connect(as_administrator(source))
+        owner = await asyncpg.connect(source)
+        await admin.execute(f"CREATE ROLE {role} LOGIN")
+        try:
+            # As docs/how-to/transactions.md says, and more.
+            for right in (
+                "USAGE ON SCHEMA mainspring",
+                "EXECUTE ON FUNCTION mainspring.submit_runs",
+                "EXECUTE ON FUNCTION mainspring.submit",
+                "SELECT ON mainspring.meta",
+                "SELECT (id, name) ON mainspring.name",
+                "USAGE ON SEQUENCE mainspring.session_id_seq",
+            ):
+                await owner.execute(f"GRANT {right} TO {role}")
+            await owner.execute("GRANT SELECT ON mainspring.shard TO PUBLIC")
+            await owner.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA mainspring GRANT SELECT ON TABLES TO {role}")
+            rights = await owner.fetch(_RIGHTS)
+            assert len([right for right in rights if role in str(right)]) >= 7
+            await admin.execute(
+                "CREATE VIEW public.runs AS SELECT id FROM mainspring.run;"
+                "CREATE VIEW mainspring.mine AS SELECT 1;"
+                "CREATE TABLE public.theirs (at bigint DEFAULT mainspring.now_us());"
+            )
+            refusal = await refused("restore", file, "--store", source, "--replace")
+            assert 'rule "_RETURN" on public.runs' in refusal
+            assert "public.theirs.at" in refusal
+            assert "view mainspring.mine" in refusal
+            await admin.execute("DROP VIEW public.runs, mainspring.mine; DROP TABLE public.theirs")
+            await command("restore", file, "--store", source, "--replace")
+            assert await owner.fetch(_RIGHTS) == rights
+            shop = await asyncpg.connect(with_user(source, role))
+            assert await shop.fetchval("SELECT mainspring.submit('greet')")
+            await shop.close()
+        finally:
+            await owner.close()
+            await admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+            await admin.close()
+
+
+_RIGHTS = """
+SELECT 'schema', nspacl::text FROM pg_namespace WHERE nspname = 'mainspring'
+UNION ALL SELECT relname, relacl::text FROM pg_class WHERE relnamespace = 'mainspring'::regnamespace
+UNION ALL SELECT attname, attacl::text FROM pg_attribute WHERE attrelid = 'mainspring.name'::regclass
+UNION ALL SELECT proname, proacl::text FROM pg_proc WHERE pronamespace = 'mainspring'::regnamespace
+UNION ALL SELECT 'default', defaclacl::text FROM pg_default_acl
+ORDER BY 1, 2
+"""
+
+
 async def test_a_file_that_is_open_is_not_replaced(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a.db", SystemClock(), shards=SHARDS)
     await store.open()
@@ -331,6 +486,34 @@ async def test_a_damaged_file_is_replaced_and_kept_beside(tmp_path: Path) -> Non
     store = SqliteStore(path, SystemClock(), shards=SHARDS)
     await store.open()
     await store.close()
+
+
+async def test_a_crash_on_the_way_leaves_a_store_at_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, file = tmp_path / "a.db", str(tmp_path / "a.backup")
+    await an_empty_store(path)
+    await command("backup", file, "--store", str(path))
+    before = path.read_bytes()
+
+    def crash(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "replace", crash)
+    assert "Input/output error" in await refused("restore", file, "--store", str(path), "--replace")
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    await command("restore", file, "--store", str(path), "--replace")
+    assert path.read_bytes() != before
+    kept = [name for name in os.listdir(tmp_path) if name.startswith("a.db.before-")]
+    assert {(tmp_path / name).read_bytes() for name in kept} == {before}
+
+
+async def test_a_backup_calls_what_waits_blocked_as_the_review_does(site: Site, tmp_path: Path) -> None:
+    async with site.opened(site.source) as store:
+        parent = a_run(delay=HOUR)
+        await store.submit([parent, a_run(after=[parent])])
+    told = await command("backup", str(tmp_path / "a.backup"), "--store", site.source)
+    assert told["unfinished"]["blocked"] > 0
+    assert set(told["unfinished"]) <= {state.value for state in RunState}
 
 
 async def test_a_restore_that_is_refused_leaves_an_older_schema_as_it_is(tmp_path: Path) -> None:

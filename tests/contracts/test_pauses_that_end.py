@@ -144,3 +144,22 @@ async def test_a_pause_of_a_queue_gets_another_end(harness: Harness) -> None:
     await harness.advance(2 * HOUR)
     await harness.store.pause(Pause(tenant="acme", queue="mail", until=until + 3 * HOUR), ADA)
     assert [pause.until for pause in await harness.store.pauses()] == [until + 3 * HOUR]
+
+
+async def test_a_pause_that_another_took_the_place_of_comes_back_as_it_was(harness: Harness) -> None:
+    run, worker = a_run(queue="mail"), await harness.worker()
+    await harness.submit(run)
+    now = await harness.now()
+    before = Pause(tenant=None, queue=None, since=now - HOUR, author="bob", why="a freeze", until=now + HOUR)
+    for _ in range(2):
+        await harness.store.pause(Pause(tenant=None, queue=None), ADA)
+        assert await harness.store.resume(None, None, ADA, back=before)
+        assert await harness.store.pauses() == [before]
+        assert await harness.claim_from(worker, Want("mail", 1)) == []
+    await harness.advance(2 * HOUR)
+    await harness.store.pause(Pause(tenant=None, queue=None), ADA)
+    # It is over.
+    assert await harness.store.resume(None, None, ADA, back=before)
+    assert await harness.store.pauses() == []
+    assert not await harness.store.resume(None, None, ADA, back=before)
+    assert len(await harness.claim_from(worker, Want("mail", 1))) == 1

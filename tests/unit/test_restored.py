@@ -30,13 +30,17 @@ def a_view(**fields: object) -> RunView:
         ({"created_at": 2_500, "due": 1_500}, None),
         ({"created_at": 2_500, "due": 1_500, "scheduled_at": 1_500}, Doubt.TICK),
         ({"created_at": 2_500, "due": 2_500, "scheduled_at": 2_400}, None),
+        # It waited for others, and they have ended here.
+        ({"due": 2_500, "parents": 1}, Doubt.WAITED),
+        ({"state": RunState.BLOCKED, "due": 3_001, "parents": 1}, None),
+        ({"created_at": 2_400, "due": 2_500, "parents": 1}, None),
         # It is known how it ended.
         ({"state": RunState.SUCCEEDED}, None),
         ({"state": RunState.CANCELLED, "attempt": 1}, None),
     ],
 )
 def test_what_is_in_doubt(fields: dict[str, object], doubt: Doubt | None) -> None:
-    assert doubt_of(a_view(**fields), RESTORED) is doubt
+    assert doubt_of(a_view(**fields), RESTORED, 3_000) is doubt
 
 
 def test_the_pause_says_what_to_do() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,17 +16,16 @@ from typer.core import TyperGroup
 import mainspring
 from mainspring.bootstrap.backups import opened_store, restore_backup, take_backup, verify_backup
 from mainspring.bootstrap.engine import system_clock
+from mainspring.cli.known_ends import ends_in
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.cli.target import Profile, store_settings
-from mainspring.control.restored import in_doubt, is_held, last_restore, release, take_back, take_back_done
-from mainspring.domain.errors import Invalid
-from mainspring.domain.events import ENDS
-from mainspring.domain.ids import RunId, check_id
+from mainspring.control.restored import give_ends, holds, in_doubt, last_restore, pause_of_all, release, take_back
 from mainspring.domain.instant import SECOND, isoformat
-from mainspring.domain.restored import Doubt, Restored, Unfinished
-from mainspring.domain.run import RunView
+from mainspring.domain.restored import Doubt, KnownEnd, Restored, Unfinished
+from mainspring.domain.run import RunState, RunView
 from mainspring.ports.backup import Manifest, Tell
+from mainspring.ports.catalog import Pause
 from mainspring.sections import without_secrets
 from mainspring.settings import Settings
 
@@ -88,6 +88,9 @@ class RestoreOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     rows: dict[str, int]
     held: bool
     in_doubt: int
+    #: Of ``--finished``, by how they had ended.
+    settled: dict[str, int]
+    #: By ``--unfinished cancel``.
     cancelled: int
     #: Lines of ``--finished`` that tell of no end.
     passed_over: int
@@ -185,11 +188,13 @@ def restore(
         Path | None,
         typer.Option(
             "--finished",
-            help="Ids of runs that are known to have ended since, one a line or as JSON: those in doubt are cancelled.",
+            help="Runs that are known to have ended since, an id or JSON a line: those in doubt get that end.",
             show_default=False,
         ),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Also if something is in the store.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also if something is in the store: take its place.")
+    ] = False,
     profile: Profile = None,
     store: Store = None,
     config: Config = None,
@@ -212,10 +217,10 @@ def restore(
     """
     clock, settings = system_clock(), store_settings(profile, store, config)
     began = clock.monotonic()
-    done, passed_over = ([], 0) if finished is None else _ids_of(finished)
+    done, passed_over = ([], 0) if finished is None else ends_in(finished)
     with _progress(quiet=json) as tell:
         manifest, restored = asyncio.run(restore_backup(settings, file, unfinished, tell, replace=replace))
-    doubtful, cancelled = asyncio.run(_decide(settings, restored, done))
+    doubtful, settled, cancelled = asyncio.run(_decide(settings, restored, done))
     seconds = (clock.monotonic() - began) / SECOND
     held = unfinished is Unfinished.HOLD
     if json:
@@ -227,6 +232,7 @@ def restore(
                 rows=manifest.rows,
                 held=held,
                 in_doubt=doubtful,
+                settled=_by_state(settled),
                 cancelled=cancelled,
                 passed_over=passed_over,
                 seconds=round(seconds, 3),
@@ -235,24 +241,25 @@ def restore(
         return
     total = sum(manifest.rows.values())
     typer.echo(f"{total:,} rows as of {isoformat(restored.taken_at)} are in {without_secrets(settings.store)}")
-    if cancelled or done or passed_over:
-        typer.echo(_cancelled(cancelled, passed_over))
+    if done or passed_over:
+        typer.echo(_settled(settled, passed_over))
+    if restored.unfinished is Unfinished.CANCEL:
+        typer.echo(f"{cancelled:,} runs were cancelled")
     typer.echo(f"{doubtful:,} runs are in doubt; {seconds:.1f} s")
     if held:
         typer.echo("everything is paused: mainspring restore review, then mainspring restore release")
 
 
-async def _decide(settings: Settings, restored: Restored, done: list[RunId]) -> tuple[int, int]:
-    """Cancel what is to be; how many are in doubt then, and how many were cancelled."""
+async def _decide(settings: Settings, restored: Restored, done: list[KnownEnd]) -> tuple[int, Counter[RunState], int]:
+    """Settle and cancel what is to be; how many are in doubt then, were settled, and were cancelled."""
     async with opened_store(settings) as store:
-        cancelled = await take_back_done(store, restored, done)
+        settled = await give_ends(store, restored, done)
         doubtful = await in_doubt(store, restored)
-        if restored.unfinished is Unfinished.CANCEL:
-            runs = [run.id for run, _ in doubtful]
-            cancelled = [*cancelled, *await take_back(store, runs, "unfinished when the backup was taken")]
-            doubtful = []
-            await release(store)
-        return len(doubtful), len(set(cancelled))
+        if restored.unfinished is not Unfinished.CANCEL:
+            return len(doubtful), settled, 0
+        cancelled = await take_back(store, [run.id for run, _ in doubtful], "unfinished when the backup was taken")
+        await release(store, restored)
+        return 0, settled, len(cancelled)
 
 
 @restore_group.command("review")
@@ -260,18 +267,18 @@ def review(profile: Profile = None, store: Store = None, config: Config = None, 
     """Show the runs of which a restored store cannot know whether they were done after the backup was taken.
 
     They are the ones that had not ended then, and ticks that came due between the backup and the restore. Start a
-    scheduler first: it records the ticks. Cancel what had been done with `restore finished` or `jobs cancel`.
+    scheduler first: it records the ticks. Tell of what had been done with `restore finished`.
 
     Example: mainspring restore review --store new.db
     """
     settings = store_settings(profile, store, config)
-    restored, held, doubtful = asyncio.run(_review(settings))
+    restored, paused, doubtful = asyncio.run(_review(settings))
     if json:
         echo_json(
             ReviewOut(
                 taken_at=isoformat(restored.taken_at),
                 restored_at=isoformat(restored.restored_at),
-                held=held,
+                held=holds(paused),
                 in_doubt=[_doubt_out(run, doubt) for run, doubt in doubtful],
             )
         )
@@ -286,14 +293,21 @@ def review(profile: Profile = None, store: Store = None, config: Config = None, 
         console().print(shown)
     if len(doubtful) > _SHOWN:
         typer.echo(f"… and {len(doubtful) - _SHOWN:,} more: --json shows all")
-    pause = "everything is paused until mainspring restore release" if held else "nothing is held"
-    typer.echo(f"{len(doubtful):,} runs in doubt; {pause}")
+    told = "everything is paused until mainspring restore release" if holds(paused) else _not_held(paused)
+    typer.echo(f"{len(doubtful):,} runs in doubt; {told}")
 
 
-async def _review(settings: Settings) -> tuple[Restored, bool, list[tuple[RunView, Doubt]]]:
+def _not_held(paused: Pause | None) -> str:
+    """What to know of a store that no restore holds."""
+    if paused is None:
+        return "nothing is held"
+    return f"everything is paused by {paused.author}" + (f": {paused.why}" if paused.why else "")
+
+
+async def _review(settings: Settings) -> tuple[Restored, Pause | None, list[tuple[RunView, Doubt]]]:
     async with opened_store(settings) as store:
         restored = await last_restore(store)
-        return restored, await is_held(store), await in_doubt(store, restored)
+        return restored, await pause_of_all(store), await in_doubt(store, restored)
 
 
 def _doubt_out(run: RunView, doubt: Doubt) -> DoubtOut:
@@ -313,98 +327,65 @@ def _doubt_out(run: RunView, doubt: Doubt) -> DoubtOut:
 @restore_group.command("finished")
 def finished(
     file: Annotated[
-        Path, typer.Argument(help="Ids, one a line or as JSON with an id; - is stdin.", metavar="FILE", allow_dash=True)
+        Path, typer.Argument(help="An id or JSON with an id a line; - is stdin.", metavar="FILE", allow_dash=True)
     ],
     profile: Profile = None,
     store: Store = None,
     config: Config = None,
     json: AsJson = False,
 ) -> None:
-    """Cancel runs in doubt that are known to have been done: from a log, a topic of events, the other system.
+    """Settle runs in doubt that are known to have been done: from a log, a topic of events, the other system.
 
-    Of events those count that are the end of a run; how many lines are others is said.
+    A plain id has succeeded, and what waits for it goes on. Of events those count that are the end of a run, which gets
+    that end; how many lines are others is said. A `result` in the JSON of a run is kept.
 
     Example: mainspring restore finished done.jsonl --store new.db
     """
-    runs, passed_over = _ids_of(file)
-    cancelled = asyncio.run(_take_back(store_settings(profile, store, config), runs))
+    ends, passed_over = ends_in(file)
+    settled = asyncio.run(_give_ends(store_settings(profile, store, config), ends))
     if json:
-        echo_json({"cancelled": cancelled, "passedOver": passed_over})
+        echo_json({"settled": _by_state(settled), "passedOver": passed_over})
     else:
-        typer.echo(_cancelled(cancelled, passed_over))
+        typer.echo(_settled(settled, passed_over))
 
 
-def _cancelled(cancelled: int, passed_over: int) -> str:
-    told = f"{cancelled:,} runs were cancelled"
+def _by_state(settled: Counter[RunState]) -> dict[str, int]:
+    return {state.value: count for state, count in sorted(settled.items())}
+
+
+def _settled(settled: Counter[RunState], passed_over: int) -> str:
+    told = ", ".join(f"{count:,} {state}" for state, count in _by_state(settled).items())
+    told = f"runs that were settled: {told or 'none'}"
     return f"{told}; {passed_over:,} lines tell of no end, and were passed over" if passed_over else told
 
 
-async def _take_back(settings: Settings, runs: list[RunId]) -> int:
+async def _give_ends(settings: Settings, ends: list[KnownEnd]) -> Counter[RunState]:
     async with opened_store(settings) as store:
-        return len(await take_back_done(store, await last_restore(store), runs))
+        return await give_ends(store, await last_restore(store), ends)
 
 
 @restore_group.command("release")
 def release_held(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
     """Let a restored store go on: what is still in doubt runs.
 
+    If people had paused everything before the backup was taken, it is paused by that again.
+
     Example: mainspring restore release --store new.db
     """
-    was_held, count = asyncio.run(_release(store_settings(profile, store, config)))
+    was_held, count, paused = asyncio.run(_release(store_settings(profile, store, config)))
     if json:
-        echo_json({"released": was_held, "inDoubt": count})
-    else:
-        typer.echo(f"{count:,} runs in doubt will run" if was_held else "nothing was held")
+        echo_json({"released": was_held, "inDoubt": count, "paused": paused is not None})
+        return
+    typer.echo(f"{count:,} runs in doubt will run" if was_held else "nothing was held")
+    if paused is not None:
+        typer.echo(f"{_not_held(paused)}; mainspring queues resume --all ends that")
 
 
-async def _release(settings: Settings) -> tuple[bool, int]:
+async def _release(settings: Settings) -> tuple[bool, int, Pause | None]:
     async with opened_store(settings) as store:
-        doubtful = await in_doubt(store, await last_restore(store))
-        return await release(store), len(doubtful)
-
-
-def _ids_of(file: Path) -> tuple[list[RunId], int]:
-    """Whose ends are told there, and how many lines tell of none."""
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Invalid("FILE", f"{file} cannot be read: {error}") from None
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    found = [_id_of(line, number) for number, line in lines]
-    ids = [run for run in found if run is not None]
-    return ids, len(found) - len(ids)
-
-
-class _About(msgspec.Struct, frozen=True, rename="camel"):
-    run_id: str = ""
-
-
-class _Line(msgspec.Struct, rename="camel"):
-    """A run, or an event as sinks are told it: the id of that is its own."""
-
-    id: str = ""
-    run_id: str = ""
-    #: Of an event.
-    type: str = ""
-    data: _About = _About()
-
-
-def _id_of(line: str, number: int) -> RunId | None:
-    """None: an event that is not the end of a run."""
-    word = line
-    if line.startswith("{"):
-        try:
-            found = msgspec.json.decode(line, type=_Line)
-        except msgspec.MsgspecError as error:
-            raise Invalid("FILE", f"line {number}: {error}") from None
-        if found.type and found.type not in ENDS:
-            return None
-        word = found.data.run_id or found.run_id or found.id
-    try:
-        check_id("id", word)
-    except Invalid:
-        raise Invalid("FILE", f"line {number}: {word[:40]!r} is not the id of a run") from None
-    return RunId(word)
+        restored = await last_restore(store)
+        doubtful = await in_doubt(store, restored)
+        return await release(store, restored), len(doubtful), await pause_of_all(store)
 
 
 @contextmanager

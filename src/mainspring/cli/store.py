@@ -60,7 +60,9 @@ def promote(
     address: Annotated[
         str, typer.Argument(help="The standby, as a role that may promote it: postgresql://…", metavar="ADDRESS")
     ],
-    force: Annotated[bool, typer.Option("--force", help="Also while the old primary still writes.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also while the old primary still writes, or nobody can be asked.")
+    ] = False,
     profile: Profile = None,
     store: Store = None,
     config: Config = None,
@@ -68,7 +70,8 @@ def promote(
 ) -> None:
     """Make a standby the primary, when the region of the old one is lost.
 
-    It refuses while another server of the store's address still writes. Fences of the new primary are greater than all
+    It refuses while another server of the store's address, or the one that it follows, still writes or sends to it, and
+    if nobody can be asked: name both servers in --store. Fences of the new primary are greater than all
     that the old one may have given out, and the audit says when it was. Processes whose address names both servers go
     there by themselves. Asked again it does no harm.
 

@@ -1,5 +1,6 @@
-"""What people decide of a store that was restored: see what is in doubt, take back what had been done, let it go on."""
+"""What people decide of a store that was restored: see what is in doubt, say what had been done, let it go on."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -7,10 +8,10 @@ import msgspec
 
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import RunId
-from mainspring.domain.restored import RESTORED, UNFINISHED, Doubt, Restored, doubt_of
+from mainspring.domain.restored import AUTHOR, RESTORED, UNFINISHED, Doubt, KnownEnd, Restored, doubt_of
 from mainspring.domain.run import RunState, RunView
 from mainspring.ports.access import Access, AuditFilter, Author
-from mainspring.ports.catalog import Catalog, RunFilter
+from mainspring.ports.catalog import Catalog, Pause, RunFilter
 from mainspring.ports.operations import Operations
 from mainspring.ports.store import Store
 
@@ -29,39 +30,59 @@ async def last_restore(store: RestoredStore) -> Restored:
     return msgspec.json.decode(entries[0].after, type=Restored)
 
 
-async def is_held(store: RestoredStore) -> bool:
-    """Whether everything is paused."""
-    return any(pause.tenant is None and pause.queue is None for pause in await store.pauses())
+async def pause_of_all(store: RestoredStore) -> Pause | None:
+    """What keeps everything from running, if anything does."""
+    return next((pause for pause in await store.pauses() if pause.tenant is None and pause.queue is None), None)
+
+
+def holds(pause: Pause | None) -> bool:
+    """Whether it is the one that a restored store comes up with."""
+    return pause is not None and pause.author == AUTHOR
 
 
 async def in_doubt(store: RestoredStore, restored: Restored) -> list[tuple[RunView, Doubt]]:
     """Every run of which nobody knows whether it was done after the backup was taken."""
     found: list[tuple[RunView, Doubt]] = []
+    now = await store.now()
     after: RunId | None = None
     while True:
         page = await store.list_runs(RunFilter(tenant=None, states=UNFINISHED), after, _PAGE)
-        found += [(run, doubt) for run in page.items if (doubt := doubt_of(run, restored)) is not None]
+        found += [(run, doubt) for run in page.items if (doubt := doubt_of(run, restored, now)) is not None]
         if page.after is None:
             return found
         after = RunId(page.after)
 
 
 async def take_back(store: RestoredStore, runs: Collection[RunId], why: str) -> Sequence[RunId]:
-    """Cancel runs that had been done; those that were still to be run here."""
+    """Cancel runs; those that were still to be run here."""
     cancelled: list[RunId] = []
     todo = list(runs)
     for start in range(0, len(todo), _PAGE):
-        answers = await store.cancel(todo[start : start + _PAGE], Author("mainspring restore", why=why))
+        answers = await store.cancel(todo[start : start + _PAGE], Author(AUTHOR, why=why))
         cancelled += [run for run, state in answers.items() if state in (RunState.CANCELLED, RunState.CANCELLING)]
     return cancelled
 
 
-async def take_back_done(store: RestoredStore, restored: Restored, done: Sequence[RunId]) -> Sequence[RunId]:
-    """The same of those that are in doubt: no other has anything to do with the life before."""
-    doubtful = {run.id for run, _ in await in_doubt(store, restored)} if done else set()
-    return await take_back(store, [run for run in done if run in doubtful], "it had finished before the restore")
+async def give_ends(store: RestoredStore, restored: Restored, ends: Sequence[KnownEnd]) -> Counter[RunState]:
+    """Settle runs in doubt as they are known to have ended; how many in which way. No other has anything to do with the
+    life before."""
+    doubtful = {run.id for run, _ in await in_doubt(store, restored)} if ends else set()
+    meant = [end for end in ends if end.run in doubtful]
+    author = Author(AUTHOR, why="they had ended before the restore")
+    settled: Counter[RunState] = Counter()
+    for start in range(0, len(meant), _PAGE):
+        settled.update((await store.finish(meant[start : start + _PAGE], author)).values())
+    return settled
 
 
-async def release(store: RestoredStore) -> bool:
-    """Let everything go on; whether it was held."""
-    return await store.resume(None, None, Author("mainspring restore", why="released"))
+async def release(store: RestoredStore, restored: Restored) -> bool:
+    """Let everything go on, or be paused as it was before the backup was taken; whether it was held."""
+    if not holds(await pause_of_all(store)):
+        return False
+    before = restored.paused
+    back = None
+    if before is not None:
+        back = Pause(
+            tenant=None, queue=None, since=before.since, author=before.author, why=before.why, until=before.until
+        )
+    return await store.resume(None, None, Author(AUTHOR, why="released"), back=back)

@@ -8,11 +8,16 @@ from enum import StrEnum
 
 import msgspec
 
+from mainspring.domain.errors import Invalid
+from mainspring.domain.fingerprint import fingerprint_of
+from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant, isoformat
-from mainspring.domain.run import RunState, RunView
+from mainspring.domain.run import MAX_RESULT, RunState, RunView
 
 #: What the audit calls a restore.
 RESTORED = "store.restore"
+#: Whose pause it is that a restored store comes up with.
+AUTHOR = "mainspring restore"
 #: States that may be in doubt.
 UNFINISHED = frozenset({RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING})
 
@@ -25,6 +30,15 @@ class Unfinished(StrEnum):
     CANCEL = "cancel"
 
 
+class PausedBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """A pause of everything that people had made before the backup was taken."""
+
+    since: Instant
+    author: str
+    why: str
+    until: Instant | None = None
+
+
 class Restored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The last restore of a store, as its audit has it."""
 
@@ -33,6 +47,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     #: Which store the backup was taken of.
     store_id: str
     unfinished: Unfinished
+    #: What comes back when it is released.
+    paused: PausedBefore | None = None
 
 
 class Doubt(StrEnum):
@@ -43,9 +59,32 @@ class Doubt(StrEnum):
     TICK = "its tick may have run"
 
 
-def doubt_of(run: RunView, restored: Restored) -> Doubt | None:
+class KnownEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended that the store has as unfinished: somebody saw it elsewhere."""
+
+    run: RunId
+    state: RunState = RunState.SUCCEEDED
+    reason: str = ""
+    #: JSON; None: nobody knows.
+    result: bytes | None = None
+    error: str | None = None
+
+    def check(self) -> None:
+        if not self.state.ended:
+            raise Invalid("state", f"{self.state} is no end")
+        if len(self.result or b"") > MAX_RESULT:
+            raise Invalid("result", f"is {len(self.result or b'')} bytes", f"at most {MAX_RESULT}")
+
+    @property
+    def fingerprint(self) -> str:
+        """What groups it with other dead letters; empty: it is none."""
+        return fingerprint_of(self.reason, self.error or "") if self.state is RunState.FAILED else ""
+
+
+def doubt_of(run: RunView, restored: Restored, now: Instant) -> Doubt | None:
     """Whether a run may have been done after the backup was taken; None: it cannot have been, or has ended here."""
-    if run.state not in UNFINISHED or run.due > restored.restored_at:
+    # What waited for others has come due here by their ends, which may have been before.
+    if run.state not in UNFINISHED or run.due > (now if run.parents else restored.restored_at):
         return None
     if run.created_at <= restored.taken_at:
         return Doubt.STARTED if run.attempt else Doubt.WAITED
@@ -60,3 +99,11 @@ def why_held(restored: Restored) -> str:
         f"restored from a backup of {isoformat(restored.taken_at)}: what had not ended then may have run since; "
         "mainspring restore review shows it, mainspring restore release lets everything go on"
     )
+
+
+def paused_before(found: PausedBefore | None, last: bytes | None) -> PausedBefore | None:
+    """What a pause of everything, found in the backup, was before: one that an earlier restore had made stands for what
+    that one has kept. ``last``: how the audit has that restore."""
+    if found is None or found.author != AUTHOR:
+        return found
+    return None if last is None else msgspec.json.decode(last, type=Restored).paused

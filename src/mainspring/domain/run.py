@@ -9,7 +9,8 @@
 
 ``blocked`` waits for other runs, for its ordering key, or for a limit. What is tried again, or was queued when a
 breaker opened, may have to wait there, too. A run that is running and was asked to stop shows as ``cancelling``.
-Whatever has not started can become ``cancelled``, ``skipped`` (expired) or ``failed`` (deadline).
+Whatever has not started can become ``cancelled``, ``skipped`` (expired) or ``failed`` (deadline). A run whose end was
+seen elsewhere, in the life before a restore, is given that end whatever it is (``KnownEnd``).
 """
 
 import hashlib

@@ -1,12 +1,13 @@
 """What people change, beyond submitting. Each change and its audit row are one transaction."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import Instant
 from mainspring.domain.queues import QueuePolicy
-from mainspring.domain.run import NewRun, RunView
+from mainspring.domain.restored import KnownEnd
+from mainspring.domain.run import NewRun, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Accepted
@@ -24,6 +25,16 @@ class Operations(Protocol):
 
         ``was``: the run as the caller read it, with its payload. If anything that can be edited is not so any more, the
         answer is a conflict, and nothing is done: somebody was quicker, and their change would be lost.
+        """
+        ...
+
+    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+        """Give runs the ends that they are known to have had elsewhere, whatever they are here; what they are now.
+        Unknown ids are missing in the answer, and what has ended stays what it is.
+
+        It is no attempt: none is counted or charged, and when it began is not known any more. Otherwise it is an end
+        like others: what waits for the run, its key or its limits goes on by it, and what failed is a dead letter.
+        Whoever runs it just then finds out by its fence.
         """
         ...
 
@@ -57,8 +68,9 @@ class Operations(Protocol):
         clock, whoever looks."""
         ...
 
-    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
-        """Lift exactly that pause; whether it was there."""
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
+        """Lift exactly that pause; whether it was there. ``back``: the pause of the same that it had taken the place of
+        is there again, with its time, author and reason, unless it is over."""
         ...
 
     async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:

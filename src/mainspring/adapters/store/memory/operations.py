@@ -1,16 +1,17 @@
 """What people change, beyond submitting."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from mainspring.adapters.store.changes import retagged, what_differs, words_of_run
 from mainspring.adapters.store.memory.rows import Change
-from mainspring.adapters.store.memory.tables import Tables
+from mainspring.adapters.store.memory.tables import Tables, blocked_first
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import Instant
 from mainspring.domain.queues import QueuePolicy
-from mainspring.domain.run import About, NewRun, RunView
+from mainspring.domain.restored import KnownEnd
+from mainspring.domain.run import About, NewRun, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Accepted
@@ -35,6 +36,25 @@ class MemoryOperations:
             if differs is not None:
                 tables.audit("runs.edit", author, [Change(row.tenant, row.id, *differs)])
             return Accepted(row.id, row.shown_state(), new=False)
+
+    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+        for end in ends:
+            end.check()
+        tables = self._tables
+        with tables.transaction():
+            known = {end.run: end for end in ends}
+            rows = [tables.runs[run] for run in known if run in tables.runs]
+            before = {row.id: row.shown_state().value for row in rows if not row.state.ended}
+            for row in blocked_first(rows):
+                if row.id in before:
+                    tables.end_elsewhere(row, known[row.id])
+            changes = [
+                Change(row.tenant, row.id, *(what_differs({"state": before[row.id]}, {"state": row.state.value}) or ()))
+                for row in rows
+                if row.id in before
+            ]
+            tables.audit("runs.finish", author, changes)
+            return {row.id: row.state for row in rows}
 
     async def discard(self, runs: Collection[RunId], author: Author) -> int:
         tables = self._tables
@@ -106,13 +126,15 @@ class MemoryOperations:
             )
             tables.audit("queues.pause", author, [Change(pause.tenant or "", pause.queue or "*")])
 
-    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
         tables = self._tables
         with tables.transaction() as now:
             there = tables.pauses.get((tenant, queue))
             lifted = there is not None and not there.is_over(now)
             if lifted:
                 del tables.pauses[tenant, queue]
+                if back is not None and not back.is_over(now):
+                    tables.pauses[tenant, queue] = back
                 tables.audit("queues.resume", author, [Change(tenant or "", queue or "*")])
             return lifted
 

@@ -38,6 +38,7 @@ from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.queues import NO_POLICY, QueuePolicy, place_retry
 from mainspring.domain.rank import HEAD_START, IDLE, rank_of
 from mainspring.domain.replay import Replay
+from mainspring.domain.restored import KnownEnd
 from mainspring.domain.retention import CLASSES, STANDARD
 from mainspring.domain.run import AttemptView, NewRun, Outcome, RunPolicy, RunState, Settlement
 from mainspring.domain.unique import Unique
@@ -333,9 +334,10 @@ class Tables:
         error: str | None = None,
         fingerprint: str = "",
         ending: Ending = "other",
+        ran: bool = True,
     ) -> None:
-        """Into history; whoever waited for this goes."""
-        self._count_end(run, state)
+        """Into history; whoever waited for this goes. ``ran``: if it is running, that was its attempt's end."""
+        self._count_end(run, state, ran=ran)
         self._leave_limits(run, ending)
         self._leave(run)
         run.state = state
@@ -367,6 +369,20 @@ class Tables:
         self.families.has_ended(run)
         if run.unique is not None and run.unique.period is None:
             self._free_unique_key(run)
+
+    def end_elsewhere(self, run: RunRow, end: KnownEnd) -> None:
+        """Its end was seen by somebody else; nobody knows when it began."""
+        self.end(
+            run,
+            end.state,
+            end.reason,
+            ended_by=run.fence if run.state is RunState.RUNNING else None,
+            result=end.result,
+            error=end.error,
+            fingerprint=end.fingerprint,
+            ran=False,
+        )
+        run.started_at = None
 
     def lower(self, run: RunRow) -> None:
         """A queued run gets the lowest priority, and keeps its age."""
@@ -670,10 +686,10 @@ class Tables:
         for unit, amount in cost.items():
             self.usage[day_of(self.now), run.tenant, run.task, run.job_id or "", unit] += amount
 
-    def _count_end(self, run: RunRow, state: RunState) -> None:
+    def _count_end(self, run: RunRow, state: RunState, *, ran: bool) -> None:
         figures = self.figures_of(run)
         figures[state.value] += 1
-        if run.state is RunState.RUNNING:
+        if ran and run.state is RunState.RUNNING:
             assert run.started_at is not None
             figures["started"] += 1
             for name, duration in (("late", run.started_at - run.due), ("took", self.now - run.started_at)):

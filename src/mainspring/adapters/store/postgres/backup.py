@@ -16,12 +16,13 @@ import msgspec
 
 from mainspring.adapters.postgres_servers import servers_of
 from mainspring.adapters.store import named_sql
+from mainspring.adapters.store.postgres.belongings import Grant, dependants, grant_again, grants_of
 from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, connecting
 from mainspring.adapters.store.postgres.rows import STATES
 from mainspring.adapters.store.postgres.schema import go_on, make_at
 from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.instant import isoformat
-from mainspring.domain.restored import RESTORED, Restored, Unfinished, why_held
+from mainspring.domain.restored import AUTHOR, RESTORED, PausedBefore, Restored, Unfinished, paused_before, why_held
 from mainspring.ports.backup import LEFT_OUT, Manifest, Open, Part, Partition, Tell, Writing
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -92,6 +93,8 @@ UPDATE {s}.meta SET store_id = gen_random_uuid(), hint_key = gen_random_uuid();
 UPDATE {s}.session SET live = false, ended_at = {s}.now_us(), lease_until = least(lease_until, {s}.now_us()) WHERE live;
 UPDATE {s}.shard SET owner = NULL
 """
+_PAUSED = "SELECT since, author, why, until FROM {s}.pause WHERE tenant = 0 AND queue = 0"
+_LAST = "SELECT after FROM {s}.audit WHERE action = $1 ORDER BY position DESC LIMIT 1"
 _PAUSE = """
 INSERT INTO {s}.pause (tenant, queue, since, author, why) VALUES (0, 0, $1, $2, $3)
 ON CONFLICT (tenant, queue)
@@ -163,11 +166,12 @@ class PostgresBackups:
         async with self._connected() as connection:
             await connection.execute("BEGIN")
             await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"{self._schema}.migrate")
-            epoch = await self._clear(connection, replace)
+            epoch, grants = await self._clear(connection, replace)
             await make_at(connection, self._schema, manifest.migrations)
             await self._fill(connection, manifest, opened, tell)
             await go_on(connection, self._schema)
             restored = await self._hold(connection, manifest, unfinished, max(epoch, manifest.store_epoch) + 1)
+            await grant_again(connection, self._schema, grants)
             await connection.execute("COMMIT")
             # Or the first plans would be made for empty tables.
             names = ", ".join(f"{self._schema}.{name}" for name in manifest.rows)
@@ -183,8 +187,8 @@ class PostgresBackups:
             if rows != part.rows:
                 raise Conflict(f"{part.name} has {rows} rows, and {part.rows} were written")
 
-    async def _clear(self, connection: Connection, replace: bool) -> int:
-        """Take away what is there, if it may be; the epoch of it, 0: there was nothing."""
+    async def _clear(self, connection: Connection, replace: bool) -> tuple[int, list[Grant]]:
+        """Take away what is there, if it may be; its epoch, 0: there was nothing, and what others may do with it."""
         schema = self._schema
         found = {
             name: await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"{schema}.{name}")
@@ -195,7 +199,7 @@ class PostgresBackups:
                 "SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace($1))", schema
             ):
                 raise Conflict(f"the schema {schema} is of something else: there are tables, but none of Mainspring's")
-            return 0
+            return 0, []
         alive = await connection.fetch(
             f"SELECT name FROM {schema}.session WHERE live AND lease_until >= {schema}.now_us() ORDER BY id LIMIT 10"
         )
@@ -209,8 +213,14 @@ class PostgresBackups:
                         "--replace"
                     )
         epoch: int = await connection.fetchval(f"SELECT store_epoch FROM {schema}.meta")
+        if others := await dependants(connection, schema):
+            raise Conflict(
+                f"others use what is in the schema {schema}, and would lose {', '.join(others[:10])}"
+                f"{f' and {len(others) - 10} more' if len(others) > 10 else ''}: drop them first and make them again"
+            )
+        grants = await grants_of(connection, schema)
         await connection.execute(f"DROP SCHEMA {schema} CASCADE")
-        return epoch
+        return epoch, grants
 
     async def _fill(self, connection: Connection, manifest: Manifest, opened: Open, tell: Tell) -> None:
         schema = self._schema
@@ -242,13 +252,19 @@ class PostgresBackups:
     async def _hold(self, connection: Connection, manifest: Manifest, unfinished: Unfinished, epoch: int) -> Restored:
         schema = self._schema
         now: int = await connection.fetchval(f"SELECT {schema}.now_us()")
+        paused = await connection.fetchrow(_PAUSED.format(s=schema))
+        last = await connection.fetchval(_LAST.format(s=schema), RESTORED)
         restored = Restored(
-            taken_at=manifest.taken_at, restored_at=now, store_id=manifest.store_id, unfinished=unfinished
+            taken_at=manifest.taken_at,
+            restored_at=now,
+            store_id=manifest.store_id,
+            unfinished=unfinished,
+            paused=paused_before(None if paused is None else PausedBefore(**paused), last),
         )
         await connection.execute(_EVENTS.format(s=schema))
         await connection.execute(_VOID.format(s=schema))
         await connection.execute(f"UPDATE {schema}.meta SET store_epoch = $1", epoch)
-        author, why = "mainspring restore", f"from a backup of {isoformat(manifest.taken_at)}"
+        author, why = AUTHOR, f"from a backup of {isoformat(manifest.taken_at)}"
         if unfinished is not Unfinished.RERUN:
             await connection.execute(_PAUSE.format(s=schema), now, author, why_held(restored))
         after = msgspec.json.encode(restored)

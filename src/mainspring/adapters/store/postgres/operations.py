@@ -1,6 +1,8 @@
 """What people change, beyond submitting."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import asyncpg
 import msgspec
@@ -26,11 +28,12 @@ from mainspring.adapters.store.postgres.rows import (
     kept_bucket,
     set_of_labels,
 )
-from mainspring.adapters.store.postgres.submissions import Placed
+from mainspring.adapters.store.postgres.submissions import Placed, moved_state
 from mainspring.domain.ids import JobId, RunId, SessionId, made_at, shard_of
 from mainspring.domain.instant import DAY, Instant
 from mainspring.domain.job import NewJob, version_body_id
 from mainspring.domain.rank import rank_of
+from mainspring.domain.restored import KnownEnd
 from mainspring.domain.run import About, NewRun, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
@@ -193,6 +196,41 @@ class Operations(Jobs):
             waiting = (*common, placed.state, False, placed.waits, holds)
             await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
 
+    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+        for end in ends:
+            end.check()
+        known = {end.run: end for end in ends}
+        found, queues = await self._db.transaction(partial(self._finish, known=known, author=author))
+        await self._ring(queues)
+        return found
+
+    async def _finish(
+        self, connection: Connection, known: Mapping[RunId, KnownEnd], author: Author
+    ) -> tuple[dict[RunId, RunState], Counter[int]]:
+        """What they are now, and how many others were queued, by queue."""
+        found: dict[RunId, RunState] = {}
+        changed: dict[RunId, asyncpg.Record] = {}
+        queues: Counter[int] = Counter()
+        # What moved from one table to the other meanwhile is found by asking again.
+        for _ in range(_LOOKS):
+            missing = [known[run] for run in sorted(known) if run not in found]
+            if not missing:
+                break
+            rows = await connection.fetch(self._db.sql["finish"], *_ends(missing))
+            queues += await self._let_go(connection, rows)
+            found |= {RunId(row["id"]): STATES[row["state"]] for row in rows}
+            changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
+            if not rows and not await connection.fetch(self._db.sql["states"], [end.run for end in missing]):
+                break
+        await self._names.name_all({row["tenant"] for row in changed.values()}, connection)
+        changes = [
+            moved_state(self._names.name(row["tenant"]), run, _was(row).value, found[run].value)
+            for run in known
+            if (row := changed.get(run)) is not None
+        ]
+        await self._audit(connection, "runs.finish", author, changes)
+        return found, queues
+
     async def discard(self, runs: Collection[RunId], author: Author) -> int:
         return await self._deal_with("discard", runs, author)
 
@@ -349,7 +387,7 @@ class Operations(Jobs):
 
         await self._db.transaction(work)
 
-    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
         numbers = [
             0 if name is None else await self._names.find(kind, name)
             for kind, name in ((Kind.TENANT, tenant), (Kind.QUEUE, queue))
@@ -360,6 +398,10 @@ class Operations(Jobs):
         async def work(connection: Connection) -> bool:
             if not await connection.fetch(self._db.sql["resume"], *numbers):
                 return False
+            if back is not None:
+                await connection.execute(
+                    self._db.sql["pause_again"], *numbers, back.since, back.author, back.why, back.until
+                )
             await self._audit(connection, "queues.resume", author, [Change(tenant or "", queue or "*")])
             return True
 
@@ -387,3 +429,18 @@ class Operations(Jobs):
 
 def _retagged(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, ...]) -> Change:
     return Change(tenant, target, *(what_differs({"tags": before}, {"tags": after}) or ()))
+
+
+def _was(row: asyncpg.Record) -> RunState:
+    return STATES[row["was"]] if row["was"] else RunState.CANCELLING
+
+
+def _ends(ends: Sequence[KnownEnd]) -> list[list[object]]:
+    return [
+        [end.run for end in ends],
+        [STATE_CODES[end.state] for end in ends],
+        [end.reason for end in ends],
+        [end.result for end in ends],
+        [end.error for end in ends],
+        [end.fingerprint for end in ends],
+    ]

@@ -14,7 +14,8 @@ from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import Instant
 from mainspring.domain.queues import QueuePolicy
 from mainspring.domain.replay import Replay
-from mainspring.domain.run import NewRun, RunView
+from mainspring.domain.restored import KnownEnd
+from mainspring.domain.run import NewRun, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Accepted
@@ -35,6 +36,16 @@ class Changing(Part):
             lambda store: store.edit_run(run, author, was=was),
             lambda found: found is None,
         )
+
+    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+        known = {end.run: end for end in ends}
+
+        async def call(store: PostgresStore, ids: Sequence[RunId]) -> list[RunState | None]:
+            found = await store.finish([known[run] for run in ids], author)
+            return [found.get(run) for run in ids]
+
+        states = await self._servers.spread(list(known), self._servers.of_id, call, lambda found: found is None)
+        return {run: found for run, found in zip(known, states, strict=True) if found is not None}
 
     async def _counted(
         self, ids: Collection[str], call: Callable[[PostgresStore, Sequence[str]], Awaitable[int]]
@@ -70,8 +81,10 @@ class Changing(Part):
     async def pause(self, pause: Pause, author: Author) -> None:
         await self._first_of_all(lambda store: store.pause(pause, author))
 
-    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
-        return any(await self._servers.one_after_the_other(lambda store: store.resume(tenant, queue, author)))
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
+        return any(
+            await self._servers.one_after_the_other(lambda store: store.resume(tenant, queue, author, back=back))
+        )
 
     async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:
         for field, value in (("concurrency", policy.concurrency), ("retries", policy.retries)):

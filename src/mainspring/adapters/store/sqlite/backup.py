@@ -15,7 +15,7 @@ from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.adapters.store.sqlite.audit import Change, write_audit
 from mainspring.domain.errors import Conflict, StoreUnavailable
 from mainspring.domain.instant import Instant, isoformat
-from mainspring.domain.restored import RESTORED, Restored, Unfinished, why_held
+from mainspring.domain.restored import AUTHOR, RESTORED, PausedBefore, Restored, Unfinished, paused_before, why_held
 from mainspring.ports.access import Author
 from mainspring.ports.backup import LEFT_OUT, Manifest, Open, Tell, Writing
 from mainspring.ports.clock import Clock
@@ -23,7 +23,12 @@ from mainspring.ports.clock import Clock
 _MEMBER = "store.db"
 #: Pages of a step, between which the progress is told.
 _PAGES = 4_096
-_UNFINISHED = "SELECT state, count(*) FROM (SELECT state FROM run UNION ALL SELECT state FROM waiting) GROUP BY state"
+# What waits for others, for a key or for a limit is blocked, to people.
+_UNFINISHED = (
+    "SELECT state, count(*) FROM (SELECT state FROM run"
+    " UNION ALL SELECT iif(state = 'scheduled', state, 'blocked') FROM waiting) GROUP BY 1"
+)
+_PAUSE = ("since", "author", "why", "until")
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*' ORDER BY name"
 
 
@@ -64,7 +69,8 @@ class SqliteBackups:
                 await _extract(manifest, opened, copy, tell)
                 restored = self._hold(copy, manifest, unfinished, max(epoch, manifest.store_epoch) + 1)
                 self._keep_beside(restored.restored_at)
-                copy.rename(self._path)
+                os.replace(copy, self._path)
+                _sync(self._path.parent)
         return restored
 
     async def examine(self, manifest: Manifest, opened: Open, folder: Path) -> None:
@@ -146,20 +152,33 @@ class SqliteBackups:
             connection.close()
 
     def _keep_beside(self, at: Instant) -> None:
-        """What is there, with the log of one that could not be read: nobody may take it for that of the new file."""
-        for end in ("", "-wal", "-shm"):
+        """What is there, with the log of one that could not be read: nobody may take it for that of the new file. The
+        file itself stays at its place, too, until the new one takes it: whenever this ends, there is a store."""
+        for end in ("-wal", "-shm"):
             old = self._path.with_name(f"{self._path.name}{end}")
             if old.exists():
                 old.rename(self._path.with_name(f"{self._path.name}.before-{at}{end}"))
+        if self._path.exists():
+            kept = self._path.with_name(f"{self._path.name}.before-{at}")
+            try:
+                os.link(self._path, kept)
+            except OSError:
+                # Some file systems know no second name of a file.
+                self._path.rename(kept)
+        _sync(self._path.parent)
 
     def _hold(self, copy: Path, manifest: Manifest, unfinished: Unfinished, epoch: int) -> Restored:
         connection = connections.open_for_writing(copy, manifest.shards)
         try:
             now = self._clock.now()
             restored = Restored(
-                taken_at=manifest.taken_at, restored_at=now, store_id=manifest.store_id, unfinished=unfinished
+                taken_at=manifest.taken_at,
+                restored_at=now,
+                store_id=manifest.store_id,
+                unfinished=unfinished,
+                paused=_paused_before(connection),
             )
-            author = Author("mainspring restore", why=f"from a backup of {isoformat(manifest.taken_at)}")
+            author = Author(AUTHOR, why=f"from a backup of {isoformat(manifest.taken_at)}")
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(
                 "UPDATE meta SET store_id = ?, store_epoch = ?, hint_key = ?",
@@ -180,12 +199,26 @@ class SqliteBackups:
             connection.execute("COMMIT")
         finally:
             connection.close()
-        descriptor = os.open(copy, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(copy)
         return restored
+
+
+def _sync(path: Path) -> None:
+    """A file or a folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _paused_before(connection: apsw.Connection) -> PausedBefore | None:
+    row = connection.execute("SELECT since, author, why, until FROM pause WHERE tenant = '' AND queue = ''").fetchone()
+    last = connection.execute(
+        "SELECT after FROM audit WHERE action = ? ORDER BY position DESC LIMIT 1", (RESTORED,)
+    ).get
+    found = None if row is None else msgspec.convert(dict(zip(_PAUSE, row, strict=True)), PausedBefore)
+    return paused_before(found, None if last is None else str(last).encode())
 
 
 async def _extract(manifest: Manifest, opened: Open, copy: Path, tell: Tell) -> None:

@@ -1,6 +1,6 @@
 """What people change, beyond submitting. Seldom asked for: each is a transaction of its own."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import cast
 
 import apsw
@@ -8,14 +8,15 @@ import msgspec
 
 from mainspring.adapters.store.changes import retagged, what_differs
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.audit import Change, write_audit
+from mainspring.adapters.store.sqlite.audit import Change, moved, write_audit
 from mainspring.adapters.store.sqlite.editing import edit, set_about
 from mainspring.adapters.store.sqlite.jobs import add_version, stored_jobs
 from mainspring.adapters.store.sqlite.queues import SqliteQueues
-from mainspring.adapters.store.sqlite.threads import read
+from mainspring.adapters.store.sqlite.threads import Call, call_procedures, read
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import Instant
-from mainspring.domain.run import About, NewRun, RunView
+from mainspring.domain.restored import KnownEnd
+from mainspring.domain.run import About, NewRun, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Accepted
@@ -32,6 +33,27 @@ class SqliteOperations(SqliteQueues):
     async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
         await self._mark_weighted([run.queue] if run.policy.weight > 1 else [])
         return await self._work(lambda connection, now: edit(connection, run, author, was, now))
+
+    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+        for end in ends:
+            end.check()
+        known = {end.run: end for end in ends}
+        ids = rows.encode(list(known))
+        call = Call("finish", rows.encode([_end_item(end) for end in known.values()]))
+
+        def finish(connection: apsw.Connection, now: Instant) -> dict[RunId, RunState]:
+            before = rows.standing.decode(read(connection, "run_states", ids=ids))
+            [answer] = call_procedures(connection, [call], now)
+            after = dict(rows.run_states.decode(answer))
+            changes = [
+                moved(tenant, run, state, after[RunId(run)])
+                for run, tenant, state in before
+                if after[RunId(run)] != state
+            ]
+            write_audit(connection, now, "runs.finish", author, changes)
+            return after
+
+        return await self._work(finish)
 
     async def discard(self, runs: Collection[RunId], author: Author) -> int:
         return await self._deal_with("runs.discard", _OPEN, _DISCARDED, runs, author)
@@ -112,13 +134,18 @@ class SqliteOperations(SqliteQueues):
 
         await self._work(put)
 
-    async def resume(self, tenant: str | None, queue: str | None, author: Author) -> bool:
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
         def lift(connection: apsw.Connection, now: Instant) -> bool:
             connection.execute(
                 "DELETE FROM pause WHERE tenant = ? AND queue = ? AND (until IS NULL OR until > ?)",
                 (tenant or "", queue or "", now),
             )
             lifted = connection.changes() > 0
+            if lifted and back is not None and not back.is_over(now):
+                connection.execute(
+                    "INSERT INTO pause (tenant, queue, since, author, why, until) VALUES (?, ?, ?, ?, ?, ?)",
+                    (tenant or "", queue or "", back.since, back.author, back.why, back.until),
+                )
             if lifted:
                 write_audit(connection, now, "queues.resume", author, [Change(tenant or "", queue or "*")])
             return lifted
@@ -206,3 +233,8 @@ def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, 
 
 def _pairs(connection: apsw.Connection, statement: str, ids: Iterable[str], *more: int) -> list[tuple[str, str]]:
     return [cast(tuple[str, str], row) for row in connection.execute(statement, (rows.encode(list(ids)), *more))]
+
+
+def _end_item(end: KnownEnd) -> tuple[str, str, str, str | None, str | None, str | None]:
+    result = None if end.result is None else rows.text_of(end.result)
+    return end.run, end.state.value, end.reason, result, end.error, end.fingerprint or None

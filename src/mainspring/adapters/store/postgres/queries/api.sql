@@ -282,6 +282,10 @@ RETURNING tenant
 -- name: resume
 DELETE FROM mainspring.pause WHERE tenant = $1 AND queue = $2 AND (until IS NULL OR until > mainspring.now_us()) RETURNING tenant
 
+-- name: pause_again
+INSERT INTO mainspring.pause (tenant, queue, since, author, why, until)
+SELECT $1, $2, $3, $4, $5, $6::bigint WHERE $6::bigint IS NULL OR $6::bigint > mainspring.now_us()
+
 -- name: draining
 SELECT draining FROM mainspring.session
 WHERE id = $1 AND kind = 1 AND live AND lease_until >= mainspring.now_us() FOR UPDATE

@@ -226,3 +226,56 @@ UNION ALL SELECT id, 0::smallint, NULL, NULL, tenant, 4::smallint, NULL, NULL, N
 UNION ALL SELECT r.id, 0::smallint, NULL, NULL, r.tenant, NULL, NULL, NULL, NULL FROM mainspring.run r
           WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL AND r.cancel_at IS NOT NULL
 UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL, NULL, NULL, NULL FROM mainspring.history h WHERE h.id = ANY ($1::uuid[])
+
+-- name: finish
+-- Runs that have ended elsewhere, whatever they are here. When they began is not known.
+WITH clock AS MATERIALIZED (
+    SELECT mainspring.now_us() AS now
+), waited AS (
+    DELETE FROM mainspring.waiting WHERE id = ANY ($1::uuid[])
+    RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
+              body_id, replay_of, target, origin, gate, state AS was, start_by, deadline, NULL::bigint[] AS limits, has_children,
+              CASE WHEN state = 9 THEN waits END AS waits, NULL::smallint AS outcome, NULL::bigint AS started_at
+), live AS (
+    -- An attempt that is under way leaves its gates as one that was released.
+    DELETE FROM mainspring.run WHERE id = ANY ($1::uuid[])
+    RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
+              body_id, replay_of, target, origin, gate, CASE WHEN cancel_at IS NULL THEN state ELSE 0::smallint END,
+              start_by, deadline, limits, has_children, NULL::bigint, CASE WHEN claim IS NOT NULL THEN 6::smallint END, started_at
+), gone AS MATERIALIZED (
+    SELECT g.*, i.state, i.reason, i.result, i.error, i.fingerprint
+    FROM (SELECT * FROM waited UNION ALL SELECT * FROM live) AS g
+    JOIN unnest($1::uuid[], $2::smallint[], $3::text[], $4::bytea[], $5::text[], $6::text[])
+        AS i(id, state, reason, result, error, fingerprint) ON i.id = g.id
+), ended AS (
+    INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
+                                    finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
+                                    replay_of, result, reason, error, start_by, deadline)
+    SELECT g.id, CASE WHEN g.body_bucket >= 99999 THEN (g.body_bucket + 1) / 100000 + 2 WHEN g.state = 5 THEN 1 ELSE 2 END,
+           g.state, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at,
+           g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, g.result, g.reason, g.error,
+           g.start_by, g.deadline
+    FROM gone g, clock
+), dead AS (
+    INSERT INTO mainspring.dead_letter (run_id, tenant, task, queue, at, fingerprint)
+    SELECT g.id, g.tenant, (SELECT b.task FROM mainspring.body b WHERE b.bucket = g.body_bucket AND b.id = coalesce(g.body_id, g.id)),
+           g.queue, clock.now, g.fingerprint
+    FROM gone g, clock WHERE g.state = 6
+    ON CONFLICT (run_id) DO NOTHING
+), parents AS (
+    INSERT INTO mainspring.ended_parent (run_id, state, at)
+    SELECT g.id, g.state, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
+), told AS (
+    INSERT INTO mainspring.outbox (at, kind, tenant, runs)
+    SELECT clock.now, e.kind, e.tenant, e.runs
+    FROM clock, (SELECT CASE g.state WHEN 5 THEN 'run.succeeded' WHEN 6 THEN 'run.failed' WHEN 7 THEN 'run.cancelled'
+                                     ELSE 'run.skipped' END AS kind, g.tenant, array_agg(g.id) AS runs
+                 FROM gone g GROUP BY 1, 2) AS e
+    WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+)
+-- was: the state before, of what was changed by this; 0: it was asked to stop.
+SELECT id, state, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, tenant, was, limits, has_children, waits, outcome,
+       started_at
+FROM gone
+UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL, NULL, NULL, NULL, NULL, NULL FROM mainspring.history h
+          WHERE h.id = ANY ($1::uuid[])

@@ -1,6 +1,6 @@
 -- name: roll_up_usage
 -- What has ended comes into the sums of its day. Each attempt once: a success stands in history, every other one among the
--- attempts. A body is gone when its run is purged: then nobody knows the task any more.
+-- attempts. One without a start was no attempt of ours. A body is gone when its run is purged: then nobody knows the task.
 WITH spending AS NOT MATERIALIZED (
     SELECT h.finished_at / 86400000000 * 86400000000 AS day, h.tenant,
            coalesce(h.of_task, (SELECT b.task FROM mainspring.body b
@@ -8,7 +8,7 @@ WITH spending AS NOT MATERIALIZED (
            coalesce(h.job_id, '00000000-0000-0000-0000-000000000000') AS job_id, 1 AS charged,
            h.finished_at - h.started_at AS wall, h.cpu, h.units
     FROM mainspring.history h
-    WHERE h.finished_at >= $1::bigint AND h.finished_at < $2::bigint AND h.state = 5
+    WHERE h.finished_at >= $1::bigint AND h.finished_at < $2::bigint AND h.state = 5 AND h.started_at IS NOT NULL
     UNION ALL
     SELECT a.ended_at / 86400000000 * 86400000000, a.tenant, coalesce(b.task, 0),
            coalesce(a.job_id, '00000000-0000-0000-0000-000000000000'), (a.outcome <> 6)::int,

@@ -134,6 +134,38 @@ BEGIN
     WHERE NEW.key IS NOT NULL AND NOT EXISTS (SELECT 1 FROM taken WHERE taken.n = NEW.n);
 END;
 
+-- Runs have ended elsewhere. Item: run, state, reason, result, error, fingerprint. Answer: (id, state) of those there are.
+CREATE TEMP TRIGGER finish INSTEAD OF INSERT ON call WHEN NEW.kind = 'finish' BEGIN
+    -- What runs leaves its gates as after an attempt that says nothing; then it is as what is queued.
+    INSERT INTO leave_gate (kind, number, most, per, pause, ending, started_at, now)
+    SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', r.started_at, NEW.now
+    FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0 CROSS JOIN json_each(r.limits) AS g
+    WHERE r.state = 'running' AND r.limits IS NOT NULL;
+    UPDATE run SET state = 'queued', claim = NULL, attempt_until = NULL, limits = NULL
+    WHERE id IN (SELECT i.value ->> 0 FROM json_each(NEW.batch) AS i) AND state = 'running';
+
+    DELETE FROM settling;
+    INSERT INTO settling (id, n, state, reason, result, error, fingerprint)
+    SELECT i.value ->> 0, i.key, i.value ->> 1, i.value ->> 2, i.value ->> 3, i.value ->> 4, i.value ->> 5
+    FROM json_each(NEW.batch) AS i
+    WHERE EXISTS (SELECT 1 FROM run r WHERE r.id = i.value ->> 0)
+       OR EXISTS (SELECT 1 FROM waiting w WHERE w.id = i.value ->> 0);
+    -- The blocked first: otherwise the end of one would queue the next, only to end it.
+    INSERT INTO end_run (id, state, reason, fingerprint, now)
+    SELECT settling.id, settling.state, settling.reason, settling.fingerprint, NEW.now
+    FROM settling LEFT JOIN waiting w ON w.id = settling.id
+    ORDER BY w.state IS NOT 'blocked', settling.n;
+    UPDATE history SET (result, error, started_at) = (
+        SELECT settling.result, settling.error, NULL FROM settling WHERE settling.id = history.id)
+    WHERE id IN (SELECT settling.id FROM settling);
+    INSERT INTO admit (now) VALUES (NEW.now);
+    INSERT INTO tell (now) VALUES (NEW.now);
+
+    INSERT OR REPLACE INTO reply (number, body)
+    SELECT NEW.number, json_group_array(json_array(h.id, h.state))
+    FROM json_each(NEW.batch) AS i CROSS JOIN history h ON h.id = i.value ->> 0;
+END;
+
 -- Runs are asked to stop. Batch: their ids. Answer: (id, state) of those there are.
 CREATE TEMP TRIGGER cancel INSTEAD OF INSERT ON call WHEN NEW.kind = 'cancel' BEGIN
     -- The blocked first: otherwise the end of one would queue the next, only to cancel it.

@@ -20,7 +20,7 @@ END;
 
 -- The runs and attempts that are about to come into the figures by the minute come into the sums of their day. Each
 -- attempt once: a success stands in history, every other one among the attempts. By their place there, whatever their
--- state: the index of all successes would be read from its beginning.
+-- state: the index of all successes would be read from its beginning. One without a start was no attempt of ours.
 CREATE TEMP TRIGGER roll_up_usage_by_day INSTEAD OF INSERT ON roll_up_usage BEGIN
     DELETE FROM spending;
     INSERT INTO spending (tenant, day, task, job_id, charged, wall, cpu)
@@ -28,7 +28,7 @@ CREATE TEMP TRIGGER roll_up_usage_by_day INSTEAD OF INSERT ON roll_up_usage BEGI
            sum(h.finished_at - h.started_at), sum(h.cpu)
     FROM meta CROSS JOIN history h ON h.seq > meta.history_counted AND h.seq <= (SELECT n FROM picked)
     CROSS JOIN body b ON b.id = h.body
-    WHERE +h.state = 'succeeded' GROUP BY 1, 2, 3, 4;
+    WHERE +h.state = 'succeeded' AND h.started_at IS NOT NULL GROUP BY 1, 2, 3, 4;
     INSERT INTO spending (tenant, day, task, job_id, charged, wall, cpu)
     SELECT coalesce(r.tenant, w.tenant, h.tenant), e.ended_at / 86400000000 * 86400000000, b.task,
            coalesce(r.job_id, w.job_id, h.job_id, ''), sum(e.outcome <> 'released'), sum(e.ended_at - e.started_at),

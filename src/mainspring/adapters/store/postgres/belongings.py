@@ -1,0 +1,98 @@
+"""What others have tied to a schema: objects of theirs that use it, and the rights that they were given."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import asyncpg
+import msgspec
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+# Whatever would go with the schema and is not of it. Views and foreign tables in it are not ours, either. What is in
+# pg_toast belongs to the tables; default rights are given again.
+_DEPENDANTS = """
+WITH RECURSIVE tied AS (
+    SELECT d.classid, d.objid FROM pg_depend d
+    WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = to_regnamespace($1)
+    UNION
+    SELECT d.classid, d.objid FROM tied t JOIN pg_depend d ON d.refclassid = t.classid AND d.refobjid = t.objid
+)
+SELECT DISTINCT o.type || ' ' || o.identity AS name
+FROM tied t, pg_identify_object(t.classid, t.objid, 0) AS o,
+     pg_identify_object_as_address(t.classid, t.objid, 0) AS a
+WHERE o.type <> 'default acl' AND (
+    coalesce(o.schema, a.object_names[1]) NOT IN ($1, 'pg_toast')
+    OR o.type IN ('view', 'materialized view', 'foreign table') OR o.type LIKE 'publication %')
+ORDER BY 1
+"""
+# Of a column its name is the part. Without partitions' rights nobody reads less: they are asked for at their table.
+_OBJECTS = """
+SELECT 'SCHEMA' AS kind, quote_ident(n.nspname) AS object, '' AS part, n.nspacl AS acl, n.nspowner AS owner
+FROM pg_namespace n WHERE n.nspname = $1
+UNION ALL
+SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, format('%I.%I', $1::text, c.relname), '', c.relacl,
+       c.relowner
+FROM pg_class c WHERE c.relnamespace = to_regnamespace($1) AND c.relkind IN ('r', 'p', 'S')
+UNION ALL
+SELECT 'TABLE', format('%I.%I', $1::text, c.relname), quote_ident(a.attname), a.attacl, c.relowner
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE c.relnamespace = to_regnamespace($1) AND c.relkind IN ('r', 'p')
+UNION ALL
+SELECT 'ROUTINE', format('%I.%I(%s)', $1::text, p.proname, pg_get_function_identity_arguments(p.oid)), '', p.proacl,
+       p.proowner
+FROM pg_proc p WHERE p.pronamespace = to_regnamespace($1)
+"""
+# Our own roles that read are given what they need when they are needed.
+_GRANTS = f"""
+SELECT o.kind, o.object, o.part, a.privilege_type AS privilege, a.is_grantable,
+       CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(r.rolname) END AS grantee, NULL AS by_role
+FROM ({_OBJECTS}) AS o, aclexplode(o.acl) AS a LEFT JOIN pg_roles r ON r.oid = a.grantee
+WHERE a.grantee <> o.owner AND (a.grantee = 0 OR r.rolname !~ '^mainspring_reader_')
+UNION ALL
+SELECT CASE d.defaclobjtype WHEN 'r' THEN 'TABLES' WHEN 'S' THEN 'SEQUENCES' WHEN 'f' THEN 'ROUTINES' ELSE 'TYPES' END,
+       quote_ident($1), '', a.privilege_type, a.is_grantable,
+       CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(r.rolname) END, quote_ident(o.rolname)
+FROM pg_default_acl d JOIN pg_roles o ON o.oid = d.defaclrole, aclexplode(d.defaclacl) AS a
+LEFT JOIN pg_roles r ON r.oid = a.grantee
+WHERE d.defaclnamespace = to_regnamespace($1) AND a.grantee <> d.defaclrole AND (a.grantee = 0 OR r.oid IS NOT NULL)
+"""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """A right that a role was given."""
+
+    kind: str
+    object: str
+    part: str
+    privilege: str
+    is_grantable: bool
+    grantee: str
+    #: Of what this role will make in the schema; None: of something that is there.
+    by_role: str | None
+
+    def statement(self) -> str:
+        privilege = f"{self.privilege} ({self.part})" if self.part else self.privilege
+        option = " WITH GRANT OPTION" if self.is_grantable else ""
+        if self.by_role is None:
+            return f"GRANT {privilege} ON {self.kind} {self.object} TO {self.grantee}{option}"
+        makes = f"ALTER DEFAULT PRIVILEGES FOR ROLE {self.by_role} IN SCHEMA {self.object}"
+        return f"{makes} GRANT {privilege} ON {self.kind} TO {self.grantee}{option}"
+
+
+async def dependants(connection: Connection, schema: str) -> list[str]:
+    """Objects of others that would go with the schema."""
+    return [row["name"] for row in await connection.fetch(_DEPENDANTS, schema)]
+
+
+async def grants_of(connection: Connection, schema: str) -> list[Grant]:
+    """What others than their owner may do with the schema and with what is in it."""
+    return [Grant(**row) for row in await connection.fetch(_GRANTS, schema)]
+
+
+async def grant_again(connection: Connection, schema: str, grants: Sequence[Grant]) -> None:
+    """As far as there is what they were given on."""
+    rows = await connection.fetch(f"SELECT kind, object, part FROM ({_OBJECTS}) AS o", schema)
+    there = {(row["kind"], row["object"], row["part"]) for row in rows}
+    for grant in grants:
+        if grant.by_role is not None or (grant.kind, grant.object, grant.part) in there:
+            await connection.execute(grant.statement())
