@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -174,6 +174,25 @@ async def test_a_signed_url_ends(blobs: Blobs, address: str) -> None:
 async def test_the_check_leaves_nothing(blobs: Blobs) -> None:
     await blobs.check()
     assert await names(blobs, "") == []
+
+
+async def test_checks_of_several_processes_do_not_meet(
+    blobs: Blobs, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two containers, whose processes have the same number."""
+    section = BlobsSection(credentials_file=str(credentials_file(tmp_path)))
+    other = make_blobs(address, "logs.keep", section)
+    delete = blobs.delete
+
+    async def after_another(names: Collection[str]) -> None:
+        await other.check()
+        [name] = names
+        assert await blobs.get(name) == b"mainspring"
+        await delete(names)
+
+    monkeypatch.setattr(blobs, "delete", after_another)
+    await blobs.check()
+    await other.close()
 
 
 async def test_an_address_is_shown_without_options(blobs: Blobs, address: str) -> None:

@@ -5,13 +5,13 @@ already, and abort the process as it ends (PyO3/pyo3-async-runtimes, issue 40).
 """
 
 import asyncio
-import os
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import obstore
 from obstore.exceptions import BaseError
@@ -94,7 +94,8 @@ class BucketBlobs:
         return url
 
     async def check(self) -> None:
-        name = f"check-{os.getpid()}"
+        # In two containers processes may have the same number.
+        name = f"check-{uuid4().hex}"
         await self.put(name, b"mainspring")
         if await self.get(name) != b"mainspring":
             raise BlobsUnavailable(f"{self.shown}: what was written is not what is read")
