@@ -281,18 +281,25 @@ class _Egress:
 
 
 def test_nobody_imports_opentelemetry_where_it_is_off(tmp_path: Path) -> None:
-    """A worker with a run, started and stopped."""
+    """A worker that is started, has a run and its log, and is stopped."""
     program = """
-import asyncio, sys
+import asyncio, logging, sys
 from mainspring import Mainspring
 app = Mainspring("memory:")
 @app.task
-async def hello() -> int: return 1
+async def hello() -> int:
+    logging.getLogger("shop").warning("hello")
+    return 1
 async def main():
     from mainspring.bootstrap.node import Node, Role
+    from mainspring.domain.run import NewRun
     node = Node(app.settings(), {Role.WORKER, Role.SCHEDULER}, app)
     await node.start()
-    await node.engine.jobs.submit_many([])
+    run = NewRun(id=node.engine.jobs.new_run_id(), task="hello")
+    await node.engine.jobs.submit(run)
+    async with asyncio.timeout(30):
+        while (await node.engine.store.runs([run.id]))[0].state.value != "succeeded":
+            await asyncio.sleep(0.02)
     await node.stop()
     await node.engine.close()
 asyncio.run(main())
