@@ -3,7 +3,8 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -175,6 +176,25 @@ async def test_the_check_leaves_nothing(blobs: Blobs) -> None:
     assert await names(blobs, "") == []
 
 
+async def test_checks_of_several_processes_do_not_meet(
+    blobs: Blobs, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two containers, whose processes have the same number."""
+    section = BlobsSection(credentials_file=str(credentials_file(tmp_path)))
+    other = make_blobs(address, "logs.keep", section)
+    delete = blobs.delete
+
+    async def after_another(names: Collection[str]) -> None:
+        await other.check()
+        [name] = names
+        assert await blobs.get(name) == b"mainspring"
+        await delete(names)
+
+    monkeypatch.setattr(blobs, "delete", after_another)
+    await blobs.check()
+    await other.close()
+
+
 async def test_an_address_is_shown_without_options(blobs: Blobs, address: str) -> None:
     shown = urlsplit(address)
     assert blobs.shown == (shown.path if shown.scheme == "file" else f"s3://{shown.netloc}/some/prefix")
@@ -272,3 +292,73 @@ def test_others_are_made(address: str, tmp_path: Path) -> None:
     }[address[:2]]
     section = BlobsSection(credentials_file=str(credentials_file(tmp_path, names)))
     assert make_blobs(address, "logs.keep", section).shown == address
+
+
+class _Slow:
+    """Stands between us and the server, and passes on so many bytes a second, or none any more."""
+
+    def __init__(self, server: str, rate: int) -> None:
+        self._server = urlsplit(server)
+        self._rate = rate
+        self.stalled = False
+
+        self._serving: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> str:
+        self._listening = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *error: object) -> None:
+        self._listening.close()
+        for serving in self._serving:
+            serving.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._serving.append(asyncio.create_task(self._serve(reader, writer)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(self._server.hostname, self._server.port)
+        try:
+            await asyncio.gather(self._pass_on(reader, back), self._pass_on(there, writer))
+        finally:
+            for end in (writer, back):
+                end.transport.abort()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(50_000):
+            await asyncio.sleep(600 if self.stalled else len(data) / self._rate)
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+
+async def test_much_on_a_slow_link_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file of the archive does. In a tenth of the real time."""
+    monkeypatch.setattr("mainspring.adapters.blobs.bucket._TIMEOUT", timedelta(seconds=1))
+    server, section = shared_s3(), BlobsSection(credentials_file=str(credentials_file(tmp_path)))
+    address, slow = new_bucket(server), _Slow(server.address(), 2_000_000)
+    data = os.urandom(5_300_000)
+    async with slow as place:
+        blobs = make_blobs(address.replace(urlsplit(server.address()).netloc, place), "logs.keep", section)
+        await blobs.put(NAME, data)
+        assert await blobs.get(NAME) == data
+        assert await blobs.get(NAME, 1_500_000, 2_000_000) == data[1_500_000:3_500_000]
+        assert await blobs.get(NAME, 4_000_000) == data[4_000_000:]
+        # Who does not answer is not waited for.
+        slow.stalled = True
+        began = time.monotonic()
+        for asked in (blobs.put(NAME, b"small"), blobs.get(NAME), blobs.put(NAME, data[:1_500_000])):
+            with pytest.raises(BlobsUnavailable):
+                await asked
+        assert time.monotonic() - began < 15
+        await blobs.close()
+
+
+async def test_what_is_as_large_as_its_pieces_is_read(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.adapters.blobs.bucket._PIECE", 100)
+    for size in (0, 1, 99, 100, 101, 200, 250):
+        await blobs.put(NAME, DATA[:size])
+        assert await blobs.get(NAME) == DATA[:size]
+        assert await blobs.get(NAME, 50) == DATA[50:size]
+        assert await blobs.get(NAME, 50, 150) == DATA[50 : min(size, 200)]

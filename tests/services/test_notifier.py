@@ -196,6 +196,42 @@ def test_each_owner_hears_of_his_own_runs_however_many_of_others_failed_before()
     run_virtual(scenario())
 
 
+def test_of_several_addresses_each_has_a_run_and_who_has_it_does_not_wait_for_others() -> None:
+    async def scenario() -> None:
+        mail = "email server=localhost:25 tls=none from=m@x.example to=a@x.example to=b@x.example group=0s"
+        rules = {"dead": ("on=dead", "on=recovered", "to=desk")}
+        world = World(read_notifications({"desk": tuple(mail.split())}, rules, {}))
+        notifier, publisher = world.scheduler()
+        async with notifier, publisher:
+            await world.clock.sleep(2 * SECOND)
+            await world.fail(*await world.start(a_run(policy=a_policy(retries=0))))
+            await world.clock.sleep(5 * SECOND)
+            first, late = sorted(await world.start(queue=QUEUE), key=address_of)
+            assert (address_of(first), address_of(late)) == ("a@x.example", "b@x.example")
+            await world.succeed(first)
+            owner = await owner_of(world)
+            for _ in range(3):
+                await world.fail(late, error="MailFailed: 450")
+                await world.clock.sleep(10 * MINUTE)
+                await world.store.stage(owner, range(4), 100)
+                [late] = await world.start(queue=QUEUE)
+                assert address_of(late) == "b@x.example"
+            # What comes next passes who is late in nobody's line but his own.
+            await world.succeed(*await world.start(a_run()))
+            await world.clock.sleep(MINUTE)
+            [over] = await world.start(queue=QUEUE)
+            assert address_of(over) == "a@x.example"
+            await world.succeed(late)
+            [over] = await world.start(queue=QUEUE)
+            assert address_of(over) == "b@x.example"
+
+    run_virtual(scenario())
+
+
+def address_of(run: HeldRun) -> str:
+    return msgspec.json.decode(run.payload, type=Message).to
+
+
 def test_a_recurring_job_is_told_by_its_name_with_its_owner_and_a_one_off_by_its_own() -> None:
     async def run() -> None:
         rules = {"tagged": ("on=dead", "to=pager", "job=night*", "tag=vital")}

@@ -4,9 +4,10 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -17,16 +18,36 @@ from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.jobs import Jobs
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import JobId
-from mainspring.domain.run import NewRun, RunPolicy, made_once
-from mainspring.domain.traces import span_of_attempt
+from mainspring.domain.instant import MINUTE, Micros
+from mainspring.domain.run import (
+    HeldRun,
+    JobRef,
+    NewRun,
+    RunPolicy,
+    Verdict,
+    made_once,
+    settle_failure,
+    settle_loss,
+    settle_release,
+    settle_success,
+)
+from mainspring.domain.traces import span_of_attempt, traced
 from mainspring.ports.egress import Answer, Outgoing
+from mainspring.ports.store import Want
 from mainspring.runtime.tracing.spans import TOGETHER, Tracing, standing
 from mainspring.settings import load
 from mainspring.worker.builtin.http import http_handler
 from mainspring.worker.handler import AsyncHandler
 from mainspring.worker.tracing import standing_in
-from tests.support.builders import a_held_run, a_run, some_runs
+from tests.support.builders import a_held_run, a_policy, a_run, a_worker, some_runs
 from tests.support.collector import Collector, Recorded
+
+
+class Ended(NamedTuple):
+    held: HeldRun
+    came_at: Micros
+    ended_at: Micros
+
 
 ROOT = Path(__file__).parents[2]
 CALLER, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -55,6 +76,16 @@ class World:
             await self.jobs.submit_many(runs)
         found = await self.store.runs([run.id for run in runs])
         return [view.policy.trace for view in found if view is not None]
+
+    async def claimed(self, number: int) -> HeldRun:
+        """What one more worker is given, when it is due."""
+        owner = await self.store.join(f"scheduler {number}", MINUTE)
+        await self.store.take(owner, range(4))
+        await self.store.stage(owner, range(4), 100)
+        await self.store.leave(owner)
+        worker = await self.store.open_session(a_worker())
+        [held] = await self.store.claim(worker, number, [Want("default", 1)])
+        return held
 
     def recorded(self) -> list[Recorded]:
         self.tracing.flush()
@@ -126,15 +157,72 @@ async def test_the_same_request_again_is_the_same_in_another_trace(collector: Co
     assert (known.id, known.new, known.conflict) == (made.id, False, False)
 
 
+@pytest.mark.parametrize("recorded_by_caller", [True, False], ids=["submitted", "tick"])
+@pytest.mark.parametrize(
+    "ends",
+    [
+        ("released", "success"),
+        ("released", "released", "error", "success"),
+        ("killed", "success"),
+        ("worker gone", "success"),
+        ("worker gone", "error", "worker gone", "success"),
+        ("error", "released", "worker gone", "success"),
+    ],
+    ids=" ".join,
+)
+async def test_each_attempt_has_a_span_and_a_tick_has_one_whatever_became_of_the_first(
+    collector: Collector, ends: Sequence[str], recorded_by_caller: bool
+) -> None:
+    """By the store's own numbers and fences."""
+    world = World(collector, 1)
+    run = a_run(policy=a_policy(pause=0), job=JobRef(id=JobId("a" * 32), version=1, scheduled_at=0))
+    if recorded_by_caller:
+        run = msgspec.structs.replace(run, policy=traced(run.policy, SENT))
+    await world.store.submit([run])
+    for number, end in enumerate(ends, 1):
+        held = await world.claimed(number)
+        settlement = {
+            "released": settle_release(held),
+            "killed": settle_loss(held, blamed=True),
+            "worker gone": settle_loss(held, blamed=False),
+            "error": settle_failure(held, "ValueError: no", Random(1), now=await world.store.now()),
+            "success": settle_success(held, None),
+        }[end]
+        assert await world.store.settle([settlement]) == [Verdict.APPLIED]
+        if end != "worker gone":
+            world.tracing.settled([(Ended(held, number, number + 1), settlement)], world.clock)
+    spans = world.recorded()
+    attempts = [span for span in spans if span.name == "process greet"]
+    assert [span.attributes["mainspring.outcome"] for span in attempts] == [
+        {"killed": "lost"}.get(end, end) for end in ends if end != "worker gone"
+    ]
+    assert len({span.span for span in spans}) == len(spans)
+    [above] = {span.parent for span in attempts}
+    ticks = [(span.name, span.span) for span in spans if span not in attempts]
+    assert ticks == ([] if recorded_by_caller else [("tick of greet", above)])
+    # A number that was given back is not the attempt before.
+    known = {span.span: span.attributes["mainspring.outcome"] for span in attempts}
+    for span in attempts:
+        assert len(span.links) == (span.attributes["mainspring.attempt"] > 1)
+        assert all(known.get(before, "lost") in ("error", "lost") for _, before in span.links)
+
+
 def test_a_worker_elsewhere_is_given_the_trace_of_a_tick_which_is_recorded_once(collector: Collector) -> None:
     world = World(collector, 1)
     tick = msgspec.structs.replace(a_held_run(), job_id=JobId("a" * 32), scheduled_at=0)
+    again = msgspec.structs.replace(tick, attempt=2, lost=1)
     parent = f"00-{tick.id}-{span_of_attempt(tick.id, 0):016x}-01"
-    assert world.tracing.given(tick, world.clock) == parent
-    assert world.tracing.given(msgspec.structs.replace(tick, attempt=2), world.clock) == parent
+    assert world.tracing.given(tick) == world.tracing.given(again) == parent
+    world.tracing.settled_elsewhere(tick, settle_release(tick))
+    assert world.recorded() == []
+    world.tracing.settled_elsewhere(again, settle_failure(again, "no", Random(1), now=0))
+    last = msgspec.structs.replace(again, attempt=3)
+    world.tracing.settled_elsewhere(last, settle_success(last, None))
     sent = msgspec.structs.replace(a_held_run(), policy=RunPolicy(trace=SENT))
-    assert world.tracing.given(sent, world.clock) == SENT
-    assert world.tracing.given(a_held_run(), world.clock) == ""
+    assert world.tracing.given(sent) == SENT
+    assert world.tracing.given(a_held_run()) == ""
+    for held in (sent, a_held_run()):
+        world.tracing.settled_elsewhere(held, settle_success(held, None))
     [span] = world.recorded()
     assert (span.name, span.trace, span.parent) == ("tick of greet", tick.id, "")
     assert parent == f"00-{span.trace}-{span.span}-01"
@@ -193,18 +281,25 @@ class _Egress:
 
 
 def test_nobody_imports_opentelemetry_where_it_is_off(tmp_path: Path) -> None:
-    """A worker with a run, started and stopped."""
+    """A worker that is started, has a run and its log, and is stopped."""
     program = """
-import asyncio, sys
+import asyncio, logging, sys
 from mainspring import Mainspring
 app = Mainspring("memory:")
 @app.task
-async def hello() -> int: return 1
+async def hello() -> int:
+    logging.getLogger("shop").warning("hello")
+    return 1
 async def main():
     from mainspring.bootstrap.node import Node, Role
+    from mainspring.domain.run import NewRun
     node = Node(app.settings(), {Role.WORKER, Role.SCHEDULER}, app)
     await node.start()
-    await node.engine.jobs.submit_many([])
+    run = NewRun(id=node.engine.jobs.new_run_id(), task="hello")
+    await node.engine.jobs.submit(run)
+    async with asyncio.timeout(30):
+        while (await node.engine.store.runs([run.id]))[0].state.value != "succeeded":
+            await asyncio.sleep(0.02)
     await node.stop()
     await node.engine.close()
 asyncio.run(main())

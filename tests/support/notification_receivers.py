@@ -77,7 +77,15 @@ class Mailbox:
         self.secret: list[bool] = []
         #: What to answer to the next letters; taken when it is empty.
         self.answers: list[str] = []
+        #: Who is refused for now, and who was.
+        self.greylisted: set[str] = set()
+        self.refused: list[str] = []
+        #: What to answer to whoever leaves.
+        self.farewell = "221 Bye"
         self.port = free_port()
+
+    async def handle_QUIT(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
+        return self.farewell
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
         if self.answers:
@@ -96,6 +104,9 @@ class Mailbox:
     ) -> str:
         if address.startswith("nobody@"):
             return "550 no such user"
+        if address in self.greylisted:
+            self.refused.append(address)
+            return "450 come back later"
         envelope.rcpt_tos.append(address)
         return "250 OK"
 

@@ -49,8 +49,11 @@ def test_every_alert_fires_and_resolves(promtool: str) -> None:
     rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.rules.yml").read_text())["groups"]
     assert {test["name"] for test in tests} == {rule["alert"] for group in rules for rule in group["rules"]}
     for test in tests:
-        looks = [look for look in test["alert_rule_test"] if look["alertname"] == test["name"]]
-        assert [bool(look["exp_alerts"]) for look in looks] == [False, True, False], test["name"]
+        first, *between, last = [
+            bool(look["exp_alerts"]) for look in test["alert_rule_test"] if look["alertname"] == test["name"]
+        ]
+        assert (first, all(between), last) == (False, True, False), test["name"]
+        assert between
 
 
 def test_the_error_budget_counts_submits_too_and_calls_nobody_for_one_among_ten(promtool: str) -> None:
@@ -168,13 +171,19 @@ async def test_a_task_that_fails_and_a_worker_that_dies_are_told_and_so_is_their
             await monitoring.until(lambda: monitoring.query("mainspring_live_workers == 1"), "the fleet is seen")
             assert "MainspringFailureRate" not in await monitoring.alerts()
 
+            # One failure is enough where nothing succeeds.
             (broken := tmp_path / "broken").touch()
+            await cluster.submit(1)
+            alert = await monitoring.until_fires("MainspringTaskFailing")
+            assert alert["labels"]["task"] == "send"
+
             failing = asyncio.create_task(_submit_on(cluster))
             alert = await monitoring.until_fires("MainspringFailureRate")
             assert alert["labels"]["task"] == "send"
             assert alert["annotations"]["runbook_url"].endswith("/docs/operations/runbooks/failure-rate.html")
             broken.unlink()
             await monitoring.until_resolved("MainspringFailureRate")
+            await monitoring.until_resolved("MainspringTaskFailing")
             failing.cancel()
 
             kill(cluster.workers[0])

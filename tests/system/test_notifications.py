@@ -48,6 +48,7 @@ async def test_it_fails_goes_dead_and_recovers(
     store: str, receiver: Receiver, mailbox: Mailbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "logs").mkdir()
+    desk = "to=b@x.example to=c@x.example to=nobody@x.example"
     (tmp_path / "mainspring.toml").write_text(f"""
 [notifications]
 recovered_after = "1s"
@@ -58,12 +59,14 @@ ops = "slack secret=SLACK_URL group=1s"
 pager = "pagerduty secret=PAGER_KEY url={receiver.url}/v2/enqueue"
 hook = "webhook url={receiver.url}/hook secret=HOOK_KEY group=0s"
 mail = "email server=localhost:{mailbox.port} tls=none from=m@x.example to=owner domain=x.example group=0s"
+desk = "email server=localhost:{mailbox.port} tls=none from=m@x.example {desk} group=0s"
 
 [notifications.rules]
 bad = "on=failed on=recovered to=ops task=charge"
 worst = "on=dead to=pager urgent"
 program = "on=dead to=hook"
 theirs = "on=dead to=owner"
+all = "on=dead to=desk"
 
 [notifications.owners]
 "*" = "mail"
@@ -93,6 +96,8 @@ theirs = "on=dead to=owner"
             answer = await client.post("/v1/jobs", json=job)
             assert answer.status_code == 201, answer.text
 
+        # One of three addresses is refused for now, and one for good.
+        mailbox.greylisted = {"c@x.example"}
         # Slack is busy at first: a message is tried again as any run is.
         receiver.answers = [503]
         for order in range(5):
@@ -104,12 +109,17 @@ theirs = "on=dead to=owner"
         assert "cannot be charged" in failed["text"]
         await until(lambda: receiver.at("/v2/enqueue"), processes)
         await until(lambda: receiver.at("/hook"), processes)
-        await until(lambda: mailbox.letters, processes)
+        await until(lambda: len(mailbox.refused) >= 2, processes)
+        mailbox.greylisted = set()
+        await until(lambda: len(mailbox.letters) >= 3, processes)
         [trigger] = receiver.at("/v2/enqueue")
         validate(PAGERDUTY, trigger)
         assert trigger["event_action"] == "trigger"
         assert trigger["links"][0]["href"].startswith("https://mainspring.example/runs/")
-        assert [to for to, _ in mailbox.letters] == [["ann@x.example"]]
+        # Nobody gets it twice, and who was refused for good is told of.
+        assert sorted(to for to, _ in mailbox.letters) == [["ann@x.example"], ["b@x.example"], ["c@x.example"]]
+        failed_messages = (await client.get("/v1/runs?queue=notifications&status=failed")).json()["items"]
+        assert ["nobody@x.example: 550" in run["errorMessage"] for run in failed_messages] == [True]
         told = (await client.get("/v1/notifications")).json()
         assert [(problem["name"], problem["state"]) for problem in told["problems"]] == [("charge", "dead")]
 
@@ -130,6 +140,6 @@ theirs = "on=dead to=owner"
         assert await asyncio.to_thread(processes.start(*test).wait, 60) == 0, processes.logs()
         assert "This is a test" in receiver.at("/services/T/B/x")[2]["text"]
         dead = (await client.get("/v1/dead-letters/runs", params={"queue": "notifications"})).json()["items"]
-        assert ["400" in letter["errorMessage"] for letter in dead] == [True]
+        assert sorted("400" in letter["errorMessage"] for letter in dead) == [False, True]
         assert len(receiver.at("/v2/enqueue")) == 2
         assert (await client.get("/v1/notifications")).json()["problems"] == []

@@ -33,7 +33,7 @@ def test_it_is_a_compose_file() -> None:
 
 def test_it_has_every_server_and_every_role() -> None:
     engines = {"postgres", "redis", "rabbitmq", "kafka", "etcd", "zookeeper"}
-    assert engines | {"prometheus", "alertmanager", "grafana"} == SERVERS
+    assert engines | {"prometheus", "alertmanager", "grafana", "node-exporter"} == SERVERS
     assert {"migration", "scheduler", "worker", "api"} == ROLES
     assert SERVICES["scheduler"]["deploy"]["replicas"] == 3
 
@@ -136,7 +136,13 @@ def test_the_page_makes_a_key_as_the_command_line_does(tmp_path: Path) -> None:
 
 def test_what_prometheus_scrapes_is_there() -> None:
     scraped = yaml.safe_load((ROOT / "deploy/prometheus/compose.yml").read_text())
-    for job in scraped["scrape_configs"]:
+    *jobs, disks = scraped["scrape_configs"]
+    assert disks["static_configs"] == [{"targets": ["node-exporter:9100"]}]
+    # It sees the database's volume, in the place where the database has it.
+    [volume] = SERVICES["postgres"]["volumes"]
+    assert SERVICES["node-exporter"]["volumes"] == [f"{volume}:ro"]
+    assert SERVICES["node-exporter"]["profiles"] == SERVICES["prometheus"]["profiles"]
+    for job in jobs:
         [found] = job["dns_sd_configs"]
         [name] = found["names"]
         assert found["port"] == (7070 if name == "api" else 7170)

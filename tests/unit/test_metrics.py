@@ -90,6 +90,18 @@ def test_attempts_are_counted_by_task_and_outcome() -> None:
     assert found["mainspring_attempt_seconds_bucket", "0.025", "greet"] == 1
 
 
+def test_what_a_worker_offers_is_counted_from_nothing() -> None:
+    """Prometheus sees growth between two scrapes alone: not that of a series that begins with 1."""
+    figures = Figures(most_names=2)
+    figures.offers(["nightly", "greet", "one too many"])
+    ended = {labels: value for labels, value in told(figures).items() if labels[0] == "mainspring_ended_runs_total"}
+    assert ended == {
+        ("mainspring_ended_runs_total", state, task): 0
+        for state in ("succeeded", "failed")
+        for task in ("nightly", "greet", OTHER)
+    }
+
+
 def test_tasks_beyond_the_bound_are_counted_as_other() -> None:
     figures = Figures(most_names=2)
     figures.submitted([_submitted(f"task-{number}") for number in range(5)])

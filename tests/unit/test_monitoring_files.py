@@ -105,6 +105,16 @@ def test_an_example_says_where_runbooks_are_on_the_site(name: str) -> None:
     assert example["global"]["external_labels"]["runbooks"].endswith(f"/{RUNBOOKS.relative_to(ROOT)}")
 
 
+@pytest.mark.parametrize("name", ["prometheus.yml", "compose.yml", "kubernetes.yml"])
+def test_an_example_scrapes_every_job_that_an_alert_asks_for(name: str) -> None:
+    scraped = yaml.safe_load((ROOT / "deploy" / "prometheus" / name).read_text())["scrape_configs"]
+    asked = {job for rule in ALERTS for job in re.findall(r'\bjob="([^"]*)"', rule["expr"])}
+    assert asked
+    assert asked <= {job["job_name"] for job in scraped}
+    # One that does not answer is told of.
+    assert all(job["job_name"].startswith("mainspring-") for job in scraped)
+
+
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     linked = {rule["alert"]: runbook_of(rule) for rule in ALERTS}
     assert set(linked.values()) == {path.name for path in RUNBOOKS.glob("*.md")}

@@ -45,8 +45,8 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
-def held(*entries: Entry, channel: str = "ops", owner: str = "", tenant: str = "default") -> HeldRun:
-    message = Message(channel, Notice(entries=entries), owner)
+def held(*entries: Entry, channel: str = "ops", owner: str = "", to: str = "", tenant: str = "default") -> HeldRun:
+    message = Message(channel, Notice(entries=entries), owner, to)
     return msgspec.structs.replace(a_held_run(), payload=msgspec.json.encode(message), tenant=tenant)
 
 
@@ -169,6 +169,44 @@ async def test_mail_that_is_refused_for_now_is_tried_again(tmp_path: Path) -> No
     with pytest.raises(Exception, match="did not answer") as away:
         await pass_on(f"{words} to=a@x.example", held(ENTRY))
     assert not isinstance(away.value, GiveUp)
+
+
+async def test_of_several_addresses_each_is_written_to_by_itself_and_one_that_is_not_there_is_none(
+    tmp_path: Path,
+) -> None:
+    with mail_server(tmp_path) as mailbox:
+        words = f"email server=localhost:{mailbox.port} tls=none from=m@x.example to=a@x.example to=b@x.example"
+        mailbox.greylisted = {"b@x.example"}
+        await pass_on(words, held(ENTRY, to="a@x.example"))
+        with pytest.raises(Exception, match=r"refused b@x\.example: 450 come back later") as later:
+            await pass_on(words, held(ENTRY, to="b@x.example"))
+        assert not isinstance(later.value, GiveUp)
+        mailbox.greylisted = set()
+        await pass_on(words, held(ENTRY, to="b@x.example"))
+        assert [to for to, _ in mailbox.letters] == [["a@x.example"], ["b@x.example"]]
+        with pytest.raises(Exception, match="writes to no such address"):
+            await pass_on(words, held(ENTRY, to="c@x.example"))
+
+
+async def test_what_some_of_several_addresses_have_is_not_sent_again(tmp_path: Path) -> None:
+    with mail_server(tmp_path) as mailbox:
+        words = f"email server=localhost:{mailbox.port} tls=none from=m@x.example to=a@x.example to=b@x.example"
+        mailbox.greylisted = {"b@x.example"}
+        with pytest.raises(Exception, match=r"refused b@x\.example: 450 come back later") as refused:
+            await pass_on(words, held(ENTRY))
+        assert isinstance(refused.value, GiveUp)
+        assert [to for to, _ in mailbox.letters] == [["a@x.example"]]
+        mailbox.greylisted = {"a@x.example", "b@x.example"}
+        with pytest.raises(Exception, match=r"refused a@x\.example: 450") as later:
+            await pass_on(words, held(ENTRY))
+        assert not isinstance(later.value, GiveUp)
+
+
+async def test_a_letter_that_was_taken_is_sent_whatever_the_server_says_in_the_end(tmp_path: Path) -> None:
+    with mail_server(tmp_path) as mailbox:
+        mailbox.farewell = "421 closing"
+        await pass_on(f"email server=localhost:{mailbox.port} tls=none from=m@x.example to=a@x.example", held(ENTRY))
+        assert len(mailbox.letters) == 1
 
 
 async def test_owners_are_written_to_in_the_domains_that_are_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant, Micros, par
 from mainspring.domain.job import Job
 from mainspring.domain.notices import QUEUE, Message, Notice, On, last_line
 from mainspring.domain.notification_rules import NotificationRules, Trouble
-from mainspring.domain.notifications import SLO, Situation
+from mainspring.domain.notifications import SLO, Delivery, Situation
 from mainspring.domain.reserved import NOTIFICATION
 from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.run import NewRun, RunPolicy, RunView, made_once
@@ -85,17 +85,17 @@ def subject_of(job: str, task: str) -> str:
     return job or f"task:{task}"
 
 
-def message_run(jobs: Jobs, rules: NotificationRules, target: str, notice: Notice) -> NewRun:
-    """The run that tells a target."""
+def message_run(jobs: Jobs, rules: NotificationRules, target: str, notice: Notice, to: str = "") -> NewRun:
+    """The run that tells a target. ``to``: one of its addresses, or all of them."""
     channel = rules.channel_of(target)
     owner = target.partition(" ")[2]
     # One at a time, in order: what is over must not be told before what was wrong. A test is for who waits for it.
-    key = "" if notice.test else f"notification:{channel.name}:{_short(target)}"
+    key = "" if notice.test else f"notification:{channel.name}:{_short(target, to)}"
     policy = RunPolicy(retry=RetryPolicy(max_retries=0) if notice.test else _RETRY, ordering_key=key)
     return NewRun(
         id=jobs.new_run_id(key, tenant=channel.tenant),
         task=NOTIFICATION,
-        payload=msgspec.json.encode(Message(channel.name, notice, owner)),
+        payload=msgspec.json.encode(Message(channel.name, notice, owner, to)),
         queue=QUEUE,
         tenant=channel.tenant,
         policy=policy,
@@ -199,11 +199,19 @@ class Notifier(TickingService):
         situation.advance(await self._store.now())
         await self._save(situation)
         for target, deliveries in situation.outgoing().items():
-            name = f"notification:{_short(self._source, target)}"
-            runs = [(each.number, message_run(self._jobs, self._rules, target, each.notice)) for each in deliveries]
-            await self._jobs.submit_many([made_once(run, f"{name}:{number}") for number, run in runs])
+            runs = [run for each in deliveries for run in self._runs(target, each)]
+            await self._jobs.submit_many(runs)
             situation.delivered(target)
         await self._save(situation)
+
+    def _runs(self, target: str, delivery: Delivery) -> list[NewRun]:
+        """One for each who is to have it: who has it does not get it again when another one could not be told."""
+        found = []
+        for to in self._rules.channel_of(target).apart or ("",):
+            run = message_run(self._jobs, self._rules, target, delivery.notice, to)
+            name = f"notification:{_short(self._source, target, to)}"
+            found.append(made_once(run, f"{name}:{delivery.number}"))
+        return found
 
     async def _hear(self, situation: Situation, events: Sequence[Event]) -> None:
         bad = {event.id: _read(event.body) for event in events if event.type in _BAD}

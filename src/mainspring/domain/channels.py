@@ -102,6 +102,15 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
         _, _, domain = owner.rpartition("@")
         return owner if _ADDRESS.fullmatch(owner) and domain.lower() in self.domains else ""
 
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """Those who are each written to by themselves: of several addresses one may be refused. Empty: all at once."""
+        return self.to if len(self.to) > 1 else ()
+
+    def addresses_of(self, chosen: str) -> tuple[str, ...]:
+        """One of its addresses, or all if none is chosen."""
+        return tuple(to for to in self.to if chosen in ("", to))
+
 
 def read_channels(table: Mapping[str, tuple[str, ...]], field: str = "notifications.channels") -> dict[str, Channel]:
     return {name: _read(name, words, f"{field}.{name:.60}") for name, words in table.items()}
@@ -179,7 +188,7 @@ def _mail(made: Channel, given: Mapping[str, list[str]], field: str) -> Channel:
         made,
         server=MailServer(host=shape[1].strip("[]"), port=port, tls=_tls(tls), user=user),
         sender=given["from"][0],
-        to=tuple(given["to"]),
+        to=tuple(dict.fromkeys(given["to"])),
         domains=domains,
     )
 

@@ -87,6 +87,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     notice: Notice
     #: Of a channel that writes to owners: which one.
     owner: str = ""
+    #: Of a channel with several addresses: which one. None: all of them, as a test is.
+    to: str = ""
 
 
 def title_of(notice: Notice) -> str:

@@ -44,9 +44,11 @@ def traced(policy: RunPolicy, text: str) -> RunPolicy:
     return msgspec.structs.replace(policy, trace=text)
 
 
-def span_of_attempt(run: RunId, attempt: int) -> int:
-    """0: what stands before all attempts, of a tick."""
-    digest = hashlib.blake2b(f"{run}/{attempt}".encode(), digest_size=8).digest()
+def span_of_attempt(run: RunId, attempt: int, given_back: int | None = None) -> int:
+    """0: what stands before all attempts, of a tick. ``given_back``: the fence of an attempt that was released. The
+    next one has its number, and must have another span."""
+    name = f"{run}/{attempt}" if given_back is None else f"{run}/{attempt}/{given_back}"
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") or 1
 
 

@@ -28,7 +28,8 @@ class NotTaken(Exception):
 
 class Mail(Protocol):
     async def send(self, server: MailServer, password: str, letter: Letter) -> None:
-        """When it returns the server has it for every address. Raises ``NotTaken``.
+        """When it returns the server has it for every address. Raises ``NotTaken``; for good if some of several
+        addresses have it, since they would get it twice.
 
         Nothing is sent in the clear where ``tls`` is asked for, and the server has to prove its name.
         """

@@ -103,6 +103,7 @@ class Worker:
 
         self._source_of_handlers = handlers
         self._tracing = tracing
+        self._figures = figures
         self._handlers: dict[str, Handler] = {}
         self._on_loop: dict[str, _Invoke] = {}
         #: Rung when somebody who waits for the end of something should look again.
@@ -149,6 +150,8 @@ class Worker:
 
     async def start(self) -> None:
         self._handlers = dict(self._source_of_handlers.handlers())
+        if self._figures is not None:
+            self._figures.offers(self._handlers)
         if self._tracing is not None:
             self._tracing.lend()
             self._handlers = standing_in(self._handlers, self._tracing)

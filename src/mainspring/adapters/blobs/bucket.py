@@ -5,12 +5,13 @@ already, and abort the process as it ends (PyO3/pyo3-async-runtimes, issue 40).
 """
 
 import asyncio
-import os
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import obstore
 from obstore.exceptions import BaseError
@@ -27,6 +28,8 @@ _T = TypeVar("_T")
 _LISTED = 1_000
 _THREADS = 8
 _TIMEOUT = timedelta(seconds=10)
+#: What a request carries in that time at least. More is read in pieces, and sent in one of as many times that.
+_PIECE = 1_000_000
 #: What failed is tried again by whoever asked, later.
 _RETRY: Any = {"max_retries": 1, "retry_timeout": _TIMEOUT}
 #: What servers call an error, in the XML that they send.
@@ -42,17 +45,23 @@ class BucketBlobs:
     def __init__(self, address: BlobAddress, credentials: Mapping[str, str]) -> None:
         self.shown = address.shown
         config: Any = {name.lower(): value for name, value in credentials.items()}
-        client: Any = {"timeout": _TIMEOUT, "connect_timeout": timedelta(seconds=3)}
+        client: Any = {"connect_timeout": timedelta(seconds=3)}
         if address.endpoint:
             config["aws_endpoint"] = address.endpoint
             client["allow_http"] = address.endpoint.startswith("http://")
         if address.region:
             config["aws_region"] = address.region
+
+        def store(pieces: int) -> Any:
+            options = client | {"timeout": pieces * _TIMEOUT}
+            return from_url(address.shown, config=config, client_options=options, retry_config=_RETRY)
+
         try:
-            self._store = from_url(address.shown, config=config, client_options=client, retry_config=_RETRY)
+            self._store = store(1)
         except (BaseError, ValueError) as error:
             # Its first line names a key of the configuration, and no value.
             raise Invalid(address.shown, str(error).partition("\n")[0][:200]) from None
+        self._patient = cache(store)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
 
     async def put(self, name: str, data: bytes) -> None:
@@ -62,10 +71,7 @@ class BucketBlobs:
         await in_parts(self._do, self._put, objects, _THREADS)
 
     async def get(self, name: str, first: int = 0, size: int | None = None) -> bytes | None:
-        options: Any = {}
-        if first or size is not None:
-            options["range"] = {"offset": first} if size is None else (first, first + size)
-        return await self._do(lambda: self._get(name, options))
+        return await self._do(lambda: self._get(name, first, size))
 
     async def delete(self, names: Collection[str]) -> None:
         if names:
@@ -84,12 +90,12 @@ class BucketBlobs:
         return sorted(path.rpartition("/")[2] for path in found["common_prefixes"])
 
     async def signed_url(self, name: str, valid_for: Micros) -> str | None:
-        store: Any = self._store
-        url: str = await self._do(lambda: obstore.sign(store, "GET", name, timedelta(microseconds=valid_for)))
+        url: str = await self._do(lambda: obstore.sign(self._store, "GET", name, timedelta(microseconds=valid_for)))
         return url
 
     async def check(self) -> None:
-        name = f"check-{os.getpid()}"
+        # In two containers processes may have the same number.
+        name = f"check-{uuid4().hex}"
         await self.put(name, b"mainspring")
         if await self.get(name) != b"mainspring":
             raise BlobsUnavailable(f"{self.shown}: what was written is not what is read")
@@ -106,11 +112,24 @@ class BucketBlobs:
 
     def _put(self, name: str, data: bytes) -> None:
         # In one request: an object of several parts could be left unfinished.
-        obstore.put(self._store, name, data, use_multipart=False)
+        store = self._patient(_pieces(len(data))) if len(data) > _PIECE else self._store
+        obstore.put(store, name, data, use_multipart=False)
 
-    def _get(self, name: str, options: Any) -> bytes | None:
+    def _get(self, name: str, first: int, size: int | None) -> bytes | None:
+        end = None if size is None else first + size
+        found: list[bytes] = []
+        while not found or (len(found[-1]) == _PIECE and first != end):
+            upto = first + _PIECE if end is None else min(first + _PIECE, end)
+            piece = self._piece(name, first, upto)
+            if piece is None:
+                return None
+            found.append(piece)
+            first = upto
+        return b"".join(found)
+
+    def _piece(self, name: str, first: int, end: int) -> bytes | None:
         try:
-            return bytes(obstore.get(self._store, name, options=options).bytes())
+            return bytes(obstore.get(self._store, name, options={"range": (first, end)}).bytes())
         except FileNotFoundError as error:
             if _NO_BUCKET in str(error):
                 raise
@@ -127,6 +146,11 @@ class BucketBlobs:
             # Google's and Azure's say so of an object that is gone; the others of the batch were deleted.
             if _NO_BUCKET in str(error):
                 raise
+
+
+def _pieces(size: int) -> int:
+    """How many there are, in few steps: each has a client of its own."""
+    return 1 << (-(-size // _PIECE) - 1).bit_length()
 
 
 def _why(said: str) -> str:

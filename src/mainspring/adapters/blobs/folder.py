@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
 from mainspring.adapters.blobs.parts import in_parts
 from mainspring.domain.instant import Instant, Micros
@@ -56,7 +57,8 @@ class FolderBlobs:
         return None
 
     async def check(self) -> None:
-        name = f"check-{os.getpid()}"
+        # In two containers processes may have the same number.
+        name = f"check-{uuid4().hex}"
         await self.put(name, b"mainspring")
         if await self.get(name) != b"mainspring":
             raise BlobsUnavailable(f"{self.shown}: what was written is not what is read")

@@ -6,6 +6,7 @@ It is asked for a few messages a minute at most; a client of our own loop would 
 import asyncio
 import smtplib
 import ssl
+from contextlib import closing, suppress
 from email.message import EmailMessage
 
 from mainspring.domain.channels import MailServer
@@ -24,15 +25,18 @@ class SmtpMail:
 
     def _send(self, server: MailServer, password: str, letter: Letter) -> None:
         try:
-            with self._connect(server) as connection:
+            with closing(self._connect(server)) as connection:
                 if server.tls == "starttls":
                     # Refused by a server that offers none: what is asked for is not done in the clear.
                     connection.starttls(context=ssl.create_default_context())
                 if server.user:
                     connection.login(server.user, password)
                 refused = connection.send_message(_message(letter), letter.sender, list(letter.to))
+                # It is sent, whatever the server says to this.
+                with suppress(OSError, smtplib.SMTPException):
+                    connection.quit()
         except smtplib.SMTPRecipientsRefused as error:
-            raise _refused(error.recipients) from None
+            raise _refused(error.recipients, letter) from None
         except smtplib.SMTPAuthenticationError as error:
             # Not in the server's words: some repeat what they were given.
             raise NotTaken(f"the mail server did not let us in: {error.smtp_code}", for_good=_lasts(error)) from None
@@ -47,7 +51,7 @@ class SmtpMail:
             words = f"the mail server {server.host}:{server.port} did not answer"
             raise NotTaken(f"{words}: {type(error).__name__}: {error}", for_good=False) from None
         if refused:
-            raise _refused(refused)
+            raise _refused(refused, letter)
 
     @staticmethod
     def _connect(server: MailServer) -> smtplib.SMTP:
@@ -69,11 +73,12 @@ def _message(letter: Letter) -> EmailMessage:
     return message
 
 
-def _refused(recipients: dict[str, tuple[int, bytes]]) -> NotTaken:
-    """Some of them may have it: who is asked again may get it twice."""
+def _refused(recipients: dict[str, tuple[int, bytes]], letter: Letter) -> NotTaken:
     words = ", ".join(f"{address}: {code} {_text(said)}" for address, (code, said) in recipients.items())
     lasting = all(500 <= code < 600 for code, _ in recipients.values())
-    return NotTaken(f"the mail server refused {words}", for_good=lasting)
+    # The others have it, and would get it again.
+    some = len(recipients) < len({*letter.to})
+    return NotTaken(f"the mail server refused {words}", for_good=lasting or some)
 
 
 def _lasts(error: smtplib.SMTPResponseException) -> bool:

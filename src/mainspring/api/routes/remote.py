@@ -511,6 +511,8 @@ async def _settle(
         # Somebody may have waited for its key, or it goes back.
         api.wakeups.ring([queue_topic(held.queue)])
     _count(api, held, settlement, verdict)
+    if api.tracing is not None and held is not None and verdict is Verdict.APPLIED:
+        api.tracing.settled_elsewhere(held, settlement)
     if verdict is Verdict.FENCED:
         raise Fenced("this fence is not the running one")
     return Answer(200, Reported(run_id=run, verdict=verdict.value))
@@ -549,7 +551,7 @@ def _reported(run: str, accepted: bool) -> Answer:
 
 
 def _traceparent(api: Api, run: HeldRun) -> str:
-    return run.policy.trace if api.tracing is None else api.tracing.given(run, api.clock)
+    return run.policy.trace if api.tracing is None else api.tracing.given(run)
 
 
 def _claimed(run: HeldRun, traceparent: str) -> Claimed:

@@ -1,6 +1,6 @@
 """What a process counts of the runs that go through it: submitted, claimed, ended, staged, fired, reaped."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from mainspring.domain.instant import SECOND, Micros
@@ -54,6 +54,12 @@ class Figures:
         self.staged = 0
         self.fired = 0
         self.schedules = False
+
+    def offers(self, tasks: Collection[str]) -> None:
+        """What will be run here is counted from 0: of a series that begins with 1 nobody sees the first failure."""
+        for task in tasks:
+            for state in (RunState.SUCCEEDED, RunState.FAILED):
+                self._ended[self._tasks[task], state.value] += 0
 
     def called(self, call: str, took: Micros, runs: int) -> None:
         """The store has answered."""

@@ -319,8 +319,7 @@ class Tracing:
         parent: SpanContext | None = _context(*found)
         attributes = _about(held, "process", "process")
         waited = max(held.started_at - held.due, 0)
-        if not held.policy.trace and held.attempt == 1:
-            self._tick(held, found, came_at)
+        self._first(held, settlement, found, came_at)
         attributes["mainspring.attempt"] = held.attempt
         attributes["mainspring.waited_ms"] = waited // MILLISECOND
         attributes["mainspring.outcome"] = settlement.outcome.value
@@ -339,10 +338,11 @@ class Tracing:
             events.append(Event("exception", told, ended_at * 1_000))
             status = Status(StatusCode.ERROR, last[:_LONGEST_ERROR])
         before = _context(found[0], span_of_attempt(held.id, held.attempt - 1))
+        given_back = held.fence if settlement.outcome is Outcome.RELEASED else None
         self.record(
             f"process {held.task}",
             SpanKind.CONSUMER,
-            _context(found[0], span_of_attempt(held.id, held.attempt)),
+            _context(found[0], span_of_attempt(held.id, held.attempt, given_back)),
             parent,
             attributes,
             came_at,
@@ -352,21 +352,27 @@ class Tracing:
             status=status,
         )
 
-    def _tick(self, held: HeldRun, found: tuple[int, int], came_at: Instant) -> None:
-        """Nobody has submitted it: all of its attempts stand under this."""
+    def _first(self, held: HeldRun, settlement: Settlement, found: tuple[int, int], came_at: Instant) -> None:
+        """The span of a tick, which nobody has submitted: all of its attempts stand under it. It is made once, by the
+        first attempt that was neither lost nor given back, or that was the last."""
+        counts = settlement.state.ended or settlement.outcome not in (Outcome.LOST, Outcome.RELEASED)
+        if held.policy.trace or held.attempt - held.lost > 1 or not counts:
+            return
         waited = max(held.started_at - held.due, 0)
         attributes = _about(held, "create", "tick")
         context = _context(*found)
         self.record(f"tick of {held.task}", SpanKind.PRODUCER, context, None, attributes, came_at - waited, came_at)
 
-    def given(self, held: HeldRun, clock: Clock) -> str:
+    def given(self, held: HeldRun) -> str:
         """The ``traceparent`` for a worker that records its attempts itself; empty: nobody records this one."""
         found = trace_of(held, self.ratio)
-        if found is None:
-            return ""
-        if not held.policy.trace and held.attempt == 1:
-            self._tick(held, found, clock.now())
-        return traceparent(*found)
+        return "" if found is None else traceparent(*found)
+
+    def settled_elsewhere(self, held: HeldRun, settlement: Settlement) -> None:
+        """By such a worker: it knows nothing of ticks."""
+        found = trace_of(held, self.ratio)
+        if found is not None:
+            self._first(held, settlement, found, held.started_at)
 
     # Requests.
 

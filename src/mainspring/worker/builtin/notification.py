@@ -78,8 +78,8 @@ class Passing:
         await send(call, request, self._egress(), held.tenant)
 
     async def _write(self, channel: Channel, message: Message, password: str, held: HeldRun) -> None:
-        to = (channel.address_of(message.owner),) if channel.writes_to_owners else channel.to
-        if self._mail is None or channel.server is None or not all(to):
+        to = (channel.address_of(message.owner),) if channel.writes_to_owners else channel.addresses_of(message.to)
+        if self._mail is None or channel.server is None or not to or not all(to):
             raise for_good(MailFailed, f"channel {channel.name} writes to no such address")
         letter = Letter(
             sender=channel.sender,
