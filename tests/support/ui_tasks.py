@@ -44,6 +44,11 @@ async def export_orders(context: Context, pages: int = 100) -> dict[str, int]:
 
 
 @app.task(queue="reports", retries=0)
+async def print_nothing(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@app.task(queue="reports", retries=0)
 async def step(seconds: float = 0.0, fails: str = "") -> dict[str, float]:
     """A node of a workflow."""
     await asyncio.sleep(seconds)
