@@ -36,6 +36,7 @@ def environment() -> Environment:
         duration=words.duration,
         pretty=pretty,
         editable=_editable,
+        last_line=words.last_line,
         query=_query,
         segment=partial(quote, safe=""),
         short=words.short,
