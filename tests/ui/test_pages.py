@@ -304,6 +304,28 @@ def test_times_are_in_the_zone_of_the_viewer(site: Site, ids: dict[str, str], pa
     expect(due).to_contain_text("UTC")
 
 
+def test_why_a_run_waits_is_told_in_the_zone_of_the_viewer(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto(f"runs/{ids['later']}")
+    why = page.get_by_label("Why is it not running?")
+    expect(why).to_contain_text(re.compile(r"it is not due: [-0-9]{10} [:0-9]{8} (GMT[+]\d|CES?T), in \d"))
+    # Once.
+    expect(why.locator("time")).to_have_count(1)
+    expect(why).not_to_contain_text("until")
+    page.get_by_title("Zone of all times").click()
+    expect(why.locator("time")).to_contain_text("UTC")
+
+
+def test_where_a_run_is_and_how_it_ended_is_told(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto(f"runs/{ids['running']}")
+    where = page.get_by_label("Where it is")
+    expect(where).to_contain_text("it runs on")
+    expect(where).to_contain_text("at longest until")
+    page.goto(f"runs/{ids['failed']}")
+    expect(page.get_by_label("How it ended")).to_contain_text("mainspring runs retry")
+    page.goto(f"runs/{ids['succeeded']}")
+    expect(page.get_by_label("How it ended")).to_contain_text("it has ended: succeeded")
+
+
 def test_a_phone_leads_to_the_zone_and_to_the_help(
     site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
 ) -> None:

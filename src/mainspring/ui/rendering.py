@@ -15,7 +15,7 @@ from mainspring.ui.page import Visit
 from mainspring.ui.redaction import MASK
 from mainspring.ui.session import mask
 from mainspring.ui.static_files import static_files
-from mainspring.ui.text import ansi, is_cut, pretty, typed, visible
+from mainspring.ui.text import ansi, is_cut, moments, pretty, typed, visible
 
 
 @cache
@@ -37,6 +37,7 @@ def environment() -> Environment:
         pretty=pretty,
         editable=_editable,
         last_line=words.last_line,
+        moments=moments,
         query=_query,
         segment=partial(quote, safe=""),
         short=words.short,
