@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import UnsetType
 
+from mainspring.domain.fingerprint import last_line
 from mainspring.ui import words
 from mainspring.ui.navigation import ON_A_PHONE, SECTIONS
 from mainspring.ui.page import Visit
@@ -36,7 +37,7 @@ def environment() -> Environment:
         duration=words.duration,
         pretty=pretty,
         editable=_editable,
-        last_line=words.last_line,
+        last_line=last_line,
         moments=moments,
         query=_query,
         segment=partial(quote, safe=""),

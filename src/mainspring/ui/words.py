@@ -50,11 +50,6 @@ def duration(seconds: float | None) -> str:
     return f"{int(seconds // 86_400)}d {int(seconds % 86_400 // 3_600):02d}h"
 
 
-def last_line(text: str) -> str:
-    """Of an error: what it is, without where it was."""
-    return text.strip().rpartition("\n")[2].strip()
-
-
 def between(start: str | None, end: str | None, now: Instant) -> float | None:
     """Seconds from one to the other, or until now."""
     if start is None:
