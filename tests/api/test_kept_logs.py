@@ -169,6 +169,29 @@ async def test_pages_of_a_long_log(kept: Kept) -> None:
     assert await kept.texts(held, after=after) == []
 
 
+async def test_pages_of_a_long_log_from_its_end(kept: Kept) -> None:
+    texts = [f"{number:05} {'x' * 80}{number * 7919}\n" for number in range(4_000)]
+    held = await kept.printed(*texts)
+    in_the_store = await kept.get(held, last=True)
+    await kept.step()
+    end = await kept.get(held, last=True)
+    assert end == in_the_store
+    assert end["ended"]
+    read = [line["text"] for line in end["items"]]
+    assert read == texts[-500:]
+    page = end
+    while page["items"]:
+        page = await kept.get(held, last=True, before=page["items"][0]["position"], limit=900)
+        assert not page.get("ended")
+        read = [line["text"] for line in page["items"]] + read
+    assert read == texts
+    assert await kept.texts(held, after=end["nextAfter"], last=True) == []
+    assert await kept.texts(held, after=end["items"][-2]["position"], last=True) == texts[-1:]
+    assert await kept.texts(held, before=end["items"][1]["position"], after=end["items"][0]["position"] - 1) == [
+        end["items"][0]["text"]
+    ]
+
+
 async def test_a_follower_reads_it_to_the_end(kept: Kept) -> None:
     held = await kept.printed("one\n", "two\n")
     await kept.step()

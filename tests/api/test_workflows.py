@@ -140,6 +140,9 @@ async def test_a_workflow_is_retried_from_where_it_failed(client: httpx2.AsyncCl
     workflow = made["workflowId"]
     assert set(await hands.work("right")) == {"extract", "left", "right", "clean"}
     assert (await states(client, workflow))["load"] == "skipped"
+    for path in (workflow, f"{workflow}/part"):
+        nodes = (await client.get(f"/v1/workflows/{path}")).json()["nodes"]
+        assert {node["name"]: node["error"] for node in nodes if node.get("error")} == {"right": "no luck"}
     response = await client.post(f"/v1/workflows/{workflow}/retry")
     assert response.status_code == 201, response.text
     assert set(response.json()["nodes"]) == {"right", "load"}, "what succeeded is not done again"

@@ -5,7 +5,15 @@ import pytest
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import HOUR, MINUTE
 from mainspring.domain.run import HeldRun, Progress, RunState, settle_release
-from mainspring.ports.catalog import LOG_CUT, MOST_LOG_BYTES, MOST_LOG_PIECES, LogReport, ProgressReport, RunFilter
+from mainspring.ports.catalog import (
+    LOG_CUT,
+    MOST_LOG_BYTES,
+    MOST_LOG_PIECES,
+    LogLine,
+    LogReport,
+    ProgressReport,
+    RunFilter,
+)
 from tests.support.builders import a_policy, a_run, an_id
 from tests.support.store_harness import SHORT_LEASE, Harness
 
@@ -157,6 +165,21 @@ async def test_the_log_is_read_from_where_one_stopped(harness: Harness) -> None:
             after = pieces[-1].position
         assert read == everything
     assert await harness.store.log(an_id(), 0, 10) == []
+
+
+async def test_the_log_is_read_from_its_end(harness: Harness) -> None:
+    [held] = await harness.start(a_run())
+    await harness.store.append_log([line(held, str(number)) for number in range(7)])
+    everything = await harness.store.log(held.id, 0, 100)
+    for limit in range(1, 9):
+        read: list[LogLine] = []
+        before = 2**62
+        while pieces := await harness.store.log_before(held.id, before, limit):
+            assert len(pieces) <= limit
+            read = [*pieces, *read]
+            before = pieces[0].position
+        assert read == everything
+    assert await harness.store.log_before(an_id(), 2**62, 10) == []
 
 
 async def test_a_piece_tells_its_attempt(harness: Harness) -> None:

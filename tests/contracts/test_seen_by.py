@@ -42,6 +42,7 @@ QUESTIONS: dict[str, Callable[[Reads, Belongings], Awaitable[Any]]] = {
     "minutes": lambda reads, of: reads.minutes(of.tenant, of.now - DAY, of.now),
     "dead_groups": lambda reads, of: reads.dead_groups(_filter(of), 100),
     "log": lambda reads, of: reads.log(of.runs[2], 0, 100),
+    "log_before": lambda reads, of: reads.log_before(of.runs[2], 2**62, 100),
     "keys": lambda reads, of: reads.keys(of.tenant),
     "audit": lambda reads, of: reads.audit(of.tenant),
     "calendars": lambda reads, of: reads.calendars(of.tenant),

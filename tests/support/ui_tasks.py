@@ -43,6 +43,18 @@ async def export_orders(context: Context, pages: int = 100) -> dict[str, int]:
     return {"pages": pages}
 
 
+@app.task(queue="payments", retries=5, retry=_quick)
+async def settle_day(context: Context, fails: list[str]) -> None:
+    """Each attempt fails in a way of its own, until there is none left."""
+    if context.attempt <= len(fails):
+        raise RuntimeError(fails[context.attempt - 1])
+
+
+@app.task(queue="reports", retries=0)
+async def print_nothing(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
 @app.task(queue="reports", retries=0)
 async def step(seconds: float = 0.0, fails: str = "") -> dict[str, float]:
     """A node of a workflow."""

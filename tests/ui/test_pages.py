@@ -115,8 +115,8 @@ def test_what_others_wrote_is_shown_as_text(site: Site, ids: dict[str, str], pag
     page.goto(f"runs/{ids['nasty']}")
     expect(page.locator("h1")).to_contain_text("<img src=x onerror=")
     expect(page.locator("h1")).to_contain_text("{{7*7}}")
-    expect(page.locator(".code.is-error")).to_contain_text("‹U+202E›")
-    expect(page.locator(".code.is-error")).to_contain_text("<script>")
+    expect(page.get_by_label("Error", exact=True).locator(".code")).to_contain_text("‹U+202E›")
+    expect(page.get_by_label("Error", exact=True).locator(".code")).to_contain_text("<script>")
     expect(page.locator(".log")).to_contain_text("␇")
 
 
@@ -181,9 +181,9 @@ def test_a_running_run_is_followed_and_cancelled(site: Site, ids: dict[str, str]
     page.goto(f"runs/{run}")
     expect(page.locator(".log .line").nth(3)).to_be_visible()
     expect(page.locator(".log .ansi-fg-yellow").first).to_be_visible()
-    page.get_by_label("Search the log").fill("no line says this")
+    page.get_by_label("Search the lines shown").fill("no line says this")
     expect(page.locator(".log .line:visible")).to_have_count(0)
-    page.get_by_label("Search the log").fill("")
+    page.get_by_label("Search the lines shown").fill("")
     expect(page.locator(".log .line:visible").nth(3)).to_be_visible()
     page.get_by_role("button", name="Cancel").first.click()
     page.get_by_role("button", name="Cancel the run").click()
@@ -217,7 +217,7 @@ def test_a_failed_run_runs_again_with_another_payload(
 ) -> None:
     watched[0].allowed = ["400"]
     page.goto(f"runs/{ids['failed']}")
-    expect(page.locator(".code.is-error")).to_contain_text("PermissionError")
+    expect(page.get_by_label("Error", exact=True).locator(".code")).to_contain_text("PermissionError")
     expect(page.locator(".timeline rect.is-error")).to_have_count(2)
     page.get_by_role("button", name="Run again").first.click()
     box = page.get_by_label("Payload").last
@@ -228,6 +228,24 @@ def test_a_failed_run_runs_again_with_another_payload(
     page.locator("dialog[open]").get_by_role("button", name="Run again").click()
     expect(page.get_by_text("Replay of")).to_be_visible()
     expect(page.get_by_label("Payload").first).to_contain_text("4711")
+
+
+def test_every_attempt_says_what_went_wrong(site: Site, ids: dict[str, str], page: Page) -> None:
+    run = site.submit("settle_day", {"fails": ["the ledger is locked", "<b>no</b> balance"]})
+    site.until(lambda: site.state(run) == "succeeded", "it did not succeed")
+    page.goto(f"runs/{run}")
+    first, second = (page.locator("tr", has_text=words) for words in ("the ledger is locked", "<b>no</b> balance"))
+    expect(first.locator("summary")).to_have_text("RuntimeError: the ledger is locked")
+    expect(second.locator("summary")).to_have_text("RuntimeError: <b>no</b> balance")
+    first.locator("summary").click()
+    expect(first.locator("pre")).to_contain_text("Traceback")
+    # Also after the page was asked for anew.
+    with page.expect_response(re.compile(f"/runs/{run}$")):
+        page.evaluate("htmx.trigger('#live', 'live')")
+    page.wait_for_timeout(300)
+    expect(first.locator("pre")).to_be_visible()
+    expect(second.locator("pre")).to_be_hidden()
+    assert serious_findings(page) == []
 
 
 def test_a_schedule_is_paused_resumed_and_run_now(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -284,6 +302,28 @@ def test_times_are_in_the_zone_of_the_viewer(site: Site, ids: dict[str, str], pa
     expect(due).to_contain_text(re.compile("GMT[+][12]|CES?T"))
     page.get_by_title("Zone of all times").click()
     expect(due).to_contain_text("UTC")
+
+
+def test_why_a_run_waits_is_told_in_the_zone_of_the_viewer(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto(f"runs/{ids['later']}")
+    why = page.get_by_label("Why is it not running?")
+    expect(why).to_contain_text(re.compile(r"it is not due: [-0-9]{10} [:0-9]{8} (GMT[+]\d|CES?T), in \d"))
+    # Once.
+    expect(why.locator("time")).to_have_count(1)
+    expect(why).not_to_contain_text("until")
+    page.get_by_title("Zone of all times").click()
+    expect(why.locator("time")).to_contain_text("UTC")
+
+
+def test_where_a_run_is_and_how_it_ended_is_told(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto(f"runs/{ids['running']}")
+    where = page.get_by_label("Where it is")
+    expect(where).to_contain_text("it runs on")
+    expect(where).to_contain_text("at longest until")
+    page.goto(f"runs/{ids['failed']}")
+    expect(page.get_by_label("How it ended")).to_contain_text("mainspring runs retry")
+    page.goto(f"runs/{ids['succeeded']}")
+    expect(page.get_by_label("How it ended")).to_contain_text("it has ended: succeeded")
 
 
 def test_a_phone_leads_to_the_zone_and_to_the_help(

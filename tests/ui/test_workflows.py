@@ -20,11 +20,13 @@ def test_a_workflow_is_found_and_drawn_by_state(site: Site, ids: dict[str, str],
     expect(page.get_by_label("stock: failed")).to_be_visible()
     expect(page.locator(".gantt li")).to_have_count(6)
     expect(page.get_by_label("Nodes", exact=True)).to_contain_text("parent stock failed")
+    failed = page.get_by_label("Nodes", exact=True).locator("tr", has_text="stock").first
+    expect(failed.locator(".sub")).to_have_text("RuntimeError: the warehouse did not answer")
     page.get_by_role("link", name="1 failed").click()
     expect(page.get_by_label("Nodes", exact=True).locator("tbody tr")).to_have_count(1)
     page.get_by_label("stock: failed").click()
     expect(page).to_have_url(re.compile("/runs/[0-9a-f]{32}"))
-    expect(page.locator(".code.is-error")).to_contain_text("the warehouse did not answer")
+    expect(page.get_by_label("Error", exact=True).locator(".code")).to_contain_text("the warehouse did not answer")
     page.get_by_label("Details").get_by_role("link", name="nightly_close").click()
     expect(page).to_have_url(re.compile(f"/workflows/{ids['workflow']}"))
 

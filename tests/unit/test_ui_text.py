@@ -5,7 +5,7 @@ import pytest
 from mainspring.domain.instant import SECOND
 from mainspring.ui.pages.overview import percentile
 from mainspring.ui.session import LONGEST, Sealer, is_masked, mask, new_session
-from mainspring.ui.text import ansi, pretty, visible
+from mainspring.ui.text import ansi, moments, pretty, visible
 from mainspring.ui.words import count, duration, instant, relative
 
 NOW = instant("2026-11-15T12:00:00Z")
@@ -78,3 +78,13 @@ def test_a_token_looks_different_each_time() -> None:
     assert is_masked(token, mask(token))
     assert not is_masked(token, mask(new_session("k", NOW).csrf))
     assert not is_masked(token, "")
+
+
+def test_times_in_a_sentence_are_elements() -> None:
+    shown = moments("it is not due: 2026-11-17T00:17:06.431442Z, in 59m")
+    assert shown.startswith('it is not due: <time datetime="2026-11-17T00:17:06.431442Z"')
+    assert ">2026-11-17 00:17:06 UTC</time>, in 59m" in shown
+
+
+def test_what_is_no_time_in_a_sentence_stays() -> None:
+    assert moments("<b>2026-99-17T00:17:06Z\u202e</b>") == "&lt;b&gt;2026-99-17T00:17:06Z‹U+202E›&lt;/b&gt;"

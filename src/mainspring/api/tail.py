@@ -17,7 +17,7 @@ from mainspring.domain.ids import RunId
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.domain.run import ENDED, RunState, RunView
 from mainspring.ports.blobs import BlobsUnavailable
-from mainspring.ports.catalog import Catalog, LogLine
+from mainspring.ports.catalog import LOG_END, Catalog, LogLine
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Views
 
@@ -54,6 +54,17 @@ class LogReader:
             return []
         async with self._in_time():
             return await self._kept.read(run, after, limit)
+
+    async def lines_before(self, run: RunView, before: int, limit: int) -> list[LogLine]:
+        """The last ones before a position."""
+        store = self._store.seen_by(run.tenant)
+        found = await store.log_before(run.id, before, limit)
+        if found or self._kept is None or run.state not in ENDED or run.finished_at is None:
+            return found
+        if before < LOG_END and await store.log(run.id, 0, 1):
+            return []
+        async with self._in_time():
+            return await self._kept.read_before(run, before, limit)
 
     async def may_be_elsewhere(self, runs: Collection[RunId]) -> set[RunId]:
         """Those of these, which have ended, whose lines are not in the store, or not any more."""

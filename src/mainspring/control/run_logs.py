@@ -2,11 +2,12 @@
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
 from functools import lru_cache
 
-from mainspring.control.packed_log import Damaged, from_position, index_size, read_index, unpack
+from mainspring.control.packed_log import Damaged, Frame, from_position, index_size, read_index, unpack
 from mainspring.domain.instant import DAY, MINUTE, Instant, Micros, from_datetime, to_datetime
 from mainspring.domain.retention import CLASSES
 from mainspring.domain.run import RunView
@@ -64,25 +65,48 @@ class RunLogs:
 
     async def read(self, run: RunView, after: int, limit: int) -> list[LogLine]:
         """Lines after a position; none where there is no log."""
-        name = _name(run)
-        head = await self.blobs.get(name, 0, _HEAD)
-        if head is None:
-            return []
         found: list[LogLine] = []
-        try:
-            if len(head) < (size := index_size(head)):
-                head = await self.blobs.get(name, 0, size) or b""
-            for frame in from_position(read_index(head), after):
-                end = frame.first + frame.size
-                data = head[frame.first : end] if end <= len(head) else None
-                if data is None:
-                    data = await self.blobs.get(name, frame.first, frame.size) or b""
-                found += [line for line in unpack(data) if line.position > after]
+        with self._whole(name := _name(run)):
+            head, frames = await self._index(name)
+            for frame in from_position(frames, after):
+                found += [line for line in await self._unpack(name, head, frame) if line.position > after]
                 if len(found) >= limit:
                     break
+        return found[:limit]
+
+    async def read_before(self, run: RunView, before: int, limit: int) -> list[LogLine]:
+        """The last lines before a position; none where there is no log."""
+        found: list[LogLine] = []
+        with self._whole(name := _name(run)):
+            head, frames = await self._index(name)
+            for frame in reversed([frame for frame in frames if frame.position < before]):
+                lines = await self._unpack(name, head, frame)
+                found = [line for line in lines if line.position < before] + found
+                if len(found) >= limit:
+                    break
+        return found[-limit:]
+
+    async def _index(self, name: str) -> tuple[bytes, list[Frame]]:
+        """How the object begins, and where its frames lie; none where there is no log."""
+        head = await self.blobs.get(name, 0, _HEAD)
+        if head is None:
+            return b"", []
+        if len(head) < (size := index_size(head)):
+            head = await self.blobs.get(name, 0, size) or b""
+        return head, read_index(head)
+
+    async def _unpack(self, name: str, head: bytes, frame: Frame) -> list[LogLine]:
+        end = frame.first + frame.size
+        if end <= len(head):
+            return unpack(head[frame.first : end])
+        return unpack(await self.blobs.get(name, frame.first, frame.size) or b"")
+
+    @contextmanager
+    def _whole(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except Damaged as error:
             raise BlobsUnavailable(f"{self.blobs.shown}: {name} {error}") from error
-        return found[:limit]
 
     async def url(self, run: RunView) -> str | None:
         """Where anybody can read all of it for some minutes. None: there is no log, or no such address."""

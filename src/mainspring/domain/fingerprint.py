@@ -17,15 +17,15 @@ def fingerprint_of(reason: str, error: str) -> str:
 
 def kind_of(error: str) -> str:
     """The last line that says something, where a traceback has its exception, with the varying parts left out."""
-    return _VARYING.sub("…", _last_line(error))
+    return _VARYING.sub("…", last_line(error))
 
 
 def exception_of(error: str) -> str:
     """The name of the exception, without what it says; empty: there is none."""
-    found = _EXCEPTION.match(_last_line(error))
+    found = _EXCEPTION.match(last_line(error))
     return "" if found is None else found[1]
 
 
-def _last_line(error: str) -> str:
+def last_line(error: str) -> str:
     lines = [line.strip() for line in error[-_LONGEST:].splitlines()]
     return next((line for line in reversed(lines) if line), "")

@@ -30,6 +30,8 @@ COUNTED_AMONG = 10_000
 #: A run's log holds so much, over all its attempts. Then comes one last piece, and nothing more.
 MOST_LOG_BYTES = 1024 * 1024
 MOST_LOG_PIECES = 10_000
+#: After every position.
+LOG_END = 2**62
 LOG_CUT = f"… the log is cut here: a run may print {MOST_LOG_BYTES >> 20} MiB in {MOST_LOG_PIECES} pieces"
 
 #: The same where the quota of a tenant ends it; the runs of the next day begin anew.
@@ -231,6 +233,10 @@ class Lists(Protocol):
 
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
         """Lines with a position greater than ``after``, in order."""
+        ...
+
+    async def log_before(self, run: RunId, before: int, limit: int) -> list[LogLine]:
+        """The last lines with a position smaller than ``before``, in order."""
         ...
 
 

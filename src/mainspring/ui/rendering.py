@@ -9,13 +9,14 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import UnsetType
 
+from mainspring.domain.fingerprint import last_line
 from mainspring.ui import words
 from mainspring.ui.navigation import ON_A_PHONE, SECTIONS
 from mainspring.ui.page import Visit
 from mainspring.ui.redaction import MASK
 from mainspring.ui.session import mask
 from mainspring.ui.static_files import static_files
-from mainspring.ui.text import ansi, is_cut, pretty, typed, visible
+from mainspring.ui.text import ansi, is_cut, moments, pretty, typed, visible
 
 
 @cache
@@ -36,6 +37,8 @@ def environment() -> Environment:
         duration=words.duration,
         pretty=pretty,
         editable=_editable,
+        last_line=last_line,
+        moments=moments,
         query=_query,
         segment=partial(quote, safe=""),
         short=words.short,

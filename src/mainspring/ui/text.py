@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 from markupsafe import Markup, escape
 
+from mainspring.ui.words import absolute
+
 #: Shown as signs instead of acting: control characters but tab and line feed, and those that turn the text around.
 _HIDDEN = {
     **{code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)},
@@ -16,6 +18,8 @@ _HIDDEN = {
 #: The same in a text that is JSON, where they stand within strings alone.
 _ESCAPED = {code: f"\\u{code:04x}" for code in _HIDDEN}
 _LARGEST_SHOWN = 64 * 1024
+_MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?Z\b", re.ASCII)
+_TIME = Markup('<time datetime="{}" title="{}" data-style="absolute">{}</time>')
 _SGR = re.compile(r"\x1b\[([0-9;]*)m")
 _OTHER_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-ln-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
@@ -26,6 +30,22 @@ def visible(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
         return value if value.isprintable() else value.translate(_HIDDEN)
     return value
+
+
+def moments(text: str) -> Markup:
+    """A sentence of the API: the times in it are told in the zone of whoever looks."""
+    parts: list[Markup] = []
+    at = 0
+    for found in _MOMENT.finditer(text):
+        try:
+            shown = absolute(found.group())
+        except ValueError:
+            # Somebody wrote it, and it is no time.
+            continue
+        parts.append(escape(visible(text[at : found.start()])))
+        parts.append(_TIME.format(found.group(), shown, shown))
+        at = found.end()
+    return Markup("").join([*parts, escape(visible(text[at:]))])
 
 
 def pretty(raw: Any) -> str:

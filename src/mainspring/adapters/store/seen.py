@@ -113,6 +113,9 @@ class Seen:
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
         return await self._store.log(run, after, limit) if await self._is_my_run(run) else []
 
+    async def log_before(self, run: RunId, before: int, limit: int) -> list[LogLine]:
+        return await self._store.log_before(run, before, limit) if await self._is_my_run(run) else []
+
     async def keys(self, tenant: str | None) -> list[ApiKey]:
         return await self._store.keys(self._tenant) if self._is_me(tenant) else []
 

@@ -42,7 +42,7 @@ from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.job import Job
 from mainspring.domain.run import ENDED, RunState, RunView
 from mainspring.ports.access import Author
-from mainspring.ports.catalog import RunFilter
+from mainspring.ports.catalog import LOG_END, RunFilter
 
 runs = Resource("Runs", "One execution each: of a one-off job, of a tick, of a `run now` or of a backfill.")
 
@@ -65,6 +65,11 @@ class LogQuery(Request):
     after: Annotated[int, Meta(ge=0, le=2**62, description="Lines with a greater position.")] = 0
     limit: Limit = 500
     url: Annotated[bool, Meta(description="An address of the whole log instead, where there is one.")] = False
+
+
+class LogPageQuery(LogQuery):
+    before: Annotated[int, Meta(ge=0, le=LOG_END, description="Lines with a smaller position.")] = LOG_END
+    last: Annotated[bool, Meta(description="The last of these lines instead of the first.")] = False
 
 
 class RetryIn(Request):
@@ -184,10 +189,10 @@ async def explain_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 @runs.operation(
-    "GET", "/v1/runs/{id}/logs", permission=Permission.READ, query=LogQuery, answers={200: LogPage, 404: Problem}
+    "GET", "/v1/runs/{id}/logs", permission=Permission.READ, query=LogPageQuery, answers={200: LogPage, 404: Problem}
 )
-async def run_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
-    """What a run has printed, from a position on.
+async def run_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
+    """What a run has printed, from a position on, or with `last` from the end back.
 
     With `url` an address of the whole log, if it lies in a bucket; the lines otherwise.
     """
@@ -196,9 +201,9 @@ async def run_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
 
 
 @runs.operation(
-    "GET", "/v1/jobs/{id}/logs", permission=Permission.READ, query=LogQuery, answers={200: LogPage, 404: Problem}
+    "GET", "/v1/jobs/{id}/logs", permission=Permission.READ, query=LogPageQuery, answers={200: LogPage, 404: Problem}
 )
-async def job_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
+async def job_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
     """What the newest run of a job has printed."""
     found = await find(api, call)
     if isinstance(found, Job):
@@ -230,15 +235,20 @@ async def follow_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
     return Answer(200, api.stream(call.principal, api.tail.follow(run, after)))
 
 
-async def _log_page(api: Api, run: RunView, query: LogQuery) -> LogPage:
+async def _log_page(api: Api, run: RunView, query: LogPageQuery) -> LogPage:
     if query.url and (url := await api.logs.url(run)) is not None:
         return LogPage(run_id=run.id, items=[], next_after=query.after, ended=True, url=url)
-    lines = await api.logs.lines(run, query.after, query.limit)
+    if query.last:
+        found = await api.logs.lines_before(run, query.before, query.limit)
+    else:
+        found = await api.logs.lines(run, query.after, query.limit)
+    lines = [line for line in found if query.after < line.position < query.before]
+    reaches_the_end = query.before == LOG_END and (query.last or len(lines) < query.limit)
     return LogPage(
         run_id=run.id,
         items=[line_out(line) for line in lines],
         next_after=lines[-1].position if lines else query.after,
-        ended=run.state in ENDED and len(lines) < query.limit,
+        ended=run.state in ENDED and reaches_the_end,
     )
 
 

@@ -9,6 +9,7 @@ from mainspring.api.schemas.common import Name, Request, Wire, time_of
 from mainspring.api.schemas.jobs import JobFields, JobIn, When
 from mainspring.domain.dependencies import MAX_PARENTS, Dependencies, Rule
 from mainspring.domain.errors import Invalid
+from mainspring.domain.fingerprint import last_line
 from mainspring.domain.ids import RunId, is_id
 from mainspring.domain.run import MAX_NAME, RunView
 from mainspring.domain.workflow import MAX_NODES
@@ -57,6 +58,8 @@ class NodeOut(Wire):
     after: tuple[str, ...] = ()
     when: str | None = None
     reason: str = ""
+    error: str | None = None
+    """The last line of what its newest attempt failed with; its run has all of it."""
     start_time: str | None = None
     end_time: str | None = None
     replay_of: str | None = None
@@ -156,6 +159,7 @@ def node_out(name: str, run: RunView) -> NodeOut:
         after=() if run.about is None else run.about.after,
         when=None if run.rule is None else run.rule.value,
         reason=run.reason,
+        error=last_line(run.error) if run.error else None,
         start_time=time_of(run.started_at),
         end_time=time_of(run.finished_at),
         replay_of=run.replay_of,

@@ -1,13 +1,14 @@
 """One run: where it stands, how it came there, what it printed."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from mainspring.api.routes.runs import LogPage, cancel_run, explain_run, get_run, retry_run, run_logs
 from mainspring.api.routes.workflows import run_children, run_parents
-from mainspring.api.schemas.runs import RunOut
+from mainspring.api.schemas.runs import LogLineOut, RunOut
 from mainspring.domain.access import Permission
 from mainspring.domain.instant import Instant
 from mainspring.domain.run import ENDED
@@ -18,6 +19,7 @@ from mainspring.ui.words import duration, instant
 
 run = Pages()
 
+#: Of a part of the log. A piece of it may have several; the last one is shown as a whole.
 _LINES = 500
 _DOWNLOADED = 1_000
 #: So many that wait for it are counted, and so many shown; the others have a page of their own.
@@ -31,6 +33,23 @@ _NARROWEST = 3.0
 
 class LogQuery(msgspec.Struct, frozen=True):
     after: int = 0
+    #: Lines that come before a position instead.
+    before: int = 0
+
+
+class LogPart(NamedTuple):
+    """Some lines of a log, in order."""
+
+    run_id: str
+    pieces: list[LogLineOut]
+    #: Whether there are others before them. None: somebody has those already.
+    earlier: bool | None
+    #: Where to go on; None: nothing more will come.
+    after: int | None
+    #: More is there to be read at once.
+    hurry: bool = False
+    #: Somebody asked for just these.
+    wanted: bool = False
 
 
 class Bar(NamedTuple):
@@ -47,7 +66,7 @@ async def show_run(visit: Visit[Any]) -> Reply:
     found: RunOut = await visit.ask(get_run, path=visit.path)
     explanation, log, children, parents = await asyncio.gather(
         visit.ask(explain_run, path=visit.path),
-        _first_lines(visit),
+        _last_lines(visit),
         visit.ask(run_children, path=visit.path, query={"limit": _RELATIVES}),
         visit.ask(run_parents, path=visit.path),
     )
@@ -70,20 +89,44 @@ async def show_run(visit: Visit[Any]) -> Reply:
     )
 
 
-async def _first_lines(visit: Visit[Any]) -> LogPage | None:
+async def _last_lines(visit: Visit[Any]) -> LogPart | None:
     """None: where they are kept does not answer. The rest of the page needs none of it."""
     try:
-        log: LogPage = await visit.ask(run_logs, path=visit.path, query={"limit": _LINES})
+        log: LogPage = await visit.ask(run_logs, path=visit.path, query={"last": "true", "limit": _LINES + 1})
     except BlobsUnavailable:
         return None
-    return log
+    shown = _so_many(log.items[::-1])[::-1]
+    return LogPart(log.run_id, shown, len(shown) < len(log.items), None if log.ended else log.next_after)
 
 
 @run.page("GET", "/runs/{id}/log", permission=Permission.READ, query=LogQuery)
 async def more_log(visit: Visit[LogQuery]) -> Reply:
-    """Lines after a position, and what asks for those that follow."""
-    log: LogPage = await visit.ask(run_logs, path=visit.path, query={"after": visit.query.after, "limit": _LINES})
-    return visit.show("runs/log_lines.html", log=log)
+    """Lines after a position, and what asks for those that follow; or lines before one."""
+    query: dict[str, object] = {"after": visit.query.after, "limit": _LINES + 1}
+    if visit.query.before:
+        query |= {"last": "true", "before": visit.query.before}
+    log: LogPage = await visit.ask(run_logs, path=visit.path, query=query)
+    if visit.query.before:
+        shown = _so_many(log.items[::-1])[::-1]
+        part = LogPart(log.run_id, shown, len(shown) < len(log.items), None, wanted=True)
+    else:
+        shown = _so_many(log.items)
+        cut = len(shown) < len(log.items)
+        after = shown[-1].position if shown else log.next_after
+        part = LogPart(log.run_id, shown, None, None if log.ended and not cut else after, hurry=cut)
+    return visit.show("runs/log_lines.html", log=part)
+
+
+def _so_many(pieces: Sequence[LogLineOut]) -> list[LogLineOut]:
+    """The first of them, until there are lines enough."""
+    found: list[LogLineOut] = []
+    lines = 0
+    for piece in pieces[:_LINES]:
+        if lines >= _LINES:
+            break
+        found.append(piece)
+        lines += piece.text.count("\n") + 1
+    return found
 
 
 @run.page("GET", "/runs/{id}/log.txt", permission=Permission.READ)

@@ -121,10 +121,11 @@ async def do_retry(visit: Visit[Any]) -> Reply:
 
 
 def _reasons(found: WorkflowPart) -> dict[str, str]:
-    """Why each stands where it does; of others it speaks by their names here, and not by their runs."""
+    """Why each stands where it does: its error, or a reason that speaks of others by their names here, and not by their
+    runs."""
     names = {node.run_id: node.name for node in found.nodes}
     return {
-        node.name: " ".join(names.get(word, word) for word in node.reason.split()) if node.reason else ""
+        node.name: node.error or " ".join(names.get(word, word) for word in node.reason.split())
         for node in found.nodes
     }
 

@@ -15,8 +15,14 @@ function again() {
   }
 }
 
+// What was opened stays open when it is asked for anew.
+function opened() {
+  Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) => !(name === "open" && element.matches("details"));
+}
+
 export function live() {
   again();
+  opened();
   const stream = document.body.dataset.stream;
   if (!stream || !document.querySelector("[data-live]")) return;
   let due = false;

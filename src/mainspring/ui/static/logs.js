@@ -1,18 +1,60 @@
-// A log follows its end while one looks at the end; the search marks lines. New lines come by themselves (hx-get).
+// A log begins with its last lines and follows its end while one looks there. New lines come by themselves (hx-get), some
+// at a time in a .lines; of very many the oldest go, unless somebody asked for them. The search hides lines.
+const MOST = 5000;
+
 export function logs() {
   const log = document.querySelector("[data-log]");
   if (!log) return;
-  let follows = true;
-  const end = () => { if (follows) log.scrollTop = log.scrollHeight; };
-  log.addEventListener("scroll", () => { follows = log.scrollHeight - log.scrollTop - log.clientHeight < 24; });
   const search = document.querySelector("[data-log-search]");
-  const sift = () => {
-    const wanted = (search?.value || "").toLowerCase();
-    for (const line of log.querySelectorAll(".line")) {
-      line.hidden = Boolean(wanted) && !line.textContent.toLowerCase().includes(wanted);
+  const found = document.querySelector("[data-log-found]");
+  let follows = true;
+  let below = 0;
+  const fresh = new Set();
+
+  const sift = (parts) => {
+    const wanted = search.value.toLowerCase();
+    for (const part of parts) {
+      for (const line of part.children) line.hidden = Boolean(wanted) && !line.textContent.toLowerCase().includes(wanted);
+    }
+    const shown = wanted ? log.querySelectorAll(".line:not([hidden])").length : 0;
+    const words = wanted ? `${shown} of ${log.querySelectorAll(".line").length} lines shown` : "";
+    if (found.textContent !== words) found.textContent = words;
+  };
+  const drop = () => {
+    const earlier = log.querySelector(".earlier");
+    const parts = [...log.querySelectorAll(".lines")];
+    let lines = parts.reduce((sum, part) => sum + part.childElementCount, 0);
+    if (!follows || lines <= MOST || earlier.matches(".htmx-request")) return;
+    while (lines > MOST && parts.length > 1 && !("wanted" in parts[0].dataset)) {
+      const oldest = parts.shift();
+      lines -= oldest.childElementCount;
+      oldest.remove();
+      earlier.hidden = false;
+      earlier.elements.before.value = parts[0].dataset.first;
     }
   };
-  search?.addEventListener("input", sift);
-  log.addEventListener("htmx:afterSettle", () => { sift(); end(); });
+  const end = () => { if (follows) log.scrollTop = log.scrollHeight; };
+  // Once for all that came since the last picture.
+  const soon = (parts) => {
+    if (!fresh.size) requestAnimationFrame(() => {
+      sift(fresh);
+      fresh.clear();
+      drop();
+      end();
+    });
+    for (const part of parts) fresh.add(part);
+  };
+
+  log.addEventListener("scroll", () => { follows = log.scrollHeight - log.scrollTop - log.clientHeight < 24; });
+  search.addEventListener("input", () => soon(log.querySelectorAll(".lines")));
+  log.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.target.matches(".earlier")) below = log.scrollHeight - log.scrollTop;
+  });
+  log.addEventListener("htmx:afterSwap", ({ target }) => {
+    if (!target.matches(".lines")) return;
+    soon([target]);
+    // What one looks at stays where it is.
+    if ("wanted" in target.dataset) log.scrollTop = log.scrollHeight - below;
+  });
   end();
 }

@@ -15,13 +15,28 @@ function tellServer() {
   document.cookie = `mainspring_zone=${encodeURIComponent(named())}; path=${base}; max-age=31536000; samesite=lax`;
 }
 
-export function absolute(date, withDay = true) {
-  const parts = new Intl.DateTimeFormat("en-CA", {
+// To make one takes longer than to use it a hundred times.
+const formats = new Map();
+
+function format() {
+  const name = zone();
+  if (!formats.has(name)) formats.set(name, new Intl.DateTimeFormat("en-CA", {
     year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
-    hourCycle: "h23", timeZone: zone(), timeZoneName: "short",
-  }).formatToParts(date).reduce((all, part) => ({ ...all, [part.type]: part.value }), {});
+    hourCycle: "h23", timeZone: name, timeZoneName: "short",
+  }));
+  return formats.get(name);
+}
+
+function read(date, by) {
+  const parts = {};
+  for (const part of by.formatToParts(date)) parts[part.type] = part.value;
   const clock = `${parts.hour}:${parts.minute}:${parts.second}`;
-  return withDay ? `${parts.year}-${parts.month}-${parts.day} ${clock} ${parts.timeZoneName}` : clock;
+  return { clock, absolute: `${parts.year}-${parts.month}-${parts.day} ${clock} ${parts.timeZoneName}` };
+}
+
+export function absolute(date, withDay = true) {
+  const { clock, absolute } = read(date, format());
+  return withDay ? absolute : clock;
 }
 
 function span(seconds) {
@@ -37,15 +52,36 @@ export function relative(date, now = Date.now()) {
   return distance > 0 ? `${span(distance)} ago` : `in ${span(-distance)}`;
 }
 
+function say(element, words) {
+  if (element.textContent !== words) element.textContent = words;
+}
+
 export function tell(root = document) {
+  const by = format();
   for (const element of root.querySelectorAll("time[datetime]")) {
     const date = new Date(element.dateTime);
-    const whole = absolute(date);
-    const words = element.dataset.style === "absolute" ? whole
-      : element.dataset.style === "clock" ? absolute(date, false) : relative(date);
-    if (element.textContent !== words) element.textContent = words;
-    if (element.title !== whole) element.title = whole;
+    const known = read(date, by);
+    say(element, known[element.dataset.style] ?? relative(date));
+    if (element.title !== known.absolute) element.title = known.absolute;
   }
+}
+
+// The others do not change by themselves.
+function goOn() {
+  for (const element of document.querySelectorAll("time[datetime]:not([data-style])")) {
+    say(element, relative(new Date(element.dateTime)));
+  }
+}
+
+// What came since the last picture, once: of one answer every element is told of.
+const fresh = new Set();
+
+function soon({ target }) {
+  if (!fresh.size) requestAnimationFrame(() => {
+    for (const root of fresh) if (root.isConnected) tell(root);
+    fresh.clear();
+  });
+  fresh.add(target);
 }
 
 export function times() {
@@ -66,6 +102,6 @@ export function times() {
   label();
   tell();
   tellServer();
-  setInterval(tell, 1000);
-  document.addEventListener("htmx:afterSwap", () => tell());
+  setInterval(goOn, 1000);
+  document.addEventListener("htmx:afterSwap", soon);
 }

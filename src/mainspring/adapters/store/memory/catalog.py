@@ -154,6 +154,10 @@ class MemoryCatalog:
         lines = self._tables.logs.get(run, [])
         return list(islice((line for line in lines if line.position > after), limit))
 
+    async def log_before(self, run: RunId, before: int, limit: int) -> list[LogLine]:
+        lines = self._tables.logs.get(run, [])
+        return list(islice((line for line in reversed(lines) if line.position < before), limit))[::-1]
+
     async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
         found = {run: await self.log(run, after, limit) for run, after in places.items()}
         return {run: lines for run, lines in found.items() if lines}

@@ -422,16 +422,16 @@ class Catalog(Reading):
         return groups
 
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
-        return [
-            LogLine(position=row["position"], at=row["at"], attempt=row["attempt"], text=row["text"])
-            for row in await self._db.fetch("log", run, after, limit, await self._scope_number())
-        ]
+        return [_line(row) for row in await self._db.fetch("log", run, after, limit, await self._scope_number())]
+
+    async def log_before(self, run: RunId, before: int, limit: int) -> list[LogLine]:
+        rows = await self._db.fetch("log_before", run, before, limit, await self._scope_number())
+        return [_line(row) for row in reversed(rows)]
 
     async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
         found: dict[RunId, list[LogLine]] = {}
         for row in await self._db.fetch("logs_after", list(places), list(places.values()), limit):
-            line = LogLine(position=row["position"], at=row["at"], attempt=row["attempt"], text=row["text"])
-            found.setdefault(RunId(row["run_id"]), []).append(line)
+            found.setdefault(RunId(row["run_id"]), []).append(_line(row))
         return found
 
     async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
@@ -497,6 +497,10 @@ class Catalog(Reading):
         """The attempts among these that run, by run and fence."""
         rows = await connection.fetch(self._db.sql["attempts_under_way"], runs)
         return {(RunId(row["id"]), row["fence"]): _UnderWay(row["attempt"], row["tenant"]) for row in rows}
+
+
+def _line(row: asyncpg.Record) -> LogLine:
+    return LogLine(position=row["position"], at=row["at"], attempt=row["attempt"], text=row["text"])
 
 
 def session_view(row: asyncpg.Record) -> SessionView:

@@ -99,6 +99,9 @@ class Reading(Part):
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
         return await self._by_id(run, lambda store: store.log(run, after, limit))
 
+    async def log_before(self, run: RunId, before: int, limit: int) -> list[LogLine]:
+        return await self._by_id(run, lambda store: store.log_before(run, before, limit))
+
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         return merging.merge_depths(await self._joined(lambda store: store.depths(tenant)))
 

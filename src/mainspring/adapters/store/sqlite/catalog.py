@@ -168,6 +168,9 @@ class SqliteCatalog(Part):
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
         return rows.log_lines(await self._reader.read("log", run=run, after=after, limit=limit))
 
+    async def log_before(self, run: RunId, before: int, limit: int) -> list[LogLine]:
+        return rows.log_lines(await self._reader.read("log_before", run=run, before=before, limit=limit))
+
     async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
         return rows.logs(await self._reader.read("logs_after", places=rows.encode(dict(places)), limit=limit))
 

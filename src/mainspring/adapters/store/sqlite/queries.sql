@@ -318,6 +318,11 @@ SELECT json_group_array(json_array(position, at, attempt, text) ORDER BY positio
     SELECT * FROM log WHERE run_id = :run AND position > :after ORDER BY position LIMIT :limit
 )
 
+-- name: log_before
+SELECT json_group_array(json_array(position, at, attempt, text) ORDER BY position) FROM (
+    SELECT * FROM log WHERE run_id = :run AND position < :before ORDER BY position DESC LIMIT :limit
+)
+
 -- name: logs_after
 -- Of each run after a position of its own.
 SELECT json_group_object(run_id, json(lines)) FROM (

@@ -76,6 +76,13 @@ WHERE run_id = $1 AND position > $2 AND ($4::int IS NULL OR tenant = $4)
 UNION ALL SELECT position, at, attempt, text FROM mainspring.log_kept
 WHERE run_id = $1 AND position > $2 AND ($4::int IS NULL OR tenant = $4) ORDER BY position LIMIT $3
 
+-- name: log_before
+-- The last come first.
+SELECT position, at, attempt, text FROM mainspring.log
+WHERE run_id = $1 AND position < $2 AND ($4::int IS NULL OR tenant = $4)
+UNION ALL SELECT position, at, attempt, text FROM mainspring.log_kept
+WHERE run_id = $1 AND position < $2 AND ($4::int IS NULL OR tenant = $4) ORDER BY position DESC LIMIT $3
+
 -- name: logs_after
 -- Of each run after a position of its own; of whatever tenant: whoever asks has been let in to each.
 SELECT p.run_id, l.position, l.at, l.attempt, l.text

@@ -1,0 +1,139 @@
+"""A run that prints much: its last lines are there at once, and the page answers whatever comes."""
+
+import re
+from time import monotonic
+
+from playwright.sync_api import Page, expect
+
+from mainspring.domain.ids import RunId
+from mainspring.ports.catalog import LogReport
+from tests.support.ui_site import Site
+
+#: Without the script's work a page answers in milliseconds; the rest is for a machine that does other things.
+_ANSWERS_WITHIN = 2.0
+
+
+class Printing:
+    """A run that prints what a test says."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.id = site.submit("print_nothing", {"seconds": 600})
+        site.until(lambda: site.state(self.id) == "running", "it does not run")
+        assert site.node is not None
+        self._store = site.node.engine.store
+        [view] = site.do(self._store.runs([RunId(self.id)]))
+        self._fence = view.fence
+        self._printed = 0
+
+    def lines(self, count: int, in_a_piece: int = 1) -> None:
+        texts = [f"line {number}" for number in range(self._printed, self._printed + count)]
+        self._printed += count
+        pieces = ["\n".join(texts[at : at + in_a_piece]) for at in range(0, count, in_a_piece)]
+        for at in range(0, len(pieces), 1_000):
+            reports = [LogReport(run=RunId(self.id), fence=self._fence, text=text) for text in pieces[at : at + 1_000]]
+            assert all(self._site.do(self._store.append_log(reports)))
+
+    def stop(self) -> None:
+        self._site.ask("POST", f"v1/runs/{self.id}/cancel")
+
+
+def numbers(page: Page) -> list[int]:
+    texts: list[str] = page.locator(".log .line").all_text_contents()
+    return [int(text.rpartition("line ")[2]) for text in texts]
+
+
+def expect_answers(page: Page, seconds: float) -> None:
+    """For so long: whoever clicks is heard."""
+    end = monotonic() + seconds
+    while monotonic() < end:
+        began = monotonic()
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+        assert monotonic() - began < _ANSWERS_WITHIN, "the page does not answer"
+
+
+def test_a_long_log_begins_at_its_end(site: Site, page: Page) -> None:
+    run = Printing(site)
+    run.lines(6_000)
+    page.goto(f"runs/{run.id}")
+    began = monotonic()
+    expect(page.locator(".log .line").last).to_contain_text("line 5999")
+    page.locator(".log").scroll_into_view_if_needed()
+    expect(page.locator(".log .line").last).to_be_in_viewport()
+    assert monotonic() - began < _ANSWERS_WITHIN
+    assert numbers(page) == list(range(5_500, 6_000))
+    expect_answers(page, 3)
+    run.lines(300)
+    expect(page.locator(".log .line").last).to_contain_text("line 6299")
+    expect(page.locator(".log .line").last).to_be_in_viewport()
+    # In the zone of who looks.
+    expect(page.locator(".log time").last).to_have_attribute("title", re.compile("GMT[+][12]|CES?T"))
+    assert page.request.get(f"runs/{run.id}/log.txt").text().count("\n") == 6_300
+    run.stop()
+
+
+def test_earlier_lines_come_when_they_are_asked_for(site: Site, page: Page) -> None:
+    run = Printing(site)
+    run.lines(1_200)
+    page.goto(f"runs/{run.id}")
+    earlier = page.get_by_role("button", name="Earlier lines")
+    earlier.click()
+    expect(page.locator(".log .line")).to_have_count(1_000)
+    # What one looked at is still there.
+    expect(page.locator(".log .line", has_text="line 700")).to_be_in_viewport()
+    expect(page.locator(".log .line").first).not_to_be_in_viewport()
+    earlier.click()
+    expect(page.locator(".log .line")).to_have_count(1_200)
+    expect(earlier).to_be_hidden()
+    assert numbers(page) == list(range(1_200))
+    run.stop()
+
+
+def test_of_very_many_lines_the_oldest_go(site: Site, page: Page) -> None:
+    run = Printing(site)
+    run.lines(10)
+    page.goto(f"runs/{run.id}")
+    expect(page.locator(".log .line")).to_have_count(10)
+    expect(page.get_by_role("button", name="Earlier lines")).to_be_hidden()
+    run.lines(7_000)
+    expect(page.locator(".log .line").last).to_contain_text("line 7009")
+    expect_answers(page, 2)
+    found = numbers(page)
+    assert 4_000 < len(found) <= 5_000
+    assert found == list(range(found[0], 7_010))
+    page.get_by_role("button", name="Earlier lines").click()
+    expect(page.locator(".log .line")).to_have_count(len(found) + 500)
+    run.lines(10)
+    expect(page.locator(".log .line").last).to_contain_text("line 7019")
+    # They were asked for.
+    assert numbers(page) == list(range(found[0] - 500, 7_020))
+    run.stop()
+
+
+def test_pieces_of_many_lines_are_no_longer_pages(site: Site, page: Page) -> None:
+    run = Printing(site)
+    run.lines(4_000, in_a_piece=200)
+    page.goto(f"runs/{run.id}")
+    expect(page.locator(".log .line").last).to_contain_text("line 3999")
+    assert numbers(page) == list(range(3_400, 4_000))
+    run.lines(2_000, in_a_piece=200)
+    expect(page.locator(".log .line").last).to_contain_text("line 5999")
+    assert numbers(page) == list(range(3_400, 6_000))
+    run.stop()
+
+
+def test_the_search_says_where_it_looks(site: Site, page: Page) -> None:
+    run = Printing(site)
+    run.lines(800)
+    page.goto(f"runs/{run.id}")
+    search = page.get_by_label("Search the lines shown")
+    search.fill("line 79")
+    expect(page.locator(".log .line:visible")).to_have_count(10)
+    expect(page.get_by_text("10 of 500 lines shown")).to_be_visible()
+    run.lines(2)
+    expect(page.get_by_text("10 of 502 lines shown")).to_be_visible()
+    search.fill("line 801")
+    expect(page.locator(".log .line:visible")).to_have_count(1)
+    search.fill("")
+    expect(page.locator(".log .line:visible")).to_have_count(502)
+    run.stop()
