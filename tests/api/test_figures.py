@@ -44,6 +44,23 @@ async def test_runs_are_counted_by_state(client: httpx2.AsyncClient) -> None:
     assert (await get(client, "/v1/stats/runs", queue="nowhere"))["counts"]["queued"] == 0
 
 
+async def test_what_waited_and_ran_is_told_by_the_step(service: Service, client: httpx2.AsyncClient) -> None:
+    before = await get(client, "/v1/stats")
+    assert not any("queued" in point or "lagMs" in point for point in before["points"])
+    assert before["lagMs"] == 0
+    for _ in range(3):
+        await submit(client, queue="mail")
+    await claim(client, await register(client, "mail"))
+    await service.clock.sleep(20_000)
+    await service.store.sample_load()
+    for query, expected in (({}, (2, 1)), ({"queue": "mail"}, (2, 1)), ({"queue": "other"}, (0, 0))):
+        for step in ("1m", "1h"):
+            found = await get(client, "/v1/stats", step=step, **query)
+            [point] = [point for point in found["points"] if "queued" in point]
+            assert (point["queued"], point["running"]) == expected == (found["queued"], found["running"])
+            assert (point["lagMs"] >= 20) == (found["lagMs"] >= 20) == bool(expected[0])
+
+
 async def test_the_last_ticks_of_jobs_say_what_became_of_them(service: Service, client: httpx2.AsyncClient) -> None:
     fields = {"task": "t", "every": "1s"}
     job = (await client.post("/v1/jobs", json={**fields, "name": "report"})).json()["jobId"]

@@ -17,7 +17,7 @@ from mainspring.api.routes.stats import Point, Stats, get_stats, missed_slos
 from mainspring.api.routes.usage import list_budgets
 from mainspring.api.schemas.runs import RunOut
 from mainspring.domain.access import Permission
-from mainspring.domain.instant import DAY, HOUR, Micros, isoformat
+from mainspring.domain.instant import DAY, HOUR, Instant, Micros, isoformat
 from mainspring.ui.charts import chart
 from mainspring.ui.health import Seen, findings, late_runs
 from mainspring.ui.page import Pages, Reply, Visit
@@ -98,8 +98,8 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         peaks=[peak for peak in forecast.peaks if instant(peak.at) > visit.now][:5],
         coming=forecast,
         ended_chart=ended_chart(stats.points),
-        load_chart=_load_chart(stats, seconds),
-        late_chart=line_chart(stats.points, "late", "--late-fill"),
+        load_chart=load_chart(stats, visit.now),
+        late_chart=late_chart(stats, visit.now),
         took_chart=line_chart(stats.points, "took", "--running-fill"),
     )
 
@@ -137,29 +137,42 @@ def ended_chart(points: Sequence[Point]) -> str:
     return chart("bars", "runs", [point.time for point in points], series)
 
 
-def _load_chart(stats: Stats, seconds: int) -> str:
-    """How many ran and waited at a time, on average: what the runs that ended then took and waited, over the time. The
-    last is as it is now."""
-    points = stats.points
-    ended = [point.succeeded + point.failed for point in points]
-    running = [round(count * point.took_ms_mean / 1e3 / seconds, 2) for count, point in zip(ended, points, strict=True)]
-    waiting = [round(count * point.late_ms_mean / 1e3 / seconds, 2) for count, point in zip(ended, points, strict=True)]
-    if points:
-        running[-1], waiting[-1] = float(stats.running), float(stats.queued)
+def load_chart(stats: Stats, now: Instant) -> str:
+    """What waited and ran whenever somebody looked, and what does now."""
+    seen = _seen(stats)
     series = [
-        {"name": "waiting", "colour": "--queued-fill", "values": waiting},
-        {"name": "running", "colour": "--running-fill", "values": running},
+        {"name": "waiting", "colour": "--queued-fill", "values": [*(point.queued for point in seen), stats.queued]},
+        {"name": "running", "colour": "--running-fill", "values": [*(point.running for point in seen), stats.running]},
     ]
-    return chart("lines", "at a time", [point.time for point in points], series)
+    return chart("lines", "at a time", [*(point.time for point in seen), isoformat(now)], series)
+
+
+def late_chart(stats: Stats, now: Instant) -> str:
+    """How late runs began, and for how long the oldest of those that did not begin had been due."""
+    seen = _seen(stats)
+    lags = {"name": "lag", "colour": "--scheduled-fill", "values": [*(point.lag_ms for point in seen), stats.lag_ms]}
+    began = [
+        {**one, "values": [*one["values"][: len(seen)], None]} for one in _lines(stats.points, "late", "--late-fill")
+    ]
+    return chart("lines", "ms", [*(point.time for point in seen), isoformat(now)], [lags, *began])
+
+
+def _seen(stats: Stats) -> Sequence[Point]:
+    """Without the last one if nobody has looked in it yet: how it is now follows."""
+    points = stats.points
+    return points[:-1] if points and points[-1].queued is None else points
 
 
 def line_chart(points: Sequence[Point], what: str, colour: str) -> str:
+    return chart("lines", "ms", [point.time for point in points], _lines(points, what, colour))
+
+
+def _lines(points: Sequence[Point], what: str, colour: str) -> list[dict[str, Any]]:
     def values(which: str) -> list[float | None]:
         # Where nothing ended there is nothing to say.
         return [getattr(point, f"{what}_ms_{which}") if point.succeeded + point.failed else None for point in points]
 
-    series = [
+    return [
         {"name": "worst", "colour": "--queued-fill", "values": values("max")},
         {"name": "mean", "colour": colour, "values": values("mean")},
     ]
-    return chart("lines", "ms", [point.time for point in points], series)

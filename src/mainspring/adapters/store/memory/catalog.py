@@ -28,6 +28,7 @@ from mainspring.ports.catalog import (
     DeadGroup,
     JobFilter,
     JobVersion,
+    Load,
     LogLine,
     LogReport,
     Minute,
@@ -131,6 +132,21 @@ class MemoryCatalog:
                 for name, number in figures.items():
                     sums[name] = max(sums[name], number) if name.endswith("_most") else sums[name] + number
         return [Minute(at=at, queue=queue, **figures) for (at, queue), figures in sorted(merged.items())]
+
+    async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
+        found = []
+        for at, kept in sorted(self._tables.loads.items()):
+            if since <= at < until:
+                meant = [load for (whose, of), load in kept.items() if tenant in (None, whose) and queue in (None, of)]
+                found.append(
+                    Load(
+                        at=at,
+                        queued=sum(load.queued for load in meant),
+                        running=sum(load.running for load in meant),
+                        lag=max((load.lag for load in meant), default=0),
+                    )
+                )
+        return found
 
     async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
         counts: Counter[Instant] = Counter()

@@ -43,7 +43,7 @@ from mainspring.domain.run import AttemptView, NewRun, Outcome, RunPolicy, RunSt
 from mainspring.domain.unique import Unique
 from mainspring.domain.usage import cost_of, day_of
 from mainspring.ports.access import AuditEntry, Author
-from mainspring.ports.catalog import JobVersion, LogLine, Pause
+from mainspring.ports.catalog import JobVersion, Load, LogLine, Pause
 from mainspring.ports.clock import Clock
 from mainspring.ports.datacenters import Order
 from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, EventBatch
@@ -106,6 +106,8 @@ class Tables:
         self.used_keys: dict[tuple[str, str], UsedKey] = {}
         #: The fields of ``Minute``, by (minute, queue, tenant).
         self.figures: defaultdict[tuple[Instant, str, str], Counter[str]] = defaultdict(Counter)
+        #: How much waits and runs, by minute, then by (tenant, queue).
+        self.loads: dict[Instant, dict[tuple[str, str], Load]] = {}
         #: Amounts, by (day, tenant, task, job, unit).
         self.usage: defaultdict[tuple[Instant, str, str, str, str], float] = defaultdict(float)
         #: By (tenant, name).

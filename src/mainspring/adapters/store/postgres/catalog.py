@@ -38,6 +38,7 @@ from mainspring.ports.catalog import (
     DeadGroup,
     JobFilter,
     JobVersion,
+    Load,
     LogLine,
     LogReport,
     Minute,
@@ -367,6 +368,16 @@ class Catalog(Reading):
             for row in rows
         ]
         return sorted(minutes, key=lambda minute: (minute.at, minute.queue))
+
+    async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
+        whose = await self._scope_number(tenant)
+        if whose is None and queue is None:
+            rows = await self._db.fetch("loads", since, until)
+        else:
+            # 0 is nobody's.
+            number = None if queue is None else await self._names.find(Kind.QUEUE, queue) or 0
+            rows = await self._db.fetch("loads_of", since, until, whose, number)
+        return [Load(at=row["at"], queued=row["queued"], running=row["running"], lag=row["lag"]) for row in rows]
 
     async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
         number = None if tenant is None else await self._names.find(Kind.TENANT, tenant)

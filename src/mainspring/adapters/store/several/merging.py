@@ -8,7 +8,7 @@ import msgspec
 from mainspring.domain.job import Job
 from mainspring.domain.run import RunView
 from mainspring.domain.usage import Usage
-from mainspring.ports.catalog import DeadGroup, Minute, Page, SessionView, Standings
+from mainspring.ports.catalog import DeadGroup, Load, Minute, Page, SessionView, Standings
 from mainspring.ports.store import Depth
 
 T = TypeVar("T")
@@ -87,6 +87,18 @@ def merge_minutes(minutes: Iterable[Minute]) -> list[Minute]:
 
     merged = merge_by(minutes, lambda minute: (minute.at, minute.queue), both)
     return sorted(merged, key=lambda minute: (minute.at, minute.queue))
+
+
+def merge_loads(loads: Iterable[Load]) -> list[Load]:
+    def both(one: Load, other: Load) -> Load:
+        return Load(
+            at=one.at,
+            queued=one.queued + other.queued,
+            running=one.running + other.running,
+            lag=max(one.lag, other.lag),
+        )
+
+    return sorted(merge_by(loads, lambda load: load.at, both), key=lambda load: load.at)
 
 
 def merge_groups(groups: Iterable[DeadGroup], limit: int) -> list[DeadGroup]:

@@ -25,6 +25,7 @@ from mainspring.ports.catalog import (
     DeadGroup,
     JobFilter,
     JobVersion,
+    Load,
     LogLine,
     Minute,
     Page,
@@ -120,6 +121,9 @@ class Reading(Part):
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
         return merging.merge_minutes(await self._joined(lambda store: store.minutes(tenant, since, until)))
+
+    async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
+        return merging.merge_loads(await self._joined(lambda store: store.loads(tenant, queue, since, until)))
 
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
         return merging.merge_groups(await self._joined(lambda store: store.dead_groups(wanted, limit)), limit)

@@ -28,6 +28,7 @@ from mainspring.ports.catalog import (
     DeadGroup,
     JobFilter,
     JobVersion,
+    Load,
     LogLine,
     LogReport,
     Minute,
@@ -138,6 +139,10 @@ class SqliteCatalog(Part):
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
         return rows.minutes(await self._reader.read("minutes", tenant=tenant, since=since, until=until))
+
+    async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
+        text = await self._reader.read("loads", tenant=tenant, queue=queue, since=since, until=until)
+        return rows.loads(text)
 
     async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
         shards = rows.encode(list(range(self.shards)))

@@ -202,6 +202,27 @@ ON CONFLICT (at, tenant, queue) DO UPDATE SET
     late_total = m.late_total + excluded.late_total, late_most = greatest(m.late_most, excluded.late_most),
     took_total = m.took_total + excluded.took_total, took_most = greatest(m.took_most, excluded.took_most)
 
+-- name: sample_load
+-- Who comes second in a minute counts nothing. $1: how long samples are kept. $2: so many are kept apart, the largest.
+WITH minute AS (
+    INSERT INTO mainspring.load_seen (at) VALUES (mainspring.now_us() / 60000000 * 60000000) ON CONFLICT DO NOTHING RETURNING at
+), found AS MATERIALIZED (
+    SELECT r.tenant, r.queue, count(*) FILTER (WHERE r.state = 3) AS queued, count(*) FILTER (WHERE r.state = 4) AS running,
+           greatest(mainspring.now_us() - min(r.due) FILTER (WHERE r.state = 3), 0) AS lag
+    FROM mainspring.run r WHERE EXISTS (SELECT FROM minute) GROUP BY r.tenant, r.queue
+), kept AS (
+    INSERT INTO mainspring.load (at, tenant, queue, queued, running, lag)
+    SELECT m.at, s.* FROM minute m, (
+        SELECT -1, 0, coalesce(sum(queued), 0), coalesce(sum(running), 0), coalesce(max(lag), 0) FROM found
+        UNION ALL (SELECT * FROM found ORDER BY queued + running DESC, tenant, queue LIMIT $2)
+    ) AS s
+), forgotten AS (
+    DELETE FROM mainspring.load WHERE at < mainspring.now_us() - $1::bigint
+), unseen AS (
+    DELETE FROM mainspring.load_seen WHERE at < mainspring.now_us() - $1::bigint
+)
+SELECT mainspring.now_us() AS now
+
 -- name: dead_rows
 SELECT c.relname, pg_stat_get_dead_tuples(c.oid) AS dead
 FROM pg_class c WHERE c.oid = ANY (ARRAY['mainspring.run'::regclass, 'mainspring.waiting'::regclass,

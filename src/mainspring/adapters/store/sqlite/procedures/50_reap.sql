@@ -213,6 +213,17 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
                                WHERE h.finished_at < NEW.now - (NEW.batch ->> 2));
 END;
 
+-- What was seen of the load comes under its minute, unless somebody has looked before. Batch: the minute, what was seen, and
+-- before when samples go.
+CREATE TEMP TRIGGER sample_load INSTEAD OF INSERT ON call WHEN NEW.kind = 'sample_load' BEGIN
+    INSERT INTO load (at, tenant, queue, queued, running, lag)
+    SELECT NEW.batch ->> 0, l.value ->> 0, l.value ->> 1, l.value ->> 2, l.value ->> 3, l.value ->> 4
+    FROM json_each(NEW.batch, '$[1]') AS l
+    WHERE NOT EXISTS (SELECT 1 FROM load WHERE load.at = (NEW.batch ->> 0));
+    DELETE FROM load WHERE at < (NEW.batch ->> 2);
+    INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, '');
+END;
+
 -- What ended longer ago than it is kept goes, with its payload and its attempts.
 -- Size: the limit. Batch: before when the succeeded, the unsuccessful, those of the classes short, long and audit, the
 -- ledger, the figures by the minute and the sums by the day go. A tick stays as long as its run at least.
