@@ -71,6 +71,7 @@ _ON_SEVERAL = (
     "idempotency",
     "logs_that_leave",
     "loads",
+    "timings",
 )
 #: These make the ids of one tenant in every shard, which several servers refuse, or look at one server alone.
 _NOT_ON_SEVERAL = ("agreement", "outage")

@@ -12,7 +12,7 @@ import msgspec
 
 from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import DAY, HOUR, Instant, Micros
+from mainspring.domain.instant import DAY, HOUR, MINUTE, Instant, Micros
 from mainspring.domain.job import Job, JobSpec, JobState
 from mainspring.domain.limits import GateState
 from mainspring.domain.queues import QueuePolicy
@@ -171,6 +171,19 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     lag: Micros
 
 
+#: How long it is known how late runs began and how long they took, beyond the sums.
+TIMINGS_KEPT: Micros = DAY + HOUR
+#: They are counted together for so long.
+TIMINGS_STEP: Micros = 5 * MINUTE
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """How many runs that ran began how late, and took how long, by bucket (``domain.percentiles``)."""
+
+    late: dict[int, int]
+    took: dict[int, int]
+
+
 class Standings(msgspec.Struct, frozen=True):
     """How many runs stand, and no more of them than their ids."""
 
@@ -245,6 +258,11 @@ class Lists(Protocol):
         """What ``sample_load`` saw in the minutes that begin in ``since <= at < until``, in order: of a tenant or all,
         and of a queue or all. Minutes in which nobody looked are missing. A queue of a tenant that was not among the
         ``LOADS_AT_ONCE`` largest then counts for all of them, and for nobody else."""
+        ...
+
+    async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:
+        """Of what ended, of a tenant or all, and of a queue or all, from the ``TIMINGS_STEP`` in which ``since`` lies
+        up to the one in which ``until`` does. What is missing among the minutes is missing here."""
         ...
 
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:

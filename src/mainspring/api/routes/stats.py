@@ -13,6 +13,7 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId, is_id
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, Micros, isoformat
 from mainspring.domain.job import LedgerEntry
+from mainspring.domain.percentiles import percentile
 from mainspring.domain.run import ENDED, RunState, RunView
 from mainspring.domain.waits import reason_told
 from mainspring.ports.catalog import Load, Minute, RunFilter
@@ -64,6 +65,11 @@ class Stats(Wire):
     """Now."""
     lag_ms: float
     """How long the oldest of what waits now has been due."""
+    late_ms_p50: float | None = None
+    """Of all that ended and had run, as the next three; within a fifth or so. Absent: nothing did."""
+    late_ms_p95: float | None = None
+    took_ms_p50: float | None = None
+    took_ms_p95: float | None = None
 
 
 class CountQuery(Request):
@@ -132,7 +138,8 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
     """What ended when, how late it began and how long it took; and what waited and ran when, and does now.
 
     The last hour unless `since` says otherwise. What ended within the last quarter of a minute may be missing. What
-    waited and ran is known of the last day: of all, and of the 200 largest queues of tenants each.
+    waited and ran is known of the last day: of all, and of the 200 largest queues of tenants each. Percentiles are
+    those of the last day at most, counted together for five minutes each.
     """
     query = call.query
     tenant = api.scope(call.principal, query.tenant)
@@ -151,14 +158,22 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
     loads: dict[int, list[Load]] = {}
     for load in await reads.loads(tenant, query.queue, since, until):
         loads.setdefault(load.at // step * step, []).append(load)
+    timings = await reads.timings(tenant, query.queue, since, until)
     depths = [depth for depth in await api.seen_by(call.principal).depths(tenant) if query.queue in (None, depth.queue)]
     dues = [depth.oldest_due for depth in depths if depth.oldest_due is not None]
+    counted = [minute for minutes in ended.values() for minute in minutes]
+    late_most = max((minute.late_most for minute in counted), default=0)
+    took_most = max((minute.took_most for minute in counted), default=0)
     out = Stats(
         step=query.step,
         points=[_point(at, ended.get(at, []), loads.get(at, [])) for at in range(since // step * step, until, step)],
         queued=sum(depth.queued for depth in depths),
         running=sum(depth.running for depth in depths),
         lag_ms=max(now - min(dues), 0) / MILLISECOND if dues else 0.0,
+        late_ms_p50=_ms(percentile(timings.late, 0.5, late_most)),
+        late_ms_p95=_ms(percentile(timings.late, 0.95, late_most)),
+        took_ms_p50=_ms(percentile(timings.took, 0.5, took_most)),
+        took_ms_p95=_ms(percentile(timings.took, 0.95, took_most)),
     )
     return Answer(200, out)
 
@@ -224,6 +239,10 @@ def _tick(entry: LedgerEntry, runs: dict[RunId, RunView]) -> TickEnd:
         ticks=entry.ticks,
         datacenter=entry.target or None,
     )
+
+
+def _ms(span: Micros | None) -> float | None:
+    return None if span is None else span / MILLISECOND
 
 
 def _point(at: int, minutes: list[Minute], loads: list[Load]) -> Point:

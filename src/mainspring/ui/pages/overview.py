@@ -1,7 +1,6 @@
 """How it goes, in one look."""
 
 import asyncio
-import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -15,22 +14,19 @@ from mainspring.api.routes.queues import list_queues
 from mainspring.api.routes.runs import list_runs
 from mainspring.api.routes.stats import Point, Stats, get_stats, missed_slos
 from mainspring.api.routes.usage import list_budgets
-from mainspring.api.schemas.runs import RunOut
 from mainspring.domain.access import Permission
 from mainspring.domain.instant import DAY, HOUR, Instant, Micros, isoformat
 from mainspring.ui.charts import chart
 from mainspring.ui.health import Seen, findings, late_runs
 from mainspring.ui.page import Pages, Reply, Visit
-from mainspring.ui.words import between, instant
+from mainspring.ui.words import instant
 
 overview = Pages()
 
 #: How far back, and how wide a bar is.
 _RANGES: dict[str, tuple[Micros, str, int]] = {"1h": (HOUR, "1m", 60), "24h": (DAY, "15m", 900)}
-#: Percentiles are those of so many runs, the newest; without a filter, which would have the store look at more.
-_SAMPLED = 100
-#: What waits is looked at so far for what is late.
-_WAITING = 30
+#: What waits, and what is newest, is looked at so far for what is late.
+_LOOKED_AT = 30
 #: Dead letters of the last hour are counted in so many groups, the largest of the day; the first are shown.
 _GROUPS = 30
 _GROUPS_SHOWN = 6
@@ -61,14 +57,13 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         visit.ask(list_workers),
         visit.ask(list_schedulers),
         visit.ask(list_groups, query={"limit": _GROUPS, "since": isoformat(visit.now - DAY)}),
-        visit.ask(list_runs, query={"limit": _SAMPLED}),
-        visit.ask(list_runs, query={"limit": _WAITING, "status": "queued"}),
+        visit.ask(list_runs, query={"limit": _LOOKED_AT}),
+        visit.ask(list_runs, query={"limit": _LOOKED_AT, "status": "queued"}),
         visit.ask(get_forecast, query={"hours": 24}),
         visit.ask(list_budgets),
         visit.ask(missed_slos),
         visit.ask(list_datacenters),
     )
-    began: list[RunOut] = [run for run in newest.items if run.start_time is not None and run.end_time is not None]
     late = late_runs([*waiting.items, *newest.items], visit.now)
     seen = Seen(
         workers=workers,
@@ -87,9 +82,8 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         "overview/page.html",
         range=visit.query.range,
         stats=stats,
-        figures=_figures(stats, began, visit.now, seconds),
+        figures=_figures(stats, seconds),
         findings=findings(seen),
-        sampled=_SAMPLED,
         workers=len(workers.items),
         schedulers=len(schedulers.items),
         queues=sorted(queues.items, key=lambda queue: (-queue.queued, -queue.running, queue.name)),
@@ -104,12 +98,10 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
     )
 
 
-def _figures(stats: Stats, began: Sequence[RunOut], now: int, seconds: int) -> dict[str, Any]:
+def _figures(stats: Stats, seconds: int) -> dict[str, Any]:
     points = stats.points
     ended = sum(point.succeeded + point.failed for point in points)
     failed = sum(point.failed for point in points)
-    late = sorted(max((instant(run.start_time or "") - instant(run.scheduled_for)) / 1e6, 0.0) for run in began)
-    took = sorted(between(run.start_time, run.end_time, now) or 0.0 for run in began)
     minutes = max(len(points) * seconds / 60, 1)
     return {
         "ended": ended,
@@ -117,16 +109,15 @@ def _figures(stats: Stats, began: Sequence[RunOut], now: int, seconds: int) -> d
         "failed": failed,
         "failed_share": failed / ended * 100 if ended else 0.0,
         "retried": sum(point.retried for point in points),
-        "late_p50": percentile(late, 0.5),
-        "late_p95": percentile(late, 0.95),
-        "took_p50": percentile(took, 0.5),
-        "took_p95": percentile(took, 0.95),
+        "late_p50": _seconds(stats.late_ms_p50),
+        "late_p95": _seconds(stats.late_ms_p95),
+        "took_p50": _seconds(stats.took_ms_p50),
+        "took_p95": _seconds(stats.took_ms_p95),
     }
 
 
-def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """The nearest one that is there."""
-    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1_000
 
 
 def ended_chart(points: Sequence[Point]) -> str:

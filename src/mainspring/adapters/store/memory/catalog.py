@@ -24,6 +24,7 @@ from mainspring.ports.catalog import (
     LOG_CUT,
     LOG_DAY_CUT,
     LOOKED_AT,
+    TIMINGS_STEP,
     Checkpoint,
     DeadGroup,
     JobFilter,
@@ -38,6 +39,7 @@ from mainspring.ports.catalog import (
     RunFilter,
     SessionView,
     Standings,
+    Timings,
 )
 from mainspring.ports.store import EventBatch
 
@@ -147,6 +149,15 @@ class MemoryCatalog:
                     )
                 )
         return found
+
+    async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:
+        late: Counter[int] = Counter()
+        took: Counter[int] = Counter()
+        for (at, of, whose), (began, lasted) in self._tables.timings.items():
+            if since - TIMINGS_STEP < at < until and tenant in (None, whose) and queue in (None, of):
+                late += began
+                took += lasted
+        return Timings(dict(late), dict(took))
 
     async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
         counts: Counter[Instant] = Counter()

@@ -11,7 +11,7 @@ from mainspring.domain.instant import DAY, MINUTE, Instant, Micros
 from mainspring.domain.job import JobState
 from mainspring.domain.run import WORKER_LEFT, HeldRun, RunState
 from mainspring.domain.usage import USAGE_KEPT
-from mainspring.ports.catalog import LOADS_KEPT, Load
+from mainspring.ports.catalog import LOADS_KEPT, TIMINGS_KEPT, Load
 from mainspring.ports.store import KEYS_KEPT, Retention
 
 
@@ -159,6 +159,8 @@ class MemoryReaping:
                     gone += 1
             for at, queue, tenant in [key for key in tables.figures if key[0] < now - retention.unsuccessful]:
                 del tables.figures[at, queue, tenant]
+            for counted in [key for key in tables.timings if key[0] < now - TIMINGS_KEPT]:
+                del tables.timings[counted]
             for sums in [key for key in tables.usage if key[0] < now - USAGE_KEPT]:
                 del tables.usage[sums]
             for ledger in tables.ledgers.values():

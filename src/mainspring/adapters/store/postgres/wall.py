@@ -32,6 +32,7 @@ GUARDED = (
     "dead_letter",
     "minute",
     "load",
+    "timing",
     "usage",
     "budget",
     "job",

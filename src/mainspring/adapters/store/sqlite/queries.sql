@@ -330,6 +330,13 @@ SELECT json_group_array(json_array(at, queued, running, lag) ORDER BY at) FROM (
     ) GROUP BY at
 )
 
+-- name: timings
+SELECT json_group_array(json_array(bucket, late, took)) FROM (
+    SELECT bucket, sum(late) AS late, sum(took) AS took FROM timing
+    WHERE at > :after AND at < :until AND tenant = coalesce(:tenant, tenant) AND queue = coalesce(:queue, queue)
+    GROUP BY bucket
+)
+
 -- name: due_by_minute
 SELECT json_group_array(json_array(minute, runs) ORDER BY minute) FROM (
     SELECT w.due / 60000000 * 60000000 AS minute, count(*) AS runs

@@ -6,7 +6,7 @@ from mainspring.domain.fingerprint import fingerprint_of
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.domain.run import HeldRun
 from mainspring.domain.usage import USAGE_KEPT
-from mainspring.ports.catalog import LOADS_AT_ONCE, LOADS_KEPT
+from mainspring.ports.catalog import LOADS_AT_ONCE, LOADS_KEPT, TIMINGS_KEPT
 from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, Retention
 
 #: How far the figures are behind: processes that share a file do not agree on the time to the microsecond.
@@ -53,5 +53,5 @@ class SqliteReaping(SqliteWorkforce):
     async def prune(self, retention: Retention, limit: int) -> int:
         now = self._time.now()
         cuts = [retention.cut(name, now) for name in ("succeeded", "unsuccessful", "short", "long", "audit", "ledger")]
-        batch = rows.encode((*cuts, now - retention.unsuccessful, now - USAGE_KEPT))
+        batch = rows.encode((*cuts, now - retention.unsuccessful, now - USAGE_KEPT, now - TIMINGS_KEPT))
         return int(await self._writer.call("prune", batch, size=limit))

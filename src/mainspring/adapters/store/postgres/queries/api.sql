@@ -76,6 +76,10 @@ LEFT JOIN mainspring.load l ON l.at = k.at AND l.tenant > 0 AND ($3::int IS NULL
     AND ($4::int IS NULL OR l.queue = $4)
 WHERE k.at >= $1 AND k.at < $2 GROUP BY k.at ORDER BY k.at
 
+-- name: timings
+SELECT bucket, sum(late)::bigint AS late, sum(took)::bigint AS took FROM mainspring.timing
+WHERE at > $1 AND at < $2 AND ($3::int IS NULL OR tenant = $3) AND ($4::int IS NULL OR queue = $4) GROUP BY bucket
+
 -- name: due_by_minute
 SELECT w.due / 60000000 * 60000000 AS minute, count(*) AS runs
 FROM unnest($1::smallint[]) AS s(id), LATERAL (
