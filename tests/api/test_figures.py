@@ -44,6 +44,47 @@ async def test_runs_are_counted_by_state(client: httpx2.AsyncClient) -> None:
     assert (await get(client, "/v1/stats/runs", queue="nowhere"))["counts"]["queued"] == 0
 
 
+async def test_what_waited_and_ran_is_told_by_the_step(service: Service, client: httpx2.AsyncClient) -> None:
+    before = await get(client, "/v1/stats")
+    assert not any("queued" in point or "lagMs" in point for point in before["points"])
+    assert before["lagMs"] == 0
+    for _ in range(3):
+        await submit(client, queue="mail")
+    await claim(client, await register(client, "mail"))
+    await service.clock.sleep(20_000)
+    await service.store.sample_load()
+    for query, expected in (({}, (2, 1)), ({"queue": "mail"}, (2, 1)), ({"queue": "other"}, (0, 0))):
+        for step in ("1m", "1h"):
+            found = await get(client, "/v1/stats", step=step, **query)
+            [point] = [point for point in found["points"] if "queued" in point]
+            assert (point["queued"], point["running"]) == expected == (found["queued"], found["running"])
+            assert (point["lagMs"] >= 20) == (found["lagMs"] >= 20) == bool(expected[0])
+
+
+async def test_percentiles_are_those_of_the_time_that_is_asked_for(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
+    assert "lateMsP50" not in await get(client, "/v1/stats")
+    worker = await register(client, "mail")
+    for _ in range(3):
+        await submit(client, queue="mail")
+        [run] = await claim(client, worker)
+        await service.clock.sleep(20_000)
+        await client.post(f"/v1/runs/{run['runId']}/complete", json={"fence": run["fence"]})
+    store: Any = service.store
+    now = await store.now()
+    for query in ({}, {"queue": "mail"}):
+        timings = await store.timings("default", query.get("queue"), now - HOUR, now + HOUR)
+        found = await get(client, "/v1/stats", **query)
+        # What ended a moment ago is rolled up later.
+        assert ("tookMsP95" in found) == bool(timings.took)
+        if timings.took:
+            assert 14 < found["tookMsP50"] <= found["tookMsP95"] <= max(point["tookMsMax"] for point in found["points"])
+            assert 0 <= found["lateMsP50"] <= found["lateMsP95"]
+    long_ago = await get(client, "/v1/stats", since="2020-01-01T00:00:00Z", until="2020-01-01T01:00:00Z")
+    assert "tookMsP95" not in long_ago
+
+
 async def test_the_last_ticks_of_jobs_say_what_became_of_them(service: Service, client: httpx2.AsyncClient) -> None:
     fields = {"task": "t", "every": "1s"}
     job = (await client.post("/v1/jobs", json={**fields, "name": "report"})).json()["jobId"]

@@ -70,6 +70,8 @@ _ON_SEVERAL = (
     "events_after",
     "idempotency",
     "logs_that_leave",
+    "loads",
+    "timings",
 )
 #: These make the ids of one tenant in every shard, which several servers refuse, or look at one server alone.
 _NOT_ON_SEVERAL = ("agreement", "outage")

@@ -59,5 +59,6 @@ async def two_tenants(harness: Harness) -> tuple[Belongings, Belongings]:
     await harness.advance(2 * HOUR)
     await harness.fire_due()
     await harness.store.tidy()
+    await harness.store.sample_load()
     now = await harness.now()
     return msgspec.structs.replace(mine, now=now), msgspec.structs.replace(theirs, now=now)

@@ -124,7 +124,7 @@ def test_the_overview_says_how_it_goes(site: Site, ids: dict[str, str], page: Pa
     page.goto("")
     # What cannot be charged has failed for good.
     expect(page.locator(".health")).to_contain_text(re.compile(r"\d+ dead letters? in the last hour"))
-    expect(page.locator(".tile", has_text="Lateness")).to_contain_text("of the newest 100")
+    expect(page.locator(".tile", has_text="Lateness")).to_contain_text("p50")
     expect(page.locator(".chart canvas")).to_have_count(4)
     expect(page.get_by_label("Late", exact=True)).to_be_visible()
     expect(page.get_by_label("Failing most")).to_contain_text("card declined: insufficient funds")

@@ -3,7 +3,6 @@
 import pytest
 
 from mainspring.domain.instant import SECOND
-from mainspring.ui.pages.overview import percentile
 from mainspring.ui.session import LONGEST, Sealer, is_masked, mask, new_session
 from mainspring.ui.text import ansi, moments, pretty, visible
 from mainspring.ui.words import count, duration, instant, relative
@@ -56,8 +55,6 @@ def test_times_and_numbers_are_short() -> None:
         "1d 03h",
     ]
     assert [count(value) for value in (0, 1_234, 123_456, 2_500_000, 6.25)] == ["0", "1,234", "123k", "2.5M", "6.2"]
-    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
-    assert percentile([], 0.95) is None
 
 
 def test_a_session_is_opened_by_whoever_has_the_secret() -> None:

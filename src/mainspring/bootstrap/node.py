@@ -37,6 +37,7 @@ from mainspring.control.fleet import Fleet
 from mainspring.control.health_guard import HealthGuard
 from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.ingest import Ingest
+from mainspring.control.load_sampler import LoadSampler
 from mainspring.control.log_keeper import LogKeeper
 from mainspring.control.monitor import Monitor
 from mainspring.control.notifications import Notifier
@@ -337,6 +338,7 @@ class Node:
             scheduler,
             Reaper(store, engine.wakeups, engine.clock, engine.random, engine.figures),
             Housekeeper(store, engine.wakeups, engine.clock),
+            LoadSampler(store, engine.wakeups, engine.clock, keeper.owned),
             SloKeeper(store, engine.wakeups, engine.clock, engine.figures),
             DatacenterKeeper(
                 store,

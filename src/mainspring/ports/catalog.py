@@ -12,7 +12,7 @@ import msgspec
 
 from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import Instant, Micros
+from mainspring.domain.instant import DAY, HOUR, MINUTE, Instant, Micros
 from mainspring.domain.job import Job, JobSpec, JobState
 from mainspring.domain.limits import GateState
 from mainspring.domain.queues import QueuePolicy
@@ -157,6 +157,35 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True):
     started: int = 0
 
 
+#: How long it is known what waited and ran.
+LOADS_KEPT: Micros = DAY + HOUR
+#: Of so many queues of tenants, the largest, it is known for each.
+LOADS_AT_ONCE = 200
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """How much waited and ran when somebody looked, in a minute."""
+
+    at: Instant
+    queued: int
+    running: int
+    #: How long the oldest of what waited had been due.
+    lag: Micros
+
+
+#: How long it is known how late runs began and how long they took, beyond the sums.
+TIMINGS_KEPT: Micros = DAY + HOUR
+#: They are counted together for so long.
+TIMINGS_STEP: Micros = 5 * MINUTE
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """How many runs that ran began how late, and took how long, by bucket (``domain.percentiles``)."""
+
+    late: dict[int, int]
+    took: dict[int, int]
+
+
 class Standings(msgspec.Struct, frozen=True):
     """How many runs stand, and no more of them than their ids."""
 
@@ -225,6 +254,17 @@ class Lists(Protocol):
         """Figures by minute and queue, in order, of the minutes that begin in ``since <= at < until``; of all tenants
         added up if none is given. What ended in the last quarter of a minute may be missing, and what ``tidy`` has not
         rolled up yet. Minutes in which nothing happened are missing."""
+        ...
+
+    async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
+        """What ``sample_load`` saw in the minutes that begin in ``since <= at < until``, in order: of a tenant or all,
+        and of a queue or all. Minutes in which nobody looked are missing. A queue of a tenant that was not among the
+        ``LOADS_AT_ONCE`` largest then counts for all of them, and for nobody else."""
+        ...
+
+    async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:
+        """Of what ended, of a tenant or all, and of a queue or all, from the ``TIMINGS_STEP`` in which ``since`` lies
+        up to the one in which ``until`` does. What is missing among the minutes is missing here."""
         ...
 
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:

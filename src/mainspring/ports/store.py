@@ -463,6 +463,11 @@ class Reaping(Protocol):
         """
         ...
 
+    async def sample_load(self) -> Instant:
+        """Look how much waits and runs, and for how long, and keep it under this minute for ``LOADS_KEPT``; when that
+        was. Once a minute: who asks again within it changes nothing."""
+        ...
+
     async def prune(self, retention: Retention, limit: int) -> int:
         """Forget what ended before its ``cut``. Never blocks live work; returns how much went (rows or partitions);
         call again while it is more than 0. Also prepares room for the coming days. A run has its payload as long as

@@ -360,6 +360,9 @@ class FaultyStore:
     async def tidy(self) -> None:
         await self.ask("tidy")
 
+    async def sample_load(self) -> Instant:
+        return await self.ask("sample_load")
+
     async def now(self) -> Instant:
         return await self.ask("now")
 

@@ -17,6 +17,7 @@ from mainspring.ports.catalog import (
     DeadGroup,
     JobFilter,
     JobVersion,
+    Load,
     LogLine,
     Minute,
     Page,
@@ -24,6 +25,7 @@ from mainspring.ports.catalog import (
     Reads,
     RunFilter,
     Standings,
+    Timings,
 )
 from mainspring.ports.store import Depth
 
@@ -94,6 +96,14 @@ class Seen:
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
         return await self._store.minutes(self._tenant, since, until) if self._is_me(tenant) else []
+
+    async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
+        # Of nobody there is nothing, but somebody looked: no name begins with a space.
+        return await self._store.loads(self._tenant if self._is_me(tenant) else " ", queue, since, until)
+
+    async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:
+        mine = self._is_me(tenant)
+        return await self._store.timings(self._tenant, queue, since, until) if mine else Timings({}, {})
 
     async def usage(
         self, tenant: str | None, since: Instant, until: Instant, by: GroupBy, *, key: str = "", limit: int = 10_000

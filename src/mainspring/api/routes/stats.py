@@ -13,9 +13,10 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId, is_id
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, Micros, isoformat
 from mainspring.domain.job import LedgerEntry
+from mainspring.domain.percentiles import percentile
 from mainspring.domain.run import ENDED, RunState, RunView
 from mainspring.domain.waits import reason_told
-from mainspring.ports.catalog import Minute, RunFilter
+from mainspring.ports.catalog import Load, Minute, RunFilter
 
 stats = Resource("Statistics", "Series for charts.")
 
@@ -47,13 +48,28 @@ class Point(Wire):
     late_ms_max: float
     took_ms_mean: float
     took_ms_max: float
+    queued: int | None = None
+    """The most that waited when somebody looked, which is once a minute; absent: nobody did."""
+    running: int | None = None
+    """The most that ran then."""
+    lag_ms: float | None = None
+    """The longest that the oldest of what waited had been due then."""
 
 
 class Stats(Wire):
     step: str
     points: list[Point]
     queued: int
+    """Now."""
     running: int
+    """Now."""
+    lag_ms: float
+    """How long the oldest of what waits now has been due."""
+    late_ms_p50: float | None = None
+    """Of all that ended and had run, as the next three; within a fifth or so. Absent: nothing did."""
+    late_ms_p95: float | None = None
+    took_ms_p50: float | None = None
+    took_ms_p95: float | None = None
 
 
 class CountQuery(Request):
@@ -119,9 +135,11 @@ class MissedSlos(Wire):
 
 @stats.operation("GET", "/v1/stats", permission=Permission.READ, query=StatsQuery, answers={200: Stats})
 async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
-    """What ended when, how late it began and how long it took; and what is queued and running now.
+    """What ended when, how late it began and how long it took; and what waited and ran when, and does now.
 
-    The last hour unless `since` says otherwise. What ended within the last quarter of a minute may be missing.
+    The last hour unless `since` says otherwise. What ended within the last quarter of a minute may be missing. What
+    waited and ran is known of the last day: of all, and of the 200 largest queues of tenants each. Percentiles are
+    those of the last day at most, counted together for five minutes each.
     """
     query = call.query
     tenant = api.scope(call.principal, query.tenant)
@@ -132,16 +150,30 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
     since = until - HOUR if since is None else since
     if since >= until or (until - since) // step > 10_000:
         raise Invalid("since", "gives no points, or more than 10000", "a later since, or a larger step")
-    grouped: dict[int, list[Minute]] = {}
-    for minute in await api.listed_by(call.principal).minutes(tenant, since, until):
+    reads = api.listed_by(call.principal)
+    ended: dict[int, list[Minute]] = {}
+    for minute in await reads.minutes(tenant, since, until):
         if query.queue in (None, minute.queue):
-            grouped.setdefault(minute.at // step * step, []).append(minute)
+            ended.setdefault(minute.at // step * step, []).append(minute)
+    loads: dict[int, list[Load]] = {}
+    for load in await reads.loads(tenant, query.queue, since, until):
+        loads.setdefault(load.at // step * step, []).append(load)
+    timings = await reads.timings(tenant, query.queue, since, until)
     depths = [depth for depth in await api.seen_by(call.principal).depths(tenant) if query.queue in (None, depth.queue)]
+    dues = [depth.oldest_due for depth in depths if depth.oldest_due is not None]
+    counted = [minute for minutes in ended.values() for minute in minutes]
+    late_most = max((minute.late_most for minute in counted), default=0)
+    took_most = max((minute.took_most for minute in counted), default=0)
     out = Stats(
         step=query.step,
-        points=[_point(at, grouped.get(at, [])) for at in range(since // step * step, until, step)],
+        points=[_point(at, ended.get(at, []), loads.get(at, [])) for at in range(since // step * step, until, step)],
         queued=sum(depth.queued for depth in depths),
         running=sum(depth.running for depth in depths),
+        lag_ms=max(now - min(dues), 0) / MILLISECOND if dues else 0.0,
+        late_ms_p50=_ms(percentile(timings.late, 0.5, late_most)),
+        late_ms_p95=_ms(percentile(timings.late, 0.95, late_most)),
+        took_ms_p50=_ms(percentile(timings.took, 0.5, took_most)),
+        took_ms_p95=_ms(percentile(timings.took, 0.95, took_most)),
     )
     return Answer(200, out)
 
@@ -209,7 +241,11 @@ def _tick(entry: LedgerEntry, runs: dict[RunId, RunView]) -> TickEnd:
     )
 
 
-def _point(at: int, minutes: list[Minute]) -> Point:
+def _ms(span: Micros | None) -> float | None:
+    return None if span is None else span / MILLISECOND
+
+
+def _point(at: int, minutes: list[Minute], loads: list[Load]) -> Point:
     started = sum(minute.started for minute in minutes) or 1
     return Point(
         time=isoformat(at),
@@ -222,4 +258,7 @@ def _point(at: int, minutes: list[Minute]) -> Point:
         late_ms_max=max((minute.late_most for minute in minutes), default=0) / MILLISECOND,
         took_ms_mean=round(sum(minute.took_total for minute in minutes) / started / MILLISECOND, 3),
         took_ms_max=max((minute.took_most for minute in minutes), default=0) / MILLISECOND,
+        queued=max((load.queued for load in loads), default=None),
+        running=max((load.running for load in loads), default=None),
+        lag_ms=max((load.lag / MILLISECOND for load in loads), default=None),
     )

@@ -1,7 +1,6 @@
 """How it goes, in one look."""
 
 import asyncio
-import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -15,22 +14,19 @@ from mainspring.api.routes.queues import list_queues
 from mainspring.api.routes.runs import list_runs
 from mainspring.api.routes.stats import Point, Stats, get_stats, missed_slos
 from mainspring.api.routes.usage import list_budgets
-from mainspring.api.schemas.runs import RunOut
 from mainspring.domain.access import Permission
-from mainspring.domain.instant import DAY, HOUR, Micros, isoformat
+from mainspring.domain.instant import DAY, HOUR, Instant, Micros, isoformat
 from mainspring.ui.charts import chart
 from mainspring.ui.health import Seen, findings, late_runs
 from mainspring.ui.page import Pages, Reply, Visit
-from mainspring.ui.words import between, instant
+from mainspring.ui.words import instant
 
 overview = Pages()
 
 #: How far back, and how wide a bar is.
 _RANGES: dict[str, tuple[Micros, str, int]] = {"1h": (HOUR, "1m", 60), "24h": (DAY, "15m", 900)}
-#: Percentiles are those of so many runs, the newest; without a filter, which would have the store look at more.
-_SAMPLED = 100
-#: What waits is looked at so far for what is late.
-_WAITING = 30
+#: What waits, and what is newest, is looked at so far for what is late.
+_LOOKED_AT = 30
 #: Dead letters of the last hour are counted in so many groups, the largest of the day; the first are shown.
 _GROUPS = 30
 _GROUPS_SHOWN = 6
@@ -61,14 +57,13 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         visit.ask(list_workers),
         visit.ask(list_schedulers),
         visit.ask(list_groups, query={"limit": _GROUPS, "since": isoformat(visit.now - DAY)}),
-        visit.ask(list_runs, query={"limit": _SAMPLED}),
-        visit.ask(list_runs, query={"limit": _WAITING, "status": "queued"}),
+        visit.ask(list_runs, query={"limit": _LOOKED_AT}),
+        visit.ask(list_runs, query={"limit": _LOOKED_AT, "status": "queued"}),
         visit.ask(get_forecast, query={"hours": 24}),
         visit.ask(list_budgets),
         visit.ask(missed_slos),
         visit.ask(list_datacenters),
     )
-    began: list[RunOut] = [run for run in newest.items if run.start_time is not None and run.end_time is not None]
     late = late_runs([*waiting.items, *newest.items], visit.now)
     seen = Seen(
         workers=workers,
@@ -87,9 +82,8 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         "overview/page.html",
         range=visit.query.range,
         stats=stats,
-        figures=_figures(stats, began, visit.now, seconds),
+        figures=_figures(stats, seconds),
         findings=findings(seen),
-        sampled=_SAMPLED,
         workers=len(workers.items),
         schedulers=len(schedulers.items),
         queues=sorted(queues.items, key=lambda queue: (-queue.queued, -queue.running, queue.name)),
@@ -98,18 +92,16 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         peaks=[peak for peak in forecast.peaks if instant(peak.at) > visit.now][:5],
         coming=forecast,
         ended_chart=ended_chart(stats.points),
-        load_chart=_load_chart(stats, seconds),
-        late_chart=line_chart(stats.points, "late", "--late-fill"),
+        load_chart=load_chart(stats, visit.now),
+        late_chart=late_chart(stats, visit.now),
         took_chart=line_chart(stats.points, "took", "--running-fill"),
     )
 
 
-def _figures(stats: Stats, began: Sequence[RunOut], now: int, seconds: int) -> dict[str, Any]:
+def _figures(stats: Stats, seconds: int) -> dict[str, Any]:
     points = stats.points
     ended = sum(point.succeeded + point.failed for point in points)
     failed = sum(point.failed for point in points)
-    late = sorted(max((instant(run.start_time or "") - instant(run.scheduled_for)) / 1e6, 0.0) for run in began)
-    took = sorted(between(run.start_time, run.end_time, now) or 0.0 for run in began)
     minutes = max(len(points) * seconds / 60, 1)
     return {
         "ended": ended,
@@ -117,16 +109,15 @@ def _figures(stats: Stats, began: Sequence[RunOut], now: int, seconds: int) -> d
         "failed": failed,
         "failed_share": failed / ended * 100 if ended else 0.0,
         "retried": sum(point.retried for point in points),
-        "late_p50": percentile(late, 0.5),
-        "late_p95": percentile(late, 0.95),
-        "took_p50": percentile(took, 0.5),
-        "took_p95": percentile(took, 0.95),
+        "late_p50": _seconds(stats.late_ms_p50),
+        "late_p95": _seconds(stats.late_ms_p95),
+        "took_p50": _seconds(stats.took_ms_p50),
+        "took_p95": _seconds(stats.took_ms_p95),
     }
 
 
-def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """The nearest one that is there."""
-    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1_000
 
 
 def ended_chart(points: Sequence[Point]) -> str:
@@ -137,29 +128,42 @@ def ended_chart(points: Sequence[Point]) -> str:
     return chart("bars", "runs", [point.time for point in points], series)
 
 
-def _load_chart(stats: Stats, seconds: int) -> str:
-    """How many ran and waited at a time, on average: what the runs that ended then took and waited, over the time. The
-    last is as it is now."""
-    points = stats.points
-    ended = [point.succeeded + point.failed for point in points]
-    running = [round(count * point.took_ms_mean / 1e3 / seconds, 2) for count, point in zip(ended, points, strict=True)]
-    waiting = [round(count * point.late_ms_mean / 1e3 / seconds, 2) for count, point in zip(ended, points, strict=True)]
-    if points:
-        running[-1], waiting[-1] = float(stats.running), float(stats.queued)
+def load_chart(stats: Stats, now: Instant) -> str:
+    """What waited and ran whenever somebody looked, and what does now."""
+    seen = _seen(stats)
     series = [
-        {"name": "waiting", "colour": "--queued-fill", "values": waiting},
-        {"name": "running", "colour": "--running-fill", "values": running},
+        {"name": "waiting", "colour": "--queued-fill", "values": [*(point.queued for point in seen), stats.queued]},
+        {"name": "running", "colour": "--running-fill", "values": [*(point.running for point in seen), stats.running]},
     ]
-    return chart("lines", "at a time", [point.time for point in points], series)
+    return chart("lines", "at a time", [*(point.time for point in seen), isoformat(now)], series)
+
+
+def late_chart(stats: Stats, now: Instant) -> str:
+    """How late runs began, and for how long the oldest of those that did not begin had been due."""
+    seen = _seen(stats)
+    lags = {"name": "lag", "colour": "--scheduled-fill", "values": [*(point.lag_ms for point in seen), stats.lag_ms]}
+    began = [
+        {**one, "values": [*one["values"][: len(seen)], None]} for one in _lines(stats.points, "late", "--late-fill")
+    ]
+    return chart("lines", "ms", [*(point.time for point in seen), isoformat(now)], [lags, *began])
+
+
+def _seen(stats: Stats) -> Sequence[Point]:
+    """Without the last one if nobody has looked in it yet: how it is now follows."""
+    points = stats.points
+    return points[:-1] if points and points[-1].queued is None else points
 
 
 def line_chart(points: Sequence[Point], what: str, colour: str) -> str:
+    return chart("lines", "ms", [point.time for point in points], _lines(points, what, colour))
+
+
+def _lines(points: Sequence[Point], what: str, colour: str) -> list[dict[str, Any]]:
     def values(which: str) -> list[float | None]:
         # Where nothing ended there is nothing to say.
         return [getattr(point, f"{what}_ms_{which}") if point.succeeded + point.failed else None for point in points]
 
-    series = [
+    return [
         {"name": "worst", "colour": "--queued-fill", "values": values("max")},
         {"name": "mean", "colour": colour, "values": values("mean")},
     ]
-    return chart("lines", "ms", [point.time for point in points], series)

@@ -24,10 +24,12 @@ from mainspring.ports.catalog import (
     LOG_CUT,
     LOG_DAY_CUT,
     LOOKED_AT,
+    TIMINGS_STEP,
     Checkpoint,
     DeadGroup,
     JobFilter,
     JobVersion,
+    Load,
     LogLine,
     LogReport,
     Minute,
@@ -37,6 +39,7 @@ from mainspring.ports.catalog import (
     RunFilter,
     SessionView,
     Standings,
+    Timings,
 )
 from mainspring.ports.store import EventBatch
 
@@ -131,6 +134,30 @@ class MemoryCatalog:
                 for name, number in figures.items():
                     sums[name] = max(sums[name], number) if name.endswith("_most") else sums[name] + number
         return [Minute(at=at, queue=queue, **figures) for (at, queue), figures in sorted(merged.items())]
+
+    async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
+        found = []
+        for at, kept in sorted(self._tables.loads.items()):
+            if since <= at < until:
+                meant = [load for (whose, of), load in kept.items() if tenant in (None, whose) and queue in (None, of)]
+                found.append(
+                    Load(
+                        at=at,
+                        queued=sum(load.queued for load in meant),
+                        running=sum(load.running for load in meant),
+                        lag=max((load.lag for load in meant), default=0),
+                    )
+                )
+        return found
+
+    async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:
+        late: Counter[int] = Counter()
+        took: Counter[int] = Counter()
+        for (at, of, whose), (began, lasted) in self._tables.timings.items():
+            if since - TIMINGS_STEP < at < until and tenant in (None, whose) and queue in (None, of):
+                late += began
+                took += lasted
+        return Timings(dict(late), dict(took))
 
     async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
         counts: Counter[Instant] = Counter()

@@ -7,10 +7,11 @@ from mainspring.adapters.store.memory.rows import RunRow
 from mainspring.adapters.store.memory.tables import Tables, blocked_first
 from mainspring.domain.fingerprint import fingerprint_of
 from mainspring.domain.ids import RunId, SessionId
-from mainspring.domain.instant import DAY, Micros
+from mainspring.domain.instant import DAY, MINUTE, Instant, Micros
 from mainspring.domain.job import JobState
 from mainspring.domain.run import WORKER_LEFT, HeldRun, RunState
 from mainspring.domain.usage import USAGE_KEPT
+from mainspring.ports.catalog import LOADS_KEPT, TIMINGS_KEPT, Load
 from mainspring.ports.store import KEYS_KEPT, Retention
 
 
@@ -118,6 +119,28 @@ class MemoryReaping:
             for place in [place for place, pause in tables.pauses.items() if pause.is_over(now)]:
                 del tables.pauses[place]
 
+    async def sample_load(self) -> Instant:
+        tables = self._tables
+        with tables.transaction() as now:
+            at = now // MINUTE * MINUTE
+            for old in [minute for minute in tables.loads if minute < now - LOADS_KEPT]:
+                del tables.loads[old]
+            if at in tables.loads:
+                return now
+            found = tables.loads[at] = {}
+            ready = (entry for lanes in tables.ready.values() for index in lanes.values() for entry in index.entries)
+            live = chain((run for _, run in ready), *tables.held.values())
+            for run in (tables.runs[RunId(one)] for one in live):
+                waits = run.state is RunState.QUEUED
+                before = found.get((run.tenant, run.queue), Load(at=at, queued=0, running=0, lag=0))
+                found[run.tenant, run.queue] = Load(
+                    at=at,
+                    queued=before.queued + waits,
+                    running=before.running + (not waits),
+                    lag=max(before.lag, now - run.due) if waits else before.lag,
+                )
+            return now
+
     async def prune(self, retention: Retention, limit: int) -> int:
         tables = self._tables
         with tables.transaction() as now:
@@ -136,6 +159,8 @@ class MemoryReaping:
                     gone += 1
             for at, queue, tenant in [key for key in tables.figures if key[0] < now - retention.unsuccessful]:
                 del tables.figures[at, queue, tenant]
+            for counted in [key for key in tables.timings if key[0] < now - TIMINGS_KEPT]:
+                del tables.timings[counted]
             for sums in [key for key in tables.usage if key[0] < now - USAGE_KEPT]:
                 del tables.usage[sums]
             for ledger in tables.ledgers.values():

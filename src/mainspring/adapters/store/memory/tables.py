@@ -34,6 +34,7 @@ from mainspring.domain.ids import JobId, RunId, SessionId, shard_of, stable_hash
 from mainspring.domain.instant import MINUTE, Instant
 from mainspring.domain.job import JobSpec, LedgerEntry, Overlap, Tick, overlap_gate
 from mainspring.domain.limits import Ending
+from mainspring.domain.percentiles import bucket_of
 from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.queues import NO_POLICY, QueuePolicy, place_retry
 from mainspring.domain.rank import HEAD_START, IDLE, rank_of
@@ -44,7 +45,7 @@ from mainspring.domain.run import AttemptView, NewRun, Outcome, RunPolicy, RunSt
 from mainspring.domain.unique import Unique
 from mainspring.domain.usage import cost_of, day_of
 from mainspring.ports.access import AuditEntry, Author
-from mainspring.ports.catalog import JobVersion, LogLine, Pause
+from mainspring.ports.catalog import TIMINGS_STEP, JobVersion, Load, LogLine, Pause
 from mainspring.ports.clock import Clock
 from mainspring.ports.datacenters import Order
 from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, EventBatch
@@ -107,6 +108,12 @@ class Tables:
         self.used_keys: dict[tuple[str, str], UsedKey] = {}
         #: The fields of ``Minute``, by (minute, queue, tenant).
         self.figures: defaultdict[tuple[Instant, str, str], Counter[str]] = defaultdict(Counter)
+        #: How many began late and took long, by bucket, by (five minutes, queue, tenant).
+        self.timings: defaultdict[tuple[Instant, str, str], tuple[Counter[int], Counter[int]]] = defaultdict(
+            lambda: (Counter(), Counter())
+        )
+        #: How much waits and runs, by minute, then by (tenant, queue).
+        self.loads: dict[Instant, dict[tuple[str, str], Load]] = {}
         #: Amounts, by (day, tenant, task, job, unit).
         self.usage: defaultdict[tuple[Instant, str, str, str, str], float] = defaultdict(float)
         #: By (tenant, name).
@@ -692,9 +699,12 @@ class Tables:
         if ran and run.state is RunState.RUNNING:
             assert run.started_at is not None
             figures["started"] += 1
-            for name, duration in (("late", run.started_at - run.due), ("took", self.now - run.started_at)):
+            spans = (("late", run.started_at - run.due), ("took", self.now - run.started_at))
+            counted = self.timings[self.now // TIMINGS_STEP * TIMINGS_STEP, run.queue, run.tenant]
+            for (name, duration), buckets in zip(spans, counted, strict=True):
                 figures[f"{name}_total"] += duration
                 figures[f"{name}_most"] = max(figures[f"{name}_most"], duration)
+                buckets[bucket_of(duration)] += 1
 
     # Schedules
 

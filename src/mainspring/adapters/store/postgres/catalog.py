@@ -34,10 +34,12 @@ from mainspring.ports.catalog import (
     LOG_CUT,
     LOG_DAY_CUT,
     LOOKED_AT,
+    TIMINGS_STEP,
     Checkpoint,
     DeadGroup,
     JobFilter,
     JobVersion,
+    Load,
     LogLine,
     LogReport,
     Minute,
@@ -47,6 +49,7 @@ from mainspring.ports.catalog import (
     RunFilter,
     SessionView,
     Standings,
+    Timings,
 )
 
 #: Rows that are looked at in one statement where a filter has no index.
@@ -367,6 +370,26 @@ class Catalog(Reading):
             for row in rows
         ]
         return sorted(minutes, key=lambda minute: (minute.at, minute.queue))
+
+    async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
+        whose = await self._scope_number(tenant)
+        if whose is None and queue is None:
+            rows = await self._db.fetch("loads", since, until)
+        else:
+            rows = await self._db.fetch("loads_of", since, until, whose, await self._queue_number(queue))
+        return [Load(at=row["at"], queued=row["queued"], running=row["running"], lag=row["lag"]) for row in rows]
+
+    async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:
+        number = await self._queue_number(queue)
+        rows = await self._db.fetch("timings", since - TIMINGS_STEP, until, await self._scope_number(tenant), number)
+        return Timings(
+            {row["bucket"]: row["late"] for row in rows if row["late"]},
+            {row["bucket"]: row["took"] for row in rows if row["took"]},
+        )
+
+    async def _queue_number(self, queue: str | None) -> int | None:
+        """0 is none."""
+        return None if queue is None else await self._names.find(Kind.QUEUE, queue) or 0
 
     async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
         number = None if tenant is None else await self._names.find(Kind.TENANT, tenant)

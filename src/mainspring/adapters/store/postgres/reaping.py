@@ -26,6 +26,7 @@ from mainspring.domain.instant import DAY, Instant, Micros
 from mainspring.domain.retention import CLASSES
 from mainspring.domain.run import HeldRun
 from mainspring.domain.usage import USAGE_KEPT
+from mainspring.ports.catalog import TIMINGS_KEPT
 from mainspring.ports.store import Retention
 
 #: A dead session is kept this long for those who ask what happened.
@@ -115,6 +116,7 @@ class Reaping(Sweeping, Workforce, Reading):
                 gone += await self._drop("body", bucket)
                 gone += await self._drop("label", bucket)
         await self._db.execute("prune_minutes", now - retention.unsuccessful)
+        await self._db.execute("prune_timings", now - TIMINGS_KEPT)
         await self._db.execute("prune_usage", now - USAGE_KEPT)
         await self._db.execute("prune_log_days")
         await self._db.execute("prune_sessions", _SESSIONS_KEPT)

@@ -9,7 +9,8 @@ import asyncpg
 
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.reading import Reading
-from mainspring.domain.instant import MINUTE, SECOND, Micros
+from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
+from mainspring.ports.catalog import LOADS_AT_ONCE, LOADS_KEPT
 from mainspring.runtime.log import get_logger
 
 _log = get_logger("mainspring.upkeep")
@@ -40,6 +41,10 @@ class Upkeep(Reading):
         for _ in range(_PIECES):
             if not await self._db.transaction(self._roll_up):
                 break
+
+    async def sample_load(self) -> Instant:
+        [row] = await self._db.fetch("sample_load", LOADS_KEPT, LOADS_AT_ONCE)
+        return int(row["now"])
 
     async def _forget(self, connection: Connection) -> None:
         if not await self._is_mine(connection):

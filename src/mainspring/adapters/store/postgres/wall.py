@@ -19,7 +19,8 @@ _log = get_logger("mainspring.wall")
 
 #: Connections that read for people. They are few: a flood of questions must not take the server from the workers.
 _CONNECTIONS = 3
-#: What the role may read: tables that a policy guards, and of a session what a run says of its executor.
+#: What the role may read: tables that a policy guards, of a session what a run says of its executor, and
+#: when somebody looked at the load.
 GUARDED = (
     "run",
     "waiting",
@@ -30,6 +31,8 @@ GUARDED = (
     "label",
     "dead_letter",
     "minute",
+    "load",
+    "timing",
     "usage",
     "budget",
     "job",
@@ -47,7 +50,7 @@ GUARDED = (
     "pause",
     "calendar",
 )
-SHARED = {"session": ("id", "name")}
+SHARED = {"session": ("id", "name"), "load_seen": ("at",)}
 
 # Roles are the whole server's: the name says which database and which schema this one is for, and nobody shares it.
 _ROLE = """

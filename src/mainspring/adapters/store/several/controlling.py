@@ -115,6 +115,9 @@ class Controlling(Part):
     async def tidy(self) -> None:
         await self._servers.those_there(PostgresStore.tidy)
 
+    async def sample_load(self) -> Instant:
+        return min((await self._servers.those_there(PostgresStore.sample_load)).values())
+
     async def prune(self, retention: Retention, limit: int) -> int:
         return sum((await self._servers.those_there(lambda store: store.prune(retention, limit))).values())
 

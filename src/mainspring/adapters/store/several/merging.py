@@ -1,5 +1,6 @@
 """Answers of several servers as one. Pure."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
@@ -8,7 +9,7 @@ import msgspec
 from mainspring.domain.job import Job
 from mainspring.domain.run import RunView
 from mainspring.domain.usage import Usage
-from mainspring.ports.catalog import DeadGroup, Minute, Page, SessionView, Standings
+from mainspring.ports.catalog import DeadGroup, Load, Minute, Page, SessionView, Standings, Timings
 from mainspring.ports.store import Depth
 
 T = TypeVar("T")
@@ -87,6 +88,27 @@ def merge_minutes(minutes: Iterable[Minute]) -> list[Minute]:
 
     merged = merge_by(minutes, lambda minute: (minute.at, minute.queue), both)
     return sorted(merged, key=lambda minute: (minute.at, minute.queue))
+
+
+def merge_loads(loads: Iterable[Load]) -> list[Load]:
+    def both(one: Load, other: Load) -> Load:
+        return Load(
+            at=one.at,
+            queued=one.queued + other.queued,
+            running=one.running + other.running,
+            lag=max(one.lag, other.lag),
+        )
+
+    return sorted(merge_by(loads, lambda load: load.at, both), key=lambda load: load.at)
+
+
+def merge_timings(timings: Iterable[Timings]) -> Timings:
+    late: Counter[int] = Counter()
+    took: Counter[int] = Counter()
+    for one in timings:
+        late.update(one.late)
+        took.update(one.took)
+    return Timings(dict(late), dict(took))
 
 
 def merge_groups(groups: Iterable[DeadGroup], limit: int) -> list[DeadGroup]:

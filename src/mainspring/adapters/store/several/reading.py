@@ -25,6 +25,7 @@ from mainspring.ports.catalog import (
     DeadGroup,
     JobFilter,
     JobVersion,
+    Load,
     LogLine,
     Minute,
     Page,
@@ -32,6 +33,7 @@ from mainspring.ports.catalog import (
     Reads,
     RunFilter,
     Standings,
+    Timings,
 )
 from mainspring.ports.store import Depth
 
@@ -123,6 +125,12 @@ class Reading(Part):
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
         return merging.merge_minutes(await self._joined(lambda store: store.minutes(tenant, since, until)))
+
+    async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
+        return merging.merge_loads(await self._joined(lambda store: store.loads(tenant, queue, since, until)))
+
+    async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:
+        return merging.merge_timings(await self._merged(lambda store: store.timings(tenant, queue, since, until)))
 
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
         return merging.merge_groups(await self._joined(lambda store: store.dead_groups(wanted, limit)), limit)

@@ -24,10 +24,12 @@ from mainspring.ports.catalog import (
     LOG_CUT,
     LOG_DAY_CUT,
     LOOKED_AT,
+    TIMINGS_STEP,
     Checkpoint,
     DeadGroup,
     JobFilter,
     JobVersion,
+    Load,
     LogLine,
     LogReport,
     Minute,
@@ -37,6 +39,7 @@ from mainspring.ports.catalog import (
     RunFilter,
     SessionView,
     Standings,
+    Timings,
 )
 from mainspring.ports.store import EventBatch
 
@@ -138,6 +141,14 @@ class SqliteCatalog(Part):
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
         return rows.minutes(await self._reader.read("minutes", tenant=tenant, since=since, until=until))
+
+    async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
+        text = await self._reader.read("loads", tenant=tenant, queue=queue, since=since, until=until)
+        return rows.loads(text)
+
+    async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:
+        after = since - TIMINGS_STEP
+        return rows.timings(await self._reader.read("timings", tenant=tenant, queue=queue, after=after, until=until))
 
     async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
         shards = rows.encode(list(range(self.shards)))

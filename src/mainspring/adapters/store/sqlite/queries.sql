@@ -305,6 +305,38 @@ FROM (
     FROM minute WHERE at >= :since AND at < :until AND tenant = coalesce(:tenant, tenant) GROUP BY at, queue
 )
 
+-- name: load_now
+-- In a minute that was looked at already nothing is counted. Without a tenant: all together.
+WITH found AS MATERIALIZED (
+    SELECT tenant, queue, sum(state = 'queued') AS queued, sum(state = 'running') AS running,
+           max(0, max(iif(state = 'queued', :now - due, 0))) AS lag
+    FROM run WHERE NOT EXISTS (SELECT 1 FROM load WHERE load.at = :at) GROUP BY tenant, queue
+)
+SELECT json_group_array(json_array(tenant, queue, queued, running, lag)) FROM (
+    SELECT '' AS tenant, '' AS queue, coalesce(sum(queued), 0) AS queued, coalesce(sum(running), 0) AS running,
+           coalesce(max(lag), 0) AS lag
+    FROM found
+    UNION ALL SELECT * FROM (SELECT * FROM found ORDER BY queued + running DESC, tenant, queue LIMIT :most)
+)
+
+-- name: loads
+-- Of each minute in which somebody looked. Of all together there is one row a minute.
+SELECT json_group_array(json_array(at, queued, running, lag) ORDER BY at) FROM (
+    SELECT at, sum(iif(meant, queued, 0)) AS queued, sum(iif(meant, running, 0)) AS running, max(iif(meant, lag, 0)) AS lag
+    FROM (
+        SELECT *, iif(coalesce(:tenant, :queue) IS NULL, tenant = '',
+                      tenant <> '' AND tenant = coalesce(:tenant, tenant) AND queue = coalesce(:queue, queue)) AS meant
+        FROM load WHERE at >= :since AND at < :until
+    ) GROUP BY at
+)
+
+-- name: timings
+SELECT json_group_array(json_array(bucket, late, took)) FROM (
+    SELECT bucket, sum(late) AS late, sum(took) AS took FROM timing
+    WHERE at > :after AND at < :until AND tenant = coalesce(:tenant, tenant) AND queue = coalesce(:queue, queue)
+    GROUP BY bucket
+)
+
 -- name: due_by_minute
 SELECT json_group_array(json_array(minute, runs) ORDER BY minute) FROM (
     SELECT w.due / 60000000 * 60000000 AS minute, count(*) AS runs

@@ -3,9 +3,10 @@
 from mainspring.adapters.store.sqlite import rows
 from mainspring.adapters.store.sqlite.workforce import SqliteWorkforce
 from mainspring.domain.fingerprint import fingerprint_of
-from mainspring.domain.instant import SECOND, Micros
+from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.domain.run import HeldRun
 from mainspring.domain.usage import USAGE_KEPT
+from mainspring.ports.catalog import LOADS_AT_ONCE, LOADS_KEPT, TIMINGS_KEPT
 from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, Retention
 
 #: How far the figures are behind: processes that share a file do not agree on the time to the microsecond.
@@ -41,8 +42,16 @@ class SqliteReaping(SqliteWorkforce):
             # Others get their turn in between.
             continue
 
+    async def sample_load(self) -> Instant:
+        # Counting takes as long as there is work, so it is done beside the writing.
+        now = self._time.now()
+        at = now // MINUTE * MINUTE
+        seen = await self._reader.read("load_now", now=now, at=at, most=LOADS_AT_ONCE)
+        await self._writer.call("sample_load", f"[{at},{seen},{now - LOADS_KEPT}]")
+        return now
+
     async def prune(self, retention: Retention, limit: int) -> int:
         now = self._time.now()
         cuts = [retention.cut(name, now) for name in ("succeeded", "unsuccessful", "short", "long", "audit", "ledger")]
-        batch = rows.encode((*cuts, now - retention.unsuccessful, now - USAGE_KEPT))
+        batch = rows.encode((*cuts, now - retention.unsuccessful, now - USAGE_KEPT, now - TIMINGS_KEPT))
         return int(await self._writer.call("prune", batch, size=limit))

@@ -17,7 +17,7 @@ from mainspring.domain.dependencies import Rule
 from mainspring.domain.events import RunFacts, WorkerFacts
 from mainspring.domain.hints import Hint
 from mainspring.domain.ids import JobId, RunId, SessionId, stable_hash
-from mainspring.domain.instant import Instant
+from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import Fire, Job, JobSpec, JobState, LedgerEntry, Overlap, Tick, overlap_gate, tick_run_id
 from mainspring.domain.limits import BREAKER
 from mainspring.domain.run import (
@@ -36,7 +36,7 @@ from mainspring.domain.run import (
     settle_unreadable,
 )
 from mainspring.ports.access import AuditEntry
-from mainspring.ports.catalog import DeadGroup, JobVersion, LogLine, Minute, Pause, SessionView
+from mainspring.ports.catalog import DeadGroup, JobVersion, Load, LogLine, Minute, Pause, SessionView, Timings
 from mainspring.ports.events_out import ReaderView
 from mainspring.ports.store import Depth, EventBatch
 
@@ -409,6 +409,8 @@ _versions = msgspec.json.Decoder(list[tuple[int, str, str, str, str, Instant]])
 _sessions = msgspec.json.Decoder(list[_Session])
 _pauses = msgspec.json.Decoder(list[tuple[str, str, Instant, str, str, Instant | None]])
 _minutes = msgspec.json.Decoder(list[_Minute])
+_timings = msgspec.json.Decoder(list[tuple[int, int, int]])
+_loads = msgspec.json.Decoder(list[tuple[Instant, int, int, Micros]])
 _log = msgspec.json.Decoder(list[tuple[int, Instant, int, str]])
 _ids = msgspec.json.Decoder(list[RunId])
 _logs = msgspec.json.Decoder(dict[str, list[tuple[int, Instant, int, str]]])
@@ -682,6 +684,17 @@ def pauses(text: str) -> list[Pause]:
 
 def minutes(text: str) -> list[Minute]:
     return [Minute(**msgspec.structs.asdict(row)) for row in _minutes.decode(text)]
+
+
+def loads(text: str) -> list[Load]:
+    return [Load(at=at, queued=queued, running=running, lag=lag) for at, queued, running, lag in _loads.decode(text)]
+
+
+def timings(text: str) -> Timings:
+    found = _timings.decode(text)
+    return Timings(
+        {bucket: late for bucket, late, _ in found if late}, {bucket: took for bucket, _, took in found if took}
+    )
 
 
 def log_lines(text: str) -> list[LogLine]:

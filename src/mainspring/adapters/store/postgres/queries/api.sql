@@ -63,6 +63,23 @@ SELECT at, queue, sum(succeeded)::bigint AS succeeded, sum(failed)::bigint AS fa
        max(took_most) AS took_most
 FROM mainspring.minute WHERE at >= $2 AND at < $3 AND ($1::int IS NULL OR tenant = $1) GROUP BY at, queue
 
+-- name: loads
+-- Of all together, in one row a minute.
+SELECT at, queued, running, lag FROM mainspring.load
+WHERE at >= $1 AND at < $2 AND tenant = -1 ORDER BY at
+
+-- name: loads_of
+SELECT k.at, coalesce(sum(l.queued), 0)::bigint AS queued, coalesce(sum(l.running), 0)::bigint AS running,
+       coalesce(max(l.lag), 0) AS lag
+FROM mainspring.load_seen k
+LEFT JOIN mainspring.load l ON l.at = k.at AND l.tenant > 0 AND ($3::int IS NULL OR l.tenant = $3)
+    AND ($4::int IS NULL OR l.queue = $4)
+WHERE k.at >= $1 AND k.at < $2 GROUP BY k.at ORDER BY k.at
+
+-- name: timings
+SELECT bucket, sum(late)::bigint AS late, sum(took)::bigint AS took FROM mainspring.timing
+WHERE at > $1 AND at < $2 AND ($3::int IS NULL OR tenant = $3) AND ($4::int IS NULL OR queue = $4) GROUP BY bucket
+
 -- name: due_by_minute
 SELECT w.due / 60000000 * 60000000 AS minute, count(*) AS runs
 FROM unnest($1::smallint[]) AS s(id), LATERAL (

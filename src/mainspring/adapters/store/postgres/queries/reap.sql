@@ -164,6 +164,9 @@ DELETE FROM mainspring.pause WHERE until <= mainspring.now_us()
 -- name: prune_minutes
 DELETE FROM mainspring.minute WHERE at < $1
 
+-- name: prune_timings
+DELETE FROM mainspring.timing WHERE at < $1
+
 -- name: try_to_tidy
 SELECT pg_try_advisory_xact_lock(hashtext($1))
 
@@ -174,19 +177,29 @@ SELECT coalesce((SELECT until FROM mainspring.rolled_up), (SELECT min(finished_a
        mainspring.now_us() - $1::bigint AS until
 
 -- name: roll_up
+-- Buckets: two to a power of two, from 100 us on.
 WITH ended AS (
     SELECT h.finished_at / 60000000 * 60000000 AS at, h.tenant, h.queue,
+           floor(ln(greatest(h.started_at - h.due, 100) / 100.0::float8) * 2 / ln(2.0::float8))::int AS late_bucket,
+           floor(ln(greatest(h.finished_at - h.started_at, 100) / 100.0::float8) * 2 / ln(2.0::float8))::int AS took_bucket,
            count(*) FILTER (WHERE h.state = 5) AS succeeded, count(*) FILTER (WHERE h.state = 6) AS failed,
            count(*) FILTER (WHERE h.state = 7) AS cancelled, count(*) FILTER (WHERE h.state = 8) AS skipped, 0 AS retried,
            count(h.started_at) AS started,
            coalesce(sum(h.started_at - h.due), 0)::bigint AS late_total, greatest(max(h.started_at - h.due), 0) AS late_most,
            coalesce(sum(h.finished_at - h.started_at), 0)::bigint AS took_total,
            greatest(max(h.finished_at - h.started_at), 0) AS took_most
-    FROM mainspring.history h WHERE h.finished_at >= $1::bigint AND h.finished_at < $2::bigint GROUP BY 1, 2, 3
+    FROM mainspring.history h WHERE h.finished_at >= $1::bigint AND h.finished_at < $2::bigint GROUP BY 1, 2, 3, 4, 5
     UNION ALL
-    SELECT a.ended_at / 60000000 * 60000000, a.tenant, a.queue, 0, 0, 0, 0, count(*), 0, 0, 0, 0, 0
+    SELECT a.ended_at / 60000000 * 60000000, a.tenant, a.queue, NULL, NULL, 0, 0, 0, 0, count(*), 0, 0, 0, 0, 0
     FROM mainspring.attempt a
     WHERE a.ended_at >= $1::bigint AND a.ended_at < $2::bigint AND a.outcome IN (2, 3, 4) GROUP BY 1, 2, 3
+), timed AS (
+    INSERT INTO mainspring.timing AS t (at, tenant, queue, bucket, late, took)
+    SELECT at / 300000000 * 300000000, tenant, queue, bucket, sum(late), sum(took) FROM (
+        SELECT at, tenant, queue, late_bucket AS bucket, started AS late, 0 AS took FROM ended WHERE started > 0
+        UNION ALL SELECT at, tenant, queue, took_bucket, 0, started FROM ended WHERE started > 0
+    ) AS spans GROUP BY 1, 2, 3, 4
+    ON CONFLICT (at, tenant, queue, bucket) DO UPDATE SET late = t.late + excluded.late, took = t.took + excluded.took
 ), reached AS (
     INSERT INTO mainspring.rolled_up (until) VALUES ($2::bigint) ON CONFLICT (only_row) DO UPDATE SET until = excluded.until
 )
@@ -201,6 +214,27 @@ ON CONFLICT (at, tenant, queue) DO UPDATE SET
     retried = m.retried + excluded.retried, started = m.started + excluded.started,
     late_total = m.late_total + excluded.late_total, late_most = greatest(m.late_most, excluded.late_most),
     took_total = m.took_total + excluded.took_total, took_most = greatest(m.took_most, excluded.took_most)
+
+-- name: sample_load
+-- Who comes second in a minute counts nothing. $1: how long samples are kept. $2: so many are kept apart, the largest.
+WITH minute AS (
+    INSERT INTO mainspring.load_seen (at) VALUES (mainspring.now_us() / 60000000 * 60000000) ON CONFLICT DO NOTHING RETURNING at
+), found AS MATERIALIZED (
+    SELECT r.tenant, r.queue, count(*) FILTER (WHERE r.state = 3) AS queued, count(*) FILTER (WHERE r.state = 4) AS running,
+           greatest(mainspring.now_us() - min(r.due) FILTER (WHERE r.state = 3), 0) AS lag
+    FROM mainspring.run r WHERE EXISTS (SELECT FROM minute) GROUP BY r.tenant, r.queue
+), kept AS (
+    INSERT INTO mainspring.load (at, tenant, queue, queued, running, lag)
+    SELECT m.at, s.* FROM minute m, (
+        SELECT -1, 0, coalesce(sum(queued), 0), coalesce(sum(running), 0), coalesce(max(lag), 0) FROM found
+        UNION ALL (SELECT * FROM found ORDER BY queued + running DESC, tenant, queue LIMIT $2)
+    ) AS s
+), forgotten AS (
+    DELETE FROM mainspring.load WHERE at < mainspring.now_us() - $1::bigint
+), unseen AS (
+    DELETE FROM mainspring.load_seen WHERE at < mainspring.now_us() - $1::bigint
+)
+SELECT mainspring.now_us() AS now
 
 -- name: dead_rows
 SELECT c.relname, pg_stat_get_dead_tuples(c.oid) AS dead

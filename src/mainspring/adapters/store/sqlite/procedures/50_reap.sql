@@ -139,6 +139,17 @@ CREATE TEMP TRIGGER roll_up_figures INSTEAD OF INSERT ON roll_up BEGIN
         late_total = late_total + excluded.late_total, late_most = max(late_most, excluded.late_most),
         took_total = took_total + excluded.took_total, took_most = max(took_most, excluded.took_most),
         started = started + excluded.started;
+    -- Buckets: two to a power of two, from 100 us on.
+    INSERT INTO timing (at, queue, tenant, bucket, late)
+    SELECT h.finished_at / 300000000 * 300000000, h.queue, h.tenant, CAST(2 * log2(max(h.started_at - h.due, 100) / 100.0) AS INTEGER),
+           count(*)
+    FROM meta CROSS JOIN history h ON h.seq > meta.history_counted AND h.seq <= (SELECT n FROM picked)
+    WHERE h.ran GROUP BY 1, 2, 3, 4 ON CONFLICT DO UPDATE SET late = late + excluded.late;
+    INSERT INTO timing (at, queue, tenant, bucket, took)
+    SELECT h.finished_at / 300000000 * 300000000, h.queue, h.tenant,
+           CAST(2 * log2(max(h.finished_at - h.started_at, 100) / 100.0) AS INTEGER), count(*)
+    FROM meta CROSS JOIN history h ON h.seq > meta.history_counted AND h.seq <= (SELECT n FROM picked)
+    WHERE h.ran GROUP BY 1, 2, 3, 4 ON CONFLICT DO UPDATE SET took = took + excluded.took;
     UPDATE meta SET history_counted = (SELECT n FROM picked) WHERE history_counted < (SELECT n FROM picked);
 
     INSERT INTO minute (at, queue, tenant, retried)
@@ -213,9 +224,20 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
                                WHERE h.finished_at < NEW.now - (NEW.batch ->> 2));
 END;
 
+-- What was seen of the load comes under its minute, unless somebody has looked before. Batch: the minute, what was seen, and
+-- before when samples go.
+CREATE TEMP TRIGGER sample_load INSTEAD OF INSERT ON call WHEN NEW.kind = 'sample_load' BEGIN
+    INSERT INTO load (at, tenant, queue, queued, running, lag)
+    SELECT NEW.batch ->> 0, l.value ->> 0, l.value ->> 1, l.value ->> 2, l.value ->> 3, l.value ->> 4
+    FROM json_each(NEW.batch, '$[1]') AS l
+    WHERE NOT EXISTS (SELECT 1 FROM load WHERE load.at = (NEW.batch ->> 0));
+    DELETE FROM load WHERE at < (NEW.batch ->> 2);
+    INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, '');
+END;
+
 -- What ended longer ago than it is kept goes, with its payload and its attempts.
 -- Size: the limit. Batch: before when the succeeded, the unsuccessful, those of the classes short, long and audit, the
--- ledger, the figures by the minute and the sums by the day go. A tick stays as long as its run at least.
+-- ledger, the figures by the minute, the sums by the day and the times by bucket go. A tick stays as long as its run at least.
 -- Answer: how many.
 CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.kind = 'prune' BEGIN
     INSERT INTO roll_up (until) VALUES (NEW.now);
@@ -237,6 +259,7 @@ CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.kind = 'prune' BEGI
     INSERT INTO forget_picked (now) VALUES (NEW.now);
     DELETE FROM minute WHERE at < (NEW.batch ->> 6);
     DELETE FROM usage WHERE day < (NEW.batch ->> 7);
+    DELETE FROM timing WHERE at < (NEW.batch ->> 8);
 
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
 
