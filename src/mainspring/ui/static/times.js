@@ -15,20 +15,41 @@ function tellServer() {
   document.cookie = `mainspring_zone=${encodeURIComponent(named())}; path=${base}; max-age=31536000; samesite=lax`;
 }
 
-export function absolute(date, withDay = true) {
-  const parts = new Intl.DateTimeFormat("en-CA", {
+const formats = new Map();
+
+function partsOf(date) {
+  const at = zone();
+  if (!formats.has(at)) formats.set(at, new Intl.DateTimeFormat("en-CA", {
     year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
-    hourCycle: "h23", timeZone: zone(), timeZoneName: "short",
-  }).formatToParts(date).reduce((all, part) => ({ ...all, [part.type]: part.value }), {});
+    hourCycle: "h23", timeZone: at, timeZoneName: "short",
+  }));
+  return Object.fromEntries(formats.get(at).formatToParts(date).map((part) => [part.type, part.value]));
+}
+
+export function absolute(date, withDay = true) {
+  const parts = partsOf(date);
   const clock = `${parts.hour}:${parts.minute}:${parts.second}`;
   return withDay ? `${parts.year}-${parts.month}-${parts.day} ${clock} ${parts.timeZoneName}` : clock;
 }
 
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+// Of another half of the year the zone is another than the one that stands above the column.
+function short(date, now) {
+  const parts = partsOf(date);
+  const other = parts.timeZoneName === now.timeZoneName ? "" : ` ${parts.timeZoneName}`;
+  const day = `${parts.year}-${parts.month}-${parts.day}`;
+  if (day === `${now.year}-${now.month}-${now.day}`) return `${parts.hour}:${parts.minute}:${parts.second}${other}`;
+  if (parts.year !== now.year) return day;
+  return `${MONTHS[parts.month - 1]} ${Number(parts.day)} ${parts.hour}:${parts.minute}${other}`;
+}
+
 function span(seconds) {
-  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "m"]]) {
-    if (seconds >= size) return `${Math.floor(seconds / size)}${unit}`;
-  }
-  return `${Math.floor(seconds)}s`;
+  const two = (size, unit, below, small) =>
+    `${Math.floor(seconds / size)}${unit} ${String(Math.floor((seconds % size) / below)).padStart(2, "0")}${small}`;
+  if (seconds >= 86400) return two(86400, "d", 3600, "h");
+  if (seconds >= 3600) return two(3600, "h", 60, "m");
+  return seconds >= 60 ? two(60, "m", 1, "s") : `${Math.floor(seconds)}s`;
 }
 
 export function relative(date, now = Date.now()) {
@@ -38,11 +59,16 @@ export function relative(date, now = Date.now()) {
 }
 
 export function tell(root = document) {
+  const now = partsOf(new Date());
+  for (const element of root.querySelectorAll("[data-zone]")) {
+    if (element.textContent !== now.timeZoneName) element.textContent = now.timeZoneName;
+  }
   for (const element of root.querySelectorAll("time[datetime]")) {
     const date = new Date(element.dateTime);
     const whole = absolute(date);
     const words = element.dataset.style === "absolute" ? whole
-      : element.dataset.style === "clock" ? absolute(date, false) : relative(date);
+      : element.dataset.style === "clock" ? absolute(date, false)
+      : element.dataset.style === "short" ? short(date, now) : relative(date);
     if (element.textContent !== words) element.textContent = words;
     if (element.title !== whole) element.title = whole;
   }
