@@ -4,6 +4,7 @@ import json
 import re
 from datetime import UTC, datetime
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 from playwright.sync_api import Browser, Page, Route, expect
 
@@ -324,6 +325,20 @@ def test_where_a_run_is_and_how_it_ended_is_told(site: Site, ids: dict[str, str]
     expect(page.get_by_label("How it ended")).to_contain_text("mainspring runs retry")
     page.goto(f"runs/{ids['succeeded']}")
     expect(page.get_by_label("How it ended")).to_contain_text("it has ended: succeeded")
+
+
+def test_a_list_says_how_long_ago_and_when_and_in_which_zone(site: Site, ids: dict[str, str], page: Page) -> None:
+    run = site.submit("send_welcome", {"user_id": 5}, name="dated", delay="2h")
+    due = datetime.fromisoformat(site.ask("GET", f"v1/runs/{run}")["scheduledFor"])
+    page.goto("runs?text=dated")
+    shown, zone = page.locator("tbody .when"), page.locator("th [data-zone]")
+    expect(zone).to_have_text(re.compile("GMT[+][12]|CES?T"))
+    expect(shown).to_contain_text("in 1h 59m")
+    expect(shown).to_contain_text(f"{due.astimezone(ZoneInfo('Europe/Paris')):%H:%M}")
+    page.get_by_title("Zone of all times").click()
+    expect(zone).to_have_text("UTC")
+    expect(shown).to_contain_text(f"{due:%H:%M}")
+    site.ask("POST", f"v1/runs/{run}/cancel")
 
 
 def test_a_phone_leads_to_the_zone_and_to_the_help(

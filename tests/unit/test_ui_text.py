@@ -5,7 +5,7 @@ import pytest
 from mainspring.domain.instant import SECOND
 from mainspring.ui.session import LONGEST, Sealer, is_masked, mask, new_session
 from mainspring.ui.text import ansi, moments, pretty, visible
-from mainspring.ui.words import count, duration, instant, relative
+from mainspring.ui.words import count, duration, instant, relative, short_time
 
 NOW = instant("2026-11-15T12:00:00Z")
 
@@ -37,11 +37,17 @@ def test_json_is_indented_and_cut() -> None:
 
 
 def test_times_and_numbers_are_short() -> None:
-    assert [relative(f"2026-11-15T{clock}Z", NOW) for clock in ("12:00:00", "11:59:48", "12:03:10", "09:00:00")] == [
+    assert [relative(f"2026-11-15T{clock}Z", NOW) for clock in ("12:00:00", "11:59:48", "12:03:10", "13:59:59")] == [
         "now",
         "12s ago",
-        "in 3m",
-        "3h ago",
+        "in 3m 10s",
+        "in 1h 59m",
+    ]
+    assert relative("2026-11-12T08:00:00Z", NOW) == "3d 04h ago"
+    assert [short_time(f"{day}T23:04:05Z", NOW) for day in ("2026-11-15", "2026-03-01", "2025-11-15")] == [
+        "23:04:05",
+        "Mar 1 23:04",
+        "2025-11-15",
     ]
     assert [duration(value) for value in (None, 0.0, 0.00084, 0.012, 3.2, 42, 250, 7_500, 100_000)] == [
         "–",

@@ -62,6 +62,7 @@ def render(visit: Visit[Any], template: str, values: Mapping[str, Any], csrf: st
             may=visit.may,
             csrf=partial(mask, csrf),
             ago=lambda iso: words.relative(iso, visit.now),
+            short_time=lambda iso: words.short_time(iso, visit.now),
             took=lambda start, end: words.between(start, end, visit.now),
             **values,
         )

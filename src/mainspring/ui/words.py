@@ -15,7 +15,7 @@ def absolute(iso: str) -> str:
 
 
 def relative(iso: str, now: Instant) -> str:
-    """``12s ago``, ``in 3m``."""
+    """``12s ago``, ``in 3m 10s``."""
     distance = (now - instant(iso)) / SECOND
     if abs(distance) < 1:
         return "now"
@@ -23,12 +23,17 @@ def relative(iso: str, now: Instant) -> str:
     return f"{words} ago" if distance > 0 else f"in {words}"
 
 
+def short_time(iso: str, now: Instant) -> str:
+    """What stands beside a relative one: ``23:40:12`` today, ``Nov 15 23:40`` this year, else ``2025-11-15``."""
+    time, today = to_datetime(instant(iso)), to_datetime(now)
+    if time.date() == today.date():
+        return f"{time:%H:%M:%S}"
+    return f"{time:%b} {time.day} {time:%H:%M}" if time.year == today.year else f"{time:%Y-%m-%d}"
+
+
 def span(seconds: float) -> str:
-    """In the largest unit that fits."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{int(seconds // size)}{unit}"
-    return f"{int(seconds)}s"
+    """In two units, from a minute on."""
+    return f"{int(seconds)}s" if seconds < 60 else duration(seconds)
 
 
 def duration(seconds: float | None) -> str:

@@ -18,32 +18,46 @@ function tellServer() {
 // To make one takes longer than to use it a hundred times.
 const formats = new Map();
 
-function format() {
-  const name = zone();
-  if (!formats.has(name)) formats.set(name, new Intl.DateTimeFormat("en-CA", {
+function partsOf(date) {
+  const at = zone();
+  if (!formats.has(at)) formats.set(at, new Intl.DateTimeFormat("en-CA", {
     year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
-    hourCycle: "h23", timeZone: name, timeZoneName: "short",
+    hourCycle: "h23", timeZone: at, timeZoneName: "short",
   }));
-  return formats.get(name);
+  const parts = {};
+  for (const part of formats.get(at).formatToParts(date)) parts[part.type] = part.value;
+  return parts;
 }
 
-function read(date, by) {
-  const parts = {};
-  for (const part of by.formatToParts(date)) parts[part.type] = part.value;
-  const clock = `${parts.hour}:${parts.minute}:${parts.second}`;
-  return { clock, absolute: `${parts.year}-${parts.month}-${parts.day} ${clock} ${parts.timeZoneName}` };
+function clockOf(parts) {
+  return `${parts.hour}:${parts.minute}:${parts.second}`;
+}
+
+function wholeOf(parts) {
+  return `${parts.year}-${parts.month}-${parts.day} ${clockOf(parts)} ${parts.timeZoneName}`;
 }
 
 export function absolute(date, withDay = true) {
-  const { clock, absolute } = read(date, format());
-  return withDay ? absolute : clock;
+  return (withDay ? wholeOf : clockOf)(partsOf(date));
+}
+
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+// Of another half of the year the zone is another than the one that stands above the column.
+function short(parts, now) {
+  const other = parts.timeZoneName === now.timeZoneName ? "" : ` ${parts.timeZoneName}`;
+  const day = `${parts.year}-${parts.month}-${parts.day}`;
+  if (day === `${now.year}-${now.month}-${now.day}`) return clockOf(parts) + other;
+  if (parts.year !== now.year) return day;
+  return `${MONTHS[parts.month - 1]} ${Number(parts.day)} ${parts.hour}:${parts.minute}${other}`;
 }
 
 function span(seconds) {
-  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "m"]]) {
-    if (seconds >= size) return `${Math.floor(seconds / size)}${unit}`;
-  }
-  return `${Math.floor(seconds)}s`;
+  const two = (size, unit, below, small) =>
+    `${Math.floor(seconds / size)}${unit} ${String(Math.floor((seconds % size) / below)).padStart(2, "0")}${small}`;
+  if (seconds >= 86400) return two(86400, "d", 3600, "h");
+  if (seconds >= 3600) return two(3600, "h", 60, "m");
+  return seconds >= 60 ? two(60, "m", 1, "s") : `${Math.floor(seconds)}s`;
 }
 
 export function relative(date, now = Date.now()) {
@@ -57,12 +71,15 @@ function say(element, words) {
 }
 
 export function tell(root = document) {
-  const by = format();
+  const now = partsOf(new Date());
+  for (const element of root.querySelectorAll("[data-zone]")) say(element, now.timeZoneName);
   for (const element of root.querySelectorAll("time[datetime]")) {
     const date = new Date(element.dateTime);
-    const known = read(date, by);
-    say(element, known[element.dataset.style] ?? relative(date));
-    if (element.title !== known.absolute) element.title = known.absolute;
+    const parts = partsOf(date);
+    const whole = wholeOf(parts);
+    const words = { absolute: () => whole, clock: () => clockOf(parts), short: () => short(parts, now) };
+    say(element, words[element.dataset.style]?.() ?? relative(date));
+    if (element.title !== whole) element.title = whole;
   }
 }
 

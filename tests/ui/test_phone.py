@@ -1,0 +1,59 @@
+"""What a wide screen says in a column, a phone says in a line: nothing of substance is left out."""
+
+import re
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.ui_site import Site
+from tests.ui.conftest import Watched, open_page
+from tests.ui.looks import LONG
+
+#: How long ago, and when.
+_WHEN = re.compile(r"(now|ago|in \d+).*\d\d:\d\d")
+
+
+@LONG
+def test_lists_say_on_a_phone_what_they_say_elsewhere(
+    site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
+) -> None:
+    page = open_page(browser, site, watched, width=390)
+    page.goto("runs?text=a+welcome")
+    assert _WHEN.search(_line(page))
+    page.locator(".pick").check()
+    expect(page.get_by_role("button", name="Run those that are ticked again")).to_be_visible()
+    expect(page.get_by_label("Tag")).to_be_visible()
+    page.goto("jobs?text=sync_inventory")
+    expect(page.locator("tbody .strip:visible > *").first).to_be_visible()
+    assert _WHEN.search(_line(page))
+    expect(page.get_by_label("Tag")).to_be_visible()
+    page.goto(f"jobs/{ids['job']}")
+    expect(page.get_by_role("link", name="Copy")).to_be_visible()
+    page.goto("dead-letters?task=charge_card")
+    assert re.search(rf"last .*{_WHEN.pattern}[^$]*first .*{_WHEN.pattern}", _line(page))
+    expect(page.locator("tbody .spark:visible")).to_have_count(1)
+    page.goto("workers")
+    assert re.search(rf"heartbeat {_WHEN.pattern}", _line(page))
+    page.goto("audit?action=queues.set")
+    site.ask("PUT", "v1/queues/phones", {"concurrency": 3, "why": "for a phone"})
+    page.reload()
+    page.locator("tbody details:visible summary").first.click()
+    expect(page.locator("tbody .diff:visible").first).to_contain_text("concurrency")
+
+
+def test_a_phone_says_who_holds_what_others_wait_for(
+    site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
+) -> None:
+    limit = {"limits": [{"key": "one phone", "most": 1}]}
+    first, second = (site.submit("export_orders", {"pages": 2_000}, **limit) for _ in range(2))
+    site.until(lambda: {site.state(first), site.state(second)} == {"running", "blocked"}, "none waits for the other")
+    page = open_page(browser, site, watched, width=390)
+    page.goto("queues/reports")
+    row = page.get_by_label("Held back").locator("tr", has_text="one phone")
+    expect(row.get_by_text("held by")).to_be_visible()
+    expect(row.get_by_role("link", name=(first if site.state(first) == "running" else second)[-8:])).to_be_visible()
+    for run in (second, first):
+        site.ask("POST", f"v1/runs/{run}/cancel")
+
+
+def _line(page: Page) -> str:
+    return page.locator("tbody tr").first.inner_text().replace("\n", " ")
