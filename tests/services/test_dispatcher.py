@@ -326,6 +326,60 @@ def test_an_engine_may_be_away_for_ten_minutes() -> None:
     run_virtual(scenario())
 
 
+class HalfEngine(FlakyEngine):
+    """One queue of it is broken."""
+
+    broken = True
+
+    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+        if queue == "broken" and self.broken:
+            raise EngineUnavailable("it is broken for the test")
+        return await super().take(queue, limit, wait)
+
+
+def test_a_queue_that_fails_beside_one_that_works_does_not_make_the_breaker_flap() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock()
+        engine = HalfEngine(clock)
+        guarded = GuardedEngine(engine, clock)
+
+        async def serve(queue: str) -> None:
+            while True:
+                if await guarded.take(queue, 1, SECOND) is None:
+                    await clock.sleep(50 * MILLISECOND)
+
+        serving = [asyncio.create_task(serve(queue)) for queue in ("good", "broken")]
+        await clock.sleep(MINUTE)
+        assert 2 <= guarded.outages <= 20
+        engine.broken = False
+        await clock.sleep(MINUTE)
+        assert not guarded.away
+        for task in serving:
+            task.cancel()
+        # It has worked for a while: the pause is short again.
+        engine.broken = True
+        assert await guarded.take("broken", 1, SECOND) is None
+        await clock.sleep(300 * MILLISECOND)
+        assert guarded.away
+        assert guarded.may_ask
+
+    run_virtual(scenario())
+
+
+def test_what_only_makes_a_note_closes_no_breaker() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock()
+        engine = FlakyEngine(clock)
+        guarded = GuardedEngine(engine, clock)
+        engine.away = True
+        assert await guarded.depth("default") is None
+        await clock.sleep(MINUTE)
+        await guarded.done([])
+        assert guarded.away
+
+    run_virtual(scenario())
+
+
 def test_what_an_engine_has_done_is_counted() -> None:
     async def scenario() -> None:
         world = World()

@@ -19,12 +19,16 @@ _log = get_logger("mainspring.dispatch")
 
 _FIRST_PAUSE: Micros = 250 * MILLISECOND
 _LONGEST_PAUSE: Micros = 5 * SECOND
+#: An engine that fails again within this time after it was back is left alone for longer each time.
+_STEADY: Micros = 30 * SECOND
 
 
 class GuardedEngine:
     """An engine whose failures are answers. One failure opens the breaker: there is the store to go on with.
 
-    While it is open nobody asks the engine but one probe after a growing pause, and the first answer closes it.
+    While it is open nobody asks the engine but one probe after a growing pause, and its answer closes it. The pause
+    is short again when the engine has worked for a while: one of whose queues only some answer is not asked all the
+    time.
     """
 
     def __init__(self, engine: Dispatch, clock: Clock) -> None:
@@ -45,6 +49,7 @@ class GuardedEngine:
         self._clock = clock
         self._pause: Micros = 0
         self._closed = True
+        self._closed_at: Micros = -_STEADY
         self._probe_at: Micros = 0
 
     @property
@@ -76,7 +81,9 @@ class GuardedEngine:
         return found[0]
 
     async def done(self, deliveries: Sequence[Delivery]) -> None:
-        await self._ask(lambda: self.engine.done(deliveries), wait=0)
+        # Of one that is away it would say nothing: some engines only make a note of it.
+        if not self.away:
+            await self._ask(lambda: self.engine.done(deliveries), wait=0)
 
     async def depth(self, queue: str) -> int | None:
         found = await self._ask(lambda: self.engine.depth(queue), wait=0)
@@ -109,7 +116,7 @@ class GuardedEngine:
     async def _ask(self, call: Callable[[], Awaitable[Answer]], wait: Micros) -> tuple[Answer] | None:
         if not self.may_ask:
             return None
-        if self.away:
+        if probe := self.away:
             # Nobody else probes until this one has failed.
             self._probe_at = self._clock.monotonic() + _LONGEST_PAUSE + wait
         asked = self._clock.monotonic()
@@ -118,7 +125,9 @@ class GuardedEngine:
         except EngineUnavailable as error:
             self._failed(error)
             return None
-        self._worked()
+        # Whoever asked before it failed knows less.
+        if probe:
+            self._worked()
         if wait == 0:
             self.calls += 1
             self.busy += self._clock.monotonic() - asked
@@ -128,7 +137,8 @@ class GuardedEngine:
         if self._closed:
             self._closed = False
             self.outages += 1
-            self._pause = 0
+            if self._clock.monotonic() - self._closed_at >= _STEADY:
+                self._pause = 0
             _log.warning("engine away: claiming from the store", engine=self.engine.kind, error=str(error))
         self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
         self._probe_at = self._clock.monotonic() + self._pause
@@ -136,6 +146,7 @@ class GuardedEngine:
     def _worked(self) -> None:
         if not self._closed:
             self._closed = True
+            self._closed_at = self._clock.monotonic()
             _log.info("engine answers again", engine=self.engine.kind)
 
 
