@@ -183,3 +183,11 @@ async def test_another_master_is_found_when_the_first_dies(tmp_path: Path) -> No
     finally:
         await engine.close()
         servers.remove()
+
+
+async def test_who_listens_to_a_cluster_again_and_again_has_one_connection_to_each_node() -> None:
+    servers = RedisServers(read_redis("redis+cluster://127.0.0.1:1,127.0.0.1:2", "address"))
+    servers.open()
+    pools = [servers.listener().connection_pool for _ in range(6)]
+    assert len({id(pool) for pool in pools}) == 2
+    await servers.close()

@@ -35,8 +35,8 @@ class RedisServers:
         self._address = address
         self._client: Client | None = None
         self._sentinel: Sentinel | None = None
-        #: Of a cluster: a connection to one node, for what all of them are told.
-        self._node: redis.Redis | None = None
+        #: Of a cluster: a connection to each node that was asked for what all of them are told.
+        self._nodes: dict[tuple[str, int], redis.Redis] = {}
         self._turn = 0
 
     def open(self) -> Client:
@@ -50,8 +50,8 @@ class RedisServers:
             await client.aclose()
         for one in [] if sentinel is None else sentinel.sentinels:
             await one.aclose()
-        if self._node is not None:
-            await self._node.aclose()
+        while self._nodes:
+            await self._nodes.popitem()[1].aclose()
 
     @property
     def client(self) -> Client:
@@ -73,9 +73,11 @@ class RedisServers:
         """Hears what is published. Of a cluster one node after another is tried: each hears of all."""
         client = self.client
         if isinstance(client, RedisCluster):
-            host, port = self._address.nodes[self._turn % len(self._address.nodes)]
+            host, port = place = self._address.nodes[self._turn % len(self._address.nodes)]
             self._turn += 1
-            client = self._node = redis.Redis(host=host, port=port, **self._options)
+            if place not in self._nodes:
+                self._nodes[place] = redis.Redis(host=host, port=port, **self._options)
+            client = self._nodes[place]
         return client.pubsub()
 
     async def warnings(self) -> list[str]:
