@@ -193,22 +193,68 @@ def test_a_sink_that_was_away_for_an_hour_catches_up_and_holds_up_nobody() -> No
     run_virtual(scenario())
 
 
+async def away_for_too_long(world: World) -> None:
+    """5 are given up, 2 are the sign that they were, and 3 are not too old."""
+    await world.clock.sleep(SECOND)
+    world.sink.away = True
+    await world.store.submit(some_runs(5))
+    await world.store.submit(some_runs(2))
+    await world.clock.sleep(HOUR)
+    await world.store.submit(some_runs(3))
+    await world.clock.sleep(HOUR + MINUTE)
+
+
 def test_what_is_older_than_it_is_kept_is_given_up_and_the_sink_is_told() -> None:
     async def scenario() -> None:
         world = World(kept=2 * HOUR)
         async with world.publisher:
-            await world.clock.sleep(SECOND)
-            world.sink.away = True
-            await world.store.submit(some_runs(5))
-            await world.clock.sleep(HOUR)
-            await world.store.submit(some_runs(3))
-            await world.clock.sleep(HOUR + MINUTE)
+            await away_for_too_long(world)
             world.sink.away = False
-            await world.until_told(4)
+            await world.until_told(6)
             gap, *kept = world.told()
             assert (gap["type"], gap["data"]["count"]) == ("events.dropped", 5)
-            assert [event["type"] for event in kept] == ["job.submitted"] * 3
+            assert gap["data"]["since"] == gap["data"]["until"]
+            assert [event["type"] for event in kept] == ["job.submitted"] * 5
             assert world.publisher.dropped == 5
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_what_was_given_up_is_told_also_when_whoever_did_it_died(back: bool) -> None:
+    """Whether the sink is back by then or not."""
+
+    async def scenario() -> None:
+        world = World(kept=2 * HOUR)
+        await world.publisher.start()
+        await away_for_too_long(world)
+        await world.publisher.stop()
+        world.sink.away = not back
+        await world.another().start()
+        await world.clock.sleep(HOUR)
+        # 2 and 3 are too old by now: if it was away all the time, the 2 are gone, and the 3 are the sign.
+        world.sink.away = False
+        await world.until_told(6 if back else 4)
+        gap, *kept = world.told()
+        assert (gap["type"], gap["data"]["count"], gap["data"]["since"]) == ("events.dropped", None, None)
+        assert [event["type"] for event in kept] == ["job.submitted"] * (5 if back else 3)
+
+    run_virtual(scenario())
+
+
+def test_who_takes_over_tells_of_no_gap_where_there_is_none() -> None:
+    async def scenario() -> None:
+        world = World(kept=2 * HOUR)
+        await world.publisher.start()
+        await world.clock.sleep(SECOND)
+        world.sink.away = True
+        await world.store.submit(some_runs(5))
+        await world.clock.sleep(HOUR)
+        await world.publisher.stop()
+        world.sink.away = False
+        await world.another().start()
+        await world.until_told(5)
+        assert {event["type"] for event in world.told()} == {"job.submitted"}
 
     run_virtual(scenario())
 

@@ -56,6 +56,7 @@ class Publisher(TickingService):
 
     The sink's place in the outbox moves when the sink has the events: whoever dies in between tells them once more.
     What happens while it is away waits in the outbox for ``kept``; what is older is given up, and the sink is told so.
+    The newest of what is older stays there as a sign: whoever takes over sees by it that something may be missing.
     """
 
     def __init__(
@@ -84,9 +85,12 @@ class Publisher(TickingService):
         self._wait: Micros = _GATHER
         #: Grows while the sink is away.
         self._pause: Micros = 0
+        #: What the sink is to be told before anything else; how many are missing since when, as far as is known.
         self._gap: Event | None = None
-        self._lost_from: Instant = 0
-        self._lost = 0
+        self._lost: int | None = None
+        self._lost_from: Instant | None = None
+        #: Another may have been here before.
+        self._new_here = True
 
     @property
     def away(self) -> bool:
@@ -106,10 +110,13 @@ class Publisher(TickingService):
         if epoch is None:
             self._attached_at = None
             self._subjects, self._older = {}, {}
+            self._gap, self._new_here = None, True
             return _IDLE
         await self._attach()
         began = self.clock.monotonic()
         batches = await self._store.events(self._reader, _BATCHES)
+        if self._new_here:
+            await self._look_for_a_sign(batches)
         try:
             await self._publish(batches, epoch)
         except Fenced as error:
@@ -202,20 +209,29 @@ class Publisher(TickingService):
         await self._give_up_the_oldest()
         return self._pause
 
+    async def _look_for_a_sign(self, batches: Sequence[EventBatch]) -> None:
+        """Whoever gave something up may have died before the sink was told. How much it was nobody knows then."""
+        now = await self._store.now()
+        if batches and batches[0].at < now - self._kept:
+            self._lost = self._lost_from = None
+            self._gap = dropped(self._source, batches[0].position, now, None, None, batches[0].at)
+        self._new_here = False
+
     async def _give_up_the_oldest(self) -> None:
         """The outbox is no archive: what has waited for too long goes, and the sink is told when it is back."""
         now = await self._store.now()
         while True:
             batches = await self._store.events(self._reader, _BATCHES)
-            old = [batch for batch in batches if batch.at < now - self._kept]
+            # All but the last, which is the sign.
+            old = [batch for batch in batches if batch.at < now - self._kept][:-1]
             if not old:
                 return
             count = sum(len(batch.runs) for batch in old)
-            self._lost_from = self._lost_from if self._gap is not None else old[0].at
-            self._lost = count + (self._lost if self._gap is not None else 0)
+            if self._gap is None:
+                self._lost, self._lost_from = 0, old[0].at
+            if self._lost is not None:
+                self._lost += count
             self._gap = dropped(self._source, old[-1].position, now, self._lost, self._lost_from, old[-1].at)
             self.dropped += count
             self.log.error("events given up: the sink was away for too long", events=count)
             await self._store.acknowledge(self._reader, old[-1].position)
-            if len(old) < len(batches):
-                return

@@ -235,8 +235,10 @@ def compose(
             yield Event(kind.topic, subject.key or known, told, event, tenant, subject.task, subject.queue, body)
 
 
-def dropped(source: str, position: str, now: Instant, count: int, since: Instant, until: Instant) -> Event:
-    """So many events are not told: they were older than anything is kept for whoever is away."""
+def dropped(
+    source: str, position: str, now: Instant, count: int | None, since: Instant | None, until: Instant
+) -> Event:
+    """So many events are not told: they were older than anything is kept for whoever is away. None: not known."""
     name = hashlib.blake2b(position.encode(), digest_size=12).hexdigest() + "-dropped"
     body = msgspec.json.encode(
         {
@@ -245,7 +247,7 @@ def dropped(source: str, position: str, now: Instant, count: int, since: Instant
             "type": DROPPED,
             "time": isoformat(now),
             "id": name,
-            "data": {"count": count, "since": isoformat(since), "until": isoformat(until)},
+            "data": {"count": count, "since": None if since is None else isoformat(since), "until": isoformat(until)},
         }
     )
     return Event(Topic.JOBS, DROPPED, DROPPED, name, "", "", "", body)
