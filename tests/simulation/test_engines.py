@@ -50,5 +50,5 @@ def test_seeds_fail_where_a_look_that_failed_is_not_made_again(monkeypatch: pyte
         ended(feed)
 
     monkeypatch.setattr(Feed, "ended", forgotten)
-    scenario = msgspec.structs.replace(fed(12), ending=20 * SECOND)
-    assert complains(scenario, RecordedStore, "hints_do_not_replace_looks")
+    scenarios = (msgspec.structs.replace(fed(seed), ending=20 * SECOND) for seed in (18, 21, 26, 33))
+    assert any(complains(scenario, RecordedStore, "hints_do_not_replace_looks") for scenario in scenarios)
