@@ -9,7 +9,7 @@ from mainspring.domain.ids import RunId
 from mainspring.domain.instant import DAY, HOUR
 from mainspring.domain.run import RunState
 from mainspring.ports.access import Author
-from mainspring.ports.catalog import RunFilter
+from mainspring.ports.catalog import LogReport, RunFilter
 from mainspring.ports.store import Retention
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import Harness
@@ -17,8 +17,8 @@ from tests.support.store_harness import Harness
 KEPT = Retention(succeeded=7 * DAY, unsuccessful=30 * DAY, ledger=20 * DAY, short=DAY, long=90 * DAY, audit=400 * DAY)
 
 
-async def prune_all(harness: Harness) -> None:
-    while await harness.store.prune(KEPT, 100):
+async def prune_all(harness: Harness, retention: Retention = KEPT) -> None:
+    while await harness.store.prune(retention, 100):
         pass
 
 
@@ -89,6 +89,31 @@ async def test_the_ticks_of_a_job_are_kept_with_their_runs(harness: Harness) -> 
     await prune_all(harness)
     assert await there(harness, [held.id]) == [False]
     assert await harness.store.ledger(job.id, 0, now, 10) == []
+
+
+async def test_a_short_class_that_is_the_longest_keeps_what_belongs_to_it(harness: Harness) -> None:
+    """The spans are settings: nothing says that the names are in order."""
+    odd = Retention(succeeded=DAY, unsuccessful=DAY, ledger=DAY, short=10 * DAY)
+    spec = a_spec(
+        schedule=every(DAY, start=await harness.now() + 2 * HOUR), policy=a_policy(retention="short", retries=0)
+    )
+    job = await harness.put(a_job(spec))
+    await harness.advance(3 * HOUR)
+    await harness.fire_due()
+    [held] = await harness.claim(await harness.worker())
+    await harness.store.append_log([LogReport(run=held.id, fence=held.fence, text="kept")])
+    await harness.fail(held)
+    now = await harness.now()
+    await harness.advance(5 * DAY)
+    await prune_all(harness, odd)
+    assert await there(harness, [held.id]) == [True]
+    assert len(await harness.store.attempts(held.id)) == 1
+    assert [line.text for line in await harness.store.log(held.id, 0, 10)] == ["kept"]
+    assert [tick.run_id for tick in await harness.store.ledger(job.id, 0, now, 10)] == [held.id]
+    await harness.advance(10 * DAY)
+    await prune_all(harness, odd)
+    assert await there(harness, [held.id]) == [False]
+    assert await harness.store.attempts(held.id) == []
 
 
 async def test_a_tenant_s_class_counts_where_a_run_chooses_none(harness: Harness) -> None:

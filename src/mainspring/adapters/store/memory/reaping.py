@@ -163,8 +163,9 @@ class MemoryReaping:
                 del tables.timings[counted]
             for sums in [key for key in tables.usage if key[0] < now - USAGE_KEPT]:
                 del tables.usage[sums]
+            ticks = min(retention.cut("ledger", now), retention.cut("short", now))
             for ledger in tables.ledgers.values():
-                gone += ledger.forget(now - retention.ledger - 1, limit - gone, tables.is_kept)
+                gone += ledger.forget(ticks - 1, limit - gone, tables.is_kept)
             return gone
 
 

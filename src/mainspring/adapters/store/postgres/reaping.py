@@ -99,12 +99,14 @@ class Reaping(Sweeping, Workforce, Reading):
             for day in _past(days, family, retention.cut(CLASSES[number], now), UNITS[number] * DAY):
                 gone += await self._drop(family, day, number)
         succeeded, unsuccessful = retention.cut("succeeded", now), retention.cut("unsuccessful", now)
+        # Nothing is moved aside for its runs, and it may be longer than the others.
+        short = retention.cut("short", now)
         for family, cut in (
             ("history_succeeded", succeeded),
             ("history_unsuccessful", unsuccessful),
-            ("attempt", unsuccessful),
-            ("ledger", retention.cut("ledger", now)),
-            ("log", min(succeeded, unsuccessful)),
+            ("attempt", min(unsuccessful, short)),
+            ("ledger", min(retention.cut("ledger", now), short)),
+            ("log", min(succeeded, unsuccessful, short)),
         ):
             for day in _past(days, family, cut):
                 if longer and family in _KEPT_FOR_LONGER:

@@ -53,5 +53,7 @@ class SqliteReaping(SqliteWorkforce):
     async def prune(self, retention: Retention, limit: int) -> int:
         now = self._time.now()
         cuts = [retention.cut(name, now) for name in ("succeeded", "unsuccessful", "short", "long", "audit", "ledger")]
+        # A tick is there for as long as its run.
+        cuts[-1] = min(cuts[-1], retention.cut("short", now))
         batch = rows.encode((*cuts, now - retention.unsuccessful, now - USAGE_KEPT, now - TIMINGS_KEPT))
         return int(await self._writer.call("prune", batch, size=limit))
