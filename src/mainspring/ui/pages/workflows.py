@@ -125,8 +125,7 @@ def _reasons(found: WorkflowPart) -> dict[str, str]:
     runs."""
     names = {node.run_id: node.name for node in found.nodes}
     return {
-        node.name: node.error or " ".join(names.get(word, word) for word in node.reason.split())
-        for node in found.nodes
+        node.name: node.error or " ".join(names.get(word, word) for word in node.reason.split()) for node in found.nodes
     }
 
 
