@@ -220,6 +220,10 @@ def test_a_failed_run_runs_again_with_another_payload(
     page.goto(f"runs/{ids['failed']}")
     expect(page.get_by_label("Error", exact=True).locator(".code")).to_contain_text("PermissionError")
     expect(page.locator(".timeline rect.is-error")).to_have_count(2)
+    expect(page.get_by_label("Result")).to_contain_text("Nothing")
+    page.get_by_role("button", name="Run again").first.click()
+    page.locator("dialog[open]").get_by_role("button", name="Back").click()
+    expect(page.locator("dialog[open]")).to_have_count(0)
     page.get_by_role("button", name="Run again").first.click()
     box = page.get_by_label("Payload").last
     box.fill("{not json")
@@ -286,6 +290,7 @@ def test_a_schedule_is_paused_resumed_and_run_now(site: Site, ids: dict[str, str
     page.locator(".toast").get_by_role("button", name="Undo").click()
     expect(page.locator(".head .badge")).to_have_text("scheduled")
     page.get_by_role("button", name="Run now").first.click()
+    expect(page.locator("dialog[open]").get_by_role("button", name="Back")).to_be_visible()
     page.locator("dialog[open]").get_by_role("button", name="Run now").click()
     expect(page).to_have_url(re.compile("/runs/"))
     expect(page.get_by_role("link", name="sync_inventory")).to_be_visible()

@@ -52,9 +52,7 @@ def test_a_wrong_key_is_told_so(guarded: Site, browser: Browser) -> None:
     context.close()
 
 
-def test_an_address_that_nothing_is_at_knows_who_looks(
-    guarded: Site, browser: Browser, watched: list[Watched]
-) -> None:
+def test_an_address_that_nothing_is_at_knows_who_looks(guarded: Site, browser: Browser, watched: list[Watched]) -> None:
     page = open_page(browser, guarded, watched)
     watched[-1].allowed = ["404"]
     page.goto("")
