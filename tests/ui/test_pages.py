@@ -220,6 +220,10 @@ def test_a_failed_run_runs_again_with_another_payload(
     page.goto(f"runs/{ids['failed']}")
     expect(page.get_by_label("Error", exact=True).locator(".code")).to_contain_text("PermissionError")
     expect(page.locator(".timeline rect.is-error")).to_have_count(2)
+    expect(page.get_by_label("Result")).to_contain_text("Nothing")
+    page.get_by_role("button", name="Run again").first.click()
+    page.locator("dialog[open]").get_by_role("button", name="Back").click()
+    expect(page.locator("dialog[open]")).to_have_count(0)
     page.get_by_role("button", name="Run again").first.click()
     box = page.get_by_label("Payload").last
     box.fill("{not json")
@@ -238,6 +242,9 @@ def test_every_attempt_says_what_went_wrong(site: Site, ids: dict[str, str], pag
     first, second = (page.locator("tr", has_text=words) for words in ("the ledger is locked", "<b>no</b> balance"))
     expect(first.locator("summary")).to_have_text("RuntimeError: the ledger is locked")
     expect(second.locator("summary")).to_have_text("RuntimeError: <b>no</b> balance")
+    expect(page.locator("tr", has_text="success")).to_have_count(1)
+    expect(page.locator(".timeline rect.is-error")).to_have_count(2)
+    expect(page.locator(".timeline rect.is-success")).to_have_count(1)
     first.locator("summary").click()
     expect(first.locator("pre")).to_contain_text("Traceback")
     # Also after the page was asked for anew.
@@ -247,6 +254,26 @@ def test_every_attempt_says_what_went_wrong(site: Site, ids: dict[str, str], pag
     expect(first.locator("pre")).to_be_visible()
     expect(second.locator("pre")).to_be_hidden()
     assert serious_findings(page) == []
+
+
+def test_when_it_was_made_and_when_it_is_tried_next_are_two_times(site: Site, ids: dict[str, str], page: Page) -> None:
+    run = site.submit("settle_day", {"fails": ["locked"]}, retry={"firstDelay": "1h", "maxDelay": "1h"})
+    site.until(lambda: site.ask("GET", f"v1/runs/{run}")["attempts"], "it did not fail")
+    found = site.ask("GET", f"v1/runs/{run}")
+    assert found["scheduledFor"] > found["attempts"][0]["endTime"]
+    page.goto(f"runs/{run}")
+    details = page.get_by_label("Details")
+    expect(details.locator("dt", has_text="Next try").locator("+ dd time")).to_have_attribute(
+        "datetime", found["scheduledFor"]
+    )
+    expect(details.locator("dt", has_text="Made").locator("+ dd time")).to_have_attribute(
+        "datetime", found["createdAt"]
+    )
+    expect(details.locator("dt", has_text="Due")).to_have_count(0)
+    expect(page.get_by_label("Timeline")).to_contain_text("since it was made")
+    site.ask("POST", f"v1/runs/{run}/cancel")
+    page.goto(f"runs/{ids['failed']}")
+    expect(details.locator("dt", has_text="Last try")).to_have_count(1)
 
 
 def test_a_schedule_is_paused_resumed_and_run_now(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -263,6 +290,7 @@ def test_a_schedule_is_paused_resumed_and_run_now(site: Site, ids: dict[str, str
     page.locator(".toast").get_by_role("button", name="Undo").click()
     expect(page.locator(".head .badge")).to_have_text("scheduled")
     page.get_by_role("button", name="Run now").first.click()
+    expect(page.locator("dialog[open]").get_by_role("button", name="Back")).to_be_visible()
     page.locator("dialog[open]").get_by_role("button", name="Run now").click()
     expect(page).to_have_url(re.compile("/runs/"))
     expect(page.get_by_role("link", name="sync_inventory")).to_be_visible()

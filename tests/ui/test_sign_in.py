@@ -52,6 +52,19 @@ def test_a_wrong_key_is_told_so(guarded: Site, browser: Browser) -> None:
     context.close()
 
 
+def test_an_address_that_nothing_is_at_knows_who_looks(guarded: Site, browser: Browser, watched: list[Watched]) -> None:
+    page = open_page(browser, guarded, watched)
+    watched[-1].allowed = ["404"]
+    page.goto("")
+    _sign_in(page, _key(guarded, Role.ADMIN)[1])
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    answer = page.goto("no-such-page")
+    assert answer is not None
+    assert answer.status == 404
+    expect(page.locator(".side-foot .who").last).to_have_text("admin")
+    expect(page.locator(".side").get_by_role("link", name="Keys")).to_be_visible()
+
+
 def test_a_viewer_is_offered_nothing_to_do(guarded: Site, browser: Browser, watched: list[Watched]) -> None:
     page = open_page(browser, guarded, watched)
     page.goto("jobs")

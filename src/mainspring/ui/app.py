@@ -137,8 +137,8 @@ class _Ui:
             if found and page.method == method:
                 break
         else:
-            # Whoever may not look learns nothing about what is there.
-            await self._principal(visit)
+            # Whoever may not look learns nothing about what is there; to others it is a page as all are.
+            visit.principal = await self._principal(visit)
             raise Missing
         visit.path = {name: unquote(value) for name, value in found.groupdict().items()}
         if page.permission is not None:

@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.api.routes.runs import LogPage, cancel_run, explain_run, get_run, retry_run, run_logs
 from mainspring.api.routes.workflows import run_children, run_parents
-from mainspring.api.schemas.runs import LogLineOut, RunOut
+from mainspring.api.schemas.runs import AttemptOut, LogLineOut, RunOut
 from mainspring.domain.access import Permission
 from mainspring.domain.instant import Instant
 from mainspring.domain.run import ENDED
@@ -76,7 +76,10 @@ async def show_run(visit: Visit[Any]) -> Reply:
         run=found,
         name=found.name or found.task,
         ended=ended,
-        attempts=[] if isinstance(found.attempts, msgspec.UnsetType) else found.attempts,
+        waits=found.status in WAITING,
+        retried=was_retried(found),
+        begin=begin_of(found),
+        attempts=attempts_of(found),
         bars=timeline(found, visit.now),
         explanation=explanation,
         log=log,
@@ -155,11 +158,35 @@ async def do_retry(visit: Visit[Any]) -> Reply:
     return Done(words="Runs again, as a new run.", to=f"runs/{made.run_id}", leave=True)
 
 
+def was_retried(found: RunOut) -> bool:
+    """Then what is due is another try."""
+    return found.attempt_number > (0 if found.status in WAITING else 1)
+
+
+def begin_of(found: RunOut) -> str:
+    """When it was due; when it was made, if nothing tells that any more."""
+    return (found.tick or found.created_at) if was_retried(found) else found.scheduled_for
+
+
+def attempts_of(found: RunOut) -> list[AttemptOut]:
+    """Those that did not succeed, and the one after them that did."""
+    known = [] if isinstance(found.attempts, msgspec.UnsetType) else found.attempts
+    if not known or found.status != "succeeded" or found.start_time is None or found.end_time is None:
+        return known
+    last = AttemptOut(
+        attempt_number=found.attempt_number,
+        outcome="success",
+        start_time=found.start_time,
+        end_time=found.end_time,
+        reason="success",
+    )
+    return [*known, last]
+
+
 def timeline(found: RunOut, now: Instant) -> list[Bar]:
     """Waiting, attempts and back-offs, in proportion."""
-    begin = instant(found.scheduled_for if found.tick or not found.attempts else found.created_at)
-    begin = min(begin, instant(found.queued_at or found.scheduled_for))
-    attempts = [] if isinstance(found.attempts, msgspec.UnsetType) else found.attempts
+    begin = min(instant(begin_of(found)), instant(found.queued_at or found.scheduled_for))
+    attempts = attempts_of(found)
     pieces: list[tuple[Instant, Instant, str, str]] = []
     at = begin
     for attempt in attempts:

@@ -1,6 +1,7 @@
 """Runs: find some."""
 
 import asyncio
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -82,7 +83,7 @@ async def ask_cancel(visit: Visit[RunsQuery]) -> Reply:
 async def cancel_all(visit: Visit[RunsQuery]) -> Reply:
     done = await visit.ask(act_on_many, body=_chosen("cancel", visit.query))
     more = "; there are more" if done.more else ""
-    return Done(words=f"{plural(done.changed, 'run')} cancelled{more}.", to="runs")
+    return Done(words=f"{plural(done.changed, 'run')} cancelled{more}.", to=_list_of(visit.query), leave=True)
 
 
 @runs.page("GET", "/runs/retry-all", permission=Permission.OPERATE, query=RunsQuery)
@@ -95,7 +96,7 @@ async def retry_all(visit: Visit[RunsQuery]) -> Reply:
     done = await visit.ask(act_on_many, body=_chosen("retry", visit.query))
     before = done.matched - done.changed
     more = "; the quotas allow no more" if done.more else f"; {before} had been before" if before else ""
-    return Done(words=f"{plural(done.changed, 'run')} made again{more}.", to="runs")
+    return Done(words=f"{plural(done.changed, 'run')} made again{more}.", to=_list_of(visit.query), leave=True)
 
 
 async def _counts(visit: Visit[RunsQuery]) -> RunCounts:
@@ -113,6 +114,12 @@ async def _ask(visit: Visit[RunsQuery], action: str) -> Reply:
     given = visit.query.given()
     ticked = len(visit.query.ids.split(",")) if visit.query.ids else 0
     return visit.show("runs/act_on_all.html", found=found, given=given, action=action, ticked=ticked)
+
+
+def _list_of(query: RunsQuery) -> str:
+    """The list that they were chosen from, from its beginning."""
+    said = {name: value for name, value in query.given().items() if value and name not in ("ids", "cursor")}
+    return f"runs?{urlencode(said)}" if said else "runs"
 
 
 def _chosen(action: str, query: RunsQuery) -> dict[str, object]:

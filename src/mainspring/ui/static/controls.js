@@ -1,4 +1,5 @@
 // Theme, dialogs, toasts, copying.
+const TOLD = "mainspring.told";
 const THEMES = ["auto", "light", "dark"];
 
 function theme() {
@@ -32,6 +33,15 @@ function toasts() {
       setTimeout(() => toast.remove(), toast.classList.contains("is-bad") ? 12000 : 7000);
     }
   }).observe(place, { childList: true });
+  // What is answered by another page is told there.
+  document.addEventListener("htmx:beforeOnLoad", ({ detail: { xhr } }) => {
+    if (!xhr.getResponseHeader("HX-Redirect") || !xhr.responseText) return;
+    try { sessionStorage.setItem(TOLD, xhr.responseText); } catch { /* not told */ }
+  });
+  try {
+    place.insertAdjacentHTML("beforeend", sessionStorage.getItem(TOLD) ?? "");
+    sessionStorage.removeItem(TOLD);
+  } catch { /* nothing is kept */ }
 }
 
 // Whoever types is in one place: the first letters are a step back, the others are not.
@@ -76,8 +86,10 @@ export function controls() {
       if (!value) event.detail.formData.delete(name);
     }
   });
-  // What was asked in a dialog is answered by a toast.
+  // What was asked in a dialog is answered by a toast, and so is what a toast offered.
   document.addEventListener("htmx:afterRequest", (event) => {
-    if (event.detail.successful) event.target.closest("dialog")?.close();
+    if (!event.detail.successful) return;
+    event.target.closest("dialog")?.close();
+    event.target.closest(".toast")?.remove();
   });
 }
