@@ -125,7 +125,7 @@ def test_no_label_is_without_a_bound() -> None:
         *("version", "roles", "state", "outcome", "call", "why", "change", "operation", "status", "kind"),
         # One for each that somebody has set up …
         *("engine", "sink", "server", "table"),
-        # … and those that are counted as other beyond metrics.names. Queues of the fleet are as many as there are.
+        # … and those that are counted as other beyond metrics.names: test_names_of_all_kinds_have_a_bound tries it.
         *("task", "queue", "tenant"),
     }
     assert {label for metric in ALL for label in metric.labels} == bounded

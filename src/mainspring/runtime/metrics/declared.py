@@ -277,7 +277,12 @@ WANTED_SLOTS = _gauge(
     "Slots that the load of a queue asks for, not rounded: divide by those of one of your workers.",
     "queue",
 )
-QUEUE_WORKERS = _gauge(Whose.FLEET, "queue_workers", "Live workers that take runs of a queue.", "queue")
+QUEUE_WORKERS = _gauge(
+    Whose.FLEET,
+    "queue_workers",
+    "Live workers that take runs of a queue; of `other` as many as the queue has that has fewest.",
+    "queue",
+)
 HINTS = _gauge(
     Whose.FLEET,
     "engine_hints",
