@@ -31,7 +31,7 @@ from mainspring.runtime.metrics.book import Book
 from mainspring.runtime.metrics.declared import ALL, Whose
 from mainspring.runtime.metrics.figures import Figures
 from mainspring.settings import Settings
-from tests.support.builders import a_job, a_run, a_spec, a_worker
+from tests.support.builders import a_job, a_limit, a_run, a_spec, a_worker
 from tests.support.clock import ManualClock
 
 SHARDS = 4
@@ -186,6 +186,28 @@ async def test_a_queue_that_is_paused_is_told_as_such(watched: Watched) -> None:
     paused = {queue: f'mainspring_queue_paused{{queue="{queue}"}} 1.0' for queue in ("mail", "video", "bulk")}
     assert [queue for queue, line in paused.items() if line in everybody] == ["mail"]
     assert [queue for queue, line in paused.items() if line in bound] == ["mail", "video"]
+
+
+@pytest.mark.parametrize("how", ["limit", "key", "pause"])
+async def test_to_be_held_back_on_purpose_is_neither_lag_nor_lateness(watched: Watched, how: str) -> None:
+    store, clock = watched.store, watched.clock
+    worker = await store.open_session(a_worker(ttl=HOUR))
+    more = {"limit": {"limits": (a_limit(),)}, "key": {"key": "k"}, "pause": {}}[how]
+    await store.submit([a_run(queue="mail", **more) for _ in range(3)])  # type: ignore[arg-type]
+    for number in range(3):
+        if how == "pause":
+            await store.pause(Pause(tenant=None, queue="mail"), Author("ada"))
+            clock.advance(11 * SECOND)
+            assert 'mainspring_queue_lag_seconds{queue="mail"} 0.0' in await watched.told()
+            await store.resume(None, "mail", Author("ada"))
+        clock.advance(2 * SECOND)
+        held = await store.claim(worker, number, [Want("mail", 1)])
+        watched.figures.claimed(held)
+        clock.advance(11 * SECOND)
+        lag = {"limit": 0, "key": 0, "pause": 13}[how] if number < 2 else 0
+        assert f'mainspring_queue_lag_seconds{{queue="mail"}} {lag}.0' in await watched.told()
+        await store.settle([_end(run, Outcome.SUCCESS, RunState.SUCCEEDED) for run in held])
+    assert 'mainspring_start_lateness_seconds_bucket{le="2.5",queue="mail"} 3.0' in await watched.told()
 
 
 async def test_names_of_all_kinds_have_a_bound(watched: Watched) -> None:

@@ -90,6 +90,16 @@ def test_attempts_are_counted_by_task_and_outcome() -> None:
     assert found["mainspring_attempt_seconds_bucket", "0.025", "greet"] == 1
 
 
+def test_an_attempt_is_late_from_when_it_could_have_started() -> None:
+    figures = Figures()
+    held = [a_held_run() for _ in range(3)]
+    for run, due, ready in zip(held, (0, 0, 60), (0, 60, 30), strict=True):
+        run.due, run.ready_at, run.started_at = due * SECOND, ready * SECOND, 61 * SECOND
+    figures.claimed(held)
+    found = told(figures)
+    assert found["mainspring_start_lateness_seconds_sum", "default"] == 61 + 1 + 1
+
+
 def test_tasks_beyond_the_bound_are_counted_as_other() -> None:
     figures = Figures(most_names=2)
     figures.submitted([_submitted(f"task-{number}") for number in range(5)])

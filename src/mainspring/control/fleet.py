@@ -168,7 +168,7 @@ def _tell_of_queues(book: Book, label: str, loads: Sequence[QueueLoad], paused: 
     waiting = [load for load in loads if load.queued and load.queue not in paused]
     book.put(declared.QUEUED, sum(load.queued for load in loads), label)
     book.put(declared.RUNNING, sum(load.running for load in loads), label)
-    book.put(declared.LAG, max(load.lag for load in waiting or loads) / SECOND, label)
+    book.put(declared.LAG, max(load.waited for load in loads) / SECOND, label)
     book.put(declared.PAUSED, all(load.queue in paused for load in loads), label)
     book.put(declared.ARRIVALS, sum(load.arrival_rate for load in loads), label)
     book.put(declared.SERVICES, sum(load.service_rate for load in loads), label)

@@ -111,8 +111,9 @@ class MemoryOperations:
         with tables.transaction() as now:
             there = tables.pauses.get((tenant, queue))
             lifted = there is not None and not there.is_over(now)
-            if lifted:
-                del tables.pauses[tenant, queue]
+            if there is not None and lifted:
+                # Kept for a while: what it held back was not late.
+                tables.pauses[tenant, queue] = msgspec.structs.replace(there, until=now)
                 tables.audit("queues.resume", author, [Change(tenant or "", queue or "*")])
             return lifted
 
