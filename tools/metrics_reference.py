@@ -18,8 +18,9 @@ fleet](../operations/monitoring.md).
   missing, and `mainspring_store_up` is 0. Queues with very many runs take longer to count: then they are told as they
   were a moment ago, and are missing when that is more than a minute: `mainspring_queues_counted` is 0.
 - Labels are bounded: of tasks, queues and tenants each process tells the first 100 apart (`metrics.names`) and counts
-  the others as `other`. Queues of the fleet are as many as there are. Nothing is by tenant unless `metrics.tenants`
-  says so.
+  the others as `other`. Of the queues of the fleet those are told apart that have workers, then those with the most
+  runs; `other` is the sum of the rest, with the longest lag of any. `/v1/autoscale` has all of them. Nothing is by
+  tenant unless `metrics.tenants` says so.
 - Who asks an API and is bound to a tenant sees the queues of that tenant, and nothing that names tasks,
   sinks or engines.
 """

@@ -384,9 +384,11 @@ async def test_depths_can_be_told_of_one_tenant(harness: Harness) -> None:
     mine = a_run(at=now - MINUTE)
     await harness.submit(old, mine, a_run(queue="other"))
     await harness.claim(await harness.worker(), queue="other")
-    assert await harness.store.depths("acme") == [Depth(queue="default", queued=1, running=0, oldest_due=old.at)]
+    assert await harness.store.depths("acme") == [
+        Depth(queue="default", queued=1, running=0, oldest_due=old.at, oldest_ready=old.at)
+    ]
     assert await harness.store.depths("default") == [
-        Depth(queue="default", queued=1, running=0, oldest_due=mine.at),
+        Depth(queue="default", queued=1, running=0, oldest_due=mine.at, oldest_ready=mine.at),
         Depth(queue="other", queued=0, running=1, oldest_due=None),
     ]
     assert await harness.store.depths("beta") == []

@@ -69,7 +69,7 @@ async def test_depths_tell_every_queue_with_work_by_name(harness: Harness) -> No
     await harness.claim(await harness.worker(), 1, queue="b")
     assert await harness.store.depths() == [
         Depth(queue="a", queued=0, running=3, oldest_due=None),
-        Depth(queue="b", queued=2, running=1, oldest_due=old.at),
+        Depth(queue="b", queued=2, running=1, oldest_due=old.at, oldest_ready=old.at),
     ]
 
 

@@ -1,11 +1,15 @@
 """Figures of the fleet and of the store: read once for many, missing when the store is away, and a tenant's own."""
 
 import asyncio
+from collections import defaultdict
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from mainspring.adapters.dispatch.memory import MemoryDispatch
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.bootstrap.engine import Engine
 from mainspring.bootstrap.health import make_health
@@ -13,20 +17,25 @@ from mainspring.control.fleet import Fleet
 from mainspring.control.monitor import Monitor
 from mainspring.control.vitals import StoreVitals
 from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.hints import Sealer
 from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement
 from mainspring.domain.slo import Slo
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause, SessionView
 from mainspring.ports.health import Examination, Vitals
 from mainspring.ports.slos import SloSettled
-from mainspring.ports.store import Depth
+from mainspring.ports.store import Depth, Want
+from mainspring.runtime.engines import Engines, GuardedEngine
 from mainspring.runtime.metrics.book import Book
+from mainspring.runtime.metrics.declared import ALL, Whose
 from mainspring.runtime.metrics.figures import Figures
 from mainspring.settings import Settings
-from tests.support.builders import a_job, a_run, a_spec, a_worker
+from tests.support.builders import a_job, a_limit, a_run, a_spec, a_worker
 from tests.support.clock import ManualClock
 
 SHARDS = 4
+NAMES = 20
 
 
 class CountingStore(MemoryStore):
@@ -65,8 +74,17 @@ class Watched:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = CountingStore(self.clock, SHARDS)
-        self.figures = Figures()
-        self.monitor = Monitor(Fleet(self.store, self.clock, shards=SHARDS, every=10 * SECOND))
+        self.figures = Figures(NAMES, tenants=True)
+        guarded = GuardedEngine(MemoryDispatch(self.clock, Sealer(b"key")), self.clock)
+        self.fleet = Fleet(
+            self.store,
+            self.clock,
+            shards=SHARDS,
+            every=10 * SECOND,
+            most_names=NAMES,
+            engines=lambda: Engines([], {"*": guarded}, ""),
+        )
+        self.monitor = Monitor(self.fleet)
         self.monitor.add(self.figures.tell)
 
     async def told(self, tenant: str | None = None) -> str:
@@ -168,6 +186,95 @@ async def test_a_queue_that_is_paused_is_told_as_such(watched: Watched) -> None:
     paused = {queue: f'mainspring_queue_paused{{queue="{queue}"}} 1.0' for queue in ("mail", "video", "bulk")}
     assert [queue for queue, line in paused.items() if line in everybody] == ["mail"]
     assert [queue for queue, line in paused.items() if line in bound] == ["mail", "video"]
+
+
+@pytest.mark.parametrize("how", ["limit", "key", "pause"])
+async def test_to_be_held_back_on_purpose_is_neither_lag_nor_lateness(watched: Watched, how: str) -> None:
+    store, clock = watched.store, watched.clock
+    worker = await store.open_session(a_worker(ttl=HOUR))
+    more = {"limit": {"limits": (a_limit(),)}, "key": {"key": "k"}, "pause": {}}[how]
+    await store.submit([a_run(queue="mail", **more) for _ in range(3)])  # type: ignore[arg-type]
+    for number in range(3):
+        if how == "pause":
+            await store.pause(Pause(tenant=None, queue="mail"), Author("ada"))
+            clock.advance(11 * SECOND)
+            assert 'mainspring_queue_lag_seconds{queue="mail"} 0.0' in await watched.told()
+            await store.resume(None, "mail", Author("ada"))
+        clock.advance(2 * SECOND)
+        held = await store.claim(worker, number, [Want("mail", 1)])
+        watched.figures.claimed(held)
+        clock.advance(11 * SECOND)
+        lag = {"limit": 0, "key": 0, "pause": 13}[how] if number < 2 else 0
+        assert f'mainspring_queue_lag_seconds{{queue="mail"}} {lag}.0' in await watched.told()
+        await store.settle([_end(run, Outcome.SUCCESS, RunState.SUCCEEDED) for run in held])
+    assert 'mainspring_start_lateness_seconds_bucket{le="2.5",queue="mail"} 3.0' in await watched.told()
+
+
+async def test_names_of_all_kinds_have_a_bound(watched: Watched) -> None:
+    numbers = range(NAMES + 50)
+    runs = [a_run(task=f"task-{n}", queue=f"queue-{n}", tenant=f"tenant-{n}") for n in numbers]
+    await watched.store.submit(runs)
+    watched.figures.submitted(runs)
+    worker = await watched.store.open_session(a_worker())
+    held = await watched.store.claim(worker, 1, [Want(f"queue-{n}", 1) for n in numbers])
+    watched.figures.claimed(held)
+    watched.figures.settled([(Attempt(run), _end(run, Outcome.SUCCESS, RunState.SUCCEEDED)) for run in held])
+    watched.figures.reaped("lost", [(run, _end(run, Outcome.LOST, RunState.QUEUED)) for run in held])
+    values = defaultdict[tuple[str, str], set[str]](set)
+    for family in text_string_to_metric_families(await watched.told()):
+        for sample in family.samples:
+            for label, value in sample.labels.items():
+                values[family.name, label].add(value)
+    assert {name: len(found) for name, found in values.items() if len(found) > NAMES + 1} == {}
+    # Those of a worker are the queues that it was told to serve.
+    named = [
+        (metric.name.removesuffix("_total"), label)
+        for metric in ALL
+        for label in metric.labels
+        if label in ("task", "tenant", "queue") and metric.whose is not Whose.WORKER
+    ]
+    assert [name for name in named if "other" not in values[name]] == []
+
+
+class Attempt(NamedTuple):
+    held: HeldRun
+    came_at: int = 0
+    ended_at: int = SECOND
+
+
+def _end(run: HeldRun, outcome: Outcome, state: RunState) -> Settlement:
+    return Settlement(run=run.id, fence=run.fence, outcome=outcome, state=state)
+
+
+async def test_queues_with_workers_and_the_deepest_are_told_apart(watched: Watched) -> None:
+    served = [f"served-{n}" for n in range(5)]
+    await watched.store.open_session(msgspec.structs.replace(a_worker(ttl=MINUTE), queues=tuple(served)))
+    deep = [f"deep-{n}" for n in range(NAMES - 5)]
+    await watched.store.submit([a_run(queue=queue) for queue in (*served, *deep, *deep)])
+    await watched.store.submit([a_run(queue="other"), a_run(queue="shallow")])
+    watched.clock.advance(30 * SECOND)
+    await watched.store.submit([a_run(queue=f"late-{n}") for n in range(8)])
+    await watched.store.pause(Pause(tenant=None, queue="shallow"), Author("ada"))
+    told = await watched.told()
+    for queue in served:
+        assert f'mainspring_queue_workers{{queue="{queue}"}} 1.0' in told
+    for queue in deep:
+        assert f'mainspring_queued_runs{{queue="{queue}"}} 2.0' in told
+    assert 'mainspring_queued_runs{queue="other"} 10.0' in told
+    assert 'mainspring_queue_lag_seconds{queue="other"} 30.0' in told
+    assert 'mainspring_queue_paused{queue="other"} 0.0' in told
+    assert 'mainspring_queue_workers{queue="other"} 0.0' in told
+    assert 'queue="shallow"' not in told
+
+
+async def test_workers_of_one_queue_do_not_hide_another_that_has_none(watched: Watched) -> None:
+    queues = [f"served-{n:02}" for n in range(NAMES + 1)]
+    await watched.store.open_session(msgspec.structs.replace(a_worker(ttl=MINUTE), queues=tuple(queues)))
+    await watched.store.submit([a_run(queue=queue) for queue in queues])
+    assert 'mainspring_queue_workers{queue="other"} 1.0' in await watched.told()
+    await watched.store.submit([a_run(queue="forgotten")])
+    watched.clock.advance(10 * SECOND)
+    assert 'mainspring_queue_workers{queue="other"} 0.0' in await watched.told()
 
 
 async def test_who_is_bound_to_a_tenant_sees_no_sink_of_others(watched: Watched) -> None:

@@ -102,6 +102,16 @@ def test_what_a_worker_offers_is_counted_from_nothing() -> None:
     }
 
 
+def test_an_attempt_is_late_from_when_it_could_have_started() -> None:
+    figures = Figures()
+    held = [a_held_run() for _ in range(3)]
+    for run, due, ready in zip(held, (0, 0, 60), (0, 60, 30), strict=True):
+        run.due, run.ready_at, run.started_at = due * SECOND, ready * SECOND, 61 * SECOND
+    figures.claimed(held)
+    found = told(figures)
+    assert found["mainspring_start_lateness_seconds_sum", "default"] == 61 + 1 + 1
+
+
 def test_tasks_beyond_the_bound_are_counted_as_other() -> None:
     figures = Figures(most_names=2)
     figures.submitted([_submitted(f"task-{number}") for number in range(5)])
@@ -137,7 +147,7 @@ def test_no_label_is_without_a_bound() -> None:
         *("version", "roles", "state", "outcome", "call", "why", "change", "operation", "status", "kind"),
         # One for each that somebody has set up …
         *("engine", "sink", "server", "table"),
-        # … and those that are counted as other beyond metrics.names. Queues of the fleet are as many as there are.
+        # … and those that are counted as other beyond metrics.names: test_names_of_all_kinds_have_a_bound tries it.
         *("task", "queue", "tenant"),
     }
     assert {label for metric in ALL for label in metric.labels} == bounded

@@ -224,6 +224,7 @@ class Node:
             engine.clock,
             shards=sum(store.shards for store in stores_of(engine.store)),
             every=every,
+            most_names=self._settings.metrics.names,
             engines=lambda: self._engines,
         )
         schedules, lasting = Role.SCHEDULER in self._roles, self._settings.store != "memory:"

@@ -38,11 +38,13 @@ def _load(
     own = [minute for minute in figures if minute.queue == name]
     started = sum(minute.started for minute in own)
     oldest = None if depth is None else depth.oldest_due
+    ready = None if depth is None else depth.oldest_ready
     return QueueLoad(
         queue=name,
         queued=0 if depth is None else depth.queued,
         running=0 if depth is None else depth.running,
         lag=0 if oldest is None else max(now - oldest, 0),
+        waited=0 if ready is None else max(now - ready, 0),
         service_rate=sum(minute.succeeded + minute.failed + minute.cancelled for minute in own) / (RATES_OVER / SECOND),
         took=sum(minute.took_total for minute in own) // started if started else None,
         workers=sum(name in worker.queues for worker in workers),

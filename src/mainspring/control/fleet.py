@@ -1,7 +1,8 @@
 """Figures of the whole fleet, read off the store once in a while, however often somebody asks."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -17,6 +18,7 @@ from mainspring.ports.events_out import ReaderView
 from mainspring.runtime.engines import Engines
 from mainspring.runtime.metrics import declared
 from mainspring.runtime.metrics.book import Book
+from mainspring.runtime.metrics.tally import OTHER
 from mainspring.runtime.remembered import Latest, Remembered
 
 #: Whoever asks is answered within this time, also when the store does not answer.
@@ -70,13 +72,16 @@ class Fleet:
         *,
         shards: int,
         every: Micros = 0,
+        most_names: int = 100,
         engines: Callable[[], Engines | None] = lambda: None,
     ) -> None:
-        """``shards``: of all servers of the store. ``every``: how long a read is good."""
+        """``shards``: of all servers of the store. ``every``: how long a read is good. ``most_names``: so many queues
+        are told apart; the others are one."""
         self._store = store
         self._clock = clock
         self._shards = shards
         self._every = every
+        self._most_names = most_names
         self._engines = engines
         self._alive = Remembered(self._read_alive, clock, every)
         self._work: dict[str | None, Latest[_Work]] = {}
@@ -100,7 +105,7 @@ class Fleet:
         work = await (await self._work_of(tenant)).get(max(left, 0))
         book.put(declared.COUNTED, work is not None)
         if work is not None:
-            _tell_of_work(book, work)
+            _tell_of_work(book, work, self._most_names)
 
     async def close(self) -> None:
         for work in self._work.values():
@@ -134,25 +139,42 @@ class Fleet:
         )
 
 
-def _tell_of_work(book: Book, work: _Work) -> None:
+def _tell_of_work(book: Book, work: _Work, most_names: int) -> None:
     for sink, age in work.behind.items():
         book.put(declared.BEHIND, age / SECOND, sink)
+    apart = _told_apart(work.loads, most_names)
+    hints: dict[str, int] = defaultdict(int)
     for queue, waiting in work.hints.items():
-        book.put(declared.HINTS, waiting, queue)
+        hints[queue if queue in apart else OTHER] += waiting
+    for label, waiting in hints.items():
+        book.put(declared.HINTS, waiting, label)
+    loads: dict[str, list[QueueLoad]] = defaultdict(list)
     for load in work.loads:
-        _tell_of_queue(book, load)
-        book.put(declared.PAUSED, any(pause.queue in (None, load.queue) for pause in work.pauses), load.queue)
+        loads[load.queue if load.queue in apart else OTHER].append(load)
+    paused = {load.queue for load in work.loads if any(pause.queue in (None, load.queue) for pause in work.pauses)}
+    for label, same in loads.items():
+        _tell_of_queues(book, label, same, paused)
 
 
-def _tell_of_queue(book: Book, load: QueueLoad) -> None:
-    book.put(declared.QUEUED, load.queued, load.queue)
-    book.put(declared.RUNNING, load.running, load.queue)
-    book.put(declared.LAG, load.lag / SECOND, load.queue)
-    book.put(declared.ARRIVALS, load.arrival_rate, load.queue)
-    book.put(declared.SERVICES, load.service_rate, load.queue)
-    book.put(declared.WANTED, workers_for(load, _SLOTS), load.queue)
-    book.put(declared.WANTED_SLOTS, slots_for(load), load.queue)
-    book.put(declared.QUEUE_WORKERS, load.workers, load.queue)
+def _told_apart(loads: Iterable[QueueLoad], most: int) -> set[str]:
+    """Those that somebody works for, then those with the most to do."""
+    first = sorted(loads, key=lambda load: (not load.workers, -load.queued, -load.running, load.queue))
+    return {load.queue for load in first[:most]}
+
+
+def _tell_of_queues(book: Book, label: str, loads: Sequence[QueueLoad], paused: Collection[str]) -> None:
+    """Of one queue, or of all those that are told as one."""
+    # One that nobody works for must not hide behind the workers of another.
+    waiting = [load for load in loads if load.queued and load.queue not in paused]
+    book.put(declared.QUEUED, sum(load.queued for load in loads), label)
+    book.put(declared.RUNNING, sum(load.running for load in loads), label)
+    book.put(declared.LAG, max(load.waited for load in loads) / SECOND, label)
+    book.put(declared.PAUSED, all(load.queue in paused for load in loads), label)
+    book.put(declared.ARRIVALS, sum(load.arrival_rate for load in loads), label)
+    book.put(declared.SERVICES, sum(load.service_rate for load in loads), label)
+    book.put(declared.WANTED, sum(workers_for(load, _SLOTS) for load in loads), label)
+    book.put(declared.WANTED_SLOTS, sum(slots_for(load) for load in loads), label)
+    book.put(declared.QUEUE_WORKERS, min(load.workers for load in waiting or loads), label)
 
 
 def _behind(readers: Iterable[ReaderView], now: Instant) -> dict[str, Micros]:

@@ -34,6 +34,8 @@ class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     #: How long the oldest queued run has been due.
     lag: Micros = 0
+    #: How long the one has waited for a worker that has waited longest: not what a limit, a key or a pause held back.
+    waited: Micros = 0
     #: How many ended, over the last minutes, and how long they took; none: none did.
     service_rate: float = 0.0
     took: Micros | None = None

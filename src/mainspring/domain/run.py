@@ -359,6 +359,9 @@ class HeldRun(msgspec.Struct, kw_only=True):
     state: bytes | None = None
     #: Its queue lets only so many run at once: when it has ended another may start. Only where it was claimed.
     limited: bool = False
+    #: Since when it could have started, where that is later than its due time: a limit, a key or a pause held it back,
+    #: or it came back from an attempt. Only where it was claimed.
+    ready_at: Instant = 0
 
     @property
     def alone(self) -> bool:

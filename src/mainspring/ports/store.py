@@ -191,6 +191,9 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     #: The due time of the oldest queued run.
     oldest_due: Instant | None = None
+    #: Since when the one could have started that has waited longest for a worker: since it was due, or since a limit,
+    #: a key or a pause let it go, or it came back from an attempt. None: there is none, or all of them are paused.
+    oldest_ready: Instant | None = None
 
 
 class EventBatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -128,7 +128,12 @@ FENCED = _counter(
     Whose.WORK, "fenced_outcomes_total", "Outcomes that came too late: the run was somebody else's already."
 )
 LATENESS = _histogram(
-    Whose.WORK, "start_lateness_seconds", "How long after it was due an attempt started.", "queue", buckets=_LATE
+    Whose.WORK,
+    "start_lateness_seconds",
+    "How long after it could have an attempt started: after it was due, or after a limit, a key or a pause let it go,"
+    " or an attempt gave it back.",
+    "queue",
+    buckets=_LATE,
 )
 DURATION = _histogram(
     Whose.WORK, "attempt_seconds", "How long an attempt took, from its claim to its end.", "task", buckets=_WORK
@@ -263,7 +268,13 @@ COUNTED = _gauge(
 )
 QUEUED = _gauge(Whose.FLEET, "queued_runs", "Runs that are queued.", "queue")
 RUNNING = _gauge(Whose.FLEET, "running_runs", "Runs that are running.", "queue")
-LAG = _gauge(Whose.FLEET, "queue_lag_seconds", "How long the oldest queued run has been due: now less due.", "queue")
+LAG = _gauge(
+    Whose.FLEET,
+    "queue_lag_seconds",
+    "How long the oldest queued run has waited for a worker: now less due, or less when a limit, a key or a pause let"
+    " it go, or an attempt gave it back. What is paused does not count.",
+    "queue",
+)
 PAUSED = _gauge(
     Whose.FLEET,
     "queue_paused",
@@ -284,7 +295,12 @@ WANTED_SLOTS = _gauge(
     "Slots that the load of a queue asks for, not rounded: divide by those of one of your workers.",
     "queue",
 )
-QUEUE_WORKERS = _gauge(Whose.FLEET, "queue_workers", "Live workers that take runs of a queue.", "queue")
+QUEUE_WORKERS = _gauge(
+    Whose.FLEET,
+    "queue_workers",
+    "Live workers that take runs of a queue; of `other` as many as the queue has that has fewest.",
+    "queue",
+)
 HINTS = _gauge(
     Whose.FLEET,
     "engine_hints",

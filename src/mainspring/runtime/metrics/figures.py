@@ -94,7 +94,7 @@ class Figures:
             if run.queue != last:
                 last = run.queue
                 values = by_queue.setdefault(last, [])
-            values.append(run.started_at - run.due)
+            values.append(run.started_at - (run.due if run.due > run.ready_at else run.ready_at))
         for queue, values in by_queue.items():
             _add(self._lateness, self._queues[queue], values, declared.LATENESS.buckets)
 

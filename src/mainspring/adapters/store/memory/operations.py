@@ -131,10 +131,10 @@ class MemoryOperations:
         with tables.transaction() as now:
             there = tables.pauses.get((tenant, queue))
             lifted = there is not None and not there.is_over(now)
-            if lifted:
-                del tables.pauses[tenant, queue]
-                if back is not None and not back.is_over(now):
-                    tables.pauses[tenant, queue] = back
+            if there is not None and lifted:
+                # Kept for a while: what it held back was not late.
+                over = msgspec.structs.replace(there, until=now)
+                tables.pauses[tenant, queue] = over if back is None or back.is_over(now) else back
                 tables.audit("queues.resume", author, [Change(tenant or "", queue or "*")])
             return lifted
 

@@ -60,21 +60,25 @@ class MemoryReading:
         return [row.view() for row in islice(found, limit)]
 
     async def depths(self, tenant: str | None = None) -> list[Depth]:
-        tables = self._tables
+        tables, now = self._tables, await self.now()
         held = (tables.runs[run] for runs in tables.held.values() for run in runs)
         running = Counter(run.queue for run in held if tenant in (None, run.tenant))
         dues: defaultdict[str, list[Instant]] = defaultdict(list)
+        ready: defaultdict[str, list[Instant]] = defaultdict(list)
         for queue, lanes in tables.ready.items():
             for _, row in chain.from_iterable(index.entries for index in lanes.values()):
                 run = tables.runs[RunId(row)]
                 if tenant in (None, run.tenant):
                     dues[queue].append(run.due)
+                    if not tables.is_paused(run, now):
+                        ready[queue].append(max(run.due, run.ready_at, tables.resumed_at(run, now)))
         return [
             Depth(
                 queue=queue,
                 queued=len(dues.get(queue, ())),
                 running=running[queue],
                 oldest_due=min(dues[queue]) if queue in dues else None,
+                oldest_ready=min(ready[queue]) if queue in ready else None,
             )
             for queue in sorted(dues.keys() | running.keys())
         ]

@@ -116,7 +116,8 @@ class MemoryReaping:
                     job.state, job.paused_until, job.resume_at = JobState.SCHEDULED, job.resume_at, None
                     job.updated_at = now
                     job.rev += 1
-            for place in [place for place, pause in tables.pauses.items() if pause.is_over(now)]:
+            # A day after their end: whatever still waits then is late, however that is counted.
+            for place in [place for place, pause in tables.pauses.items() if pause.is_over(now - DAY)]:
                 del tables.pauses[place]
 
     async def sample_load(self) -> Instant:

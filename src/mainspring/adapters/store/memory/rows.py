@@ -100,6 +100,8 @@ class RunRow(msgspec.Struct, kw_only=True):
     error: str | None = None
     about: About | None = None
     queued_at: Instant | None = None
+    #: When a limit or a key let it go, or it came back from an attempt; 0: it waited for none.
+    ready_at: Instant = 0
     #: Who was last given it, and that session's name.
     last_session: SessionId | None = None
     executor: str = ""
@@ -179,6 +181,7 @@ class RunRow(msgspec.Struct, kw_only=True):
             lets_go=self.gate is not None or self.paces_job or bool(self.gates) or self.has_children,
             cancel_requested=self.cancel_at is not None,
             state=self.checkpoint,
+            ready_at=self.ready_at,
         )
 
     def shown_state(self) -> RunState:

@@ -126,6 +126,8 @@ class Tables:
         #: Of those that come to their gates in this transaction and are told of already, or keep their place: the rank
         #: and the time that they are queued with if they pass in it.
         self._kept_place: dict[RunId, tuple[int, Instant] | None] = {}
+        #: Who came to its limits in this transaction without having waited for anything but its time.
+        self._came: set[RunId] = set()
         #: What is remembered of groups of dead letters, by (tenant, task, fingerprint), and up to when they were seen.
         self.watches: dict[tuple[str, str, str], Watch] = {}
         self.watched_until: Instant = 0
@@ -179,6 +181,7 @@ class Tables:
         self._happened.clear()
         self._of_jobs.clear()
         self._kept_place.clear()
+        self._came.clear()
         yield self.now
         self.pass_on()
         if self.wakeups is not None and self._got_work:
@@ -289,6 +292,8 @@ class Tables:
             self._queue(run, self.rank_now(run) if place is None else place[0])
             if place is not None:
                 run.queued_at = place[1]
+            if run.id not in self._came:
+                run.ready_at = self.now
             if run.id not in self._kept_place:
                 self.note("run.queued", run)
         return passed
@@ -319,6 +324,7 @@ class Tables:
         """An attempt has ended and another follows when its pause is over. It keeps its ordering key."""
         self._leave_limits(run, ending)
         self._leave(run)
+        run.ready_at = 0
         self._schedule(run, due)
         self.note(kind, run)
 
@@ -327,6 +333,7 @@ class Tables:
         self._leave_limits(run, ending)
         self._leave(run)
         self._kept_place[run.id] = rank, self.now
+        run.ready_at = self.now
         self._pass(run, rank)
         self.note(kind, run)
 
@@ -423,6 +430,7 @@ class Tables:
         run = self.runs[RunId(gate.line.entries[0][1])]
         self._leave(run)
         gate.holder = run.id
+        run.ready_at = self.now
         if self._pass(run, self.rank_now(run)):
             self.note("run.queued", run)
         return True
@@ -456,11 +464,13 @@ class Tables:
             held.holder = None
         if not is_due:
             self._schedule(run, run.due)
-            run.queued_at = None
+            run.queued_at, run.ready_at = None, 0
         else:
             if was is RunState.QUEUED:
                 assert queued_at is not None
                 self._kept_place[run.id] = rank_of(queued_at, run.priority), queued_at
+            else:
+                run.ready_at = self.now
             run.queued_at = None
             self._admit(run)
         if held is not None and held.holder is None:
@@ -489,6 +499,7 @@ class Tables:
                 gate.line.add(run.due, run.id)
                 return
         place = self._kept_place.get(run.id)
+        self._came.add(run.id)
         if self._pass(run, self.rank_now(run) if place is None else place[0]):
             if place is not None:
                 run.queued_at = place[1]
@@ -606,6 +617,14 @@ class Tables:
             (pause := self.pauses.get((tenant, queue))) is not None and not pause.is_over(now)
             for tenant in (run.tenant, None)
             for queue in (run.queue, None)
+        )
+
+    def resumed_at(self, run: RunRow, now: Instant) -> Instant:
+        """When the last pause was over that was for it; 0: there was none of late."""
+        pauses = (self.pauses.get((tenant, queue)) for tenant in (run.tenant, None) for queue in (run.queue, None))
+        return max(
+            (pause.until for pause in pauses if pause is not None and pause.until is not None and pause.is_over(now)),
+            default=0,
         )
 
     def room(self, tenant: str) -> int:

@@ -87,6 +87,8 @@ class MemoryWorkforce:
                         tables.start(run, session, number, fence)
                     chosen += found
             held = [run.held() for run in chosen]
+            for run, one in zip(chosen, held, strict=True) if tables.pauses else ():
+                one.ready_at = max(run.ready_at, tables.resumed_at(run, now))
             for one in held if tables.queue_policies else ():
                 one.limited = tables.policy_of(one.queue).concurrency is not None
             return held

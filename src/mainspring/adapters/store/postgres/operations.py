@@ -191,6 +191,7 @@ class Operations(Jobs):
             queued_at: Instant = row["now"] if row["queued_at"] is None else row["queued_at"]
             queued = (*common, rank_of(queued_at, run.priority), queued_at)
             await connection.execute(self._db.sql["insert_queued"], *([value] for value in queued))
+            await connection.execute(self._db.sql["keep_ready"], run.id, row["ready_at"])
         else:
             holds = placed.state == AT_LIMIT and placed.gate is not None
             waiting = (*common, placed.state, False, placed.waits, holds)

@@ -102,6 +102,7 @@ class Reading(Part):
                 queued=row["queued"],
                 running=row["running"],
                 oldest_due=row["oldest_due"],
+                oldest_ready=row["oldest_ready"],
             )
             for row in rows
         ]

@@ -418,6 +418,7 @@ class PostgresTarget:
                 "cancel_at": row["cancel_at"],
                 "gate": row["gate"],
                 "queued_at": row["queued_at"],
+                "ready_at": row["ready_at"],
             }
             | _policies(row)
         )

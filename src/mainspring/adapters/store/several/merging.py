@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from mainspring.domain.instant import Instant
 from mainspring.domain.job import Job
 from mainspring.domain.run import RunView
 from mainspring.domain.usage import Usage
@@ -68,10 +69,15 @@ def merge_depths(depths: Iterable[Depth]) -> list[Depth]:
             queue=one.queue,
             queued=one.queued + other.queued,
             running=one.running + other.running,
-            oldest_due=min((due for due in (one.oldest_due, other.oldest_due) if due is not None), default=None),
+            oldest_due=_earliest(one.oldest_due, other.oldest_due),
+            oldest_ready=_earliest(one.oldest_ready, other.oldest_ready),
         )
 
     return sorted(merge_by(depths, lambda depth: depth.queue, both), key=lambda depth: depth.queue)
+
+
+def _earliest(one: Instant | None, other: Instant | None) -> Instant | None:
+    return min((at for at in (one, other) if at is not None), default=None)
 
 
 _WORST = ("late_most", "took_most")

@@ -35,6 +35,7 @@ class _Row(msgspec.Struct, array_like=True, frozen=True):
     limits: str | None
     waits: int | None
     queued_at: Instant | None
+    ready_at: Instant | None
 
 
 def edit(
@@ -100,10 +101,11 @@ def _leave_limits(connection: apsw.Connection, row: _Row, now: Instant) -> None:
 def _editable(connection: apsw.Connection, new: NewRun) -> _Row | None:
     """The run, if it is a one-off of that tenant that was never claimed and has not ended."""
     found = connection.execute(
-        "SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, limits, NULL, queued_at FROM run"
+        "SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, limits, NULL, queued_at, ready_at"
+        " FROM run"
         " WHERE id = :id AND tenant = :tenant AND job_id IS NULL AND fence = 0"
-        " UNION ALL SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, limits, waits, NULL"
-        " FROM waiting"
+        " UNION ALL SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, limits, waits, NULL,"
+        " NULL FROM waiting"
         " WHERE id = :id AND tenant = :tenant AND job_id IS NULL AND fence = 0",
         {"id": new.id, "tenant": new.tenant},
     ).fetchone()
@@ -180,11 +182,12 @@ def _put_back(
         )
     if state == "limited" and was_queued:
         connection.execute(
-            "INSERT OR REPLACE INTO quiet (id, rank, queued_at) VALUES (?, ?, ?)",
-            (new.id, rank_of(eligible, new.priority), eligible),
+            "INSERT OR REPLACE INTO quiet (id, rank, queued_at, ready_at) VALUES (?, ?, ?, ?)",
+            (new.id, rank_of(eligible, new.priority), eligible, row.ready_at),
         )
     if state == "queued":
-        values |= {"rank": rank_of(eligible, new.priority), "queued_at": eligible}
+        ready_at = row.ready_at if was_queued else now
+        values |= {"rank": rank_of(eligible, new.priority), "queued_at": eligible, "ready_at": ready_at}
         if not was_queued:
             connection.execute(
                 "INSERT INTO happened (kind, tenant, run)"

@@ -136,14 +136,15 @@ class SqliteOperations(SqliteQueues):
 
     async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
         def lift(connection: apsw.Connection, now: Instant) -> bool:
+            # Kept for a while: what it held back was not late.
             connection.execute(
-                "DELETE FROM pause WHERE tenant = ? AND queue = ? AND (until IS NULL OR until > ?)",
+                "UPDATE pause SET until = ?3 WHERE tenant = ?1 AND queue = ?2 AND (until IS NULL OR until > ?3)",
                 (tenant or "", queue or "", now),
             )
             lifted = connection.changes() > 0
             if lifted and back is not None and not back.is_over(now):
                 connection.execute(
-                    "INSERT INTO pause (tenant, queue, since, author, why, until) VALUES (?, ?, ?, ?, ?, ?)",
+                    "INSERT OR REPLACE INTO pause (tenant, queue, since, author, why, until) VALUES (?, ?, ?, ?, ?, ?)",
                     (tenant or "", queue or "", back.since, back.author, back.why, back.until),
                 )
             if lifted:

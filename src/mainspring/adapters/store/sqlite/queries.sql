@@ -64,17 +64,36 @@ FROM (
 )
 
 -- name: depths
-SELECT json_group_array(json_array(queue, queued, running, oldest_due) ORDER BY queue) FROM (
-    SELECT queue, sum(state = 'queued') AS queued, sum(state = 'running') AS running,
-           min(iif(state = 'queued', due, NULL)) AS oldest_due
-    FROM run GROUP BY queue
+-- oldest_ready: since when the one could have started that has waited longest for a worker; what is paused does not.
+SELECT json_group_array(json_array(queue, queued, running, oldest_due, oldest_ready) ORDER BY queue) FROM (
+    SELECT queue, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due,
+           min(iif(queued > 0 AND NOT paused, max(oldest_ready, over), NULL)) AS oldest_ready
+    FROM (
+        SELECT r.queue, r.tenant, sum(r.state = 'queued') AS queued, sum(r.state = 'running') AS running,
+               min(iif(r.state = 'queued', r.due, NULL)) AS oldest_due,
+               min(iif(r.state = 'queued', max(r.due, coalesce(r.ready_at, 0)), NULL)) AS oldest_ready,
+               (SELECT coalesce(max(p.until), 0) FROM pause p WHERE p.tenant IN ('', r.tenant)
+                AND p.queue IN ('', r.queue) AND p.until <= :now) AS over,
+               EXISTS (SELECT 1 FROM pause p WHERE p.tenant IN ('', r.tenant) AND p.queue IN ('', r.queue)
+                       AND (p.until IS NULL OR p.until > :now)) AS paused
+        FROM run r GROUP BY r.queue, r.tenant
+    ) GROUP BY queue
 )
 
 -- name: depths_of
-SELECT json_group_array(json_array(queue, queued, running, oldest_due) ORDER BY queue) FROM (
-    SELECT queue, sum(state = 'queued') AS queued, sum(state = 'running') AS running,
-           min(iif(state = 'queued', due, NULL)) AS oldest_due
-    FROM run WHERE tenant = :tenant GROUP BY queue
+SELECT json_group_array(json_array(queue, queued, running, oldest_due, oldest_ready) ORDER BY queue) FROM (
+    SELECT queue, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due,
+           min(iif(queued > 0 AND NOT paused, max(oldest_ready, over), NULL)) AS oldest_ready
+    FROM (
+        SELECT r.queue, r.tenant, sum(r.state = 'queued') AS queued, sum(r.state = 'running') AS running,
+               min(iif(r.state = 'queued', r.due, NULL)) AS oldest_due,
+               min(iif(r.state = 'queued', max(r.due, coalesce(r.ready_at, 0)), NULL)) AS oldest_ready,
+               (SELECT coalesce(max(p.until), 0) FROM pause p WHERE p.tenant IN ('', r.tenant)
+                AND p.queue IN ('', r.queue) AND p.until <= :now) AS over,
+               EXISTS (SELECT 1 FROM pause p WHERE p.tenant IN ('', r.tenant) AND p.queue IN ('', r.queue)
+                       AND (p.until IS NULL OR p.until > :now)) AS paused
+        FROM run r WHERE r.tenant = :tenant GROUP BY r.queue, r.tenant
+    ) GROUP BY queue
 )
 
 -- name: events

@@ -167,8 +167,7 @@ class _Pick:
         self._policy = _read(policy)
         self._weight = _WEIGHT if weighted else "1"
         self._paused = self._texts(
-            "SELECT tenant FROM pause WHERE queue IN ('', ?)",
-            want.queue,
+            "SELECT tenant FROM pause WHERE queue IN ('', ?) AND (until IS NULL OR until > ?)", want.queue, now
         )
 
     def choose(self) -> bool:
@@ -253,8 +252,8 @@ class _Pick:
         )
         return chosen
 
-    def _texts(self, statement: str, value: str) -> list[str]:
-        return [cast(str, text) for (text,) in self._connection.execute(statement, (value,))]
+    def _texts(self, statement: str, *values: str | int) -> list[str]:
+        return [cast(str, text) for (text,) in self._connection.execute(statement, values)]
 
 
 def _room(connection: apsw.Connection) -> dict[str, int]:

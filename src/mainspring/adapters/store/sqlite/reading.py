@@ -60,8 +60,8 @@ class SqliteReading(Part):
 
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         if tenant is None:
-            return rows.depths(await self._reader.read("depths"))
-        return rows.depths(await self._reader.read("depths_of", tenant=tenant))
+            return rows.depths(await self._reader.read("depths", now=self._time.now()))
+        return rows.depths(await self._reader.read("depths_of", tenant=tenant, now=self._time.now()))
 
 
 class SqliteOutbox(Part):
@@ -72,7 +72,11 @@ class SqliteOutbox(Part):
         return rows.hints(await self._reader.read("hints_of", ids=rows.encode(list(runs))))
 
     async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
-        named = [depth.queue for depth in rows.depths(await self._reader.read("depths"))] if queues is None else queues
+        named = (
+            [depth.queue for depth in rows.depths(await self._reader.read("depths", now=self._time.now()))]
+            if queues is None
+            else queues
+        )
         return rows.hints(await self._reader.read("hints_ready", queues=rows.encode(list(named)), limit=limit))
 
     async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:

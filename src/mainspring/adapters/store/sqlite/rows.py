@@ -267,6 +267,9 @@ class _Held(msgspec.Struct, array_like=True, frozen=True, gc=False):
     state: str | None = None
     #: Only where others ask.
     session: SessionId | None = None
+    #: Only of what was claimed: when a limit or key let it go, and when the last pause was over that was for it.
+    ready_at: Instant | None = None
+    resumed_at: Instant | None = None
 
 
 class _View(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -398,7 +401,7 @@ _ledger = msgspec.json.Decoder(
     list[tuple[JobId, Instant, Literal["run", "skipped"], str, RunId | None, int, int, int, Instant | None, str]]
 )
 _hints = msgspec.json.Decoder(list[tuple[str, str, int, int, str, int, str]])
-_depths = msgspec.json.Decoder(list[tuple[str, int, int, Instant | None]])
+_depths = msgspec.json.Decoder(list[tuple[str, int, int, Instant | None, Instant | None]])
 _facts = msgspec.json.Decoder(list[tuple[RunId, str, str, JobId | None, Instant | None, int, int, str, str | None]])
 _workers = msgspec.json.Decoder(list[tuple[SessionId, str, str, str, tuple[str, ...]]])
 _readers = msgspec.json.Decoder(list[tuple[str, Instant | None]])
@@ -468,6 +471,7 @@ def _held_run(row: _Held) -> HeldRun:
         cancel_requested=row.cancel_requested != 0,
         session=row.session,
         state=None if row.state is None else bytes_of(row.state),
+        ready_at=max(row.ready_at or 0, row.resumed_at or 0),
     )
 
 
@@ -587,8 +591,8 @@ def ledger_entries(text: str) -> list[LedgerEntry]:
 
 def depths(text: str) -> list[Depth]:
     return [
-        Depth(queue=queue, queued=queued, running=running, oldest_due=oldest_due)
-        for queue, queued, running, oldest_due in _depths.decode(text)
+        Depth(queue=queue, queued=queued, running=running, oldest_due=oldest_due, oldest_ready=oldest_ready)
+        for queue, queued, running, oldest_due, oldest_ready in _depths.decode(text)
     ]
 
 

@@ -304,11 +304,15 @@ WHERE p.until IS DISTINCT FROM excluded.until OR p.until <= mainspring.now_us()
 RETURNING tenant
 
 -- name: resume
-DELETE FROM mainspring.pause WHERE tenant = $1 AND queue = $2 AND (until IS NULL OR until > mainspring.now_us()) RETURNING tenant
+-- It is over from now on, and kept for a while: what it held back was not late.
+UPDATE mainspring.pause SET until = mainspring.now_us()
+WHERE tenant = $1 AND queue = $2 AND (until IS NULL OR until > mainspring.now_us()) RETURNING tenant
 
 -- name: pause_again
 INSERT INTO mainspring.pause (tenant, queue, since, author, why, until)
 SELECT $1, $2, $3, $4, $5, $6::bigint WHERE $6::bigint IS NULL OR $6::bigint > mainspring.now_us()
+ON CONFLICT (tenant, queue) DO UPDATE
+SET since = excluded.since, author = excluded.author, why = excluded.why, until = excluded.until
 
 -- name: draining
 SELECT draining FROM mainspring.session
@@ -326,15 +330,18 @@ RETURNING clock.now
 -- name: editable_waiting
 -- A one-off of a tenant that never started, locked.
 SELECT id, state, gate, body_bucket, created_at, replay_of, target, NULL::bigint AS queued_at, mainspring.now_us() AS now,
-       NULL::bigint[] AS limits, has_children, CASE WHEN state = 9 THEN waits END AS waits
+       NULL::bigint[] AS limits, has_children, CASE WHEN state = 9 THEN waits END AS waits, mainspring.now_us() AS ready_at
 FROM mainspring.waiting
 WHERE id = $1 AND tenant = $2 AND job_id IS NULL AND fence = 0 FOR UPDATE
 
 -- name: editable_queued
 SELECT id, state, gate, body_bucket, created_at, replay_of, target, coalesce(queued_at, created_at) AS queued_at,
-       mainspring.now_us() AS now, limits, has_children, NULL::bigint AS waits
+       mainspring.now_us() AS now, limits, has_children, NULL::bigint AS waits, ready_at
 FROM mainspring.run
 WHERE id = $1 AND tenant = $2 AND job_id IS NULL AND fence = 0 AND claim IS NULL FOR UPDATE
+
+-- name: keep_ready
+UPDATE mainspring.run SET ready_at = $2 WHERE id = $1
 
 -- name: remove_waiting
 DELETE FROM mainspring.waiting WHERE id = $1

@@ -5,13 +5,14 @@
 -- a policy that a claim must look at. What is not in use costs an empty look.
 -- A claim that was overtaken between its fence and its rows must still give a greater one than the run had.
 -- $5: the rank to begin at, by queue; 0 is the front.
+-- ready_at, where it is later than due: since when the run could have started. Pauses that are over are kept for that.
 -- `= ANY (ARRAY(…))` pins the plan: the array is built from the ready index, then the primary key is probed.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), alive AS MATERIALIZED (
     SELECT s.id FROM mainspring.session s, clock
     WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now AND s.lanes IS NULL
-      AND NOT EXISTS (SELECT FROM mainspring.pause)
+      AND NOT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
       AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY ($3::int[]))
       AND NOT EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2)
@@ -35,7 +36,10 @@ WITH clock AS MATERIALIZED (
     ))
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
-              run.rank, run.cancel_at, run.rev, run.limits, run.has_children
+              run.rank, run.cancel_at, run.rev, run.limits, run.has_children,
+              greatest(run.ready_at, CASE WHEN EXISTS (SELECT FROM mainspring.pause) THEN (
+                  SELECT max(p.until) FROM mainspring.pause p
+                  WHERE p.tenant IN (0, run.tenant) AND p.queue IN (0, run.queue) AND p.until <= clock.now) END) AS ready_at
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.started', tenant, array_agg(id) FROM taken
@@ -65,7 +69,7 @@ WITH clock AS MATERIALIZED (
 ), alive AS MATERIALIZED (
     SELECT s.id FROM mainspring.session s, clock
     WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now
-      AND NOT EXISTS (SELECT FROM mainspring.pause)
+      AND NOT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
       AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY ($3::int[]))
       AND NOT EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2)
@@ -86,7 +90,10 @@ WITH clock AS MATERIALIZED (
     ))
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
-              run.rank, run.cancel_at, run.rev, run.limits, run.has_children
+              run.rank, run.cancel_at, run.rev, run.limits, run.has_children,
+              greatest(run.ready_at, CASE WHEN EXISTS (SELECT FROM mainspring.pause) THEN (
+                  SELECT max(p.until) FROM mainspring.pause p
+                  WHERE p.tenant IN (0, run.tenant) AND p.queue IN (0, run.queue) AND p.until <= clock.now) END) AS ready_at
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.started', tenant, array_agg(id) FROM taken
@@ -107,7 +114,7 @@ WITH clock AS MATERIALIZED (
 ), alive AS MATERIALIZED (
     SELECT s.id, s.lanes FROM mainspring.session s, clock
     WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now
-      AND NOT EXISTS (SELECT FROM mainspring.pause)
+      AND NOT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
       AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY ($3::int[]))
     FOR SHARE OF s
@@ -141,7 +148,10 @@ WITH clock AS MATERIALIZED (
     ))
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
-              run.rank, run.cancel_at, run.rev, run.limits, run.has_children
+              run.rank, run.cancel_at, run.rev, run.limits, run.has_children,
+              greatest(run.ready_at, CASE WHEN EXISTS (SELECT FROM mainspring.pause) THEN (
+                  SELECT max(p.until) FROM mainspring.pause p
+                  WHERE p.tenant IN (0, run.tenant) AND p.queue IN (0, run.queue) AND p.until <= clock.now) END) AS ready_at
 ), started AS MATERIALIZED (
     -- Of limits per period. They count from now on by the time of their start.
     SELECT g.number, count(*)::int AS runs, max(g.per) AS per
@@ -168,11 +178,13 @@ FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coale
 ORDER BY t.rank, t.id
 
 -- name: is_limited
-SELECT EXISTS (SELECT FROM mainspring.pause) OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
+SELECT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
+       OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
 
 -- name: why_nothing
 -- Why a claim may have found nothing. for_lanes: claim_lanes is to be asked.
-SELECT EXISTS (SELECT FROM mainspring.pause) OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL) AS limited,
+SELECT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
+       OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL) AS limited,
        EXISTS (SELECT FROM mainspring.session WHERE id = $1 AND lanes IS NOT NULL)
            OR EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2) AS for_lanes,
        ARRAY(SELECT queue FROM mainspring.queue_policy WHERE closely AND queue = ANY ($2::int[])) AS policed
@@ -216,7 +228,10 @@ WITH clock AS MATERIALIZED (
     WHERE run.id = ANY ($3::uuid[])
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
-              run.rank, run.cancel_at, run.rev, run.limits, run.has_children
+              run.rank, run.cancel_at, run.rev, run.limits, run.has_children,
+              greatest(run.ready_at, CASE WHEN EXISTS (SELECT FROM mainspring.pause) THEN (
+                  SELECT max(p.until) FROM mainspring.pause p
+                  WHERE p.tenant IN (0, run.tenant) AND p.queue IN (0, run.queue) AND p.until <= clock.now) END) AS ready_at
 ), started AS MATERIALIZED (
     -- Of limits per period. They count from now on by the time of their start.
     SELECT g.number, count(*)::int AS runs, max(g.per) AS per
@@ -245,7 +260,7 @@ ORDER BY t.rank, t.id
 -- name: held
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
        r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.session, r.limits,
-       r.has_children, b.task, b.policy, b.payload
+       r.has_children, r.ready_at, b.task, b.policy, b.payload
 FROM mainspring.run r JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
 WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL
 
@@ -306,7 +321,7 @@ WITH clock AS MATERIALIZED (
 ), returned AS (
     UPDATE mainspring.run r
     SET state = 3, attempt = r.attempt - 1, rev = r.rev + 1, claim = NULL, session = NULL, started_at = NULL,
-        attempt_until = NULL, queued_at = (SELECT now FROM clock)
+        attempt_until = NULL, queued_at = (SELECT now FROM clock), ready_at = (SELECT now FROM clock)
     FROM kept
     WHERE r.id = ANY (ARRAY(SELECT id FROM mine WHERE unknown AND free))
       AND r.session = $1 AND r.claim <= $5 AND r.cancel_at IS NULL AND r.limits IS NULL

@@ -114,9 +114,20 @@ SELECT newest.* FROM unnest($1::uuid[]) AS wanted (job_id) CROSS JOIN LATERAL (
 ) AS newest
 
 -- name: depths
-SELECT r.queue, count(*) FILTER (WHERE r.state = 3) AS queued, count(*) FILTER (WHERE r.state = 4) AS running,
-       min(r.due) FILTER (WHERE r.state = 3) AS oldest_due
-FROM mainspring.run r WHERE $1::int IS NULL OR r.tenant = $1 GROUP BY r.queue
+-- oldest_ready: since when the one could have started that has waited longest for a worker; what is paused does not.
+SELECT d.queue, sum(d.queued)::bigint AS queued, sum(d.running)::bigint AS running, min(d.oldest_due) AS oldest_due,
+       min(greatest(d.oldest_ready, p.over)) FILTER (WHERE d.queued > 0 AND NOT p.paused) AS oldest_ready
+FROM (
+    SELECT r.queue, r.tenant, count(*) FILTER (WHERE r.state = 3) AS queued, count(*) FILTER (WHERE r.state = 4) AS running,
+           min(r.due) FILTER (WHERE r.state = 3) AS oldest_due,
+           min(greatest(r.due, r.ready_at)) FILTER (WHERE r.state = 3) AS oldest_ready
+    FROM mainspring.run r WHERE $1::int IS NULL OR r.tenant = $1 GROUP BY r.queue, r.tenant
+) AS d, LATERAL (
+    SELECT max(p.until) FILTER (WHERE p.until <= mainspring.now_us()) AS over,
+           coalesce(bool_or(p.until IS NULL OR p.until > mainspring.now_us()), false) AS paused
+    FROM mainspring.pause p WHERE p.tenant IN (0, d.tenant) AND p.queue IN (0, d.queue)
+) AS p
+GROUP BY d.queue
 
 -- name: hint_key
 SELECT hint_key::text FROM mainspring.meta

@@ -16,8 +16,8 @@ WHERE kind = 1 AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY ended_
 -- By state, not by event: whatever runs under a session that is not live is told until it has been settled.
 -- Driven from the sessions: the index of what runs has a dead entry for every run of the last seconds.
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
-       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.limits, r.has_children, b.task,
-       b.policy, b.payload
+       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.limits, r.has_children,
+       r.ready_at, b.task, b.policy, b.payload
 FROM (SELECT id FROM mainspring.session WHERE NOT live) AS s, LATERAL (
     SELECT * FROM mainspring.run WHERE session = s.id AND state = 4 LIMIT $1
 ) AS r
@@ -26,8 +26,8 @@ LIMIT $1
 
 -- name: overdue_runs
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
-       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.limits, r.has_children, b.task,
-       b.policy, b.payload
+       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.limits, r.has_children,
+       r.ready_at, b.task, b.policy, b.payload
 FROM mainspring.run r
 JOIN mainspring.session s ON s.id = r.session AND s.live
 JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
@@ -159,7 +159,8 @@ DELETE FROM mainspring.idempotency WHERE (tenant, key) IN (
     ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
 
 -- name: forget_pauses
-DELETE FROM mainspring.pause WHERE until <= mainspring.now_us()
+-- A day after their end: whatever still waits then is late, however that is counted.
+DELETE FROM mainspring.pause WHERE until <= mainspring.now_us() - 86400000000
 
 -- name: prune_minutes
 DELETE FROM mainspring.minute WHERE at < $1

@@ -56,12 +56,12 @@ WITH clock AS MATERIALIZED (
 ), again AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
-                                body_id, replay_of, target, origin, queued_at, has_children)
+                                body_id, replay_of, target, origin, queued_at, has_children, ready_at)
     SELECT g.id, g.shard, 3, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
            g.lane, g.body_bucket,
            CASE WHEN g.outcome = 6 THEN g.rank ELSE clock.now + g.priority * 1000000000::bigint + 60000000 END, g.due,
            g.created_at, g.timeout, g.rev + 1, g.fence, g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id,
-           g.replay_of, g.target, g.origin, clock.now, g.has_children
+           g.replay_of, g.target, g.origin, clock.now, g.has_children, clock.now
     FROM gone g, clock WHERE g.final = 3 AND g.limits IS NULL
 ), later AS (
     INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due,
@@ -156,11 +156,11 @@ WITH clock AS MATERIALIZED (
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
-                                body_id, replay_of, target, origin, queued_at, has_children)
+                                body_id, replay_of, target, origin, queued_at, has_children, ready_at)
     SELECT n.id, n.shard, 3, n.priority, n.attempt, n.lost, n.tenant, n.queue, n.lane, n.body_bucket,
            clock.now + n.priority * 1000000000::bigint + CASE WHEN n.late THEN 60000000 ELSE 0 END, n.due, n.created_at,
            n.timeout, n.rev + 1, n.fence, n.start_by, n.deadline, n.gate, n.scheduled_at, n.job_id, n.job_version, n.body_id,
-           n.replay_of, n.target, n.origin, clock.now, n.has_children
+           n.replay_of, n.target, n.origin, clock.now, n.has_children, clock.now
     FROM next n, clock
 ), held AS (
     UPDATE mainspring.gate

@@ -58,7 +58,8 @@ ORDER BY w.due, w.id LIMIT $3
 UPDATE mainspring.waiting SET state = 2, rev = rev + 1 WHERE id = ANY ($1::uuid[])
 
 -- name: queue_waiting
--- Queue rows of waiting that the caller has locked. $2: of these something else is told.
+-- Queue rows of waiting that the caller has locked. $2: of these something else is told. What has only just come due (1) waited for
+-- nothing else.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), due AS (
@@ -70,12 +71,12 @@ WITH clock AS MATERIALIZED (
 )
 INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due, created_at,
                             timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version, body_id,
-                            replay_of, target, origin, queued_at, limits, has_children)
+                            replay_of, target, origin, queued_at, limits, has_children, ready_at)
 SELECT d.id, d.shard, 3, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
        coalesce(d.rank, clock.now + d.priority * 1000000000::bigint + CASE WHEN d.late THEN 60000000 ELSE 0 END), d.due,
        d.created_at, d.timeout,
        d.rev + 1, d.fence, d.start_by, d.deadline, d.gate, d.scheduled_at, d.job_id, d.job_version, d.body_id, d.replay_of,
-       d.target, d.origin, clock.now, d.limits, d.has_children
+       d.target, d.origin, clock.now, d.limits, d.has_children, CASE WHEN d.state <> 1 THEN clock.now END
 FROM due d, clock
 
 -- name: upcoming

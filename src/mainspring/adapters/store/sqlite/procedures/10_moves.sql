@@ -91,16 +91,20 @@ CREATE TEMP TRIGGER free_one_gate INSTEAD OF INSERT ON free_gate BEGIN
     SELECT NEW.key, w.id FROM waiting w INDEXED BY waiting_blocked
     WHERE w.state = 'blocked' AND w.gate = NEW.key AND NOT EXISTS (SELECT 1 FROM gate g WHERE g.key = NEW.key)
     ORDER BY w.due, w.id LIMIT 1;
+    INSERT OR IGNORE INTO waited (id)
+    SELECT w.id FROM gate g CROSS JOIN waiting w ON w.id = g.holder
+    WHERE g.key = NEW.key AND w.state = 'blocked' AND w.limits IS NOT NULL;
     UPDATE waiting SET state = 'limited', rev = rev + 1
     WHERE id = (SELECT g.holder FROM gate g WHERE g.key = NEW.key) AND state = 'blocked' AND limits IS NOT NULL;
 
     INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body,
                      timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
-                     origin, target, replay_of, session, queued_at)
+                     origin, target, replay_of, session, queued_at, ready_at)
     SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
            NEW.now + w.priority * 1000000000 + (w.late OR w.attempt > 0) * 60000000, w.rev + 1, w.priority, w.attempt,
            w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline,
-           w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of, w.session, NEW.now
+           w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of, w.session, NEW.now,
+           NEW.now
     FROM gate g CROSS JOIN waiting w ON w.id = g.holder
     WHERE g.key = NEW.key AND w.state = 'blocked';
 

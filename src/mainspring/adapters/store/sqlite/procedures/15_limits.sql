@@ -20,7 +20,9 @@ CREATE TEMP TABLE freed (number INTEGER PRIMARY KEY);
 CREATE TEMP TABLE candidate (due INTEGER, id TEXT, PRIMARY KEY (due, id)) WITHOUT ROWID;
 CREATE TEMP TABLE passed (id TEXT PRIMARY KEY) WITHOUT ROWID;
 -- Of whom the request tells something else than that they are queued, and what they keep if they pass in it.
-CREATE TEMP TABLE quiet (id TEXT PRIMARY KEY, rank INTEGER, queued_at INTEGER) WITHOUT ROWID;
+CREATE TEMP TABLE quiet (id TEXT PRIMARY KEY, rank INTEGER, queued_at INTEGER, ready_at INTEGER) WITHOUT ROWID;
+-- Who did not pass when it came: it could not have started before it does.
+CREATE TEMP TABLE waited (id TEXT PRIMARY KEY) WITHOUT ROWID;
 
 -- What has started counts in its period by its time, however it ends.
 CREATE TEMP TRIGGER leave_one_gate INSTEAD OF INSERT ON leave_gate WHEN NEW.kind < 3 BEGIN
@@ -110,6 +112,7 @@ WHEN EXISTS (SELECT 1 FROM freed)
     ) AS f;
     DELETE FROM freed;
     DELETE FROM quiet;
+    DELETE FROM waited;
 END;
 
 -- The first of each line as far as there is room by the first one's measure, and a few more in later rounds: some may
@@ -144,6 +147,8 @@ END;
 -- One run at its gates: it passes where nobody is before it in the line and there is room, or waits at the first gate
 -- where it does not. That gate is looked at, too: its room may have come by time alone.
 CREATE TEMP TRIGGER pass_one INSTEAD OF INSERT ON pass BEGIN
+    INSERT OR IGNORE INTO waited (id)
+    SELECT w.id FROM waiting w WHERE w.id = NEW.id AND w.state = 'limited' AND w.waits IS NOT NULL;
     UPDATE waiting SET waits = (
         SELECT min(g.value ->> 1) FROM json_each(waiting.limits) AS g
         WHERE EXISTS (
@@ -174,12 +179,13 @@ CREATE TEMP TRIGGER let_one_in INSTEAD OF INSERT ON let_in BEGIN
 
     INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body,
                      timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
-                     origin, target, replay_of, session, queued_at, limits)
+                     origin, target, replay_of, session, queued_at, limits, ready_at)
     SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
            coalesce(q.rank, NEW.now + w.priority * 1000000000 + (w.late OR w.attempt > 0) * 60000000), w.rev + 1,
            w.priority, w.attempt, w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at,
            w.start_by, w.deadline, w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of,
-           w.session, coalesce(q.queued_at, NEW.now), w.limits
+           w.session, coalesce(q.queued_at, NEW.now), w.limits,
+           coalesce(q.ready_at, iif(w.id IN (SELECT waited.id FROM waited), NEW.now, NULL))
     FROM waiting w LEFT JOIN quiet AS q ON q.id = w.id WHERE w.id = NEW.id;
     DELETE FROM waiting WHERE id = NEW.id;
 

@@ -51,8 +51,8 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
            r.fence, r.body, r.timeout, r.due, r.created_at, r.started_at, r.start_by, r.deadline, r.gate, r.job_id,
            r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of, r.session, r.limits
     FROM picked CROSS JOIN run r ON r.id = picked.id WHERE r.limits IS NOT NULL AND r.cancel_at IS NULL;
-    INSERT OR IGNORE INTO quiet (id, rank)
-    SELECT r.id, r.rank FROM picked CROSS JOIN run r ON r.id = picked.id
+    INSERT OR IGNORE INTO quiet (id, rank, ready_at)
+    SELECT r.id, r.rank, NEW.now FROM picked CROSS JOIN run r ON r.id = picked.id
     WHERE r.limits IS NOT NULL AND r.cancel_at IS NULL;
     INSERT INTO happened (kind, tenant, run)
     SELECT 'run.released', w.tenant, w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id
@@ -60,7 +60,7 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
     DELETE FROM run WHERE id IN (SELECT w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id);
 
     UPDATE run SET state = 'queued', attempt = attempt - 1, rev = rev + 1, claim = NULL, attempt_until = NULL,
-                   queued_at = NEW.now, limits = NULL
+                   queued_at = NEW.now, ready_at = NEW.now, limits = NULL
     WHERE id IN (SELECT id FROM picked);
 
     INSERT INTO happened (kind, tenant, run)
@@ -87,7 +87,8 @@ END;
 
 -- The best of one queue. What missed its start or its deadline is left for the reaper.
 CREATE TEMP TRIGGER pick INSTEAD OF INSERT ON want
-WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM serving WHERE lane <> 0) AND NOT EXISTS (SELECT 1 FROM pause)
+WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM serving WHERE lane <> 0)
+ AND NOT EXISTS (SELECT 1 FROM pause WHERE pause.until IS NULL OR pause.until > NEW.now)
  AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL)
  AND NOT EXISTS (SELECT 1 FROM queue_policy q WHERE q.queue = NEW.queue AND q.closely = 1) BEGIN
     INSERT INTO picked (id)
@@ -100,7 +101,8 @@ END;
 
 -- The same for one with lanes of its own: a merge of them.
 CREATE TEMP TRIGGER pick_of_lanes INSTEAD OF INSERT ON want
-WHEN NEW.tenant IS NULL AND EXISTS (SELECT 1 FROM serving WHERE lane <> 0) AND NOT EXISTS (SELECT 1 FROM pause)
+WHEN NEW.tenant IS NULL AND EXISTS (SELECT 1 FROM serving WHERE lane <> 0)
+ AND NOT EXISTS (SELECT 1 FROM pause WHERE pause.until IS NULL OR pause.until > NEW.now)
  AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL)
  AND NOT EXISTS (SELECT 1 FROM queue_policy q WHERE q.queue = NEW.queue AND q.closely = 1) BEGIN
     INSERT INTO picked (id)
@@ -131,7 +133,7 @@ END;
 -- lines, each as long as the tenant has room, and each the best of the lanes. It looks at no more rows than it takes, whoever has a million waiting;
 -- only the default tenant, whose line has no index of its own, is looked for among all.
 CREATE TEMP TRIGGER pick_with_care INSTEAD OF INSERT ON want
-WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause)
+WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS NULL OR pause.until > NEW.now)
    OR EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL))
  AND NOT EXISTS (SELECT 1 FROM queue_policy q WHERE q.queue = NEW.queue AND q.closely = 1) BEGIN
     INSERT INTO picked (id)
@@ -256,7 +258,10 @@ CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.kind = 'claim' BEGI
             AND EXISTS (SELECT 1 FROM edge e INDEXED BY edge_undecided WHERE e.parent = r.id AND e.state IS NULL)),
         r.cancel_at IS NOT NULL,
         -- Nothing has happened to most of them but that they were made and claimed.
-        iif(r.rev > 2, (SELECT c.state FROM checkpoint c WHERE c.run_id = r.id), NULL)))
+        iif(r.rev > 2, (SELECT c.state FROM checkpoint c WHERE c.run_id = r.id), NULL), NULL, r.ready_at,
+        iif(EXISTS (SELECT 1 FROM pause), (
+            SELECT max(pause.until) FROM pause
+            WHERE pause.tenant IN ('', r.tenant) AND pause.queue IN ('', r.queue) AND pause.until <= NEW.now), NULL)))
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN body b ON b.id = r.body;
 END;
 
@@ -351,14 +356,14 @@ CREATE TEMP TRIGGER settle_what_is_not_plain INSTEAD OF INSERT ON settle_the_res
     FROM settling CROSS JOIN run r ON r.id = settling.id
     WHERE settling.state = 'scheduled' OR (settling.state = 'queued' AND settling.limits IS NOT NULL);
 
-    INSERT OR IGNORE INTO quiet (id, rank)
-    SELECT settling.id, iif(settling.outcome = 'released', r.rank, NULL)
+    INSERT OR IGNORE INTO quiet (id, rank, ready_at)
+    SELECT settling.id, iif(settling.outcome = 'released', r.rank, NULL), NEW.now
     FROM settling CROSS JOIN run r ON r.id = settling.id
     WHERE settling.limits IS NOT NULL AND settling.state = 'queued';
 
     -- A release keeps its rank; whatever else goes on at once queues behind what is eligible now.
     UPDATE run SET state = 'queued', rev = rev + 1, claim = NULL, attempt_until = NULL, queued_at = NEW.now,
-                   attempt = attempt - (settling.outcome = 'released'), lost = lost + (settling.outcome = 'lost'),
+                   ready_at = NEW.now, attempt = attempt - (settling.outcome = 'released'), lost = lost + (settling.outcome = 'lost'),
                    rank = iif(settling.outcome = 'released', rank, NEW.now + priority * 1000000000 + 60000000)
     FROM settling WHERE settling.state = 'queued' AND settling.limits IS NULL AND run.id = settling.id;
 

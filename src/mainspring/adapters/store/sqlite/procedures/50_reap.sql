@@ -212,7 +212,8 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
     UPDATE job SET state = 'scheduled', updated_at = NEW.now WHERE id IN (SELECT id FROM picked);
     UPDATE schedule SET paused_until = resume_at, resume_at = NULL, rev = rev + 1
     WHERE job_id IN (SELECT id FROM picked);
-    DELETE FROM pause WHERE until <= NEW.now;
+    -- A day after their end: whatever still waits then is late, however that is counted.
+    DELETE FROM pause WHERE until <= NEW.now - 86400000000;
     -- Workers that have nothing left for them alone claim as all others again.
     UPDATE session
     SET lanes = (SELECT json_group_array(l.value) FROM json_each(session.lanes) AS l WHERE l.value <> -session.id)
