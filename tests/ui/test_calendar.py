@@ -2,15 +2,32 @@
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.ui_site import Site
 
 
+def check_sum(page: Page) -> None:
+    """The rows have all that the header counts."""
+    expect(page.locator(".heat tbody tr").first).to_be_visible()
+    rows = page.locator(".heat tbody .total").all_inner_texts()
+    # At the beginning of a day, or of an hour, there is one less.
+    assert len(rows) in (7, 8, 24, 25)
+    said = page.get_by_label("Coming runs").locator(".note").inner_text().split(" runs of ")[0]
+    assert sum(number_of(text) for text in rows) == pytest.approx(number_of(said), rel=0.01)
+
+
+def number_of(text: str) -> float:
+    """As people are told it."""
+    size = {"k": 1e3, "M": 1e6}.get(text[-1])
+    return float(text.replace(",", "")) if size is None else float(text[:-1]) * size
+
+
 def test_the_coming_week_is_laid_out_in_the_zone_of_the_viewer(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("calendar")
     expect(page.locator("[data-calendar-zone]")).to_have_attribute("data-calendar-zone", "Europe/Paris")
-    expect(page.locator(".heat tbody tr")).to_have_count(7)
+    check_sum(page)
     page.get_by_title("Zone of all times").click()
     expect(page.locator("[data-calendar-zone]")).to_have_attribute("data-calendar-zone", "UTC")
 
@@ -37,7 +54,7 @@ def test_what_fires_in_a_slot_is_listed(site: Site, ids: dict[str, str], page: P
 def test_the_coming_day_is_shown_by_the_minute(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("calendar?view=day")
     rows = page.locator(".heat tbody tr")
-    expect(rows).to_have_count(24)
+    check_sum(page)
     expect(rows.nth(3)).to_contain_text(re.compile(r"1,8\d\d"))
     box = rows.nth(3).locator("a").bounding_box()
     assert box is not None

@@ -2,6 +2,8 @@
 
 from zoneinfo import ZoneInfo
 
+import pytest
+
 from mainspring.domain.instant import HOUR, parse_instant
 from mainspring.ui import heat
 from mainspring.ui.graph import HEIGHT, MOST_BOXES, WIDEST, Box, Spot, draw
@@ -77,7 +79,35 @@ def test_a_day_is_laid_out_by_the_minute() -> None:
     assert [row.name for row in rows[:3]] == ["03:00", "04:00", "05:00"]
     assert [(one.minute, one.length, one.most) for one in rows[0].stretches] == [(55, 5, 3)]
     assert rows[1].words == "04:00: 12 runs, busiest at 04:45 with 12"
-    assert len(rows) == 24
+    assert [(row.label, row.minutes) for row in (rows[0], rows[1], rows[21], rows[-1])] == [
+        ("Mon 03:00", 20),
+        ("04:00", 60),
+        ("Tue 00:00", 60),
+        ("03:00", 40),
+    ]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Paris", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"])
+@pytest.mark.parametrize(
+    "start",
+    # In the middle of a day and of an hour; at its beginning; before clocks go forward and back, in the zones above.
+    [
+        "2026-11-16T14:22:00Z",
+        "2026-11-16T00:00:00Z",
+        *("2026-03-28T14:07:00Z", "2026-10-24T22:30:00Z", "2026-03-07T23:59:00Z", "2026-10-31T05:01:00Z"),
+        *("2026-04-04T01:10:00Z", "2026-10-03T01:10:00Z"),
+    ],
+)
+def test_rows_have_all_that_the_header_counts(zone: str, start: str) -> None:
+    at, found = parse_instant(start), ZoneInfo(zone)
+    for minutes in (1_440, 7 * 1_440):
+        counts = [minute % 7 for minute in range(minutes)]
+        days, rows = heat.week(counts, at, found), heat.day(counts, at, found)
+        assert sum(day.runs for day in days) == sum(row.runs for row in rows) == sum(counts)
+        assert sum(hour.minutes for day in days for hour in day.hours if hour is not None) == minutes
+        assert sum(row.minutes for row in rows) == minutes
+        assert minutes // 1_440 <= len(days) <= minutes // 1_440 + 1
+    assert len({day.name for day in days}) == len(days)
 
 
 def test_half_hours_of_a_zone_are_minded() -> None:

@@ -41,10 +41,13 @@ class Stretch(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An hour by its minutes."""
+    """An hour by its minutes; the first and the last may be cut, and where clocks change others, too."""
 
     start: str
+    minutes: int
     name: str
+    #: The name, with its day where that begins.
+    label: str
     runs: int
     stretches: list[Stretch]
     words: str
@@ -62,16 +65,16 @@ def level_of(runs: int, scale: int) -> int:
     return max(round(LEVELS * runs / scale), 1) if runs else 0
 
 
-def week(counts: Sequence[int], start: Instant, zone: ZoneInfo, days: int = 7) -> list[Day]:
-    """``counts``: runs by the minute from ``start`` on."""
+def week(counts: Sequence[int], start: Instant, zone: ZoneInfo) -> list[Day]:
+    """``counts``: runs by the minute from ``start`` on. What begins within a day ends within one: there are eight."""
     cells: dict[tuple[int, int], list[int]] = {}
     for number in range(len(counts)):
         wall = _wall_minute(start + number * MINUTE, zone)
         cells.setdefault((wall // (_DAY_HOURS * _HOUR_MINUTES), wall // _HOUR_MINUTES % _DAY_HOURS), []).append(number)
-    first = min(day for day, _ in cells)
+    first, last = min(day for day, _ in cells), max(day for day, _ in cells)
     scale = scale_of(sum(counts[number] for number in cell) for cell in cells.values())
     found = []
-    for day in range(first, first + days):
+    for day in range(first, last + 1):
         shown = _FIRST_DAY + timedelta(days=day)
         hours = [
             _hour(shown, hour, cells[day, hour], counts, start, scale) if (day, hour) in cells else None
@@ -90,23 +93,28 @@ def _hour(day: date, hour: int, numbers: list[int], counts: Sequence[int], start
     return Hour(begin, len(numbers), runs, level_of(runs, scale), words)
 
 
-def day(counts: Sequence[int], start: Instant, zone: ZoneInfo, hours: int = 24) -> list[Row]:
-    """The coming hours; the first may have begun."""
+def day(counts: Sequence[int], start: Instant, zone: ZoneInfo) -> list[Row]:
+    """The coming hours; the first may have begun, and what is left of it comes last."""
     scale = scale_of(counts)
     rows: list[Row] = []
     at = 0
-    while at < len(counts) and len(rows) < hours:
+    before = None
+    while at < len(counts):
         wall = _wall_minute(start + at * MINUTE, zone)
         offset = wall % _HOUR_MINUTES
         part = counts[at : at + _HOUR_MINUTES - offset]
         name = f"{wall // _HOUR_MINUTES % _DAY_HOURS:02}:00"
+        shown = _FIRST_DAY + timedelta(days=wall // (_DAY_HOURS * _HOUR_MINUTES))
+        label = name if shown == before else f"{shown:%a} {name}"
         runs = sum(part)
         words = f"{name}: {_runs(runs)}"
         if runs:
             busiest = max(range(len(part)), key=lambda number: (part[number], -number))
             words += f", busiest at {name[:3]}{busiest + offset:02} with {part[busiest]}"
-        rows.append(Row(isoformat(start + at * MINUTE), name, runs, _stretches(part, offset, scale), words))
+        begin, stretches = isoformat(start + at * MINUTE), _stretches(part, offset, scale)
+        rows.append(Row(begin, len(part), name, label, runs, stretches, words))
         at += len(part)
+        before = shown
     return rows
 
 
