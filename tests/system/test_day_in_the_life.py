@@ -27,8 +27,19 @@ from tools.much_history import write_history
 ROOT = Path(__file__).parents[2]
 _LAST_WEEK = 7_000
 _ENDED = """
-SELECT state::text, count(*) AS runs, md5(string_agg(concat_ws('/', id, result, error), ',' ORDER BY id)) AS sum
-FROM mainspring.history WHERE finished_at < $1 GROUP BY state
+SELECT state::text AS kind, count(payload),
+       md5(string_agg(concat_ws('/', h.id, result, error, payload), ',' ORDER BY h.id)) AS sum
+FROM mainspring.history h LEFT JOIN mainspring.body b ON b.bucket = h.body_bucket AND b.id = coalesce(h.body_id, h.id)
+WHERE finished_at < $1 GROUP BY state
+"""
+_BESIDE = """
+SELECT 'dead letters' AS kind, count(*),
+       md5(string_agg(concat_ws('/', run_id, state, at, fingerprint), ',' ORDER BY run_id)) AS sum
+FROM mainspring.dead_letter WHERE at < $1
+UNION ALL
+SELECT 'schedules', count(*),
+       md5(string_agg(concat_ws('/', j.id, name, state, v.version, spec), ',' ORDER BY j.id, v.version))
+FROM mainspring.job j JOIN mainspring.job_version v ON v.job_id = j.id WHERE v.made_at < $1
 """
 pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(400), pytest.mark.xdist_group("system")]
 
@@ -97,11 +108,12 @@ async def write_last_week(dsn: str, cluster: Cluster) -> None:
 
 
 async def ended(dsn: str, until: Instant) -> dict[str, tuple[int, str]]:
-    """What has ended by then: of each state how many runs, and a sum over their ids, results and errors."""
+    """What has ended by then: of each state how many runs, and a sum over their ids, payloads, results and errors. And
+    dead letters and schedules."""
     connection = await asyncpg.connect(dsn)
     try:
-        rows = await connection.fetch(_ENDED, until)
-        return {row["state"]: (row["runs"], row["sum"]) for row in rows}
+        rows = [*await connection.fetch(_ENDED, until), *await connection.fetch(_BESIDE, until)]
+        return {row["kind"]: (row["count"], row["sum"]) for row in rows}
     finally:
         await connection.close()
 
@@ -194,4 +206,5 @@ async def test_from_morning_to_evening(
         await desk.type(f"mainspring restore {backup}", MAINSPRING_STORE=elsewhere)
         there, here = await ended(elsewhere, moment), await ended(postgres_database, moment)
         assert there == here
-        assert sum(runs for runs, _ in here.values()) > made
+        assert here["5"][0] + here["6"][0] > made
+        assert all(here[kind][0] for kind in ("dead letters", "schedules"))
