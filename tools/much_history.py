@@ -70,6 +70,20 @@ INSERT INTO minute
 SELECT at, $1, queue, $4 * 98 / 100, $4 / 100, $4 / 100, 0, 0, $4, $4 * 20000, 90000, $4 * 130000, 900000
 FROM generate_series($2::bigint, $3::bigint, 60000000) AS at, unnest($5::int[]) AS queue ON CONFLICT DO NOTHING
 """
+# A day, as a scheduler and the roll-up leave it: the queues one by one and all together, and spans in ten buckets.
+_LOADS = """
+INSERT INTO load
+SELECT at, tenant, queue, 100, 20, 5000000
+FROM generate_series($2::bigint, $3::bigint, 60000000) AS at,
+     (SELECT -1 AS tenant, 0 AS queue UNION ALL SELECT $1, unnest($4::int[])) AS seen ON CONFLICT DO NOTHING
+"""
+_SEEN = "INSERT INTO load_seen SELECT generate_series($1::bigint, $2::bigint, 60000000) ON CONFLICT DO NOTHING"
+_TIMINGS = """
+INSERT INTO timing SELECT at, $1, queue, bucket, 10, 10
+FROM generate_series($2::bigint, $3::bigint, 300000000) AS at, unnest($4::int[]) AS queue,
+     generate_series(12, 21) AS bucket
+ON CONFLICT DO NOTHING
+"""
 _USAGE = """
 INSERT INTO usage SELECT $1, day, task, '00000000-0000-0000-0000-000000000000', unit, 1000
 FROM generate_series($2::bigint, $3::bigint, 86400000000) AS day, unnest($4::int[]) AS task,
@@ -112,6 +126,10 @@ async def write_history(
             await connection.execute(_ENDED.replace("$1", str(int(tenant))))
         a_minute = max(int(runs / (days * 1440) / len(queues)), 1)
         await connection.execute(_MINUTES, tenant, begin // MINUTE * MINUTE, now - MINUTE, a_minute, queues)
+        day = (now - DAY) // (5 * MINUTE) * 5 * MINUTE
+        await connection.execute(_LOADS, tenant, day, now - MINUTE, queues)
+        await connection.execute(_SEEN, day, now - MINUTE)
+        await connection.execute(_TIMINGS, tenant, day, now - MINUTE, queues)
         await connection.execute(_USAGE, tenant, begin // DAY * DAY, now, tasks)
         changes = int(runs * _CHANGES_PER_RUN)
         await connection.execute(_AUDIT, changes, begin, days * DAY / max(changes, 1), list(jobs))

@@ -111,6 +111,23 @@ async def test_figures_are_told_by_minute_and_queue_in_order(harness: Harness) -
     assert sorted(minute.queue for minute in minutes if minute.at <= first) == ["a", "b", "c"]
 
 
+async def test_figures_of_several_minutes_are_added_up(harness: Harness) -> None:
+    await harness.advance(HOUR - await harness.now() % HOUR)
+    for pause in (MINUTE, MINUTE, 57 * MINUTE, MINUTE):
+        await harness.advance(pause)
+        held = await harness.start(a_run())
+        await harness.succeed(*held)
+    by_minute = await figures(harness)
+    now = await harness.now()
+    by_hour = await harness.store.minutes("default", now - 24 * HOUR, now, HOUR)
+    first = by_minute[0].at
+    assert first % HOUR == MINUTE
+    assert [(minute.at, minute.succeeded) for minute in by_hour] == [(first - MINUTE, 3), (first - MINUTE + HOUR, 1)]
+    for name in ("started", "late_total", "took_total"):
+        assert total(by_hour, name) == total(by_minute, name)
+    assert max(minute.took_most for minute in by_hour) == max(minute.took_most for minute in by_minute)
+
+
 async def test_only_the_minutes_that_were_asked_for_are_told(harness: Harness) -> None:
     at: list[Instant] = []
     for _ in range(3):

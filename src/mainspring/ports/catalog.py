@@ -250,9 +250,10 @@ class Lists(Protocol):
         """Those that hold now. By tenant and queue, every one first."""
         ...
 
-    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant, step: Micros = MINUTE) -> list[Minute]:
         """Figures by minute and queue, in order, of the minutes that begin in ``since <= at < until``; of all tenants
-        added up if none is given. What ended in the last quarter of a minute may be missing, and what ``tidy`` has not
+        added up if none is given, and those of several minutes if the ``step`` is longer: it begins at its multiples.
+        What ended in the last quarter of a minute may be missing, and what ``tidy`` has not
         rolled up yet. Minutes in which nothing happened are missing."""
         ...
 

@@ -8,7 +8,7 @@ from mainspring.domain.access import ApiKey
 from mainspring.domain.budget import BudgetStatus
 from mainspring.domain.calendar import Calendar
 from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import Instant
+from mainspring.domain.instant import MINUTE, Instant, Micros
 from mainspring.domain.job import Job, LedgerEntry
 from mainspring.domain.run import AttemptView, RunView
 from mainspring.domain.usage import GroupBy, Usage
@@ -94,8 +94,8 @@ class Seen:
     async def pauses(self) -> list[Pause]:
         return [pause for pause in await self._store.pauses() if pause.tenant in (None, self._tenant)]
 
-    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
-        return await self._store.minutes(self._tenant, since, until) if self._is_me(tenant) else []
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant, step: Micros = MINUTE) -> list[Minute]:
+        return await self._store.minutes(self._tenant, since, until, step) if self._is_me(tenant) else []
 
     async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
         # Of nobody there is nothing, but somebody looked: no name begins with a space.

@@ -152,9 +152,9 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
         raise Invalid("since", "gives no points, or more than 10000", "a later since, or a larger step")
     reads = api.listed_by(call.principal)
     ended: dict[int, list[Minute]] = {}
-    for minute in await reads.minutes(tenant, since, until):
+    for minute in await reads.minutes(tenant, since, until, step):
         if query.queue in (None, minute.queue):
-            ended.setdefault(minute.at // step * step, []).append(minute)
+            ended.setdefault(minute.at, []).append(minute)
     loads: dict[int, list[Load]] = {}
     for load in await reads.loads(tenant, query.queue, since, until):
         loads.setdefault(load.at // step * step, []).append(load)

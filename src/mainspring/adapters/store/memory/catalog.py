@@ -15,7 +15,7 @@ from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.dead_letters import trend_of
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import JobId, RunId, SessionId, made_at
-from mainspring.domain.instant import DAY, MINUTE, Instant
+from mainspring.domain.instant import DAY, MINUTE, Instant, Micros
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.limits import GateState
 from mainspring.domain.queues import NO_POLICY, QueuePolicy
@@ -126,11 +126,11 @@ class MemoryCatalog:
         said = self._tables.queue_policies
         return {queue: said[queue] for queue in sorted(said) if said[queue] != NO_POLICY}
 
-    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant, step: Micros = MINUTE) -> list[Minute]:
         merged: dict[tuple[Instant, str], Counter[str]] = {}
         for (at, queue, owner), figures in self._tables.figures.items():
             if since <= at < until and tenant in (None, owner):
-                sums = merged.setdefault((at, queue), Counter())
+                sums = merged.setdefault((at // step * step, queue), Counter())
                 for name, number in figures.items():
                     sums[name] = max(sums[name], number) if name.endswith("_most") else sums[name] + number
         return [Minute(at=at, queue=queue, **figures) for (at, queue), figures in sorted(merged.items())]

@@ -25,7 +25,7 @@ from mainspring.adapters.store.postgres.rows import (
 from mainspring.adapters.store.postgres.workforce import KINDS
 from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import HOUR, MILLISECOND, Instant
+from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, Instant, Micros
 from mainspring.domain.job import Job, version_body_id
 from mainspring.domain.limits import GateState
 from mainspring.domain.run import ENDED, HeldRun, RunState, RunView
@@ -358,8 +358,8 @@ class Catalog(Reading):
         ]
         return sorted(pauses, key=lambda pause: (pause.tenant or "", pause.queue or ""))
 
-    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
-        rows = await self._db.fetch("minutes", await self._scope_number(tenant), since, until)
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant, step: Micros = MINUTE) -> list[Minute]:
+        rows = await self._db.fetch("minutes", await self._scope_number(tenant), since, until, step)
         await self._names.name_all({row["queue"] for row in rows} - {0})
         minutes = [
             Minute(
@@ -424,25 +424,33 @@ class Catalog(Reading):
             found = [view.id async for _, view in self._look(wanted, None, _CHUNK) if view is not None]
             condition("d.run_id = ANY ({}::uuid[])", found)
         rows = await self._fetch(dead_groups_sql(self._db.schema, " AND ".join(conditions)), arguments)
-        samples = await self._views([RunId(row["sample"]) for row in rows], results=False)
+        samples = await self._samples(rows, tenant)
         await self._names.name_all({row["task"] for row in rows if row["task"] is not None})
         groups = []
         for row in rows:
-            sample = samples.get(RunId(row["sample"]))
+            sample = samples.get(row["sample"])
             groups.append(
                 DeadGroup(
                     fingerprint=row["fingerprint"],
                     task="" if row["task"] is None else self._names.name(row["task"]),
-                    reason="" if sample is None else sample.reason,
+                    reason="" if sample is None else sample["reason"] or "",
                     count=row["count"],
                     first_at=row["first_at"],
                     last_at=row["last_at"],
                     sample=RunId(row["sample"]),
-                    error="" if sample is None else sample.error or "",
+                    error="" if sample is None else sample["error"] or "",
                     trend=tuple(row["trend"]),
                 )
             )
         return groups
+
+    async def _samples(self, groups: Sequence[asyncpg.Record], tenant: int | None) -> dict[str, asyncpg.Record]:
+        """The newest of each group, by id: when it died says in which days to look."""
+        if not groups:
+            return {}
+        ids, times = [group["sample"] for group in groups], [group["last_at"] for group in groups]
+        rows = await self._db.fetch("dead_samples", ids, min(times), max(times), tenant)
+        return {row["id"]: row for row in rows}
 
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
         return [_line(row) for row in await self._db.fetch("log", run, after, limit, await self._scope_number())]

@@ -16,7 +16,7 @@ from mainspring.domain.access import ApiKey
 from mainspring.domain.budget import BudgetStatus
 from mainspring.domain.calendar import Calendar
 from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import Instant
+from mainspring.domain.instant import MINUTE, Instant, Micros
 from mainspring.domain.job import Job, LedgerEntry
 from mainspring.domain.run import AttemptView, RunView
 from mainspring.domain.usage import GroupBy, Usage
@@ -123,8 +123,8 @@ class Reading(Part):
     async def pauses(self) -> list[Pause]:
         return await self._servers.any(lambda store: self._view(store).pauses())
 
-    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
-        return merging.merge_minutes(await self._joined(lambda store: store.minutes(tenant, since, until)))
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant, step: Micros = MINUTE) -> list[Minute]:
+        return merging.merge_minutes(await self._joined(lambda store: store.minutes(tenant, since, until, step)))
 
     async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
         return merging.merge_loads(await self._joined(lambda store: store.loads(tenant, queue, since, until)))

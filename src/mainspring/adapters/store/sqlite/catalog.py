@@ -16,7 +16,7 @@ from mainspring.domain.access import DEFAULT_TENANT
 from mainspring.domain.dead_letters import TREND
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import DAY, HOUR, MILLISECOND, Instant
+from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, Instant, Micros
 from mainspring.domain.job import Job
 from mainspring.domain.limits import GateState
 from mainspring.domain.run import HeldRun, Progress, RunState, RunView
@@ -139,8 +139,9 @@ class SqliteCatalog(Part):
     async def pauses(self) -> list[Pause]:
         return rows.pauses(await self._reader.read("pauses", now=self._time.now()))
 
-    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]:
-        return rows.minutes(await self._reader.read("minutes", tenant=tenant, since=since, until=until))
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant, step: Micros = MINUTE) -> list[Minute]:
+        text = await self._reader.read("minutes", tenant=tenant, since=since, until=until, step=step)
+        return rows.minutes(text)
 
     async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
         text = await self._reader.read("loads", tenant=tenant, queue=queue, since=since, until=until)

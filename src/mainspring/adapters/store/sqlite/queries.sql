@@ -317,11 +317,11 @@ SELECT json_group_array(json_array(
     at, queue, succeeded, failed, cancelled, skipped, retried, late_total, late_most, took_total, took_most, started)
     ORDER BY at, queue)
 FROM (
-    SELECT at, queue, sum(succeeded) AS succeeded, sum(failed) AS failed, sum(cancelled) AS cancelled,
+    SELECT at / :step * :step AS at, queue, sum(succeeded) AS succeeded, sum(failed) AS failed, sum(cancelled) AS cancelled,
            sum(skipped) AS skipped, sum(retried) AS retried, sum(late_total) AS late_total,
            max(late_most) AS late_most, sum(took_total) AS took_total, max(took_most) AS took_most,
            sum(started) AS started
-    FROM minute WHERE at >= :since AND at < :until AND tenant = coalesce(:tenant, tenant) GROUP BY at, queue
+    FROM minute WHERE at >= :since AND at < :until AND tenant = coalesce(:tenant, tenant) GROUP BY 1, 2
 )
 
 -- name: load_now

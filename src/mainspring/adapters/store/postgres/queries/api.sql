@@ -57,11 +57,11 @@ SELECT tenant, queue, since, author, why, until FROM mainspring.pause
 WHERE ($1::int IS NULL OR tenant IN (0, $1)) AND (until IS NULL OR until > mainspring.now_us())
 
 -- name: minutes
-SELECT at, queue, sum(succeeded)::bigint AS succeeded, sum(failed)::bigint AS failed, sum(cancelled)::bigint AS cancelled,
+SELECT at / $4::bigint * $4::bigint AS at, queue, sum(succeeded)::bigint AS succeeded, sum(failed)::bigint AS failed, sum(cancelled)::bigint AS cancelled,
        sum(skipped)::bigint AS skipped, sum(retried)::bigint AS retried, sum(started)::bigint AS started,
        sum(late_total)::bigint AS late_total, max(late_most) AS late_most, sum(took_total)::bigint AS took_total,
        max(took_most) AS took_most
-FROM mainspring.minute WHERE at >= $2 AND at < $3 AND ($1::int IS NULL OR tenant = $1) GROUP BY at, queue
+FROM mainspring.minute WHERE at >= $2 AND at < $3 AND ($1::int IS NULL OR tenant = $1) GROUP BY 1, queue
 
 -- name: loads
 -- Of all together, in one row a minute.
@@ -79,6 +79,10 @@ WHERE k.at >= $1 AND k.at < $2 GROUP BY k.at ORDER BY k.at
 -- name: timings
 SELECT bucket, sum(late)::bigint AS late, sum(took)::bigint AS took FROM mainspring.timing
 WHERE at > $1 AND at < $2 AND ($3::int IS NULL OR tenant = $3) AND ($4::int IS NULL OR queue = $4) GROUP BY bucket
+
+-- name: dead_samples
+SELECT id, reason, error FROM mainspring.history
+WHERE id = ANY ($1::uuid[]) AND finished_at >= $2 AND finished_at <= $3 AND ($4::int IS NULL OR tenant = $4)
 
 -- name: due_by_minute
 SELECT w.due / 60000000 * 60000000 AS minute, count(*) AS runs
