@@ -124,7 +124,7 @@ async def test_future_job_can_be_moved_until_it_starts(client: httpx2.AsyncClien
     [
         ({"nonsense": 1}, "nonsense", "no field"),
         ({"priority": "high"}, "priority", "expected 'int'"),
-        ({"priority": 11}, "priority", "<= 10"),
+        ({"priority": 11}, "priority", "at most 10"),
         ({"scheduleTime": "2020-01-01T00:00:00Z"}, "scheduleTime", "in the past"),
         ({"scheduleType": "cron"}, "cronExpression", "missing"),
         ({"name": "n", "cronExpression": "0 0 30 2 *"}, "cronExpression", "no such day"),

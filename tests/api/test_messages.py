@@ -58,7 +58,7 @@ async def test_what_is_wrong_with_a_policy(client: httpx2.AsyncClient) -> None:
     for retries in ("10", "often", "/m", "10/"):
         refused(await client.put("/v1/queues/mail", json={"retries": retries}), "retries", "for example 100/m")
     body = {"fair": True, "shares": {"acme": 1, "umbrella": 0}}
-    refused(await client.put("/v1/queues/mail", json=body), "shares.umbrella", ">= 1")
+    refused(await client.put("/v1/queues/mail", json=body), "shares.umbrella", "at least 1")
     assert (await client.put("/v1/queues/mail", json={"retries": "100/m"})).status_code == 200
 
 

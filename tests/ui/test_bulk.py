@@ -56,6 +56,41 @@ def test_they_are_cancelled_after_a_look(site: Site, ids: dict[str, str], page: 
     assert states(site, jobs) == {"cancelled"}
 
 
+def test_schedules_that_are_ticked_are_paused_and_no_others(site: Site, ids: dict[str, str], page: Page) -> None:
+    jobs = schedules(site, "ticked", 3)
+    page.goto("jobs?tag=ticked")
+    pause, resume = (page.get_by_role("button", name=f"{word} those that are ticked") for word in ("Pause", "Resume"))
+    expect(pause).to_be_hidden()
+    for number in (0, 1):
+        page.get_by_label(f"Tick ticked {number}").check()
+    expect(resume).to_be_hidden()
+    pause.click()
+    expect(page.get_by_role("heading", name="Pause 2 schedules")).to_be_visible()
+    would = page.get_by_label("What this would do")
+    expect(would).to_contain_text("ticked 1")
+    expect(would).not_to_contain_text("ticked 2")
+    page.get_by_role("textbox", name="Why").fill("a look at ticks")
+    page.get_by_role("button", name="Pause 2 schedules").click()
+    expect(page.locator(".toast")).to_contain_text("2 schedules paused")
+    assert [states(site, [job]) for job in jobs] == [{"paused"}, {"paused"}, {"scheduled"}]
+    assert site.ask("GET", f"v1/jobs/{jobs[0]}")["pauseReason"] == "a look at ticks"
+    page.goto("jobs?tag=ticked")
+    page.get_by_label("Tick all", exact=True).check()
+    resume.click()
+    expect(page.get_by_role("heading", name="Resume 2 schedules")).to_be_visible()
+    expect(page.get_by_text("1 other that was ticked is passed over")).to_be_visible()
+
+
+def test_one_offs_that_are_ticked_are_cancelled(site: Site, ids: dict[str, str], page: Page) -> None:
+    runs = [site.submit("send_welcome", {"user_id": user}, delay="2h", name="one of two") for user in range(2)]
+    page.goto("jobs?kind=oneOff&text=one+of+two")
+    page.get_by_label(runs[0][-8:]).check()
+    page.get_by_role("button", name="Cancel those that are ticked").click()
+    page.get_by_role("button", name="Cancel 1 run").click()
+    expect(page.locator(".toast")).to_contain_text("1 run cancelled")
+    assert [site.state(run) for run in runs] == ["cancelled", "scheduled"]
+
+
 def test_runs_that_are_ticked_are_cancelled_and_no_others(site: Site, ids: dict[str, str], page: Page) -> None:
     runs = [site.submit("send_welcome", {"user_id": user}, delay="2h", name="one of three") for user in range(3)]
     page.goto("runs?text=one+of+three")

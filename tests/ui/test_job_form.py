@@ -6,7 +6,7 @@ import uuid
 from playwright.sync_api import Page, expect
 
 from tests.support.ui_site import Site
-from tests.ui.conftest import Watched
+from tests.ui.conftest import Watched, serious_findings
 
 
 def test_a_schedule_is_made_by_a_form_that_checks_while_one_types(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -33,6 +33,31 @@ def test_a_schedule_is_made_by_a_form_that_checks_while_one_types(site: Site, id
     expect(page).to_have_url(re.compile("/jobs/[0-9a-f]{32}$"))
     expect(page.locator("h1")).to_have_text(name)
     expect(page.get_by_label("Details")).to_contain_text("Europe/Paris")
+
+
+def test_all_that_is_wrong_is_marked_at_once(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto("jobs/new")
+    page.get_by_label("Name", exact=True).fill("much_is_wrong")
+    page.get_by_label("Task", exact=True).fill("send_welcome")
+    page.get_by_label("Payload", exact=True).fill("{not json")
+    page.get_by_label("Expression", exact=True).fill("30 25 * * *")
+    page.get_by_text("Retries, limits and people").click()
+    page.get_by_label("Retries", exact=True).fill("many")
+    page.get_by_label("Priority", exact=True).fill("11")
+    page.get_by_label("Time zone").fill("Europe/Nowhere")
+    for label, words in (
+        ("Payload", "is not JSON"),
+        ("Expression", "25 is out of range"),
+        ("Time zone", "Europe/Nowhere"),
+        ("Retries", "is no whole number"),
+        ("Priority", "must be at most 10"),
+    ):
+        field = page.locator(".field", has=page.get_by_label(label, exact=True))
+        expect(field.locator(".field-wrong")).to_contain_text(words)
+        expect(page.get_by_label(label, exact=True)).to_have_attribute("aria-invalid", "true")
+    assert serious_findings(page) == []
+    page.get_by_label("Payload", exact=True).fill("{}")
+    expect(page.locator(".field-wrong")).to_have_count(4)
 
 
 def test_what_is_refused_stays_in_the_form(site: Site, ids: dict[str, str], page: Page, watched: list[Watched]) -> None:

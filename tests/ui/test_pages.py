@@ -228,7 +228,11 @@ def test_a_failed_run_runs_again_with_another_payload(
     box = page.get_by_label("Payload").last
     box.fill("{not json")
     page.locator("dialog[open]").get_by_role("button", name="Run again").click()
-    expect(page.locator(".toast.is-bad")).to_contain_text("is not JSON")
+    # At the field, and not in a corner.
+    expect(page.locator("dialog[open] .field-wrong")).to_contain_text("is not JSON")
+    expect(box).to_have_attribute("aria-invalid", "true")
+    expect(box).to_be_focused()
+    expect(page.locator(".toast")).to_have_count(0)
     box.fill(json.dumps({"order": 4711}))
     page.locator("dialog[open]").get_by_role("button", name="Run again").click()
     expect(page.get_by_text("Replay of")).to_be_visible()

@@ -49,7 +49,7 @@ def test_a_policy_is_set(site: Site, ids: dict[str, str], page: Page, watched: l
     dialog.get_by_label("Tenants take turns").check()
     dialog.get_by_label("Shares").fill("acme")
     dialog.get_by_role("button", name="Save").click()
-    expect(page.locator(".toast.is-bad")).to_contain_text("not a tenant and its share")
+    expect(page.locator("dialog[open] .field-wrong")).to_contain_text("not a tenant and its share")
     dialog.get_by_label("Shares").fill("acme=3, globex=2")
     dialog.get_by_label("Retries").fill("600/5m")
     dialog.get_by_role("button", name="Save").click()

@@ -15,6 +15,13 @@ class Leaf(msgspec.Struct, forbid_unknown_fields=True):
     mode: Literal["none", "all"] | list[Literal["x", "y"]] = "none"
 
 
+class Bounds(msgspec.Struct):
+    whole: Annotated[int, msgspec.Meta(ge=1, le=10)] = 1
+    part: Annotated[float, msgspec.Meta(gt=0, lt=2.5)] = 1.0
+    word: Annotated[str, msgspec.Meta(min_length=2, max_length=3)] = "ab"
+    words: Annotated[list[str], msgspec.Meta(max_length=1)] = []
+
+
 class Tree(msgspec.Struct, rename="camel"):
     some_leaves: dict[Annotated[str, msgspec.Meta(min_length=1)], Leaf] = {}
     deep: dict[str, dict[str, list[int]]] = {}
@@ -48,7 +55,7 @@ def said_of(value: object, kind: Any = Tree) -> Misread:
         (
             {"someLeaves": {"a": {"many": 1}, "": {"many": 1}}},
             "someLeaves",
-            "a name in it (''): expected 'str' of length >= 1",
+            "a name in it (''): must have at least 1 character",
             "",
         ),
         ({"deep": {"a": {}, "b": {"c": [1], "d": [1, None]}}}, "deep.b.d[1]", "expected 'int', got 'null'", ""),
@@ -57,6 +64,21 @@ def said_of(value: object, kind: Any = Tree) -> Misread:
 )
 def test_the_place_and_the_words(value: object, field: str, reason: str, hint: str) -> None:
     assert said_of(value) == Misread(field, reason, hint)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"whole": 11}, "must be at most 10"),
+        ({"whole": -3}, "must be at least 1"),
+        ({"part": 0}, "must be more than 0"),
+        ({"part": 2.5}, "must be less than 2.5"),
+        ({"word": "a"}, "must have at least 2 characters"),
+        ({"words": ["a", "b"]}, "must have at most 1 entry"),
+    ],
+)
+def test_bounds_are_told_in_words(value: object, reason: str) -> None:
+    assert said_of(value, Bounds).reason == reason
 
 
 @given(st.integers(1, 40), st.data())

@@ -11,6 +11,8 @@ from mainspring.domain.errors import Invalid
 _STEPS = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 _AT, _IN = " - at `", "key` in `"
 _ENUM, _UNKNOWN, _MISSING = "Invalid enum value ", "Object contains unknown field ", "Object missing required field "
+_BOUND = re.compile(r"Expected '(\w+)' (of length )?(<=|>=|<|>) ([-\d.]+)")
+_BOUNDS = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
 #: What the patterns of fields mean, in words: what is wrong, and what would be right.
 PATTERNS: dict[str, tuple[str, str]] = {}
 
@@ -47,6 +49,8 @@ def misread(error: msgspec.MsgspecError, kind: Any = None, data: bytes = b"") ->
     _, has_pattern, pattern = reason.partition(" matching regex ")
     if has_pattern:
         reason, hint = PATTERNS.get(pattern, ("does not have the right form", ""))
+    if (bound := _BOUND.fullmatch(reason)) is not None:
+        reason = _bounded(*bound.groups())
     if not reason.startswith("JSON"):
         reason = reason[:1].lower() + reason[1:]
     if is_key:
@@ -60,6 +64,15 @@ def misread_payload(error: msgspec.MsgspecError | RecursionError, kind: Any, pay
         return Invalid("payload", "is nested too deeply")
     found = misread(error, kind, payload)
     return Invalid(f"payload.{found.field}".rstrip("."), found.reason, found.hint or example)
+
+
+def _bounded(kind: str, of_length: str | None, sign: str, most: str) -> str:
+    """As in ``must be at most 10``, ``must have at least 1 character``."""
+    number = most.removesuffix(".0")
+    if of_length is None:
+        return f"must be {_BOUNDS[sign]} {number}"
+    one, many = ("character", "characters") if kind == "str" else ("entry", "entries")
+    return f"must have {_BOUNDS[sign]} {number} {one if number == '1' else many}"
 
 
 def _written(steps: list[str]) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from mainspring.api.problems import AsWritten
 from mainspring.api.schemas.job_answers import JobOut
 from mainspring.ui.page import json_field
 from mainspring.ui.text import typed
@@ -38,6 +39,15 @@ DEFAULTS: dict[str, str] = {
     "retention": "",
     "owner": "",
     "tags": "",
+}
+#: What stands for a field that was refused, so that the others are looked at, too.
+STAND_INS = {
+    **DEFAULTS,
+    "name": "a_name",
+    "task": "a_task",
+    "cronExpression": "0 0 1 1 *",
+    "every": "1d",
+    "at": "2999-01-01T00:00:00",
 }
 #: What is said with one kind of schedule only.
 _BY_KIND = {
@@ -191,7 +201,9 @@ def _value(form: Mapping[str, str], name: str) -> Any:
         return json_field(form, name)
     if name in _LISTS:
         return [word for part in text.split(",") if (word := part.strip())]
-    if name in _NUMBERS and text.isdecimal():
+    if name in _NUMBERS:
+        if not text.removeprefix("-").isdecimal():
+            raise AsWritten(name, "is no whole number", "for example 3")
         return int(text)
     if name in _TIMES and "Z" not in text and "+" not in text:
         return f"{text}Z"

@@ -1,13 +1,14 @@
 """A job is made, or changed: a form that says while one types what would come of it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from zoneinfo import available_timezones
 
 import msgspec
 
-from mainspring.api.problems import Problem, problem_of
+from mainspring.api.problems import problem_of
 from mainspring.api.routes.calendars import list_calendars
 from mainspring.api.routes.job import change_job, get_job
 from mainspring.api.routes.job_preview import preview_change, preview_job
@@ -17,7 +18,7 @@ from mainspring.api.routes.queues import list_queues
 from mainspring.api.schemas.job_answers import JobOut
 from mainspring.domain.access import DEFAULT_TENANT, Permission
 from mainspring.domain.errors import Conflict, MainspringError
-from mainspring.ui.job_fields import DEFAULTS, body_of, keeps_payload, patch_of, values_of
+from mainspring.ui.job_fields import DEFAULTS, STAND_INS, body_of, keeps_payload, patch_of, values_of
 from mainspring.ui.page import Done, Pages, Reply, Visit
 from mainspring.ui.pages.job import changes_shown
 
@@ -26,6 +27,18 @@ job_form = Pages()
 _FIRES = 6
 #: In which a one-off has not begun.
 WAITING = ("scheduled", "queued", "blocked")
+
+
+class Wrong(NamedTuple):
+    """What cannot be done as it is filled in. The field is the form's; empty: none in particular."""
+
+    field: str
+    words: str
+    hint: str
+
+
+_Form: TypeAlias = Mapping[str, str]
+_Preview: TypeAlias = tuple[dict[str, Any] | None, list[Wrong]]
 
 
 class NewQuery(msgspec.Struct, frozen=True):
@@ -38,9 +51,9 @@ async def show_new(visit: Visit[NewQuery]) -> Reply:
     values = dict(DEFAULTS)
     if visit.query.like:
         values = {**values_of(await visit.ask(get_job, path={"id": visit.query.like})), "name": ""}
-    preview, problem = await _preview_new(visit, values) if visit.query.like else (None, None)
+    preview, wrong = await _preview_new(visit, values) if visit.query.like else (None, [])
     known = await _known(visit, visit.principal.tenant or DEFAULT_TENANT)
-    return visit.show("jobs/form.html", job=None, values=values, preview=preview, problem=problem, **known)
+    return visit.show("jobs/form.html", job=None, values=values, preview=preview, wrong=wrong, **known)
 
 
 @job_form.page("POST", "/jobs/new", permission=Permission.SUBMIT)
@@ -52,8 +65,8 @@ async def do_create(visit: Visit[Any]) -> Reply:
 
 @job_form.page("POST", "/jobs/preview", permission=Permission.SUBMIT)
 async def show_preview(visit: Visit[Any]) -> Reply:
-    preview, problem = await _preview_new(visit, visit.form)
-    return visit.show("jobs/preview.html", job=None, preview=preview, problem=problem)
+    preview, wrong = await _preview_new(visit, visit.form)
+    return visit.show("jobs/preview.html", job=None, preview=preview, wrong=wrong)
 
 
 @job_form.page("GET", "/jobs/{id}/edit", permission=Permission.OPERATE)
@@ -62,9 +75,9 @@ async def show_edit(visit: Visit[Any]) -> Reply:
     if job.version is None and job.status not in WAITING:
         raise Conflict(f"a one-off job can be changed until it starts; this one is {job.status}")
     values = values_of(job)
-    preview, problem = await _preview_change(visit, job, values)
+    preview, wrong = await _preview_change(visit, job, values)
     known = await _known(visit, job.tenant)
-    return visit.show("jobs/form.html", job=job, values=values, preview=preview, problem=problem, **known)
+    return visit.show("jobs/form.html", job=job, values=values, preview=preview, wrong=wrong, **known)
 
 
 @job_form.page("POST", "/jobs/{id}/edit", permission=Permission.OPERATE)
@@ -79,27 +92,51 @@ async def do_change(visit: Visit[Any]) -> Reply:
 @job_form.page("POST", "/jobs/{id}/edit/preview", permission=Permission.OPERATE)
 async def show_change(visit: Visit[Any]) -> Reply:
     job: JobOut = await visit.ask(get_job, path=visit.path)
-    preview, problem = await _preview_change(visit, job, visit.form)
-    return visit.show("jobs/preview.html", job=job, preview=preview, problem=problem)
+    preview, wrong = await _preview_change(visit, job, visit.form)
+    return visit.show("jobs/preview.html", job=job, preview=preview, wrong=wrong)
 
 
-async def _preview_new(visit: Visit[Any], form: Any) -> tuple[dict[str, Any] | None, Problem | None]:
-    try:
-        return _shown(await visit.ask(preview_job, query={"n": _FIRES}, body=body_of(form))), None
-    except MainspringError as error:
-        return None, problem_of(error)[0]
+async def _preview_new(visit: Visit[Any], form: _Form) -> _Preview:
+    async def ask(said: _Form) -> Any:
+        return await visit.ask(preview_job, query={"n": _FIRES}, body=body_of(said))
+
+    return await _preview(form, ask, STAND_INS)
 
 
-async def _preview_change(visit: Visit[Any], job: JobOut, form: Any) -> tuple[dict[str, Any] | None, Problem | None]:
+async def _preview_change(visit: Visit[Any], job: JobOut, form: _Form) -> _Preview:
     if job.version is None:
         # What it does once is what a new one like it would do.
         return await _preview_new(visit, {**form, "payload": ""} if keeps_payload(job, form) else form)
-    try:
-        patch = patch_of(job, form)
-        found = await visit.ask(preview_change, path={"id": job.job_id}, query={"n": _FIRES}, body=patch)
-        return _shown(found), None
-    except MainspringError as error:
-        return None, problem_of(error)[0]
+
+    async def ask(said: _Form) -> Any:
+        body = patch_of(job, said)
+        return await visit.ask(preview_change, path={"id": job.job_id}, query={"n": _FIRES}, body=body)
+
+    return await _preview(form, ask, {**STAND_INS, **{name: text for name, text in values_of(job).items() if text}})
+
+
+async def _preview(form: _Form, ask: Callable[[_Form], Awaitable[Any]], stand_ins: _Form) -> _Preview:
+    """What would come of it, or all that is wrong with it: the API names one thing at a time, so a field that it
+    refuses is put aside, and it is asked about the others."""
+    said, found, aside = dict(form), list[Wrong](), set[str]()
+    while True:
+        try:
+            preview = await ask(said)
+        except MainspringError as error:
+            problem = problem_of(error)[0]
+            name = problem.field.partition(".")[0].partition("[")[0]
+            if name == "scheduleTime" and form.get("kind") == "at":
+                name = "at"
+            # It is the one in its place that is refused, which nobody has filled in.
+            if name in aside:
+                return None, found
+            found.append(Wrong(name, problem.detail.removeprefix(f"{problem.field}: "), problem.hint))
+            if name not in stand_ins:
+                return None, found
+            aside.add(name)
+            said[name] = stand_ins[name]
+        else:
+            return (None, found) if found else (_shown(preview), [])
 
 
 def _shown(preview: Any) -> dict[str, Any]:

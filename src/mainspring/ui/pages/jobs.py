@@ -10,6 +10,7 @@ from mainspring.api.schemas.job_answers import JobOut
 from mainspring.domain.access import Permission
 from mainspring.domain.cron import Cron
 from mainspring.domain.errors import Invalid
+from mainspring.domain.run import ENDED
 from mainspring.ui.page import Pages, Reply, Visit
 from mainspring.ui.pages.jobs_bulk import actions_on
 from mainspring.ui.words import absolute, duration
@@ -19,6 +20,8 @@ jobs = Pages()
 #: Each tick of each job is a run to look up.
 _PAGE = 20
 _TICKS = 50
+#: Of one-off jobs, which are runs.
+_ENDED = frozenset(state.value for state in ENDED)
 #: A tick that began later than this is shown as late, in milliseconds.
 _LATE_MS = 10_000
 
@@ -51,6 +54,7 @@ async def show_jobs(visit: Visit[JobsQuery]) -> Reply:
         strips=strips,
         actions=actions_on(visit.query.status) if kind == "recurring" and page.items else [],
         filtered=any((visit.query.status, visit.query.text, visit.query.queue, visit.query.tag)),
+        ended=_ENDED,
         schedules={item.job_id: schedule_words(item) for item in page.items},
     )
 

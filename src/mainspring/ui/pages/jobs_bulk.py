@@ -1,11 +1,13 @@
 """The same done to many schedules: what it would be first, then done, then taken back."""
 
+import asyncio
 from typing import Any
 
 import msgspec
 
 from mainspring.api.problems import AsWritten
 from mainspring.api.routes.bulk import BulkOut, act_on_many
+from mainspring.api.routes.job import get_job
 from mainspring.api.routes.jobs import list_jobs
 from mainspring.api.schemas.job_answers import JobOut
 from mainspring.domain.access import Permission
@@ -31,6 +33,8 @@ class ManyQuery(msgspec.Struct, frozen=True):
     text: str = ""
     queue: str = ""
     tag: str = ""
+    #: Those that were ticked, and no others.
+    ids: str = ""
 
     def given(self) -> dict[str, object]:
         """As it stands in the address."""
@@ -47,13 +51,17 @@ async def ask_about_many(visit: Visit[ManyQuery]) -> Reply:
     """How many it would be, and some of them."""
     query = visit.query
     _, _, done = _action(query.action)
-    filters = {name: value for name, value in query.given().items() if name != "action"}
+    filters = {name: value for name, value in query.given().items() if name not in ("action", "ids")}
     named: list[JobOut] = []
     found = _none(query.action)
     if status := _states(query):
         found = await visit.ask(act_on_many, body={**_meant(query, status), "dryRun": True})
-        page = await visit.ask(list_jobs, query={**filters, "kind": "recurring", "status": status, "limit": _NAMED})
-        named = page.items[:_NAMED]
+        if query.ids:
+            asked = (visit.ask(get_job, path={"id": job}) for job in found.sample[:_NAMED])
+            named = await asyncio.gather(*asked)
+        else:
+            page = await visit.ask(list_jobs, query={**filters, "kind": "recurring", "status": status, "limit": _NAMED})
+            named = page.items[:_NAMED]
     return visit.show(
         "jobs/act_on_all.html",
         found=found,
@@ -62,6 +70,7 @@ async def ask_about_many(visit: Visit[ManyQuery]) -> Reply:
         named=named,
         given=query.given(),
         filters=filters,
+        ticked=len(query.ids.split(",")) if query.ids else 0,
     )
 
 
@@ -101,6 +110,8 @@ def _states(query: ManyQuery) -> str:
 
 def _meant(query: ManyQuery, status: str) -> dict[str, Any]:
     """Those that it changes, and no others: so that taking it back brings back what was."""
+    if query.ids:
+        return {"action": query.action, "target": "jobs", "status": status, "ids": query.ids.split(",")}
     filters = {name: value for name, value in query.given().items() if value and name not in ("action", "status")}
     return {"action": query.action, "target": "jobs", "status": status, **filters}
 

@@ -1,31 +1,65 @@
-// The form of a job: what the preview refuses is marked where it was typed; examples are filled in by a click.
-function mark(form) {
-  const preview = document.getElementById("preview");
+// What is refused is marked where it was typed: in the form of a job by its preview, in a dialog by the answer. Examples are
+// filled in by a click.
+function clear(form) {
   for (const known of form.querySelectorAll("[aria-invalid]")) {
     known.removeAttribute("aria-invalid");
     known.removeAttribute("aria-errormessage");
   }
   form.querySelectorAll(".field-wrong").forEach((known) => known.remove());
-  // "retry.firstDelay" is shown at "retry".
-  const name = (preview?.dataset.wrong || "").split(".")[0];
-  const input = name && [...form.querySelectorAll(`[data-field="${CSS.escape(name)}"]`)].find((one) => one.offsetParent);
-  // A field that was not touched yet is not wrong: nobody has got to it.
-  if (!input || (!input.value && !form.dataset.sent && input !== document.activeElement)) return;
+}
+
+// "retry.firstDelay" is shown at "retry".
+function fieldOf(form, wrong) {
+  const name = CSS.escape((wrong || "").split(/[.[]/)[0]);
+  return name && [...form.querySelectorAll(`[data-field="${name}"], dialog [name="${name}"]`)].find((one) => one.offsetParent);
+}
+
+function say(input, text) {
   const words = document.createElement("small");
   words.className = "field-wrong";
-  words.id = "field-wrong";
-  words.textContent = preview.dataset.words.replace(`${preview.dataset.wrong}: `, "");
+  words.id = `wrong-${input.name}`;
+  words.setAttribute("aria-live", "polite");
+  words.textContent = text;
   input.setAttribute("aria-invalid", "true");
   input.setAttribute("aria-errormessage", words.id);
   input.insertAdjacentElement("afterend", words);
 }
 
+function mark(form) {
+  clear(form);
+  for (const { dataset } of document.querySelectorAll("#preview [data-wrong]")) {
+    const input = fieldOf(form, dataset.wrong);
+    // A field that was not touched yet is not wrong: nobody has got to it.
+    if (input && (input.value || form.dataset.sent || input === document.activeElement)) say(input, dataset.words);
+  }
+}
+
+function dialogs() {
+  document.addEventListener("htmx:beforeRequest", ({ detail: { elt } }) => { if (elt.matches("dialog form")) clear(elt); });
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const form = event.detail.requestConfig.elt;
+    if (event.detail.xhr.status < 400 || !form.matches?.("dialog form")) return;
+    const said = new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html").querySelector("[data-wrong]");
+    const input = said && fieldOf(form, said.dataset.wrong);
+    // Else it is a toast.
+    if (!input) return;
+    event.detail.shouldSwap = false;
+    say(input, said.dataset.words);
+    input.focus();
+  });
+}
+
 export function forms() {
+  dialogs();
   const form = document.querySelector("[data-job-form]");
   if (!form) return;
   document.addEventListener("htmx:afterSwap", (event) => { if (event.target.id === "preview") mark(form); });
   form.addEventListener("htmx:afterRequest", (event) => {
-    if (event.target === form && !event.detail.successful) { form.dataset.sent = "yes"; mark(form); }
+    if (event.target === form && !event.detail.successful) {
+      form.dataset.sent = "yes";
+      // It may have been sent before anything was looked at.
+      htmx.trigger(form.querySelector("[hx-target='#preview']"), "change");
+    }
   });
   for (const examples of form.querySelectorAll("[data-fills]")) {
     examples.hidden = false;
