@@ -62,7 +62,7 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
     "queues": (
         "Mainspring / Queues",
         [
-            _panel("Lag: now less due", "mainspring:queue_lag_seconds:max", "{{queue}}", "s", 10),
+            _panel("Lag: waiting for a worker", "mainspring:queue_lag_seconds:max", "{{queue}}", "s", 10),
             _panel("Queued", "mainspring:queued_runs:max", "{{queue}}"),
             _panel("Running", "mainspring:running_runs:max", "{{queue}}"),
             _panel("Come a second", "max by (queue) (mainspring_queue_arrivals_per_second)", "{{queue}}", "reqps"),

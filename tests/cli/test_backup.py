@@ -118,6 +118,8 @@ async def test_everything_comes_back(site: Site, tmp_path: Path) -> None:
         assert [pause for pause in found["pauses"] if pause not in everywhere] == expected["pauses"]
         assert found["audit"][0].action == "store.restore"
         assert found["audit"][1:] == expected["audit"]
+        # What is held waits for no worker.
+        expected["depths"] = [msgspec.structs.replace(depth, oldest_ready=None) for depth in expected["depths"]]
         for name, value in expected.items():
             assert name in CHANGED or found[name] == value, name
 
