@@ -50,6 +50,16 @@ async def test_a_queue_that_nobody_works_off_is_drawn_as_full() -> None:
     assert [at for at in lags if at != load["x"][-1]] == [looked // MINUTE * 60]
 
 
+async def test_every_colour_has_its_name() -> None:
+    page = await overview(Service(auth=False))
+    for title in ("Throughput", "Load", "Lateness", "Duration"):
+        panel = page[page.index(f'<section class="panel" aria-label="{title}"') :].split("</section>")[0]
+        shown = re.findall(r'<span class="is-(\w+)">(\w+)</span>', panel)
+        drawn = chart_of(page, title)["series"]
+        assert shown == [(one["colour"][2:].removesuffix("-fill"), one["name"]) for one in drawn]
+        assert len({state for state, _ in shown}) == len(shown) > 1
+
+
 async def test_where_nobody_looked_nothing_is_drawn_but_how_it_is_now() -> None:
     service = Service(auth=False)
     await service.store.submit(some_runs(3))

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import UnsetType
 
 from mainspring.ui import words
+from mainspring.ui.charts import legend
 from mainspring.ui.navigation import ON_A_PHONE, SECTIONS
 from mainspring.ui.page import Visit
 from mainspring.ui.redaction import MASK
@@ -36,6 +37,7 @@ def environment() -> Environment:
         duration=words.duration,
         pretty=pretty,
         editable=_editable,
+        legend=legend,
         query=_query,
         segment=partial(quote, safe=""),
         short=words.short,

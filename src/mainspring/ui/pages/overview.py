@@ -163,7 +163,8 @@ def _lines(points: Sequence[Point], what: str, colour: str) -> list[dict[str, An
         # Where nothing ended there is nothing to say.
         return [getattr(point, f"{what}_ms_{which}") if point.succeeded + point.failed else None for point in points]
 
+    worst = "worst" if what == "late" else "longest"
     return [
-        {"name": "worst", "colour": "--queued-fill", "values": values("max")},
-        {"name": "mean", "colour": colour, "values": values("mean")},
+        {"name": worst, "colour": "--queued-fill", "values": values("max"), "joined": True},
+        {"name": "mean", "colour": colour, "values": values("mean"), "joined": True},
     ]
