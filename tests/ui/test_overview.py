@@ -2,6 +2,7 @@
 
 import html
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import httpx2
@@ -48,6 +49,33 @@ async def test_a_queue_that_nobody_works_off_is_drawn_as_full() -> None:
     assert set(values_of(load, "running").values()) == {0}
     lags = values_of(chart_of(page, "Lateness"), "lag")
     assert [at for at in lags if at != load["x"][-1]] == [looked // MINUTE * 60]
+
+
+async def test_every_colour_has_its_name() -> None:
+    page = await overview(Service(auth=False))
+    for title in ("Throughput", "Load", "Lateness", "Duration"):
+        panel = page[page.index(f'<section class="panel" aria-label="{title}"') :].split("</section>")[0]
+        shown = re.findall(r'<span class="is-(\w+)">(\w+)</span>', panel)
+        drawn = chart_of(page, title)["series"]
+        assert shown == [(one["colour"][2:].removesuffix("-fill"), one["name"]) for one in drawn]
+        assert len({state for state, _ in shown}) == len(shown) > 1
+
+
+async def test_the_busiest_minutes_come_in_the_order_of_their_time() -> None:
+    service = Service(auth=False)
+    now = datetime.now(UTC)
+    hours = [(now + timedelta(hours=ahead)).hour for ahead in (8, 7, 9)]
+    async with service.client() as client:
+        for jobs, hour in zip((3, 2, 1), hours, strict=True):
+            for number in range(jobs):
+                body = {"task": "t", "name": f"at {hour} {number}", "cronExpression": f"0 {hour} * * *"}
+                assert (await client.post("/v1/jobs", json=body)).status_code == 201
+    page = await overview(service)
+    panel = page[page.index('<section class="panel" aria-label="Coming up"') :].split("</section>")[0]
+    # On the clock, and how far away that is.
+    told = re.findall(r'<time datetime="([^"]*)"[^>]*?( data-style="clock")?>', panel)
+    assert [style.strip() for _, style in told] == ['data-style="clock"', ""] * 3
+    assert [int(at[11:13]) for at, _ in told[::2]] == [hours[1], hours[0], hours[2]]
 
 
 async def test_where_nobody_looked_nothing_is_drawn_but_how_it_is_now() -> None:

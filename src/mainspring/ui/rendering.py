@@ -11,6 +11,7 @@ from msgspec import UnsetType
 
 from mainspring.domain.fingerprint import last_line
 from mainspring.ui import words
+from mainspring.ui.charts import legend
 from mainspring.ui.navigation import ON_A_PHONE, SECTIONS
 from mainspring.ui.page import Visit
 from mainspring.ui.redaction import MASK
@@ -39,6 +40,7 @@ def environment() -> Environment:
         editable=_editable,
         last_line=last_line,
         moments=moments,
+        legend=legend,
         query=_query,
         segment=partial(quote, safe=""),
         short=words.short,

@@ -18,6 +18,7 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import HOUR, Instant, Micros, isoformat, to_datetime
 from mainspring.ui import heat
 from mainspring.ui.page import Pages, Reply, Visit
+from mainspring.ui.pages.overview import busiest
 from mainspring.ui.words import instant
 
 calendar = Pages()
@@ -56,7 +57,7 @@ async def show_calendar(visit: Visit[CalendarQuery]) -> Reply:
         zone=zone.key,
         now=to_datetime(visit.now).astimezone(zone),
         coming=coming,
-        peaks=[peak for peak in coming.peaks if instant(peak.at) > visit.now][:8],
+        peaks=busiest(coming, visit.now, 8),
         days=heat.week(coming.per_minute, start, zone) if query.view == "week" else [],
         hours=heat.day(coming.per_minute, start, zone) if query.view == "day" else [],
         slot=slot,

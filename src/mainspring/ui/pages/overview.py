@@ -14,6 +14,7 @@ from mainspring.api.routes.queues import list_queues
 from mainspring.api.routes.runs import list_runs
 from mainspring.api.routes.stats import Point, Stats, get_stats, missed_slos
 from mainspring.api.routes.usage import list_budgets
+from mainspring.api.schemas.forecast import ForecastOut, PeakOut
 from mainspring.domain.access import Permission
 from mainspring.domain.instant import DAY, HOUR, Instant, Micros, isoformat
 from mainspring.ui.charts import chart
@@ -89,13 +90,19 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         queues=sorted(queues.items, key=lambda queue: (-queue.queued, -queue.running, queue.name)),
         groups=groups.items[:_GROUPS_SHOWN],
         late=late,
-        peaks=[peak for peak in forecast.peaks if instant(peak.at) > visit.now][:5],
+        peaks=busiest(forecast, visit.now, 5),
         coming=forecast,
         ended_chart=ended_chart(stats.points),
         load_chart=load_chart(stats, visit.now),
         late_chart=late_chart(stats, visit.now),
         took_chart=line_chart(stats.points, "took", "--running-fill"),
     )
+
+
+def busiest(forecast: ForecastOut, now: Instant, most: int) -> list[PeakOut]:
+    """The busiest minutes that are still to come, in the order in which they come."""
+    coming = [peak for peak in forecast.peaks if instant(peak.at) > now]
+    return sorted(coming[:most], key=lambda peak: instant(peak.at))
 
 
 def _figures(stats: Stats, seconds: int) -> dict[str, Any]:
@@ -163,7 +170,8 @@ def _lines(points: Sequence[Point], what: str, colour: str) -> list[dict[str, An
         # Where nothing ended there is nothing to say.
         return [getattr(point, f"{what}_ms_{which}") if point.succeeded + point.failed else None for point in points]
 
+    worst = "worst" if what == "late" else "longest"
     return [
-        {"name": "worst", "colour": "--queued-fill", "values": values("max")},
-        {"name": "mean", "colour": colour, "values": values("mean")},
+        {"name": worst, "colour": "--queued-fill", "values": values("max"), "joined": True},
+        {"name": "mean", "colour": colour, "values": values("mean"), "joined": True},
     ]

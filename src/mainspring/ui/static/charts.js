@@ -1,4 +1,4 @@
-// Charts: what is drawn lies in data-chart as JSON: {kind, x: [seconds], unit, series: [{name, colour, values}]}.
+// Charts: what is drawn lies in data-chart as JSON: {kind, x: [seconds], unit, series: [{name, colour, values, joined}]}.
 import { absolute } from "./times.js";
 
 const drawn = new WeakMap();
@@ -6,6 +6,7 @@ const drawn = new WeakMap();
 const MILLISECONDS = [0.01, 0.1, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 18e5, 36e5,
   72e5, 144e5, 432e5, 864e5];
 const WHOLE = [1, 2, 5].flatMap((digit) => [...Array(10).keys()].map((power) => digit * 10 ** power)).sort((a, b) => a - b);
+const FEW = 30;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function words(value, unit) {
@@ -26,6 +27,13 @@ function moment(tick, x) {
 function stacked(series) {
   const sums = [];
   return series.map((one) => one.values.map((value, at) => (sums[at] = (sums[at] || 0) + (value || 0))));
+}
+
+// Where a line would not say that there is something: what stands alone; and of one that is joined each, while they are few.
+function dots(one) {
+  const there = one.values.flatMap((value, at) => (value == null ? [] : [at]));
+  if (one.joined) return there.length <= FEW ? there : [];
+  return there.filter((at) => one.values[at - 1] == null && one.values[at + 1] == null);
 }
 
 function tip(element, said) {
@@ -65,7 +73,8 @@ function draw(element) {
   const values = bars ? stacked(said.series) : said.series.map((one) => one.values);
   const axis = { stroke: colour("--muted"), font: "11px system-ui", ticks: { show: false }, gap: 6 };
   const lines = said.series.map((one) => ({
-    stroke: colour(one.colour), width: bars ? 0 : 1.6, points: { show: !bars, size: 3, fill: colour(one.colour) },
+    stroke: colour(one.colour), width: bars ? 0 : 1.6, spanGaps: Boolean(one.joined),
+    points: { show: !bars, size: one.joined ? 5 : 4, width: 0, fill: colour(one.colour), filter: () => dots(one) },
     fill: bars ? colour(one.colour) : undefined,
     paths: bars ? uPlot.paths.bars({ size: [0.72, 24], radius: 0.15 }) : uPlot.paths.linear(),
   }));
