@@ -142,7 +142,10 @@ async def test_every_host_that_settings_allow_can_be_listened_on(host: str) -> N
     settings = load({"store": "memory:", "host": host, "port": free_port()}, environment={})
     node = Node(settings, {Role.HTTP})
     address = f"{'[::1]' if host == '::1' else host}:{settings.port}"
-    assert f" http://{address}/docs " in node.banner()
+    assert f" dashboard http://{address}/\n" in node.banner()
+    assert f" API http://{address}/docs " in node.banner()
+    without = load({"store": "memory:", "ui.enabled": False}, environment={})
+    assert "dashboard" not in Node(without, {Role.HTTP}).banner()
 
     await node.start()
     try:

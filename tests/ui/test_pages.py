@@ -287,7 +287,7 @@ def test_a_schedule_is_paused_resumed_and_run_now(site: Site, ids: dict[str, str
     expect(row.locator(".strip > *").first).to_be_attached()
     row.locator(".row-link").click()
     page.get_by_role("button", name="Pause").first.click()
-    page.get_by_label("Why").fill("stock-taking")
+    page.locator("dialog[open]").get_by_label("Why").fill("stock-taking")
     page.locator("dialog[open]").get_by_role("button", name="Pause").click()
     expect(page.locator(".toast")).to_contain_text("Paused")
     expect(page.locator(".health")).to_contain_text("stock-taking")
@@ -298,6 +298,30 @@ def test_a_schedule_is_paused_resumed_and_run_now(site: Site, ids: dict[str, str
     page.locator("dialog[open]").get_by_role("button", name="Run now").click()
     expect(page).to_have_url(re.compile("/runs/"))
     expect(page.get_by_role("link", name="sync_inventory")).to_be_visible()
+
+
+def test_a_job_is_cancelled_after_a_look_and_for_a_reason(site: Site, ids: dict[str, str], page: Page) -> None:
+    body = {
+        "task": "send_welcome",
+        "payload": {"user_id": 1},
+        "every": "1d",
+        "name": "to be cancelled",
+        "queue": "held",
+    }
+    job = site.ask("POST", "v1/jobs", body)["jobId"]
+    for _ in range(2):
+        site.ask("POST", f"v1/jobs/{job}/run")
+    page.goto(f"jobs/{job}")
+    page.locator(".head").get_by_role("button", name="Cancel").click()
+    dialog = page.locator("dialog[open]")
+    expect(dialog).to_contain_text("The schedule ends, with 2 waiting runs.")
+    assert serious_findings(page) == []
+    dialog.get_by_label("Why").fill("nobody reads it")
+    dialog.get_by_role("button", name="Cancel the job").click()
+    expect(page.locator(".toast")).to_contain_text("The job is cancelled, with 2 waiting runs")
+    expect(page.locator(".head .badge")).to_have_text("cancelled")
+    [entry] = site.ask("GET", f"v1/audit?target={job}&action=jobs.cancel")["items"]
+    assert entry["why"] == "nobody reads it"
 
 
 def test_what_was_done_is_told_though_its_button_is_gone(site: Site, ids: dict[str, str], page: Page) -> None:

@@ -286,7 +286,10 @@ class Node:
             lines.append(f"  {len(self._application.handlers())} tasks, queues {queues}")
         if Role.HTTP in self._roles:
             open_to = "no authentication: loopback only" if self._settings.auth.mode == "none" else "with credentials"
-            lines.append(f"  http://{address_of(self._settings.host, self._settings.port)}/docs ({open_to})")
+            address = f"http://{address_of(self._settings.host, self._settings.port)}"
+            if self._settings.ui.enabled:
+                lines.append(f"  dashboard {address}/")
+            lines.append(f"  API {address}/docs ({open_to})")
         return "\n".join(lines)
 
     def _scheduler_services(self) -> list[Service]:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mainspring.api.routes.job import cancel_job, get_job
+from mainspring.api.routes.bulk import BulkOut, act_on_many
+from mainspring.api.routes.job import get_job
 from mainspring.api.routes.job_runs import job_runs, next_fires, pause_job, resume_job, run_job
 from mainspring.api.routes.job_versions import Change, Versions, job_versions, restore_version
 from mainspring.api.schemas.job_answers import JobOut
@@ -15,6 +16,7 @@ from mainspring.domain.access import Permission
 from mainspring.ui.page import Done, Pages, Reply, Visit, json_field
 from mainspring.ui.pages.jobs import read_strips, schedule_words
 from mainspring.ui.text import pretty
+from mainspring.ui.words import plural
 
 job = Pages()
 
@@ -79,10 +81,21 @@ async def do_run(visit: Visit[Any]) -> Reply:
     return Done(words="It runs now.", to=f"runs/{made.run_id}", leave=True)
 
 
+@job.page("GET", "/jobs/{id}/cancel", permission=Permission.OPERATE)
+async def ask_cancel(visit: Visit[Any]) -> Reply:
+    """A part of the dialog: what it would do to runs."""
+    found: JobOut = await visit.ask(get_job, path=visit.path)
+    return visit.show("jobs/would_cancel.html", runs=await _with_it(visit, found.job_id))
+
+
 @job.page("POST", "/jobs/{id}/cancel", permission=Permission.OPERATE)
 async def do_cancel(visit: Visit[Any]) -> Reply:
-    await visit.ask(cancel_job, path=visit.path)
-    return Done(words="The job is cancelled.", to=f"jobs/{visit.path['id']}")
+    found: JobOut = await visit.ask(get_job, path=visit.path)
+    runs = await _with_it(visit, found.job_id)
+    body = {"action": "cancel", "ids": [found.job_id], "why": visit.form.get("why", "").strip()}
+    done: BulkOut = await visit.ask(act_on_many, body=body)
+    words = f"The job is cancelled, {runs}." if done.changed else "The job had ended before."
+    return Done(words=words, to=f"jobs/{found.job_id}")
 
 
 @job.page("POST", "/jobs/{id}/versions/{version}/restore", permission=Permission.OPERATE)
@@ -95,6 +108,17 @@ async def do_restore(visit: Visit[Any]) -> Reply:
         to=here,
         undo=f"{here}/versions/{before}/restore",
     )
+
+
+async def _with_it(visit: Visit[Any], job_id: str) -> str:
+    """The runs that end with a job, in words."""
+    dry = {"action": "cancel", "target": "runs", "jobId": job_id, "dryRun": True}
+    waiting, running = await asyncio.gather(
+        visit.ask(act_on_many, body={**dry, "status": "scheduled,queued,blocked"}),
+        visit.ask(act_on_many, body={**dry, "status": "running"}),
+    )
+    waits = f"{plural(waiting.matched, 'waiting run')}{' or more' if waiting.more else ''}"
+    return f"with {waits} and {running.matched} running" if running.matched else f"with {waits}"
 
 
 def _versions(found: Versions) -> list[dict[str, Any]]:
