@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from mainspring.sections import NotificationsSection
 from tests.api.conftest import free_port
@@ -17,7 +17,8 @@ from tools.services import ServiceUnavailable, ensure
 
 #: Long enough for a few bars in every strip and chart.
 _LIVED_SECONDS = 30
-_SIZES = ((1440, 900), (390, 844))
+_NARROW = 390
+_SIZES = ((1440, 900), (_NARROW, 844))
 #: So that a week has a shape.
 _SCHEDULES = {
     "stream_prices": "* * 8-17 * * MON-FRI",
@@ -148,8 +149,17 @@ def _take(browser: Browser, site: Site, folder: Path, name: str, path: str) -> N
             page = context.new_page()
             page.goto(path)
             page.wait_for_timeout(600)
-            page.screenshot(path=folder / f"{name}-{width}-{theme}.png", full_page=width > 1_000)
+            show_whole(page)
+            page.screenshot(path=folder / f"{name}-{width}-{theme}.png", full_page=True)
             context.close()
+
+
+def show_whole(page: Page) -> None:
+    """On a screen as high as the page: the bar of a phone stays at its end, and covers nothing in the middle."""
+    size = page.viewport_size
+    if size is not None and size["width"] <= _NARROW:
+        high = page.evaluate("document.documentElement.scrollHeight")
+        page.set_viewport_size({**size, "height": max(high, size["height"])})
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import html
 import re
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -85,6 +87,26 @@ async def test_what_is_done_to_dead_letters_is_done_to_those_that_the_filters_le
                     f"/dead-letters/{action.lower()}{query or '?'}"
                 ]
         assert "Discard" not in (await client.get("/dead-letters?task=nobody")).text
+
+
+async def test_the_audit_is_asked_for_times_of_the_viewer(local: Service) -> None:
+    await schedules(local, 1)
+    async with local.client() as api, ui(local) as client:
+        [entry] = (await api.get("/v1/audit")).json()["items"]
+        made = datetime.fromisoformat(entry["time"])
+        client.headers["cookie"] = "mainspring_zone=Asia%2FTokyo"
+
+        async def is_found(minutes: int, zone: str, query: str = "") -> bool:
+            since = (made + timedelta(minutes=minutes)).astimezone(ZoneInfo(zone))
+            page = (await client.get(f"/audit?since={since:%Y-%m-%dT%H:%M:%S}{query}")).text
+            assert 'title="Asia/Tokyo">Tokyo<' in page or query
+            return "jobs.put" in page
+
+        assert await is_found(-1, "Asia/Tokyo")
+        assert not await is_found(1, "Asia/Tokyo")
+        # Whoever is sent the address sees what was meant.
+        assert not await is_found(1, "Europe/Paris", "&zone=Europe/Paris")
+        assert await is_found(-1, "Europe/Paris", "&zone=Europe/Paris")
 
 
 async def test_a_large_family_is_counted_and_leads_to_all_of_it(local: Service) -> None:

@@ -50,6 +50,9 @@ async def test_problems_channels_and_rules_are_shown(local: Service) -> None:
         assert "<script>alert" not in page
         assert "22:00–07:00 Europe/Paris" in page
         assert "urgent: also in quiet hours" in page
+        # In a column of its own that has room, or below the name where there is none.
+        assert re.search(r'class="sub show-m">only .*tenant default', page)
+        assert re.search(r'class="hide-m muted only-cell">.*tenant default', page)
         assert "SLACK_URL" not in page
         # Of a channel that writes to owners a test would need to know which.
         assert _POST.findall(page) == ["ops"]

@@ -7,6 +7,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.support.ui_site import Site
 from tests.ui.conftest import Watched, open_page
 from tests.ui.looks import LONG
+from tools.screenshots import show_whole
 
 #: How long ago, and when.
 _WHEN = re.compile(r"(now|ago|in \d+).*\d\d:\d\d")
@@ -53,6 +54,19 @@ def test_a_phone_says_who_holds_what_others_wait_for(
     expect(row.get_by_role("link", name=(first if site.state(first) == "running" else second)[-8:])).to_be_visible()
     for run in (second, first):
         site.ask("POST", f"v1/runs/{run}/cancel")
+
+
+def test_a_picture_of_a_phone_shows_the_whole_page(
+    site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
+) -> None:
+    page = open_page(browser, site, watched, width=390)
+    page.goto("runs")
+    show_whole(page)
+    last, bar = page.locator("tbody tr").last.bounding_box(), page.locator(".side").bounding_box()
+    assert last is not None
+    assert bar is not None
+    assert bar["y"] > 900
+    assert last["y"] + last["height"] <= bar["y"]
 
 
 def _line(page: Page) -> str:

@@ -1,8 +1,10 @@
-"""A few crons, a stream of jobs, some that fail and are tried again, one that is slow and one that is busy."""
+"""A few crons, a stream of jobs, some that fail and are tried again, one that is slow and one that is busy, and a
+workflow."""
 
+import asyncio
 import random
 
-from mainspring import Context, Mainspring, RetryPolicy
+from mainspring import Context, Mainspring, Overlap, RetryPolicy
 from mainspring.domain.instant import MILLISECOND, SECOND
 
 app = Mainspring()
@@ -29,6 +31,41 @@ def crunch(numbers: int) -> int:
 async def hopeless() -> None:
     """Ends as a dead letter."""
     raise ValueError("this one never works")
+
+
+@app.task(queue="reports")
+async def export_orders(context: Context, pages: int) -> int:
+    """Says how far it is, and what it does, in colour."""
+    orders = 0
+    for page in range(1, pages + 1):
+        found = _random.randint(10, 99)
+        orders += found
+        context.progress(page, pages, f"page {page} of {pages}")
+        context.log.info("page %s: \x1b[32m%s orders\x1b[0m", page, found)
+        # A handler, as one would write it.
+        await asyncio.sleep(0.5)  # noqa: TID251
+    return orders
+
+
+@app.task(queue="reports")
+async def check_orders(context: Context, what: str) -> str:
+    context.log.info("\x1b[33mchecked\x1b[0m the %s", what)
+    return what
+
+
+@app.task(queue="reports")
+async def publish_orders(context: Context) -> int:
+    """Waits for those that check, as the workflow says."""
+    checked = (await context.parents()).results
+    context.log.info("\x1b[1mpublished\x1b[0m, checked: %s", ", ".join(checked))
+    return len(checked)
+
+
+orders = app.workflow("orders")
+_exported = orders.add(export_orders.prepare(10))
+_checked = [orders.add(check_orders.prepare(what), name=what, after=[_exported]) for what in ("prices", "stock")]
+orders.add(publish_orders.prepare(), after=_checked)
+orders.cron("*/30 * * * * *", overlap=Overlap.SKIP)
 
 
 @app.every("1s")

@@ -1,14 +1,19 @@
 """The audit: who changed what, when, and from what to what."""
 
+from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import msgspec
 
 from mainspring.api.routes.access import AuditOut, list_audit
 from mainspring.domain.access import Permission
+from mainspring.domain.cron import load_zone
+from mainspring.domain.instant import from_datetime, isoformat
 from mainspring.ui.page import Pages, Reply, Visit
 from mainspring.ui.text import pretty
+from mainspring.ui.zones import zone_of
 
 audit = Pages()
 
@@ -22,9 +27,10 @@ class AuditListQuery(msgspec.Struct, frozen=True):
     target: str = ""
     tenant: str = ""
     action: str = ""
-    #: In UTC, as a field for a date and a time has it.
+    #: As a field for a date and a time has it, in the zone: who is sent the address means the same by it.
     since: str = ""
     until: str = ""
+    zone: str = ""
     cursor: str = ""
 
 
@@ -39,16 +45,27 @@ class Entry(NamedTuple):
 @audit.page("GET", "/audit", permission=Permission.ADMINISTER, query=AuditListQuery)
 async def show_audit(visit: Visit[AuditListQuery]) -> Reply:
     given = msgspec.structs.asdict(visit.query)
-    times = {name: text if text.endswith("Z") else f"{text}Z" for name in ("since", "until") if (text := given[name])}
-    page = await visit.ask(list_audit, query={**given, **times, "limit": _PAGE})
+    zone = load_zone(visit.query.zone) if visit.query.zone else zone_of(visit.headers)
+    times = {name: _instant(text, zone) for name in ("since", "until") if (text := given[name])}
+    page = await visit.ask(list_audit, query={**given, **times, "zone": "", "limit": _PAGE})
     return visit.show(
         "audit/page.html",
         entries=[Entry(item, _path(item), changes(item.before, item.after)) for item in page.items],
         next_cursor=page.next_cursor,
         given=given,
-        filtered=any(value for name, value in given.items() if name != "cursor"),
+        zone=zone.key,
+        filtered=any(value for name, value in given.items() if name not in ("cursor", "zone")),
         of_all=visit.principal.tenant is None,
     )
+
+
+def _instant(text: str, zone: ZoneInfo) -> str:
+    """What the API is asked for: in UTC. What is no time it refuses in its own words."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return isoformat(from_datetime(time if time.tzinfo else time.replace(tzinfo=zone)))
 
 
 def _path(entry: AuditOut) -> str:

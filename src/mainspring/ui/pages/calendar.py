@@ -2,10 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Literal
-from urllib.parse import unquote
-from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -14,12 +11,12 @@ from mainspring.api.routes.forecast import get_forecast, get_slot
 from mainspring.api.schemas.calendars import CalendarOut
 from mainspring.domain.access import Permission
 from mainspring.domain.cron import load_zone
-from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import HOUR, Instant, Micros, isoformat, to_datetime
 from mainspring.ui import heat
 from mainspring.ui.page import Pages, Reply, Visit
 from mainspring.ui.pages.overview import busiest
 from mainspring.ui.words import instant
+from mainspring.ui.zones import zone_of
 
 calendar = Pages()
 
@@ -28,8 +25,6 @@ _HOURS = {"day": 24, "week": 24 * 7}
 _CALENDARS = 20
 _SPANS = 40
 _WIDTH = 1_000
-#: Set by the scripts: the zone in which whoever looks wants times.
-_ZONE_COOKIE = "mainspring_zone"
 
 
 class CalendarQuery(msgspec.Struct, frozen=True):
@@ -44,7 +39,7 @@ class CalendarQuery(msgspec.Struct, frozen=True):
 async def show_calendar(visit: Visit[CalendarQuery]) -> Reply:
     query = visit.query
     hours = _HOURS[query.view]
-    zone = load_zone(query.zone) if query.zone else _zone_of(visit)
+    zone = load_zone(query.zone) if query.zone else zone_of(visit.headers)
     coming, slot, calendars = await asyncio.gather(
         visit.ask(get_forecast, query={"hours": hours}), _slot(visit), visit.ask(list_calendars)
     )
@@ -69,14 +64,6 @@ async def _slot(visit: Visit[CalendarQuery]) -> Any:
     if not visit.query.at:
         return None
     return await visit.ask(get_slot, query={"since": visit.query.at, "minutes": visit.query.minutes})
-
-
-def _zone_of(visit: Visit[CalendarQuery]) -> ZoneInfo:
-    try:
-        cookie = SimpleCookie(visit.headers.get("cookie", "")).get(_ZONE_COOKIE)
-        return load_zone(unquote(cookie.value) if cookie else "UTC")
-    except (CookieError, Invalid):
-        return load_zone("UTC")
 
 
 async def _closings(
