@@ -65,6 +65,10 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
             _panel("Lag: waiting for a worker", "mainspring:queue_lag_seconds:max", "{{queue}}", "s", 10),
             _panel("Queued", "mainspring:queued_runs:max", "{{queue}}"),
             _panel("Running", "mainspring:running_runs:max", "{{queue}}"),
+            Panel(
+                "Not queued yet",
+                (("max(mainspring_scheduled_runs)", "scheduled"), ("max(mainspring_blocked_runs)", "blocked")),
+            ),
             _panel("Come a second", "max by (queue) (mainspring_queue_arrivals_per_second)", "{{queue}}", "reqps"),
             _panel("End a second", "max by (queue) (mainspring_queue_ends_per_second)", "{{queue}}", "reqps"),
             _panel("Lateness of starts, p99", "mainspring:start_lateness_seconds:p99", "{{queue}}", "s", 10),

@@ -1,9 +1,11 @@
 """Figures by the minute, of what has ended."""
 
+from collections import Counter
+
 import pytest
 
 from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.run import settle_cancel, settle_loss, settle_release
+from mainspring.domain.run import RunState, settle_cancel, settle_loss, settle_release
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Minute
 from tests.support.builders import a_policy, a_run, some_runs
@@ -55,6 +57,36 @@ async def test_ends_are_counted_by_how_they_came_about(harness: Harness) -> None
         1,
         4,
     ]
+
+
+async def test_what_ended_without_an_attempt_is_told_once_by_task_and_state(harness: Harness) -> None:
+    parent, tried = a_run(policy=a_policy(retries=0)), a_run(task="mail")
+    [of_family, between_attempts] = await harness.start(parent, tried)
+    stopped = await harness.start(a_run(task="mail"), a_run(task="mail", policy=a_policy(retries=0)))
+    waiting, queued, blocked = a_run(task="mail", delay=HOUR), a_run(task="mail", key="k"), a_run(task="mail", key="k")
+    expired, late = a_run(task="report", start_within=SECOND), a_run(task="report", deadline=SECOND)
+    await harness.submit(waiting, queued, blocked, expired, late, a_run(task="child", after=[parent]))
+    await harness.settle(settle_cancel(stopped[0]))
+    await harness.fail(stopped[1])
+    await harness.fail(between_attempts)
+    await harness.store.cancel([run.id for run in (waiting, queued, blocked, tried)])
+    # It fails, and its child is skipped.
+    await harness.fail(of_family)
+    while await harness.store.resolve(100):
+        pass
+    await harness.advance(MINUTE)
+    await harness.store.expire(10)
+    assert await harness.store.expire(10) == 0
+    await harness.advance(MINUTE)
+    told = await harness.store.tidy()
+    counts = Counter({(one.task, one.state): one.runs for one in told})
+    assert counts == {
+        ("mail", RunState.CANCELLED): 4,
+        ("report", RunState.SKIPPED): 1,
+        ("report", RunState.FAILED): 1,
+        ("child", RunState.SKIPPED): 1,
+    }
+    assert await harness.store.tidy() == []
 
 
 async def test_failed_attempts_are_counted_whatever_came_after_them(harness: Harness) -> None:

@@ -11,9 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mainspring.adapters.dispatch.memory import MemoryDispatch
 from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.bootstrap.engine import Engine
 from mainspring.bootstrap.health import make_health
 from mainspring.control.fleet import Fleet
+from mainspring.control.housekeeper import Housekeeper
 from mainspring.control.monitor import Monitor
 from mainspring.control.vitals import StoreVitals
 from mainspring.domain.errors import StoreUnavailable
@@ -283,6 +285,16 @@ async def test_who_is_bound_to_a_tenant_sees_no_sink_of_others(watched: Watched)
     assert "acme-billing" not in await watched.told("b")
 
 
+async def test_what_is_cancelled_before_it_starts_is_counted_by_its_task(watched: Watched) -> None:
+    run = a_run(task="mail")
+    await watched.store.submit([run])
+    await watched.store.cancel([run.id])
+    housekeeper = Housekeeper(watched.store, LocalWakeups(), watched.clock, watched.figures)
+    for _ in range(2):
+        await housekeeper.tick()
+    assert 'mainspring_ended_runs_total{state="cancelled",task="mail"} 1.0' in await watched.told()
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
@@ -300,7 +312,11 @@ async def test_a_store_tells_what_is_overdue_missed_and_how_large_it_is(store: s
         job = a_job(a_spec(slo=Slo(succeed_every=HOUR)))
         await engine.store.put_jobs([job])
         [due] = await engine.store.slos_due(10)
+        limited = [a_run(limits=(a_limit(),)) for _ in range(3)]
+        keyed = [a_run(key="k") for _ in range(4)]
+        await engine.store.submit([*limited, *keyed, a_run(after=[limited[0]]), a_run(delay=HOUR)])
         [vitals] = await make_health(settings).vitals()
+        assert (vitals.scheduled, vitals.blocked) == (1, 2 + 3 + 1)
         assert (vitals.missed_objectives, vitals.dead_letters, vitals.staging_lag) == (0, 0, 0)
         now = await engine.store.now()
         missed = SloSettled(
@@ -316,6 +332,8 @@ async def test_a_store_tells_what_is_overdue_missed_and_how_large_it_is(store: s
     finally:
         await engine.close()
     assert "mainspring_missed_objectives 1.0" in told
+    assert "mainspring_scheduled_runs 1.0" in told
+    assert "mainspring_blocked_runs 6.0" in told
     assert 'mainspring_store_size_bytes{server="0"}' in told
     assert ('mainspring_store_dead_rows{server="0",table="run"}' in told) == (kind == "postgres")
     assert ("mainspring_store_disk_free_bytes" in told) == (kind == "sqlite")

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND, SECOND
 from mainspring.domain.run import HeldRun, NewRun, Outcome, RunState, Settlement
+from mainspring.ports.store import Unattempted
 from mainspring.runtime.metrics import declared
 from mainspring.runtime.metrics.book import Book, Press
 from mainspring.runtime.metrics.declared import ALL, STANDARD, Kind
@@ -100,6 +101,21 @@ def test_what_a_worker_offers_is_counted_from_nothing() -> None:
         for state in ("succeeded", "failed")
         for task in ("nightly", "greet", OTHER)
     }
+
+
+def test_runs_that_ended_without_an_attempt_are_counted_by_task_as_all_others() -> None:
+    figures = Figures(most_names=2)
+    figures.submitted([_submitted("mail"), _submitted("report")])
+    figures.unattempted(
+        [
+            Unattempted(task=task, state=state, runs=3)
+            for task in ("mail", "one", "another")
+            for state in (RunState.CANCELLED, RunState.SKIPPED)
+        ]
+    )
+    found = told(figures)
+    assert found["mainspring_ended_runs_total", "cancelled", "mail"] == 3
+    assert found["mainspring_ended_runs_total", "skipped", OTHER] == 6
 
 
 def test_an_attempt_is_late_from_when_it_could_have_started() -> None:

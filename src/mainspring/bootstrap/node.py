@@ -341,7 +341,7 @@ class Node:
             keeper,
             scheduler,
             Reaper(store, engine.wakeups, engine.clock, engine.random, engine.figures),
-            Housekeeper(store, engine.wakeups, engine.clock),
+            Housekeeper(store, engine.wakeups, engine.clock, engine.figures),
             LoadSampler(store, engine.wakeups, engine.clock, keeper.owned),
             SloKeeper(store, engine.wakeups, engine.clock, engine.figures),
             DatacenterKeeper(

@@ -4,6 +4,7 @@ from mainspring.domain.instant import SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Reaping
 from mainspring.ports.wakeups import Wakeups
+from mainspring.runtime.metrics.figures import Figures
 from mainspring.runtime.service import TickingService
 
 _EVERY: Micros = 2 * SECOND
@@ -12,10 +13,13 @@ _EVERY: Micros = 2 * SECOND
 class Housekeeper(TickingService):
     """Needs no leader: the store sees to it that one of several does the work."""
 
-    def __init__(self, store: Reaping, wakeups: Wakeups, clock: Clock) -> None:
+    def __init__(self, store: Reaping, wakeups: Wakeups, clock: Clock, figures: Figures | None = None) -> None:
         super().__init__("housekeeper", clock, wakeups.listen(()))
         self._store = store
+        self._figures = figures
 
     async def tick(self) -> Micros:
-        await self._store.tidy()
+        ended = await self._store.tidy()
+        if self._figures is not None:
+            self._figures.unattempted(ended)
         return _EVERY

@@ -36,6 +36,8 @@ class StoreVitals:
             return
         self._failing = False
         book.put(declared.DEAD_LETTERS, sum(one.dead_letters for one in servers))
+        book.put(declared.SCHEDULED, sum(one.scheduled for one in servers))
+        book.put(declared.BLOCKED, sum(one.blocked for one in servers))
         book.put(declared.MISSED, sum(one.missed_objectives for one in servers))
         lost = [one.lost_workers for one in servers if one.lost_workers is not None]
         if lost:

@@ -40,6 +40,9 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one server that are watched over time. None: it does not know such a thing."""
 
     dead_letters: int
+    #: Runs that wait for their time, and those that wait for a key, a limit or others; an estimate where they are many.
+    scheduled: int
+    blocked: int
     #: Schedules that miss an objective.
     missed_objectives: int
     #: That ended in the last six hours without saying so.

@@ -196,6 +196,14 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ready: Instant | None = None
 
 
+class Unattempted(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of a task that ended in this state without an attempt: cancelled, skipped, or failed past their deadline."""
+
+    task: str
+    state: RunState
+    runs: int
+
+
 class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Events of one kind and one tenant that happened in one transaction.
 
@@ -456,13 +464,13 @@ class Reaping(Protocol):
         """
         ...
 
-    async def tidy(self) -> None:
+    async def tidy(self) -> list[Unattempted]:
         """Whatever this engine needs every few seconds to stay quick under load; cheap when there is nothing to do.
 
         Rolls up the figures by the minute of what ended more than 15 s ago. Forgets events that are older than
         ``EVENTS_KEPT`` and acknowledged by every reader, and idempotency keys older than ``KEYS_KEPT``. Resumes jobs
-        that are paused until now, and forgets pauses of queues that are over, 1,000 of each at most. Several
-        processes may ask at once; one of them does it.
+        that are paused until now, 1,000 at most, and forgets pauses of queues a day after their end. Several processes
+        may ask at once; one of them does it, and is told what has come into the figures that ended without an attempt.
         """
         ...
 

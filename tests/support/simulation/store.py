@@ -25,7 +25,19 @@ from mainspring.ports.catalog import Checkpoint, LogReport, Pause, ProgressRepor
 from mainspring.ports.coordination import Membership
 from mainspring.ports.datacenters import Order, Place, PlaceLoad
 from mainspring.ports.slos import SloDue, SloSettled
-from mainspring.ports.store import Accepted, Beat, Depth, EventBatch, Fired, NewSession, Put, Retention, Staged, Want
+from mainspring.ports.store import (
+    Accepted,
+    Beat,
+    Depth,
+    EventBatch,
+    Fired,
+    NewSession,
+    Put,
+    Retention,
+    Staged,
+    Unattempted,
+    Want,
+)
 from tests.support.simulation.clock import StoreClock
 from tests.support.simulation.faults import Fate, Faults
 from tests.support.simulation.history import Claim, History, JobChange, RunChange, Step
@@ -357,8 +369,8 @@ class FaultyStore:
     async def prune(self, retention: Retention, limit: int) -> int:
         return await self.ask("prune", retention, limit)
 
-    async def tidy(self) -> None:
-        await self.ask("tidy")
+    async def tidy(self) -> list[Unattempted]:
+        return await self.ask("tidy")
 
     async def sample_load(self) -> Instant:
         return await self.ask("sample_load")

@@ -120,7 +120,14 @@ CALL_FAILURES = _counter(
     Whose.WORK, "store_call_failures_total", "Such calls that the store did not answer, or not in time.", "call"
 )
 ATTEMPTS = _counter(Whose.WORK, "attempts_total", "Attempts that ended, as the store has heard.", "task", "outcome")
-ENDED = _counter(Whose.WORK, "ended_runs_total", "Runs that ended by an attempt.", "task", "state")
+ENDED = _counter(
+    Whose.WORK,
+    "ended_runs_total",
+    "Runs that ended. Those without an attempt (cancelled, skipped, past their deadline) are told by a scheduler, about"
+    " 15 s later.",
+    "task",
+    "state",
+)
 RETRIES = _counter(
     Whose.WORK, "retries_total", "Attempts after whose error, timeout or loss the run is tried again.", "task"
 )
@@ -327,6 +334,17 @@ BEHIND = _gauge(
 )
 
 DEAD_LETTERS = _gauge(Whose.STORE, "dead_letters", "Runs that failed and were neither replayed nor discarded.")
+SCHEDULED = _gauge(
+    Whose.STORE,
+    "scheduled_runs",
+    "Runs that wait for their time, or for their next attempt. Counted up to 10,000; beyond that as PostgreSQL"
+    " estimates. SQLite counts up to 100,000.",
+)
+BLOCKED = _gauge(
+    Whose.STORE,
+    "blocked_runs",
+    "Runs that wait for a key, a limit or other runs. Counted likewise, each kind by itself.",
+)
 MISSED = _gauge(Whose.STORE, "missed_objectives", "Schedules that miss an objective (`slo`) right now.")
 LOST_WORKERS = _gauge(
     Whose.STORE,

@@ -6,6 +6,7 @@ from typing import Protocol
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.domain.job import Fire
 from mainspring.domain.run import HeldRun, NewRun, Outcome, RunState, Settlement
+from mainspring.ports.store import Unattempted
 from mainspring.runtime.metrics import declared
 from mainspring.runtime.metrics.book import Book
 from mainspring.runtime.metrics.tally import Names, Spread, Tally
@@ -137,6 +138,11 @@ class Figures:
     def expired(self, runs: int) -> None:
         if runs:
             self._reaped[("expired",)] += runs
+
+    def unattempted(self, ended: Iterable[Unattempted]) -> None:
+        """Runs that ended without an attempt, whoever ended them."""
+        for one in ended:
+            self._ended[self._tasks[one.task], one.state.value] += one.runs
 
     def fire(self, fires: Iterable[Fire], now: Micros) -> None:
         """Recurring jobs whose ticks the store has accepted; ``now`` as the store has it."""

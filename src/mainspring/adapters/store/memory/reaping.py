@@ -12,7 +12,7 @@ from mainspring.domain.job import JobState
 from mainspring.domain.run import WORKER_LEFT, HeldRun, RunState
 from mainspring.domain.usage import USAGE_KEPT
 from mainspring.ports.catalog import LOADS_KEPT, TIMINGS_KEPT, Load
-from mainspring.ports.store import KEYS_KEPT, Retention
+from mainspring.ports.store import KEYS_KEPT, Retention, Unattempted
 
 
 class MemoryReaping:
@@ -95,7 +95,7 @@ class MemoryReaping:
                     found += 1
             return found
 
-    async def tidy(self) -> None:
+    async def tidy(self) -> list[Unattempted]:
         """Figures are counted as things happen; what is left is to forget what nobody may ask for any more."""
         tables = self._tables
         with tables.transaction() as now:
@@ -119,6 +119,11 @@ class MemoryReaping:
             # A day after their end: whatever still waits then is late, however that is counted.
             for place in [place for place, pause in tables.pauses.items() if pause.is_over(now - DAY)]:
                 del tables.pauses[place]
+            ended = [
+                Unattempted(task=task, state=state, runs=runs) for (task, state), runs in tables.unattempted.items()
+            ]
+            tables.unattempted.clear()
+            return ended
 
     async def sample_load(self) -> Instant:
         tables = self._tables

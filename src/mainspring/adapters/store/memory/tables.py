@@ -128,6 +128,8 @@ class Tables:
         self._kept_place: dict[RunId, tuple[int, Instant] | None] = {}
         #: Who came to its limits in this transaction without having waited for anything but its time.
         self._came: set[RunId] = set()
+        #: What ended without an attempt, by task and state, until somebody is told.
+        self.unattempted: Counter[tuple[str, RunState]] = Counter()
         #: What is remembered of groups of dead letters, by (tenant, task, fingerprint), and up to when they were seen.
         self.watches: dict[tuple[str, str, str], Watch] = {}
         self.watched_until: Instant = 0
@@ -724,6 +726,8 @@ class Tables:
                 figures[f"{name}_total"] += duration
                 figures[f"{name}_most"] = max(figures[f"{name}_most"], duration)
                 buckets[bucket_of(duration)] += 1
+        else:
+            self.unattempted[run.task, state] += 1
 
     # Schedules
 

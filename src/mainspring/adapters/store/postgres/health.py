@@ -125,11 +125,14 @@ class PostgresHealth:
         server = await self._one(connection, "server")
         row = await self._one(connection, "vitals")
         unstaged, unfired = await self._one(connection, "unstaged"), await self._one(connection, "unfired")
+        unqueued = await self._one(connection, "unqueued")
         held = await self._held(connection)
         following = await self._all(connection, "standbys")
         now: Instant = server["now"]
         return Vitals(
             dead_letters=await connection.fetchval(self._sql["dead_letters"]),
+            scheduled=unqueued["scheduled"],
+            blocked=unqueued["blocked"],
             missed_objectives=row["missed"],
             lost_workers=row["lost_workers"],
             staging_lag=0 if unstaged["oldest"] is None else max(now - unstaged["oldest"], 0),

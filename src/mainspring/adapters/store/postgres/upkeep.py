@@ -9,8 +9,10 @@ import asyncpg
 
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.reading import Reading
+from mainspring.adapters.store.postgres.rows import STATES
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.ports.catalog import LOADS_AT_ONCE, LOADS_KEPT
+from mainspring.ports.store import Unattempted
 from mainspring.runtime.log import get_logger
 
 _log = get_logger("mainspring.upkeep")
@@ -32,15 +34,23 @@ class Upkeep(Reading):
     #: Tables whose dead rows could not be removed, and until when that is not tried again.
     _in_vain: dict[str, float]
 
-    async def tidy(self) -> None:
+    async def tidy(self) -> list[Unattempted]:
         # First: the queues wait for it. Figures may have an hour to catch up on.
         await self._db.run(self._vacuum)
         await self._db.transaction(self._forget)
         await self._db.transaction(self._end_pauses)
         await self._db.transaction(self._close_own_lanes)
+        ended: list[asyncpg.Record] = []
         for _ in range(_PIECES):
-            if not await self._db.transaction(self._roll_up):
+            more, found = await self._db.transaction(self._roll_up)
+            ended += found
+            if not more:
                 break
+        await self._names.name_all({row["task"] for row in ended})
+        return [
+            Unattempted(task=self._names.name(row["task"]), state=STATES[row["state"]], runs=row["runs"])
+            for row in ended
+        ]
 
     async def sample_load(self) -> Instant:
         [row] = await self._db.fetch("sample_load", LOADS_KEPT, LOADS_AT_ONCE)
@@ -65,19 +75,19 @@ class Upkeep(Reading):
             # A statement of its own: it sees whatever was made before the locks.
             await connection.execute(self._db.sql["close_own_lanes"], [row["id"] for row in locked])
 
-    async def _roll_up(self, connection: Connection) -> bool:
-        """A piece of history into the figures; whether there is more."""
+    async def _roll_up(self, connection: Connection) -> tuple[bool, list[asyncpg.Record]]:
+        """A piece of history into the figures; whether there is more, and what of it ended without an attempt."""
         if not await self._is_mine(connection):
-            return False
+            return False, []
         row = await connection.fetchrow(self._db.sql["rolled_up"], _BEHIND)
         assert row is not None
         since, end = row["since"], row["until"]
         if since >= end:
-            return False
+            return False, []
         until = min(end, since + _PIECE)
         await connection.execute(self._db.sql["roll_up"], since, until)
         await connection.execute(self._db.sql["roll_up_usage"], since, until)
-        return bool(until < end)
+        return bool(until < end), await connection.fetch(self._db.sql["unattempted"], since, until)
 
     async def _is_mine(self, connection: Connection) -> bool:
         """One process at a time; who comes second leaves it to the first."""

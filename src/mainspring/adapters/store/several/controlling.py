@@ -17,7 +17,7 @@ from mainspring.domain.run import HeldRun
 from mainspring.ports.catalog import SessionView
 from mainspring.ports.coordination import Membership
 from mainspring.ports.slos import SloDue, SloSettled
-from mainspring.ports.store import Fired, Retention, Staged
+from mainspring.ports.store import Fired, Retention, Staged, Unattempted
 
 
 class Controlling(Part):
@@ -112,8 +112,9 @@ class Controlling(Part):
     async def sweep(self, limit: int) -> int:
         return sum((await self._servers.those_there(lambda store: store.sweep(limit))).values())
 
-    async def tidy(self) -> None:
-        await self._servers.those_there(PostgresStore.tidy)
+    async def tidy(self) -> list[Unattempted]:
+        parts = await self._servers.those_there(PostgresStore.tidy)
+        return [one for part in parts.values() for one in part]
 
     async def sample_load(self) -> Instant:
         return min((await self._servers.those_there(PostgresStore.sample_load)).values())

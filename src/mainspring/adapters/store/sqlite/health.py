@@ -58,6 +58,8 @@ class SqliteHealth:
             room = os.statvfs(self._path)
             return Vitals(
                 dead_letters=int(_value(connection, _SQL["dead_letters"])),
+                scheduled=int(_value(connection, _SQL["scheduled"])),
+                blocked=int(_value(connection, _SQL["blocked"])),
                 missed_objectives=int(_value(connection, _SQL["missed"])),
                 staging_lag=0 if oldest_unstaged is None else max(now - oldest_unstaged, 0),
                 firing_lag=0 if oldest_unfired is None else max(now - oldest_unfired, 0),

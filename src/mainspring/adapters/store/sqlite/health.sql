@@ -25,6 +25,18 @@ SELECT count(*), min(next_fire) FROM schedule WHERE active = 1 AND next_fire <= 
 -- name: waiting
 SELECT EXISTS (SELECT 1 FROM waiting WHERE state = 'scheduled') OR EXISTS (SELECT 1 FROM schedule WHERE active = 1)
 
+-- name: scheduled
+-- As far as anybody wants to count.
+SELECT count(*) FROM (SELECT 1 FROM waiting INDEXED BY waiting_due WHERE state = 'scheduled' LIMIT 100000)
+
+-- name: blocked
+-- Behind a key, at a limit, after others: the last have no index but that of what they wait for.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM waiting INDEXED BY waiting_blocked WHERE state = 'blocked' LIMIT 100000))
+     + (SELECT count(*) FROM (SELECT 1 FROM waiting INDEXED BY waiting_limited WHERE state = 'limited' LIMIT 100000))
+     + (SELECT count(DISTINCT e.child) FROM (
+            SELECT child FROM edge INDEXED BY edge_undecided WHERE state IS NULL LIMIT 100000) AS e
+        WHERE EXISTS (SELECT 1 FROM waiting w WHERE w.id = e.child AND w.state = 'after'))
+
 -- name: readers
 -- One with a short time to live is not judged: where it does not read, it is soon forgotten.
 SELECT c.reader, CASE WHEN c.until IS NULL OR c.until > ?1 + 1800000000 THEN (

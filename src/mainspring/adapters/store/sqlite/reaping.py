@@ -7,7 +7,7 @@ from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.domain.run import HeldRun
 from mainspring.domain.usage import USAGE_KEPT
 from mainspring.ports.catalog import LOADS_AT_ONCE, LOADS_KEPT, TIMINGS_KEPT
-from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, Retention
+from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, Retention, Unattempted
 
 #: How far the figures are behind: processes that share a file do not agree on the time to the microsecond.
 _BEHIND: Micros = 15 * SECOND
@@ -35,12 +35,16 @@ class SqliteReaping(SqliteWorkforce):
             return 0
         return int(await self._writer.call("sweep", found))
 
-    async def tidy(self) -> None:
+    async def tidy(self) -> list[Unattempted]:
         """SQLite reuses its pages and checkpoints its log as it goes. What is left is what the contract asks for."""
         batch = rows.encode((KEYS_KEPT, EVENTS_KEPT, _BEHIND))
-        while await self._writer.call("tidy", batch) != "0":
-            # Others get their turn in between.
-            continue
+        ended: list[Unattempted] = []
+        more = 1
+        # Others get their turn in between.
+        while more:
+            more, found = rows.tidied.decode(await self._writer.call("tidy", batch))
+            ended += [Unattempted(task=task, state=state, runs=runs) for task, state, runs in found]
+        return ended
 
     async def sample_load(self) -> Instant:
         # Counting takes as long as there is work, so it is done beside the writing.

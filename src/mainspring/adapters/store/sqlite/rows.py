@@ -436,6 +436,7 @@ standing_jobs = msgspec.json.Decoder(list[tuple[JobId, str, JobState, Instant | 
 strings = msgspec.json.Decoder(list[str])
 number = msgspec.json.Decoder(int | None)
 beat = msgspec.json.Decoder(tuple[Instant, int, tuple[RunId, ...], int, int])
+tidied = msgspec.json.Decoder(tuple[int, list[tuple[str, RunState, int]]])
 staged = msgspec.json.Decoder(tuple[Instant, int, list[str], int, int])
 fired = msgspec.json.Decoder(list[tuple[int, int, list[str]]])
 pairs = msgspec.json.Decoder(list[tuple[int, int]])

@@ -131,6 +131,26 @@ SELECT count(s.next_fire) AS count, min(s.next_fire) AS oldest FROM mainspring.s
 -- name: waiting
 SELECT EXISTS (SELECT FROM mainspring.waiting WHERE state = 1) OR EXISTS (SELECT FROM mainspring.schedule WHERE active)
 
+-- name: unqueued
+-- How many wait for their time, and how many for a key, limits or other runs. Each is counted in an index of its own up to 10,000;
+-- beyond that the planner knows about how many are in there.
+SELECT coalesce(sum(w.runs) FILTER (WHERE w.scheduled), 0)::bigint AS scheduled,
+       coalesce(sum(w.runs) FILTER (WHERE NOT w.scheduled), 0)::bigint AS blocked
+FROM (
+    SELECT c.scheduled, CASE WHEN c.runs <= 10000 THEN c.runs
+                             ELSE greatest(c.runs, (SELECT i.reltuples::bigint FROM pg_class i WHERE i.oid = c.index)) END AS runs
+    FROM (
+        SELECT true AS scheduled, 'mainspring.waiting_due'::regclass AS index, count(*) AS runs
+        FROM (SELECT FROM mainspring.waiting WHERE state = 1 LIMIT 10001) AS w
+        UNION ALL SELECT false, 'mainspring.waiting_blocked'::regclass, count(*)
+        FROM (SELECT FROM mainspring.waiting WHERE state = 2 LIMIT 10001) AS w
+        UNION ALL SELECT false, 'mainspring.waiting_limit'::regclass, count(*)
+        FROM (SELECT FROM mainspring.waiting WHERE state = 9 LIMIT 10001) AS w
+        UNION ALL SELECT false, 'mainspring.waiting_parents'::regclass, count(*)
+        FROM (SELECT FROM mainspring.waiting WHERE state = 10 LIMIT 10001) AS w
+    ) AS c
+) AS w
+
 -- name: readers
 -- One with a short time to live is not judged: where it does not read, it is soon forgotten.
 SELECT c.reader AS name, CASE WHEN c.until IS NULL OR c.until > mainspring.now_us() + 1800000000 THEN (

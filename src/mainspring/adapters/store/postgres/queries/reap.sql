@@ -237,6 +237,13 @@ WITH minute AS (
 )
 SELECT mainspring.now_us() AS now
 
+-- name: unattempted
+-- What ended without an attempt. A body is gone when its run is purged: then nobody knows the task any more.
+SELECT b.task, h.state, count(*) AS runs
+FROM mainspring.history h JOIN mainspring.body b ON b.bucket = h.body_bucket AND b.id = coalesce(h.body_id, h.id)
+WHERE h.finished_at >= $1::bigint AND h.finished_at < $2::bigint AND h.class <> 1 AND h.state > 5 AND h.started_at IS NULL
+GROUP BY b.task, h.state
+
 -- name: dead_rows
 SELECT c.relname, pg_stat_get_dead_tuples(c.oid) AS dead
 FROM pg_class c WHERE c.oid = ANY (ARRAY['mainspring.run'::regclass, 'mainspring.waiting'::regclass,

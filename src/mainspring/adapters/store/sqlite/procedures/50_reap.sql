@@ -113,6 +113,8 @@ END;
 
 -- What has ended comes into the figures up to an instant, at most 5,000 runs a call. Only one at a time writes, so their
 -- order in history is the order in which they ended.
+-- unattempted: what of it ended without an attempt, until somebody is told.
+CREATE TEMP TABLE unattempted (task TEXT, state TEXT, runs INTEGER, PRIMARY KEY (task, state)) WITHOUT ROWID;
 CREATE TEMP TRIGGER roll_up_figures INSTEAD OF INSERT ON roll_up BEGIN
     DELETE FROM picked;
     INSERT INTO picked (n)
@@ -123,6 +125,12 @@ CREATE TEMP TRIGGER roll_up_figures INSTEAD OF INSERT ON roll_up BEGIN
         min(meta.history_counted + 5000, coalesce((SELECT max(h.seq) FROM history h), 0)))
     FROM meta;
     INSERT INTO roll_up_usage (until) VALUES (NEW.until);
+    INSERT INTO unattempted (task, state, runs)
+    SELECT b.task, h.state, count(*)
+    FROM meta CROSS JOIN history h ON h.seq > meta.history_counted AND h.seq <= (SELECT n FROM picked)
+    CROSS JOIN body b ON b.id = h.body
+    WHERE h.ran = 0 GROUP BY 1, 2
+    ON CONFLICT DO UPDATE SET runs = runs + excluded.runs;
 
     INSERT INTO minute (at, queue, tenant, succeeded, failed, cancelled, skipped, late_total, late_most, took_total,
                         took_most, started)
@@ -196,7 +204,7 @@ CREATE TEMP TRIGGER forget_picked_runs INSTEAD OF INSERT ON forget_picked BEGIN
 END;
 
 -- Every few seconds. Batch: how long keys and events are kept, and how far figures are behind.
--- Answer: whether there is more to roll up.
+-- Answer: whether there is more to roll up, and what ended without an attempt.
 CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
     INSERT INTO roll_up (until) VALUES (NEW.now - (NEW.batch ->> 2));
     DELETE FROM outbox_cursor WHERE until < NEW.now;
@@ -221,8 +229,11 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
       AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.target = CAST(session.id AS TEXT));
     UPDATE session SET lanes = NULL WHERE lanes = '[0]';
     INSERT OR REPLACE INTO reply (number, body)
-    SELECT NEW.number, EXISTS (SELECT 1 FROM meta CROSS JOIN history h ON h.seq = meta.history_counted + 1
-                               WHERE h.finished_at < NEW.now - (NEW.batch ->> 2));
+    SELECT NEW.number, json_array(
+        EXISTS (SELECT 1 FROM meta CROSS JOIN history h ON h.seq = meta.history_counted + 1
+                WHERE h.finished_at < NEW.now - (NEW.batch ->> 2)),
+        json((SELECT json_group_array(json_array(task, state, runs)) FROM unattempted)));
+    DELETE FROM unattempted;
 END;
 
 -- What was seen of the load comes under its minute, unless somebody has looked before. Batch: the minute, what was seen, and
