@@ -492,7 +492,7 @@ MAY_BE_SCANNED = {
     *("there", "these", "busy", "allowed", "pause", "tenant", "serving", "lane", "metered", "spending"),
     *("json_each", "i", "k", "t", "a", "o", "p", "q", "l"),
     *("meta", "session", "shard", "outbox_cursor", "(subquery", "CONSTANT"),
-    *("freed", "candidate", "passed", "deciding", "decided", "d", "f", "told", "generation"),
+    *("freed", "candidate", "passed", "deciding", "decided", "d", "f", "told", "generation", "unattempted"),
 }
 
 

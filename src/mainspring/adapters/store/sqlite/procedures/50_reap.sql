@@ -129,7 +129,8 @@ CREATE TEMP TRIGGER roll_up_figures INSTEAD OF INSERT ON roll_up BEGIN
     SELECT b.task, h.state, count(*)
     FROM meta CROSS JOIN history h ON h.seq > meta.history_counted AND h.seq <= (SELECT n FROM picked)
     CROSS JOIN body b ON b.id = h.body
-    WHERE h.ran = 0 GROUP BY 1, 2
+    -- +: otherwise an index is made of all of history, each time.
+    WHERE +h.ran = 0 GROUP BY 1, 2
     ON CONFLICT DO UPDATE SET runs = runs + excluded.runs;
 
     INSERT INTO minute (at, queue, tenant, succeeded, failed, cancelled, skipped, late_total, late_most, took_total,
