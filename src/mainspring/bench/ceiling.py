@@ -75,6 +75,9 @@ async def pipeline(
         await asyncio.wait(loops, timeout=seconds / 10)
         before, started = settled, time.perf_counter()
         await asyncio.wait(loops, timeout=seconds * 0.9, return_when=asyncio.FIRST_EXCEPTION)
+        # In a short window a slow machine may have nothing to show.
+        while settled == before and not any(loop.done() for loop in loops):
+            await asyncio.wait(loops, timeout=0.1, return_when=asyncio.FIRST_EXCEPTION)
         rate = (settled - before) / (time.perf_counter() - started)
     finally:
         for loop in loops:
