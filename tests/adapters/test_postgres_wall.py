@@ -368,7 +368,7 @@ _BY_NAME = {
     "ledger": (f"'{_ONE}', 0, {2**62}, 100, 1", ["(job_id = $1) AND (scheduled_at >= $2) AND (scheduled_at < $3)"]),
     "versions": (f"'{_ONE}', 1, 9, 10", ["(job_id = $1) AND (version < $3)"]),
     "log": (f"'{_ONE}', 0, 100, 1", ['(run_id = $1) AND ("position" > $2)']),
-    "minutes": ("1, 0, 1", ["(at >= $2) AND (at < $3)"]),
+    "minutes": ("1, 0, 1, 60000000", ["(at >= $2) AND (at < $3)"]),
 }
 
 

@@ -93,7 +93,10 @@ UPDATE {s}.meta SET store_id = gen_random_uuid(), hint_key = gen_random_uuid();
 UPDATE {s}.session SET live = false, ended_at = {s}.now_us(), lease_until = least(lease_until, {s}.now_us()) WHERE live;
 UPDATE {s}.shard SET owner = NULL
 """
-_PAUSED = "SELECT since, author, why, until FROM {s}.pause WHERE tenant = 0 AND queue = 0"
+_PAUSED = """
+SELECT since, author, why, until FROM {s}.pause
+WHERE tenant = 0 AND queue = 0 AND (until IS NULL OR until > {s}.now_us())
+"""
 _LAST = "SELECT after FROM {s}.audit WHERE action = $1 ORDER BY position DESC LIMIT 1"
 _PAUSE = """
 INSERT INTO {s}.pause (tenant, queue, since, author, why) VALUES (0, 0, $1, $2, $3)

@@ -176,7 +176,7 @@ class SqliteBackups:
                 restored_at=now,
                 store_id=manifest.store_id,
                 unfinished=unfinished,
-                paused=_paused_before(connection),
+                paused=_paused_before(connection, now),
             )
             author = Author(AUTHOR, why=f"from a backup of {isoformat(manifest.taken_at)}")
             connection.execute("BEGIN IMMEDIATE")
@@ -212,8 +212,11 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _paused_before(connection: apsw.Connection) -> PausedBefore | None:
-    row = connection.execute("SELECT since, author, why, until FROM pause WHERE tenant = '' AND queue = ''").fetchone()
+def _paused_before(connection: apsw.Connection, now: Instant) -> PausedBefore | None:
+    row = connection.execute(
+        "SELECT since, author, why, until FROM pause WHERE tenant = '' AND queue = '' AND (until IS NULL OR until > ?)",
+        (now,),
+    ).fetchone()
     last = connection.execute(
         "SELECT after FROM audit WHERE action = ? ORDER BY position DESC LIMIT 1", (RESTORED,)
     ).get
