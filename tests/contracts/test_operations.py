@@ -510,8 +510,8 @@ async def test_the_runs_of_a_job_have_no_tags_of_their_own(harness: Harness) -> 
     await harness.submit(by_hand)
     await harness.advance(MINUTE + SECOND)
     await harness.fire_due()
-    tick = (await harness.ticks(job.id))[0].run_id
-    assert tick is not None
+    # Just before a full minute there are two, of which the first is skipped.
+    [tick] = [one.run_id for one in await harness.ticks(job.id) if one.run_id is not None]
     assert await harness.store.retag([by_hand.id, tick], ["x"], [], ADA) == 0
 
 
