@@ -12,6 +12,8 @@ import json
 import os
 import sys
 import time
+from asyncio.subprocess import Process
+from collections.abc import Sequence
 from uuid import uuid4
 
 import asyncpg
@@ -48,12 +50,13 @@ async def fill(address: str, topic: str, requests: int, *, keys: bool) -> float:
     return time.monotonic() - began
 
 
-async def until(connection: "asyncpg.Connection", number: int) -> int:
+async def until(connection: "asyncpg.Connection", number: int, processes: Sequence[Process]) -> int:
     while True:
+        assert all(process.returncode is None for process in processes), "a scheduler has ended"
         count: int = await connection.fetchval(_COUNT)
         if count >= number:
             return count
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.25)  # Counting them all is work for the server, too.
 
 
 async def measure(requests: int, schedulers: int, *, keys: bool) -> dict[str, object]:
@@ -70,9 +73,9 @@ async def measure(requests: int, schedulers: int, *, keys: bool) -> dict[str, ob
         ]
         connection = await asyncpg.connect(postgres.dsn)
         try:
-            first = await until(connection, requests // 10)
+            first = await until(connection, requests // 10, processes)
             began, used = time.monotonic(), sum(family_processor_seconds(one.pid) for one in processes)
-            last = await until(connection, requests)
+            last = await until(connection, requests, processes)
             took = time.monotonic() - began
             used = sum(family_processor_seconds(one.pid) for one in processes) - used
             # Whatever came twice would be here by now.

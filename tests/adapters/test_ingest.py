@@ -16,7 +16,7 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.kafka.admin import KafkaAdmin
 from mainspring.adapters.kafka.connection import options_of
 from mainspring.adapters.kafka.consumer import BatchConsumer, Received
-from mainspring.adapters.kafka.producer import BatchProducer, Record
+from mainspring.adapters.kafka.producer import BatchProducer, Headers, Record
 from mainspring.bootstrap.api import make_acceptance, make_ingest
 from mainspring.bootstrap.engine import Engine
 from mainspring.control.ingest import Ingest
@@ -136,7 +136,7 @@ async def test_several_schedulers_share_the_records_while_they_come_and_go(kit: 
 
 
 async def test_a_bad_one_stands_in_the_topic_beside_it_with_the_reason(kit: Kit) -> None:
-    bad = Record(kit.topic, b'{"task": "greet", "priority": 99}', b"k", (("trace", b"1"),))
+    bad = Record(kit.topic, b'{"task": "greet", "priority": 99}', b"k", [("trace", b"1")])
     await kit.producer.send([bad])
     await kit.send(1)
     await kit.ingest()
@@ -171,7 +171,7 @@ async def test_a_large_one_that_is_bad_stops_nobody(kit: Kit, size: int) -> None
     "bad",
     [
         Record("", b"?", os.urandom(1_048_450)),
-        Record("", b"?", None, (("large", os.urandom(1_048_450)),)),
+        Record("", b"?", None, [("large", os.urandom(1_048_450))]),
         Record("", b'{"%s": 1}' % os.urandom(300_000).hex().encode()),
     ],
     ids=["key", "header", "field"],
@@ -187,7 +187,7 @@ async def test_whatever_of_a_bad_one_is_large_its_reason_is_kept(kit: Kit, bad: 
 
 
 async def test_whom_a_record_is_for_can_stand_beside_it(kit: Kit) -> None:
-    await kit.producer.send([Record(kit.topic, b'{"task": "greet"}', None, (("mainspring-tenant", b"acme"),))])
+    await kit.producer.send([Record(kit.topic, b'{"task": "greet"}', None, [("mainspring-tenant", b"acme")])])
     await kit.ingest()
     await kit.until(1)
     assert await kit.engine.store.count_runs(RunFilter(tenant="acme"), 10) == 1
@@ -195,7 +195,7 @@ async def test_whom_a_record_is_for_can_stand_beside_it(kit: Kit) -> None:
 
 async def test_the_trace_that_a_record_belongs_to_goes_on_in_its_run(kit: Kit) -> None:
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    sent = [(("traceparent", trace.encode()),), (("traceparent", b"nonsense"),), ()]
+    sent: list[Headers] = [[("traceparent", trace.encode())], [("traceparent", b"nonsense")], []]
     await kit.producer.send([Record(kit.topic, b'{"task": "greet"}', None, headers) for headers in sent])
     await kit.ingest()
     await kit.until(3)
@@ -210,7 +210,11 @@ async def test_what_an_api_has_accepted_has_its_author_and_nobody_else_can_say_s
     body = b'{"task": "greet", "idempotencyKey": "1"}'
     await acceptance.accept(body, key="video-1", tenant="acme", run=new_id, author="key:ada")
     await acceptance.stop()
-    forged = (("mainspring-tenant", b"acme"), ("mainspring-author", b"key:ada"), ("mainspring-seal", b"0" * 32))
+    forged: Headers = [
+        ("mainspring-tenant", b"acme"),
+        ("mainspring-author", b"key:ada"),
+        ("mainspring-seal", b"0" * 32),
+    ]
     await kit.producer.send([Record(kit.topic, b'{"task": "greet"}', None, forged)])
     await kit.ingest()
     await kit.until(2)

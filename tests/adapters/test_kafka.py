@@ -62,7 +62,7 @@ async def receive(consumer: BatchConsumer, number: int) -> list[Received]:
 
 
 async def test_all_of_a_batch_arrives(kit: Kit) -> None:
-    await kit.producer().send([*kit.records(3_000), Record(kit.topic, b"", b"k", (("what", b"said"),))])
+    await kit.producer().send([*kit.records(3_000), Record(kit.topic, b"", b"k", [("what", b"said")])])
     found = await receive(kit.consumer(room=100), 3_001)
     assert {one.value for one in found} == {str(place).encode() for place in range(3_000)} | {b""}
     assert [one.headers for one in found if one.key == b"k"] == [[("what", b"said")]]

@@ -114,7 +114,7 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One event as it is told: what it is sorted by, and all of it as JSON."""
 
     topic: Topic
@@ -216,7 +216,7 @@ def compose(
         for told in kind.types
         for words in [(source.encode(), told.encode(), time.encode())]
     ]
-    named, of_worker = _NAMES[kind.subject], kind.subject == "worker"
+    named, of_worker, topic = _NAMES[kind.subject], kind.subject == "worker", kind.topic
     number = 0
     for identifier in ids:
         subject = subjects.get(identifier)
@@ -226,13 +226,11 @@ def compose(
         end = subject.end if kind.explained and subject.end is not None else b""
         about = known.encode()
         for told, head in heads:
-            body = b'%b%d","subject":"%b","data":{%b%b"%b%b}}' % (
-                *(head, number, about),
-                *(named, about, subject.data, end),
-            )
+            said = (head, number, about, named, about, subject.data, end)
+            body = b'%b%d","subject":"%b","data":{%b%b"%b%b}}' % said
             event = f"{batch}-{number}"
             number += 1
-            yield Event(kind.topic, subject.key or known, told, event, tenant, subject.task, subject.queue, body)
+            yield Event(topic, subject.key or known, told, event, tenant, subject.task, subject.queue, body)
 
 
 def dropped(

@@ -73,8 +73,8 @@ class KafkaDispatch:
             Record(
                 self._names.of(hint),
                 self._sealer.seal(hint),
-                (hint.key or hint.run).encode(),
-                ((_WHOSE, self._whose(hint.queue)),),
+                hint.key or hint.run,
+                [(_WHOSE, self._whose(hint.queue))],
             )
             for hint in sorted(hints, key=_rank)
         ]
@@ -84,7 +84,7 @@ class KafkaDispatch:
         await self._send(records, self._names.partitions, _KEPT)
 
     async def bury(self, dead: Sequence[DeadRun]) -> None:
-        records = [Record(self._names.dead, run.message(), run.id.encode()) for run in dead]
+        records = [Record(self._names.dead, run.message(), run.id) for run in dead]
         await self._send(records, _DEAD_PARTITIONS, _DEAD_KEPT)
 
     async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
@@ -157,8 +157,7 @@ class KafkaDispatch:
         if not late:
             return
         mine = [one for _, _, one in late if not one.track.lost]
-        headers = [tuple((name, value or b"") for name, value in one.headers) for one in mine]
-        records = [Record(one.topic, one.value, one.key, head) for one, head in zip(mine, headers, strict=True)]
+        records = [Record(one.topic, one.value, one.key, [*one.headers]) for one in mine]
         await self._connected().send(records)
         for _, queue, one in late:
             self._held.pop(_place(one), None)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.adapters.kafka.producer import BatchProducer, Record
+from mainspring.adapters.kafka.producer import BatchProducer, Headers, Record
 from mainspring.domain.errors import EngineUnavailable
 from mainspring.domain.events import PARTITIONS, Event
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
@@ -13,7 +13,7 @@ from mainspring.domain.kafka import KafkaServer
 _PATIENCE: Micros = 10 * SECOND
 #: Nobody waits for it: the client makes large requests of many records.
 _LINGER: Micros = 5 * MILLISECOND
-_HEADERS = (("content-type", b"application/cloudevents+json; charset=UTF-8"),)
+_HEADERS: Headers = [("content-type", b"application/cloudevents+json; charset=UTF-8")]
 
 
 class _InOrder(BatchProducer):
@@ -49,9 +49,7 @@ class KafkaSink:
         if not self._ready:
             await self._make_topics()
         try:
-            await self._producer.send(
-                [Record(event.topic, event.body, event.key.encode(), _HEADERS) for event in events]
-            )
+            await self._producer.send([Record(event.topic, event.body, event.key, _HEADERS) for event in events])
         except EngineUnavailable:
             # Whatever it has left of these must not come after what is sent next; and a topic may be gone.
             self._ready = False

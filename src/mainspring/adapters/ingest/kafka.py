@@ -8,7 +8,7 @@ import msgspec
 from mainspring.adapters.kafka.admin import KafkaAdmin
 from mainspring.adapters.kafka.connection import RecordTooLarge
 from mainspring.adapters.kafka.consumer import BatchConsumer, Received
-from mainspring.adapters.kafka.producer import BatchProducer, Record
+from mainspring.adapters.kafka.producer import BatchProducer, Headers, Record
 from mainspring.domain.ids import RunId
 from mainspring.domain.ingest import (
     AUTHOR_HEADER,
@@ -129,13 +129,13 @@ class KafkaAcceptance:
         if not self._made:
             await self._admin.make_topics([self._topic.name], self._topic.partitions, {})
             self._made = True
-        headers = [(TENANT_HEADER, tenant.encode()), (RUN_HEADER, run.encode())]
+        headers: Headers = [(TENANT_HEADER, tenant.encode()), (RUN_HEADER, run.encode())]
         if self._voucher is not None:
             seal = self._voucher.seal(author, tenant, run, body)
             headers += [(AUTHOR_HEADER, author.encode()), (SEAL_HEADER, seal)]
         if trace := current_traceparent():
             headers.append((TRACE_HEADER, trace.encode()))
-        await self._producer.send([Record(self._topic.name, body, key.encode(), tuple(headers))])
+        await self._producer.send([Record(self._topic.name, body, key, headers)])
 
 
 def _received(ask: Ask) -> Received:
@@ -162,7 +162,7 @@ def _dead_record(topic: str, one: Received, why: Refusal, *, cut: bool = False) 
         value = value[:_CUT_TO]
         key = key if key is not None and len(key) <= _CUT_TO else None
         headers = headers if sum(len(name) + len(value) for name, value in headers) <= _CUT_TO else []
-    return Record(topic, value, key, (*headers, (PROBLEM_HEADER, msgspec.json.encode(said))))
+    return Record(topic, value, key, [*headers, (PROBLEM_HEADER, msgspec.json.encode(said))])
 
 
 def _header(one: Received, wanted: str) -> str | None:

@@ -20,14 +20,17 @@ _POLL_SECONDS = 0.2
 #: Which record is too large is for a broker to say. To more than this it says nothing at all, and hangs up.
 _LARGEST = 100_000_000
 
+#: As the client takes them, unchanged.
+Headers = list[tuple[str, str | bytes | None]]
 
-class Record(msgspec.Struct, frozen=True):
+
+class Record(msgspec.Struct, frozen=True, gc=False):
     """What is sent. Records of one key stay in order, in one partition."""
 
     topic: str
     value: bytes
-    key: bytes | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    key: str | bytes | None = None
+    headers: Headers | None = None
 
 
 class _Batch:
@@ -36,19 +39,15 @@ class _Batch:
     def __init__(self, size: int) -> None:
         self.sent: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
         self._left = size
         self._error: KafkaError | None = None
 
     def report(self, error: KafkaError | None, message: Message | None) -> None:
-        self.count(1, error)
-
-    def count(self, number: int, error: KafkaError | None) -> None:
-        with self._lock:
-            self._left -= number
-            self._error = error or self._error
-            ended = self._left == 0
-        if ended:
+        """Of one record. Only the thread that looks after the client comes here."""
+        if error is not None:
+            self._error = error
+        self._left -= 1
+        if not self._left:
             with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
                 self._loop.call_soon_threadsafe(self._tell)
 
@@ -111,19 +110,13 @@ class BatchProducer:
             self._work.clear()
 
     def _enqueue(self, producer: Producer, records: Sequence[Record], batch: _Batch) -> KafkaError | BufferError | None:
-        for place, record in enumerate(records):
-            try:
-                producer.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    on_delivery=batch.report,
-                    headers=list(record.headers) if record.headers else None,
-                )
-            except (KafkaException, BufferError) as error:
-                # Its client is full, or does not know this topic any more.
-                batch.count(len(records) - place, None)
-                return error if isinstance(error, BufferError) else error.args[0]
+        produce, report = producer.produce, batch.report
+        try:
+            for record in records:
+                produce(record.topic, record.value, record.key, on_delivery=report, headers=record.headers)
+        except (KafkaException, BufferError) as error:
+            # Its client is full, or does not know this topic any more.
+            return error if isinstance(error, BufferError) else error.args[0]
         return None
 
     def _connected(self) -> Producer:
