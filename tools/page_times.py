@@ -10,6 +10,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import asyncpg
@@ -172,7 +173,10 @@ async def _time(
 
 def _processor_seconds(server: psutil.Process) -> dict[int, float]:
     """Of this process and of each of the PostgreSQL server's."""
-    times = {one.pid: one.cpu_times() for one in server.children()}
+    times = dict[int, Any]()
+    for one in server.children():
+        with suppress(psutil.NoSuchProcess):
+            times[one.pid] = one.cpu_times()
     return {0: time.process_time()} | {pid: used.user + used.system for pid, used in times.items()}
 
 

@@ -18,7 +18,7 @@ from mainspring.ui.words import plural
 
 dead_letters = Pages()
 
-_GROUPS = 100
+_GROUPS = 50
 _RUNS = 20
 _REPLAYS = 5
 #: So many go first where nobody says.

@@ -165,8 +165,14 @@ class Catalog(Reading):
         if not sources.selects:
             return
         queue = await self._names.find(Kind.QUEUE, wanted.queue) if wanted.queue else None
-        text = wanted.text.lower()
-        tasks = await self._names.numbers_saying(Kind.TASK, text) if _is_plain(text) else None
+        text, tasks = wanted.text.lower() or None, None
+        if wanted.task:
+            task = await self._names.find(Kind.TASK, wanted.task)
+            if task is None:
+                return
+            text, tasks = None, [task]
+        elif text is not None and _is_plain(text):
+            tasks = await self._names.numbers_saying(Kind.TASK, text)
         statement = f"SELECT * FROM ({sources.found}) AS found ORDER BY id DESC LIMIT $3"
         below = sources.below if after is None else min(after, sources.below)
         few = max(size, 50)
@@ -403,13 +409,18 @@ class Catalog(Reading):
         sources = await self._sources(msgspec.structs.replace(wanted, tag=""))
         if not sources.selects:
             return []
-        conditions = ["d.run_id >= $1::uuid", "d.run_id < $2::uuid", "d.state = 1"]
-        arguments: list[object] = [sources.first, sources.below, limit]
+        conditions = ["d.state = 1"]
+        arguments: list[object] = [limit]
 
         def condition(text: str, value: object) -> None:
             arguments.append(value)
             conditions.append(text.format(f"${len(arguments)}"))
 
+        # Only what is asked for is said: of a range that may be anything the planner believes that it is small.
+        if wanted.since is not None:
+            condition("d.run_id >= {}::uuid", sources.first)
+        if wanted.until is not None:
+            condition("d.run_id < {}::uuid", sources.below)
         tenant = await self._scope_number(wanted.tenant)
         if tenant is not None:
             condition("d.tenant = {}::int", tenant)
@@ -586,7 +597,7 @@ def _is_in(state: RunState) -> str:
 
 def _is_plain(text: str) -> bool:
     """Whether a text stands in JSON as it is, and has no letters whose case the server may see otherwise."""
-    return bool(text) and text.isascii() and text.isprintable() and not {'"', "\\"} & set(text)
+    return text.isascii() and text.isprintable() and not {'"', "\\"} & set(text)
 
 
 def _may_be(row: asyncpg.Record, wanted: RunFilter, queue: int | None) -> bool:

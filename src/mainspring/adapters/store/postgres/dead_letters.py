@@ -71,22 +71,30 @@ def _replay(row: asyncpg.Record) -> Replay:
 
 
 def dead_groups_sql(schema: str, conditions: str) -> str:
-    """Groups of those dead letters ``d`` that meet the conditions. Each is counted once, into its hour; the trend
-    is made of the sums. The newest is looked up for those groups only that are shown."""
+    """Groups of those dead letters ``d`` that meet the conditions. For those that are shown, and only for them, the
+    trend is made of what died within its hours, and the newest is looked up."""
     hours = ", ".join(f"coalesce(sum(count) FILTER (WHERE hour = {ago}), 0)" for ago in reversed(range(TREND)))
+    none = ", ".join(["0"] * TREND)
     # A sub-select, or the clock would be asked for every row.
-    age = f"((SELECT {schema}.now_us()) - d.at)"
+    now = f"(SELECT {schema}.now_us())"
     return f"""
-        SELECT g.*, newest.run_id AS sample FROM (
-            SELECT fingerprint, task, sum(count)::bigint AS count, min(first_at) AS first_at, max(last_at) AS last_at,
-                   ARRAY[{hours}]::bigint[] AS trend
+        WITH g AS MATERIALIZED (
+            SELECT d.fingerprint, d.task, count(*) AS count, min(d.at) AS first_at, max(d.at) AS last_at
+            FROM {schema}.dead_letter d WHERE {conditions}
+            GROUP BY d.fingerprint, d.task ORDER BY count(*) DESC, max(d.at) DESC LIMIT $1
+        ), t AS (
+            SELECT fingerprint, task, ARRAY[{hours}]::bigint[] AS trend
             FROM (
-                SELECT d.fingerprint, d.task, count(*) AS count, min(d.at) AS first_at, max(d.at) AS last_at,
-                       CASE WHEN {age} BETWEEN 0 AND {TREND * HOUR - 1} THEN {age} / {HOUR} END AS hour
-                FROM {schema}.dead_letter d WHERE {conditions} GROUP BY d.fingerprint, d.task, hour
+                SELECT d.fingerprint, d.task, ({now} - d.at) / {HOUR} AS hour, count(*) AS count
+                FROM {schema}.dead_letter d
+                WHERE {conditions} AND d.at > {now} - {TREND * HOUR} AND d.at <= {now}
+                  AND d.fingerprint IN (SELECT g.fingerprint FROM g)
+                GROUP BY d.fingerprint, d.task, hour
             ) AS by_hour
-            GROUP BY fingerprint, task ORDER BY sum(count) DESC, max(last_at) DESC LIMIT $3
-        ) AS g, LATERAL (
+            GROUP BY fingerprint, task
+        )
+        SELECT g.*, coalesce(t.trend, ARRAY[{none}]) AS trend, newest.run_id AS sample
+        FROM g LEFT JOIN t ON t.fingerprint = g.fingerprint AND t.task IS NOT DISTINCT FROM g.task, LATERAL (
             SELECT d.run_id FROM {schema}.dead_letter d
             WHERE {conditions} AND d.at = g.last_at AND d.fingerprint = g.fingerprint
               AND d.task IS NOT DISTINCT FROM g.task
