@@ -22,6 +22,10 @@ _BYTES = 32 * 1024 * 1024
 #: What is read at a time: again whichever comes first.
 _READ = 2_000
 _READ_BYTES = 4 * 1024 * 1024
+#: After reading it rests so many times as long: live work comes first. Less when more parts wait than two days make.
+_REST = 3
+_REST_IF_BEHIND = 1
+_BEHIND = 10
 #: Whoever owns this shard writes; all others look whether it is there.
 _SHARD = 0
 _LEVEL = 3
@@ -127,8 +131,8 @@ class Archiver:
             times += [run.run.finished_at or 0 for run in runs]
             ended = not runs
             last = runs[-1] if runs else last
-            # At most half of the time: live work comes first.
-            await self._clock.sleep(self._clock.monotonic() - began)
+            rest = _REST_IF_BEHIND if self.waiting > _BEHIND else _REST
+            await self._clock.sleep(rest * (self._clock.monotonic() - began))
             if not self._may_write(stop):
                 return manifest
         written = msgspec.structs.replace(manifest, complete=ended)
