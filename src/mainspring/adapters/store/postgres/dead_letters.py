@@ -74,7 +74,6 @@ def dead_groups_sql(schema: str, conditions: str) -> str:
     """Groups of those dead letters ``d`` that meet the conditions. For those that are shown, and only for them, the
     trend is made of what died within its hours, and the newest is looked up."""
     hours = ", ".join(f"coalesce(sum(count) FILTER (WHERE hour = {ago}), 0)" for ago in reversed(range(TREND)))
-    none = ", ".join(["0"] * TREND)
     # A sub-select, or the clock would be asked for every row.
     now = f"(SELECT {schema}.now_us())"
     return f"""
@@ -93,7 +92,7 @@ def dead_groups_sql(schema: str, conditions: str) -> str:
             ) AS by_hour
             GROUP BY fingerprint, task
         )
-        SELECT g.*, coalesce(t.trend, ARRAY[{none}]) AS trend, newest.run_id AS sample
+        SELECT g.*, coalesce(t.trend, array_fill(0::bigint, ARRAY[{TREND}])) AS trend, newest.run_id AS sample
         FROM g LEFT JOIN t ON t.fingerprint = g.fingerprint AND t.task IS NOT DISTINCT FROM g.task, LATERAL (
             SELECT d.run_id FROM {schema}.dead_letter d
             WHERE {conditions} AND d.at = g.last_at AND d.fingerprint = g.fingerprint
