@@ -42,6 +42,9 @@ async def test_a_group_has_a_trend(harness: Harness) -> None:
     await harness.advance(22 * HOUR)
     [group] = await harness.store.dead_groups(DEAD, 10)
     assert (group.count, sum(group.trend)) == (3, 1)
+    await harness.advance(3 * HOUR)
+    [group] = await harness.store.dead_groups(DEAD, 10)
+    assert (group.count, group.trend) == (3, (0,) * TREND)
 
 
 async def test_a_poison_run_is_in_a_group_that_says_so(harness: Harness) -> None:
