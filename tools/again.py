@@ -21,8 +21,7 @@ def main() -> int:
     if os.environ.get("CI") != "true":
         return 1
     failed = json.loads(FAILED.read_text()) if FAILED.exists() else {}
-    # Without the group that keeps tests in one process: alone there is none.
-    names = sorted({re.sub(r"@\w+$", "", name) for name in failed})
+    names = sorted({alone(name) for name in failed})
     if not 0 < len(names) <= FEW:
         return 1
     print(f"again, alone: {' '.join(names)}", flush=True)
@@ -30,6 +29,11 @@ def main() -> int:
     if done.returncode == 0:
         print(f"FAILED BESIDE OTHERS, PASSED ALONE: {' '.join(names)}", flush=True)
     return done.returncode
+
+
+def alone(name: str) -> str:
+    """Without the group that keeps tests in one process: alone there is none."""
+    return re.sub(r"@[\w-]+$", "", name)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from mainspring.domain.run import (
 from mainspring.domain.traces import span_of_attempt, traced
 from mainspring.ports.egress import Answer, Outgoing
 from mainspring.ports.store import Want
+from mainspring.runtime.tracing.sender import ROOM
 from mainspring.runtime.tracing.spans import TOGETHER, Tracing, standing
 from mainspring.settings import load
 from mainspring.worker.builtin.http import http_handler
@@ -248,11 +249,91 @@ async def test_no_more_waits_than_there_is_room_for(collector: Collector) -> Non
         assert submitting is not None
         with submitting:
             pass
-    lost = tracing._processor.refused + tracing._exporter.failed
-    assert lost >= 20_000 - 8_192
+    assert tracing.sender.dropped >= 20_000 - ROOM
     began = asyncio.get_running_loop().time()
     tracing.flush()
     assert asyncio.get_running_loop().time() - began < 4
+
+
+def _submitted(tracing: Tracing) -> None:
+    submitting = tracing.submitting([a_run()], SystemClock())
+    assert submitting is not None
+    with submitting:
+        pass
+
+
+async def test_a_collector_that_is_busy_is_asked_again_and_one_that_refuses_is_not(collector: Collector) -> None:
+    tracing = Tracing(collector.url, 1, "shop", "1")
+    collector.refusals = [503]
+    _submitted(tracing)
+    tracing.flush()
+    assert (tracing.sender.exported, tracing.sender.dropped, len(collector.spans)) == (1, 0, 1)
+    collector.refusals = [400]
+    _submitted(tracing)
+    tracing.flush()
+    assert (tracing.sender.exported, tracing.sender.dropped, len(collector.spans)) == (1, 1, 1)
+    assert len(collector.headers) == 3
+
+
+async def test_what_the_environment_says_of_the_collector_is_heard(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{collector.url}/")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Api-Key=secret%20one, x-team=shop")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+    _submitted(Tracing("", 1, "shop", "1"))
+    # Without being told to.
+    [span] = await asyncio.to_thread(collector.until, lambda spans: len(spans) == 1)
+    assert span.service == "shop"
+    [headers] = collector.headers
+    wanted = {"api-key": "secret one", "x-team": "shop", "content-encoding": "gzip"}
+    assert wanted.items() <= headers.items()
+
+
+async def test_a_pause_that_is_no_number_is_the_usual_one(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "soon")
+    tracing = Tracing(collector.url, 1, "shop", "1")
+    _submitted(tracing)
+    tracing.flush()
+    assert len(collector.spans) == 1
+
+
+async def test_an_error_of_broken_characters_is_written_down(collector: Collector) -> None:
+    world = World(collector, 1)
+    held = a_held_run(policy=traced(a_policy(), SENT))
+    failed = settle_failure(held, "Traceback\n  \ud800\nValueError: \ud800 is half a one", Random(1), now=0)
+    world.tracing.settled([(Ended(held, 0, 5), failed)], world.clock)
+    [span] = world.recorded()
+    assert (span.status, span.events) == (2, ("exception",))
+
+
+async def test_ours_and_those_of_a_handler_go_together(collector: Collector) -> None:
+    world = World(collector, 1)
+    tracer = world.tracing._theirs.get_tracer("shop")
+    with tracer.start_as_current_span("theirs"):
+        await world.submit(a_run())
+    theirs, ours = sorted(world.recorded(), key=lambda span: span.name, reverse=True)
+    assert (theirs.name, ours.name, ours.parent) == ("theirs", "submit greet", theirs.span)
+    assert theirs.service == ours.service == "shop"
+    assert len(collector.headers) == 1
+
+
+def test_a_copy_of_the_process_sends_its_own(collector: Collector) -> None:
+    tracing = Tracing(collector.url, 1, "shop", "1")
+    _submitted(tracing)
+    pid = os.fork()
+    if pid == 0:
+        _submitted(tracing)
+        tracing.flush()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(collector.spans) == 1
+    tracing.flush()
+    assert len(collector.spans) == 2
 
 
 async def test_a_call_of_the_http_task_goes_on_in_the_trace(collector: Collector) -> None:

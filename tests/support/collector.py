@@ -32,11 +32,21 @@ class Recorded(NamedTuple):
 class Collector:
     def __init__(self) -> None:
         self.spans: list[Recorded] = []
+        #: Of each request that came.
+        self.headers: list[dict[str, str]] = []
+        #: What the next requests are answered, which are not kept then.
+        self.refusals: list[int] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
+                outer.headers.append({name.lower(): value for name, value in self.headers.items()})
+                if outer.refusals:
+                    self.send_response(outer.refusals.pop(0))
+                    self.send_header("content-length", "0")
+                    self.end_headers()
+                    return
                 if self.headers.get("content-encoding") == "gzip":
                     body = gzip.decompress(body)
                 assert self.path == "/v1/traces"

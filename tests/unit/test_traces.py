@@ -1,13 +1,16 @@
 """Which trace a run belongs to, and how a ``traceparent`` is read."""
 
 import random
+from random import Random
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mainspring.domain.ids import JobId, RunId, derived_id
 from mainspring.domain.run import RunPolicy, fingerprint_of_request
-from mainspring.domain.traces import chosen_tick, ids_in, read_traceparent, span_of_attempt, trace_of, traced
+from mainspring.domain.traces import chosen, chosen_tick, ids_in, read_traceparent, span_of_attempt, trace_of, traced
 from tests.support.builders import a_held_run
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -66,3 +69,18 @@ def test_each_attempt_has_a_span_of_its_own() -> None:
 def test_a_trace_makes_no_request_another_one() -> None:
     """A policy without one is written and compared as before there were traces."""
     assert fingerprint_of_request(RunPolicy()) == fingerprint_of_request(RunPolicy(trace=""))
+
+
+@given(count=st.integers(0, 3_000), ratio=st.floats(0, 1), seed=st.integers(0, 1_000))
+def test_of_many_each_is_chosen_once_at_most_and_in_order(count: int, ratio: float, seed: int) -> None:
+    found = chosen(count, ratio, Random(seed).random)
+    assert found == sorted(set(found))
+    assert set(found) <= set(range(count))
+
+
+@pytest.mark.parametrize("ratio", [0, 1e-12, 0.01, 0.5, 0.99, 1])
+def test_as_many_are_chosen_as_the_ratio_says_wherever_they_stand(ratio: float) -> None:
+    random = Random(1).random
+    places = [number for _ in range(2_000) for number in chosen(100, ratio, random)]
+    assert abs(len(places) / 200_000 - ratio) <= 0.005
+    assert not places or abs(sum(number < 50 for number in places) / len(places) - 0.5) < 0.05

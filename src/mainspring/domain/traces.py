@@ -6,6 +6,8 @@ whoever knows these can name its span: the worker, a child process, the next att
 
 import hashlib
 import re
+from collections.abc import Callable
+from math import log1p
 
 import msgspec
 
@@ -50,6 +52,19 @@ def span_of_attempt(run: RunId, attempt: int, given_back: int | None = None) -> 
     name = f"{run}/{attempt}" if given_back is None else f"{run}/{attempt}/{given_back}"
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") or 1
+
+
+def chosen(count: int, ratio: float, random: Callable[[], float]) -> list[int]:
+    """Which of so many are recorded, each by its own chance. Asks how many are passed over until the next, which costs
+    nothing for those. ``random``: from 0 up to, not including, 1."""
+    if not 0 < ratio < 1:
+        return list(range(count)) if ratio >= 1 else []
+    found: list[int] = []
+    scale = 1 / log1p(-ratio)
+    number = -1
+    while (number := number + 1 + int(min(log1p(-random()) * scale, count))) < count:
+        found.append(number)
+    return found
 
 
 def chosen_tick(run: RunId, ratio: float) -> bool:
