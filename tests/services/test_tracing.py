@@ -41,6 +41,7 @@ from mainspring.worker.builtin.http import http_handler
 from mainspring.worker.handler import AsyncHandler
 from mainspring.worker.tracing import standing_in
 from tests.support.builders import a_held_run, a_policy, a_run, a_worker, some_runs
+from tests.support.certificates import make_certificate
 from tests.support.collector import Collector, Recorded
 
 
@@ -290,6 +291,23 @@ async def test_what_the_environment_says_of_the_collector_is_heard(
     [headers] = collector.headers
     wanted = {"api-key": "secret one", "x-team": "shop", "content-encoding": "gzip"}
     assert wanted.items() <= headers.items()
+
+
+async def test_a_collector_with_tls_is_told_from_another_and_told_who_we_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_certificate(tmp_path)
+    with Collector(tmp_path) as collector:
+        stranger = Tracing(collector.url, 1, "shop", "1")
+        _submitted(stranger)
+        stranger.flush()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "certificate.pem"))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(tmp_path / "certificate.pem"))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", str(tmp_path / "key.pem"))
+        tracing = Tracing(collector.url, 1, "shop", "1")
+        _submitted(tracing)
+        tracing.flush()
+        assert (len(collector.spans), tracing.sender.exported, stranger.sender.exported) == (1, 1, 0)
 
 
 async def test_a_pause_that_is_no_number_is_the_usual_one(

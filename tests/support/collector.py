@@ -1,10 +1,12 @@
 """A collector that takes OTLP over HTTP and keeps what came, read by OpenTelemetry's own types."""
 
 import gzip
+import ssl
 import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -30,7 +32,8 @@ class Recorded(NamedTuple):
 
 
 class Collector:
-    def __init__(self) -> None:
+    def __init__(self, certificates: Path | None = None) -> None:
+        """With certificates it speaks TLS, to who has one of them."""
         self.spans: list[Recorded] = []
         #: Of each request that came.
         self.headers: list[dict[str, str]] = []
@@ -59,7 +62,13 @@ class Collector:
             def log_message(self, *said: object) -> None: ...
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if certificates is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates / "certificate.pem")
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_cert_chain(certificates / "certificate.pem", certificates / "key.pem")
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        scheme = "http" if certificates is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
