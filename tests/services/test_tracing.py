@@ -4,13 +4,17 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import httpx2
 import msgspec
 import pytest
+from opentelemetry import context as contexts
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
@@ -100,6 +104,12 @@ async def test_nothing_is_kept_of_what_is_not_recorded(collector: Collector) -> 
     assert await world.submit(run) == [""]
     assert await world.submit(*some_runs(3)) == [""] * 3
     assert await world.submit(*some_runs(TOGETHER + 1)) == [""] * (TOGETHER + 1)
+    assert world.recorded() == []
+
+
+async def test_nothing_is_recorded_of_a_submit_of_nothing(collector: Collector) -> None:
+    world = World(collector, 1)
+    assert await world.jobs.submit_many([]) == []
     assert world.recorded() == []
 
 
@@ -338,6 +348,57 @@ async def test_ours_and_those_of_a_handler_go_together(collector: Collector) -> 
     assert (theirs.name, ours.name, ours.parent) == ("theirs", "submit greet", theirs.span)
     assert theirs.service == ours.service == "shop"
     assert len(collector.headers) == 1
+
+
+async def test_a_span_of_a_handler_that_cannot_be_written_down_takes_no_other_with_it(collector: Collector) -> None:
+    world = World(collector, 1)
+    tracer = world.tracing._theirs.get_tracer("shop")
+    for name in ("good", "half a \ud800", "better"):
+        tracer.start_span(name).end()
+    await world.submit(a_run())
+    assert {span.name for span in world.recorded()} == {"good", "better", "submit greet"}
+    assert (world.tracing.sender.exported, world.tracing.sender.dropped) == (3, 1)
+
+
+async def test_what_is_large_goes_in_several_requests(collector: Collector) -> None:
+    world = World(collector, 1)
+    held = a_held_run(policy=traced(a_policy(), SENT))
+    failed = settle_failure(held, "x" * 10_000, Random(1), now=0)
+    world.tracing.settled([(Ended(held, 0, 5), failed)] * 200, world.clock)
+    assert len(world.recorded()) == 200
+    assert len(collector.headers) > 1
+    assert all(int(headers["content-length"]) < 1_000_000 for headers in collector.headers)
+
+
+async def test_where_no_thread_can_be_had_nothing_fails_and_the_next_one_asks_again(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    world = World(collector, 1)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr(threading.Thread, "start", refuse)
+        await world.submit(a_run())
+    await world.submit(a_run())
+    await asyncio.to_thread(collector.until, lambda spans: len(spans) == 2)
+
+
+async def test_nobody_records_that_spans_are_sent(collector: Collector) -> None:
+    world = World(collector, 1)
+    seen: list[object] = []
+
+    def post(*said: object, **more: object) -> httpx2.Response:
+        seen.append(contexts.get_value(_SUPPRESS_INSTRUMENTATION_KEY))
+        return httpx2.Response(200)
+
+    world.tracing.sender._client = httpx2.Client()
+    world.tracing.sender._client.post = post  # type: ignore[method-assign]
+    await world.submit(a_run())
+    world.tracing.flush()
+    assert seen == [True]
 
 
 def test_a_copy_of_the_process_sends_its_own(collector: Collector) -> None:

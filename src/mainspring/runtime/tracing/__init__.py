@@ -1,1 +1,1 @@
-"""Traces of a process. Only ``spans`` imports OpenTelemetry, and nobody imports that unless tracing is on."""
+"""Traces of a process. Only ``spans`` and ``sender`` import OpenTelemetry: nobody imports them unless it is on."""

@@ -154,14 +154,14 @@ class Tracing:
             span_id=span_id.to_bytes(8, "big"),
             parent_span_id=b"" if parent is None else parent[1].to_bytes(8, "big"),
             flags=_RECORDED if parent is None else _FROM_ELSEWHERE,
-            start_time_unix_nano=start * 1_000,
-            end_time_unix_nano=max(end, start) * 1_000,
+            start_time_unix_nano=max(start, 0) * 1_000,
+            end_time_unix_nano=max(end, start, 0) * 1_000,
             attributes=[_written(*one) for one in own],
             links=[_link(*one) for one in links],
             status=status,
         )
         if error:
-            span.events.append(_exception(error, max(end, start)))
+            span.events.append(_exception(error, max(end, start, 0)))
         span.MergeFromString(same)
         self.sender.put(ScopeSpans(spans=[span]).SerializeToString())
 
@@ -170,6 +170,8 @@ class Tracing:
     def submitting(self, runs: Sequence[NewRun], clock: Clock) -> Submitting | None:
         """Decide about runs that are submitted now; none: none of them is recorded. One that has a ``traceparent``
         already stands under it."""
+        if not runs:
+            return None
         here = trace.get_current_span().get_span_context()
         if any(run.policy.trace for run in runs):
             return self._submitting_theirs(runs, clock)
@@ -293,7 +295,7 @@ class Tracing:
         """A request is answered inside. What it gives wants to know the status."""
         sent = headers.get("traceparent", "")
         given = read_traceparent(sent)
-        status = 500
+        status: int | None = None
 
         def answered(with_status: int) -> None:
             nonlocal status
@@ -314,10 +316,12 @@ class Tracing:
                 ("http.request.method", method),
                 ("http.route", path),
                 ("mainspring.operation", name),
-                ("http.response.status_code", status),
             )
+            if status is not None:
+                told += (("http.response.status_code", status),)
             same = _same(f"{method} {path}", Span.SPAN_KIND_SERVER, told)
-            self.record(same, ids, parent, (), began, clock.now(), status=_broken("") if status >= 500 else None)
+            broken = status is None or status >= 500
+            self.record(same, ids, parent, (), began, clock.now(), status=_broken("") if broken else None)
 
 
 @contextmanager
@@ -383,7 +387,7 @@ def _exception(text: str, at: Instant) -> Span.Event:
     kind, _, message = last.partition(": ")
     told: Attributes = (
         ("exception.type", _text(kind)),
-        ("exception.message", _text(message or last)),
+        ("exception.message", _text((message or last)[:_LONGEST_ERROR])),
         ("exception.stacktrace", _text(text[-_LONGEST_ERROR:])),
     )
     return Span.Event(name="exception", time_unix_nano=at * 1_000, attributes=[_written(*one) for one in told])
