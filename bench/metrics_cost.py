@@ -1,28 +1,25 @@
-"""What metrics, logs and traces cost the full cycle: bare, with metrics and logs, with traces; in turns, on a
-PostgreSQL of its own.
+"""What metrics, logs and traces cost the full cycle: with and without, side by side in the same seconds.
 
     python -m bench.metrics_cost [rounds]
 
-As ``mainspring bench --quick --only full --store postgres``. Bare: nobody counts, only errors are logged. Metrics and
-logs: every process counts, writes its log at ``info`` as JSON, and is scraped every 5 seconds, three times as often as
-by what is in ``deploy/prometheus``. Traces: bare, with 1 % of the runs recorded and sent to a collector that takes
-them.
-
-On a machine that others use, too, a round may take half as much time again as the next, whatever is measured. A job
-costs the server the same in all three: what our own processes take is also told in parts of that, which changes little.
+Two whole systems at once, each on a PostgreSQL of its own: one bare, one with metrics and logs, or with traces. On a
+machine that others use, too, a minute may be a third slower than the one before: beside each other both have it alike.
+Bare: nobody counts, only errors are logged. Metrics and logs: every process counts, writes its log at ``info`` as JSON,
+and is scraped every 5 seconds, three times as often as by what is in ``deploy/prometheus``. Traces: bare, with 1 % of
+the runs recorded and sent to a collector that takes them.
 """
 
 import asyncio
-import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from statistics import median
+from statistics import mean, stdev
 from typing import NamedTuple
 
 import httpx2
+import msgspec
 
 from mainspring.bench.full_cycle import cycle
 from mainspring.bench.measurement import Bench
@@ -33,6 +30,7 @@ from mainspring.bench.sizes import QUICK
 #: Where nobody else has a reason to listen.
 _PORTS = range(27_170, 27_200)
 _SCRAPED_EVERY = 5
+_SIZES = msgspec.structs.replace(QUICK, seconds=30)
 BARE, METRICS, TRACES = "bare", "metrics and logs", "traces"
 _BARE = {"MAINSPRING_METRICS_ENABLED": "false", "MAINSPRING_LOG_LEVEL": "error", "MAINSPRING_LOG_FORMAT": "json"}
 _SAID = {
@@ -65,64 +63,57 @@ class Setting:
 class Round(NamedTuple):
     #: Jobs a second.
     rate: float
-    #: Microseconds of processor time a job: of our processes, and of the server.
-    own: float
-    server: float
-
-    @property
-    def used(self) -> float:
-        return self.own + self.server
+    #: Microseconds of processor time a job, of our processes and of the server.
+    used: float
 
 
 async def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    found: dict[str, list[Round]] = {what: [] for what in _SAID}
-    async with place_of(POSTGRES, lambda words: None) as place:
+    found: dict[str, list[tuple[Round, Round]]] = {METRICS: [], TRACES: []}
+    async with place_of(POSTGRES, lambda words: None) as one, place_of(POSTGRES, lambda words: None) as other:
         for number in range(rounds):
-            # Whoever is first in a round may have it easier: in turns.
-            turn = number % len(_SAID)
-            for what in [*_SAID, *_SAID][turn : turn + len(_SAID)]:
-                found[what].append(await full(place, what))
-            told = ", ".join(
-                f"{what} {each[-1].rate:,.0f} jobs/s and {each[-1].used:.1f} µs" for what, each in found.items()
-            )
-            print(f"round {number + 1}: {told} (load {os.getloadavg()[0]:.0f})", flush=True)
-    bare = found.pop(BARE)
-    fast, less = median(one.rate for one in bare), median(one.used for one in bare)
-    usual, server = median(one.own / one.server for one in bare), median(one.server for one in bare)
-    for what, more in found.items():
-        slow, used = median(one.rate for one in more), median(one.used for one in more)
-        each = median(b.used / w.used - 1 for w, b in zip(bare, more, strict=True))
-        print(f"{what}: rate {fast:,.0f} → {slow:,.0f} jobs/s, {1 - slow / fast:.1%} lower (medians)")
-        print(
-            f"{what}: processor time {less:.1f} → {used:.1f} µs a job,"
-            f" {used / less - 1:.1%} more (medians; {each:.1%} by rounds)"
-        )
-        part = median(one.own / one.server for one in more)
-        extra = (part - usual) * server
-        print(
-            f"{what}: own time to the server's {usual:.3f} → {part:.3f}: {extra:.1f} of {less:.1f} µs a job,"
-            f" {extra / less:.1%} more"
-        )
+            # Neither of the places is always the bare one.
+            bare, more = (one, other) if number % 2 else (other, one)
+            for what, pairs in found.items():
+                pairs.append(await beside(bare, more, what))
+                without, with_it = pairs[-1]
+                print(
+                    f"round {number + 1}, {what}: {without.rate:,.0f} and {with_it.rate:,.0f} jobs/s,"
+                    f" {without.used:.1f} and {with_it.used:.1f} µs of processor time a job",
+                    flush=True,
+                )
+    for what, pairs in found.items():
+        print(f"{what}: jobs/s {compared([(without.rate, with_it.rate) for without, with_it in pairs])}")
+        print(f"{what}: processor time a job {compared([(without.used, with_it.used) for without, with_it in pairs])}")
 
 
-async def full(place: Place, what: str) -> Round:
+def compared(pairs: list[tuple[float, float]]) -> str:
+    changes = [with_it / without - 1 for without, with_it in pairs]
+    error = f" ± {stdev(changes) / len(changes) ** 0.5:.1%}" if len(changes) > 1 else ""
+    before, after = (mean(pair[side] for pair in pairs) for side in (0, 1))
+    return f"{before:,.1f} → {after:,.1f}, {mean(changes):+.1%}{error}"
+
+
+async def beside(bare: Place, more: Place, what: str) -> tuple[Round, Round]:
     scrapes, spans = [0], [0]
     scraping = asyncio.create_task(scrape(scrapes)) if what == METRICS else None
     with collector(spans) as address:
-        said = {**_SAID[what], "MAINSPRING_TRACING_ENDPOINT": address}
-        figures = await cycle(Bench(Setting(place, said), QUICK, lambda words: None))
+        without, with_it = await asyncio.gather(full(bare, BARE, address), full(more, what, address))
     if scraping is not None:
         scraping.cancel()
         await asyncio.gather(scraping, return_exceptions=True)
         assert scrapes[0] > 0, "nobody could be scraped"
     assert bool(spans[0]) == (what == TRACES), "nothing was recorded, or something that nobody wanted"
+    return without, with_it
+
+
+async def full(place: Place, what: str, address: str) -> Round:
+    said = {**_SAID[what], "MAINSPRING_TRACING_ENDPOINT": address}
+    figures = await cycle(Bench(Setting(place, said), _SIZES, lambda words: None))
     rate, used = figures["full_cycle_jobs_per_s"], figures["full_cycle_processor_us_per_job"]
     assert isinstance(rate, int | float)
     assert isinstance(used, dict)
-    told = f"{scrapes[0]} scrapes, {spans[0]:,} bytes of spans"
-    print(f"  {what}: {rate:,.0f} jobs/s; µs of processor time a job: {used}; {told}", flush=True)
-    return Round(rate, sum(used.values()) - used["server"], used["server"])
+    return Round(rate, sum(used.values()))
 
 
 @contextmanager
