@@ -382,6 +382,7 @@ async def test_where_no_thread_can_be_had_nothing_fails_and_the_next_one_asks_ag
     with monkeypatch.context() as scarce:
         scarce.setattr(threading.Thread, "start", refuse)
         await world.submit(a_run())
+        world.tracing.flush()
     await world.submit(a_run())
     await asyncio.to_thread(collector.until, lambda spans: len(spans) == 2)
 

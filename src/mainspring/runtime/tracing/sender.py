@@ -108,7 +108,10 @@ class Sender(SpanProcessor):
     def force_flush(self, timeout_millis: int = round(_FLUSH_SECONDS * 1_000)) -> bool:
         """What waits goes out, if it does so soon. Waits on a thread that nobody waits for when the process ends."""
         sending = threading.Thread(target=self._send_all, name="mainspring last spans", daemon=True)
-        sending.start()
+        try:
+            sending.start()
+        except RuntimeError:
+            return False
         sending.join(timeout_millis / 1_000)
         return not sending.is_alive()
 
