@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -17,6 +18,15 @@ BUSY = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=BUSY)
 hypothesis.settings.register_profile("laptop", deadline=None, print_blob=True, suppress_health_check=BUSY)
 hypothesis.settings.load_profile("ci" if IN_CI else "laptop")
+
+
+#: Here whole processes are started, or a browser. ``make test`` leaves them out, as whatever is marked ``slow``.
+_SLOW = tuple(Path(__file__).parent / folder for folder in ("cli", "examples", "system", "ui"))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if any(item.path.is_relative_to(folder) for folder in _SLOW):
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(trylast=True)

@@ -28,6 +28,8 @@ from mainspring.ports.catalog import RunFilter
 from mainspring.sections import ApiSection, DispatchSection, IngestSection
 from mainspring.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 
 class Kit:
     def __init__(self, address: str, stack: AsyncExitStack) -> None:

@@ -130,6 +130,7 @@ async def test_consumers_that_come_and_go_take_everything_once(kit: Kit) -> None
     assert sorted(found) == sorted(str(place).encode() for place in range(500))
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_not_there_is_said_to_be_away(kit: Kit) -> None:
     nowhere = read_kafka("kafka://127.0.0.1:1", "test")
     producer, consumer = BatchProducer(nowhere), BatchConsumer(nowhere, "g", ["t"], CLOCK)

@@ -19,6 +19,8 @@ from tests.support.certificates import make_certificate
 from tools.services.ensemble import Node
 from tools.services.kafka import Kafka
 
+pytestmark = pytest.mark.slow
+
 _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 

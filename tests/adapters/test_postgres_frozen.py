@@ -17,7 +17,7 @@ from mainspring.ports.store import Want
 from tests.support.builders import a_run, a_worker
 from tools.chaos.link import Link
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 @pytest.fixture

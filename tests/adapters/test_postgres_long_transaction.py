@@ -97,6 +97,7 @@ async def lowest_rank(store: PostgresStore) -> int:
     return int(found)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("left_open")
 async def test_a_vacuum_that_was_in_vain_is_not_tried_again_at_once(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch

@@ -43,7 +43,7 @@ from mainspring.ports.store import EVENTS_KEPT, KEYS_KEPT, NewSession, Retention
 from tests.conftest import make_template
 from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, after_each, every
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 SHARDS = 4
 ALL_SHARDS = range(SHARDS)

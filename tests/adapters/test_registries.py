@@ -188,6 +188,7 @@ async def enter_soon(registry: Registry, member: SessionId) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.xdist_group("registries")
 async def test_servers_that_are_gone_are_waited_for_and_found_again(breakable: Ensemble, namespace: str) -> None:
     registry = make_registry(breakable.address())

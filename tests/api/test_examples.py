@@ -22,6 +22,7 @@ from tests.support.servers import not_here
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.parametrize("store_kind", ["memory"], indirect=True),
     pytest.mark.parametrize(
         ("command", "needs"),

@@ -75,6 +75,7 @@ async def test_all_who_follow_a_log_hear_every_line_once(service: Service, clien
     assert service.api.streams.taken == 0
 
 
+@pytest.mark.slow
 @memory_alone
 async def test_followers_of_logs_ask_the_store_together(
     service: Service, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +101,7 @@ async def test_followers_of_logs_ask_the_store_together(
 # Claims that wait
 
 
+@pytest.mark.slow
 async def test_waiting_claims_ask_the_store_together(
     service: Service, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ async def test_waiting_claims_ask_the_store_together(
     assert {answer.status_code for answer in answers} == {200}
 
 
+@pytest.mark.slow
 async def test_a_claim_that_waits_keeps_its_lease(service: Service, client: httpx2.AsyncClient) -> None:
     worker = await register(client, leaseSeconds=5)
     assert (await client.post(f"/v1/workers/{worker}/claim", json={"waitSeconds": 6.5})).json()["runs"] == []

@@ -243,6 +243,7 @@ async def test_a_worker_that_was_lost_is_told_so(service: Service, client: httpx
     assert (await client.post(f"/v1/workers/{worker}/leave")).status_code == 200
 
 
+@pytest.mark.slow
 async def test_a_drained_worker_gets_nothing_more(client: httpx2.AsyncClient) -> None:
     worker = await register(client)
     job = await submit(client)

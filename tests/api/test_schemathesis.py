@@ -26,6 +26,8 @@ from mainspring.ports.access import Author
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register, submit
 
+pytestmark = pytest.mark.slow
+
 SHORT = 3
 EXAMPLES = int(os.environ.get("MAINSPRING_API_EXAMPLES", SHORT))
 #: A schema cannot say that a time has passed, or that a cron never fires: that is a 400 as well.

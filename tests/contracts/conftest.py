@@ -120,7 +120,7 @@ def _serves_the_api(item: pytest.Item) -> bool:
         "memory",
         "sqlite",
         pytest.param("postgres", marks=pytest.mark.postgres),
-        pytest.param("several", marks=pytest.mark.postgres),
+        pytest.param("several", marks=[pytest.mark.postgres, pytest.mark.slow]),
     ]
 )
 def make_harness(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Harness]:

@@ -25,6 +25,8 @@ from tests.support.buckets import credentials_file, new_bucket, shared_s3
 from tests.support.builders import a_policy, a_run
 from tests.support.store_harness import Harness
 
+pytestmark = pytest.mark.slow
+
 KEPT = Retention(succeeded=7 * DAY, unsuccessful=7 * DAY, short=DAY, long=20 * DAY, audit=400 * DAY)
 
 

@@ -333,6 +333,7 @@ class _Slow:
         writer.close()
 
 
+@pytest.mark.slow
 async def test_much_on_a_slow_link_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a file of the archive does. In a tenth of the real time."""
     monkeypatch.setattr("mainspring.adapters.blobs.bucket._TIMEOUT", timedelta(seconds=1))

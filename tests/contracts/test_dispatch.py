@@ -289,6 +289,7 @@ async def test_it_has_nothing_to_say_of_a_server_that_is_set_up_well(engine: Dis
 
 
 # A server that Java or Erlang run takes its time to start, twice.
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=large if name in SECOND_KINDS else ()) for name in ENGINES])
 async def test_it_goes_on_by_itself_after_the_server_was_killed(name: str, tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ async def until_done(harness: Harness) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_after_an_outage_exactly_those_ticks_run_that_the_rule_says(harness: Harness) -> None:
     jobs = await declared(harness)
     first: Instant = await harness.now() // QUARTER * QUARTER + QUARTER

@@ -14,6 +14,8 @@ from mainspring.ports.store import Retention
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import Harness
 
+pytestmark = pytest.mark.slow
+
 KEPT = Retention(succeeded=7 * DAY, unsuccessful=30 * DAY, ledger=20 * DAY, short=DAY, long=90 * DAY, audit=400 * DAY)
 
 

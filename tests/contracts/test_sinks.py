@@ -25,6 +25,8 @@ from tests.support.servers import started
 from tests.support.sink_harness import HARNESSES, OnKafka, OnMemory, OnRedis, SinkHarness
 from tools.services.redis import Redis
 
+pytestmark = pytest.mark.slow
+
 PAGE = ROOT / "docs/how-to/events.md"
 
 

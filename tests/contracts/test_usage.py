@@ -89,6 +89,7 @@ async def test_sums_are_by_job_task_or_tenant(harness: Harness) -> None:
     assert await seen.usage("default", 0, now, "task") == []
 
 
+@pytest.mark.slow
 async def test_sums_outlive_their_runs_and_are_forgotten_in_the_end(harness: Harness) -> None:
     await harness.succeed(*await harness.start(a_run()))
     day = day_of(await harness.now())

@@ -27,7 +27,7 @@ from mainspring.sdk.task import Task
 from tests.conftest import as_administrator, create_database, drop_database, make_template, with_database, with_user
 from tests.support.drivers import DRIVERS, driver
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 class Site:

@@ -238,6 +238,7 @@ async def test_a_standby_that_does_not_follow_is_named_and_measured(monkeypatch:
     assert vitals.replication_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.system
 @pytest.mark.timeout(120)

@@ -27,6 +27,7 @@ from tests.support.scheduler_node import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("use_wheel", "seconds"), [(True, 3_600), (False, 600)])
 def test_a_cron_of_every_second_gives_exactly_its_ticks_for_an_hour(use_wheel: bool, seconds: int) -> None:
     async def scenario() -> None:

@@ -5,6 +5,8 @@ import os
 import pytest
 
 SEEDS = 200
+#: So many of them by ``make test``.
+QUICK = 20
 #: So many in one test, so that the processes of a parallel run share them evenly.
 CHUNK = 5
 
@@ -19,4 +21,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         asked = metafunc.config.getoption("--seeds", default=None)
         number = int(asked if asked is not None else os.environ.get("MAINSPRING_SEEDS", SEEDS))
         chunks = [range(first, min(first + CHUNK, number)) for first in range(0, number, CHUNK)]
-        metafunc.parametrize("seeds", chunks, ids=[f"{chunk[0]}-{chunk[-1]}" for chunk in chunks])
+        metafunc.parametrize(
+            "seeds",
+            [pytest.param(chunk, marks=pytest.mark.slow if chunk[0] >= QUICK else ()) for chunk in chunks],
+            ids=[f"{chunk[0]}-{chunk[-1]}" for chunk in chunks],
+        )

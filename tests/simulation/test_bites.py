@@ -25,7 +25,7 @@ from tests.support.simulation.history import History
 from tests.support.simulation.scenario import Chaos, draw
 from tests.support.simulation.store import RecordedStore, RecordingTables
 
-pytestmark = [pytest.mark.simulation, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.simulation, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 class WithoutFences(RecordedStore):

@@ -22,7 +22,7 @@ from tests.support.simulation.history import History
 from tests.support.simulation.scenario import draw
 from tests.support.simulation.store import RecordedStore, RecordingTables
 
-pytestmark = [pytest.mark.simulation, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.simulation, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 class CarelessStore(RecordedStore):

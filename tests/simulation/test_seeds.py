@@ -33,6 +33,7 @@ def test_a_seed_gives_the_same_trace_again(seed: int) -> None:
     assert simulate(scenario_of(seed)).fingerprint() == simulate(scenario_of(seed)).fingerprint()
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_trace_in_another_process_with_other_hashes() -> None:
     def fingerprints(hash_seed: str) -> str:
         done = subprocess.run(
