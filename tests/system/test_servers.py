@@ -35,6 +35,8 @@ def put_in_rabbitmq(address: str, name: str, copies: int) -> None:
         channel.queue_declare(name, durable=True, auto_delete=False, arguments=kind)
         channel.confirm_select()
         channel.basic_publish_confirm(amqp.Message(b"kept", delivery_mode=2), routing_key=name)
+    # Messages are on disk when they are confirmed. Which queues there are is written down by somebody else, soon.
+    time.sleep(1)
 
 
 def get_from_rabbitmq(address: str, name: str) -> bytes | None:

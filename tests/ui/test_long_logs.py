@@ -110,6 +110,40 @@ def test_of_very_many_lines_the_oldest_go(site: Site, page: Page) -> None:
     run.stop()
 
 
+def test_what_comes_while_it_goes_to_its_end_does_not_stop_it(site: Site, page: Page) -> None:
+    run = Printing(site)
+    run.lines(100)
+    page.goto(f"runs/{run.id}")
+    expect(page.locator(".log .line")).to_have_count(100)
+    page.locator(".log").scroll_into_view_if_needed()
+    # A browser says later that something was scrolled, and lines may have come by then.
+    page.locator(".log").evaluate("""(log) => {
+      const more = () => log.querySelector(".lines").append(...Array.from({ length: 50 }, () => {
+        const line = log.querySelector(".line").cloneNode(true);
+        line.textContent = "another";
+        return line;
+      }));
+      more();
+      log.scrollTop = log.scrollHeight;
+      more();
+    }""")
+    expect_answers(page, 0.2)
+    run.lines(1)
+    expect(page.locator(".log .line", has_text="line 100")).to_be_in_viewport()
+    page.locator(".log").hover()
+    page.mouse.wheel(0, -300)
+    expect(page.locator(".log .line", has_text="line 100")).not_to_be_in_viewport()
+    run.lines(1)
+    expect(page.locator(".log .line", has_text="line 101")).to_be_attached()
+    expect_answers(page, 0.2)
+    expect(page.locator(".log .line", has_text="line 101")).not_to_be_in_viewport()
+    page.mouse.wheel(0, 10_000)
+    expect(page.locator(".log .line", has_text="line 101")).to_be_in_viewport()
+    run.lines(20)
+    expect(page.locator(".log .line", has_text="line 121")).to_be_in_viewport()
+    run.stop()
+
+
 def test_pieces_of_many_lines_are_no_longer_pages(site: Site, page: Page) -> None:
     run = Printing(site)
     run.lines(4_000, in_a_piece=200)

@@ -8,6 +8,7 @@ export function logs() {
   const search = document.querySelector("[data-log-search]");
   const found = document.querySelector("[data-log-found]");
   let follows = true;
+  let top = 0;
   let below = 0;
   const fresh = new Set();
 
@@ -33,7 +34,11 @@ export function logs() {
       earlier.elements.before.value = parts[0].dataset.first;
     }
   };
-  const end = () => { if (follows) log.scrollTop = log.scrollHeight; };
+  const end = () => {
+    if (!follows) return;
+    log.scrollTop = log.scrollHeight;
+    top = log.scrollTop;
+  };
   // Once for all that came since the last picture.
   const soon = (parts) => {
     if (!fresh.size) requestAnimationFrame(() => {
@@ -45,7 +50,12 @@ export function logs() {
     for (const part of parts) fresh.add(part);
   };
 
-  log.addEventListener("scroll", () => { follows = log.scrollHeight - log.scrollTop - log.clientHeight < 24; });
+  log.addEventListener("scroll", () => {
+    // It is said later: that the end is far may be since more has come. Whoever goes back looks at something.
+    if (log.scrollHeight - log.scrollTop - log.clientHeight < 24) follows = true;
+    else if (log.scrollTop < top) follows = false;
+    top = log.scrollTop;
+  });
   search.addEventListener("input", () => soon(log.querySelectorAll(".lines")));
   log.addEventListener("htmx:beforeSwap", (event) => {
     if (event.target.matches(".earlier")) below = log.scrollHeight - log.scrollTop;
