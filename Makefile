@@ -11,6 +11,8 @@ UV := $(or $(shell uv --version > /dev/null 2>&1 && command -v uv),$(BIN)/uv)
 # Several for each processor: many tests wait for something most of their time.
 EACH = 2
 PYTEST = $(BIN)/python -m pytest --numprocesses=$$(( $(EACH) * $$($(BIN)/python -c 'import os; print(os.cpu_count())') )) --dist=loadgroup
+# Without a server a laptop skips tests and CI fails. Not inside pytest: installing can take longer than a test may.
+SERVERS = $(BIN)/python -m tools.services start || [ "$$CI" != true ]
 AGAIN = $(BIN)/python -m tools.again
 CODE := $(wildcard src tests tools bench examples)
 COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header
@@ -19,7 +21,7 @@ COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all servers check format openapi reference manifests dist docs screenshots bench soak chaos peers peers-bench services services-stop lock clean
+.PHONY: help setup run test test-all check format openapi reference manifests dist docs screenshots bench soak chaos peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,18 +32,16 @@ run: setup ## run the demo application on an embedded store
 	$(BIN)/mainspring up mainspring.demo:app
 
 test: EACH = 3
-test: check servers ## what a change can be tried by in minutes: all but the slow tests (PYTEST_ARGS: exactly those)
+test: check ## what a change can be tried by in minutes: all but the slow tests (PYTEST_ARGS: exactly those)
+	@$(SERVERS)
 	$(PYTEST) $(or $(PYTEST_ARGS),-m "not slow")
 
-test-all: check servers ## everything that must hold before a change lands
+test-all: check ## everything that must hold before a change lands
+	@$(SERVERS)
 	@# Without what builds the site and the SBOM a laptop skips their tests and CI does not.
 	@[ "$$CI" != true ] || $(MAKE) --no-print-directory $(VENV)/.docs $(VENV)/.dist
 	@# The dashboard apart: its tests have whole Mainsprings in their processes, which would go on beside all others.
 	($(PYTEST) --ignore=tests/ui || $(AGAIN)) && ($(PYTEST) tests/ui || $(AGAIN))
-
-servers: setup
-	@# Without a server a laptop skips tests and CI fails. Not inside pytest: installing can take longer than a test may.
-	@$(BIN)/python -m tools.services start || [ "$$CI" != true ]
 
 check: setup ## format, lint, types, layers
 	$(BIN)/ruff format --check $(CODE)
