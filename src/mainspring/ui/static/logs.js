@@ -51,9 +51,11 @@ export function logs() {
   };
 
   log.addEventListener("scroll", () => {
-    // It is said later: that the end is far may be since more has come. Whoever goes back looks at something.
-    if (log.scrollHeight - log.scrollTop - log.clientHeight < 24) follows = true;
-    else if (log.scrollTop < top) follows = false;
+    // It is said later: that the end is far may be since more has come. Whoever goes back looks at something; where
+    // the search leaves fewer lines, nobody has gone anywhere.
+    const left = log.scrollHeight - log.scrollTop - log.clientHeight;
+    if (log.scrollTop < top) follows &&= left < 2;
+    else if (left < 24) follows = true;
     top = log.scrollTop;
   });
   search.addEventListener("input", () => soon(log.querySelectorAll(".lines")));
