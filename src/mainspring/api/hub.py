@@ -16,6 +16,7 @@ from mainspring.domain.positions import further, is_reached
 from mainspring.ports.catalog import Catalog
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import EVENTS_KEPT, EventBatch, Outbox
+from mainspring.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger("mainspring.api.events")
 
@@ -88,8 +89,7 @@ class Hub:
     async def stop(self) -> None:
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
         # The reader stays attached until its time is over: whoever followed here resumes elsewhere, or here later.
         self.let_go()
 

@@ -46,6 +46,7 @@ from mainspring.domain.job import Job, JobState
 from mainspring.domain.schedule import describe
 from mainspring.runtime.log import get_logger
 from mainspring.runtime.signals import LastResort, StopSignals, flush
+from mainspring.runtime.tasks import cancel_and_wait
 from mainspring.sdk.app import Mainspring
 from mainspring.settings import Settings
 
@@ -338,9 +339,7 @@ async def _first(*waits: Coroutine[None, None, object]) -> int:
         await tasks[first]
         return first
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
 
 async def _when(event: Awaitable[object], action: Callable[[], None]) -> None:

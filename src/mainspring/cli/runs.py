@@ -1,6 +1,7 @@
 """``mainspring runs``: the executions of jobs."""
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from itertools import zip_longest
 from typing import Annotated, TypeAlias
 
@@ -285,13 +286,14 @@ async def logs(
     """
     identifier = await _run_or_newest(api, run)
     if follow:
-        async for kind, data in api.events(f"/v1/runs/{identifier}/logs/follow"):
-            if kind == "line":
-                line = read(data, Line)
-                out.line(data, _text(out, line))
-            elif kind == "end":
-                out.say(f"run {identifier} {read(data, dict[str, str])['status']}")
-                return
+        async with aclosing(api.events(f"/v1/runs/{identifier}/logs/follow")) as events:
+            async for kind, data in events:
+                if kind == "line":
+                    line = read(data, Line)
+                    out.line(data, _text(out, line))
+                elif kind == "end":
+                    out.say(f"run {identifier} {read(data, dict[str, str])['status']}")
+                    return
         return
     after = 0
     items: list[Raw] = []

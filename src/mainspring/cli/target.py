@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -142,7 +142,9 @@ class Client:
             if cursor is None or len(items) >= limit:
                 return Found(items=items, next_cursor=cursor)
 
-    async def events(self, path: str, query: Mapping[str, object] | None = None) -> AsyncIterator[tuple[str, Raw]]:
+    async def events(
+        self, path: str, query: Mapping[str, object] | None = None
+    ) -> AsyncGenerator[tuple[str, Raw], None]:
         """Server-sent events, as (kind, data). A stream that breaks is taken up where it broke."""
         last = ""
         # One that never began was asked of the wrong place.
@@ -151,18 +153,19 @@ class Client:
             kind, data = "", ""
             try:
                 headers = {"last-event-id": last} if last else None
-                async for line in self._api.lines(path, query, headers):
-                    give_up_at = self.clock.monotonic() + _PATIENCE_OF_STREAMS
-                    name, _, value = line.partition(": ")
-                    if name == "id":
-                        last = value
-                    elif name == "event":
-                        kind = value
-                    elif name == "data":
-                        data = value
-                    elif not line and data:
-                        yield kind, Raw(data.encode())
-                        kind, data = "", ""
+                async with aclosing(self._api.lines(path, query, headers)) as lines:
+                    async for line in lines:
+                        give_up_at = self.clock.monotonic() + _PATIENCE_OF_STREAMS
+                        name, _, value = line.partition(": ")
+                        if name == "id":
+                            last = value
+                        elif name == "event":
+                            kind = value
+                        elif name == "data":
+                            data = value
+                        elif not line and data:
+                            yield kind, Raw(data.encode())
+                            kind, data = "", ""
             except StoreUnavailable:
                 if self.clock.monotonic() > give_up_at:
                     raise

@@ -24,6 +24,7 @@ from mainspring.cli.target import Client, command, read
 from mainspring.cli.workers import Worker, Workers
 from mainspring.domain.errors import MainspringError, StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros, isoformat, parse_instant
+from mainspring.runtime.tasks import cancel_and_wait
 
 #: What the rates are taken over.
 _WINDOW: Micros = 10 * SECOND
@@ -146,8 +147,7 @@ class View:
 
     async def end(self) -> None:
         if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+            await cancel_and_wait(self._following)
 
     async def look(self) -> Frame:
         api = self._api

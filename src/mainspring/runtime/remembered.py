@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import Micros
 from mainspring.ports.clock import Clock
+from mainspring.runtime.tasks import cancel_and_wait
 
 T = TypeVar("T")
 
@@ -82,8 +83,7 @@ class Latest(Generic[T]):
         """No read goes on after this."""
         reading = self._reading
         if reading is not None:
-            reading.cancel()
-            await asyncio.wait([reading])
+            await cancel_and_wait(reading)
 
     async def _renew(self) -> None:
         began = self._tried_at = self._clock.monotonic()

@@ -13,6 +13,7 @@ from mainspring.ports.wakeups import Bell
 from mainspring.runtime.engines import GuardedEngine
 from mainspring.runtime.metrics.figures import Figures
 from mainspring.runtime.service import TickingService
+from mainspring.runtime.tasks import cancel_and_wait
 from mainspring.worker.attempt import Holding
 from mainspring.worker.feed import Feed
 from mainspring.worker.settings import WorkerSettings
@@ -88,8 +89,7 @@ class Claimer(TickingService):
         """Do not wait for an answer any more; the last beat returns what it may have brought."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
         for feed in self._feeds.values():
             await feed.close()
 

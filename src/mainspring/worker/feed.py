@@ -12,6 +12,7 @@ from mainspring.ports.clock import Clock
 from mainspring.ports.dispatch import Delivery
 from mainspring.ports.store import Want
 from mainspring.runtime.engines import GuardedEngine
+from mainspring.runtime.tasks import cancel_and_wait
 
 #: How long an idle worker waits at the engine at a time. One that freezes is noticed a little later than that.
 _WAIT: Micros = 2 * SECOND
@@ -78,9 +79,7 @@ class Feed:
             self._look_at = 0
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
 
     def _ask(self, limit: int) -> None:
         if not self._asking:

@@ -19,6 +19,7 @@ from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Beat, Workforce
 from mainspring.runtime.log import get_logger
+from mainspring.runtime.tasks import cancel_and_wait
 from mainspring.runtime.threads import joined
 from mainspring.worker.attempt import Holding
 from mainspring.worker.settings import WorkerSettings
@@ -106,9 +107,7 @@ class Heartbeat:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.beat_interval / SECOND):
                     await joined(self._thread)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
 
     def hurry(self) -> None:
         """Beat now: somebody was asked to stop."""

@@ -19,6 +19,7 @@ from mainspring.runtime.engines import GuardedEngine
 from mainspring.runtime.log import get_logger
 from mainspring.runtime.metrics.figures import Figures
 from mainspring.runtime.service import TickingService
+from mainspring.runtime.tasks import cancel_and_wait
 from mainspring.worker.attempt import NEVER, Attempt, Holding, Stop
 from mainspring.worker.cancellation import Cancellation
 from mainspring.worker.capture import capture
@@ -270,8 +271,7 @@ class Worker:
             self._outcomes.drop(attempt)
         await self._wait_until(lambda: not self.unflushed, _FLUSHING)
         if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.gather(self._reopening, return_exceptions=True)
+            await cancel_and_wait(self._reopening)
         await self._heartbeat.stop()
         await self._listener.stop()
         await self._cancellation.stop()

@@ -17,6 +17,7 @@ from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.ports.registry import View
 from mainspring.runtime.log import get_logger
+from mainspring.runtime.tasks import cancel_and_wait
 
 _log = get_logger("mainspring.etcd")
 
@@ -77,8 +78,7 @@ class EtcdRegistry:
     async def close(self) -> None:
         watching, self._watching = self._watching, None
         if watching is not None:
-            watching.cancel()
-            await asyncio.wait([watching])
+            await cancel_and_wait(watching)
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()

@@ -19,6 +19,7 @@ from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.ports.registry import View
+from mainspring.runtime.tasks import cancel_and_wait
 
 _BEFORE_LISTENING_AGAIN: Micros = SECOND // 2
 #: Of the server's clock. Whoever looks removes those whose time is over, and tells the others.
@@ -67,8 +68,7 @@ class RedisRegistry:
         client, self._client = self._client, None
         listening, self._listening = self._listening, None
         if listening is not None:
-            listening.cancel()
-            await asyncio.wait([listening])
+            await cancel_and_wait(listening)
         if client is not None:
             await client.aclose()
 

@@ -24,6 +24,7 @@ from mainspring.domain.hints import Hint, Sealer
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.ports.dispatch import LEASE, Delivery
+from mainspring.runtime.tasks import cancel_and_wait
 
 #: How long an answer may take. Making queues takes longer: those of a quorum are made on several nodes.
 _PATIENCE: Micros = 5 * SECOND
@@ -70,8 +71,7 @@ class RabbitDispatch:
     async def close(self) -> None:
         expiring, self._expiring = self._expiring, None
         if expiring is not None:
-            expiring.cancel()
-            await asyncio.wait([expiring])
+            await cancel_and_wait(expiring)
         await self._client.close()
 
     async def publish(self, hints: Sequence[Hint]) -> None:

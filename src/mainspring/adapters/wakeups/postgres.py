@@ -12,6 +12,7 @@ from mainspring.adapters.wakeups.local import LocalBell, LocalWakeups
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.runtime.log import get_logger
+from mainspring.runtime.tasks import cancel_and_wait
 
 _log = get_logger("mainspring.wakeups")
 
@@ -52,9 +53,7 @@ class PostgresWakeups:
         self._tasks.append(asyncio.create_task(self._keep(self._notify), name="wakeups-notify"))
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
         self._tasks = []
         await self._local.close()
 

@@ -9,6 +9,7 @@ from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.ports.wakeups import SHARDS
+from mainspring.runtime.tasks import cancel_and_wait
 
 #: How often to look while the file changes, and while it does not.
 _SOON: Micros = 20 * MILLISECOND
@@ -40,8 +41,7 @@ class SqliteWakeups(LocalWakeups):
     async def close(self) -> None:
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+            await cancel_and_wait(task)
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

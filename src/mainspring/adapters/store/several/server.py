@@ -10,6 +10,7 @@ from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.runtime.log import get_logger
+from mainspring.runtime.tasks import cancel_and_wait
 
 T = TypeVar("T")
 
@@ -49,8 +50,7 @@ class Server:
 
     async def close(self) -> None:
         if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.gather(self._probing, return_exceptions=True)
+            await cancel_and_wait(self._probing)
         if self._is_open:
             await self.store.close()
 
