@@ -79,6 +79,13 @@ _AWAY = (
     asyncpg.PostgresIOError,
     asyncpg.InternalClientError,
 )
+#: The server has ended the session: a process that stood still inside a transaction, an administrator, a shutdown.
+_SESSION_ENDED = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+)
 #: Only when connecting. At the start that is a wrong setting; later somebody is just changing it.
 _NOT_LET_IN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 #: Of these the connection itself is still good.
@@ -92,6 +99,13 @@ _FOR_THE_CALLER = (
 #: A role without rights, or a schema that is somebody else's. At the start that is a wrong setting, too.
 _WRONG_SETTING = (asyncpg.SyntaxOrAccessError, asyncpg.InvalidSchemaNameError)
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
+
+
+class _LostBeforeCommit(Exception):
+    """The connection was closed before COMMIT was sent, so the server has rolled the transaction back.
+
+    The error that the driver raised is its cause.
+    """
 
 
 @contextmanager
@@ -126,7 +140,10 @@ class Statements(ABC):
 
     @abstractmethod
     async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
-        """Run one statement, or one transaction that ``work`` opens itself; again when the server chose another."""
+        """Run one statement, or one transaction that ``work`` opens itself.
+
+        ``work`` runs again after a deadlock, a serialization failure, or a connection that was lost before COMMIT.
+        """
 
     async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         return await self.run(functools.partial(_in_transaction, work, ""))
@@ -239,9 +256,10 @@ class Database(Statements):
         for attempt in range(_TRIES):
             try:
                 return await self._lend(self._pool, work)
-            except _AGAIN as error:
+            except (*_AGAIN, _LostBeforeCommit) as error:
                 if attempt == _TRIES - 1:
-                    raise StoreUnavailable(f"PostgreSQL: {error}") from error
+                    cause = error.__cause__ or error
+                    raise StoreUnavailable(f"PostgreSQL: {cause}") from cause
                 await asyncio.sleep(random.random() * 0.02 * (attempt + 1))  # noqa: TID251
             except asyncpg.CheckViolationError as error:
                 # Without the name of a check it is a row that met no partition; the text is in the server's language.
@@ -274,7 +292,7 @@ class Database(Statements):
             releasing.add_done_callback(self._released)
             raise
         except BaseException as error:
-            if isinstance(error, _AWAY) and not isinstance(error, _CONNECTION_IS_GOOD):
+            if isinstance(error, (*_AWAY, _LostBeforeCommit)) and not isinstance(error, _CONNECTION_IS_GOOD):
                 # One that broke is back in the pool already.
                 with suppress(asyncpg.InterfaceError):
                     connection.terminate()
@@ -338,16 +356,18 @@ async def _in_transaction(
 ) -> Answer:
     """``settings``: statements before the work, that hold for this transaction."""
     transaction = connection.transaction()
-    # As ``async with`` would, except that who is cancelled leaves the rollback to the release.
-    await transaction.__aenter__()
+    # Not ``async with``: on cancellation the pool's release rolls back, and the caller does not wait for it.
     try:
+        await transaction.__aenter__()
         if settings:
             await connection.execute(settings)
         answer = await work(connection)
     except Exception as error:
-        # A connection that broke cannot be told; what broke it is what the caller should hear.
-        with suppress(asyncpg.InterfaceError):
+        # A broken connection cannot roll back; raise the error that broke it, not this one.
+        with suppress(OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.PostgresError):
             await transaction.__aexit__(type(error), error, error.__traceback__)
+        if isinstance(error, _SESSION_ENDED) or _is_closed(connection):
+            raise _LostBeforeCommit from error
         raise
     await transaction.__aexit__(None, None, None)
     return answer
