@@ -1,4 +1,4 @@
-"""Every test here runs against every adapter of the store."""
+"""Every test here runs on every store."""
 
 import asyncio
 import importlib.util
@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.adapters.kafka.producer import BatchProducer
+from mainspring.domain.instant import MINUTE
 from tests.conftest import create_database, drop_database, with_database
 from tests.support.several_harness import SeveralHarness
 from tests.support.store_harness import SERVE_THE_API, Harness, MemoryHarness, PostgresHarness, SqliteHarness
 
 
 def _needs(adapter: str) -> None:
-    """An adapter that is not there yet is skipped on a desk, and fails where it counts."""
+    """Skip the tests of a store that is not installed, except in CI."""
     found = importlib.util.find_spec(f"mainspring.adapters.store.{adapter}")
     if os.environ.get("CI") != "true" and (found is None or found.origin is None):
         pytest.skip(f"there is no {adapter} store yet")
@@ -23,7 +25,7 @@ def _needs(adapter: str) -> None:
 
 @pytest.fixture(scope="session")
 def contract_databases(postgres_dsn: str) -> Iterator[list[str]]:
-    """Three databases that are one store, in the place of three servers."""
+    """The addresses of three databases that are one sharded store, instead of three servers."""
     names = [f"contracts_{uuid.uuid4().hex}" for _ in range(3)]
 
     async def make() -> list[str]:
@@ -41,7 +43,7 @@ def contract_databases(postgres_dsn: str) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def contract_database(postgres_dsn: str) -> Iterator[str]:
-    """One database for all tests of this process, with the schema made."""
+    """The address of one database with the schema, for all tests of this process."""
     name = f"contracts_{uuid.uuid4().hex}"
     dsn = with_database(postgres_dsn, name)
 
@@ -59,8 +61,8 @@ def contract_database(postgres_dsn: str) -> Iterator[str]:
         asyncio.run(drop())
 
 
-#: What the store over several servers is always tried with: it is made of stores that are tried with everything. The
-#: rest of it runs where many seeds are asked for.
+#: The files that always run on the sharded store. It consists of PostgreSQL stores, which run all files. The other
+#: files run on it only if ``MAINSPRING_SEEDS`` is set.
 _ON_SEVERAL = (
     "submit",
     "claim",
@@ -72,20 +74,21 @@ _ON_SEVERAL = (
     "logs_that_leave",
     "loads",
     "timings",
+    "frozen_clock",
 )
-#: These make the ids of one tenant in every shard, which several servers refuse, or look at one server alone.
+#: These use ids of one tenant in every shard, which a sharded store rejects, or read one server alone.
 _NOT_ON_SEVERAL = ("agreement", "outage")
-#: These count a queue over all tenants, which several servers refuse, or the harness makes a scheduler join on every
-#: server under one number, which no node does.
+#: These count a queue over all tenants, which a sharded store rejects, or need a scheduler that joins every server
+#: under one number, which no node does.
 _REFUSED_ON_SEVERAL = frozenset(
     {
-        "test_no_more_run_than_the_concurrency_lets",
-        "test_claims_at_once_do_not_exceed_the_concurrency",
-        "test_a_claim_for_one_tenant_minds_the_concurrency",
-        "test_policies_are_told_and_audited",
-        "test_retries_come_at_the_rate_of_the_budget",
-        "test_what_is_given_back_needs_no_budget",
-        "test_it_is_audited_once",
+        "test_a_claim_respects_the_concurrency_of_a_queue",
+        "test_concurrent_claims_do_not_exceed_the_concurrency",
+        "test_a_claim_for_one_tenant_respects_the_concurrency",
+        "test_queue_policies_are_listed_and_audited",
+        "test_retries_are_staged_at_the_rate_of_the_retry_budget",
+        "test_released_runs_need_no_retry_budget",
+        "test_revoking_a_lease_is_audited_once",
     }
 )
 
@@ -124,7 +127,7 @@ def _serves_the_api(item: pytest.Item) -> bool:
     ]
 )
 def make_harness(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Harness]:
-    # Not an async fixture: the database of the session is made by a loop of its own.
+    # Not an async fixture: the database of the session is created on its own event loop.
     match request.param:
         case "memory":
             return MemoryHarness
@@ -141,12 +144,32 @@ def make_harness(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[],
 
 
 @pytest.fixture
+def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the clients of brokers, sinks and coordinators minutes for an answer, because the machine may be busy."""
+    for limit in (
+        "redis_servers.PATIENCE",
+        "kafka.connection.PATIENCE",
+        "dispatch.rabbitmq._PATIENCE",
+        "dispatch.rabbitmq._PATIENCE_TO_CONNECT",
+        "dispatch.rabbitmq._PATIENCE_TO_MAKE",
+        "events.kafka._PATIENCE",
+        "events.redis._PATIENCE",
+    ):
+        monkeypatch.setattr(f"mainspring.adapters.{limit}", 2 * MINUTE)
+    monkeypatch.setattr("mainspring.adapters.redis_servers._SENTINEL_PATIENCE", 120)
+    monkeypatch.setattr("mainspring.adapters.kafka.admin._SECONDS", 120)
+    # A default value of a parameter is evaluated once, when the module is imported.
+    monkeypatch.setattr(BatchProducer.__init__, "__defaults__", (2 * MINUTE, 0))
+
+
+@pytest.fixture
 async def harness(make_harness: Callable[[], Harness]) -> AsyncIterator[Harness]:
-    """A store with nothing in it, and its clock. Whatever a test did, the sweeper must find nothing afterwards."""
+    """An empty store whose clock only the test moves. After every test the sweeper must find nothing."""
     harness = make_harness()
     await harness.open()
     try:
+        await harness.freeze_clock()
         yield harness
-        assert await harness.store.sweep(1_000) == 0, "something was blocked by nothing"
+        assert await harness.store.sweep(1_000) == 0, "a run was blocked without a reason"
     finally:
         await harness.close()

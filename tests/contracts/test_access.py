@@ -31,11 +31,11 @@ async def audited(harness: Harness) -> list[tuple[str, str, str]]:
     return [(entry.tenant, entry.action, entry.target) for entry in (await harness.store.audit(None))[::-1]]
 
 
-async def test_the_default_tenant_is_always_there(harness: Harness) -> None:
+async def test_the_default_tenant_always_exists(harness: Harness) -> None:
     assert Tenant(name="default") in await harness.store.tenants()
 
 
-async def test_a_tenant_is_made_and_its_quotas_are_changed(harness: Harness) -> None:
+async def test_put_tenant_creates_a_tenant_or_changes_its_quotas(harness: Harness) -> None:
     before = await harness.now()
     made = await harness.store.put_tenant(Tenant(name="acme", quotas=Quotas(running=3)), ADA)
     assert (made.name, made.quotas) == ("acme", Quotas(running=3))
@@ -53,7 +53,7 @@ async def test_the_quotas_of_the_default_tenant_can_be_changed(harness: Harness)
     assert [tenant for tenant in await harness.store.tenants() if tenant.name == "default"] == [made]
 
 
-async def test_tenants_are_told_by_name_also_those_that_only_have_work(harness: Harness) -> None:
+async def test_tenants_are_listed_by_name_with_those_that_only_have_runs_or_jobs(harness: Harness) -> None:
     await harness.store.put_tenant(Tenant(name="zeta"), ADA)
     await harness.submit(a_run(tenant="runs-only"))
     await harness.put(a_job(tenant="jobs-only"))
@@ -64,7 +64,7 @@ async def test_tenants_are_told_by_name_also_those_that_only_have_work(harness: 
     assert Tenant(name="runs-only") in tenants
 
 
-async def test_a_tenant_is_audited_when_it_is_made_or_changed(harness: Harness) -> None:
+async def test_put_tenant_writes_an_audit_entry_only_for_a_change(harness: Harness) -> None:
     await harness.store.put_tenant(Tenant(name="acme", quotas=Quotas(running=3, jobs=9)), ADA)
     for _ in range(2):
         quotas = Quotas(running=5, jobs=9, submits_per_minute=7)
@@ -81,7 +81,7 @@ async def test_a_tenant_is_audited_when_it_is_made_or_changed(harness: Harness) 
     assert changed.why == "because"
 
 
-async def test_a_key_comes_back_as_it_was_kept(harness: Harness) -> None:
+async def test_a_key_is_read_as_it_was_stored(harness: Harness) -> None:
     key = a_key("0123456789ab")
     before = await harness.now()
     kept = await harness.store.put_key(key, ADA)
@@ -91,7 +91,7 @@ async def test_a_key_comes_back_as_it_was_kept(harness: Harness) -> None:
     assert await harness.store.key("ffffffffffff") is None
 
 
-async def test_a_key_kept_again_stays_as_it_is(harness: Harness) -> None:
+async def test_storing_an_existing_key_changes_nothing(harness: Harness) -> None:
     kept = await harness.store.put_key(a_key("0123456789ab"), ADA)
     await harness.advance(MINUTE)
     assert await harness.store.put_key(a_key("0123456789ab", role=Role.ADMIN), ADA) == kept
@@ -99,7 +99,7 @@ async def test_a_key_kept_again_stays_as_it_is(harness: Harness) -> None:
     assert await audited(harness) == [("default", "keys.put", kept.id)]
 
 
-async def test_the_audit_says_what_a_new_key_may_and_not_what_proves_it(harness: Harness) -> None:
+async def test_the_audit_entry_of_a_new_key_has_its_permissions_but_no_secret(harness: Harness) -> None:
     await harness.store.put_key(a_key("0123456789ab"), ADA)
     [entry] = await harness.store.audit(None)
     assert entry.before is None
@@ -113,7 +113,7 @@ async def test_the_audit_says_what_a_new_key_may_and_not_what_proves_it(harness:
     }
 
 
-async def test_keys_are_told_newest_first_each_tenant_its_own(harness: Harness) -> None:
+async def test_keys_are_listed_newest_first_per_tenant(harness: Harness) -> None:
     keys = [("aaaaaaaaaaaa", "acme"), ("cccccccccccc", "default"), ("bbbbbbbbbbbb", "acme"), ("dddddddddddd", None)]
     for identifier, tenant in keys:
         await harness.store.put_key(a_key(identifier, tenant), ADA)
@@ -124,7 +124,7 @@ async def test_keys_are_told_newest_first_each_tenant_its_own(harness: Harness) 
     assert await harness.store.keys("beta") == []
 
 
-async def test_a_revoked_key_is_revoked_for_good(harness: Harness) -> None:
+async def test_a_revoked_key_stays_revoked(harness: Harness) -> None:
     key = await harness.store.put_key(a_key("0123456789ab"), ADA)
     before = await harness.now()
     revoked = await harness.store.revoke_key(key.id, "default", ADA)
@@ -138,7 +138,7 @@ async def test_a_revoked_key_is_revoked_for_good(harness: Harness) -> None:
     assert await audited(harness) == [("default", "keys.put", key.id), ("default", "keys.revoke", key.id)]
 
 
-async def test_the_key_of_another_tenant_is_not_there_to_be_revoked(harness: Harness) -> None:
+async def test_a_key_of_another_tenant_cannot_be_revoked(harness: Harness) -> None:
     for identifier, tenant in (("aaaaaaaaaaaa", "acme"), ("bbbbbbbbbbbb", None)):
         key = await harness.store.put_key(a_key(identifier, tenant), ADA)
         assert await harness.store.revoke_key(key.id, "beta", ADA) is None
@@ -147,14 +147,14 @@ async def test_the_key_of_another_tenant_is_not_there_to_be_revoked(harness: Har
     assert [action for _, action, _ in await audited(harness)] == ["keys.put"] * 2
 
 
-async def test_what_is_of_no_tenant_stands_in_the_audit_of_none(harness: Harness) -> None:
+async def test_audit_entries_of_a_key_without_tenant_belong_to_no_tenant(harness: Harness) -> None:
     await harness.store.put_key(a_key("aaaaaaaaaaaa", None), ADA)
     await harness.store.put_key(a_key("bbbbbbbbbbbb", None), Author("root", "ops"))
     assert await audited(harness) == [("", "keys.put", "aaaaaaaaaaaa"), ("ops", "keys.put", "bbbbbbbbbbbb")]
     assert await harness.store.audit("default") == []
 
 
-async def test_a_key_tells_when_it_was_last_used(harness: Harness) -> None:
+async def test_touch_keys_records_the_time_of_last_use(harness: Harness) -> None:
     used, unused = a_key("aaaaaaaaaaaa"), a_key("bbbbbbbbbbbb")
     for key in (used, unused):
         await harness.store.put_key(key, ADA)

@@ -1,4 +1,4 @@
-"""Every store does what the memory store does, whatever is done to both in whatever order."""
+"""Every store behaves like the memory store under random operations."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -31,13 +31,13 @@ from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_sp
 from tests.support.store_harness import Harness, MemoryHarness, ids
 
 READER = "walk"
-#: The labels of the workers, and what some runs require; nobody has the last.
+#: The labels of the workers, and those that some runs require. No worker has the last ones.
 LABELS: list[tuple[str, ...]] = [(), ("gpu=a100",), ("gpu=a100", "region=eu")]
 REQUIRED: list[tuple[str, ...]] = [("gpu=a100",), ("region=eu",), ("gpu=a100", "region=eu"), ("gpu=h100",)]
 
 
-#: One gate each: who passes first where several must be passed at once is nobody's business. Nothing in time is nearer
-#: than half a minute to the whole minutes that pass.
+#: One limiter each, because stores may admit runs of several limiters in any order. No period is a whole number of
+#: minutes, so that none ends exactly when the clock moves.
 LIMITED: list[dict[str, Any]] = [
     {},
     {},
@@ -57,7 +57,7 @@ UNIQUE: list[Unique | None] = [
 
 
 class Side:
-    """One of the two stores, and what its workers hold."""
+    """One of the two stores, and the runs that its workers hold."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -82,7 +82,7 @@ class Side:
         return stored.version, stored.state
 
     async def seen(self, runs: list[RunId], jobs: list[JobId]) -> object:
-        """All that must be the same on both sides. Times differ: a server's clock moves on its own."""
+        """Return the state that must be equal on both sides. Times differ, because the clocks start apart."""
         store = self.harness.store
         views = []
         for view in await store.runs(runs):
@@ -92,10 +92,10 @@ class Side:
                 (
                     view.id,
                     view.state,
-                    # Whether a release that ended in a cancel is charged makes no difference to anybody.
+                    # Stores may or may not charge a release that ended in a cancel.
                     None if view.state is RunState.CANCELLED else view.attempt,
                     view.lost,
-                    # Of several parents it is nobody's business which one was to blame.
+                    # Stores may name any of several parents as the reason.
                     view.reason.partition(" ")[0] if ended else "",
                     view.error if view.state is RunState.FAILED else None,
                     view.result,
@@ -113,8 +113,8 @@ class Side:
         stored = [job and (job.state, job.version, job.next_fire is None) for job in await store.jobs(jobs)]
         return views, depths, stored
 
-    async def told(self) -> dict[str, list[RunId]]:
-        """The events since the last time, by kind: in which order a step tells of its kinds is nobody's business."""
+    async def read_events(self) -> dict[str, list[RunId]]:
+        """Return and acknowledge the new events by kind. Stores may emit the kinds of one step in any order."""
         batches = await self.harness.events(READER)
         if batches:
             await self.harness.store.acknowledge(READER, batches[-1].position)
@@ -123,10 +123,7 @@ class Side:
 
 
 class Walk:
-    """A random walk over both sides at once; after each step both must show the same.
-
-    Whatever depends on time is minutes apart: a real server may take some seconds for the whole walk.
-    """
+    """A random walk over both sides. After each step both must have the same state."""
 
     def __init__(self, seed: int, reference: Harness, subject: Harness) -> None:
         self.random = Random(seed)
@@ -146,7 +143,7 @@ class Walk:
     async def open(self) -> None:
         for side in self.sides:
             await side.open(workers=3)
-        # Behind both clocks: nothing fires before its time.
+        # In the past for both clocks, so that every tick can fire.
         self.first_tick = await self.sides[0].harness.now() - MINUTE
         overlaps = [Overlap.ALLOW, Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL]
         policy = a_policy(retries=1, pause=MINUTE)
@@ -178,16 +175,16 @@ class Walk:
             (1, self.lose_a_worker),
             (3, self.fire),
             (1, self.change_a_job),
-            (1, self.declare_anew),
+            (1, self.declare_again),
         ]
         [step] = self.random.choices([step for _, step in steps], [weight for weight, _ in steps])
         what = await step()
         for side in self.sides:
             await side.harness.resolve()
-            # So that what happens later is later, also by a clock that stands still.
+            # The clocks stand still, and later steps must have later times.
             await side.harness.advance(MILLISECOND)
         await self.both(f"what is seen after: {what}", lambda side: side.seen(self.runs, self.jobs))
-        await self.both(f"events of: {what}", lambda side: side.told())
+        await self.both(f"events of: {what}", lambda side: side.read_events())
 
     async def submit(self) -> str:
         new: list[NewRun] = []
@@ -209,17 +206,17 @@ class Walk:
                 unique=self.random.choice(UNIQUE),
             )
             if run.unique is not None and any(one.unique and one.unique.key == run.unique.key for one in new):
-                # Whether what was made and put off in one step is told once or twice is nobody's business.
+                # Stores may emit one or two events for a run that is created and debounced in one step.
                 run = msgspec.structs.replace(run, unique=None)
             if self.random.random() < 0.25:
-                # Of this batch, too.
+                # Parents may be in the same batch.
                 others = [*self.runs[-20:], *(one.id for one in new)]
                 parents = dict.fromkeys(self.random.choices(others, k=self.random.randint(1, 3))) if others else ()
                 rule = self.random.choice(list(Rule))
                 after = Dependencies(parents=tuple(parents), rule=rule) if parents else None
                 run = msgspec.structs.replace(run, after=after)
             new.append(run)
-        # For one worker alone, by its place.
+        # Targets by the index of the worker.
         targets = {run.id: self.random.randrange(3) for run in new if self.random.random() < 0.15}
         known = [run for run in self.submitted if self.random.random() < 0.02]
 
@@ -238,7 +235,7 @@ class Walk:
         return f"submit {[run.id[-4:] for run in new]}"
 
     async def claim(self) -> str:
-        # A queue is emptied or left: which of two is first by a microsecond is not the same on both sides.
+        # Claim all runs of a queue, because ties in rank are broken differently on the two sides.
         worker = self.random.randrange(3)
         wants = [Want(queue, 100) for queue in self.random.choice([["default"], ["other"], ["default", "other"]])]
         claimed = await self.both("claim", lambda side: side.claim(worker, wants))
@@ -259,7 +256,7 @@ class Walk:
         return f"settle {ends}"
 
     async def settle_again(self) -> str:
-        """A worker did not get its answer, and sends the same once more."""
+        """Repeat a completion, as a worker does whose answer was lost."""
         if not self.sides[0].held:
             return "settle nothing twice"
         run, end = self.random.choice(list(self.sides[0].held)), self.random.randrange(8)
@@ -301,7 +298,7 @@ class Walk:
         return "tidy"
 
     async def lose_an_answer(self) -> str:
-        """A worker beats without knowing some of what it was given."""
+        """Send a heartbeat that does not name some of the claimed runs."""
         worker = self.random.randrange(3)
         mine = [run for run in self.sides[0].held if self.sides[0].given_to[run] == worker]
         forgotten = {run for run in mine if self.random.random() < 0.3}
@@ -360,8 +357,8 @@ class Walk:
         await self.both("job state", lambda side: side.harness.store.set_jobs_state([job], state))
         return f"job {self.jobs.index(job)} {state}"
 
-    async def declare_anew(self) -> str:
-        """A new version whose ticks may stand in another line than what is on its way."""
+    async def declare_again(self) -> str:
+        """Declare a new version whose runs may have another ordering key."""
         place = self.random.randrange(len(self.declared))
         job = self.declared[place]
         policy = a_policy(key=self.random.choice(["", "", "a"]), retries=1, pause=MINUTE)
@@ -371,7 +368,7 @@ class Walk:
         return f"job {place} is {spec.overlap} with key {policy.ordering_key!r}"
 
     async def finish(self) -> None:
-        """Whatever was accepted comes to an end, once there is a worker for it."""
+        """Every accepted run ends once there is a worker for it."""
         wants = [Want("default", 100), Want("other", 100)]
         for side in self.sides:
             await side.harness.store.close_session(side.workers[0])
@@ -424,7 +421,9 @@ async def reference() -> AsyncIterator[Harness]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_random_walk_ends_the_same(harness: Harness, reference: Harness, seed: int) -> None:
+async def test_a_random_walk_gives_the_same_results_as_on_the_memory_store(
+    harness: Harness, reference: Harness, seed: int
+) -> None:
     walk = Walk(seed, reference, harness)
     await walk.open()
     for _ in range(120):

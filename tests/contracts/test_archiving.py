@@ -1,4 +1,4 @@
-"""The archive: what is forgotten was written down before, all of it, or is not forgotten."""
+"""The archive: a run is pruned only after it was archived completely."""
 
 from pathlib import Path
 
@@ -30,23 +30,23 @@ pytestmark = pytest.mark.slow
 KEPT = Retention(succeeded=7 * DAY, unsuccessful=7 * DAY, short=DAY, long=20 * DAY, audit=400 * DAY)
 
 
-def archiver_of(harness: Harness, blobs: Blobs) -> Archiver:
+def make_archiver(harness: Harness, blobs: Blobs) -> Archiver:
     store = harness.store
     if not isinstance(store, Archiving):
         pytest.skip("this store keeps nothing that could be archived")
     return Archiver(store, blobs, SystemClock(), lambda: {0}, lambda: False)
 
 
-async def keep_house(harness: Harness, archiver: Archiver) -> None:
-    """As the service does."""
+async def archive_and_prune(harness: Harness, archiver: Archiver) -> None:
+    """Archive and prune until nothing is left, as the retention service does."""
     while True:
         retention, more = await archiver.step(KEPT)
         if not await harness.store.prune(retention, 100) and not more:
             return
 
 
-async def some_ended(harness: Harness) -> list[RunView]:
-    """One of each kind, as they are shown."""
+async def end_some_runs(harness: Harness) -> list[RunView]:
+    """Return the views of ten ended runs with different outcomes."""
     good = a_run(payload=b'{"order":1}', policy=a_policy(retention="long"), about=About(name="it", tags=("a", "b")))
     plain = [a_run(payload=b'"\\u00e9"') for _ in range(7)]
     bad, cancelled = a_run(policy=a_policy(retries=0)), a_run(delay=DAY)
@@ -59,28 +59,30 @@ async def some_ended(harness: Harness) -> list[RunView]:
     return [view for view in await harness.store.runs(ids, payloads=True) if view is not None]
 
 
-async def all_in(blobs: Blobs) -> dict[str, RunView]:
+async def read_archive(blobs: Blobs) -> dict[str, RunView]:
     return {one.run.id: one.run for part in await manifests(blobs) async for one in archived(blobs, part)}
 
 
-def as_kept(view: RunView) -> RunView:
-    """Without what is only of interest while it runs."""
+def without_live_fields(view: RunView) -> RunView:
+    """Clear the fields that the archive does not keep."""
     return msgspec.structs.replace(view, progress=None, cancel_requested=False, session=None, target=None)
 
 
-async def test_what_is_forgotten_is_in_the_archive(harness: Harness, tmp_path: Path) -> None:
+async def test_pruned_runs_are_in_the_archive(harness: Harness, tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path)
-    archiver = archiver_of(harness, blobs)
-    views = await some_ended(harness)
+    archiver = make_archiver(harness, blobs)
+    views = await end_some_runs(harness)
     await harness.advance(10 * DAY)
-    await keep_house(harness, archiver)
+    await archive_and_prune(harness, archiver)
     left = [view is not None for view in await harness.store.runs([view.id for view in views])]
     assert left == [True] + [False] * 9
     await harness.advance(30 * DAY)
-    await keep_house(harness, archiver)
+    await archive_and_prune(harness, archiver)
     assert await harness.store.runs([view.id for view in views]) == [None] * 10
-    there = await all_in(blobs)
-    assert {run: as_kept(view) for run, view in there.items()} == {view.id: as_kept(view) for view in views}
+    there = await read_archive(blobs)
+    assert {run: without_live_fields(view) for run, view in there.items()} == {
+        view.id: without_live_fields(view) for view in views
+    }
     parts = await manifests(blobs)
     assert sum(part.runs for part in parts) == 10
     assert all(part.complete for part in parts)
@@ -90,66 +92,66 @@ async def test_what_is_forgotten_is_in_the_archive(harness: Harness, tmp_path: P
     assert len(failed.attempts) == 1
 
 
-async def test_without_the_archive_nothing_is_forgotten(harness: Harness, tmp_path: Path) -> None:
+async def test_no_run_is_pruned_while_the_archive_is_unavailable(harness: Harness, tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path / "later")
-    archiver = archiver_of(harness, blobs)
-    views = await some_ended(harness)
+    archiver = make_archiver(harness, blobs)
+    views = await end_some_runs(harness)
     await harness.advance(40 * DAY)
-    await keep_house(harness, archiver)
+    await archive_and_prune(harness, archiver)
     assert None not in await harness.store.runs([view.id for view in views])
     assert "is not a folder" in archiver.trouble
     assert archiver.waiting >= 3
     (tmp_path / "later").mkdir()
-    await keep_house(harness, archiver)
+    await archive_and_prune(harness, archiver)
     assert archiver.trouble == ""
     assert archiver.waiting == 0
     assert await harness.store.runs([view.id for view in views]) == [None] * 10
-    assert len(await all_in(blobs)) == 10
+    assert len(await read_archive(blobs)) == 10
 
 
-async def test_whoever_comes_back_goes_on_where_another_stopped(
+async def test_an_archiver_continues_where_another_one_stopped(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "_RUNS", 2)
     blobs = FolderBlobs(tmp_path)
-    archiver_of(harness, blobs)
-    views = await some_ended(harness)
+    make_archiver(harness, blobs)
+    views = await end_some_runs(harness)
     await harness.advance(40 * DAY)
     for _ in range(100):
-        # Each one writes a file and is gone.
-        retention, more = await archiver_of(harness, blobs).step(KEPT)
+        # A new archiver for every file.
+        retention, more = await make_archiver(harness, blobs).step(KEPT)
         await harness.store.prune(retention, 100)
         known = {view.id for view in await harness.store.runs([view.id for view in views]) if view is not None}
-        assert known | set(await all_in(blobs)) == {view.id for view in views}
+        assert known | set(await read_archive(blobs)) == {view.id for view in views}
         if not more:
             break
-    assert len(await all_in(blobs)) == 10
+    assert len(await read_archive(blobs)) == 10
     assert sum(part.runs for part in await manifests(blobs)) == 10
     assert max(len(part.files) for part in await manifests(blobs)) >= 4
 
 
-async def test_only_one_scheduler_writes_and_all_of_them_wait(harness: Harness, tmp_path: Path) -> None:
+async def test_only_the_owner_of_shard_0_archives_and_the_others_wait_for_it(harness: Harness, tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path)
-    writes = archiver_of(harness, blobs)
+    writes = make_archiver(harness, blobs)
     assert isinstance(harness.store, Archiving)
     looks = Archiver(harness.store, blobs, SystemClock(), lambda: {1, 2}, lambda: False)
-    views = await some_ended(harness)
+    views = await end_some_runs(harness)
     await harness.advance(40 * DAY)
-    await keep_house(harness, looks)
+    await archive_and_prune(harness, looks)
     assert None not in await harness.store.runs([view.id for view in views])
     while (await writes.step(KEPT))[1]:
         pass
-    await keep_house(harness, looks)
+    await archive_and_prune(harness, looks)
     assert await harness.store.runs([view.id for view in views]) == [None] * 10
 
 
-async def test_what_was_archived_can_be_looked_at_again(harness: Harness, tmp_path: Path) -> None:
+async def test_an_archive_is_restored_into_a_database(harness: Harness, tmp_path: Path) -> None:
     (tmp_path / "archive").mkdir()
     blobs, into = FolderBlobs(tmp_path / "archive"), tmp_path / "read.db"
-    archiver = archiver_of(harness, blobs)
-    views = await some_ended(harness)
+    archiver = make_archiver(harness, blobs)
+    views = await end_some_runs(harness)
     await harness.advance(40 * DAY)
-    await keep_house(harness, archiver)
+    await archive_and_prune(harness, archiver)
     assert await restore(blobs, await manifests(blobs), None, into) == (10, 10)
     assert await restore(blobs, await manifests(blobs), "default", into) == (10, 0)
     assert await restore(blobs, await manifests(blobs), "nobody", into) == (0, 0)
@@ -167,21 +169,21 @@ async def test_what_was_archived_can_be_looked_at_again(harness: Harness, tmp_pa
     assert len(attempts) == 1
 
 
-async def test_a_file_that_was_changed_is_not_read(harness: Harness, tmp_path: Path) -> None:
+async def test_a_changed_archive_file_is_rejected(harness: Harness, tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path)
-    archiver = archiver_of(harness, blobs)
-    await some_ended(harness)
+    archiver = make_archiver(harness, blobs)
+    await end_some_runs(harness)
     await harness.advance(40 * DAY)
-    await keep_house(harness, archiver)
+    await archive_and_prune(harness, archiver)
     [first, *_] = [file for part in await manifests(blobs) for file in part.files]
     await blobs.put(first.name, (await blobs.get(first.name) or b"")[:-1] + b"x")
     with pytest.raises(Conflict, match="not as it was written"):
-        await all_in(blobs)
+        await read_archive(blobs)
 
 
-async def test_whoever_looks_every_hour_misses_nothing(harness: Harness, tmp_path: Path) -> None:
+async def test_hourly_archiving_misses_no_run(harness: Harness, tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path)
-    archiver = archiver_of(harness, blobs)
+    archiver = make_archiver(harness, blobs)
     made: set[str] = set()
     for _ in range(4):
         quick = [a_run(payload=b'"q"'), a_run(payload=b'"q"', policy=a_policy(retention="short"))]
@@ -190,17 +192,17 @@ async def test_whoever_looks_every_hour_misses_nothing(harness: Harness, tmp_pat
         await harness.advance(9 * HOUR)
     for _ in range(2 * 24):
         await harness.advance(4 * HOUR)
-        await keep_house(harness, archiver)
+        await archive_and_prune(harness, archiver)
         known = {view.id for view in await harness.store.runs([RunId(run) for run in made]) if view is not None}
-        assert known | set(await all_in(blobs)) == made
-    assert set(await all_in(blobs)) == made
+        assert known | set(await read_archive(blobs)) == made
+    assert set(await read_archive(blobs)) == made
 
 
-async def test_a_run_that_ended_days_after_its_own_is_archived_with_its_payload(
+async def test_a_run_that_ended_days_after_its_submission_is_archived_with_its_payload(
     harness: Harness, tmp_path: Path
 ) -> None:
     blobs = FolderBlobs(tmp_path)
-    archiver = archiver_of(harness, blobs)
+    archiver = make_archiver(harness, blobs)
     runs = [a_run(payload=b'"slow"', policy=a_policy(retries=0, retention=name)) for name in ("", "short") * 3]
     held = await harness.start(*runs)
     for day in range(3):
@@ -208,26 +210,26 @@ async def test_a_run_that_ended_days_after_its_own_is_archived_with_its_payload(
         await harness.succeed(*held[2 * day : 2 * day + 2])
     for _ in range(2 * 12):
         await harness.advance(12 * HOUR)
-        await keep_house(harness, archiver)
-    there = await all_in(blobs)
+        await archive_and_prune(harness, archiver)
+    there = await read_archive(blobs)
     assert [(there[run.id].task, there[run.id].payload, there[run.id].policy) for run in runs] == [
         ("greet", b'"slow"', run.policy) for run in runs
     ]
 
 
-async def test_what_somebody_wrote_on_several_lines_is_one(harness: Harness, tmp_path: Path) -> None:
+async def test_payload_and_result_with_line_breaks_are_archived_on_one_line(harness: Harness, tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path)
-    archiver = archiver_of(harness, blobs)
+    archiver = make_archiver(harness, blobs)
     [held] = await harness.start(a_run(payload=b'{\r\n  "order": 1\n}'))
     await harness.settle(settle_success(held, b"[\n1,\n2]"))
     await harness.advance(10 * DAY)
-    await keep_house(harness, archiver)
-    [run] = (await all_in(blobs)).values()
+    await archive_and_prune(harness, archiver)
+    [run] = (await read_archive(blobs)).values()
     assert (run.payload, run.result) == (b'{"order":1}', b"[1,2]")
 
 
-async def test_so_many_bytes_are_read_at_a_time(harness: Harness, tmp_path: Path) -> None:
-    archiver_of(harness, FolderBlobs(tmp_path))
+async def test_archived_runs_are_read_in_batches_limited_in_bytes(harness: Harness, tmp_path: Path) -> None:
+    make_archiver(harness, FolderBlobs(tmp_path))
     assert isinstance(harness.store, Archiving)
     heavy = [a_run(payload=b'"%s"' % (b"x" * 100_000)) for _ in range(120)]
     await harness.succeed(*await harness.start(*heavy))
@@ -240,9 +242,9 @@ async def test_so_many_bytes_are_read_at_a_time(harness: Harness, tmp_path: Path
     assert {one.run.id for one in read} == {run.id for run in heavy}
 
 
-async def test_what_is_damaged_stops_its_class_alone(harness: Harness, tmp_path: Path) -> None:
+async def test_a_damaged_manifest_stops_only_its_retention_class(harness: Harness, tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path)
-    archiver = archiver_of(harness, blobs)
+    archiver = make_archiver(harness, blobs)
     assert isinstance(harness.store, Archiving)
     good, other = a_run(), a_run(policy=a_policy(retention="short"))
     await harness.succeed(*await harness.start(good, other))
@@ -253,20 +255,20 @@ async def test_what_is_damaged_stops_its_class_alone(harness: Harness, tmp_path:
                 store=await harness.store.identity(), kept_as=part.kept_as, since=part.since, until=part.until
             ).folder
             await blobs.put(f"{folder}/manifest.json", b'{"format": 2}')
-    await keep_house(harness, archiver)
+    await archive_and_prune(harness, archiver)
     assert [view is not None for view in await harness.store.runs([good.id, other.id])] == [True, False]
     assert "manifest.json is damaged, or of a newer version" in archiver.trouble
 
 
-async def test_a_real_bucket_does_as_well(harness: Harness, tmp_path: Path) -> None:
+async def test_archiving_works_with_a_bucket(harness: Harness, tmp_path: Path) -> None:
     section = BlobsSection(credentials_file=str(credentials_file(tmp_path)))
     blobs = make_blobs(new_bucket(shared_s3()), "retention.archive", section)
-    archiver = archiver_of(harness, blobs)
+    archiver = make_archiver(harness, blobs)
     try:
-        views = await some_ended(harness)
+        views = await end_some_runs(harness)
         await harness.advance(40 * DAY)
-        await keep_house(harness, archiver)
+        await archive_and_prune(harness, archiver)
         assert await harness.store.runs([view.id for view in views]) == [None] * 10
-        assert set(await all_in(blobs)) == {view.id for view in views}
+        assert set(await read_archive(blobs)) == {view.id for view in views}
     finally:
         await blobs.close()

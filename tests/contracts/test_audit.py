@@ -1,4 +1,4 @@
-"""The audit: one row for what a person changed, written with the change; none where nothing was."""
+"""The audit: one entry for each effective change, written in the transaction of the change."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ ADA = Author("ada", why="because")
 
 
 async def audited(harness: Harness, tenant: str | None = None) -> list[AuditEntry]:
-    """Oldest first."""
+    """Return the audit entries, oldest first."""
     return (await harness.store.audit(tenant))[::-1]
 
 
@@ -34,11 +34,11 @@ def difference(entry: AuditEntry) -> tuple[object, object]:
     return msgspec.json.decode(entry.before), msgspec.json.decode(entry.after)
 
 
-async def test_a_submit_is_one_row_an_author_and_tenant(harness: Harness) -> None:
+async def test_a_submit_is_one_audit_entry_per_author_and_tenant(harness: Harness) -> None:
     mine = [a_run(author="ada") for _ in range(3)]
-    acmes, bobs, nobodys = a_run(author="ada", tenant="acme"), a_run(author="bob"), a_run()
+    acmes, bobs, anonymous = a_run(author="ada", tenant="acme"), a_run(author="bob"), a_run()
     before = await harness.now()
-    await harness.submit(mine[0], acmes, nobodys, mine[1], bobs, mine[2])
+    await harness.submit(mine[0], acmes, anonymous, mine[1], bobs, mine[2])
     entries = await audited(harness)
     assert sorted(rows(entries)) == sorted(
         [
@@ -51,7 +51,7 @@ async def test_a_submit_is_one_row_an_author_and_tenant(harness: Harness) -> Non
     assert {entry.before for entry in entries} | {entry.after for entry in entries} == {None}
 
 
-async def test_without_an_author_there_is_no_row(harness: Harness) -> None:
+async def test_a_change_without_an_author_has_no_audit_entry(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     job = await harness.put(a_job())
     await harness.store.set_jobs_state([job.id], JobState.PAUSED)
@@ -59,7 +59,7 @@ async def test_without_an_author_there_is_no_row(harness: Harness) -> None:
     assert await audited(harness) == []
 
 
-async def test_what_was_submitted_before_is_not_counted(harness: Harness) -> None:
+async def test_known_runs_are_not_counted_in_the_audit_entry_of_a_submit(harness: Harness) -> None:
     known = a_run(author="ada")
     await harness.submit(known)
     new = a_run(author="ada")
@@ -75,10 +75,10 @@ async def test_what_was_submitted_before_is_not_counted(harness: Harness) -> Non
     ]
 
 
-async def test_a_declaration_is_one_row_an_author_and_tenant(harness: Harness) -> None:
+async def test_a_declaration_is_one_audit_entry_per_author_and_tenant(harness: Harness) -> None:
     jobs = [a_job(author="ada", why="a start") for _ in range(2)]
-    acmes, nobodys = a_job(author="ada", tenant="acme"), a_job()
-    await harness.store.put_jobs([*jobs, acmes, nobodys])
+    acmes, anonymous = a_job(author="ada", tenant="acme"), a_job()
+    await harness.store.put_jobs([*jobs, acmes, anonymous])
     entries = await audited(harness)
     assert sorted(rows(entries)) == sorted(
         [("default", "ada", "jobs.put", jobs[0].id, 2), ("acme", "ada", "jobs.put", acmes.id, 1)]
@@ -86,7 +86,7 @@ async def test_a_declaration_is_one_row_an_author_and_tenant(harness: Harness) -
     assert {entry.why for entry in entries if entry.tenant == "default"} == {"a start"}
 
 
-async def test_a_changed_job_is_audited_with_what_differs(harness: Harness) -> None:
+async def test_the_audit_entry_of_a_changed_job_has_the_changed_fields(harness: Harness) -> None:
     await harness.put(a_job(a_spec(name="report", task="old")))
     changed = await harness.put(a_job(a_spec(name="report", task="new", tags=("x",)), author="ada", why="faster"))
     [entry] = await audited(harness)
@@ -98,7 +98,7 @@ async def test_a_changed_job_is_audited_with_what_differs(harness: Harness) -> N
     )
 
 
-async def test_a_job_that_comes_back_is_audited_with_its_states(harness: Harness) -> None:
+async def test_the_audit_entry_of_a_job_declared_after_its_end_has_both_states(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(name="report")))
     await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
     await harness.put(a_job(a_spec(name="report"), author="ada"))
@@ -106,7 +106,7 @@ async def test_a_job_that_comes_back_is_audited_with_its_states(harness: Harness
     assert difference(entry) == ({"state": "cancelled"}, {"state": "scheduled"})
 
 
-async def test_a_declaration_that_changed_nothing_is_no_row(harness: Harness) -> None:
+async def test_a_declaration_without_changes_has_no_audit_entry(harness: Harness) -> None:
     await harness.put(a_job(a_spec(name="report")))
     await harness.put(a_job(a_spec(name="report"), author="ada"))
     await harness.put(a_job(a_spec(name="report", task="other"), author="ada", must_be_new=True))
@@ -134,7 +134,7 @@ async def test_the_state_of_a_job_is_audited(harness: Harness, before: JobState,
     assert difference(entry) == ({"state": before.value}, {"state": after.value})
 
 
-async def test_the_states_of_many_jobs_are_one_row_a_tenant(harness: Harness) -> None:
+async def test_a_state_change_of_many_jobs_is_one_audit_entry_per_tenant(harness: Harness) -> None:
     mine = [await harness.put(a_job()) for _ in range(3)]
     acmes = await harness.put(a_job(tenant="acme"))
     await harness.store.set_jobs_state([mine[1].id], JobState.PAUSED)
@@ -149,14 +149,14 @@ async def test_the_states_of_many_jobs_are_one_row_a_tenant(harness: Harness) ->
     assert difference(by_tenant["acme"]) == ({"state": "scheduled"}, {"state": "paused"})
 
 
-async def test_an_author_with_a_tenant_has_it_in_their_own_audit(harness: Harness) -> None:
+async def test_a_change_by_an_author_of_a_tenant_is_in_the_audit_of_that_tenant(harness: Harness) -> None:
     jobs = [await harness.put(a_job()), await harness.put(a_job(tenant="acme"))]
     await harness.store.set_jobs_state([job.id for job in jobs], JobState.PAUSED, Author("root", "ops"))
     [entry] = await audited(harness)
     assert (entry.tenant, entry.count) == ("ops", 2)
 
 
-async def test_a_cancel_is_audited_with_the_states(harness: Harness) -> None:
+async def test_the_audit_entry_of_a_cancel_has_both_states(harness: Harness) -> None:
     [held] = await harness.start(a_run(queue="a"))
     queued, waiting = a_run(), a_run(delay=HOUR)
     await harness.submit(queued, waiting)
@@ -172,7 +172,7 @@ async def test_a_cancel_is_audited_with_the_states(harness: Harness) -> None:
     ]
 
 
-async def test_a_cancel_of_many_counts_what_it_changed(harness: Harness) -> None:
+async def test_the_audit_entry_of_a_cancel_counts_the_changed_runs(harness: Harness) -> None:
     ended = a_run(queue="a")
     [held] = await harness.start(ended)
     await harness.succeed(held)
@@ -185,7 +185,7 @@ async def test_a_cancel_of_many_counts_what_it_changed(harness: Harness) -> None
     assert entry.target in {run.id for run in runs}
 
 
-async def test_cancelling_a_job_is_one_row_though_its_runs_are_cancelled_too(harness: Harness) -> None:
+async def test_cancelling_a_job_with_runs_is_one_audit_entry(harness: Harness) -> None:
     job = await harness.put(a_job())
     await harness.advance(2 * MINUTE)
     await harness.fire_due()
@@ -193,7 +193,7 @@ async def test_cancelling_a_job_is_one_row_though_its_runs_are_cancelled_too(har
     assert rows(await audited(harness)) == [("default", "ada", "jobs.cancel", job.id, 1)]
 
 
-async def test_the_audit_is_read_newest_first_a_page_at_a_time(harness: Harness) -> None:
+async def test_the_audit_is_read_newest_first_in_pages(harness: Harness) -> None:
     for number in range(7):
         await harness.submit(a_run(author=f"author-{number}"))
     everything = await harness.store.audit(None)
@@ -210,7 +210,7 @@ async def test_the_audit_is_read_newest_first_a_page_at_a_time(harness: Harness)
         assert read == everything
 
 
-async def test_the_audit_is_read_by_tenant_target_and_author(harness: Harness) -> None:
+async def test_the_audit_is_filtered_by_tenant_target_and_author(harness: Harness) -> None:
     ada, bob, acme = a_run(author="ada"), a_run(author="bob"), a_run(author="ada", tenant="acme")
     for run in (ada, bob, acme):
         await harness.submit(run)
@@ -225,7 +225,7 @@ async def test_the_audit_is_read_by_tenant_target_and_author(harness: Harness) -
     assert await audit(None, AuditFilter(author="ad")) == [], "names are compared whole"
 
 
-async def test_the_audit_is_read_by_action_and_time(harness: Harness) -> None:
+async def test_the_audit_is_filtered_by_action_and_time(harness: Harness) -> None:
     run = a_run(author="ada", delay=HOUR)
     await harness.submit(run)
     await harness.advance(MINUTE)

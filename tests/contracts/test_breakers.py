@@ -1,4 +1,4 @@
-"""Breakers: a task that keeps failing is left alone for a while, then one run goes ahead to see."""
+"""Breakers: a task that keeps failing is blocked for a pause, then one probe decides."""
 
 import pytest
 
@@ -25,25 +25,25 @@ def calls(number: int) -> list[NewRun]:
     return [a_call() for _ in range(number)]
 
 
-async def open_it(harness: Harness) -> None:
-    """Two fail, and it is open."""
+async def open_breaker(harness: Harness) -> None:
+    """Open the breaker with two failures."""
     await harness.fail(*await harness.start(*calls(2)))
 
 
-async def the_probe(harness: Harness) -> HeldRun:
-    """The pause is over; the one that goes ahead is running."""
+async def claim_probe(harness: Harness) -> HeldRun:
+    """Let the pause end and claim the probe."""
     await harness.advance(11 * MINUTE)
     assert (await harness.stage()).runs == 1
     [held] = await harness.claim(await harness.worker())
     return held
 
 
-async def test_while_it_is_closed_nothing_waits(harness: Harness) -> None:
+async def test_a_closed_breaker_blocks_no_run(harness: Harness) -> None:
     accepted = await harness.submit(*calls(20))
     assert {answer.state for answer in accepted} == {QUEUED}
 
 
-async def test_it_opens_after_so_many_failures_and_then_new_ones_wait(harness: Harness) -> None:
+async def test_a_breaker_opens_after_its_number_of_failures_and_blocks_new_runs(harness: Harness) -> None:
     one, two = await harness.start(*calls(2))
     await harness.fail(one)
     [accepted] = await harness.submit(a_call(queue="other"))
@@ -56,7 +56,7 @@ async def test_it_opens_after_so_many_failures_and_then_new_ones_wait(harness: H
     assert (await harness.view(waiting.id)).gate == gate.number
 
 
-async def test_failures_and_timeouts_of_attempts_count_and_nothing_else_does(harness: Harness) -> None:
+async def test_a_breaker_counts_failures_and_timeouts_only(harness: Harness) -> None:
     held = await harness.start(*calls(6))
     await harness.settle(settle_loss(held[0], blamed=False), settle_release(held[1]), settle_cancel(held[2]))
     await harness.succeed(held[3])
@@ -68,7 +68,7 @@ async def test_failures_and_timeouts_of_attempts_count_and_nothing_else_does(har
     assert accepted.state is BLOCKED
 
 
-async def test_attempts_that_are_tried_again_count_too(harness: Harness) -> None:
+async def test_a_breaker_counts_failed_attempts_that_are_retried(harness: Harness) -> None:
     held = await harness.start(a_call(retries=3), a_call(retries=3))
     await harness.fail(*held)
     assert await harness.states(held) == [SCHEDULED, SCHEDULED]
@@ -79,7 +79,7 @@ async def test_attempts_that_are_tried_again_count_too(harness: Harness) -> None
     assert await harness.states(held) == [BLOCKED, BLOCKED]
 
 
-async def test_failures_further_apart_than_its_period_do_not_open_it(harness: Harness) -> None:
+async def test_failures_further_apart_than_the_period_do_not_open_a_breaker(harness: Harness) -> None:
     for held in await harness.start(*calls(3)):
         await harness.fail(held)
         await harness.advance(6 * MINUTE)
@@ -87,15 +87,15 @@ async def test_failures_further_apart_than_its_period_do_not_open_it(harness: Ha
     assert accepted.state is QUEUED
 
 
-async def test_it_belongs_to_a_task_of_a_tenant(harness: Harness) -> None:
-    await open_it(harness)
+async def test_a_breaker_belongs_to_one_task_of_one_tenant(harness: Harness) -> None:
+    await open_breaker(harness)
     accepted = await harness.submit(
         a_call(task="other"), a_call(tenant="acme"), a_run(task="call"), a_call(queue="other")
     )
     assert [answer.state for answer in accepted] == [QUEUED, QUEUED, QUEUED, BLOCKED]
 
 
-async def test_what_is_queued_when_it_opens_waits_again_and_gives_its_limits_back(harness: Harness) -> None:
+async def test_an_opening_breaker_blocks_queued_runs_and_frees_their_limits(harness: Harness) -> None:
     held = await harness.start(*calls(2))
     limit = a_limit("api")
     queued = [a_call(limits=(limit,)), a_call(), a_call(key="video")]
@@ -108,8 +108,8 @@ async def test_what_is_queued_when_it_opens_waits_again_and_gives_its_limits_bac
     assert ids(await harness.claim(await harness.worker())) == [elsewhere.id]
 
 
-async def test_after_the_pause_one_goes_ahead(harness: Harness) -> None:
-    await open_it(harness)
+async def test_after_the_pause_one_blocked_run_is_queued_as_the_probe(harness: Harness) -> None:
+    await open_breaker(harness)
     runs = calls(3)
     await harness.submit(*runs)
     await harness.advance(9 * MINUTE)
@@ -121,34 +121,34 @@ async def test_after_the_pause_one_goes_ahead(harness: Harness) -> None:
     [accepted] = await harness.submit(a_call())
     assert accepted.state is BLOCKED
     await harness.advance(HOUR)
-    assert (await harness.stage()).runs == 0, "one at a time"
+    assert (await harness.stage()).runs == 0, "there is one probe at a time"
 
 
-async def test_after_the_pause_a_new_one_goes_ahead_if_nobody_waits(harness: Harness) -> None:
-    await open_it(harness)
+async def test_after_the_pause_a_new_run_is_the_probe_if_none_is_blocked(harness: Harness) -> None:
+    await open_breaker(harness)
     await harness.advance(11 * MINUTE)
     accepted = await harness.submit(*calls(2))
     assert [answer.state for answer in accepted] == [QUEUED, BLOCKED]
 
 
-async def test_if_that_one_succeeds_all_go_on(harness: Harness) -> None:
-    await open_it(harness)
+async def test_a_successful_probe_closes_the_breaker(harness: Harness) -> None:
+    await open_breaker(harness)
     runs = calls(4)
     await harness.submit(*runs)
-    await harness.succeed(await the_probe(harness))
+    await harness.succeed(await claim_probe(harness))
     await harness.resolve()
     assert await harness.states(runs[1:]) == [QUEUED] * 3
     held = await harness.claim(await harness.worker())
     await harness.fail(held[0])
     [accepted] = await harness.submit(a_call())
-    assert accepted.state is QUEUED, "what failed before does not count any more"
+    assert accepted.state is QUEUED, "earlier failures do not count"
 
 
-async def test_if_that_one_fails_they_wait_for_another_pause(harness: Harness) -> None:
-    await open_it(harness)
+async def test_a_failed_probe_starts_another_pause(harness: Harness) -> None:
+    await open_breaker(harness)
     runs = calls(3)
     await harness.submit(*runs)
-    await harness.fail(await the_probe(harness))
+    await harness.fail(await claim_probe(harness))
     assert await harness.states(runs[1:]) == [BLOCKED, BLOCKED]
     await harness.advance(9 * MINUTE)
     assert (await harness.stage()).runs == 0
@@ -158,8 +158,8 @@ async def test_if_that_one_fails_they_wait_for_another_pause(harness: Harness) -
 
 
 @pytest.mark.parametrize("way", ["lost", "released", "cancelled", "cancelled while queued", "expired"])
-async def test_if_that_one_says_nothing_the_next_goes_ahead(harness: Harness, way: str) -> None:
-    await open_it(harness)
+async def test_a_probe_without_an_outcome_is_followed_by_another_probe(harness: Harness, way: str) -> None:
+    await open_breaker(harness)
     first = a_call(start_within=12 * MINUTE)
     runs = [first, *calls(2)]
     await harness.submit(*runs)
@@ -168,13 +168,15 @@ async def test_if_that_one_says_nothing_the_next_goes_ahead(harness: Harness, wa
         assert (await harness.stage()).runs == 1
     match way:
         case "lost" | "released":
-            held = await the_probe(harness)
+            held = await claim_probe(harness)
             end = settle_loss(held, blamed=False) if way == "lost" else settle_release(held)
             await harness.settle(end)
-            assert await harness.states(runs) == [QUEUED, BLOCKED, BLOCKED], "itself, being the first in line"
+            assert await harness.states(runs) == [QUEUED, BLOCKED, BLOCKED], (
+                "the same run is the probe again, because it is due first"
+            )
             await harness.store.cancel([first.id])
         case "cancelled":
-            held = await the_probe(harness)
+            held = await claim_probe(harness)
             await harness.store.cancel([held.id])
             await harness.settle(settle_cancel(held))
         case "cancelled while queued":
@@ -185,7 +187,7 @@ async def test_if_that_one_says_nothing_the_next_goes_ahead(harness: Harness, wa
     assert await harness.states(runs[1:]) == [QUEUED, BLOCKED]
 
 
-async def test_what_started_before_it_opened_neither_closes_it_nor_prolongs_the_pause(harness: Harness) -> None:
+async def test_runs_started_before_the_breaker_opened_do_not_change_it(harness: Harness) -> None:
     one, two, good, bad = await harness.start(*calls(4))
     await harness.fail(one, two)
     waiting = calls(2)
@@ -194,26 +196,26 @@ async def test_what_started_before_it_opened_neither_closes_it_nor_prolongs_the_
     await harness.succeed(good)
     assert await harness.states(waiting) == [BLOCKED, BLOCKED]
     await harness.fail(bad)
-    probe = await the_probe(harness)
+    probe = await claim_probe(harness)
     assert probe.id == waiting[0].id
     await harness.succeed(probe)
     await harness.resolve()
     assert await harness.state(waiting[1].id) is QUEUED
 
 
-async def test_what_started_before_it_opened_does_not_let_a_second_one_ahead(harness: Harness) -> None:
+async def test_a_run_started_before_the_breaker_opened_admits_no_second_probe(harness: Harness) -> None:
     one, two, other = await harness.start(*calls(3))
     await harness.fail(one, two)
     waiting = calls(2)
     await harness.submit(*waiting)
-    await the_probe(harness)
+    await claim_probe(harness)
     await harness.settle(settle_cancel(other))
     assert (await harness.stage()).runs == 0
     assert await harness.state(waiting[1].id) is BLOCKED
 
 
-async def test_the_one_that_goes_ahead_needs_room_at_its_limits_as_well(harness: Harness) -> None:
-    await open_it(harness)
+async def test_a_run_blocked_by_a_limit_is_not_the_probe(harness: Harness) -> None:
+    await open_breaker(harness)
     limit = a_limit("api")
     [holder] = await harness.start(a_run(limits=(limit,)))
     held_up, free = a_call(limits=(limit,)), a_call()
@@ -229,20 +231,20 @@ async def test_the_one_that_goes_ahead_needs_room_at_its_limits_as_well(harness:
     assert await harness.state(held_up.id) is QUEUED
 
 
-async def test_events_tell_that_what_waited_again_was_queued_again(harness: Harness) -> None:
+async def test_a_run_that_becomes_the_probe_emits_run_queued(harness: Harness) -> None:
     held = await harness.start(*calls(2))
     queued = a_call()
     await harness.submit(queued)
     await harness.store.attach_reader(READER)
     await harness.fail(*held)
     await harness.resolve()
-    assert [kind for kind, _ in await harness.told(READER)] == ["run.failed"]
+    assert [kind for kind, _ in await harness.unread_events(READER)] == ["run.failed"]
     await harness.advance(11 * MINUTE)
     await harness.stage()
-    assert (await harness.told(READER))[-1] == ("run.queued", (queued.id,))
+    assert (await harness.unread_events(READER))[-1] == ("run.queued", (queued.id,))
 
 
-async def test_a_breaker_that_opens_at_the_first_failure(harness: Harness) -> None:
+async def test_a_breaker_may_open_at_the_first_failure(harness: Harness) -> None:
     breaker = Breaker(failures=1, within=SECOND, pause=SECOND)
     [held] = await harness.start(a_call(breaker=breaker))
     await harness.fail(held)

@@ -1,4 +1,4 @@
-"""Runs for one worker alone, of which a broadcast is made."""
+"""Targeted runs: a broadcast makes one run for each worker."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.support.store_harness import Harness, ids
 ANNE = Author("anne")
 
 
-async def test_only_its_worker_is_given_it(harness: Harness) -> None:
+async def test_a_targeted_run_is_claimed_only_by_its_worker(harness: Harness) -> None:
     one, other = await harness.worker(), await harness.worker()
     run = a_run(target=one)
     await harness.submit(run)
@@ -22,31 +22,31 @@ async def test_only_its_worker_is_given_it(harness: Harness) -> None:
     assert await harness.claim(one) == []
 
 
-async def test_others_find_their_work_as_before(harness: Harness) -> None:
+async def test_a_targeted_run_does_not_affect_other_claims(harness: Harness) -> None:
     one, other = await harness.worker(), await harness.worker()
-    mine, anybodys = a_run(target=one), a_run()
-    await harness.submit(mine, anybodys)
-    assert ids(await harness.claim(other)) == [anybodys.id]
+    mine, untargeted = a_run(target=one), a_run()
+    await harness.submit(mine, untargeted)
+    assert ids(await harness.claim(other)) == [untargeted.id]
     later = a_run()
     await harness.submit(later)
     assert sorted(ids(await harness.claim(one))) == sorted([mine.id, later.id])
 
 
-async def test_its_worker_needs_no_labels_for_it(harness: Harness) -> None:
+async def test_a_targeted_run_ignores_required_labels(harness: Harness) -> None:
     worker = await harness.worker()
     run = a_run(target=worker, requires=("gpu=a100",))
     await harness.submit(run)
     assert ids(await harness.claim(worker)) == [run.id]
 
 
-async def test_the_rank_counts_among_all_that_a_worker_may_take(harness: Harness) -> None:
+async def test_targeted_labeled_and_plain_runs_are_claimed_by_rank(harness: Harness) -> None:
     worker = await harness.worker(labels=("gpu=a100",))
     runs = [a_run(priority=3), a_run(priority=2, target=worker), a_run(priority=1, requires=("gpu=a100",))]
     await harness.submit(*runs)
     assert [ids(await harness.claim(worker, 1)) for _ in runs] == [[run.id] for run in reversed(runs)]
 
 
-async def test_a_retry_stays_with_its_worker(harness: Harness) -> None:
+async def test_a_retry_of_a_targeted_run_stays_with_its_worker(harness: Harness) -> None:
     one, other = await harness.worker(), await harness.worker()
     await harness.submit(a_run(target=one, policy=a_policy(pause=MINUTE)))
     await harness.fail(*(await harness.claim(one)))
@@ -59,7 +59,7 @@ async def test_a_retry_stays_with_its_worker(harness: Harness) -> None:
     assert [held.attempt for held in await harness.claim(one)] == [2]
 
 
-async def test_it_waits_through_the_upkeep_for_its_worker(harness: Harness) -> None:
+async def test_tidying_keeps_targeted_runs_of_a_live_worker(harness: Harness) -> None:
     worker = await harness.worker()
     now, later = a_run(target=worker), a_run(target=worker, delay=MINUTE)
     await harness.submit(now, later)
@@ -74,13 +74,13 @@ async def test_it_waits_through_the_upkeep_for_its_worker(harness: Harness) -> N
     assert ids(await harness.claim(worker)) == [later.id]
 
 
-async def test_after_it_is_over_its_worker_goes_on_as_before(harness: Harness) -> None:
+async def test_a_worker_claims_plain_runs_after_its_targeted_runs(harness: Harness) -> None:
     worker = await harness.worker()
     for _ in range(2):
-        mine, anybodys = a_run(target=worker), a_run()
-        await harness.submit(mine, anybodys)
+        mine, untargeted = a_run(target=worker), a_run()
+        await harness.submit(mine, untargeted)
         held = await harness.claim(worker)
-        assert sorted(ids(held)) == sorted([mine.id, anybodys.id])
+        assert sorted(ids(held)) == sorted([mine.id, untargeted.id])
         await harness.succeed(*held)
         await harness.store.tidy()
         plain = a_run()
@@ -88,7 +88,7 @@ async def test_after_it_is_over_its_worker_goes_on_as_before(harness: Harness) -
         assert ids(await harness.claim(worker)) == [plain.id]
 
 
-async def test_it_is_skipped_when_its_worker_leaves(harness: Harness) -> None:
+async def test_targeted_runs_are_skipped_when_their_worker_leaves(harness: Harness) -> None:
     worker = await harness.worker()
     queued, scheduled, blocked = (
         a_run(target=worker, key="k"),
@@ -104,7 +104,7 @@ async def test_it_is_skipped_when_its_worker_leaves(harness: Harness) -> None:
     assert await harness.store.expire(100) == 0
 
 
-async def test_it_is_skipped_when_its_worker_dies(harness: Harness) -> None:
+async def test_a_targeted_run_is_skipped_when_the_lease_of_its_worker_expires(harness: Harness) -> None:
     worker = await harness.worker(ttl=10 * SECOND)
     run = a_run(target=worker, start_within=SECOND, deadline=2 * SECOND)
     await harness.submit(run)
@@ -115,14 +115,14 @@ async def test_it_is_skipped_when_its_worker_dies(harness: Harness) -> None:
     assert (view.state, view.reason) == (RunState.SKIPPED, "its worker left")
 
 
-async def test_what_its_worker_took_with_it_is_not_given_to_another(harness: Harness) -> None:
+async def test_a_lost_targeted_run_is_skipped_and_not_claimed_by_others(harness: Harness) -> None:
     one, other = await harness.worker(), await harness.worker()
     run = a_run(target=one)
     await harness.submit(run)
     await harness.claim(one)
     await harness.store.close_session(one)
     [lost] = await harness.store.lost_runs(100)
-    # It still counts as running until its loss is settled.
+    # The run counts as running until its loss is reported.
     assert await harness.store.expire(100) == 0
     await harness.settle(settle_loss(lost, blamed=False))
     assert await harness.claim(other) == []
@@ -131,7 +131,7 @@ async def test_what_its_worker_took_with_it_is_not_given_to_another(harness: Har
     assert (view.state, view.reason, view.lost) == (RunState.SKIPPED, "its worker left", 1)
 
 
-async def test_one_for_a_worker_that_has_gone_is_skipped(harness: Harness) -> None:
+async def test_a_run_for_a_closed_session_is_skipped(harness: Harness) -> None:
     gone = await harness.worker()
     await harness.store.close_session(gone)
     runs = [a_run(target=gone), a_run(target=SessionId(2_000_000_000))]
@@ -140,7 +140,7 @@ async def test_one_for_a_worker_that_has_gone_is_skipped(harness: Harness) -> No
     assert await harness.states(runs) == [RunState.SKIPPED] * 2
 
 
-async def test_ended_by_its_worker_it_lets_the_next_of_its_key_go(harness: Harness) -> None:
+async def test_a_skipped_targeted_run_releases_its_ordering_key(harness: Harness) -> None:
     gone, worker = await harness.worker(), await harness.worker()
     await harness.submit(a_run(target=gone, key="k"))
     behind = a_run(key="k")
@@ -150,7 +150,7 @@ async def test_ended_by_its_worker_it_lets_the_next_of_its_key_go(harness: Harne
     assert ids(await harness.claim(worker)) == [behind.id]
 
 
-async def test_asked_for_again_it_is_made_once(harness: Harness) -> None:
+async def test_a_targeted_run_submitted_twice_is_one_run(harness: Harness) -> None:
     worker = await harness.worker()
     run = a_run(target=worker)
     assert [answer.new for answer in await harness.submit(run, run)] == [True, False]
@@ -159,7 +159,7 @@ async def test_asked_for_again_it_is_made_once(harness: Harness) -> None:
 
 
 @pytest.mark.api
-async def test_an_edit_leaves_it_to_its_worker(harness: Harness) -> None:
+async def test_an_edit_keeps_the_target(harness: Harness) -> None:
     one, other = await harness.worker(), await harness.worker()
     run = a_run(target=one)
     await harness.submit(run)
@@ -170,7 +170,7 @@ async def test_an_edit_leaves_it_to_its_worker(harness: Harness) -> None:
 
 
 @pytest.mark.api
-async def test_of_one_tenant_it_is_found_by_a_claim_for_that_tenant(harness: Harness) -> None:
+async def test_a_claim_for_one_tenant_finds_targeted_runs_of_that_tenant(harness: Harness) -> None:
     worker = await harness.worker()
     mine, theirs = a_run(target=worker, tenant="acme"), a_run(target=worker, tenant="umbrella")
     await harness.submit(mine, theirs)

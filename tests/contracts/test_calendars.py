@@ -1,4 +1,4 @@
-"""Calendars: versioned, and a change reaches every schedule at once."""
+"""Calendars: every change is a version and reaches every schedule at once."""
 
 import asyncio
 
@@ -22,25 +22,25 @@ WEEKENDS = CalendarSpec(closed_days=("sat", "sun"))
 HOLIDAYS = CalendarSpec(timezone="Europe/Paris", holidays=(Holiday(date="2026-07-14", label="Fête nationale"),))
 
 
-def minding(rule: WhenClosed = WhenClosed.SKIP, **other: object) -> JobSpec:
+def spec_with_calendar(rule: WhenClosed = WhenClosed.SKIP, **other: object) -> JobSpec:
     spec = a_spec(schedule=every(HOUR), **other)  # type: ignore[arg-type]
     return msgspec.structs.replace(spec, calendars=("office",), when_closed=rule)
 
 
-async def frozen(harness: Harness, start: Instant, end: Instant) -> None:
-    """The office is closed for whole seconds that hold this span."""
+async def close_office(harness: Harness, start: Instant, end: Instant) -> None:
+    """Close the office for this period, rounded out to whole seconds."""
     span = Freeze(start=start // SECOND * SECOND, end=-(-end // SECOND) * SECOND)
     await harness.store.put_calendar("default", "office", CalendarSpec(freezes=(span,)), ADA)
 
 
 async def fire_by_calendars(harness: Harness) -> list[Fired]:
-    """What a scheduler does."""
+    """Fire every due tick with its calendars, as the scheduler does."""
     jobs = await harness.store.due_jobs(harness.all_shards, await harness.now(), 1_000)
-    fires = [plan_job(job, await harness.now(), await closings(harness, job)) for job in jobs]
+    fires = [plan_job(job, await harness.now(), await load_closed_periods(harness, job)) for job in jobs]
     return await harness.store.fire(await harness.owner(), fires)
 
 
-async def closings(harness: Harness, job: Job) -> Closings | None:
+async def load_closed_periods(harness: Harness, job: Job) -> Closings | None:
     [almanac] = await harness.store.almanacs([job.tenant])
     assert almanac.rev >= job.calendar_rev
     spec = job.spec
@@ -48,7 +48,7 @@ async def closings(harness: Harness, job: Job) -> Closings | None:
     return closings_of(closed, spec.calendars, spec.tags, spec.queue, spec.when_closed)
 
 
-async def test_every_change_is_a_version_with_who_and_why(harness: Harness) -> None:
+async def test_every_change_of_a_calendar_is_a_version_with_author_and_reason(harness: Harness) -> None:
     store = harness.store
     first = await store.put_calendar("default", "office", WEEKENDS, ADA)
     again = await store.put_calendar("default", "office", WEEKENDS, Author("bob"))
@@ -78,29 +78,29 @@ async def test_calendars_belong_to_their_tenant(harness: Harness) -> None:
     }
 
 
-async def test_an_expected_version_guards_against_who_was_quicker(harness: Harness) -> None:
+async def test_an_outdated_expected_version_is_a_conflict(harness: Harness) -> None:
     store = harness.store
     await store.put_calendar("default", "office", WEEKENDS, ADA, expected_version=0)
     with pytest.raises(Conflict):
         await store.put_calendar("default", "office", HOLIDAYS, ADA, expected_version=0)
     await store.put_calendar("default", "office", HOLIDAYS, ADA, expected_version=1)
-    # The same once more, because the answer was lost.
+    # The client repeats the request because the answer was lost.
     again = await store.put_calendar("default", "office", HOLIDAYS, ADA, expected_version=1)
     assert again.version == 2
 
 
-async def test_a_job_cannot_name_what_is_not_there(harness: Harness) -> None:
-    declared = [a_job(), a_job(minding())]
+async def test_a_job_cannot_use_an_unknown_calendar(harness: Harness) -> None:
+    declared = [a_job(), a_job(spec_with_calendar())]
     with pytest.raises(Invalid) as refused:
         await harness.store.put_jobs(declared)
     assert refused.value.field == "calendars"
     assert await harness.store.jobs([job.id for job in declared]) == [None, None]
 
 
-async def test_a_calendar_that_is_minded_is_not_deleted(harness: Harness) -> None:
+async def test_a_calendar_in_use_cannot_be_deleted(harness: Harness) -> None:
     store = harness.store
     await store.put_calendar("default", "office", WEEKENDS, ADA)
-    job = await harness.put(a_job(minding(name="report")))
+    job = await harness.put(a_job(spec_with_calendar(name="report")))
     with pytest.raises(Conflict, match="report"):
         await store.delete_calendar("default", "office", ADA)
     await store.set_jobs_state([job.id], JobState.CANCELLED)
@@ -109,24 +109,24 @@ async def test_a_calendar_that_is_minded_is_not_deleted(harness: Harness) -> Non
     assert await store.calendars("default") == []
     with pytest.raises(Invalid):
         await harness.store.put_jobs([a_job(job.spec)])
-    # It comes back under its next number: no version ever means two things.
+    # A calendar created again continues its version numbers.
     assert (await store.put_calendar("default", "office", WEEKENDS, ADA)).version == 3
     assert [calendar.deleted for calendar in await store.calendar_versions("default", "office")] == [0, 1, 0]
 
 
-async def test_of_a_delete_and_a_job_that_meet_one_is_refused(harness: Harness) -> None:
+async def test_of_a_concurrent_delete_and_declaration_one_is_rejected(harness: Harness) -> None:
     store = harness.store
     for number in range(10):
         name = f"office-{number}"
         await store.put_calendar("default", name, WEEKENDS, ADA)
-        spec = msgspec.structs.replace(minding(), calendars=(name,))
+        spec = msgspec.structs.replace(spec_with_calendar(), calendars=(name,))
         outcomes = await asyncio.gather(
             store.put_jobs([a_job(spec)]), store.delete_calendar("default", name, ADA), return_exceptions=True
         )
         assert sum(isinstance(outcome, Conflict | Invalid) for outcome in outcomes) == 1
 
 
-async def test_a_change_voids_what_was_planned(harness: Harness) -> None:
+async def test_a_calendar_change_invalidates_planned_fires(harness: Harness) -> None:
     store = harness.store
     await store.put_calendar("default", "unrelated", HOLIDAYS, ADA)
     job = await harness.put(a_job(a_spec(schedule=every(HOUR))))
@@ -141,11 +141,11 @@ async def test_a_change_voids_what_was_planned(harness: Harness) -> None:
     assert (changed.rev, changed.calendar_rev, changed.next_fire) == (job.rev + 1, 2, job.next_fire)
 
 
-async def test_a_skipped_and_a_moved_tick_stand_in_the_ledger_under_their_own_time(harness: Harness) -> None:
+async def test_the_ledger_has_skipped_and_moved_ticks_under_their_original_time(harness: Harness) -> None:
     now = await harness.now()
-    await frozen(harness, now, now + 90 * MINUTE)
-    skips = await harness.put(a_job(minding(WhenClosed.SKIP)))
-    waits = await harness.put(a_job(minding(WhenClosed.AFTER)))
+    await close_office(harness, now, now + 90 * MINUTE)
+    skips = await harness.put(a_job(spec_with_calendar(WhenClosed.SKIP)))
+    waits = await harness.put(a_job(spec_with_calendar(WhenClosed.AFTER)))
     tick = skips.next_fire
     assert tick is not None
     await harness.advance(tick - await harness.now() + SECOND)
@@ -161,12 +161,12 @@ async def test_a_skipped_and_a_moved_tick_stand_in_the_ledger_under_their_own_ti
     assert view.due >= now + 90 * MINUTE
 
 
-async def test_a_tick_that_goes_before_a_span_is_fired_then_and_once(harness: Harness) -> None:
+async def test_a_tick_moved_before_a_closed_period_fires_early_and_once(harness: Harness) -> None:
     first = (await harness.now() // SECOND + 1800) * SECOND
-    await frozen(harness, first - 5 * MINUTE, first + 90 * MINUTE)
-    spec = msgspec.structs.replace(minding(WhenClosed.BEFORE), schedule=every(HOUR, start=first - HOUR))
+    await close_office(harness, first - 5 * MINUTE, first + 90 * MINUTE)
+    spec = msgspec.structs.replace(spec_with_calendar(WhenClosed.BEFORE), schedule=every(HOUR, start=first - HOUR))
     job = await harness.put(a_job(spec))
-    # It is due at once, so that somebody works out when to look at it.
+    # The job is due at once, so that a scheduler computes when to fire it.
     assert job.next_fire is not None
     assert job.next_fire <= await harness.now()
     assert await fire_by_calendars(harness) == [Fired(applied=True)]
@@ -175,7 +175,6 @@ async def test_a_tick_that_goes_before_a_span_is_fired_then_and_once(harness: Ha
     assert (job.next_tick, job.next_fire) == (first, last)
     early = a_tick(job, first, due=last)
     assert await harness.ticks(job.id) == []
-    # Not before that second, either.
     soon = a_fire(job, msgspec.structs.replace(early, early=last), next_fire=first + 2 * HOUR)
     assert await harness.store.fire(await harness.owner(), [soon]) == [Fired(applied=False)]
     await harness.advance(last - await harness.now() + SECOND // 2)
@@ -186,7 +185,7 @@ async def test_a_tick_that_goes_before_a_span_is_fired_then_and_once(harness: Ha
     assert all([await harness.state(tick.run_id) is RunState.QUEUED for tick in ticks if tick.run_id is not None])
     job = await harness.job(job.id)
     assert (job.next_fire, job.next_tick) == (first + 2 * HOUR, first + 2 * HOUR)
-    # The span is over sooner: what has had its run is not fired a second time.
+    # The closed period now ends earlier. A tick that has fired does not fire again.
     await harness.store.put_calendar("default", "office", WEEKENDS, ADA)
     changed = msgspec.structs.replace(job.spec, schedule=every(HOUR, start=first))
     await harness.put(msgspec.structs.replace(a_job(changed), id=job.id))
@@ -196,38 +195,38 @@ async def test_a_tick_that_goes_before_a_span_is_fired_then_and_once(harness: Ha
     assert runs == [tick.run_id for tick in ticks]
 
 
-async def test_no_other_tick_is_recorded_before_its_time(harness: Harness) -> None:
+async def test_a_tick_that_is_not_moved_is_never_recorded_early(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(schedule=every(HOUR))))
     assert job.next_fire is not None
     fire = a_fire(job, a_tick(job, job.next_fire), next_fire=job.next_fire + HOUR)
     assert await harness.store.fire(await harness.owner(), [fire]) == [Fired(applied=False)]
 
 
-async def test_a_job_that_begins_or_ceases_to_look_ahead_is_reckoned_anew(harness: Harness) -> None:
+async def test_changing_whether_a_job_moves_ticks_ahead_recomputes_its_next_fire(harness: Harness) -> None:
     await harness.store.put_calendar("default", "office", WEEKENDS, ADA)
-    spec = minding()
+    spec = spec_with_calendar()
     job = await harness.put(a_job(spec))
     assert job.next_tick is None
-    ahead = await harness.put(_changed(job, WhenClosed.BEFORE))
+    ahead = await harness.put(_change_rule(job, WhenClosed.BEFORE))
     assert ahead.next_tick == job.next_fire
     assert ahead.next_fire is not None
     assert ahead.next_fire <= await harness.now()
-    back = await harness.put(_changed(job, WhenClosed.AFTER))
+    back = await harness.put(_change_rule(job, WhenClosed.AFTER))
     assert (back.next_fire, back.next_tick) == (job.next_fire, None)
-    await harness.put(_changed(job, WhenClosed.BEFORE))
+    await harness.put(_change_rule(job, WhenClosed.BEFORE))
     await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
     gone = await harness.job(job.id)
     assert (gone.next_fire, gone.next_tick, gone.next_fires()) == (None, None, [])
 
 
-def _changed(job: Job, rule: WhenClosed) -> NewJob:
+def _change_rule(job: Job, rule: WhenClosed) -> NewJob:
     return a_job(msgspec.structs.replace(job.spec, when_closed=rule), id=job.id)
 
 
-async def test_a_change_has_those_looked_at_again_that_look_ahead(harness: Harness) -> None:
+async def test_a_calendar_change_makes_jobs_that_move_ticks_ahead_due_for_planning(harness: Harness) -> None:
     far_off = CalendarSpec(holidays=(Holiday(date="2999-12-25"),))
     await harness.store.put_calendar("default", "office", far_off, ADA)
-    job = await harness.put(a_job(minding(WhenClosed.BEFORE)))
+    job = await harness.put(a_job(spec_with_calendar(WhenClosed.BEFORE)))
     await fire_by_calendars(harness)
     planned = await harness.job(job.id)
     await harness.store.put_calendar("default", "office", HOLIDAYS, ADA)

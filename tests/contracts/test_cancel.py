@@ -1,4 +1,4 @@
-"""Cancelling: durable, and never lost whatever happens at the same moment."""
+"""Cancel: durable, and not lost in a race with any other operation."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from tests.support.builders import a_run, an_id, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
 
-async def test_what_has_not_started_is_cancelled_at_once(harness: Harness) -> None:
+async def test_cancel_of_a_run_that_has_not_started_takes_effect_at_once(harness: Harness) -> None:
     queued, waiting, holder, blocked = a_run(), a_run(delay=HOUR), a_run(key="a"), a_run(key="a")
     await harness.submit(queued, waiting, holder)
     await harness.submit(blocked)
@@ -35,14 +35,14 @@ async def test_what_has_not_started_is_cancelled_at_once(harness: Harness) -> No
     assert (await harness.stage()).runs == 0
 
 
-async def test_what_waits_between_two_attempts_is_cancelled_at_once(harness: Harness) -> None:
+async def test_cancel_of_a_run_between_two_attempts_takes_effect_at_once(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.fail(held)
     assert await harness.store.cancel([held.id]) == {held.id: RunState.CANCELLED}
     assert (await harness.view(held.id)).attempt == 1
 
 
-async def test_what_is_running_is_cancelling_until_it_has_stopped(harness: Harness) -> None:
+async def test_a_running_run_is_cancelling_until_its_attempt_completes(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     assert await harness.store.cancel([held.id]) == {held.id: RunState.CANCELLING}
     view = await harness.view(held.id)
@@ -51,12 +51,12 @@ async def test_what_is_running_is_cancelling_until_it_has_stopped(harness: Harne
     assert await harness.state(held.id) is RunState.CANCELLED
 
 
-async def test_what_nobody_asked_to_stop_is_not_marked(harness: Harness) -> None:
+async def test_a_run_without_a_cancel_request_is_not_marked(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     assert not (await harness.view(held.id)).cancel_requested
 
 
-async def test_what_has_ended_stays_what_it_is(harness: Harness) -> None:
+async def test_cancel_does_not_change_an_ended_run(harness: Harness) -> None:
     succeeded, cancelled = await harness.start(*some_runs(2))
     await harness.succeed(succeeded)
     await harness.settle(settle_cancel(cancelled))
@@ -68,14 +68,14 @@ async def test_what_has_ended_stays_what_it_is(harness: Harness) -> None:
     assert await harness.store.runs(ids([succeeded, cancelled])) == before
 
 
-async def test_unknown_runs_are_missing_in_the_answer(harness: Harness) -> None:
+async def test_unknown_runs_are_missing_in_the_answer_of_cancel(harness: Harness) -> None:
     run = a_run()
     await harness.submit(run)
     assert await harness.store.cancel([an_id(), run.id]) == {run.id: RunState.CANCELLED}
     assert await harness.store.cancel([]) == {}
 
 
-async def test_asking_again_changes_nothing(harness: Harness) -> None:
+async def test_a_second_cancel_changes_nothing(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     waiting = a_run(delay=HOUR)
     await harness.submit(waiting)
@@ -98,7 +98,7 @@ async def test_a_cancel_survives_the_loss_of_the_worker(harness: Harness) -> Non
     assert await harness.state(held.id) is RunState.CANCELLED
 
 
-async def test_a_cancel_survives_a_reaper_that_looked_before_it(harness: Harness) -> None:
+async def test_a_cancel_survives_a_reaper_that_read_the_run_before(harness: Harness) -> None:
     dying = await harness.worker(SHORT_LEASE)
     await harness.submit(a_run())
     await harness.claim(dying)
@@ -123,7 +123,7 @@ def _lost(held: HeldRun) -> Settlement:
 
 
 @pytest.mark.parametrize("end", [_released, _put_off, _lost])
-async def test_a_cancel_at_the_moment_an_attempt_ends_is_not_lost(
+async def test_a_cancel_concurrent_with_a_completion_is_not_lost(
     harness: Harness, end: Callable[[HeldRun], Settlement]
 ) -> None:
     for _ in range(10):
@@ -132,7 +132,7 @@ async def test_a_cancel_at_the_moment_an_attempt_ends_is_not_lost(
         assert await harness.state(held.id) is RunState.CANCELLED
 
 
-async def test_a_cancel_at_the_moment_of_a_claim_is_not_lost(harness: Harness) -> None:
+async def test_a_cancel_concurrent_with_a_claim_is_not_lost(harness: Harness) -> None:
     worker = await harness.worker()
     for _ in range(10):
         run = a_run()
@@ -142,7 +142,7 @@ async def test_a_cancel_at_the_moment_of_a_claim_is_not_lost(harness: Harness) -
         await harness.settle(*map(settle_cancel, held))
 
 
-async def test_a_cancel_at_the_moment_of_staging_is_not_lost(harness: Harness) -> None:
+async def test_a_cancel_concurrent_with_staging_is_not_lost(harness: Harness) -> None:
     await harness.owner()
     for _ in range(10):
         run = a_run(delay=MINUTE)
@@ -152,7 +152,7 @@ async def test_a_cancel_at_the_moment_of_staging_is_not_lost(harness: Harness) -
         assert await harness.state(run.id) is RunState.CANCELLED
 
 
-async def test_a_cancel_at_the_moment_its_key_comes_free_is_not_lost(harness: Harness) -> None:
+async def test_a_cancel_concurrent_with_the_release_of_its_key_is_not_lost(harness: Harness) -> None:
     for number in range(10):
         [held] = await harness.start(a_run(key=f"video-{number}"))
         blocked = a_run(key=f"video-{number}")
@@ -162,7 +162,7 @@ async def test_a_cancel_at_the_moment_its_key_comes_free_is_not_lost(harness: Ha
         assert await harness.claim(await harness.worker()) == []
 
 
-async def test_a_large_batch_is_cancelled_at_once(harness: Harness) -> None:
+async def test_a_large_batch_is_cancelled_in_one_call(harness: Harness) -> None:
     runs = some_runs(200) + some_runs(200, delay=HOUR) + some_runs(20, key="a")
     await harness.submit(*runs)
     assert await harness.store.cancel(ids(runs)) == dict.fromkeys(ids(runs), RunState.CANCELLED)

@@ -1,4 +1,4 @@
-"""Lists: every filter, each tenant its own, newest first, the same whatever the size of a page."""
+"""Lists of runs, jobs and sessions: filters, tenants, order and pages."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -22,8 +22,8 @@ T = TypeVar("T")
 ANY = RunFilter(tenant=None)
 
 
-def made(at: Instant, number: int = 0) -> RunId:
-    """An id that was made at a time of the test's choosing."""
+def make_id(at: Instant, number: int = 0) -> RunId:
+    """Make an id with a given timestamp."""
     return RunId(derived_id(at, 0, number))
 
 
@@ -36,7 +36,7 @@ async def pages(ask: Callable[[str | None], Awaitable[Page[T]]], limit: int) -> 
         items += page.items
         if page.after is None:
             return items
-        assert after is None or page.after < after, "it goes on"
+        assert after is None or page.after < after, "the cursor moves"
         after = page.after
     raise AssertionError("there is no last page")
 
@@ -49,7 +49,7 @@ async def listed(harness: Harness, wanted: RunFilter, limit: int = 1_000) -> lis
 
 
 async def found(harness: Harness, **wanted: object) -> list[RunId]:
-    """The runs of the default tenant that a filter finds."""
+    """Return the runs of the default tenant that match a filter."""
     return [view.id for view in await listed(harness, msgspec.structs.replace(RunFilter(tenant="default"), **wanted))]
 
 
@@ -66,7 +66,7 @@ async def jobs_found(harness: Harness, **wanted: object) -> list[JobId]:
 
 
 async def one_of_each(harness: Harness) -> dict[RunState, RunId]:
-    """Runs in every state, made in the order of the states."""
+    """Create one run in every state, in the order of the states."""
     runs = {
         RunState.SKIPPED: a_run(queue="none", start_within=MINUTE),
         RunState.FAILED: a_run(queue="a", policy=a_policy(retries=0)),
@@ -90,12 +90,12 @@ async def one_of_each(harness: Harness) -> dict[RunState, RunId]:
     return {state: run.id for state, run in runs.items()}
 
 
-async def test_nothing_is_an_empty_page(harness: Harness) -> None:
+async def test_an_empty_store_lists_an_empty_page(harness: Harness) -> None:
     assert await harness.store.list_runs(ANY, None, 10) == Page([], None)
     assert await harness.store.list_jobs(JobFilter(tenant=None), None, 10) == Page([], None)
 
 
-async def test_runs_are_listed_newest_first_wherever_they_are(harness: Harness) -> None:
+async def test_runs_are_listed_newest_first_in_every_state(harness: Harness) -> None:
     runs = await one_of_each(harness)
     assert await found(harness) == sorted(runs.values(), reverse=True)
 
@@ -109,7 +109,7 @@ async def test_runs_are_found_by_state(harness: Harness, state: RunState) -> Non
     assert await found(harness, states=frozenset({state, other})) == sorted([runs[state], runs[other]], reverse=True)
 
 
-async def test_a_page_of_any_size_gives_the_same(harness: Harness) -> None:
+async def test_run_pages_of_any_size_give_the_same_list(harness: Harness) -> None:
     await one_of_each(harness)
     tagged = [a_run(about=About(tags=("x",)), queue="b", delay=HOUR * (number % 2)) for number in range(5)]
     await harness.submit(*tagged)
@@ -137,7 +137,7 @@ async def test_without_a_filter_every_page_but_the_last_is_full(harness: Harness
     assert len(second.items) == 3
 
 
-async def test_what_is_made_while_somebody_pages_does_not_disturb(harness: Harness) -> None:
+async def test_runs_submitted_while_paging_do_not_disturb(harness: Harness) -> None:
     runs = some_runs(4)
     await harness.submit(*runs)
     first = await harness.store.list_runs(ANY, None, 2)
@@ -148,7 +148,7 @@ async def test_what_is_made_while_somebody_pages_does_not_disturb(harness: Harne
     assert [view.id for view in second.items] == [runs[1].id, runs[0].id]
 
 
-async def test_each_tenant_sees_its_own(harness: Harness) -> None:
+async def test_runs_are_found_by_tenant(harness: Harness) -> None:
     mine, other, ended = a_run(about=About(tags=("x",))), a_run(tenant="acme", about=About(tags=("x",))), a_run()
     [held] = await harness.start(ended)
     await harness.succeed(held)
@@ -180,7 +180,7 @@ async def test_runs_are_found_by_task_queue_and_tag(harness: Harness) -> None:
     assert await found(harness, task="unknown") == await found(harness, queue="unknown") == []
 
 
-async def test_those_with_a_tag_say_how_they_stand_and_what_they_replay(harness: Harness) -> None:
+async def test_standings_of_a_tag_have_state_and_replayed_run(harness: Harness) -> None:
     old = (await harness.now()) - HOUR
     about = About(tags=("x",))
     once = a_policy(retries=0)
@@ -213,7 +213,7 @@ async def test_those_with_a_tag_say_how_they_stand_and_what_they_replay(harness:
     assert await harness.store.standings("default", "x", made_at(newest[0]) + HOUR, 100) == Standings()
 
 
-async def test_a_tag_is_found_also_when_its_run_has_ended(harness: Harness) -> None:
+async def test_an_ended_run_is_found_by_its_tag(harness: Harness) -> None:
     [held] = await harness.start(a_run(about=About(tags=("x",))))
     assert await found(harness, tag="x") == [held.id]
     await harness.succeed(held)
@@ -238,15 +238,15 @@ async def test_runs_are_found_by_a_part_of_their_task_or_id(harness: Harness) ->
 
 
 @pytest.mark.parametrize("text", ["100%", "a_b", "x\\y", "it's", "[a]", "*"])
-async def test_a_text_is_taken_literally(harness: Harness, text: str) -> None:
+async def test_a_search_text_is_matched_literally(harness: Harness, text: str) -> None:
     run = a_run(about=About(name=f"before {text} after"))
     await harness.submit(run, a_run(about=About(name="100 percent axb xy its a")))
     assert await found(harness, text=text) == [run.id]
 
 
-async def test_runs_are_found_by_when_they_were_made(harness: Harness) -> None:
+async def test_runs_are_found_by_time_of_creation(harness: Harness) -> None:
     start = made_at(an_id()) - HOUR
-    runs = [a_run(id=made(start + number * SECOND, number)) for number in range(5)]
+    runs = [a_run(id=make_id(start + number * SECOND, number)) for number in range(5)]
     [held, *_] = await harness.start(*runs)
     await harness.succeed(held)
     newest_first = ids(runs)[::-1]
@@ -279,7 +279,7 @@ async def test_runs_are_found_by_their_job(harness: Harness) -> None:
     assert await listed(harness, RunFilter(tenant="acme", job=job.id)) == []
 
 
-async def test_a_listed_run_is_told_as_it_is_but_without_payload_and_result(harness: Harness) -> None:
+async def test_a_listed_run_equals_its_view_without_payload_and_result(harness: Harness) -> None:
     about = About(name="Größe", owner="ada", tags=("b", "a"))
     run = a_run(about=about, policy=a_policy(retries=7), deadline=HOUR, replay_of=an_id())
     await harness.submit(run)
@@ -300,7 +300,7 @@ async def test_a_listed_run_is_told_as_it_is_but_without_payload_and_result(harn
     assert (ended.about, ended.policy) == (about, run.policy)
 
 
-async def test_a_payload_is_told_only_if_asked_for(harness: Harness) -> None:
+async def test_a_view_has_the_payload_only_on_request(harness: Harness) -> None:
     queued, waiting = a_run(payload=b'"one"'), a_run(payload=bytes(range(256)), delay=HOUR)
     [held] = await harness.start(a_run(payload=b'"ended"', queue="a"))
     await harness.succeed(held)
@@ -314,7 +314,7 @@ async def test_a_payload_is_told_only_if_asked_for(harness: Harness) -> None:
     ]
 
 
-async def test_a_run_tells_who_runs_it_and_since_when_it_may(harness: Harness) -> None:
+async def test_a_view_has_the_session_and_the_time_of_queueing(harness: Harness) -> None:
     run = a_run(delay=MINUTE, start_within=HOUR)
     await harness.submit(run)
     waiting = await harness.view(run.id)
@@ -337,7 +337,7 @@ async def test_a_run_tells_who_runs_it_and_since_when_it_may(harness: Harness) -
     assert (ended.queued_at, ended.session, ended.executor) == (queued.queued_at, worker, "worker")
 
 
-async def test_runs_are_counted_as_far_as_asked(harness: Harness) -> None:
+async def test_runs_are_counted_up_to_the_limit(harness: Harness) -> None:
     await harness.submit(*some_runs(5), *some_runs(2, delay=HOUR), a_run(tenant="acme"))
     count = harness.store.count_runs
     assert await count(ANY, 100) == 8
@@ -362,7 +362,7 @@ async def test_runs_of_a_queue_are_counted_by_state(harness: Harness) -> None:
     assert await count("other", RunState.SCHEDULED, RunState.SUCCEEDED, RunState.FAILED) == 2
 
 
-async def test_it_is_told_how_many_are_ahead(harness: Harness) -> None:
+async def test_ahead_of_counts_queued_runs_with_a_better_rank(harness: Harness) -> None:
     first, second, urgent = a_run(), a_run(), a_run(priority=1)
     for run in (first, second, urgent):
         await harness.submit(run)
@@ -378,7 +378,7 @@ async def test_it_is_told_how_many_are_ahead(harness: Harness) -> None:
     assert await ahead(second.id) == 1
 
 
-async def test_depths_can_be_told_of_one_tenant(harness: Harness) -> None:
+async def test_depths_can_be_limited_to_one_tenant(harness: Harness) -> None:
     now = await harness.now()
     old = a_run(tenant="acme", at=now - HOUR)
     mine = a_run(at=now - MINUTE)
@@ -395,7 +395,7 @@ async def test_depths_can_be_told_of_one_tenant(harness: Harness) -> None:
     assert [depth.queued for depth in await harness.store.depths()] == [2, 0]
 
 
-async def test_a_held_run_is_told_as_its_worker_holds_it(harness: Harness) -> None:
+async def test_a_held_run_is_read_as_its_worker_holds_it(harness: Harness) -> None:
     running, cancelled, queued, ended = a_run(payload=b"1"), a_run(), a_run(queue="other"), a_run()
     one, two, three = await harness.start(running, cancelled, ended)
     await harness.submit(queued)
@@ -419,7 +419,7 @@ async def test_jobs_are_listed_newest_first_without_payloads(harness: Harness) -
     assert listed_jobs == [msgspec.structs.replace(job, payload=b"null") for job in reversed(stored)]
 
 
-async def test_jobs_are_found_by_who_declares_them(harness: Harness) -> None:
+async def test_jobs_are_found_by_source(harness: Harness) -> None:
     declared = msgspec.structs.replace(a_spec(name="declared"), source="app:billing")
     mine = await harness.put(a_job(declared))
     theirs = await harness.put(a_job(msgspec.structs.replace(declared, name="theirs", source="app:bill")))
@@ -427,13 +427,13 @@ async def test_jobs_are_found_by_who_declares_them(harness: Harness) -> None:
     assert mine.spec.source == "app:billing"
     assert await jobs_found(harness, source="app:billing") == [mine.id]
     assert await jobs_found(harness) == [by_hand.id, theirs.id, mine.id]
-    # Whoever else declares it from now on makes a version of it.
+    # A declaration with another source makes a new version.
     again = await harness.put(a_job(msgspec.structs.replace(declared, source="file:x.yaml")))
     assert (again.id, again.version) == (mine.id, 2)
     assert await jobs_found(harness, source="app:billing") == []
 
 
-async def test_jobs_are_found_by_what_they_are(harness: Harness) -> None:
+async def test_jobs_are_found_by_state_task_queue_tag_and_text(harness: Harness) -> None:
     report = await harness.put(a_job(a_spec(name="Monthly 100%", task="report", queue="mail", tags=("x", "y"))))
     resize = await harness.put(a_job(a_spec(name="nightly", task="Resize", tags=("x",))))
     over = await harness.put(a_job(a_spec(name="over", task="report")))
@@ -455,16 +455,16 @@ async def test_jobs_are_found_by_what_they_are(harness: Harness) -> None:
     assert len(await jobs_listed(harness, JobFilter(tenant=None))) == 4
 
 
-async def test_a_tag_that_a_new_version_lacks_is_not_found(harness: Harness) -> None:
+async def test_a_job_is_not_found_by_a_tag_of_an_older_version(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(name="report", tags=("old", "kept"))))
     await harness.put(a_job(a_spec(name="report", tags=("kept", "new"))))
     assert await jobs_found(harness, tag="old") == []
     assert await jobs_found(harness, tag="kept") == await jobs_found(harness, tag="new") == [job.id]
 
 
-async def test_jobs_are_found_by_when_they_were_made(harness: Harness) -> None:
+async def test_jobs_are_found_by_time_of_creation(harness: Harness) -> None:
     start = made_at(an_id()) - HOUR
-    jobs = [a_job(id=JobId(made(start + number * SECOND, number))) for number in range(3)]
+    jobs = [a_job(id=JobId(make_id(start + number * SECOND, number))) for number in range(3)]
     for job in jobs:
         await harness.put(job)
     assert await jobs_found(harness, since=start + SECOND) == [jobs[2].id, jobs[1].id]
@@ -472,7 +472,7 @@ async def test_jobs_are_found_by_when_they_were_made(harness: Harness) -> None:
     assert await jobs_found(harness, since=start + SECOND, until=start + 2 * SECOND) == [jobs[1].id]
 
 
-async def test_a_page_of_jobs_of_any_size_gives_the_same(harness: Harness) -> None:
+async def test_job_pages_of_any_size_give_the_same_list(harness: Harness) -> None:
     for number in range(6):
         await harness.put(a_job(a_spec(tags=("x",) if number % 2 else ())))
     for wanted in (JobFilter(tenant=None), JobFilter(tenant="default", tag="x")):
@@ -481,7 +481,7 @@ async def test_a_page_of_jobs_of_any_size_gives_the_same(harness: Harness) -> No
             assert await jobs_listed(harness, wanted, limit) == everything
 
 
-async def test_sessions_are_told_while_they_live(harness: Harness) -> None:
+async def test_live_sessions_are_listed(harness: Harness) -> None:
     before = await harness.now()
     first = await harness.worker()
     dying = await harness.worker(SHORT_LEASE)
@@ -498,7 +498,7 @@ async def test_sessions_are_told_while_they_live(harness: Harness) -> None:
     assert [(row.id, row.running) for row in await harness.store.sessions("worker")] == [(first, 1)]
 
 
-async def test_a_session_is_told_of_also_after_its_end(harness: Harness) -> None:
+async def test_an_ended_session_can_be_read(harness: Harness) -> None:
     worker, dying = await harness.worker(), await harness.worker(SHORT_LEASE)
     await harness.submit(*some_runs(2))
     [held, _] = await harness.claim(worker)
@@ -514,13 +514,13 @@ async def test_a_session_is_told_of_also_after_its_end(harness: Harness) -> None
     assert found is not None
     assert (found.id, found.session) == (held.id, worker)
     scheduler = await harness.store.join("one", HOUR)
-    told = await harness.store.session(scheduler)
-    assert told is not None
-    assert told.kind == "scheduler"
+    joined = await harness.store.session(scheduler)
+    assert joined is not None
+    assert joined.kind == "scheduler"
     assert await harness.store.session(SessionId(987_654_321)) is None
 
 
-async def test_a_scheduler_tells_how_many_shards_it_has(harness: Harness) -> None:
+async def test_the_session_of_a_scheduler_has_its_number_of_shards(harness: Harness) -> None:
     one, two = await harness.store.join("one", HOUR), await harness.store.join("two", HOUR)
     await harness.store.take(one, [0, 1, 2])
     await harness.store.take(two, [3])
@@ -542,7 +542,7 @@ async def test_a_purged_run_is_not_listed(harness: Harness) -> None:
     assert await found(harness) == await found(harness, tag="x") == [other.id]
 
 
-async def test_versions_are_read_from_a_version_on(harness: Harness) -> None:
+async def test_job_versions_are_read_from_a_given_version(harness: Harness) -> None:
     job = a_job(payload=b"1")
     for number in range(1, 6):
         await harness.put(msgspec.structs.replace(job, payload=b"%d" % number))

@@ -1,4 +1,4 @@
-"""What an attempt leaves for the next one."""
+"""Checkpoints: state that an attempt saves for the next one."""
 
 import pytest
 
@@ -11,74 +11,76 @@ from tests.support.store_harness import Harness
 pytestmark = pytest.mark.api
 
 
-def left(held: HeldRun, state: bytes) -> Checkpoint:
+def checkpoint(held: HeldRun, state: bytes) -> Checkpoint:
     return Checkpoint(run=held.id, fence=held.fence, state=state)
 
 
-async def claimed(harness: Harness) -> HeldRun:
+async def claim_one(harness: Harness) -> HeldRun:
     [held] = await harness.claim(await harness.worker())
     return held
 
 
-async def test_the_next_attempt_is_given_what_the_last_one_left(harness: Harness) -> None:
+async def test_the_next_attempt_receives_the_last_checkpoint(harness: Harness) -> None:
     [held] = await harness.start(a_run(policy=a_policy(retries=3)))
     assert held.state is None
-    assert await harness.store.save_checkpoints([left(held, b'{"page":7,"note":"gr\xc3\xb6\xc3\x9fe"}')]) == [True]
+    assert await harness.store.save_checkpoints([checkpoint(held, b'{"page":7,"note":"gr\xc3\xb6\xc3\x9fe"}')]) == [
+        True
+    ]
     await harness.settle(settle_loss(held, blamed=False))
-    again = await claimed(harness)
+    again = await claim_one(harness)
     assert (again.id, again.attempt, again.state) == (held.id, 2, b'{"page":7,"note":"gr\xc3\xb6\xc3\x9fe"}')
 
 
-async def test_it_stays_until_another_one_is_left(harness: Harness) -> None:
+async def test_a_checkpoint_stays_until_it_is_replaced(harness: Harness) -> None:
     [held] = await harness.start(a_run())
-    await harness.store.save_checkpoints([left(held, b"1"), left(held, b"2")])
+    await harness.store.save_checkpoints([checkpoint(held, b"1"), checkpoint(held, b"2")])
     for expected in (b"2", b"2"):
         await harness.settle(settle_loss(held, blamed=False))
-        held = await claimed(harness)
+        held = await claim_one(harness)
         assert held.state == expected
-    await harness.store.save_checkpoints([left(held, b"[3]")])
+    await harness.store.save_checkpoints([checkpoint(held, b"[3]")])
     await harness.settle(settle_loss(held, blamed=False))
-    assert (await claimed(harness)).state == b"[3]"
+    assert (await claim_one(harness)).state == b"[3]"
 
 
-async def test_an_attempt_that_was_released_counts_for_nothing_but_what_it_left_stays(harness: Harness) -> None:
+async def test_a_released_attempt_is_not_counted_but_its_checkpoint_stays(harness: Harness) -> None:
     [held] = await harness.start(a_run())
-    await harness.store.save_checkpoints([left(held, b'"half"')])
+    await harness.store.save_checkpoints([checkpoint(held, b'"half"')])
     await harness.settle(settle_release(held))
-    again = await claimed(harness)
+    again = await claim_one(harness)
     assert (again.attempt, again.state) == (1, b'"half"')
 
 
-async def test_only_the_attempt_that_runs_is_heard(harness: Harness) -> None:
+async def test_only_the_running_attempt_can_save_a_checkpoint(harness: Harness) -> None:
     [held] = await harness.start(a_run())
-    await harness.store.save_checkpoints([left(held, b"1")])
+    await harness.store.save_checkpoints([checkpoint(held, b"1")])
     await harness.settle(settle_release(held))
-    assert await harness.store.save_checkpoints([left(held, b"2")]) == [False]
-    again = await claimed(harness)
-    assert await harness.store.save_checkpoints([left(held, b"3"), left(again, b"4")]) == [False, True]
+    assert await harness.store.save_checkpoints([checkpoint(held, b"2")]) == [False]
+    again = await claim_one(harness)
+    assert await harness.store.save_checkpoints([checkpoint(held, b"3"), checkpoint(again, b"4")]) == [False, True]
     await harness.settle(settle_release(again))
-    last = await claimed(harness)
+    last = await claim_one(harness)
     assert last.state == b"4"
     await harness.succeed(last)
-    assert await harness.store.save_checkpoints([left(last, b"5")]) == [False]
+    assert await harness.store.save_checkpoints([checkpoint(last, b"5")]) == [False]
     assert await harness.store.save_checkpoints([]) == []
 
 
-async def test_every_run_has_its_own(harness: Harness) -> None:
+async def test_every_run_has_its_own_checkpoint(harness: Harness) -> None:
     one, other = await harness.start(a_run(), a_run())
-    await harness.store.save_checkpoints([left(one, b"1")])
+    await harness.store.save_checkpoints([checkpoint(one, b"1")])
     await harness.settle(settle_release(one), settle_release(other))
     again = {held.id: held.state for held in await harness.claim(await harness.worker())}
     assert again == {one.id: b"1", other.id: None}
 
 
-async def test_it_goes_with_its_run(harness: Harness) -> None:
+async def test_a_checkpoint_is_purged_with_its_run(harness: Harness) -> None:
     run = a_run()
     [held] = await harness.start(run)
-    await harness.store.save_checkpoints([left(held, b"1")])
+    await harness.store.save_checkpoints([checkpoint(held, b"1")])
     await harness.succeed(held)
     assert await harness.store.purge([run.id], Author("ops")) == [run.id]
-    # Nobody makes a run under an old id; only so can be seen that nothing of it is left.
+    # A run with the same id shows that no checkpoint is left.
     [again] = await harness.start(run)
     await harness.settle(settle_release(again))
-    assert (await claimed(harness)).state is None
+    assert (await claim_one(harness)).state is None

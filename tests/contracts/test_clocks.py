@@ -1,4 +1,4 @@
-"""How far the clocks of nodes are from the store's, kept with their sessions."""
+"""Clock readings of nodes, stored with their sessions."""
 
 from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.ids import SessionId
@@ -6,7 +6,7 @@ from mainspring.domain.instant import DAY, HOUR, MILLISECOND
 from tests.support.store_harness import Harness
 
 
-async def test_what_was_measured_is_shown_with_the_session(harness: Harness) -> None:
+async def test_a_clock_reading_is_shown_with_its_session(harness: Harness) -> None:
     worker, scheduler = await harness.worker(), await harness.store.join("scheduler", DAY)
     [before] = await harness.store.sessions("worker")
     assert before.clock is None

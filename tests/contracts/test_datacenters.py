@@ -1,4 +1,4 @@
-"""Data centres: a tick for several of them, each accounted for by itself; and who stands in when one is gone."""
+"""Data centers: one tick makes a run in each of them, and another one takes over when one is gone."""
 
 import asyncio
 
@@ -43,7 +43,7 @@ async def fire(harness: Harness, job: JobId, at: Instant, *places: str) -> int:
 
 
 @pytest.mark.parametrize("overlap", list(Overlap))
-async def test_a_tick_has_a_run_in_each_data_centre(harness: Harness, overlap: Overlap) -> None:
+async def test_a_tick_has_a_run_in_each_data_center(harness: Harness, overlap: Overlap) -> None:
     eu, us, nowhere = await a_worker_in(harness, "eu"), await a_worker_in(harness, "us"), await harness.worker()
     job = await a_far_job(harness, overlap=overlap)
     at = await harness.now() - MINUTE
@@ -60,20 +60,20 @@ async def test_a_tick_has_a_run_in_each_data_centre(harness: Harness, overlap: O
     ]
 
 
-async def test_a_tick_is_recorded_once_in_each_data_centre_whoever_comes_second(harness: Harness) -> None:
+async def test_a_tick_is_recorded_once_per_data_center(harness: Harness) -> None:
     job = await a_far_job(harness)
     at = await harness.now() - MINUTE
     owner = await harness.owner()
     answers = await asyncio.gather(*(harness.store.fire(owner, [a_far_fire(job, at)]) for _ in range(4)))
     assert sorted(fired.applied for [fired] in answers) == [False, False, False, True]
-    # The same tick by another plan, for one place more.
+    # Another plan of the same tick, with one more data center.
     again = a_far_fire(await harness.job(job.id), at, "eu", "us", "asia")
     [fired] = await harness.store.fire(owner, [again])
     assert (fired.applied, fired.runs) == (True, 1)
     assert [entry.target for entry in await harness.ticks(job.id)] == ["asia", "eu", "us"]
 
 
-async def test_overlap_is_judged_in_each_data_centre_by_itself(harness: Harness) -> None:
+async def test_the_overlap_rule_applies_per_data_center(harness: Harness) -> None:
     eu, us = await a_worker_in(harness, "eu"), await a_worker_in(harness, "us")
     job = await a_far_job(harness, overlap=Overlap.SKIP)
     at = await harness.now() - MINUTE
@@ -86,7 +86,7 @@ async def test_overlap_is_judged_in_each_data_centre_by_itself(harness: Harness)
     assert len(await harness.claim(us)) == 1
 
 
-async def test_what_queues_waits_for_the_one_before_it_in_its_own_place(harness: Harness) -> None:
+async def test_overlap_queue_waits_for_the_run_of_the_same_data_center(harness: Harness) -> None:
     eu, us = await a_worker_in(harness, "eu"), await a_worker_in(harness, "us")
     job = await a_far_job(harness, overlap=Overlap.QUEUE)
     at = await harness.now() - MINUTE
@@ -100,7 +100,7 @@ async def test_what_queues_waits_for_the_one_before_it_in_its_own_place(harness:
     assert ids(await harness.claim(us)) == [tick_run_id(job.id, at, "us")]
 
 
-async def test_cancel_stops_only_what_is_in_the_same_place(harness: Harness) -> None:
+async def test_overlap_cancel_stops_only_the_run_of_the_same_data_center(harness: Harness) -> None:
     eu = await a_worker_in(harness, "eu")
     job = await a_far_job(harness, overlap=Overlap.CANCEL)
     at = await harness.now() - MINUTE
@@ -111,7 +111,7 @@ async def test_cancel_stops_only_what_is_in_the_same_place(harness: Harness) -> 
     assert await harness.state(held.id) is RunState.RUNNING
 
 
-async def test_one_ordering_key_orders_the_runs_of_all_places(harness: Harness) -> None:
+async def test_an_ordering_key_spans_data_centers(harness: Harness) -> None:
     eu, us = await a_worker_in(harness, "eu"), await a_worker_in(harness, "us")
     job = await a_far_job(harness, key="video")
     assert await fire(harness, job.id, await harness.now()) == 2
@@ -121,7 +121,7 @@ async def test_one_ordering_key_orders_the_runs_of_all_places(harness: Harness) 
     assert len(await harness.claim(eu) + await harness.claim(us)) == 1
 
 
-async def test_a_retry_and_a_loss_stay_where_they_are(harness: Harness) -> None:
+async def test_a_retry_stays_in_its_data_center(harness: Harness) -> None:
     eu, us = await a_worker_in(harness, "eu"), await a_worker_in(harness, "us")
     job = await a_far_job(harness, "eu")
     at = await harness.now() - MINUTE
@@ -133,7 +133,7 @@ async def test_a_retry_and_a_loss_stay_where_they_are(harness: Harness) -> None:
     assert len(await harness.claim(eu)) == 1
 
 
-async def test_what_is_dropped_is_written_down_for_each_place(harness: Harness) -> None:
+async def test_dropped_ticks_are_recorded_per_data_center(harness: Harness) -> None:
     job = await a_far_job(harness)
     await harness.advance(2 * DAY)
     await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
@@ -142,7 +142,7 @@ async def test_what_is_dropped_is_written_down_for_each_place(harness: Harness) 
     assert {entry.reason for entry in entries} == {"cancelled"}
 
 
-async def test_a_page_of_the_ledger_goes_by_time_and_place(harness: Harness) -> None:
+async def test_the_ledger_is_ordered_by_time_and_data_center(harness: Harness) -> None:
     job = await a_far_job(harness, "c", "a", "b")
     at = await harness.now() - MINUTE
     for number in range(2):
@@ -151,7 +151,7 @@ async def test_a_page_of_the_ledger_goes_by_time_and_place(harness: Harness) -> 
     assert [(entry.scheduled_at - at, entry.target) for entry in entries] == [(0, "a"), (0, "b"), (0, "c"), (1, "a")]
 
 
-async def test_a_new_version_has_its_own_payload_in_each_place(harness: Harness) -> None:
+async def test_a_new_version_has_its_own_payload_in_a_data_center(harness: Harness) -> None:
     eu = await a_worker_in(harness, "eu")
     job = await a_far_job(harness, "eu")
     at = await harness.now() - MINUTE
@@ -162,7 +162,7 @@ async def test_a_new_version_has_its_own_payload_in_each_place(harness: Harness)
     assert sorted(run.payload for run in held) == [b'{"page":1}', b'{"page":2}']
 
 
-async def test_places_are_known_by_those_who_are_there(harness: Harness) -> None:
+async def test_data_centers_are_listed_with_their_sessions(harness: Harness) -> None:
     store = harness.store
     name, other = f"p{an_id()[:12]}", f"q{an_id()[:12]}"
     gone = await a_worker_in(harness, name, ttl=SECOND)
@@ -187,7 +187,7 @@ def an_order(*places: str, seconds: int = 30) -> str:
     return Preference(places, seconds * SECOND).word
 
 
-async def test_the_first_of_an_order_serves_and_the_next_when_it_has_been_gone_for_long(
+async def test_the_next_data_center_takes_over_after_the_first_has_been_gone_long_enough(
     harness: Harness,
 ) -> None:
     store = harness.store
@@ -205,7 +205,7 @@ async def test_the_first_of_an_order_serves_and_the_next_when_it_has_been_gone_f
     await harness.advance(10 * SECOND)
     await store.serve_orders()
     assert ids(await harness.claim(eu)) == [run.id]
-    # It is back.
+    # The first data center is back.
     back = await a_worker_in(harness, "us")
     again = a_run(requires=(word,))
     await harness.submit(again)
@@ -215,7 +215,7 @@ async def test_the_first_of_an_order_serves_and_the_next_when_it_has_been_gone_f
     assert ids(await harness.claim(back)) == [again.id]
 
 
-async def test_one_that_nobody_ever_saw_is_waited_for_as_long(harness: Harness) -> None:
+async def test_a_data_center_without_any_session_is_waited_for_as_long(harness: Harness) -> None:
     store = harness.store
     word = an_order(f"z{an_id()[:12]}", "eu", seconds=60)
     eu = await a_worker_in(harness, "eu")
@@ -228,7 +228,7 @@ async def test_one_that_nobody_ever_saw_is_waited_for_as_long(harness: Harness) 
     assert ids(await harness.claim(eu)) == [run.id]
 
 
-async def test_other_labels_are_still_needed(harness: Harness) -> None:
+async def test_a_run_with_preferred_data_centers_still_needs_its_other_labels(harness: Harness) -> None:
     store = harness.store
     word = an_order("us", "eu", seconds=32)
     plain, gpu = await a_worker_in(harness, "us"), await a_worker_in(harness, "us", "gpu=a100")
@@ -239,7 +239,7 @@ async def test_other_labels_are_still_needed(harness: Harness) -> None:
     assert ids(await harness.claim(gpu)) == [run.id]
 
 
-async def test_the_ledger_says_who_stands_in_and_that_the_first_is_back(harness: Harness) -> None:
+async def test_the_ledger_has_the_move_to_another_data_center_and_back(harness: Harness) -> None:
     store = harness.store
     word = an_order("us", "eu", seconds=33)
     await a_worker_in(harness, "us", ttl=10 * SECOND)
@@ -260,7 +260,7 @@ async def test_the_ledger_says_who_stands_in_and_that_the_first_is_back(harness:
     assert [entry.reason for entry in await harness.ticks(job.id)] == ["moved back to us"]
 
 
-async def test_loads_are_told_by_place(harness: Harness) -> None:
+async def test_loads_are_counted_per_data_center(harness: Harness) -> None:
     store = harness.store
     here, there = f"p{an_id()[:12]}", f"q{an_id()[:12]}"
     worker = await a_worker_in(harness, here)
@@ -275,6 +275,6 @@ async def test_loads_are_told_by_place(harness: Harness) -> None:
     assert loads[there].oldest_due is not None
 
 
-async def test_a_job_for_all_of_them_is_kept_as_it_was_said(harness: Harness) -> None:
+async def test_a_job_for_all_data_centers_is_stored_as_declared(harness: Harness) -> None:
     job = await a_far_job(harness, ALL)
     assert (await harness.job(job.id)).spec.datacenters == (ALL,)

@@ -1,4 +1,4 @@
-"""Dead letters: what has failed and was not dealt with yet, one by one and by kind."""
+"""Dead letters: failed runs that were not replayed or discarded, single and in groups."""
 
 import pytest
 
@@ -17,35 +17,35 @@ ADA = Author("ada", why="known")
 DEAD = RunFilter(tenant="default", dead=True)
 
 
-def mortal(*, task: str = "greet", tenant: str = "default", queue: str = "default") -> NewRun:
+def a_failing_run(*, task: str = "greet", tenant: str = "default", queue: str = "default") -> NewRun:
     return a_run(task=task, tenant=tenant, queue=queue, policy=a_policy(retries=0))
 
 
-async def die(harness: Harness, *runs: NewRun, error: str = "boom") -> list[HeldRun]:
+async def run_and_fail(harness: Harness, *runs: NewRun, error: str = "boom") -> list[HeldRun]:
     held = await harness.start(*runs)
     await harness.fail(*held, error=error)
     return held
 
 
-async def dead(harness: Harness, tenant: str | None = "default", fingerprint: str = "") -> list[RunId]:
+async def list_dead(harness: Harness, tenant: str | None = "default", fingerprint: str = "") -> list[RunId]:
     wanted = RunFilter(tenant=tenant, dead=True, fingerprint=fingerprint)
     return [view.id for view in (await harness.store.list_runs(wanted, None, 1_000)).items]
 
 
 async def test_a_failed_run_is_a_dead_letter_with_a_fingerprint(harness: Harness) -> None:
-    failed, retried, succeeded = mortal(), a_run(), mortal()
+    failed, retried, succeeded = a_failing_run(), a_run(), a_failing_run()
     one, two, three = await harness.start(failed, retried, succeeded)
     await harness.fail(one, two, error="ValueError: no 17")
     await harness.succeed(three)
-    assert await dead(harness) == [failed.id]
+    assert await list_dead(harness) == [failed.id]
     view = await harness.view(failed.id)
     assert view.fingerprint == fingerprint_of("error", "ValueError: no 17")
-    assert await dead(harness, fingerprint=fingerprint_of("error", "ValueError: no 4")) == [failed.id]
-    assert await dead(harness, fingerprint=fingerprint_of("timeout", "ValueError: no 17")) == []
+    assert await list_dead(harness, fingerprint=fingerprint_of("error", "ValueError: no 4")) == [failed.id]
+    assert await list_dead(harness, fingerprint=fingerprint_of("timeout", "ValueError: no 17")) == []
     assert [(await harness.view(run.id)).fingerprint for run in (retried, succeeded)] == ["", ""]
 
 
-async def test_every_way_to_fail_has_a_fingerprint(harness: Harness) -> None:
+async def test_every_kind_of_failure_has_a_fingerprint(harness: Harness) -> None:
     missed = a_run(deadline=MINUTE, queue="nobody")
     [lost] = await harness.start(a_run(policy=a_policy(at_most_once=True)))
     await harness.settle(settle_loss(lost, blamed=False))
@@ -56,61 +56,61 @@ async def test_every_way_to_fail_has_a_fingerprint(harness: Harness) -> None:
     assert (await harness.view(lost.id)).fingerprint == fingerprint_of(
         "lost", "its worker died; at-most-once is never repeated"
     )
-    assert sorted(await dead(harness)) == sorted([missed.id, lost.id])
+    assert sorted(await list_dead(harness)) == sorted([missed.id, lost.id])
 
 
-async def test_a_replay_deals_with_a_dead_letter(harness: Harness) -> None:
-    one, other = mortal(), mortal()
-    await die(harness, one, other)
+async def test_a_replay_removes_the_run_from_the_dead_letters(harness: Harness) -> None:
+    one, other = a_failing_run(), a_failing_run()
+    await run_and_fail(harness, one, other)
     replay = a_run(replay_of=one.id)
     await harness.submit(replay)
-    assert await dead(harness) == [other.id]
+    assert await list_dead(harness) == [other.id]
     assert await harness.state(one.id) is RunState.FAILED
     assert (await harness.view(replay.id)).replay_of == one.id
     failed = RunFilter(tenant="default", states=frozenset({RunState.FAILED}))
     listed = (await harness.store.list_runs(failed, None, 10)).items
-    assert [view.id for view in listed] == [other.id, one.id], "it stays in history"
+    assert [view.id for view in listed] == [other.id, one.id], "the failed run stays in the history"
     await harness.submit(a_run(id=replay.id, replay_of=other.id))
-    assert await dead(harness) == [other.id], "a run that was not made deals with nothing"
+    assert await list_dead(harness) == [other.id], "a rejected replay removes no dead letter"
 
 
 async def test_a_replay_that_fails_is_a_dead_letter_itself(harness: Harness) -> None:
-    first = mortal()
-    await die(harness, first)
+    first = a_failing_run()
+    await run_and_fail(harness, first)
     replay = a_run(replay_of=first.id, policy=a_policy(retries=0))
-    await die(harness, replay)
-    assert await dead(harness) == [replay.id]
+    await run_and_fail(harness, replay)
+    assert await list_dead(harness) == [replay.id]
 
 
-async def test_only_a_dead_letter_of_the_same_tenant_is_dealt_with_by_a_replay(harness: Harness) -> None:
-    mine, done = mortal(), a_run()
-    await die(harness, mine)
+async def test_a_replay_does_not_remove_a_dead_letter_of_another_tenant(harness: Harness) -> None:
+    mine, done = a_failing_run(), a_run()
+    await run_and_fail(harness, mine)
     [held] = await harness.start(done)
     await harness.succeed(held)
     await harness.submit(a_run(tenant="acme", replay_of=mine.id), a_run(replay_of=done.id), a_run(replay_of=an_id()))
-    assert await dead(harness) == [mine.id]
+    assert await list_dead(harness) == [mine.id]
     assert await harness.state(done.id) is RunState.SUCCEEDED
 
 
 async def test_dead_letters_can_be_discarded(harness: Harness) -> None:
-    runs = [mortal() for _ in range(3)]
-    await die(harness, *runs)
+    runs = [a_failing_run() for _ in range(3)]
+    await run_and_fail(harness, *runs)
     assert await harness.store.discard([runs[0].id, runs[2].id, runs[0].id], ADA) == 2
-    assert await dead(harness) == [runs[1].id]
+    assert await list_dead(harness) == [runs[1].id]
     assert await harness.states(runs) == [RunState.FAILED] * 3
     assert len(await harness.store.attempts(runs[0].id)) == 1
     assert await harness.store.discard([run.id for run in runs], ADA) == 1
     assert await harness.store.discard([run.id for run in runs], ADA) == 0
 
 
-async def test_what_was_discarded_can_be_brought_back(harness: Harness) -> None:
-    runs = [mortal() for _ in range(4)]
-    await die(harness, *runs)
+async def test_discarded_dead_letters_can_be_restored(harness: Harness) -> None:
+    runs = [a_failing_run() for _ in range(4)]
+    await run_and_fail(harness, *runs)
     await harness.store.discard(ids(runs[:3]), ADA)
-    # One of them is replayed all the same: it is dealt with for good.
+    # A discarded run that was replayed cannot be restored.
     await harness.submit(a_run(replay_of=runs[2].id))
     assert await harness.store.bring_back([*ids(runs), runs[0].id, an_id()], ADA) == 2
-    assert sorted(await dead(harness)) == sorted(ids([runs[0], runs[1], runs[3]]))
+    assert sorted(await list_dead(harness)) == sorted(ids([runs[0], runs[1], runs[3]]))
     assert await harness.store.bring_back(ids(runs), ADA) == 0
     newest = (await harness.store.audit(None))[0]
     assert (newest.action, newest.count) == ("runs.bring_back", 2)
@@ -120,8 +120,8 @@ async def test_what_was_discarded_can_be_brought_back(harness: Harness) -> None:
 async def test_only_dead_letters_can_be_discarded(harness: Harness) -> None:
     running, ended = await harness.start(a_run(queue="a"), a_run(queue="a"))
     await harness.succeed(ended)
-    queued, cancelled, replayed = a_run(), a_run(delay=HOUR), mortal(queue="b")
-    await die(harness, replayed)
+    queued, cancelled, replayed = a_run(), a_run(delay=HOUR), a_failing_run(queue="b")
+    await run_and_fail(harness, replayed)
     await harness.submit(queued, cancelled, a_run(replay_of=replayed.id))
     await harness.store.cancel([cancelled.id])
     asked = [running.id, ended.id, queued.id, cancelled.id, replayed.id, an_id()]
@@ -129,9 +129,9 @@ async def test_only_dead_letters_can_be_discarded(harness: Harness) -> None:
     assert await harness.store.audit(None) == []
 
 
-async def test_a_discard_is_one_row_a_tenant(harness: Harness) -> None:
-    mine, others = [mortal() for _ in range(2)], [mortal(tenant="acme")]
-    await die(harness, *mine, *others)
+async def test_a_discard_is_one_audit_entry_per_tenant(harness: Harness) -> None:
+    mine, others = [a_failing_run() for _ in range(2)], [a_failing_run(tenant="acme")]
+    await run_and_fail(harness, *mine, *others)
     await harness.store.discard([*ids(mine), *ids(others)], ADA)
     entries = await harness.store.audit(None)
     assert sorted((entry.tenant, entry.author, entry.action, entry.count, entry.why) for entry in entries) == [
@@ -140,13 +140,13 @@ async def test_a_discard_is_one_row_a_tenant(harness: Harness) -> None:
     ]
 
 
-async def test_dead_letters_are_grouped_by_kind_the_largest_first(harness: Harness) -> None:
-    many = await die(harness, *(mortal() for _ in range(2)), error="ValueError: no 1")
+async def test_dead_letters_are_grouped_by_fingerprint_largest_group_first(harness: Harness) -> None:
+    many = await run_and_fail(harness, *(a_failing_run() for _ in range(2)), error="ValueError: no 1")
     await harness.advance(MINUTE)
-    [third] = await die(harness, mortal(), error="ValueError: no 22")
-    [single] = await die(harness, mortal(), error="KeyError: 'x'")
+    [third] = await run_and_fail(harness, a_failing_run(), error="ValueError: no 22")
+    [single] = await run_and_fail(harness, a_failing_run(), error="KeyError: 'x'")
     await harness.advance(MINUTE)
-    [other_task] = await die(harness, mortal(task="resize"), error="ValueError: no 3")
+    [other_task] = await run_and_fail(harness, a_failing_run(task="resize"), error="ValueError: no 3")
     groups = await harness.store.dead_groups(DEAD, 10)
     first, last = await harness.view(many[0].id), await harness.view(third.id)
     assert first.finished_at is not None
@@ -169,9 +169,9 @@ async def test_dead_letters_are_grouped_by_kind_the_largest_first(harness: Harne
     assert await harness.store.dead_groups(DEAD, 2) == groups[:2]
 
 
-async def test_groups_are_of_what_the_filter_finds(harness: Harness) -> None:
-    mine, others, images = mortal(), mortal(tenant="acme"), mortal(queue="images")
-    await die(harness, mine, others, images)
+async def test_groups_follow_the_filter(harness: Harness) -> None:
+    mine, others, images = a_failing_run(), a_failing_run(tenant="acme"), a_failing_run(queue="images")
+    await run_and_fail(harness, mine, others, images)
     await harness.submit(a_run())
 
     async def counts(wanted: RunFilter) -> list[int]:
@@ -185,9 +185,9 @@ async def test_groups_are_of_what_the_filter_finds(harness: Harness) -> None:
     assert await counts(RunFilter(tenant="default", task="unknown")) == []
 
 
-async def test_what_was_dealt_with_is_in_no_group(harness: Harness) -> None:
-    replayed, discarded, left = mortal(), mortal(), mortal()
-    await die(harness, replayed, discarded, left)
+async def test_replayed_and_discarded_runs_are_in_no_group(harness: Harness) -> None:
+    replayed, discarded, left = a_failing_run(), a_failing_run(), a_failing_run()
+    await run_and_fail(harness, replayed, discarded, left)
     await harness.submit(a_run(replay_of=replayed.id))
     await harness.store.discard([discarded.id], ADA)
     [group] = await harness.store.dead_groups(DEAD, 10)

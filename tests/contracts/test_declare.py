@@ -1,4 +1,4 @@
-"""Declaring jobs as people do: what was done, on which condition, and the versions that are kept."""
+"""Declaring jobs: outcomes, conditions and versions."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.api
 
 
 def again(job: NewJob, **changes: object) -> NewJob:
-    """Another declaration of the same job: with an id of its own, as another client would make it."""
+    """Declare the same job with another id, as another client would."""
     spec = msgspec.structs.replace(job.spec, **{name: changes.pop(name) for name in list(changes) if name in _SPEC})
     return msgspec.structs.replace(job, id=a_job_id(), spec=spec, **changes)
 
@@ -37,7 +37,7 @@ async def cancelled(harness: Harness, job: NewJob) -> JobId:
     return stored.id
 
 
-async def test_it_is_told_what_was_done(harness: Harness) -> None:
+async def test_a_declaration_returns_created_changed_or_unchanged(harness: Harness) -> None:
     job = a_job()
     assert (await put(harness, job))[0] is PutOutcome.CREATED
     assert (await put(harness, job))[0] is PutOutcome.UNCHANGED
@@ -46,7 +46,7 @@ async def test_it_is_told_what_was_done(harness: Harness) -> None:
     assert (await put(harness, again(job, task="other", payload=b"2")))[0] is PutOutcome.CHANGED
 
 
-async def test_a_batch_is_told_in_order(harness: Harness) -> None:
+async def test_a_batch_of_declarations_is_answered_in_order(harness: Harness) -> None:
     known, changed, new = a_job(), a_job(), a_job()
     await harness.store.put_jobs([known, changed])
     answers = await harness.store.put_jobs([new, again(changed, queue="other"), again(known)])
@@ -57,7 +57,7 @@ async def test_a_batch_is_told_in_order(harness: Harness) -> None:
     ]
 
 
-async def test_one_that_comes_back_has_changed(harness: Harness) -> None:
+async def test_a_job_declared_after_its_cancellation_counts_as_changed(harness: Harness) -> None:
     job = a_job()
     await cancelled(harness, job)
     outcome, back = await put(harness, again(job))
@@ -71,18 +71,20 @@ async def test_labels_are_part_of_a_version(harness: Harness) -> None:
     assert (await put(harness, again(job, tags=("nightly",))))[1].version == 2
 
 
-async def test_one_that_must_be_new_is_refused_if_there_is_one(harness: Harness) -> None:
+async def test_a_declaration_that_must_be_new_is_rejected_if_the_job_exists(harness: Harness) -> None:
     job = a_job()
     stored = await harness.put(job)
     other = again(job, task="other", must_be_new=True)
     assert await put(harness, other) == (PutOutcome.EXISTS, stored)
-    assert await put(harness, again(job, must_be_new=True)) == (PutOutcome.EXISTS, stored), "the same spec is no excuse"
+    assert await put(harness, again(job, must_be_new=True)) == (PutOutcome.EXISTS, stored), (
+        "also if the spec is the same"
+    )
     await harness.store.set_jobs_state([stored.id], JobState.PAUSED)
     assert (await put(harness, other))[0] is PutOutcome.EXISTS
     assert await harness.store.job_named("default", job.spec.name) == stored.id
 
 
-async def test_one_that_must_be_new_may_take_the_place_of_one_that_is_over(harness: Harness) -> None:
+async def test_a_declaration_that_must_be_new_may_replace_a_cancelled_job(harness: Harness) -> None:
     job = a_job()
     await cancelled(harness, job)
     outcome, back = await put(harness, again(job, task="other", must_be_new=True))
@@ -91,20 +93,20 @@ async def test_one_that_must_be_new_may_take_the_place_of_one_that_is_over(harne
     assert (await put(harness, again(job, must_be_new=True, tenant="acme")))[0] is PutOutcome.CREATED
 
 
-async def test_one_that_must_be_new_may_be_sent_again_when_its_answer_was_lost(harness: Harness) -> None:
+async def test_a_declaration_that_must_be_new_may_be_repeated(harness: Harness) -> None:
     job = a_job(must_be_new=True)
     await harness.put(job)
     assert (await put(harness, job))[0] is PutOutcome.UNCHANGED
 
 
-async def test_of_many_that_must_be_new_at_once_one_is(harness: Harness) -> None:
+async def test_of_concurrent_declarations_that_must_be_new_one_succeeds(harness: Harness) -> None:
     jobs = [a_job(a_spec(name="report"), must_be_new=True) for _ in range(5)]
     answers = [answer for [answer] in await asyncio.gather(*(harness.store.put_jobs([job]) for job in jobs))]
     assert sorted(answer.outcome for answer in answers) == [PutOutcome.CREATED] + [PutOutcome.EXISTS] * 4
     assert len({answer.job.id for answer in answers}) == 1
 
 
-async def test_a_change_may_ask_for_the_version_it_was_made_from(harness: Harness) -> None:
+async def test_a_change_may_require_an_expected_version(harness: Harness) -> None:
     job = a_job()
     await harness.put(job)
     outcome, second = await put(harness, again(job, task="second", expected_version=1))
@@ -114,7 +116,7 @@ async def test_a_change_may_ask_for_the_version_it_was_made_from(harness: Harnes
     assert (await put(harness, again(job, task="third", expected_version=2)))[1].version == 3
 
 
-async def test_a_change_may_be_sent_again_when_its_answer_was_lost(harness: Harness) -> None:
+async def test_a_change_with_an_expected_version_may_be_repeated(harness: Harness) -> None:
     job = a_job()
     await harness.put(job)
     change = again(job, task="second", expected_version=1)
@@ -122,7 +124,7 @@ async def test_a_change_may_be_sent_again_when_its_answer_was_lost(harness: Harn
     assert await put(harness, change) == (PutOutcome.UNCHANGED, second)
 
 
-async def test_of_two_changes_of_one_version_one_is_made(harness: Harness) -> None:
+async def test_of_two_concurrent_changes_of_one_version_one_succeeds(harness: Harness) -> None:
     job = a_job()
     await harness.put(job)
     changes = [again(job, task=f"task-{number}", expected_version=1) for number in range(5)]
@@ -130,14 +132,14 @@ async def test_of_two_changes_of_one_version_one_is_made(harness: Harness) -> No
     assert sorted(answer.outcome for answer in answers) == [PutOutcome.CHANGED] + [PutOutcome.STALE] * 4
 
 
-async def test_a_version_of_a_job_that_is_not_there_cannot_be_expected(harness: Harness) -> None:
+async def test_an_expected_version_of_an_unknown_job_is_a_conflict(harness: Harness) -> None:
     missing, innocent = a_job(expected_version=1), a_job()
     with pytest.raises(NotFound):
         await harness.store.put_jobs([innocent, missing])
     assert await harness.store.jobs([missing.id, innocent.id]) == [None, None]
 
 
-async def test_versions_are_kept_with_who_made_them_and_why(harness: Harness) -> None:
+async def test_versions_have_author_and_reason(harness: Harness) -> None:
     job = a_job(a_spec(task="first"), payload=b"1", author="ada", why="a start")
     before = await harness.now()
     await harness.put(job)
@@ -169,7 +171,7 @@ async def test_a_job_is_found_by_its_name(harness: Harness) -> None:
     assert await harness.store.job_named("beta", "report") is None
 
 
-async def test_a_job_tells_when_it_was_made_and_changed(harness: Harness) -> None:
+async def test_a_job_has_times_of_creation_and_change(harness: Harness) -> None:
     job = a_job()
     before = await harness.now()
     made = await harness.put(job)
@@ -184,7 +186,7 @@ async def test_a_job_tells_when_it_was_made_and_changed(harness: Harness) -> Non
     assert (await harness.job(job.id)).updated_at >= changed.updated_at + HOUR
 
 
-async def test_a_tick_changes_nothing_of_when_a_job_was_changed(harness: Harness) -> None:
+async def test_a_tick_does_not_change_the_time_of_change_of_a_job(harness: Harness) -> None:
     job = await harness.put(a_job())
     await harness.advance(2 * MINUTE)
     await harness.fire_due()

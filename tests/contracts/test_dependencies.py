@@ -1,4 +1,4 @@
-"""Dependencies: runs that wait for others, and what becomes of them."""
+"""Dependencies: runs that wait for the end of other runs."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ NO_RETRY = a_policy(retries=0)
 READER = "dashboard"
 
 
-async def held_as(harness: Harness, ends: Sequence[RunState]) -> list[HeldRun]:
-    """Runs under way that are to end so."""
+async def start_for(harness: Harness, ends: Sequence[RunState]) -> list[HeldRun]:
+    """Start one run for each of these outcomes."""
     return await harness.start(*(a_run(policy=NO_RETRY) for _ in ends))
 
 
-async def end_as(harness: Harness, held: HeldRun, end: RunState) -> None:
+async def end_run(harness: Harness, held: HeldRun, end: RunState) -> None:
     match end:
         case RunState.SUCCEEDED:
             await harness.succeed(held)
@@ -50,20 +50,20 @@ async def test_a_child_waits_for_its_parents(harness: Harness) -> None:
     await harness.resolve()
     assert await harness.state(child.id) is BLOCKED
     await harness.succeed(held[1])
-    assert await harness.state(child.id) is QUEUED, "the settle has decided it itself"
+    assert await harness.state(child.id) is QUEUED, "the completion has resolved the child"
     view = await harness.view(child.id)
     assert (view.parents, view.rule, view.gate) == (2, Rule.ALL_SUCCEEDED, None)
 
 
 @pytest.mark.parametrize("rule", list(Rule))
-async def test_every_rule_decides_as_the_rules_say(harness: Harness, rule: Rule) -> None:
-    """All ways in which two parents can end, one after the other; and both before the child is submitted."""
+async def test_every_rule_decides_by_the_states_of_the_parents(harness: Harness, rule: Rule) -> None:
+    """Try all pairs of outcomes: both parents end after the submission of the child, one, or none."""
     for ends in product([SUCCEEDED, FAILED, CANCELLED], repeat=2):
-        held = await held_as(harness, ends)
+        held = await start_for(harness, ends)
         child = a_run(after=held, rule=rule)
         await harness.submit(child)
         for number, (run, end) in enumerate(zip(held, ends, strict=True), 1):
-            await end_as(harness, run, end)
+            await end_run(harness, run, end)
             assert await harness.state(child.id) is _expected(rule, ends[:number], 2), (ends, number)
         late = a_run(after=held, rule=rule)
         [accepted] = await harness.submit(late)
@@ -83,7 +83,7 @@ def _expected(rule: Rule, ends: Sequence[RunState], parents: int) -> RunState:
 
 
 async def test_the_reason_of_a_skip_names_the_parent(harness: Harness) -> None:
-    [held] = await held_as(harness, [FAILED])
+    [held] = await start_for(harness, [FAILED])
     child = a_run(after=[held])
     clean_up = a_run(after=[a_run(id=held.id)], rule=Rule.ANY_FAILED)
     await harness.submit(child, clean_up)
@@ -101,8 +101,8 @@ async def test_the_reason_of_a_skip_names_the_parent(harness: Harness) -> None:
     assert (await harness.view(clean_up.id)).reason == "nothing to clean up"
 
 
-async def test_a_skip_is_an_end_for_its_own_children_however_many_generations(harness: Harness) -> None:
-    [held] = await held_as(harness, [FAILED])
+async def test_a_skip_propagates_through_generations_of_children(harness: Harness) -> None:
+    [held] = await start_for(harness, [FAILED])
     generations = [a_run(after=[held])]
     for _ in range(30):
         generations.append(a_run(after=[generations[-1]]))
@@ -114,7 +114,7 @@ async def test_a_skip_is_an_end_for_its_own_children_however_many_generations(ha
     assert await harness.state(last.id) is QUEUED
 
 
-async def test_a_whole_graph_may_come_in_one_batch_in_whatever_order(harness: Harness) -> None:
+async def test_a_graph_can_be_submitted_in_one_batch_in_any_order(harness: Harness) -> None:
     top = a_run()
     left, right = a_run(after=[top]), a_run(after=[top])
     bottom = a_run(after=[left, right])
@@ -128,7 +128,7 @@ async def test_a_whole_graph_may_come_in_one_batch_in_whatever_order(harness: Ha
     assert order == [[top.id], sorted([left.id, right.id]), [bottom.id]]
 
 
-async def test_parents_may_be_in_any_state_also_ended_long_ago(harness: Harness) -> None:
+async def test_parents_may_be_in_any_state(harness: Harness) -> None:
     done, running = await harness.start(*some_runs(2))
     await harness.succeed(done)
     delayed, queued = a_run(delay=HOUR), a_run()
@@ -139,7 +139,7 @@ async def test_parents_may_be_in_any_state_also_ended_long_ago(harness: Harness)
     assert [answer.state for answer in accepted] == [QUEUED, BLOCKED, BLOCKED, BLOCKED]
 
 
-async def test_a_parent_that_is_not_there_is_not_found_and_nothing_is_done(harness: Harness) -> None:
+async def test_an_unknown_parent_rejects_the_whole_batch(harness: Harness) -> None:
     plain, parent = a_run(), a_run(tenant="acme")
     await harness.submit(parent)
     for missing in (an_id(), parent.id):
@@ -149,7 +149,7 @@ async def test_a_parent_that_is_not_there_is_not_found_and_nothing_is_done(harne
     assert await harness.store.runs(ids([plain, child])) == [None, None]
 
 
-async def test_a_circle_is_refused_and_nothing_is_done(harness: Harness) -> None:
+async def test_a_dependency_cycle_rejects_the_whole_batch(harness: Harness) -> None:
     one, two = an_id(), an_id()
     circle = [a_run(id=one, after=[a_run(id=two)]), a_run(id=two, after=[a_run(id=one)])]
     with pytest.raises(Invalid, match="circle"):
@@ -159,7 +159,7 @@ async def test_a_circle_is_refused_and_nothing_is_done(harness: Harness) -> None
     assert await harness.store.runs([one, two]) == [None, None]
 
 
-async def test_a_parent_of_the_batch_that_was_made_before_is_that_one(harness: Harness) -> None:
+async def test_a_known_run_in_the_batch_can_be_a_parent(harness: Harness) -> None:
     key, unique = Idempotency("order-1", b"x"), Unique(key="report")
     by_key, by_unique = a_run(idempotency=key), a_run(unique=unique)
     await harness.submit(by_key, by_unique)
@@ -167,14 +167,14 @@ async def test_a_parent_of_the_batch_that_was_made_before_is_that_one(harness: H
     child = a_run(after=again)
     answers = await harness.submit(*again, child)
     assert [(answer.id, answer.new) for answer in answers[:2]] == [(by_key.id, False), (by_unique.id, False)]
-    assert ids_of(await harness.store.parents(child.id)) == [by_key.id, by_unique.id]
+    assert view_ids(await harness.store.parents(child.id)) == [by_key.id, by_unique.id]
     held = await harness.claim(await harness.worker())
     await harness.succeed(*held)
     await harness.resolve()
     assert await harness.state(child.id) is QUEUED
 
 
-async def test_a_child_that_goes_has_its_due_time_before_it(harness: Harness) -> None:
+async def test_a_resolved_child_waits_for_its_due_time(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     later, soon = a_run(after=[held], delay=HOUR), a_run(after=[held], delay=MINUTE)
     accepted = await harness.submit(later, soon)
@@ -185,13 +185,13 @@ async def test_a_child_that_goes_has_its_due_time_before_it(harness: Harness) ->
     await harness.succeed(held)
     await harness.resolve()
     assert await harness.states([later, soon]) == [SCHEDULED, QUEUED]
-    assert before <= (await harness.view(soon.id)).due <= await harness.now(), "as if it were submitted then"
+    assert before <= (await harness.view(soon.id)).due <= await harness.now(), "the child is due when it is resolved"
     await harness.advance(HOUR)
     assert (await harness.stage()).runs == 1
     assert await harness.state(later.id) is QUEUED
 
 
-async def test_limits_in_time_count_from_when_the_rule_was_met(harness: Harness) -> None:
+async def test_time_limits_of_a_child_count_from_its_resolution(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     child = a_run(after=[held], start_within=10 * MINUTE, deadline=20 * MINUTE)
     await harness.submit(child)
@@ -206,14 +206,14 @@ async def test_limits_in_time_count_from_when_the_rule_was_met(harness: Harness)
     assert await harness.state(child.id) is SKIPPED
 
 
-async def test_its_ordering_key_and_its_limits_come_after_its_parents(harness: Harness) -> None:
+async def test_a_child_takes_its_ordering_key_and_limits_after_its_parents(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     keyed = a_run(after=[held], key="video")
     limited = a_run(after=[held], limits=(a_limit(),))
     await harness.submit(keyed, limited)
     first, other = a_run(key="video"), a_run(limits=(a_limit(),))
     accepted = await harness.submit(first, other)
-    assert [answer.state for answer in accepted] == [QUEUED, QUEUED], "what waits for its parents holds nothing"
+    assert [answer.state for answer in accepted] == [QUEUED, QUEUED], "a run that waits for its parents holds no limit"
     await harness.succeed(held)
     await harness.resolve()
     assert await harness.states([keyed, limited]) == [BLOCKED, BLOCKED]
@@ -225,7 +225,7 @@ async def test_its_ordering_key_and_its_limits_come_after_its_parents(harness: H
 @pytest.mark.parametrize(
     "way", ["cancelled while queued", "cancelled while it waits", "expired", "deadline", "replaced", "worker left"]
 )
-async def test_whatever_way_a_parent_ends_its_children_are_told(harness: Harness, way: str) -> None:
+async def test_every_way_to_end_a_parent_resolves_its_children(harness: Harness, way: str) -> None:
     match way:
         case "cancelled while queued" | "cancelled while it waits":
             parent = a_run(delay=HOUR if way.endswith("waits") else 0)
@@ -257,7 +257,7 @@ async def test_whatever_way_a_parent_ends_its_children_are_told(harness: Harness
     assert (await harness.view(child.id)).reason == f"parent {parent.id} {await harness.state(parent.id)}"
 
 
-async def test_what_was_never_readable_ends_for_its_children(harness: Harness) -> None:
+async def test_an_unreadable_parent_resolves_its_children(harness: Harness) -> None:
     parent = a_run()
     await harness.submit(parent)
     child = a_run(after=[parent], rule=Rule.ANY_FAILED)
@@ -269,7 +269,7 @@ async def test_what_was_never_readable_ends_for_its_children(harness: Harness) -
     assert await harness.states([parent, child]) == [FAILED, QUEUED]
 
 
-async def test_a_parent_that_is_tried_again_has_not_ended(harness: Harness) -> None:
+async def test_a_parent_that_is_retried_has_not_ended(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     child = a_run(after=[held])
     await harness.submit(child)
@@ -278,7 +278,7 @@ async def test_a_parent_that_is_tried_again_has_not_ended(harness: Harness) -> N
     assert await harness.state(child.id) is BLOCKED
 
 
-async def test_a_child_may_be_cancelled_while_it_waits_and_its_children_are_told(harness: Harness) -> None:
+async def test_cancelling_a_waiting_child_resolves_its_own_children(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     child = a_run(after=[held])
     grandchild = a_run(after=[child])
@@ -291,7 +291,7 @@ async def test_a_child_may_be_cancelled_while_it_waits_and_its_children_are_told
     assert await harness.states([child, grandchild]) == [CANCELLED, SKIPPED]
 
 
-async def test_a_child_that_waits_may_be_edited_and_still_waits(harness: Harness) -> None:
+async def test_an_edited_child_still_waits_for_its_parents(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     child = a_run(after=[held])
     await harness.submit(child)
@@ -305,7 +305,7 @@ async def test_a_child_that_waits_may_be_edited_and_still_waits(harness: Harness
     assert (view.state, view.queue, view.start_by) == (SCHEDULED, "other", view.due + MINUTE)
 
 
-async def test_the_same_child_again_is_not_made_twice(harness: Harness) -> None:
+async def test_a_child_submitted_twice_is_one_run(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     child = a_run(after=[held])
     await harness.submit(child)
@@ -317,50 +317,50 @@ async def test_the_same_child_again_is_not_made_twice(harness: Harness) -> None:
     assert (again.new, again.state) == (False, QUEUED)
 
 
-async def test_a_run_that_has_children_lets_others_go(harness: Harness) -> None:
+async def test_lets_go_is_set_for_a_run_with_children(harness: Harness) -> None:
     parent = a_run()
     await harness.submit(parent, a_run(after=[parent]))
     [held] = await harness.claim(await harness.worker())
     assert held.lets_go
 
 
-async def test_events_tell_of_children_that_go_and_that_are_skipped(harness: Harness) -> None:
-    good, bad = await held_as(harness, [SUCCEEDED, FAILED])
+async def test_resolved_and_skipped_children_emit_events(harness: Harness) -> None:
+    good, bad = await start_for(harness, [SUCCEEDED, FAILED])
     await harness.store.attach_reader(READER)
     goes, skipped = a_run(after=[good]), a_run(after=[bad])
     await harness.submit(goes, skipped)
     await harness.succeed(good)
     await harness.fail(bad)
     await harness.resolve()
-    told = [(kind, run) for kind, runs in await harness.told(READER) for run in runs]
-    assert ("run.queued", goes.id) in told
-    assert ("run.skipped", skipped.id) in told
-    assert ("run.queued", skipped.id) not in told
+    events = [(kind, run) for kind, runs in await harness.unread_events(READER) for run in runs]
+    assert ("run.queued", goes.id) in events
+    assert ("run.skipped", skipped.id) in events
+    assert ("run.queued", skipped.id) not in events
 
 
-async def test_families_can_be_looked_at(harness: Harness) -> None:
+async def test_parents_and_children_can_be_listed(harness: Harness) -> None:
     one, two = some_runs(2)
     await harness.submit(one, two)
     children = [a_run(after=[two, one]) for _ in range(3)]
     await harness.submit(*reversed(children))
     for child in children:
-        assert ids_of(await harness.store.parents(child.id)) == [two.id, one.id]
+        assert view_ids(await harness.store.parents(child.id)) == [two.id, one.id]
         assert await harness.store.parent_ids(child.id) == [two.id, one.id]
-    assert ids_of(await harness.store.children(one.id, None, 2)) == ids(children[:2])
-    assert ids_of(await harness.store.children(one.id, children[1].id, 2)) == ids(children[2:])
+    assert view_ids(await harness.store.children(one.id, None, 2)) == ids(children[:2])
+    assert view_ids(await harness.store.children(one.id, children[1].id, 2)) == ids(children[2:])
     assert await harness.store.parents(one.id) == []
     assert await harness.store.children(children[0].id, None, 10) == []
     await harness.succeed(*await harness.claim(await harness.worker()))
     await harness.resolve()
     assert [view.state for view in await harness.store.parents(children[0].id)] == [SUCCEEDED, SUCCEEDED]
-    assert len(await harness.store.children(one.id, None, 10)) == 3, "edges stay"
+    assert len(await harness.store.children(one.id, None, 10)) == 3, "dependencies are kept"
     mine, others = harness.store.seen_by("default"), harness.store.seen_by("acme")
     assert len(await mine.parents(children[0].id)) == 2
     assert await others.parents(children[0].id) == []
     assert await others.children(one.id, None, 10) == []
 
 
-async def test_parents_that_are_not_kept_any_more_are_missing(harness: Harness) -> None:
+async def test_pruned_parents_are_missing_in_the_list(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.succeed(held)
     child = a_run(after=[held], delay=300 * DAY)
@@ -376,7 +376,7 @@ async def test_parents_that_are_not_kept_any_more_are_missing(harness: Harness) 
     assert await harness.store.children(held.id, None, 10) == []
 
 
-async def test_a_parent_that_is_purged_before_its_children_were_told_has_ended_all_the_same(harness: Harness) -> None:
+async def test_a_parent_purged_before_the_resolution_counts_as_ended(harness: Harness) -> None:
     parent = a_run()
     child = a_run(after=[parent], rule=Rule.ALL_DONE)
     await harness.submit(parent, child)
@@ -386,7 +386,7 @@ async def test_a_parent_that_is_purged_before_its_children_were_told_has_ended_a
     assert await harness.state(child.id) is QUEUED
 
 
-async def test_a_large_family_is_told_in_parts(harness: Harness) -> None:
+async def test_many_children_are_resolved_in_batches(harness: Harness) -> None:
     parent = a_run()
     children = [a_run(after=[parent], queue="children") for _ in range(250)]
     await harness.submit(parent, *children)
@@ -398,7 +398,7 @@ async def test_a_large_family_is_told_in_parts(harness: Harness) -> None:
     assert set(await harness.states(children)) == {SKIPPED}
 
 
-async def test_a_child_of_many_parents_goes_once(harness: Harness) -> None:
+async def test_a_child_of_many_parents_is_queued_once(harness: Harness) -> None:
     parents = some_runs(60)
     child = a_run(after=parents, queue="child")
     await harness.submit(*parents, child)
@@ -408,12 +408,12 @@ async def test_a_child_of_many_parents_goes_once(harness: Harness) -> None:
     await asyncio.gather(*(harness.succeed(*held[start : start + 10]) for start in range(0, 60, 10)))
     await asyncio.gather(*(harness.resolve() for _ in range(3)))
     assert await harness.state(child.id) is QUEUED
-    told = [run for kind, runs in await harness.told(READER) if kind == "run.queued" for run in runs]
-    assert told == [child.id]
+    queued = [run for kind, runs in await harness.unread_events(READER) if kind == "run.queued" for run in runs]
+    assert queued == [child.id]
 
 
-async def test_submitting_children_while_their_parent_ends_never_loses_one(harness: Harness) -> None:
-    """Submit sees the parent under way; its end sees no children; both commit: nobody would ever tell them."""
+async def test_children_submitted_while_their_parent_ends_are_not_lost(harness: Harness) -> None:
+    """The submit sees a running parent, the completion sees no children: without a lock nothing resolves them."""
     worker = await harness.worker()
     for _ in range(30):
         parent = a_run(queue="parents")
@@ -439,5 +439,5 @@ async def test_a_graph_of_layers_completes(harness: Harness) -> None:
     assert [set(done[start : start + 5]) for start in range(0, 30, 5)] == [set(ids(layer)) for layer in layers]
 
 
-def ids_of(views: Sequence[object]) -> list[RunId]:
+def view_ids(views: Sequence[object]) -> list[RunId]:
     return [view.id for view in views]  # type: ignore[attr-defined]

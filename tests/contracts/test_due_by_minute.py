@@ -1,4 +1,4 @@
-"""How many runs wait for each minute."""
+"""Counts of scheduled runs by the minute they are due."""
 
 import pytest
 
@@ -9,13 +9,13 @@ from tests.support.store_harness import Harness
 pytestmark = pytest.mark.api
 
 
-async def test_where_nothing_waits_there_are_none(harness: Harness) -> None:
+async def test_queued_runs_are_not_counted_by_minute(harness: Harness) -> None:
     now = await harness.now()
     await harness.submit(a_run())
     assert await harness.store.due_by_minute(None, now, now + HOUR) == []
 
 
-async def test_runs_are_counted_by_the_minute_they_are_due_in_on_every_shard(harness: Harness) -> None:
+async def test_scheduled_runs_are_counted_by_their_due_minute_on_every_shard(harness: Harness) -> None:
     now = await harness.now()
     first = now - now % MINUTE + 10 * MINUTE
     due = [first, first + 59 * SECOND, first + MINUTE, first + 5 * MINUTE - 1, first + 5 * MINUTE]
@@ -28,7 +28,7 @@ async def test_runs_are_counted_by_the_minute_they_are_due_in_on_every_shard(har
     assert await harness.store.due_by_minute(None, first + 1, first + MINUTE) == [(first, 1)]
 
 
-async def test_each_tenant_has_its_own(harness: Harness) -> None:
+async def test_scheduled_runs_are_counted_by_tenant(harness: Harness) -> None:
     now = await harness.now()
     minute = now - now % MINUTE + 10 * MINUTE
     await harness.submit(*(a_run(at=minute, tenant=tenant) for tenant in ("acme", "acme", "default")))
@@ -39,7 +39,7 @@ async def test_each_tenant_has_its_own(harness: Harness) -> None:
     assert await harness.store.due_by_minute(None, now, until) == [(minute, 3)]
 
 
-async def test_a_retry_that_waits_counts_and_a_cancelled_run_does_not(harness: Harness) -> None:
+async def test_a_waiting_retry_is_counted_and_a_cancelled_run_is_not(harness: Harness) -> None:
     now = await harness.now()
     minute = now - now % MINUTE + 10 * MINUTE
     kept, cancelled = a_run(at=minute), a_run(at=minute)

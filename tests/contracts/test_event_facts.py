@@ -1,4 +1,4 @@
-"""What the outbox says of workers and of dependencies, and what the store says of those whom events are about."""
+"""Events of workers and dependencies, and the facts that the store returns about the subjects of events."""
 
 from mainspring.domain.events import MAX_TOLD_ERROR, id_of_worker
 from mainspring.domain.instant import HOUR, MINUTE, SECOND
@@ -9,22 +9,22 @@ from tests.support.store_harness import SHORT_LEASE, Harness
 READER = "sink"
 
 
-async def of_workers(harness: Harness) -> list[tuple[str, tuple[str, ...]]]:
+async def worker_events(harness: Harness) -> list[tuple[str, tuple[str, ...]]]:
     return [(batch.kind, batch.runs) for batch in await harness.events(READER, of_workers=True)]
 
 
-async def test_workers_that_come_and_go_are_told_and_belong_to_nobody(harness: Harness) -> None:
+async def test_a_joining_and_a_leaving_worker_emit_events_without_tenant(harness: Harness) -> None:
     await harness.store.attach_reader(READER)
     first = await harness.worker()
     await harness.store.join("a scheduler", MINUTE)
     await harness.store.close_session(first)
     await harness.store.close_session(first)
     name = id_of_worker(first)
-    assert await of_workers(harness) == [("worker.joined", (name,)), ("worker.left", (name,))]
+    assert await worker_events(harness) == [("worker.joined", (name,)), ("worker.left", (name,))]
     assert {batch.tenant for batch in await harness.events(READER, of_workers=True)} == {""}
 
 
-async def test_a_worker_that_is_silent_for_a_lease_is_lost_once(harness: Harness) -> None:
+async def test_a_worker_with_an_expired_lease_emits_worker_lost_once(harness: Harness) -> None:
     lost = await harness.worker(SHORT_LEASE)
     kept = await harness.worker()
     await harness.store.attach_reader(READER)
@@ -32,23 +32,23 @@ async def test_a_worker_that_is_silent_for_a_lease_is_lost_once(harness: Harness
     for _ in range(2):
         await harness.store.lost_runs(10)
     await harness.store.close_session(lost)
-    told = [pair for pair in await of_workers(harness) if pair[0] == "worker.lost"]
-    # Each server of several has buried it.
-    assert set(told) == {("worker.lost", (id_of_worker(lost),))}
+    lost_events = [pair for pair in await worker_events(harness) if pair[0] == "worker.lost"]
+    # In a sharded store every server emits the event.
+    assert set(lost_events) == {("worker.lost", (id_of_worker(lost),))}
     await harness.store.close_session(kept)
 
 
-async def test_without_readers_nobody_is_told_of_workers(harness: Harness) -> None:
+async def test_worker_events_need_a_reader(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.store.attach_reader(READER)
-    assert await of_workers(harness) == []
+    assert await worker_events(harness) == []
     await harness.store.detach_reader(READER)
     await harness.store.close_session(worker)
     await harness.store.attach_reader(READER)
-    assert await of_workers(harness) == []
+    assert await worker_events(harness) == []
 
 
-async def test_a_child_whose_rule_is_met_is_told_before_it_is_queued(harness: Harness) -> None:
+async def test_dependency_resolved_is_emitted_before_run_queued(harness: Harness) -> None:
     [parent] = await harness.start(a_run())
     child = a_run(after=[parent])
     await harness.submit(child)
@@ -56,14 +56,14 @@ async def test_a_child_whose_rule_is_met_is_told_before_it_is_queued(harness: Ha
     await harness.succeed(parent)
     while await harness.store.resolve(10):
         pass
-    assert await harness.told(READER) == [
+    assert await harness.unread_events(READER) == [
         ("run.succeeded", (parent.id,)),
         ("dependency.resolved", (child.id,)),
         ("run.queued", (child.id,)),
     ]
 
 
-async def test_a_child_that_is_skipped_or_never_waited_is_not_resolved(harness: Harness) -> None:
+async def test_a_skipped_child_or_one_that_never_waited_emits_no_dependency_resolved(harness: Harness) -> None:
     [failed, ended] = await harness.start(a_run(policy=a_policy(retries=0)), a_run())
     await harness.succeed(ended)
     skipped = a_run(after=[failed])
@@ -73,11 +73,11 @@ async def test_a_child_that_is_skipped_or_never_waited_is_not_resolved(harness: 
     await harness.fail(failed)
     while await harness.store.resolve(10):
         pass
-    kinds = [kind for kind, _ in await harness.told(READER)]
+    kinds = [kind for kind, _ in await harness.unread_events(READER)]
     assert sorted(kinds) == ["run.failed", "run.skipped", "run.submitted"]
 
 
-async def test_what_never_changes_of_a_run_is_known_wherever_it_is(harness: Harness) -> None:
+async def test_the_constant_facts_of_a_run_are_known_in_every_state(harness: Harness) -> None:
     since = await harness.now()
     waiting, queued = a_run(delay=HOUR), a_run(queue="mail")
     [ended] = await harness.start(a_run())
@@ -92,7 +92,7 @@ async def test_what_never_changes_of_a_run_is_known_wherever_it_is(harness: Harn
     assert await harness.store.facts_of([], since) == []
 
 
-async def test_of_an_end_it_is_known_how_it_came_about(harness: Harness) -> None:
+async def test_the_facts_of_an_ended_run_have_its_outcome(harness: Harness) -> None:
     since = await harness.now()
     failed, cancelled = await harness.start(a_run(policy=a_policy(retries=0)), a_run())
     await harness.fail(failed, error="x" * 2 * MAX_TOLD_ERROR + " the cause")
@@ -105,7 +105,7 @@ async def test_of_an_end_it_is_known_how_it_came_about(harness: Harness) -> None
     assert (found[cancelled.id].reason, found[cancelled.id].error) == ("cancelled", None)
 
 
-async def test_the_run_of_a_tick_names_its_job_and_its_time(harness: Harness) -> None:
+async def test_the_facts_of_a_tick_have_job_and_scheduled_time(harness: Harness) -> None:
     now = await harness.now()
     job = await harness.put(a_job(a_spec(schedule=every(MINUTE, start=now + 30 * SECOND))))
     await harness.advance(MINUTE)
@@ -116,7 +116,7 @@ async def test_the_run_of_a_tick_names_its_job_and_its_time(harness: Harness) ->
     assert (facts.job_id, facts.scheduled_at) == (job.id, entry.scheduled_at)
 
 
-async def test_workers_are_known_also_when_they_have_left(harness: Harness) -> None:
+async def test_the_facts_of_a_worker_are_known_after_it_left(harness: Harness) -> None:
     here, left = await harness.worker(), await harness.worker()
     await harness.store.close_session(left)
     found = await harness.store.workers_of([here, left])
@@ -124,7 +124,7 @@ async def test_workers_are_known_also_when_they_have_left(harness: Harness) -> N
     assert all(facts.name for facts in found)
 
 
-async def test_readers_say_how_far_they_are_behind(harness: Harness) -> None:
+async def test_readers_report_their_lag(harness: Harness) -> None:
     await harness.store.attach_reader("behind")
     before = await harness.now()
     await harness.submit(a_run())

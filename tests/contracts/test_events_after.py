@@ -1,4 +1,4 @@
-"""Events for those who come back: from a position on, without a gap, or not at all."""
+"""Reading events after an offset: without a gap, or with an error."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ async def follow(harness: Harness, position: str, limit: int = 1_000) -> tuple[l
 
 
 async def newest(harness: Harness) -> str:
-    """Attach a reader and stand at the end, as an API process does when it starts."""
+    """Attach a reader and return the newest offset, as an API process does when it starts."""
     await harness.store.attach_reader(READER)
     await harness.let_transactions_end()
     batches, position = await harness.store.events_after(None, 10)
@@ -37,7 +37,7 @@ async def acknowledge_all(harness: Harness) -> None:
         await harness.store.acknowledge(READER, batches[-1].position)
 
 
-async def test_what_follows_a_position_is_told_in_order(harness: Harness) -> None:
+async def test_events_after_an_offset_are_returned_in_order(harness: Harness) -> None:
     worker = await harness.worker()
     position = await newest(harness)
     run = a_run()
@@ -52,10 +52,10 @@ async def test_what_follows_a_position_is_told_in_order(harness: Harness) -> Non
     ]
     assert batches == await harness.events(READER)
     assert await follow(harness, after) == ([], after)
-    assert await follow(harness, position) == (batches, after), "asking changes nothing"
+    assert await follow(harness, position) == (batches, after), "reading changes nothing"
 
 
-async def test_any_page_size_tells_the_same_without_gap_or_repetition(harness: Harness) -> None:
+async def test_event_pages_of_any_size_have_no_gap_and_no_repetition(harness: Harness) -> None:
     position = await newest(harness)
     for _ in range(7):
         await harness.submit(a_run())
@@ -76,7 +76,7 @@ async def test_any_page_size_tells_the_same_without_gap_or_repetition(harness: H
     assert len((await follow(harness, end))[0]) == 1
 
 
-async def test_the_newest_position_is_behind_what_has_happened(harness: Harness) -> None:
+async def test_the_newest_offset_is_after_every_past_event(harness: Harness) -> None:
     await newest(harness)
     await harness.submit(a_run())
     await harness.let_transactions_end()
@@ -88,7 +88,7 @@ async def test_the_newest_position_is_behind_what_has_happened(harness: Harness)
     assert batch.runs == (late.id,)
 
 
-async def test_a_batch_is_of_one_tenant(harness: Harness) -> None:
+async def test_an_event_batch_belongs_to_one_tenant(harness: Harness) -> None:
     worker = await harness.worker()
     position = await newest(harness)
     mine, others = some_runs(2), [a_run(tenant="acme") for _ in range(3)]
@@ -111,13 +111,13 @@ async def test_a_batch_is_of_one_tenant(harness: Harness) -> None:
     ]
 
 
-async def test_asking_attaches_no_reader(harness: Harness) -> None:
+async def test_reading_events_after_an_offset_attaches_no_reader(harness: Harness) -> None:
     _, position = await harness.store.events_after(None, 10)
     await harness.submit(a_run())
-    assert (await follow(harness, position))[0] == [], "nobody reads, so nothing is written"
+    assert (await follow(harness, position))[0] == [], "without a reader no event is written"
 
 
-async def test_events_outlive_their_acknowledgement_for_those_who_resume(harness: Harness) -> None:
+async def test_acknowledged_events_are_kept_for_readers_that_resume(harness: Harness) -> None:
     position = await newest(harness)
     run = a_run()
     await harness.submit(run)
@@ -129,7 +129,7 @@ async def test_events_outlive_their_acknowledgement_for_those_who_resume(harness
     assert batch.runs == (run.id,)
 
 
-async def test_a_position_that_is_too_old_is_not_found(harness: Harness) -> None:
+async def test_an_offset_that_is_too_old_is_not_found(harness: Harness) -> None:
     position = await newest(harness)
     await harness.submit(a_run())
     await acknowledge_all(harness)
@@ -144,9 +144,9 @@ async def test_a_position_that_is_too_old_is_not_found(harness: Harness) -> None
     assert (await follow(harness, fresh))[0] == []
 
 
-async def test_one_who_keeps_up_is_never_too_old(harness: Harness) -> None:
+async def test_the_offset_of_a_reader_that_keeps_up_never_gets_too_old(harness: Harness) -> None:
     position = await newest(harness)
-    told: list[RunId] = []
+    received: list[RunId] = []
     runs = some_runs(8)
     for run in runs:
         await harness.submit(run)
@@ -154,21 +154,21 @@ async def test_one_who_keeps_up_is_never_too_old(harness: Harness) -> None:
         await harness.advance(EVENTS_KEPT - 2 * MINUTE)
         await harness.store.tidy()
         batches, position = await follow(harness, position)
-        told += [run for batch in batches for run in batch.runs]
-    assert told == ids(runs)
+        received += [run for batch in batches for run in batch.runs]
+    assert received == ids(runs)
 
 
-async def test_what_a_reader_has_not_acknowledged_is_kept_for_it(harness: Harness) -> None:
+async def test_unacknowledged_events_are_kept_for_their_reader(harness: Harness) -> None:
     await newest(harness)
     run = a_run()
     await harness.submit(run)
     await harness.advance(EVENTS_KEPT + MINUTE)
     await harness.store.tidy()
-    assert await harness.told(READER) == [("run.submitted", (run.id,))]
+    assert await harness.unread_events(READER) == [("run.submitted", (run.id,))]
 
 
 @pytest.mark.parametrize("when", ["before the first reader", "before the last one left", "while there was none"])
-async def test_a_time_without_readers_is_a_gap_that_is_told(harness: Harness, when: str) -> None:
+async def test_a_time_without_readers_is_reported_as_a_gap(harness: Harness, when: str) -> None:
     positions: dict[str, str] = {}
     _, positions["before the first reader"] = await harness.store.events_after(None, 10)
     await harness.submit(a_run())
@@ -182,7 +182,7 @@ async def test_a_time_without_readers_is_a_gap_that_is_told(harness: Harness, wh
         await follow(harness, positions[when])
 
 
-async def test_a_reader_that_leaves_is_no_gap_while_another_stays(harness: Harness) -> None:
+async def test_no_gap_arises_while_another_reader_stays(harness: Harness) -> None:
     position = await newest(harness)
     await harness.store.attach_reader("other")
     runs = some_runs(2)
@@ -194,7 +194,7 @@ async def test_a_reader_that_leaves_is_no_gap_while_another_stays(harness: Harne
     assert [batch.runs for batch in batches] == [(run.id,) for run in runs]
 
 
-async def test_a_reader_that_does_not_show_itself_is_forgotten(harness: Harness) -> None:
+async def test_an_inactive_reader_is_removed(harness: Harness) -> None:
     await harness.store.attach_reader(READER, MINUTE)
     await harness.let_transactions_end()
     _, position = await harness.store.events_after(None, 10)
@@ -203,7 +203,7 @@ async def test_a_reader_that_does_not_show_itself_is_forgotten(harness: Harness)
         await harness.store.tidy()
         await harness.store.attach_reader(READER, MINUTE)
     await harness.submit(a_run())
-    assert len((await follow(harness, position))[0]) == 1, "it was there all the time"
+    assert len((await follow(harness, position))[0]) == 1, "the reader was attached all the time"
     await harness.advance(2 * MINUTE)
     await harness.store.tidy()
     assert await harness.events(READER) == []
@@ -214,7 +214,7 @@ async def test_a_reader_that_does_not_show_itself_is_forgotten(harness: Harness)
         await follow(harness, position)
 
 
-async def test_only_the_reader_that_died_is_forgotten(harness: Harness) -> None:
+async def test_only_the_inactive_reader_is_removed(harness: Harness) -> None:
     await harness.store.attach_reader("patient")
     await harness.store.attach_reader("long", HOUR)
     await harness.store.attach_reader("dead", SECOND)
@@ -226,7 +226,7 @@ async def test_only_the_reader_that_died_is_forgotten(harness: Harness) -> None:
     assert [len(await harness.events(name)) for name in ("patient", "long", "dead", "settled")] == [1, 1, 0, 1]
 
 
-async def test_a_reader_that_died_holds_nothing_back(harness: Harness) -> None:
+async def test_an_inactive_reader_does_not_hold_back_pruning(harness: Harness) -> None:
     position = await newest(harness)
     await harness.store.attach_reader("dead", SECOND)
     await harness.submit(a_run())
@@ -238,15 +238,15 @@ async def test_a_reader_that_died_holds_nothing_back(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1 OR 1=1", "9" * 30, "٣"])
-async def test_what_is_no_position_is_not_found(harness: Harness, text: str) -> None:
+async def test_an_invalid_offset_is_not_found(harness: Harness, text: str) -> None:
     await newest(harness)
     with pytest.raises(NotFound):
         await harness.store.events_after(text, 10)
 
 
-async def test_one_who_follows_while_others_write_misses_nothing(harness: Harness) -> None:
+async def test_a_follower_misses_no_event_of_concurrent_writers(harness: Harness) -> None:
     position = await newest(harness)
-    told: list[RunId] = []
+    received: list[RunId] = []
     writing = True
 
     async def read() -> None:
@@ -257,7 +257,7 @@ async def test_one_who_follows_while_others_write_misses_nothing(harness: Harnes
                 await harness.let_transactions_end()
             batches, position = await harness.store.events_after(position, 7)
             for batch in batches:
-                told.extend(batch.runs)
+                received.extend(batch.runs)
             if done and not batches:
                 return
             await asyncio.sleep(0)
@@ -271,5 +271,5 @@ async def test_one_who_follows_while_others_write_misses_nothing(harness: Harnes
     await asyncio.gather(*map(write, written))
     writing = False
     await reader
-    assert len(told) == len(set(told))
-    assert sorted(told) == sorted(run for runs in written for run in ids(runs))
+    assert len(received) == len(set(received))
+    assert sorted(received) == sorted(run for runs in written for run in ids(runs))

@@ -1,4 +1,4 @@
-"""What an answer to "why?" needs."""
+"""Queries for the explanation why a run has not started."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.store_harness import Harness
 pytestmark = pytest.mark.api
 
 
-async def test_who_holds_what_a_blocked_run_waits_for(harness: Harness) -> None:
+async def test_the_holder_of_the_ordering_key_of_a_blocked_run_is_returned(harness: Harness) -> None:
     first, second = a_run(key="k"), a_run(key="k")
     held = await harness.start(first)
     await harness.submit(second, free := a_run())
@@ -20,7 +20,7 @@ async def test_who_holds_what_a_blocked_run_waits_for(harness: Harness) -> None:
     assert await harness.store.holder_of(second.id) is None
 
 
-async def test_who_owns_a_shard(harness: Harness) -> None:
+async def test_the_owner_of_a_shard_is_returned(harness: Harness) -> None:
     assert await harness.store.owner_of(3) is None
     member = await harness.store.join("node-1", 10 * SECOND)
     await harness.store.take(member, [3])
@@ -32,7 +32,7 @@ async def test_who_owns_a_shard(harness: Harness) -> None:
     assert await harness.store.owner_of(3) is None
 
 
-async def test_the_newest_tick_at_or_before_a_moment(harness: Harness) -> None:
+async def test_the_newest_tick_at_or_before_an_instant_is_returned(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(schedule=every(HOUR))))
     await harness.advance(3 * HOUR)
     now = await harness.now()
@@ -45,7 +45,7 @@ async def test_the_newest_tick_at_or_before_a_moment(harness: Harness) -> None:
         assert (entry.scheduled_at, entry.reason) == (tick, "missed")
 
 
-async def test_backfills_are_found_by_their_tick_wherever_they_are(harness: Harness) -> None:
+async def test_backfill_runs_are_found_by_their_tick_in_every_state(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(schedule=every(HOUR))))
     await harness.advance(HOUR)
     await harness.fire_due()

@@ -1,4 +1,4 @@
-"""Figures by the minute, of what has ended."""
+"""Metrics by the minute, of ended runs."""
 
 from collections import Counter
 
@@ -14,8 +14,8 @@ from tests.support.store_harness import Harness
 pytestmark = pytest.mark.api
 
 
-async def figures(harness: Harness, tenant: str | None = "default") -> list[Minute]:
-    """All there are, when they have been rolled up."""
+async def roll_up(harness: Harness, tenant: str | None = "default") -> list[Minute]:
+    """Roll the metrics up and return those of the last day."""
     await harness.advance(2 * MINUTE)
     await harness.store.tidy()
     now = await harness.now()
@@ -26,16 +26,16 @@ def total(minutes: list[Minute], field: str) -> int:
     return sum(getattr(minute, field) for minute in minutes)
 
 
-async def the_minute(harness: Harness) -> Instant:
+async def current_minute(harness: Harness) -> Instant:
     return await harness.now() // MINUTE * MINUTE
 
 
-async def test_where_nothing_has_ended_there_are_none(harness: Harness) -> None:
+async def test_without_ended_runs_there_are_no_metrics(harness: Harness) -> None:
     await harness.start(a_run())
-    assert await figures(harness) == []
+    assert await roll_up(harness) == []
 
 
-async def test_ends_are_counted_by_how_they_came_about(harness: Harness) -> None:
+async def test_completions_are_counted_by_outcome(harness: Harness) -> None:
     succeeded, other, failed, cancelled = await harness.start(
         a_run(), a_run(), a_run(policy=a_policy(retries=0)), a_run()
     )
@@ -47,7 +47,7 @@ async def test_ends_are_counted_by_how_they_came_about(harness: Harness) -> None
     await harness.store.cancel([waiting.id])
     await harness.advance(MINUTE)
     await harness.store.expire(10)
-    minutes = await figures(harness)
+    minutes = await roll_up(harness)
     assert {minute.queue for minute in minutes} == {"default"}
     assert all(minute.at % MINUTE == 0 for minute in minutes)
     assert [total(minutes, field) for field in ("succeeded", "failed", "cancelled", "skipped", "started")] == [
@@ -59,7 +59,7 @@ async def test_ends_are_counted_by_how_they_came_about(harness: Harness) -> None
     ]
 
 
-async def test_what_ended_without_an_attempt_is_told_once_by_task_and_state(harness: Harness) -> None:
+async def test_runs_ended_without_an_attempt_are_reported_once_by_task_and_state(harness: Harness) -> None:
     parent, tried = a_run(policy=a_policy(retries=0)), a_run(task="mail")
     [of_family, between_attempts] = await harness.start(parent, tried)
     stopped = await harness.start(a_run(task="mail"), a_run(task="mail", policy=a_policy(retries=0)))
@@ -70,7 +70,7 @@ async def test_what_ended_without_an_attempt_is_told_once_by_task_and_state(harn
     await harness.fail(stopped[1])
     await harness.fail(between_attempts)
     await harness.store.cancel([run.id for run in (waiting, queued, blocked, tried)])
-    # It fails, and its child is skipped.
+    # The parent fails, so its child is skipped.
     await harness.fail(of_family)
     while await harness.store.resolve(100):
         pass
@@ -78,8 +78,8 @@ async def test_what_ended_without_an_attempt_is_told_once_by_task_and_state(harn
     await harness.store.expire(10)
     assert await harness.store.expire(10) == 0
     await harness.advance(MINUTE)
-    told = await harness.store.tidy()
-    counts = Counter({(one.task, one.state): one.runs for one in told})
+    ended = await harness.store.tidy()
+    counts = Counter({(one.task, one.state): one.runs for one in ended})
     assert counts == {
         ("mail", RunState.CANCELLED): 4,
         ("report", RunState.SKIPPED): 1,
@@ -89,17 +89,17 @@ async def test_what_ended_without_an_attempt_is_told_once_by_task_and_state(harn
     assert await harness.store.tidy() == []
 
 
-async def test_failed_attempts_are_counted_whatever_came_after_them(harness: Harness) -> None:
+async def test_failed_attempts_are_counted_also_if_they_are_retried(harness: Harness) -> None:
     retried, lost, released, failed = await harness.start(
         a_run(policy=a_policy(pause=HOUR)), a_run(), a_run(), a_run(policy=a_policy(retries=0))
     )
     await harness.fail(retried, failed)
     await harness.settle(settle_loss(lost, blamed=False), settle_release(released))
-    minutes = await figures(harness)
+    minutes = await roll_up(harness)
     assert [total(minutes, field) for field in ("retried", "failed", "started")] == [3, 1, 1]
 
 
-async def test_times_are_added_up_and_the_worst_is_kept(harness: Harness) -> None:
+async def test_durations_have_a_sum_and_a_maximum(harness: Harness) -> None:
     await harness.submit(*some_runs(2))
     await harness.advance(10 * SECOND)
     worker = await harness.worker()
@@ -111,7 +111,7 @@ async def test_times_are_added_up_and_the_worst_is_kept(harness: Harness) -> Non
     views = [await harness.view(run.id) for run in (first, second)]
     late = [view.started_at - view.due for view in views if view.started_at is not None]
     took = [view.finished_at - view.started_at for view in views if view.finished_at and view.started_at]
-    [minute] = await figures(harness)
+    [minute] = await roll_up(harness)
     assert (minute.late_total, minute.late_most) == (sum(late), max(late))
     assert (minute.took_total, minute.took_most) == (sum(took), max(took))
     assert minute.started == 2
@@ -119,37 +119,37 @@ async def test_times_are_added_up_and_the_worst_is_kept(harness: Harness) -> Non
     assert took[0] >= 25 * SECOND
 
 
-async def test_what_ended_without_running_has_no_times(harness: Harness) -> None:
+async def test_a_run_that_never_started_has_no_duration(harness: Harness) -> None:
     [held] = await harness.start(a_run(policy=a_policy(pause=HOUR)))
     await harness.fail(held)
     await harness.advance(MINUTE)
     await harness.store.cancel([held.id])
-    minutes = await figures(harness)
+    minutes = await roll_up(harness)
     assert [total(minutes, field) for field in ("cancelled", "started", "late_total", "took_total")] == [1, 0, 0, 0]
 
 
-async def test_figures_are_told_by_minute_and_queue_in_order(harness: Harness) -> None:
+async def test_metrics_are_ordered_by_minute_and_queue(harness: Harness) -> None:
     for queue in ("b", "a", "c"):
         [held] = await harness.start(a_run(queue=queue))
         await harness.succeed(held)
-    first = await the_minute(harness)
+    first = await current_minute(harness)
     await harness.advance(3 * MINUTE)
     [held] = await harness.start(a_run(queue="b"))
     await harness.succeed(held)
-    minutes = await figures(harness)
+    minutes = await roll_up(harness)
     keys = [(minute.at, minute.queue) for minute in minutes]
     assert keys == sorted(set(keys))
     assert [minute.queue for minute in minutes if minute.at > first] == ["b"]
     assert sorted(minute.queue for minute in minutes if minute.at <= first) == ["a", "b", "c"]
 
 
-async def test_figures_of_several_minutes_are_added_up(harness: Harness) -> None:
+async def test_metrics_of_several_minutes_are_added_up(harness: Harness) -> None:
     await harness.advance(HOUR - await harness.now() % HOUR)
     for pause in (MINUTE, MINUTE, 57 * MINUTE, MINUTE):
         await harness.advance(pause)
         held = await harness.start(a_run())
         await harness.succeed(*held)
-    by_minute = await figures(harness)
+    by_minute = await roll_up(harness)
     now = await harness.now()
     by_hour = await harness.store.minutes("default", now - 24 * HOUR, now, HOUR)
     first = by_minute[0].at
@@ -160,7 +160,7 @@ async def test_figures_of_several_minutes_are_added_up(harness: Harness) -> None
     assert max(minute.took_most for minute in by_hour) == max(minute.took_most for minute in by_minute)
 
 
-async def test_only_the_minutes_that_were_asked_for_are_told(harness: Harness) -> None:
+async def test_only_the_requested_minutes_have_metrics(harness: Harness) -> None:
     at: list[Instant] = []
     for _ in range(3):
         [held] = await harness.start(a_run())
@@ -169,33 +169,33 @@ async def test_only_the_minutes_that_were_asked_for_are_told(harness: Harness) -
         assert finished is not None
         at.append(finished // MINUTE * MINUTE)
         await harness.advance(2 * MINUTE)
-    await figures(harness)
+    await roll_up(harness)
 
-    async def told(since: Instant, until: Instant) -> list[Instant]:
+    async def list_minutes(since: Instant, until: Instant) -> list[Instant]:
         return [minute.at for minute in await harness.store.minutes("default", since, until)]
 
-    assert await told(at[0], at[2] + 1) == at
-    assert await told(at[0], at[2]) == at[:2]
-    assert await told(at[0] + 1, at[2]) == [at[1]]
+    assert await list_minutes(at[0], at[2] + 1) == at
+    assert await list_minutes(at[0], at[2]) == at[:2]
+    assert await list_minutes(at[0] + 1, at[2]) == [at[1]]
 
 
-async def test_each_tenant_has_its_own_and_all_are_added_up(harness: Harness) -> None:
+async def test_metrics_are_kept_per_tenant_and_added_up_without_one(harness: Harness) -> None:
     acmes, mine = await harness.start(a_run(tenant="acme"), a_run())
     await harness.advance(30 * SECOND)
     await harness.succeed(acmes, mine)
-    [own] = await figures(harness, "default")
-    [other] = await figures(harness, "acme")
-    [both] = await figures(harness, None)
+    [own] = await roll_up(harness, "default")
+    [other] = await roll_up(harness, "acme")
+    [both] = await roll_up(harness, None)
     assert (own.succeeded, other.succeeded, both.succeeded) == (1, 1, 2)
     assert both.took_total == own.took_total + other.took_total
     assert both.took_most == max(own.took_most, other.took_most)
-    assert await figures(harness, "beta") == []
+    assert await roll_up(harness, "beta") == []
 
 
-async def test_figures_stay_when_their_runs_are_purged_and_are_not_counted_twice(harness: Harness) -> None:
+async def test_metrics_survive_a_purge_of_their_runs(harness: Harness) -> None:
     held = await harness.start(*some_runs(3))
     await harness.succeed(*held)
-    before = await figures(harness)
+    before = await roll_up(harness)
     assert total(before, "succeeded") == 3
     await harness.store.purge([held[0].id], Author("ops"))
-    assert await figures(harness) == before
+    assert await roll_up(harness) == before

@@ -1,4 +1,4 @@
-"""Runs that are known to have ended elsewhere: they have that end here, and everything that waits for it goes on."""
+"""Finish: an operator sets the outcome of runs that have ended elsewhere."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def done(run: NewRun | HeldRun, **fields: Any) -> KnownEnd:
     return KnownEnd(run=run.id, **fields)
 
 
-async def test_whatever_it_is_it_has_succeeded(harness: Harness) -> None:
+async def test_finish_ends_a_run_in_any_state(harness: Harness) -> None:
     [running, asked, retried] = await harness.start(*some_runs(3))
     await harness.store.cancel([asked.id])
     await harness.fail(retried)
@@ -49,14 +49,14 @@ async def test_whatever_it_is_it_has_succeeded(harness: Harness) -> None:
     assert msgspec.json.decode(result) == {"a": [1, "x"]}
     assert (await harness.view(queued.id)).result is None
     assert await harness.state(parent.id) is RunState.SCHEDULED
-    # Nothing of it is left to be run, returned or resolved.
+    # No run is left to be claimed, staged or swept.
     assert await harness.claim(await harness.worker()) == []
     await harness.advance(2 * HOUR)
     assert (await harness.stage()).runs == 0
     assert await harness.store.sweep(100) == 0
 
 
-async def test_children_go_on_as_their_rules_say(harness: Harness) -> None:
+async def test_finish_resolves_the_children(harness: Harness) -> None:
     good, bad = some_runs(2)
     await harness.submit(good, bad)
     first, second, third = a_run(after=[good]), a_run(after=[bad]), a_run(after=[good, bad], rule=Rule.ANY_FAILED)
@@ -66,7 +66,7 @@ async def test_children_go_on_as_their_rules_say(harness: Harness) -> None:
     assert await harness.states([first, second, third]) == [QUEUED, RunState.SKIPPED, QUEUED]
 
 
-async def test_a_family_that_is_done_as_a_whole(harness: Harness) -> None:
+async def test_finish_may_end_a_parent_and_its_child_together(harness: Harness) -> None:
     parent = a_run()
     child = a_run(after=[parent])
     await harness.submit(parent, child)
@@ -75,7 +75,7 @@ async def test_a_family_that_is_done_as_a_whole(harness: Harness) -> None:
     assert await harness.states([parent, child]) == [SUCCEEDED, SUCCEEDED]
 
 
-async def test_what_failed_is_a_dead_letter(harness: Harness) -> None:
+async def test_a_run_finished_as_failed_is_a_dead_letter(harness: Harness) -> None:
     run, held = a_run(), (await harness.start(a_run()))[0]
     await harness.submit(run)
     ends = [done(one, state=FAILED, reason="error", error="ValueError: no") for one in (run, held)]
@@ -87,14 +87,14 @@ async def test_what_failed_is_a_dead_letter(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("state", [RunState.CANCELLED, RunState.SKIPPED])
-async def test_other_ends(harness: Harness, state: RunState) -> None:
+async def test_finish_accepts_cancelled_and_skipped(harness: Harness, state: RunState) -> None:
     run = a_run()
     await harness.submit(run)
     assert await harness.store.finish([done(run, state=state, reason="so")], ADA) == {run.id: state}
     assert (await harness.view(run.id)).reason == "so"
 
 
-async def test_keys_and_limits_are_let_go(harness: Harness) -> None:
+async def test_finish_releases_ordering_keys_and_limits(harness: Harness) -> None:
     [holder] = await harness.start(a_run(key="a"))
     second, third = a_run(key="a"), a_run(key="a")
     inside = [a_run(limits=(a_limit(most=1),)) for _ in range(3)]
@@ -105,14 +105,14 @@ async def test_keys_and_limits_are_let_go(harness: Harness) -> None:
     assert await harness.states([second, third, *inside]) == [BLOCKED, BLOCKED, QUEUED, BLOCKED, BLOCKED]
     await harness.store.finish([done(holder), done(second), done(inside[0])], ADA)
     assert await harness.states([third, *inside]) == [QUEUED, SUCCEEDED, QUEUED, BLOCKED]
-    # Also by one that runs.
+    # The finish of a running run releases its limit, too.
     held = [run for run in await harness.claim(await harness.worker()) if run.id == inside[1].id]
     await harness.store.finish([done(held[0])], ADA)
     assert await harness.states(inside) == [SUCCEEDED, SUCCEEDED, QUEUED]
     assert await harness.store.sweep(100) == 0
 
 
-async def test_what_has_started_in_a_period_counts_there(harness: Harness) -> None:
+async def test_a_finished_run_that_had_started_still_counts_in_its_period(harness: Harness) -> None:
     limit = (a_limit(most=2, per=DAY),)
     [held] = await harness.start(a_run(limits=limit))
     queued, blocked = a_run(limits=limit), a_run(limits=limit)
@@ -125,7 +125,7 @@ async def test_what_has_started_in_a_period_counts_there(harness: Harness) -> No
     assert await harness.state(blocked.id) is QUEUED
 
 
-async def test_a_fixed_delay_goes_on(harness: Harness) -> None:
+async def test_finish_sets_the_next_tick_of_a_fixed_delay(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(schedule=after_each(MINUTE))))
     await harness.advance(2 * MINUTE)
     await harness.fire_due()
@@ -136,7 +136,7 @@ async def test_a_fixed_delay_goes_on(harness: Harness) -> None:
     assert (await harness.job(job.id)).next_fire is not None
 
 
-async def test_who_runs_it_finds_out_by_the_fence(harness: Harness) -> None:
+async def test_the_worker_of_a_finished_run_is_fenced(harness: Harness) -> None:
     [held, other] = await harness.start(*some_runs(2))
     await harness.store.finish([done(held), done(other)], ADA)
     failure = settle_failure(held, "boom", harness._random, now=await harness.now())
@@ -145,7 +145,7 @@ async def test_who_runs_it_finds_out_by_the_fence(harness: Harness) -> None:
     assert await harness.states([held, other]) == [SUCCEEDED, SUCCEEDED]
 
 
-async def test_what_has_ended_stays_and_what_is_not_there_is_missing(harness: Harness) -> None:
+async def test_finish_leaves_ended_runs_and_omits_unknown_ones(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.fail(held)
     await harness.store.cancel([held.id])
@@ -157,15 +157,15 @@ async def test_what_has_ended_stays_and_what_is_not_there_is_missing(harness: Ha
         await harness.store.finish([done(held, state=QUEUED)], ADA)
 
 
-async def test_it_is_told_and_audited(harness: Harness) -> None:
+async def test_finish_emits_events_and_audit_entries(harness: Harness) -> None:
     await harness.store.attach_reader(READER)
     [held] = await harness.start(a_run())
     queued = a_run()
     await harness.submit(queued)
-    await harness.told(READER)
+    await harness.unread_events(READER)
     await harness.store.finish([done(held)], ADA)
     await harness.store.finish([done(queued, state=FAILED)], ADA)
-    assert (await harness.told(READER))[-2:] == [("run.succeeded", (held.id,)), ("run.failed", (queued.id,))]
+    assert (await harness.unread_events(READER))[-2:] == [("run.succeeded", (held.id,)), ("run.failed", (queued.id,))]
     entries = (await harness.store.audit(None))[:2][::-1]
     assert [(one.action, one.target, one.author, one.why) for one in entries] == [
         ("runs.finish", held.id, "ada", "seen in the log"),
@@ -174,7 +174,7 @@ async def test_it_is_told_and_audited(harness: Harness) -> None:
     assert (entries[0].before, entries[0].after) == (b'{"state":"running"}', b'{"state":"succeeded"}')
 
 
-async def test_it_is_no_attempt_and_costs_nothing(harness: Harness) -> None:
+async def test_a_finished_run_counts_no_attempt_and_no_usage(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     queued = a_run()
     await harness.submit(queued)

@@ -1,4 +1,4 @@
-"""Claims with hints: what is hinted at is started if it is queued, and no rule of a claim is bent by a hint."""
+"""Claims with hints: a hinted run starts if it is queued, and every rule of a claim still applies."""
 
 import pytest
 
@@ -25,25 +25,25 @@ def hinted(found: list[Hint]) -> set[RunId]:
     return {hint.run for hint in found}
 
 
-async def test_those_that_are_hinted_at_are_started(harness: Harness) -> None:
+async def test_a_claim_starts_the_hinted_runs(harness: Harness) -> None:
     runs = some_runs(6)
     await harness.submit(*runs)
     worker = await harness.worker()
     if isinstance(harness, SqliteHarness):
-        # It takes the best of the queue in their place: there is nobody else on the file to be in the way of.
+        # SQLite ignores hints and takes the best runs, because no other server competes for them.
         assert len(await claim(harness, worker, runs[4], runs[2])) == 2
         return
     assert sorted(ids(await claim(harness, worker, runs[4], runs[2]))) == sorted(ids([runs[2], runs[4]]))
     assert len(await harness.claim(worker)) == 4
 
 
-async def test_no_more_are_started_than_were_hinted_at(harness: Harness) -> None:
+async def test_a_claim_starts_no_more_runs_than_hints(harness: Harness) -> None:
     runs = some_runs(6)
     await harness.submit(*runs)
     assert len(await claim(harness, await harness.worker(), *runs[:3])) == 3
 
 
-async def test_a_hint_that_comes_twice_starts_nothing_twice(harness: Harness) -> None:
+async def test_a_duplicate_hint_starts_no_run_twice(harness: Harness) -> None:
     [run] = some_runs(1)
     await harness.submit(run)
     worker, other = await harness.worker(), await harness.worker()
@@ -53,7 +53,7 @@ async def test_a_hint_that_comes_twice_starts_nothing_twice(harness: Harness) ->
     assert await claim(harness, other, run) == []
 
 
-async def test_stale_and_unknown_hints_bring_nothing(harness: Harness) -> None:
+async def test_stale_and_unknown_hints_start_nothing(harness: Harness) -> None:
     [ended] = await harness.start(a_run())
     await harness.settle(settle_success(ended, None))
     cancelled, later, unknown = a_run(), a_run(delay=MINUTE), a_run()
@@ -64,21 +64,21 @@ async def test_stale_and_unknown_hints_bring_nothing(harness: Harness) -> None:
     assert await harness.claim_from(worker, Want("default", 4, runs=wanted)) == []
 
 
-async def test_a_hint_of_another_queue_brings_nothing(harness: Harness) -> None:
+async def test_a_hint_for_another_queue_starts_nothing(harness: Harness) -> None:
     run = a_run(queue="mail")
     await harness.submit(run)
     assert await claim(harness, await harness.worker(), run, queue="default") == []
     assert ids(await claim(harness, await harness.worker(), run, queue="mail")) == [run.id]
 
 
-async def test_hints_and_wants_without_go_in_one_claim(harness: Harness) -> None:
+async def test_a_claim_may_mix_demands_with_and_without_hints(harness: Harness) -> None:
     mail, other = a_run(queue="mail"), a_run()
     await harness.submit(mail, other)
     wants = Want("mail", 1, runs=(mail.id,)), Want("default", 5)
     assert sorted(ids(await harness.claim_from(await harness.worker(), *wants))) == sorted([mail.id, other.id])
 
 
-async def test_a_dead_session_gets_nothing_for_a_hint(harness: Harness) -> None:
+async def test_a_closed_session_starts_no_hinted_run(harness: Harness) -> None:
     [run] = some_runs(1)
     await harness.submit(run)
     worker = await harness.worker()
@@ -86,14 +86,14 @@ async def test_a_dead_session_gets_nothing_for_a_hint(harness: Harness) -> None:
     assert await claim(harness, worker, run) == []
 
 
-async def test_what_has_missed_its_time_is_not_started(harness: Harness) -> None:
+async def test_a_hinted_run_past_its_start_by_time_is_not_started(harness: Harness) -> None:
     run = a_run(start_within=MINUTE)
     await harness.submit(run)
     await harness.advance(2 * MINUTE)
     assert await claim(harness, await harness.worker(), run) == []
 
 
-async def test_what_is_paused_is_not_started(harness: Harness) -> None:
+async def test_a_hinted_run_of_a_paused_queue_is_not_started(harness: Harness) -> None:
     run = a_run()
     await harness.submit(run)
     await harness.store.pause(Pause(tenant=None, queue="default"), ADA)
@@ -103,13 +103,13 @@ async def test_what_is_paused_is_not_started(harness: Harness) -> None:
     assert ids(await claim(harness, worker, run)) == [run.id]
 
 
-async def test_labels_are_asked_for(harness: Harness) -> None:
+async def test_a_hinted_run_needs_its_labels(harness: Harness) -> None:
     run = a_run(requires=("gpu=a100",))
     await harness.submit(run)
     assert await claim(harness, await harness.worker(), run) == []
 
 
-async def test_concurrency_of_a_queue_holds(harness: Harness) -> None:
+async def test_hinted_claims_respect_the_concurrency_of_a_queue(harness: Harness) -> None:
     if isinstance(harness, SeveralHarness):
         pytest.skip("it is refused on several servers")
     await harness.store.put_queue_policy("default", QueuePolicy(concurrency=2), ADA)
@@ -119,7 +119,7 @@ async def test_concurrency_of_a_queue_holds(harness: Harness) -> None:
     assert await claim(harness, await harness.worker(), *runs) == []
 
 
-async def test_tenants_take_turns_whatever_is_hinted_at(harness: Harness) -> None:
+async def test_hinted_claims_respect_fairness_between_tenants(harness: Harness) -> None:
     await harness.store.put_queue_policy("default", QueuePolicy(fair=True), ADA)
     many = [a_run(tenant="many") for _ in range(10)]
     alone = a_run(tenant="alone")
@@ -129,15 +129,15 @@ async def test_tenants_take_turns_whatever_is_hinted_at(harness: Harness) -> Non
     assert "alone" in started
 
 
-async def test_it_keeps_a_secret_to_seal_hints_with(harness: Harness) -> None:
+async def test_a_store_has_a_stable_secret_to_sign_hints(harness: Harness) -> None:
     key = await harness.store.hint_key()
     assert len(key) >= 32
     assert await harness.store.hint_key() == key
-    # That one is in the names of queues, where anybody can read it.
+    # The identity is part of queue names and therefore not secret.
     assert key.replace("-", "") != (await harness.store.identity()).replace("-", "")
 
 
-async def test_what_is_queued_for_anybody_is_worth_a_hint(harness: Harness) -> None:
+async def test_only_queued_runs_without_labels_or_target_have_hints(harness: Harness) -> None:
     plain, urgent, keyed = a_run(), a_run(priority=1, queue="mail"), a_run(key="k")
     behind = a_run(key="k")
     later, labelled = a_run(delay=MINUTE), a_run(requires=("gpu=a100",))
@@ -160,7 +160,7 @@ async def test_what_is_queued_for_anybody_is_worth_a_hint(harness: Harness) -> N
     assert await harness.store.hints_of([urgent.id]) == [by_run[urgent.id]]
 
 
-async def test_what_shares_an_ordering_key_has_hints_of_one_key(harness: Harness) -> None:
+async def test_hints_of_one_ordering_key_share_a_partition_key(harness: Harness) -> None:
     first, second, other = a_run(key="video-1"), a_run(key="video-1"), a_run(key="video-2")
     elsewhere = a_run(key="video-1", tenant="acme")
     for run in (first, second, other, elsewhere):
@@ -175,7 +175,7 @@ async def test_what_shares_an_ordering_key_has_hints_of_one_key(harness: Harness
 
 
 @pytest.mark.parametrize("queues", [None, ("default", "mail"), ("mail", "nowhere")])
-async def test_the_best_of_each_queue_are_told(harness: Harness, queues: tuple[str, ...] | None) -> None:
+async def test_ready_hints_are_the_best_runs_of_each_queue(harness: Harness, queues: tuple[str, ...] | None) -> None:
     runs = [a_run(queue=queue, priority=priority) for queue in ("default", "mail") for priority in (5, 1, 3)]
     await harness.submit(*runs)
     placed = [a_run(queue="mail", requires=("datacenter=eu",)) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Idempotency keys: the same request again is the same run, or the same job."""
+"""Idempotency keys: a repeated request returns the same run or job."""
 
 import asyncio
 
@@ -21,29 +21,29 @@ def keyed(key: str = "order-1", fingerprint: bytes = b"same", *, tenant: str = "
     return a_run(idempotency=Idempotency(key, fingerprint), tenant=tenant, queue=queue)
 
 
-async def made(harness: Harness, *runs: NewRun) -> list[RunId]:
-    """Those that are there."""
+async def existing_ids(harness: Harness, *runs: NewRun) -> list[RunId]:
+    """Return the ids of the runs that exist."""
     return [view.id for view in await harness.store.runs(ids(runs)) if view is not None]
 
 
-async def test_the_same_key_again_is_the_first_run(harness: Harness) -> None:
+async def test_a_repeated_key_returns_the_first_run(harness: Harness) -> None:
     first, again = keyed(), keyed()
     [one] = await harness.submit(first)
     assert (one.id, one.new, one.conflict) == (first.id, True, False)
     [two] = await harness.submit(again)
     assert (two.id, two.state, two.new, two.conflict) == (first.id, RunState.QUEUED, False, False)
-    assert await made(harness, first, again) == [first.id]
+    assert await existing_ids(harness, first, again) == [first.id]
 
 
-async def test_the_same_key_for_something_else_is_a_conflict(harness: Harness) -> None:
+async def test_a_key_reused_for_another_request_is_a_conflict(harness: Harness) -> None:
     first, other = keyed(fingerprint=b"one"), keyed(fingerprint=b"other")
     await harness.submit(first)
     [answer] = await harness.submit(other)
     assert (answer.id, answer.new, answer.conflict) == (first.id, False, True)
-    assert await made(harness, other) == []
+    assert await existing_ids(harness, other) == []
 
 
-async def test_of_two_in_one_batch_one_is_made(harness: Harness) -> None:
+async def test_of_two_runs_with_one_key_in_a_batch_one_is_created(harness: Harness) -> None:
     first, same, other, free = keyed(), keyed(), keyed(fingerprint=b"other"), keyed("order-2")
     answers = await harness.submit(first, same, other, free)
     assert [(answer.id, answer.new, answer.conflict) for answer in answers] == [
@@ -52,10 +52,10 @@ async def test_of_two_in_one_batch_one_is_made(harness: Harness) -> None:
         (first.id, False, True),
         (free.id, True, False),
     ]
-    assert await made(harness, first, same, other, free) == [first.id, free.id]
+    assert await existing_ids(harness, first, same, other, free) == [first.id, free.id]
 
 
-async def test_a_batch_may_mix_keys_that_were_used_with_new_ones_and_none(harness: Harness) -> None:
+async def test_a_batch_may_mix_used_keys_new_keys_and_none(harness: Harness) -> None:
     first = keyed()
     await harness.submit(first)
     plain, new = a_run(), keyed("order-2")
@@ -63,7 +63,7 @@ async def test_a_batch_may_mix_keys_that_were_used_with_new_ones_and_none(harnes
     assert [(answer.id, answer.new) for answer in answers] == [(plain.id, True), (first.id, False), (new.id, True)]
 
 
-async def test_the_same_key_of_another_tenant_is_another_key(harness: Harness) -> None:
+async def test_keys_belong_to_a_tenant(harness: Harness) -> None:
     one, other = keyed(tenant="acme"), keyed(tenant="beta", fingerprint=b"other")
     answers = [*await harness.submit(one), *await harness.submit(other)]
     assert [(answer.id, answer.new, answer.conflict) for answer in answers] == [
@@ -72,7 +72,7 @@ async def test_the_same_key_of_another_tenant_is_another_key(harness: Harness) -
     ]
 
 
-async def test_a_key_is_free_again_after_its_time(harness: Harness) -> None:
+async def test_a_key_is_free_after_its_retention(harness: Harness) -> None:
     first = keyed()
     await harness.submit(first)
     await harness.advance(KEYS_KEPT - 10 * MINUTE)
@@ -84,10 +84,10 @@ async def test_a_key_is_free_again_after_its_time(harness: Harness) -> None:
     [after] = await harness.submit(late)
     assert (after.id, after.new, after.conflict) == (late.id, True, False)
     [again] = await harness.submit(keyed(fingerprint=b"other"))
-    assert (again.id, again.new) == (late.id, False), "the key counts anew from its second use"
+    assert (again.id, again.new) == (late.id, False), "the retention of a key starts again with its second use"
 
 
-async def test_a_key_whose_time_is_over_is_free_whether_or_not_somebody_tidied(harness: Harness) -> None:
+async def test_an_expired_key_is_free_even_before_tidying(harness: Harness) -> None:
     await harness.submit(keyed("tidied"), keyed("left alone"))
     await harness.advance(KEYS_KEPT + MINUTE)
     [left_alone] = await harness.submit(keyed("left alone"))
@@ -96,7 +96,7 @@ async def test_a_key_whose_time_is_over_is_free_whether_or_not_somebody_tidied(h
     assert (left_alone.new, tidied.new) == (True, True)
 
 
-async def test_the_very_same_run_again_is_no_conflict(harness: Harness) -> None:
+async def test_the_same_run_submitted_again_is_no_conflict(harness: Harness) -> None:
     run = keyed()
     await harness.submit(run)
     [again] = await harness.submit(run)
@@ -109,7 +109,7 @@ async def test_the_very_same_run_again_is_no_conflict(harness: Harness) -> None:
     ]
 
 
-async def test_the_answer_tells_where_the_first_stands_now(harness: Harness) -> None:
+async def test_the_answer_has_the_current_state_of_the_first_run(harness: Harness) -> None:
     running, ended = keyed("a"), keyed("b")
     _, held = await harness.start(running, ended)
     await harness.succeed(held)
@@ -117,12 +117,12 @@ async def test_the_answer_tells_where_the_first_stands_now(harness: Harness) -> 
     assert [answer.state for answer in answers] == [RunState.RUNNING, RunState.SUCCEEDED, RunState.SUCCEEDED]
 
 
-async def test_of_many_that_come_at_once_one_is_made(harness: Harness) -> None:
+async def test_of_concurrent_submits_with_one_key_one_creates_a_run(harness: Harness) -> None:
     runs = [keyed() for _ in range(8)]
     answers = [answer for [answer] in await asyncio.gather(*(harness.submit(run) for run in runs))]
     assert sum(answer.new for answer in answers) == 1
     assert len({answer.id for answer in answers}) == 1
-    assert await made(harness, *runs) == [answers[0].id]
+    assert await existing_ids(harness, *runs) == [answers[0].id]
 
 
 async def test_the_key_of_a_purged_run_is_free(harness: Harness) -> None:
@@ -134,16 +134,16 @@ async def test_the_key_of_a_purged_run_is_free(harness: Harness) -> None:
     assert (answer.id, answer.new, answer.conflict) == (other.id, True, False)
 
 
-async def test_what_is_not_made_is_no_event_and_holds_no_ordering_key(harness: Harness) -> None:
+async def test_a_duplicate_emits_no_event_and_holds_no_ordering_key(harness: Harness) -> None:
     await harness.submit(keyed())
     await harness.store.attach_reader(READER)
     await harness.submit(a_run(idempotency=Idempotency("order-1", b"same"), key="video-1"))
-    assert await harness.told(READER) == []
+    assert await harness.unread_events(READER) == []
     [free] = await harness.submit(a_run(key="video-1"))
     assert free.state is RunState.QUEUED
 
 
-async def test_a_job_declared_again_with_its_key_is_left_alone_whatever_became_of_it(harness: Harness) -> None:
+async def test_a_job_declared_again_with_its_key_is_not_changed(harness: Harness) -> None:
     key = Idempotency("job-1", b"same")
     first = a_job(a_spec(name="report"), idempotency=key)
     [put] = await harness.store.put_jobs([first])
@@ -153,7 +153,7 @@ async def test_a_job_declared_again_with_its_key_is_left_alone_whatever_became_o
     assert (again.outcome, again.job) == (PutOutcome.UNCHANGED, changed)
 
 
-async def test_the_key_of_a_job_for_another_job_is_a_conflict(harness: Harness) -> None:
+async def test_a_key_reused_for_another_job_is_a_conflict(harness: Harness) -> None:
     first = await harness.put(a_job(a_spec(name="report"), idempotency=Idempotency("job-1", b"one")))
     [put] = await harness.store.put_jobs([a_job(a_spec(name="other"), idempotency=Idempotency("job-1", b"other"))])
     assert (put.outcome, put.job) == (PutOutcome.CONFLICT, first)
@@ -173,7 +173,7 @@ async def test_runs_and_jobs_share_the_keys_of_their_tenant(harness: Harness) ->
     assert elsewhere.outcome is PutOutcome.CREATED
 
 
-async def test_a_declaration_that_is_refused_uses_no_key(harness: Harness) -> None:
+async def test_a_rejected_declaration_uses_no_key(harness: Harness) -> None:
     await harness.put(a_job(a_spec(name="report")))
     key = Idempotency("job-1", b"one")
     refused = a_job(a_spec(name="report", schedule=every(HOUR)), must_be_new=True, idempotency=key)
@@ -183,7 +183,7 @@ async def test_a_declaration_that_is_refused_uses_no_key(harness: Harness) -> No
     assert free.outcome is PutOutcome.CREATED
 
 
-async def test_keys_that_are_used_are_told(harness: Harness) -> None:
+async def test_used_keys_are_returned(harness: Harness) -> None:
     run, gone = keyed(), keyed("gone")
     await harness.submit(run, gone, keyed("other", tenant="acme"))
     await harness.store.put_jobs([a_job(idempotency=Idempotency("job", b"x"))])

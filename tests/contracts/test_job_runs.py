@@ -1,4 +1,4 @@
-"""Runs of a recurring job beside its schedule: asked for by hand, or made up for."""
+"""Manual and backfill runs of a recurring job."""
 
 import pytest
 
@@ -25,7 +25,7 @@ async def a_daily_job(harness: Harness, overlap: Overlap = Overlap.ALLOW) -> Job
     return await harness.put(a_job(a_spec(overlap=overlap, schedule=daily)))
 
 
-async def test_it_is_told_as_a_run_of_its_job(harness: Harness) -> None:
+async def test_manual_and_backfill_runs_belong_to_their_job(harness: Harness) -> None:
     job = await a_daily_job(harness)
     tick = await harness.now() - DAY
     by_hand, made_up = manual(job.id), backfill(job.id, tick)
@@ -37,7 +37,7 @@ async def test_it_is_told_as_a_run_of_its_job(harness: Harness) -> None:
         assert (view.job_id, view.job_version, view.scheduled_at) == (job.id, 1, scheduled_at)
 
 
-async def test_a_tick_tells_the_version_it_was_made_of(harness: Harness) -> None:
+async def test_the_run_of_a_tick_has_the_job_version(harness: Harness) -> None:
     minutely = every(MINUTE, start=await harness.now() + 30 * SECOND)
     job = await harness.put(a_job(a_spec(name="report", schedule=minutely)))
     await harness.put(a_job(a_spec(name="report", schedule=minutely, task="other")))
@@ -50,14 +50,14 @@ async def test_a_tick_tells_the_version_it_was_made_of(harness: Harness) -> None
     assert (await harness.view(one_off.id)).job_version is None
 
 
-async def test_it_has_a_payload_of_its_own(harness: Harness) -> None:
+async def test_a_manual_run_may_have_its_own_payload(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(schedule=every(DAY)), payload=b'"the job"'))
     [held] = await harness.start(manual(job.id, payload=b'"by hand"'))
     assert held.payload == b'"by hand"'
     assert (await harness.job(job.id)).payload == b'"the job"'
 
 
-async def test_it_stands_in_no_ledger_and_moves_no_schedule(harness: Harness) -> None:
+async def test_a_manual_run_is_not_in_the_ledger_and_moves_no_schedule(harness: Harness) -> None:
     job = await a_daily_job(harness)
     held = await harness.start(manual(job.id), backfill(job.id, await harness.now() - DAY))
     await harness.succeed(*held)
@@ -65,7 +65,7 @@ async def test_it_stands_in_no_ledger_and_moves_no_schedule(harness: Harness) ->
     assert await harness.job(job.id) == job
 
 
-async def test_the_end_of_it_sets_no_tick_of_a_fixed_delay(harness: Harness) -> None:
+async def test_the_end_of_a_manual_run_sets_no_tick_of_a_fixed_delay(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(schedule=after_each(MINUTE))))
     await harness.advance(MINUTE + SECOND)
     await harness.fire_due()
@@ -79,7 +79,7 @@ async def test_the_end_of_it_sets_no_tick_of_a_fixed_delay(harness: Harness) -> 
 
 
 @pytest.mark.parametrize("overlap", list(Overlap))
-async def test_it_does_not_follow_the_overlap_rule(harness: Harness, overlap: Overlap) -> None:
+async def test_a_manual_run_ignores_the_overlap_rule(harness: Harness, overlap: Overlap) -> None:
     job = await a_daily_job(harness, overlap)
     await harness.advance(DAY + SECOND)
     await harness.fire_due()
@@ -91,7 +91,7 @@ async def test_it_does_not_follow_the_overlap_rule(harness: Harness, overlap: Ov
     assert await harness.state(entry.run_id) is RunState.RUNNING
 
 
-async def test_a_tick_sees_it_on_its_way(harness: Harness) -> None:
+async def test_a_tick_counts_an_active_manual_run_as_overlap(harness: Harness) -> None:
     job = await a_daily_job(harness, Overlap.SKIP)
     by_hand = manual(job.id, delay=3 * DAY)
     await harness.submit(by_hand)
@@ -104,7 +104,7 @@ async def test_a_tick_sees_it_on_its_way(harness: Harness) -> None:
     assert decisions == [("skipped", "overlap"), ("run", "")]
 
 
-async def test_cancelling_the_job_stops_it(harness: Harness) -> None:
+async def test_cancelling_the_job_cancels_a_manual_run(harness: Harness) -> None:
     job = await a_daily_job(harness)
     running, waiting = manual(job.id), manual(job.id, delay=HOUR)
     await harness.start(running)
@@ -113,7 +113,7 @@ async def test_cancelling_the_job_stops_it(harness: Harness) -> None:
     assert await harness.states([running, waiting]) == [RunState.CANCELLING, RunState.CANCELLED]
 
 
-async def test_it_follows_its_ordering_key(harness: Harness) -> None:
+async def test_a_manual_run_respects_its_ordering_key(harness: Harness) -> None:
     daily = every(DAY, start=await harness.now() + 2 * HOUR)
     job = await harness.put(a_job(a_spec(schedule=daily, policy=a_policy(key="video-1"))))
     first, second = manual(job.id, key="video-1"), manual(job.id, key="video-1")
@@ -139,7 +139,7 @@ async def test_a_backfill_queues_behind_live_work(harness: Harness) -> None:
     assert [ids(await harness.claim(worker, 1)) for _ in range(2)] == [[live.id], [made_up.id]]
 
 
-async def test_it_is_made_once(harness: Harness) -> None:
+async def test_a_manual_run_submitted_twice_is_one_run(harness: Harness) -> None:
     job = await a_daily_job(harness)
     made_up = backfill(job.id, await harness.now() - DAY)
     answers = [*await harness.submit(made_up), *await harness.submit(made_up)]

@@ -1,4 +1,4 @@
-"""Labels: a run that requires some goes only to workers that have all of them, and is in nobody else's way."""
+"""Labels: a run is claimed only by workers with all its labels, and does not block other runs."""
 
 import pytest
 
@@ -17,7 +17,7 @@ BOTH = ("gpu=a100", "region=eu")
 ANNE = Author("anne")
 
 
-async def test_a_run_goes_only_to_a_worker_that_has_all_that_it_requires(harness: Harness) -> None:
+async def test_a_run_is_claimed_only_by_a_worker_with_all_required_labels(harness: Harness) -> None:
     plain, gpu, both = [await harness.worker(labels=labels) for labels in ((), GPU, BOTH)]
     runs = [a_run(requires=requires) for requires in ((), GPU, EUROPE, BOTH)]
     await harness.submit(*runs)
@@ -26,12 +26,12 @@ async def test_a_run_goes_only_to_a_worker_that_has_all_that_it_requires(harness
     assert sorted(ids(await harness.claim(both))) == sorted(ids(runs[2:]))
 
 
-async def test_the_value_counts_and_not_only_the_name(harness: Harness) -> None:
+async def test_a_label_with_another_value_does_not_match(harness: Harness) -> None:
     await harness.submit(a_run(requires=("gpu=h100",)))
     assert await harness.claim(await harness.worker(labels=GPU)) == []
 
 
-async def test_a_worker_that_was_there_first_finds_what_is_required_later(harness: Harness) -> None:
+async def test_an_earlier_worker_claims_a_run_with_a_label_set_used_later(harness: Harness) -> None:
     label = (f"batch={an_id()}",)
     worker = await harness.worker(labels=label)
     assert await harness.claim(worker) == []
@@ -40,14 +40,14 @@ async def test_a_worker_that_was_there_first_finds_what_is_required_later(harnes
     assert ids(await harness.claim(worker)) == [run.id]
 
 
-async def test_a_worker_that_comes_later_finds_what_was_required_before(harness: Harness) -> None:
+async def test_a_later_worker_claims_a_run_with_a_label_set_used_before(harness: Harness) -> None:
     label = (f"batch={an_id()}",)
     run = a_run(requires=label)
     await harness.submit(run)
     assert ids(await harness.claim(await harness.worker(labels=label))) == [run.id]
 
 
-async def test_the_best_go_first_whatever_they_require(harness: Harness) -> None:
+async def test_runs_with_different_label_sets_are_claimed_by_rank(harness: Harness) -> None:
     runs = [
         a_run(priority=priority, requires=requires)
         for priority, requires in ((5, ()), (4, GPU), (3, BOTH), (2, ()), (1, EUROPE))
@@ -57,7 +57,7 @@ async def test_the_best_go_first_whatever_they_require(harness: Harness) -> None
     assert [ids(await harness.claim(worker, 1)) for _ in runs] == [[run.id] for run in reversed(runs)]
 
 
-async def test_a_claim_takes_the_best_across_what_they_require(harness: Harness) -> None:
+async def test_one_claim_takes_the_best_runs_of_all_its_label_sets(harness: Harness) -> None:
     urgent = [a_run(priority=1, requires=requires) for requires in (GPU, (), GPU, ())]
     await harness.submit(*some_runs(5), *(a_run(requires=GPU) for _ in range(5)), *urgent)
     held = await harness.claim(await harness.worker(labels=GPU), 4)
@@ -65,7 +65,7 @@ async def test_a_claim_takes_the_best_across_what_they_require(harness: Harness)
     assert len({run.fence for run in held}) == 1
 
 
-async def test_each_queue_has_its_own_limit(harness: Harness) -> None:
+async def test_the_limit_of_a_demand_counts_over_all_label_sets(harness: Harness) -> None:
     await harness.submit(
         *(a_run(queue=queue, requires=requires) for queue in ("a", "b") for requires in ((), GPU, GPU))
     )
@@ -73,7 +73,7 @@ async def test_each_queue_has_its_own_limit(harness: Harness) -> None:
     assert sorted(run.queue for run in held) == ["a", "a", "b", "b", "b"]
 
 
-async def test_a_retry_stays_where_it_was(harness: Harness) -> None:
+async def test_a_retry_keeps_its_label_set(harness: Harness) -> None:
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
     run = a_run(policy=a_policy(requires=GPU, pause=MINUTE))
     await harness.submit(run)
@@ -84,7 +84,7 @@ async def test_a_retry_stays_where_it_was(harness: Harness) -> None:
     assert [held.attempt for held in await harness.claim(gpu)] == [2]
 
 
-async def test_a_release_and_a_loss_stay_where_they_were(harness: Harness) -> None:
+async def test_a_released_or_lost_run_keeps_its_label_set(harness: Harness) -> None:
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
     await harness.submit(a_run(requires=GPU))
     [held] = await harness.claim(gpu)
@@ -96,7 +96,7 @@ async def test_a_release_and_a_loss_stay_where_they_were(harness: Harness) -> No
     assert len(await harness.claim(gpu)) == 1
 
 
-async def test_what_a_beat_returns_stays_where_it_was(harness: Harness) -> None:
+async def test_a_run_returned_by_a_heartbeat_keeps_its_label_set(harness: Harness) -> None:
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
     await harness.submit(a_run(requires=GPU))
     await harness.claim(gpu)
@@ -105,7 +105,7 @@ async def test_what_a_beat_returns_stays_where_it_was(harness: Harness) -> None:
     assert len(await harness.claim(gpu)) == 1
 
 
-async def test_a_delayed_run_is_staged_to_where_it_belongs(harness: Harness) -> None:
+async def test_a_delayed_run_is_staged_with_its_label_set(harness: Harness) -> None:
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
     await harness.submit(a_run(requires=GPU, delay=MINUTE))
     await harness.advance(2 * MINUTE)
@@ -114,7 +114,7 @@ async def test_a_delayed_run_is_staged_to_where_it_belongs(harness: Harness) -> 
     assert len(await harness.claim(gpu)) == 1
 
 
-async def test_a_blocked_run_is_let_go_to_where_it_belongs(harness: Harness) -> None:
+async def test_a_blocked_run_is_queued_with_its_label_set(harness: Harness) -> None:
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
     await harness.submit(a_run(key="k"), a_run(key="k", requires=GPU))
     [first] = await harness.claim(plain)
@@ -125,7 +125,7 @@ async def test_a_blocked_run_is_let_go_to_where_it_belongs(harness: Harness) -> 
 
 
 @pytest.mark.parametrize("overlap", [Overlap.ALLOW, Overlap.QUEUE])
-async def test_the_ticks_of_a_job_require_what_it_says(harness: Harness, overlap: Overlap) -> None:
+async def test_the_runs_of_a_job_require_its_labels(harness: Harness, overlap: Overlap) -> None:
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
     job = await harness.put(a_job(a_spec(schedule=every(DAY), overlap=overlap, policy=a_policy(requires=GPU))))
     now = await harness.now()
@@ -145,7 +145,7 @@ async def test_the_ticks_of_a_job_require_what_it_says(harness: Harness, overlap
 
 
 @pytest.mark.api
-async def test_an_edit_may_change_what_a_run_requires(harness: Harness) -> None:
+async def test_an_edit_may_change_the_required_labels(harness: Harness) -> None:
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
     run = a_run(requires=GPU)
     await harness.submit(run)
@@ -158,7 +158,7 @@ async def test_an_edit_may_change_what_a_run_requires(harness: Harness) -> None:
 
 
 @pytest.mark.api
-async def test_where_something_is_paused_labels_count_as_well(harness: Harness) -> None:
+async def test_labels_are_respected_while_a_queue_is_paused(harness: Harness) -> None:
     await harness.store.pause(Pause(tenant=None, queue="other"), ANNE)
     runs = [
         a_run(requires=requires, priority=priority) for requires, priority in (((), 5), (GPU, 4), (EUROPE, 3), (GPU, 2))
@@ -171,7 +171,7 @@ async def test_where_something_is_paused_labels_count_as_well(harness: Harness) 
 
 
 @pytest.mark.api
-async def test_a_claim_for_one_tenant_looks_at_its_labels_too(harness: Harness) -> None:
+async def test_labels_are_respected_by_a_claim_for_one_tenant(harness: Harness) -> None:
     runs = [a_run(tenant=tenant, requires=requires) for tenant in ("acme", "umbrella") for requires in ((), GPU)]
     await harness.submit(*runs)
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
@@ -181,8 +181,7 @@ async def test_a_claim_for_one_tenant_looks_at_its_labels_too(harness: Harness) 
     assert ids(held) == [runs[1].id]
 
 
-async def test_what_nobody_can_take_is_in_nobodys_way(harness: Harness) -> None:
-    """Neither of those without labels, nor of those with others."""
+async def test_runs_without_a_matching_worker_do_not_block_others(harness: Harness) -> None:
     await harness.submit(*(a_run(requires=("gpu=h100",), priority=1) for _ in range(50)))
     mine, theirs = a_run(), a_run(requires=GPU)
     await harness.submit(mine, theirs)
@@ -190,7 +189,7 @@ async def test_what_nobody_can_take_is_in_nobodys_way(harness: Harness) -> None:
     assert ids(await harness.claim(await harness.worker(labels=GPU), 1)) == [theirs.id]
 
 
-async def test_what_a_run_requires_can_be_seen(harness: Harness) -> None:
+async def test_a_view_has_the_required_labels(harness: Harness) -> None:
     run = a_run(requires=BOTH)
     await harness.submit(run)
     assert (await harness.view(run.id)).policy.requires == BOTH
@@ -201,7 +200,7 @@ async def test_what_a_run_requires_can_be_seen(harness: Harness) -> None:
 
 
 @pytest.mark.api
-async def test_the_labels_of_a_worker_can_be_seen(harness: Harness) -> None:
+async def test_a_session_has_the_labels_of_its_worker(harness: Harness) -> None:
     worker = await harness.worker(labels=BOTH)
     plain = await harness.worker()
     found = {view.id: view.labels for view in await harness.store.sessions("worker")}

@@ -1,4 +1,4 @@
-"""Limits: so many runs of a key at a time, so many starts in a period."""
+"""Limits: a maximum of concurrent runs of a key, and of starts in a period."""
 
 import asyncio
 from collections import Counter
@@ -23,6 +23,7 @@ from mainspring.ports.access import Author
 from mainspring.ports.store import Retention, Want
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
+from tests.support.waiting import DEADLINE_SECONDS
 
 QUEUED, BLOCKED, RUNNING, SCHEDULED = RunState.QUEUED, RunState.BLOCKED, RunState.RUNNING, RunState.SCHEDULED
 
@@ -34,7 +35,7 @@ def limited(number: int, *limits: Limit) -> list[NewRun]:
     return [a_run(limits=limits or ONE) for _ in range(number)]
 
 
-async def test_so_many_of_a_key_are_queued_and_the_next_are_blocked(harness: Harness) -> None:
+async def test_runs_beyond_the_limit_of_a_key_are_blocked(harness: Harness) -> None:
     runs = limited(5, a_limit(most=3))
     accepted = await harness.submit(*runs)
     assert [answer.state for answer in accepted] == [QUEUED] * 3 + [BLOCKED] * 2
@@ -43,14 +44,14 @@ async def test_so_many_of_a_key_are_queued_and_the_next_are_blocked(harness: Har
     assert late.state is BLOCKED
 
 
-async def test_a_batch_passes_in_the_order_of_due_and_id(harness: Harness) -> None:
+async def test_a_batch_is_admitted_in_the_order_of_due_time_and_id(harness: Harness) -> None:
     runs = limited(3)
     early = a_run(limits=ONE, at=await harness.now() - HOUR)
     await harness.submit(*reversed(runs), early)
     assert await harness.states([early, *runs]) == [QUEUED, BLOCKED, BLOCKED, BLOCKED]
 
 
-async def test_the_view_names_the_gate_that_a_run_waits_for(harness: Harness) -> None:
+async def test_the_view_of_a_blocked_run_names_its_limiter(harness: Harness) -> None:
     first, second = limited(2)
     await harness.submit(first, second)
     [gate] = gates_of("default", "greet", ONE, None)
@@ -59,7 +60,7 @@ async def test_the_view_names_the_gate_that_a_run_waits_for(harness: Harness) ->
     assert (view.gate, view.policy.limits) == (gate.number, ONE)
 
 
-async def test_keys_tenants_and_kinds_of_limits_are_apart_but_tasks_and_queues_share(harness: Harness) -> None:
+async def test_limiters_are_separate_by_key_tenant_and_kind_but_shared_by_tasks_and_queues(harness: Harness) -> None:
     accepted = await harness.submit(
         a_run(limits=ONE),
         a_run(limits=(a_limit("other"),)),
@@ -72,7 +73,7 @@ async def test_keys_tenants_and_kinds_of_limits_are_apart_but_tasks_and_queues_s
     assert [answer.state for answer in accepted] == [QUEUED] * 6 + [BLOCKED]
 
 
-async def test_the_end_of_one_lets_the_first_in_line_pass(harness: Harness) -> None:
+async def test_a_completion_admits_the_first_blocked_run(harness: Harness) -> None:
     runs = limited(4)
     [held] = await harness.start(runs[0])
     await harness.submit(*reversed(runs[1:]))
@@ -86,7 +87,7 @@ async def test_the_end_of_one_lets_the_first_in_line_pass(harness: Harness) -> N
     assert order == ids(runs[1:])
 
 
-async def test_ends_of_many_in_one_batch_let_as_many_pass(harness: Harness) -> None:
+async def test_a_batch_of_completions_admits_as_many_blocked_runs(harness: Harness) -> None:
     limits = [a_limit(f"customer-{number}", 2) for number in range(10)]
     held = await harness.start(*(run for limit in limits for run in limited(2, limit)))
     waiting = [run for limit in limits for run in limited(3, limit)]
@@ -95,7 +96,7 @@ async def test_ends_of_many_in_one_batch_let_as_many_pass(harness: Harness) -> N
     assert await harness.states(waiting) == [QUEUED, QUEUED, BLOCKED] * 10
 
 
-async def inside_queued(harness: Harness, **more: object) -> NewRun:
+async def submit_admitted(harness: Harness, **more: object) -> NewRun:
     run = a_run(limits=ONE, **more)  # type: ignore[arg-type]
     [accepted] = await harness.submit(run)
     assert accepted.state is QUEUED
@@ -124,7 +125,7 @@ async def inside_queued(harness: Harness, **more: object) -> NewRun:
         "its job was cancelled",
     ],
 )
-async def test_whatever_way_one_leaves_the_next_passes(harness: Harness, way: str) -> None:
+async def test_every_way_to_leave_a_limiter_admits_the_next_run(harness: Harness, way: str) -> None:
     waiting = a_run(limits=ONE)
 
     async def started(**more: object) -> HeldRun:
@@ -158,12 +159,12 @@ async def test_whatever_way_one_leaves_the_next_passes(harness: Harness, way: st
             await harness.store.cancel([held.id])
             await harness.fail(held)
         case "cancelled while queued":
-            run = await inside_queued(harness)
+            run = await submit_admitted(harness)
             await harness.submit(waiting)
             await harness.store.cancel([run.id])
         case "expired" | "deadline while queued":
             late = {"start_within": MINUTE} if way == "expired" else {"deadline": MINUTE}
-            await inside_queued(harness, **late)
+            await submit_admitted(harness, **late)
             await harness.submit(waiting)
             await harness.advance(2 * MINUTE)
             assert await harness.store.expire(10) == 1
@@ -174,12 +175,12 @@ async def test_whatever_way_one_leaves_the_next_passes(harness: Harness, way: st
             assert await harness.store.expire(10) == 1
         case "the only worker for it left":
             worker = await harness.worker()
-            await inside_queued(harness, target=worker)
+            await submit_admitted(harness, target=worker)
             await harness.submit(waiting)
             await harness.store.close_session(worker)
             assert await harness.store.expire(10) == 1
         case "edited to be later" | "edited to have another key" | "edited to have no limit":
-            run = await inside_queued(harness)
+            run = await submit_admitted(harness)
             await harness.submit(waiting)
             edited = {
                 "edited to be later": a_run(id=run.id, limits=ONE, delay=HOUR),
@@ -202,11 +203,11 @@ async def test_whatever_way_one_leaves_the_next_passes(harness: Harness, way: st
     assert await harness.state(waiting.id) is QUEUED
     [last] = limited(1)
     await harness.submit(last)
-    assert await harness.state(last.id) is BLOCKED, "nothing was given back twice"
+    assert await harness.state(last.id) is BLOCKED, "the limit was freed once"
 
 
-async def test_what_was_never_readable_leaves_its_gate(harness: Harness) -> None:
-    run = await inside_queued(harness)
+async def test_an_unreadable_run_leaves_its_limiter(harness: Harness) -> None:
+    run = await submit_admitted(harness)
     [waiting] = limited(1)
     await harness.submit(waiting)
     await harness.spoil_policy(run.id)
@@ -216,7 +217,7 @@ async def test_what_was_never_readable_leaves_its_gate(harness: Harness) -> None
 
 
 @pytest.mark.parametrize("how", ["lost", "released", "the claim's answer was lost"])
-async def test_what_goes_back_at_once_passes_again_by_its_due_time(harness: Harness, how: str) -> None:
+async def test_a_returned_run_is_admitted_again_by_its_due_time(harness: Harness, how: str) -> None:
     first, second = limited(2)
     await harness.submit(first, second)
     worker = await harness.worker()
@@ -235,7 +236,7 @@ async def test_what_goes_back_at_once_passes_again_by_its_due_time(harness: Harn
     assert await harness.state(second.id) is QUEUED
 
 
-async def test_what_goes_back_waits_behind_whom_is_due_before_it(harness: Harness) -> None:
+async def test_a_returned_run_waits_behind_runs_due_before_it(harness: Harness) -> None:
     now = await harness.now()
     [held] = await harness.start(a_run(limits=ONE, at=now - MINUTE))
     before = a_run(limits=ONE, at=now - HOUR)
@@ -248,7 +249,7 @@ async def test_what_goes_back_waits_behind_whom_is_due_before_it(harness: Harnes
     assert (await harness.view(held.id)).attempt == 0
 
 
-async def test_a_retry_passes_again_when_it_comes_due(harness: Harness) -> None:
+async def test_a_retry_needs_its_limit_again_when_it_comes_due(harness: Harness) -> None:
     [held] = await harness.start(a_run(limits=ONE))
     second, third = limited(2)
     await harness.submit(second, third)
@@ -265,7 +266,7 @@ async def test_a_retry_passes_again_when_it_comes_due(harness: Harness) -> None:
     assert order == [second.id, third.id, held.id]
 
 
-async def test_a_delayed_run_comes_to_its_gate_when_it_is_due(harness: Harness) -> None:
+async def test_a_delayed_run_needs_its_limit_when_it_comes_due(harness: Harness) -> None:
     delayed = a_run(limits=ONE, delay=5 * MINUTE)
     also = a_run(limits=ONE, delay=5 * MINUTE)
     [accepted, _] = await harness.submit(delayed, also)
@@ -276,7 +277,7 @@ async def test_a_delayed_run_comes_to_its_gate_when_it_is_due(harness: Harness) 
     assert await harness.states([delayed, also]) == [QUEUED, BLOCKED]
 
 
-async def test_cancelling_one_that_waits_closes_the_gap(harness: Harness) -> None:
+async def test_cancelling_a_blocked_run_keeps_the_order_of_the_others(harness: Harness) -> None:
     first, second, third = limited(3)
     [held] = await harness.start(first)
     await harness.submit(second, third)
@@ -292,13 +293,15 @@ async def test_cancelling_all_of_a_key_leaves_it_free(harness: Harness) -> None:
     await harness.store.attach_reader(READER)
     answer = await harness.store.cancel(ids(runs))
     assert answer == dict.fromkeys(ids(runs), RunState.CANCELLED)
-    assert {kind for kind, _ in await harness.told(READER)} == {"run.cancelled"}, "none was queued to be cancelled"
+    assert {kind for kind, _ in await harness.unread_events(READER)} == {"run.cancelled"}, (
+        "none was queued to be cancelled"
+    )
     [accepted] = await harness.submit(*limited(1))
     assert accepted.state is QUEUED
 
 
-async def test_one_that_waits_may_expire(harness: Harness) -> None:
-    await inside_queued(harness)
+async def test_a_blocked_run_may_expire(harness: Harness) -> None:
+    await submit_admitted(harness)
     waiting = a_run(limits=ONE, start_within=MINUTE)
     await harness.submit(waiting)
     await harness.advance(2 * MINUTE)
@@ -306,7 +309,7 @@ async def test_one_that_waits_may_expire(harness: Harness) -> None:
     assert await harness.state(waiting.id) is RunState.SKIPPED
 
 
-async def test_whoever_is_held_up_at_another_gate_holds_nothing_and_lets_others_by(harness: Harness) -> None:
+async def test_a_run_blocked_by_one_limit_does_not_hold_another(harness: Harness) -> None:
     a, b = a_limit("a"), a_limit("b")
     [held] = await harness.start(*limited(1, a))
     both = a_run(limits=(a, b))
@@ -314,7 +317,7 @@ async def test_whoever_is_held_up_at_another_gate_holds_nothing_and_lets_others_
     accepted = await harness.submit(both) + await harness.submit(only_b)
     assert [answer.state for answer in accepted] == [BLOCKED, QUEUED]
     await harness.succeed(held)
-    assert await harness.states([both, only_b]) == [BLOCKED, QUEUED], "now it waits for the other one"
+    assert await harness.states([both, only_b]) == [BLOCKED, QUEUED], "it is blocked by the other limit now"
     [another_a] = await harness.submit(*limited(1, a))
     assert another_a.state is QUEUED
     for _ in range(2):
@@ -323,7 +326,7 @@ async def test_whoever_is_held_up_at_another_gate_holds_nothing_and_lets_others_
     assert await harness.state(both.id) is RunState.SUCCEEDED
 
 
-async def test_gates_in_opposite_orders_never_wait_for_one_another(harness: Harness) -> None:
+async def test_limits_in_opposite_orders_do_not_deadlock(harness: Harness) -> None:
     a, b = a_limit("a"), a_limit("b")
     runs = [a_run(limits=(a, b) if number % 2 else (b, a)) for number in range(10)]
     await harness.submit(*runs)
@@ -334,7 +337,7 @@ async def test_gates_in_opposite_orders_never_wait_for_one_another(harness: Harn
     assert set(await harness.states(runs)) == {RunState.SUCCEEDED}
 
 
-async def test_each_is_judged_by_its_own_most_and_nobody_overtakes_who_waits_there(harness: Harness) -> None:
+async def test_each_run_counts_by_its_own_limit_and_overtakes_no_blocked_run(harness: Harness) -> None:
     held = await harness.start(*limited(2, a_limit(most=2)))
     small, large = a_run(limits=(a_limit(most=1),)), a_run(limits=(a_limit(most=5),))
     await harness.submit(small)
@@ -346,7 +349,7 @@ async def test_each_is_judged_by_its_own_most_and_nobody_overtakes_who_waits_the
     assert await harness.states([small, large]) == [QUEUED, QUEUED]
 
 
-async def test_the_ordering_key_comes_first_and_is_held_while_a_run_waits_for_its_limit(harness: Harness) -> None:
+async def test_a_run_holds_its_ordering_key_while_it_is_blocked_by_a_limit(harness: Harness) -> None:
     [held] = await harness.start(*limited(1))
     first, second = (a_run(policy=a_policy(key="video", limits=ONE)) for _ in range(2))
     free = a_run(key="video")
@@ -361,19 +364,19 @@ async def test_the_ordering_key_comes_first_and_is_held_while_a_run_waits_for_it
     [between] = limited(1)
     await harness.submit(between)
     await harness.succeed(claimed)
-    assert await harness.states([second, free, between]) == [QUEUED, BLOCKED, BLOCKED], "second was due before"
+    assert await harness.states([second, free, between]) == [QUEUED, BLOCKED, BLOCKED], "the second was due before it"
 
 
-async def test_cancelling_the_one_that_holds_the_key_and_waits_for_its_limit(harness: Harness) -> None:
-    await inside_queued(harness)
+async def test_cancelling_a_run_blocked_by_a_limit_releases_its_ordering_key(harness: Harness) -> None:
+    await submit_admitted(harness)
     first, second = a_run(policy=a_policy(key="video", limits=ONE)), a_run(key="video")
     await harness.submit(first, second)
     await harness.store.cancel([first.id])
     assert await harness.states([first, second]) == [RunState.CANCELLED, QUEUED]
 
 
-async def test_a_tick_that_waits_for_a_limit_is_not_in_the_line_of_its_job(harness: Harness) -> None:
-    await inside_queued(harness)
+async def test_overlap_queue_counts_a_run_blocked_by_a_limit_as_active(harness: Harness) -> None:
+    await submit_admitted(harness)
     minutely = every(MINUTE, start=await harness.now() + 30 * SECOND)
     job = await harness.put(a_job(a_spec(schedule=minutely, overlap=Overlap.QUEUE, policy=a_policy(limits=ONE))))
     decisions = []
@@ -384,10 +387,10 @@ async def test_a_tick_that_waits_for_a_limit_is_not_in_the_line_of_its_job(harne
     assert decisions == ["run", "run", "skipped"]
 
 
-# Per period
+# Rate limits
 
 
-async def test_so_many_start_in_a_period(harness: Harness) -> None:
+async def test_a_rate_limit_bounds_the_starts_in_a_period(harness: Harness) -> None:
     limit = a_limit(most=3, per=HOUR)
     runs = limited(7, limit)
     await harness.submit(*runs)
@@ -395,7 +398,7 @@ async def test_so_many_start_in_a_period(harness: Harness) -> None:
     worker = await harness.worker()
     held = await harness.claim(worker)
     await harness.succeed(*held)
-    assert await harness.states(runs[3:]) == [BLOCKED] * 4, "what has started counts, however it ended"
+    assert await harness.states(runs[3:]) == [BLOCKED] * 4, "a started run counts, whatever its outcome"
     await harness.advance(30 * MINUTE)
     assert (await harness.stage()).runs == 0
     await harness.advance(31 * MINUTE)
@@ -404,12 +407,12 @@ async def test_so_many_start_in_a_period(harness: Harness) -> None:
     assert await harness.states(runs[3:]) == [QUEUED] * 3 + [BLOCKED]
 
 
-async def test_what_is_queued_counts_until_it_starts_however_long_that_takes(harness: Harness) -> None:
+async def test_a_queued_run_counts_in_a_rate_limit_until_it_starts(harness: Harness) -> None:
     limit = a_limit(most=2, per=MINUTE)
     runs = limited(4, limit)
     await harness.submit(*runs)
     await harness.advance(HOUR)
-    assert (await harness.stage()).runs == 0, "the two may start at any moment"
+    assert (await harness.stage()).runs == 0, "the two queued runs still count"
     worker = await harness.worker()
     [held] = await harness.claim(worker, 1)
     await harness.advance(2 * MINUTE)
@@ -419,14 +422,14 @@ async def test_what_is_queued_counts_until_it_starts_however_long_that_takes(har
     assert await harness.state(runs[3].id) is BLOCKED
 
 
-async def test_what_leaves_before_it_started_gives_back_its_place_in_the_period(harness: Harness) -> None:
+async def test_a_run_that_ends_before_its_start_does_not_count_in_the_period(harness: Harness) -> None:
     runs = limited(2, a_limit(per=HOUR))
     await harness.submit(*runs)
     await harness.store.cancel([runs[0].id])
     assert await harness.state(runs[1].id) is QUEUED
 
 
-async def test_a_retry_counts_as_another_start(harness: Harness) -> None:
+async def test_a_retry_counts_as_another_start_in_a_rate_limit(harness: Harness) -> None:
     limit = a_limit(most=2, per=HOUR)
     [held] = await harness.start(*limited(1, limit))
     await harness.fail(held)
@@ -441,7 +444,7 @@ async def test_a_retry_counts_as_another_start(harness: Harness) -> None:
     assert (await harness.stage()).runs == 1
 
 
-async def test_periods_of_both_kinds_hold_together(harness: Harness) -> None:
+async def test_a_concurrency_and_a_rate_limit_apply_together(harness: Harness) -> None:
     limits = (a_limit(most=2), a_limit("rate", 3, HOUR))
     runs = [a_run(limits=limits) for _ in range(5)]
     await harness.submit(*runs)
@@ -457,7 +460,7 @@ async def test_periods_of_both_kinds_hold_together(harness: Harness) -> None:
     assert await harness.states(runs[3:]) == [QUEUED, QUEUED]
 
 
-async def test_a_long_line_drains_period_by_period(harness: Harness) -> None:
+async def test_many_blocked_runs_start_period_by_period(harness: Harness) -> None:
     runs = limited(25, a_limit(most=10, per=MINUTE))
     await harness.submit(*runs)
     worker = await harness.worker()
@@ -471,15 +474,15 @@ async def test_a_long_line_drains_period_by_period(harness: Harness) -> None:
     assert counts == [10, 10, 5]
 
 
-# All together
+# Combinations
 
 
-async def test_one_of_a_dead_worker_is_lost_and_nothing_is_stuck(harness: Harness) -> None:
+async def test_a_lost_run_keeps_its_limit_until_its_loss_is_reported(harness: Harness) -> None:
     first, second = limited(2)
     await harness.submit(first, second)
     worker = await harness.worker(ttl=SHORT_LEASE)
     await harness.claim(worker)
-    await harness.advance(MINUTE)
+    await harness.advance(SHORT_LEASE + SECOND)
     lost = await harness.store.lost_runs(10)
     assert await harness.state(second.id) is BLOCKED, "it may still run"
     await harness.settle(*(settle_loss(run, blamed=True) for run in lost))
@@ -490,7 +493,7 @@ async def test_one_of_a_dead_worker_is_lost_and_nothing_is_stuck(harness: Harnes
         await harness.succeed(held)
 
 
-async def test_what_is_settled_again_gives_nothing_back_twice(harness: Harness) -> None:
+async def test_a_repeated_completion_frees_a_limit_only_once(harness: Harness) -> None:
     [held] = await harness.start(*limited(1))
     waiting = limited(2)
     await harness.submit(*waiting)
@@ -501,12 +504,12 @@ async def test_what_is_settled_again_gives_nothing_back_twice(harness: Harness) 
     assert await harness.states(waiting) == [QUEUED, BLOCKED]
 
 
-async def test_a_run_with_limits_lets_others_go(harness: Harness) -> None:
+async def test_lets_go_is_set_for_a_run_with_limits(harness: Harness) -> None:
     [limited_run, plain] = await harness.start(*limited(1), a_run())
     assert (limited_run.lets_go, plain.lets_go) == (True, False)
 
 
-async def test_events_tell_when_what_waited_is_queued(harness: Harness) -> None:
+async def test_an_admitted_run_emits_run_queued(harness: Harness) -> None:
     await harness.store.attach_reader(READER)
     first, second = limited(2)
     await harness.submit(first, second)
@@ -514,8 +517,8 @@ async def test_events_tell_when_what_waited_is_queued(harness: Harness) -> None:
     await harness.settle(settle_release(held))
     [held] = await harness.claim(await harness.worker())
     await harness.succeed(held)
-    told = [(kind, run) for kind, runs in await harness.told(READER) for run in runs]
-    assert told == [
+    events = [(kind, run) for kind, runs in await harness.unread_events(READER) for run in runs]
+    assert events == [
         ("run.submitted", first.id),
         ("run.submitted", second.id),
         ("run.started", first.id),
@@ -526,7 +529,7 @@ async def test_events_tell_when_what_waited_is_queued(harness: Harness) -> None:
     ]
 
 
-async def test_what_is_edited_and_stays_keeps_its_place(harness: Harness) -> None:
+async def test_an_edited_run_keeps_its_limit(harness: Harness) -> None:
     first, second = limited(2)
     await harness.submit(first, second)
     due = (await harness.view(first.id)).due
@@ -548,13 +551,13 @@ async def test_the_history_of_a_limited_run_may_be_pruned(harness: Harness) -> N
     await harness.store.tidy()
     while await harness.store.prune(Retention(), 1_000):
         pass
-    # Due by the store's time: the machine's, which its id has, is long ago to it.
+    # Due by the time of the store, which is far ahead of the time in the ids.
     late = a_run(limits=(a_limit(), a_limit("rate", per=HOUR)), at=await harness.now())
     [accepted] = await harness.submit(late)
     assert accepted.state is QUEUED
 
 
-async def test_submitting_and_settling_one_key_at_the_same_time_never_loses_the_wake_up(harness: Harness) -> None:
+async def test_a_submit_concurrent_with_a_completion_is_not_left_blocked(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.submit(*limited(1))
     for _ in range(50):
@@ -564,7 +567,7 @@ async def test_submitting_and_settling_one_key_at_the_same_time_never_loses_the_
         assert await harness.state(following.id) is QUEUED
 
 
-async def test_many_keys_from_many_tasks_never_have_more_than_they_may(harness: Harness) -> None:
+async def test_concurrent_workers_never_exceed_a_limit(harness: Harness) -> None:
     limits = [a_limit(f"customer-{number}", 2) for number in range(4)]
     inside: Counter[str] = Counter()
     done: list[RunId] = []
@@ -589,11 +592,11 @@ async def test_many_keys_from_many_tasks_never_have_more_than_they_may(harness: 
             await harness.succeed(*held)
             done.extend(ids(held))
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         await asyncio.gather(*map(submit, range(4)), *(work() for _ in range(3)))
 
 
-async def test_a_gate_can_be_looked_at(harness: Harness) -> None:
+async def test_a_limiter_can_be_read(harness: Harness) -> None:
     limit, rate = a_limit(most=2), a_limit("rate", 5, HOUR)
     runs = limited(4, limit, rate)
     await harness.submit(*runs)

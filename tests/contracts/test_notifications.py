@@ -1,16 +1,16 @@
-"""What is kept of notifications: changed by whoever has seen the newest, all of it or nothing."""
+"""Alert rows: changed in one transaction, only from the newest revision."""
 
 import asyncio
 
 from tests.support.store_harness import Harness
 
 
-async def test_at_first_there_is_nothing(harness: Harness) -> None:
+async def test_a_new_store_has_no_alert_rows(harness: Harness) -> None:
     kept = await harness.store.notification_rows()
     assert (kept.rev, dict(kept.rows)) == (0, {})
 
 
-async def test_rows_are_set_changed_and_taken_away_together(harness: Harness) -> None:
+async def test_alert_rows_are_set_changed_and_removed_in_one_call(harness: Harness) -> None:
     store = harness.store
     assert await store.change_notification_rows(0, {"problem:1": b'{"name":"a"}', "lane:ops": b'{"more":1}'})
     assert await store.change_notification_rows(
@@ -21,12 +21,12 @@ async def test_rows_are_set_changed_and_taken_away_together(harness: Harness) ->
     assert dict(kept.rows) == {"lane:ops": b"{}", "problem:2": '{"ü":1}'.encode()}
 
 
-async def test_to_take_away_what_is_not_there_is_no_mistake(harness: Harness) -> None:
+async def test_removing_a_missing_alert_row_is_no_error(harness: Harness) -> None:
     assert await harness.store.change_notification_rows(0, {"problem:1": None})
     assert dict((await harness.store.notification_rows()).rows) == {}
 
 
-async def test_who_has_not_seen_the_newest_changes_nothing(harness: Harness) -> None:
+async def test_a_change_of_alert_rows_with_an_old_revision_is_rejected(harness: Harness) -> None:
     store = harness.store
     assert await store.change_notification_rows(0, {"a": b"1"})
     assert not await store.change_notification_rows(0, {"a": b"2", "b": b"2"})
@@ -35,7 +35,7 @@ async def test_who_has_not_seen_the_newest_changes_nothing(harness: Harness) -> 
     assert (kept.rev, dict(kept.rows)) == (1, {"a": b"1"})
 
 
-async def test_of_several_who_change_it_at_once_one_does(harness: Harness) -> None:
+async def test_of_concurrent_changes_of_alert_rows_one_succeeds(harness: Harness) -> None:
     store = harness.store
     for rev in range(3):
         tries = [store.change_notification_rows(rev, {"who": str(number).encode()}) for number in range(4)]

@@ -1,4 +1,4 @@
-"""Ordering keys: one run of a key at a time, in the order they came due."""
+"""Ordering keys: one run of a key at a time, in the order of their due times."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ async def test_the_second_of_a_key_is_blocked_while_the_first_is_queued(harness:
     assert ids(await harness.claim(await harness.worker())) == [first.id]
 
 
-async def test_it_stays_blocked_while_the_first_is_running(harness: Harness) -> None:
+async def test_the_second_of_a_key_is_blocked_while_the_first_is_running(harness: Harness) -> None:
     [held] = await harness.start(a_run(key=KEY))
     [accepted] = await harness.submit(a_run(key=KEY))
     assert accepted.state is RunState.BLOCKED
@@ -29,7 +29,7 @@ async def test_it_stays_blocked_while_the_first_is_running(harness: Harness) -> 
     assert await harness.state(held.id) is RunState.RUNNING
 
 
-async def test_it_stays_blocked_while_the_first_waits_between_two_attempts(harness: Harness) -> None:
+async def test_the_second_of_a_key_is_blocked_while_the_first_waits_for_its_retry(harness: Harness) -> None:
     [held] = await harness.start(a_run(key=KEY))
     blocked = a_run(key=KEY)
     await harness.submit(blocked)
@@ -85,7 +85,7 @@ async def test_a_loss_keeps_the_key(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("how", ["success", "failure", "cancel"])
-async def test_the_end_of_one_queues_the_next(harness: Harness, how: str) -> None:
+async def test_the_end_of_a_key_holder_queues_the_next_run(harness: Harness, how: str) -> None:
     [held] = await harness.start(a_run(policy=a_policy(key=KEY, retries=0)))
     second, third = some_runs(2, key=KEY)
     await harness.submit(second, third)
@@ -100,7 +100,7 @@ async def test_the_end_of_one_queues_the_next(harness: Harness, how: str) -> Non
     assert ids(await harness.claim(await harness.worker())) == [second.id]
 
 
-async def test_the_line_is_in_the_order_of_due_and_id(harness: Harness) -> None:
+async def test_blocked_runs_of_a_key_are_queued_in_the_order_of_due_time_and_id(harness: Harness) -> None:
     [held] = await harness.start(a_run(key=KEY))
     one, two, three, four = some_runs(4, key=KEY)
     now = await harness.now()
@@ -120,7 +120,7 @@ async def test_the_line_is_in_the_order_of_due_and_id(harness: Harness) -> None:
     assert order == ids([early, one, two, three, four])
 
 
-async def test_a_batch_of_one_key_goes_in_the_order_of_its_ids(harness: Harness) -> None:
+async def test_a_batch_of_one_key_is_queued_in_the_order_of_its_ids(harness: Harness) -> None:
     runs = some_runs(4, key=KEY)
     await harness.submit(*reversed(runs))
     assert await harness.states(runs) == [RunState.QUEUED] + [RunState.BLOCKED] * 3
@@ -133,7 +133,7 @@ async def test_priority_does_not_reorder_inside_a_key(harness: Harness) -> None:
     assert ids(await harness.claim(await harness.worker())) == [idle.id]
 
 
-async def test_keys_do_not_wait_for_one_another(harness: Harness) -> None:
+async def test_different_keys_do_not_wait_for_each_other(harness: Harness) -> None:
     runs = [a_run(key="a"), a_run(key="b"), a_run(key="a", tenant="acme"), a_run()]
     accepted = await harness.submit(*runs)
     assert [answer.state for answer in accepted] == [RunState.QUEUED] * 4
@@ -154,12 +154,12 @@ async def test_a_key_spans_shards(harness: Harness) -> None:
     assert await harness.state(second.id) is RunState.QUEUED
 
 
-async def test_a_delayed_run_joins_the_line_when_it_comes_due(harness: Harness) -> None:
+async def test_a_delayed_run_waits_for_its_key_when_it_comes_due(harness: Harness) -> None:
     delayed = a_run(key=KEY, delay=5 * MINUTE)
     await harness.submit(delayed)
     prompt = a_run(key=KEY)
     [accepted] = await harness.submit(prompt)
-    assert accepted.state is RunState.QUEUED, "what waits for its time holds nothing"
+    assert accepted.state is RunState.QUEUED, "a scheduled run holds no key"
     await harness.advance(6 * MINUTE)
     staged = await harness.stage()
     assert (staged.runs, staged.queues) == (0, ())
@@ -186,7 +186,7 @@ async def test_a_delayed_run_with_a_key_is_not_early(harness: Harness) -> None:
     ]
 
 
-async def test_a_delayed_run_takes_its_key_when_it_is_free(harness: Harness) -> None:
+async def test_a_delayed_run_takes_a_free_key_when_it_comes_due(harness: Harness) -> None:
     first, second = a_run(key=KEY, delay=5 * MINUTE), a_run(key=KEY, delay=5 * MINUTE)
     await harness.submit(first, second)
     await harness.advance(6 * MINUTE)
@@ -195,14 +195,14 @@ async def test_a_delayed_run_takes_its_key_when_it_is_free(harness: Harness) -> 
     assert (await harness.stage()).runs == 0
 
 
-async def test_cancelling_the_holder_lets_the_next_go(harness: Harness) -> None:
+async def test_cancelling_the_key_holder_queues_the_next_run(harness: Harness) -> None:
     first, second = some_runs(2, key=KEY)
     await harness.submit(first, second)
     await harness.store.cancel([first.id])
     assert await harness.states([first, second]) == [RunState.CANCELLED, RunState.QUEUED]
 
 
-async def test_cancelling_the_holder_between_two_attempts_lets_the_next_go(harness: Harness) -> None:
+async def test_cancelling_the_key_holder_between_two_attempts_queues_the_next_run(harness: Harness) -> None:
     [held] = await harness.start(a_run(key=KEY))
     second = a_run(key=KEY)
     await harness.submit(second)
@@ -211,7 +211,7 @@ async def test_cancelling_the_holder_between_two_attempts_lets_the_next_go(harne
     assert await harness.states([held, second]) == [RunState.CANCELLED, RunState.QUEUED]
 
 
-async def test_asking_the_running_holder_to_stop_lets_nobody_go_before_it_has(harness: Harness) -> None:
+async def test_a_cancelling_key_holder_keeps_its_key_until_it_has_stopped(harness: Harness) -> None:
     [held] = await harness.start(a_run(key=KEY))
     second = a_run(key=KEY)
     await harness.submit(second)
@@ -221,7 +221,7 @@ async def test_asking_the_running_holder_to_stop_lets_nobody_go_before_it_has(ha
     assert await harness.states([held, second]) == [RunState.CANCELLED, RunState.QUEUED]
 
 
-async def test_cancelling_one_in_the_line_closes_the_gap(harness: Harness) -> None:
+async def test_cancelling_a_run_blocked_by_a_key_keeps_the_order_of_the_others(harness: Harness) -> None:
     first, second, third = some_runs(3, key=KEY)
     [held] = await harness.start(first)
     await harness.submit(second, third)
@@ -231,7 +231,7 @@ async def test_cancelling_one_in_the_line_closes_the_gap(harness: Harness) -> No
     assert await harness.state(third.id) is RunState.QUEUED
 
 
-async def test_cancelling_holder_and_line_together_leaves_nothing(harness: Harness) -> None:
+async def test_cancelling_the_key_holder_and_all_blocked_runs_frees_the_key(harness: Harness) -> None:
     runs = some_runs(4, key=KEY)
     await harness.submit(*runs)
     answer = await harness.store.cancel(ids(runs))
@@ -240,7 +240,7 @@ async def test_cancelling_holder_and_line_together_leaves_nothing(harness: Harne
     assert accepted.state is RunState.QUEUED
 
 
-async def test_the_expiry_of_the_holder_lets_the_next_go(harness: Harness) -> None:
+async def test_the_expiry_of_the_key_holder_queues_the_next_run(harness: Harness) -> None:
     first = a_run(key=KEY, start_within=MINUTE)
     second = a_run(key=KEY)
     await harness.submit(first)
@@ -250,7 +250,7 @@ async def test_the_expiry_of_the_holder_lets_the_next_go(harness: Harness) -> No
     assert await harness.states([first, second]) == [RunState.SKIPPED, RunState.QUEUED]
 
 
-async def test_the_deadline_of_the_holder_between_two_attempts_lets_the_next_go(harness: Harness) -> None:
+async def test_the_deadline_of_the_key_holder_between_two_attempts_queues_the_next_run(harness: Harness) -> None:
     [held] = await harness.start(a_run(policy=a_policy(key=KEY), deadline=5 * SECOND))
     second = a_run(key=KEY)
     await harness.submit(second)
@@ -260,7 +260,7 @@ async def test_the_deadline_of_the_holder_between_two_attempts_lets_the_next_go(
     assert await harness.states([held, second]) == [RunState.FAILED, RunState.QUEUED]
 
 
-async def test_one_in_the_line_may_expire(harness: Harness) -> None:
+async def test_a_run_blocked_by_a_key_may_expire(harness: Harness) -> None:
     first = a_run(key=KEY)
     second = a_run(key=KEY, start_within=MINUTE)
     third = a_run(key=KEY)
@@ -274,7 +274,7 @@ async def test_one_in_the_line_may_expire(harness: Harness) -> None:
     assert await harness.state(third.id) is RunState.QUEUED
 
 
-async def test_ends_of_many_keys_in_one_batch_each_let_their_next_go(harness: Harness) -> None:
+async def test_a_batch_of_completions_queues_the_next_run_of_each_key(harness: Harness) -> None:
     firsts = [a_run(key=f"video-{number}") for number in range(20)]
     seconds = [a_run(key=f"video-{number}") for number in range(20)]
     held = await harness.start(*firsts)
@@ -283,7 +283,7 @@ async def test_ends_of_many_keys_in_one_batch_each_let_their_next_go(harness: Ha
     assert set(await harness.states(seconds)) == {RunState.QUEUED}
 
 
-async def test_a_run_let_go_is_ranked_by_when_it_was_let_go(harness: Harness) -> None:
+async def test_a_run_released_by_its_key_is_ranked_by_the_time_of_release(harness: Harness) -> None:
     [held] = await harness.start(a_run(key=KEY))
     second = a_run(key=KEY)
     await harness.submit(second)
@@ -295,8 +295,8 @@ async def test_a_run_let_go_is_ranked_by_when_it_was_let_go(harness: Harness) ->
     assert ids(await harness.claim(await harness.worker())) == [plain.id, second.id]
 
 
-async def test_submitting_and_settling_one_key_at_the_same_time_never_loses_the_wake_up(harness: Harness) -> None:
-    """Submit sees the key held and blocks; a finish sees no waiter; both commit: nobody would ever wake it."""
+async def test_a_submit_concurrent_with_a_completion_of_its_key_is_not_left_blocked(harness: Harness) -> None:
+    """The submit sees a held key and blocks, the completion sees no blocked run: without a lock it stays blocked."""
     worker = await harness.worker()
     await harness.submit(a_run(key=KEY))
     for _ in range(100):
@@ -306,7 +306,7 @@ async def test_submitting_and_settling_one_key_at_the_same_time_never_loses_the_
         assert await harness.state(following.id) is RunState.QUEUED
 
 
-async def test_many_keys_from_many_tasks_run_one_at_a_time_in_order(harness: Harness) -> None:
+async def test_concurrent_workers_run_each_key_one_at_a_time_in_order(harness: Harness) -> None:
     keys = [f"video-{number}" for number in range(5)]
     submitted: dict[str, list[str]] = {key: [] for key in keys}
     finished: dict[str, list[str]] = {key: [] for key in keys}

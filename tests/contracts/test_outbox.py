@@ -1,4 +1,4 @@
-"""The outbox: every change of a run, in the transaction of the change, while somebody reads."""
+"""The outbox: every change of a run, written in its transaction while a reader is attached."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,30 +12,30 @@ from tests.support.store_harness import SHORT_LEASE, Harness, ids
 READER = "dashboard"
 
 
-class Stream:
-    """A reader that tells what is new since it was last asked, each kind with its runs in any order."""
+class EventReader:
+    """A reader that returns and acknowledges the new events by kind."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
 
     async def new(self) -> dict[str, set[RunId]]:
-        told: dict[str, set[RunId]] = {}
+        events: dict[str, set[RunId]] = {}
         for batch in await self._harness.events(READER):
-            told.setdefault(batch.kind, set()).update(batch.runs)
+            events.setdefault(batch.kind, set()).update(batch.runs)
             await self._harness.store.acknowledge(READER, batch.position)
-        return told
+        return events
 
 
-async def a_stream(harness: Harness) -> Stream:
+async def attach_reader(harness: Harness) -> EventReader:
     await harness.store.attach_reader(READER)
-    return Stream(harness)
+    return EventReader(harness)
 
 
-def of(*runs: NewRun | HeldRun) -> set[RunId]:
+def id_set(*runs: NewRun | HeldRun) -> set[RunId]:
     return set(ids(runs))
 
 
-async def test_without_readers_nothing_is_written(harness: Harness) -> None:
+async def test_without_readers_no_event_is_written(harness: Harness) -> None:
     await harness.submit(a_run())
     await harness.store.attach_reader(READER)
     assert await harness.events(READER) == []
@@ -45,7 +45,7 @@ async def test_without_readers_nothing_is_written(harness: Harness) -> None:
     assert await harness.events(READER) == []
 
 
-async def test_one_batch_tells_all_of_a_kind_that_happened_together(harness: Harness) -> None:
+async def test_events_of_one_kind_in_one_transaction_are_one_batch(harness: Harness) -> None:
     await harness.store.attach_reader(READER)
     runs = some_runs(5) + some_runs(2, delay=HOUR)
     before = await harness.now()
@@ -56,17 +56,17 @@ async def test_one_batch_tells_all_of_a_kind_that_happened_together(harness: Har
     assert before <= batch.at <= await harness.now()
 
 
-async def test_a_new_run_is_submitted_whatever_state_it_is_born_in(harness: Harness) -> None:
-    stream = await a_stream(harness)
+async def test_a_new_run_emits_run_submitted_in_every_initial_state(harness: Harness) -> None:
+    stream = await attach_reader(harness)
     queued, waiting, holder, blocked = a_run(), a_run(delay=HOUR), a_run(key="a"), a_run(key="a")
     await harness.submit(queued, waiting, holder, blocked)
-    assert await stream.new() == {"run.submitted": of(queued, waiting, holder, blocked)}
+    assert await stream.new() == {"run.submitted": id_set(queued, waiting, holder, blocked)}
     await harness.submit(queued)
     assert await stream.new() == {}
 
 
-async def test_the_life_of_a_run_is_told_in_order(harness: Harness) -> None:
-    stream = await a_stream(harness)
+async def test_the_events_of_a_run_are_emitted_in_order(harness: Harness) -> None:
+    stream = await attach_reader(harness)
     run = a_run(delay=MINUTE)
     await harness.submit(run)
     await harness.advance(2 * MINUTE)
@@ -86,35 +86,35 @@ async def test_the_life_of_a_run_is_told_in_order(harness: Harness) -> None:
     await stream.new()
 
 
-async def test_an_attempt_that_another_follows_is_told_by_its_cause(harness: Harness) -> None:
+async def test_the_event_of_an_attempt_that_is_retried_names_its_cause(harness: Harness) -> None:
     retried, released, put_off, lost = await harness.start(*some_runs(4))
-    stream = await a_stream(harness)
+    stream = await attach_reader(harness)
     await harness.fail(retried)
     await harness.settle(settle_release(released), settle_release(put_off, delay=MINUTE))
     await harness.settle(settle_loss(lost, blamed=False))
     assert await stream.new() == {
-        "run.retried": of(retried),
-        "run.released": of(released, put_off),
-        "run.lost": of(lost),
+        "run.retried": id_set(retried),
+        "run.released": id_set(released, put_off),
+        "run.lost": id_set(lost),
     }
 
 
-async def test_a_run_returned_by_a_beat_is_released(harness: Harness) -> None:
+async def test_a_run_returned_by_a_heartbeat_emits_run_released(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.submit(a_run())
     held = await harness.claim(worker)
-    stream = await a_stream(harness)
+    stream = await attach_reader(harness)
     await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
-    assert await stream.new() == {"run.released": of(*held)}
+    assert await stream.new() == {"run.released": id_set(*held)}
 
 
-async def test_every_end_is_told(harness: Harness) -> None:
+async def test_every_end_of_a_run_emits_an_event(harness: Harness) -> None:
     succeeded, failed, cancelled = await harness.start(a_run(), a_run(policy=a_policy(retries=0)), a_run())
     expired = a_run(start_within=MINUTE)
     too_late = a_run(deadline=MINUTE)
     dropped = a_run(delay=HOUR)
     await harness.submit(expired, too_late, dropped)
-    stream = await a_stream(harness)
+    stream = await attach_reader(harness)
     await harness.succeed(succeeded)
     await harness.fail(failed)
     await harness.settle(settle_cancel(cancelled))
@@ -122,24 +122,24 @@ async def test_every_end_is_told(harness: Harness) -> None:
     await harness.advance(2 * MINUTE)
     await harness.store.expire(10)
     assert await stream.new() == {
-        "run.succeeded": of(succeeded),
-        "run.failed": of(failed, too_late),
-        "run.cancelled": of(cancelled, dropped),
-        "run.skipped": of(expired),
+        "run.succeeded": id_set(succeeded),
+        "run.failed": id_set(failed, too_late),
+        "run.cancelled": id_set(cancelled, dropped),
+        "run.skipped": id_set(expired),
     }
 
 
-async def test_a_request_to_stop_is_told_once(harness: Harness) -> None:
+async def test_a_cancel_request_emits_one_event(harness: Harness) -> None:
     [held] = await harness.start(a_run())
-    stream = await a_stream(harness)
+    stream = await attach_reader(harness)
     await harness.store.cancel([held.id])
     await harness.store.cancel([held.id])
-    assert await stream.new() == {"run.cancel_requested": of(held)}
+    assert await stream.new() == {"run.cancel_requested": id_set(held)}
     await harness.settle(settle_release(held))
-    assert await stream.new() == {"run.cancelled": of(held)}
+    assert await stream.new() == {"run.cancelled": id_set(held)}
 
 
-async def test_one_let_go_by_the_end_of_another_is_queued_in_the_same_transaction(harness: Harness) -> None:
+async def test_the_end_of_a_key_holder_emits_run_queued_of_the_next_in_the_same_transaction(harness: Harness) -> None:
     [held] = await harness.start(a_run(key="a"))
     blocked = a_run(key="a")
     await harness.submit(blocked)
@@ -153,35 +153,35 @@ async def test_one_let_go_by_the_end_of_another_is_queued_in_the_same_transactio
     assert len({batch.at for batch in batches}) == 1
 
 
-async def test_becoming_blocked_is_no_event(harness: Harness) -> None:
+async def test_a_run_that_becomes_blocked_emits_no_event(harness: Harness) -> None:
     await harness.submit(a_run(key="a"))
     await harness.submit(a_run(key="a", delay=MINUTE))
     await harness.advance(2 * MINUTE)
-    stream = await a_stream(harness)
+    stream = await attach_reader(harness)
     await harness.stage()
     assert await stream.new() == {}
 
 
-async def test_the_run_of_a_tick_is_submitted(harness: Harness) -> None:
+async def test_the_run_of_a_tick_emits_run_submitted(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(schedule=every(MINUTE, start=await harness.now() + 30 * SECOND))))
     await harness.advance(MINUTE)
-    stream = await a_stream(harness)
+    stream = await attach_reader(harness)
     await harness.fire_due()
     [entry] = await harness.ticks(job.id)
     assert await stream.new() == {"run.submitted": {entry.run_id}}
 
 
-async def test_a_settlement_that_is_refused_or_repeated_is_no_event(harness: Harness) -> None:
+async def test_a_stale_or_duplicate_completion_emits_no_event(harness: Harness) -> None:
     dying = await harness.worker(SHORT_LEASE)
     await harness.submit(a_run())
     [held] = await harness.claim(dying)
     await harness.settle(settle_release(held))
-    stream = await a_stream(harness)
+    stream = await attach_reader(harness)
     await harness.settle(settle_release(held))
     assert await stream.new() == {}
 
 
-async def test_events_are_told_until_they_are_acknowledged(harness: Harness) -> None:
+async def test_events_are_returned_until_they_are_acknowledged(harness: Harness) -> None:
     await harness.store.attach_reader(READER)
     for _ in range(4):
         await harness.submit(a_run())
@@ -197,7 +197,7 @@ async def test_events_are_told_until_they_are_acknowledged(harness: Harness) -> 
     assert await harness.events(READER) == []
 
 
-async def test_each_reader_reads_for_itself(harness: Harness) -> None:
+async def test_each_reader_has_its_own_cursor(harness: Harness) -> None:
     await harness.store.attach_reader("early")
     await harness.submit(a_run())
     await harness.store.attach_reader("late")
@@ -212,7 +212,7 @@ async def test_each_reader_reads_for_itself(harness: Harness) -> None:
     assert await harness.events("late") == late
 
 
-async def test_attaching_again_forgets_nothing(harness: Harness) -> None:
+async def test_attaching_a_reader_again_keeps_its_cursor(harness: Harness) -> None:
     await harness.store.attach_reader(READER)
     await harness.submit(a_run())
     batches = await harness.events(READER)
@@ -224,9 +224,9 @@ async def test_attaching_again_forgets_nothing(harness: Harness) -> None:
     assert await harness.events(READER) == []
 
 
-async def test_a_reader_that_reads_while_others_write_misses_nothing(harness: Harness) -> None:
+async def test_a_reader_misses_no_event_of_concurrent_writers(harness: Harness) -> None:
     await harness.store.attach_reader(READER)
-    told: list[RunId] = []
+    received: list[RunId] = []
     writing = True
 
     async def read() -> None:
@@ -236,7 +236,7 @@ async def test_a_reader_that_reads_while_others_write_misses_nothing(harness: Ha
                 await harness.let_transactions_end()
             batches = await harness.store.events(READER, 7)
             for batch in batches:
-                told.extend(batch.runs)
+                received.extend(batch.runs)
             if batches:
                 await harness.store.acknowledge(READER, batches[-1].position)
             elif done:
@@ -252,5 +252,5 @@ async def test_a_reader_that_reads_while_others_write_misses_nothing(harness: Ha
     await asyncio.gather(*map(write, batches))
     writing = False
     await reader
-    assert len(told) == len(set(told))
-    assert sorted(told) == sorted(run for runs in batches for run in ids(runs))
+    assert len(received) == len(set(received))
+    assert sorted(received) == sorted(run for runs in batches for run in ids(runs))

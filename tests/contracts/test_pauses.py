@@ -1,4 +1,4 @@
-"""Pauses and quotas: what a claim leaves out."""
+"""Pauses and quotas: runs that a claim skips."""
 
 import asyncio
 
@@ -16,25 +16,25 @@ from tests.support.store_harness import SHORT_LEASE, Harness, ids
 pytestmark = pytest.mark.api
 
 ADA = Author("ada", why="because")
-PLACES = [(tenant, queue) for tenant in ("acme", "beta") for queue in ("mail", "images")]
+SCOPES = [(tenant, queue) for tenant in ("acme", "beta") for queue in ("mail", "images")]
 
 
 async def pause(harness: Harness, tenant: str | None, queue: str | None) -> None:
     await harness.store.pause(Pause(tenant=tenant, queue=queue), ADA)
 
 
-async def one_in_each_place(harness: Harness) -> dict[tuple[str, str], NewRun]:
-    runs = {(tenant, queue): a_run(tenant=tenant, queue=queue) for tenant, queue in PLACES}
+async def submit_one_everywhere(harness: Harness) -> dict[tuple[str, str], NewRun]:
+    runs = {(tenant, queue): a_run(tenant=tenant, queue=queue) for tenant, queue in SCOPES}
     await harness.submit(*runs.values())
     return runs
 
 
-async def claimed(harness: Harness) -> set[tuple[str, str]]:
+async def claim_scopes(harness: Harness) -> set[tuple[str, str]]:
     held = await harness.claim_from(await harness.worker(), Want("mail", 100), Want("images", 100))
     return {(run.tenant, run.queue) for run in held}
 
 
-async def quota(harness: Harness, tenant: str, running: int | None) -> None:
+async def set_quota(harness: Harness, tenant: str, running: int | None) -> None:
     await harness.store.put_tenant(Tenant(name=tenant, quotas=Quotas(running=running)), ADA)
 
 
@@ -45,35 +45,35 @@ async def quota(harness: Harness, tenant: str, running: int | None) -> None:
         ("acme", None, {("beta", "mail"), ("beta", "images")}),
         (None, "mail", {("acme", "images"), ("beta", "images")}),
         (None, None, set()),
-        ("other", "mail", set(PLACES)),
-        ("acme", "other", set(PLACES)),
+        ("other", "mail", set(SCOPES)),
+        ("acme", "other", set(SCOPES)),
     ],
 )
-async def test_a_claim_leaves_out_exactly_what_is_paused(
+async def test_a_claim_skips_exactly_the_paused_runs(
     harness: Harness, tenant: str | None, queue: str | None, left: set[tuple[str, str]]
 ) -> None:
-    await one_in_each_place(harness)
+    await submit_one_everywhere(harness)
     await pause(harness, tenant, queue)
-    assert await claimed(harness) == left
+    assert await claim_scopes(harness) == left
     assert await harness.store.resume(tenant, queue, ADA)
-    assert await claimed(harness) == set(PLACES) - left
+    assert await claim_scopes(harness) == set(SCOPES) - left
 
 
-async def test_several_pauses_hold_each_for_itself(harness: Harness) -> None:
-    await one_in_each_place(harness)
+async def test_several_pauses_apply_independently(harness: Harness) -> None:
+    await submit_one_everywhere(harness)
     await pause(harness, "acme", None)
     await pause(harness, None, "mail")
     await pause(harness, "acme", "mail")
-    assert await claimed(harness) == {("beta", "images")}
+    assert await claim_scopes(harness) == {("beta", "images")}
     await harness.store.resume("acme", None, ADA)
-    assert await claimed(harness) == {("acme", "images")}
+    assert await claim_scopes(harness) == {("acme", "images")}
     await harness.store.resume(None, "mail", ADA)
-    assert await claimed(harness) == {("beta", "mail")}
+    assert await claim_scopes(harness) == {("beta", "mail")}
     await harness.store.resume("acme", "mail", ADA)
-    assert await claimed(harness) == {("acme", "mail")}
+    assert await claim_scopes(harness) == {("acme", "mail")}
 
 
-async def test_what_is_paused_does_not_take_the_place_of_others(harness: Harness) -> None:
+async def test_paused_runs_do_not_use_up_the_limit_of_a_claim(harness: Harness) -> None:
     paused = [a_run(tenant="acme", priority=1) for _ in range(5)]
     others = [a_run(priority=10) for _ in range(2)]
     await harness.submit(*paused, *others)
@@ -81,7 +81,7 @@ async def test_what_is_paused_does_not_take_the_place_of_others(harness: Harness
     assert sorted(ids(await harness.claim(await harness.worker(), 2))) == ids(others)
 
 
-async def test_what_runs_goes_on(harness: Harness) -> None:
+async def test_a_pause_does_not_affect_running_runs(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
@@ -91,7 +91,7 @@ async def test_what_runs_goes_on(harness: Harness) -> None:
     await harness.succeed(held)
 
 
-async def test_ticks_and_staging_go_on(harness: Harness) -> None:
+async def test_a_pause_does_not_stop_ticks_and_staging(harness: Harness) -> None:
     await harness.put(a_job(a_spec(schedule=every(MINUTE, start=await harness.now() + 30 * SECOND))))
     later = a_run(delay=MINUTE)
     await harness.submit(later)
@@ -108,23 +108,23 @@ async def test_ticks_and_staging_go_on(harness: Harness) -> None:
     assert len(await harness.claim(await harness.worker())) == 3
 
 
-async def test_pauses_are_told_with_who_and_why(harness: Harness) -> None:
+async def test_pauses_have_author_and_reason(harness: Harness) -> None:
     before = await harness.now()
     for tenant, queue in [("beta", "mail"), (None, "mail"), ("acme", None), ("acme", "images"), (None, None)]:
         await pause(harness, tenant, queue)
     pauses = await harness.store.pauses()
-    assert [(told.tenant, told.queue) for told in pauses] == [
+    assert [(found.tenant, found.queue) for found in pauses] == [
         (None, None),
         (None, "mail"),
         ("acme", None),
         ("acme", "images"),
         ("beta", "mail"),
     ]
-    assert {(told.author, told.why) for told in pauses} == {("ada", "because")}
-    assert all(before <= told.since for told in pauses)
+    assert {(found.author, found.why) for found in pauses} == {("ada", "because")}
+    assert all(before <= found.since for found in pauses)
 
 
-async def test_a_pause_that_is_there_stays_as_it_is(harness: Harness) -> None:
+async def test_pausing_again_keeps_the_first_pause(harness: Harness) -> None:
     await pause(harness, None, "mail")
     first = await harness.store.pauses()
     await harness.advance(MINUTE)
@@ -132,7 +132,7 @@ async def test_a_pause_that_is_there_stays_as_it_is(harness: Harness) -> None:
     assert await harness.store.pauses() == first
 
 
-async def test_only_exactly_that_pause_is_lifted(harness: Harness) -> None:
+async def test_resume_removes_exactly_the_named_pause(harness: Harness) -> None:
     await pause(harness, "acme", "mail")
     for tenant, queue in [(None, None), ("acme", None), (None, "mail"), ("beta", "mail"), ("acme", "images")]:
         assert not await harness.store.resume(tenant, queue, ADA)
@@ -142,7 +142,7 @@ async def test_only_exactly_that_pause_is_lifted(harness: Harness) -> None:
     assert await harness.store.pauses() == []
 
 
-async def test_pauses_are_audited_when_they_change_something(harness: Harness) -> None:
+async def test_only_effective_pauses_and_resumes_are_audited(harness: Harness) -> None:
     for _ in range(2):
         await pause(harness, "acme", "mail")
         await pause(harness, None, None)
@@ -158,11 +158,11 @@ async def test_pauses_are_audited_when_they_change_something(harness: Harness) -
     ]
 
 
-# Wants
+# Demands
 
 
-async def test_a_want_may_be_for_one_tenant(harness: Harness) -> None:
-    runs = await one_in_each_place(harness)
+async def test_a_demand_may_be_for_one_tenant(harness: Harness) -> None:
+    runs = await submit_one_everywhere(harness)
     worker = await harness.worker()
     held = await harness.claim_from(worker, Want("mail", 10, "acme"), Want("images", 10, "beta"))
     assert sorted(ids(held)) == sorted([runs["acme", "mail"].id, runs["beta", "images"].id])
@@ -171,7 +171,7 @@ async def test_a_want_may_be_for_one_tenant(harness: Harness) -> None:
     assert sorted(ids(rest)) == sorted([runs["beta", "mail"].id, runs["acme", "images"].id])
 
 
-async def test_wants_of_one_queue_may_be_for_several_tenants(harness: Harness) -> None:
+async def test_demands_for_one_queue_may_name_several_tenants(harness: Harness) -> None:
     for tenant in ("acme", "beta", "other"):
         await harness.submit(*(a_run(tenant=tenant) for _ in range(4)))
     worker = await harness.worker()
@@ -183,8 +183,8 @@ async def test_wants_of_one_queue_may_be_for_several_tenants(harness: Harness) -
 # Quotas
 
 
-async def test_no_more_of_a_tenant_run_than_its_quota(harness: Harness) -> None:
-    await quota(harness, "acme", 3)
+async def test_a_claim_respects_the_running_quota_of_a_tenant(harness: Harness) -> None:
+    await set_quota(harness, "acme", 3)
     await harness.submit(*(a_run(tenant="acme") for _ in range(6)), *(a_run() for _ in range(2)))
     one, other = await harness.worker(), await harness.worker()
     first = await harness.claim(one, 100)
@@ -192,16 +192,16 @@ async def test_no_more_of_a_tenant_run_than_its_quota(harness: Harness) -> None:
     assert await harness.claim(other, 100) == []
 
 
-async def test_a_tenant_at_its_quota_does_not_take_the_place_of_others(harness: Harness) -> None:
-    await quota(harness, "acme", 1)
+async def test_runs_beyond_a_quota_do_not_use_up_the_limit_of_a_claim(harness: Harness) -> None:
+    await set_quota(harness, "acme", 1)
     await harness.submit(*(a_run(tenant="acme", priority=1) for _ in range(5)))
     await harness.submit(a_run(), a_run())
     held = await harness.claim(await harness.worker(), 3)
     assert [run.tenant for run in held] == ["acme", "default", "default"]
 
 
-async def test_a_quota_counts_over_queues_and_wants(harness: Harness) -> None:
-    await quota(harness, "acme", 2)
+async def test_a_quota_counts_over_all_queues_and_demands(harness: Harness) -> None:
+    await set_quota(harness, "acme", 2)
     await harness.submit(*(a_run(tenant="acme", queue=queue) for queue in ("mail", "images") for _ in range(3)))
     worker = await harness.worker()
     held = await harness.claim_from(worker, Want("mail", 1), Want("images", 5))
@@ -209,15 +209,15 @@ async def test_a_quota_counts_over_queues_and_wants(harness: Harness) -> None:
     assert await harness.claim_from(worker, Want("mail", 5), Want("images", 5)) == []
 
 
-async def test_the_best_of_a_tenant_go_first_within_its_quota(harness: Harness) -> None:
-    await quota(harness, "acme", 1)
+async def test_the_best_runs_of_a_tenant_are_claimed_within_its_quota(harness: Harness) -> None:
+    await set_quota(harness, "acme", 1)
     idle, urgent = a_run(tenant="acme", priority=10), a_run(tenant="acme", priority=1)
     await harness.submit(idle, urgent)
     assert ids(await harness.claim(await harness.worker())) == [urgent.id]
 
 
-async def test_whatever_ends_an_attempt_makes_room(harness: Harness) -> None:
-    await quota(harness, "acme", 1)
+async def test_every_end_of_an_attempt_frees_the_quota(harness: Harness) -> None:
+    await set_quota(harness, "acme", 1)
     await harness.submit(*(a_run(tenant="acme", policy=a_policy(pause=HOUR)) for _ in range(7)))
     worker = await harness.worker()
 
@@ -239,8 +239,8 @@ async def test_whatever_ends_an_attempt_makes_room(harness: Harness) -> None:
     await take()
 
 
-async def test_the_runs_of_a_dead_worker_count_until_they_are_taken_away(harness: Harness) -> None:
-    await quota(harness, "acme", 1)
+async def test_the_runs_of_an_expired_worker_count_in_the_quota_until_they_are_lost(harness: Harness) -> None:
+    await set_quota(harness, "acme", 1)
     await harness.submit(a_run(tenant="acme"), a_run(tenant="acme"))
     [held] = await harness.claim(await harness.worker(SHORT_LEASE))
     await harness.advance(2 * SHORT_LEASE)
@@ -251,27 +251,27 @@ async def test_the_runs_of_a_dead_worker_count_until_they_are_taken_away(harness
     assert len(await harness.claim(worker)) == 1
 
 
-async def test_a_quota_can_be_changed_and_lifted(harness: Harness) -> None:
-    await quota(harness, "acme", 0)
+async def test_a_quota_can_be_changed_and_removed(harness: Harness) -> None:
+    await set_quota(harness, "acme", 0)
     await harness.submit(*(a_run(tenant="acme") for _ in range(6)))
     worker = await harness.worker()
     assert await harness.claim(worker) == []
-    await quota(harness, "acme", 2)
+    await set_quota(harness, "acme", 2)
     assert len(await harness.claim(worker)) == 2
-    await quota(harness, "acme", 1)
+    await set_quota(harness, "acme", 1)
     assert await harness.claim(worker) == []
-    await quota(harness, "acme", None)
+    await set_quota(harness, "acme", None)
     assert len(await harness.claim(worker)) == 4
 
 
 async def test_the_default_tenant_can_have_a_quota(harness: Harness) -> None:
-    await quota(harness, "default", 2)
+    await set_quota(harness, "default", 2)
     await harness.submit(*(a_run() for _ in range(5)))
     assert len(await harness.claim(await harness.worker())) == 2
 
 
-async def test_workers_that_claim_at_once_never_exceed_a_quota(harness: Harness) -> None:
-    await quota(harness, "acme", 5)
+async def test_concurrent_claims_never_exceed_a_quota(harness: Harness) -> None:
+    await set_quota(harness, "acme", 5)
     await harness.submit(*(a_run(tenant="acme") for _ in range(60)))
     workers = [await harness.worker() for _ in range(6)]
     done = 0

@@ -1,4 +1,4 @@
-"""Pauses that end by themselves, by the store's clock, whoever is there at that moment."""
+"""Pauses with an end time, which expire even if no scheduler is running."""
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ ADA = Author("ada", why="the bank is closed")
 
 
 async def an_hourly_job(harness: Harness) -> Job:
-    """It ticks in an hour, and every hour from then on."""
+    """Declare a job that ticks every hour, first in an hour."""
     return await harness.put(a_job(a_spec(schedule=every(HOUR, start=await harness.now() + HOUR))))
 
 
@@ -32,7 +32,7 @@ async def decisions(harness: Harness, job: JobId) -> list[str]:
     return [entry.reason or entry.decision for entry in await harness.ticks(job)]
 
 
-async def test_a_job_resumes_by_itself(harness: Harness) -> None:
+async def test_a_paused_job_resumes_at_the_end_of_its_pause(harness: Harness) -> None:
     job = await an_hourly_job(harness)
     until = await pause(harness, job.id, 1.5)
     paused = await harness.job(job.id)
@@ -52,14 +52,16 @@ async def test_a_job_resumes_by_itself(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "tidied", "resumed by hand"])
-async def test_ticks_that_nobody_saw_are_decided_as_if_somebody_had(harness: Harness, meanwhile: str) -> None:
+async def test_ticks_of_an_expired_pause_are_skipped_even_if_no_scheduler_was_running(
+    harness: Harness, meanwhile: str
+) -> None:
     job = await an_hourly_job(harness)
     await pause(harness, job.id, 2.5)
     await harness.advance(3 * HOUR + SECOND)
     if meanwhile == "tidied":
         await harness.store.tidy()
     elif meanwhile == "resumed by hand":
-        # It was over already, whatever anybody says now.
+        # The pause had expired already.
         await harness.store.set_jobs_state([job.id], JobState.SCHEDULED)
     [fired] = await harness.fire_due()
     assert (fired.applied, fired.runs) == (True, 1)
@@ -68,7 +70,7 @@ async def test_ticks_that_nobody_saw_are_decided_as_if_somebody_had(harness: Har
     assert (await harness.job(job.id)).state is JobState.SCHEDULED
 
 
-async def test_resumed_by_hand_the_ticks_of_the_pause_stay_skipped(harness: Harness) -> None:
+async def test_ticks_of_a_pause_stay_skipped_after_a_manual_resume(harness: Harness) -> None:
     job = await an_hourly_job(harness)
     await harness.store.set_jobs_state([job.id], JobState.PAUSED)
     await harness.advance(HOUR + MINUTE)
@@ -78,7 +80,7 @@ async def test_resumed_by_hand_the_ticks_of_the_pause_stay_skipped(harness: Harn
     assert await decisions(harness, job.id) == ["paused", "run"]
 
 
-async def test_who_pauses_again_says_until_when_and_why(harness: Harness) -> None:
+async def test_pausing_a_paused_job_replaces_its_end_and_reason(harness: Harness) -> None:
     job = await an_hourly_job(harness)
     first = await pause(harness, job.id, 1)
     rev = (await harness.job(job.id)).rev
@@ -106,7 +108,7 @@ async def test_who_pauses_again_says_until_when_and_why(harness: Harness) -> Non
     assert (await harness.job(job.id)).state is JobState.PAUSED
 
 
-async def test_a_job_that_comes_back_has_no_pause_left(harness: Harness) -> None:
+async def test_a_cancelled_job_declared_again_is_not_paused(harness: Harness) -> None:
     declared = a_job(a_spec(schedule=every(HOUR, start=await harness.now() + HOUR)))
     job = await harness.put(declared)
     await pause(harness, job.id, 10)
@@ -118,7 +120,7 @@ async def test_a_job_that_comes_back_has_no_pause_left(harness: Harness) -> None
     assert await decisions(harness, job.id) == ["run"]
 
 
-async def test_a_queue_resumes_by_itself(harness: Harness) -> None:
+async def test_a_paused_queue_resumes_at_the_end_of_its_pause(harness: Harness) -> None:
     await harness.submit(a_run(queue="mail"))
     worker = await harness.worker()
     until = await harness.now() + HOUR
@@ -135,7 +137,7 @@ async def test_a_queue_resumes_by_itself(harness: Harness) -> None:
     assert len(await harness.claim_from(worker, Want("mail", 1))) == 1
 
 
-async def test_a_pause_of_a_queue_gets_another_end(harness: Harness) -> None:
+async def test_pausing_a_paused_queue_replaces_the_end(harness: Harness) -> None:
     until = await harness.now() + HOUR
     for end in (None, until, until):
         await harness.store.pause(Pause(tenant="acme", queue="mail", until=end), ADA)
@@ -146,7 +148,7 @@ async def test_a_pause_of_a_queue_gets_another_end(harness: Harness) -> None:
     assert [pause.until for pause in await harness.store.pauses()] == [until + 3 * HOUR]
 
 
-async def test_a_pause_that_another_took_the_place_of_comes_back_as_it_was(harness: Harness) -> None:
+async def test_resume_can_restore_the_previous_pause(harness: Harness) -> None:
     run, worker = a_run(queue="mail"), await harness.worker()
     await harness.submit(run)
     now = await harness.now()
@@ -158,7 +160,7 @@ async def test_a_pause_that_another_took_the_place_of_comes_back_as_it_was(harne
         assert await harness.claim_from(worker, Want("mail", 1)) == []
     await harness.advance(2 * HOUR)
     await harness.store.pause(Pause(tenant=None, queue=None), ADA)
-    # It is over.
+    # The previous pause has expired.
     assert await harness.store.resume(None, None, ADA, back=before)
     assert await harness.store.pauses() == []
     assert not await harness.store.resume(None, None, ADA, back=before)

@@ -1,4 +1,4 @@
-"""Reading: what can be told of runs and queues."""
+"""Reading runs, queues and jobs."""
 
 from mainspring.domain.instant import HOUR, MINUTE
 from mainspring.domain.run import RunState, settle_success
@@ -7,7 +7,7 @@ from tests.support.builders import a_job, a_run, a_spec, an_id, some_runs
 from tests.support.store_harness import Harness
 
 
-async def test_the_stores_time_goes_on(harness: Harness) -> None:
+async def test_the_time_of_the_store_moves_with_its_clock(harness: Harness) -> None:
     before = await harness.now()
     await harness.advance(HOUR)
     after = await harness.now()
@@ -15,7 +15,7 @@ async def test_the_stores_time_goes_on(harness: Harness) -> None:
     assert await harness.now() >= after
 
 
-async def test_runs_are_found_wherever_they_are_and_told_in_order(harness: Harness) -> None:
+async def test_runs_in_every_state_are_returned_in_the_requested_order(harness: Harness) -> None:
     ended, running, queued, waiting, blocked = a_run(), a_run(key="a"), a_run(), a_run(delay=HOUR), a_run(key="a")
     held, _ = await harness.start(ended, running)
     await harness.succeed(held)
@@ -41,7 +41,7 @@ async def test_runs_are_found_wherever_they_are_and_told_in_order(harness: Harne
     assert await harness.store.runs([]) == []
 
 
-async def test_a_run_asked_for_twice_is_told_twice(harness: Harness) -> None:
+async def test_a_run_requested_twice_is_returned_twice(harness: Harness) -> None:
     run = a_run()
     await harness.submit(run)
     one, two = await harness.store.runs([run.id, run.id])
@@ -49,7 +49,7 @@ async def test_a_run_asked_for_twice_is_told_twice(harness: Harness) -> None:
     assert one is not None
 
 
-async def test_an_ended_run_still_shows_where_it_came_from(harness: Harness) -> None:
+async def test_an_ended_run_keeps_its_origin(harness: Harness) -> None:
     run = a_run(task="resize", queue="images", tenant="acme", priority=2)
     [held] = await harness.start(run)
     running = await harness.view(run.id)
@@ -60,7 +60,7 @@ async def test_an_ended_run_still_shows_where_it_came_from(harness: Harness) -> 
     assert (view.fence, view.attempt, view.lost, view.reason) == (held.fence, 1, 0, "")
 
 
-async def test_depths_tell_every_queue_with_work_by_name(harness: Harness) -> None:
+async def test_depths_list_every_queue_with_work_by_name(harness: Harness) -> None:
     assert await harness.store.depths() == []
     now = await harness.now()
     old = a_run(queue="b", at=now - HOUR, priority=9)
@@ -73,7 +73,7 @@ async def test_depths_tell_every_queue_with_work_by_name(harness: Harness) -> No
     ]
 
 
-async def test_a_queue_whose_work_is_done_is_not_told(harness: Harness) -> None:
+async def test_depths_omit_a_queue_without_work(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     assert len(await harness.store.depths()) == 1
     await harness.succeed(held)

@@ -1,4 +1,4 @@
-"""Since when a run could have started: what a limit, a key or a pause held back was not late for that."""
+"""The ready time of a run: time spent blocked or paused does not count as delay."""
 
 import pytest
 
@@ -15,22 +15,22 @@ ADA = Author("ada")
 BREAKER = Breaker(failures=1, within=5 * MINUTE, pause=10 * MINUTE)
 
 
-async def the_next(harness: Harness, queue: str = "default") -> HeldRun:
+async def claim_one(harness: Harness, queue: str = "default") -> HeldRun:
     [held] = await harness.claim(await harness.worker(), 1, queue)
     return held
 
 
-async def the_depth(harness: Harness, tenant: str | None = None) -> Depth:
+async def read_depth(harness: Harness, tenant: str | None = None) -> Depth:
     [depth] = await harness.store.depths(tenant)
     return depth
 
 
-def waited_from(held: HeldRun) -> Instant:
+def ready_time(held: HeldRun) -> Instant:
     return max(held.due, held.ready_at)
 
 
 @pytest.mark.parametrize("how", ["limit", "key", "key and limit", "breaker"])
-async def test_what_was_held_back_could_start_when_it_was_let_go(harness: Harness, how: str) -> None:
+async def test_a_blocked_run_is_ready_from_its_release(harness: Harness, how: str) -> None:
     policy = {
         "limit": a_policy(limits=(a_limit(),)),
         "key": a_policy(key="k"),
@@ -45,37 +45,35 @@ async def test_what_was_held_back_could_start_when_it_was_let_go(harness: Harnes
         [holder] = await harness.start(first)
         await harness.submit(second)
     await harness.advance(HOUR)
-    let_go = await harness.now()
+    released = await harness.now()
     if how == "breaker":
         assert (await harness.stage()).runs == 1
     else:
         await harness.succeed(holder)
-    depth = await the_depth(harness)
+    depth = await read_depth(harness)
     assert depth.oldest_due is not None
-    assert depth.oldest_due <= let_go - HOUR
+    assert depth.oldest_due <= released - HOUR
     assert depth.oldest_ready is not None
-    assert depth.oldest_ready >= let_go
-    held = await the_next(harness)
+    assert depth.oldest_ready >= released
+    held = await claim_one(harness)
     assert held.id == second.id
     assert held.due == depth.oldest_due
-    assert let_go <= waited_from(held) <= held.started_at
+    assert released <= ready_time(held) <= held.started_at
 
 
-async def test_what_a_breaker_called_back_could_start_when_it_was_let_go_again(harness: Harness) -> None:
+async def test_a_run_blocked_by_a_breaker_is_ready_from_its_release(harness: Harness) -> None:
     runs = [a_run(policy=a_policy(breaker=BREAKER)) for _ in range(2)]
     await harness.submit(*runs)
-    await harness.fail(await the_next(harness))
+    await harness.fail(await claim_one(harness))
     await harness.advance(HOUR)
-    let_go = await harness.now()
+    released = await harness.now()
     assert (await harness.stage()).runs == 1
-    assert waited_from(await the_next(harness)) >= let_go
+    assert ready_time(await claim_one(harness)) >= released
 
 
 @pytest.mark.parametrize("limits", [(), (a_limit(),)], ids=["free", "limited"])
 @pytest.mark.parametrize("how", ["released", "lost", "unknown"])
-async def test_what_comes_back_could_start_again_from_then_on(
-    harness: Harness, how: str, limits: tuple[object, ...]
-) -> None:
+async def test_a_returned_run_is_ready_from_its_return(harness: Harness, how: str, limits: tuple[object, ...]) -> None:
     worker = await harness.worker()
     await harness.submit(a_run(limits=limits))  # type: ignore[arg-type]
     [held] = await harness.claim(worker)
@@ -85,46 +83,46 @@ async def test_what_comes_back_could_start_again_from_then_on(
         await harness.store.beat(worker, SHORT_LEASE, (), (), harness.last_claim(worker))
     else:
         await harness.settle(settle_release(held) if how == "released" else settle_loss(held, blamed=False))
-    ready = (await the_depth(harness)).oldest_ready
+    ready = (await read_depth(harness)).oldest_ready
     assert ready is not None
     assert ready >= back
-    again = await the_next(harness)
+    again = await claim_one(harness)
     assert (again.id, again.due) == (held.id, held.due)
-    assert waited_from(again) >= back
+    assert ready_time(again) >= back
 
 
 @pytest.mark.parametrize("more", [{}, {"key": "k"}, {"limits": (a_limit(),)}], ids=["plain", "key", "limit"])
-async def test_what_was_staged_late_counts_from_its_due_time(harness: Harness, more: dict[str, object]) -> None:
+async def test_a_run_staged_late_is_ready_from_its_due_time(harness: Harness, more: dict[str, object]) -> None:
     run = a_run(delay=MINUTE, policy=a_policy(**more))  # type: ignore[arg-type]
     await harness.submit(run)
     await harness.advance(HOUR)
     assert (await harness.stage()).runs == 1
-    depth = await the_depth(harness)
+    depth = await read_depth(harness)
     assert depth.oldest_ready == depth.oldest_due
-    held = await the_next(harness)
-    assert waited_from(held) == held.due <= held.started_at - HOUR + MINUTE
+    held = await claim_one(harness)
+    assert ready_time(held) == held.due <= held.started_at - HOUR + MINUTE
 
 
 @pytest.mark.api
-async def test_what_is_edited_keeps_the_moment(harness: Harness) -> None:
+async def test_an_edit_keeps_the_ready_time(harness: Harness) -> None:
     first, second = a_run(key="k"), a_run(key="k")
     [holder] = await harness.start(first)
     await harness.submit(second)
     await harness.advance(HOUR)
-    let_go = await harness.now()
+    released = await harness.now()
     await harness.succeed(holder)
     due = (await harness.view(second.id)).due
     assert await harness.store.edit_run(a_run(id=second.id, key="k", at=due, payload=b'"new"'), ADA) is not None
-    held = await the_next(harness)
+    held = await claim_one(harness)
     assert (held.id, held.payload) == (second.id, b'"new"')
-    assert let_go <= waited_from(held)
+    assert released <= ready_time(held)
 
 
 @pytest.mark.api
 @pytest.mark.parametrize("until", [None, 30 * MINUTE], ids=["by hand", "by itself"])
 @pytest.mark.parametrize("tenant", [None, "acme"])
 @pytest.mark.parametrize("queue", [None, "mail"])
-async def test_what_was_paused_could_start_when_the_pause_was_over(
+async def test_a_paused_run_is_ready_from_the_end_of_the_pause(
     harness: Harness, queue: str | None, tenant: str | None, until: int | None
 ) -> None:
     began = await harness.now()
@@ -132,7 +130,7 @@ async def test_what_was_paused_could_start_when_the_pause_was_over(
     await harness.store.pause(pause, ADA)
     await harness.submit(a_run(queue="mail", tenant="acme"))
     await harness.advance(20 * MINUTE)
-    paused = await the_depth(harness)
+    paused = await read_depth(harness)
     assert (paused.queued, paused.oldest_ready) == (1, None)
     assert paused.oldest_due is not None
     await harness.advance(20 * MINUTE)
@@ -145,7 +143,7 @@ async def test_what_was_paused_could_start_when_the_pause_was_over(
     assert await harness.store.pauses() == []
     assert not await harness.store.resume(tenant, queue, ADA)
     for scope in (None, "acme"):
-        depth = await the_depth(harness, scope)
+        depth = await read_depth(harness, scope)
         assert depth.oldest_ready is not None
         assert over <= depth.oldest_ready <= await harness.now()
     await harness.advance(MINUTE)
@@ -153,27 +151,27 @@ async def test_what_was_paused_could_start_when_the_pause_was_over(
     await harness.submit(later)
     held = {run.id: run for run in await harness.claim(await harness.worker(), 2, "mail")}
     after = held.pop(later.id)
-    assert waited_from(after) == after.due
+    assert ready_time(after) == after.due
     [waited] = held.values()
-    assert over <= waited_from(waited) <= waited.started_at - MINUTE
+    assert over <= ready_time(waited) <= waited.started_at - MINUTE
 
 
 @pytest.mark.api
-async def test_a_pause_of_others_is_none(harness: Harness) -> None:
+async def test_a_pause_of_another_queue_or_tenant_does_not_change_the_ready_time(harness: Harness) -> None:
     for pause in (Pause(tenant="acme", queue=None), Pause(tenant=None, queue="mail")):
         await harness.store.pause(pause, ADA)
     await harness.submit(a_run(queue="video", tenant="other"))
     await harness.advance(HOUR)
     await harness.store.resume("acme", None, ADA)
     await harness.store.resume(None, "mail", ADA)
-    depth = await the_depth(harness)
+    depth = await read_depth(harness)
     assert depth.oldest_ready == depth.oldest_due
-    held = await the_next(harness, "video")
-    assert waited_from(held) == held.due
+    held = await claim_one(harness, "video")
+    assert ready_time(held) == held.due
 
 
 @pytest.mark.api
-async def test_a_pause_that_is_long_over_is_forgotten_and_one_that_is_set_again_holds(harness: Harness) -> None:
+async def test_an_expired_pause_is_removed_and_a_new_one_applies(harness: Harness) -> None:
     await harness.store.pause(Pause(tenant=None, queue="mail"), ADA)
     await harness.store.resume(None, "mail", ADA)
     await harness.submit(a_run(queue="mail"))
@@ -184,5 +182,5 @@ async def test_a_pause_that_is_long_over_is_forgotten_and_one_that_is_set_again_
     await harness.store.resume(None, "mail", ADA)
     await harness.advance(2 * DAY)
     await harness.store.tidy()
-    depth = await the_depth(harness)
+    depth = await read_depth(harness)
     assert depth.oldest_ready == depth.oldest_due

@@ -1,4 +1,4 @@
-"""Reaping: what is taken from those who do not answer, and what has waited too long."""
+"""Reaping: runs of expired sessions, overdue attempts and expired runs."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ async def test_the_runs_of_a_session_past_its_lease_are_lost(harness: Harness) -
     assert await harness.states([lost, kept]) == [RunState.RUNNING, RunState.RUNNING]
 
 
-async def test_a_lost_run_is_told_as_its_worker_held_it(harness: Harness) -> None:
+async def test_a_lost_run_is_returned_as_its_worker_held_it(harness: Harness) -> None:
     dying = await harness.worker(SHORT_LEASE)
     run = a_run(policy=a_policy(key="video-1", timeout=HOUR), payload=b'"\\u0000"', deadline=HOUR)
     await harness.submit(run)
@@ -33,7 +33,7 @@ async def test_a_lost_run_is_told_as_its_worker_held_it(harness: Harness) -> Non
     assert lost == held
 
 
-async def test_a_lost_run_is_told_until_it_has_been_settled(harness: Harness) -> None:
+async def test_a_lost_run_is_returned_until_its_loss_is_reported(harness: Harness) -> None:
     dying = await harness.worker(SHORT_LEASE)
     await harness.submit(*some_runs(3))
     held = await harness.claim(dying)
@@ -45,7 +45,7 @@ async def test_a_lost_run_is_told_until_it_has_been_settled(harness: Harness) ->
     assert sorted(ids(await harness.store.lost_runs(10))) == sorted(ids(held[1:]))
 
 
-async def test_several_reapers_at_once_settle_a_loss_once(harness: Harness) -> None:
+async def test_concurrent_reapers_report_a_loss_once(harness: Harness) -> None:
     dying = await harness.worker(SHORT_LEASE)
     await harness.submit(*some_runs(10))
     await harness.claim(dying)
@@ -62,8 +62,8 @@ async def test_several_reapers_at_once_settle_a_loss_once(harness: Harness) -> N
     assert [(run.attempt, run.lost) for run in again] == [(2, 1)] * 10
 
 
-async def test_a_beat_and_a_burial_at_once_agree(harness: Harness) -> None:
-    """Either the beat came first and nothing is lost, or the burial did and the worker is told to stop."""
+async def test_a_heartbeat_concurrent_with_the_reaper_is_consistent(harness: Harness) -> None:
+    """Either the heartbeat wins and no run is lost, or the reaper wins and the worker must stop."""
     for _ in range(20):
         worker = await harness.worker(SHORT_LEASE)
         await harness.submit(a_run())
@@ -73,14 +73,14 @@ async def test_a_beat_and_a_burial_at_once_agree(harness: Harness) -> None:
         beat, lost = await asyncio.gather(
             harness.store.beat(worker, MINUTE, [held.id], [], number), harness.store.lost_runs(10)
         )
-        # Of several servers one may have buried it: it lives on the others, and is told what to stop.
+        # In a sharded store one server may have expired the session; the heartbeat then returns its lost runs.
         may_go_on = beat.alive and held.id not in beat.lost
         assert may_go_on == (ids(lost) == [])
         await harness.succeed(held)
 
 
-async def test_a_buried_workers_success_counts_until_somebody_takes_the_run(harness: Harness) -> None:
-    """Nobody has started it again, so the first to settle under the fence has the say."""
+async def test_the_success_of_an_expired_worker_counts_until_the_run_is_taken_from_it(harness: Harness) -> None:
+    """The run has not started again, so the first completion under the fence counts."""
     dying = await harness.worker(SHORT_LEASE)
     await harness.submit(a_run())
     [held] = await harness.claim(dying)
@@ -91,7 +91,7 @@ async def test_a_buried_workers_success_counts_until_somebody_takes_the_run(harn
     assert await harness.state(held.id) is RunState.SUCCEEDED
 
 
-async def test_a_loss_then_a_late_success_runs_again(harness: Harness) -> None:
+async def test_a_success_after_the_loss_was_reported_does_not_count(harness: Harness) -> None:
     dying = await harness.worker(SHORT_LEASE)
     await harness.submit(a_run())
     [held] = await harness.claim(dying)
@@ -104,7 +104,7 @@ async def test_a_loss_then_a_late_success_runs_again(harness: Harness) -> None:
     assert (await harness.view(held.id)).result == b"new"
 
 
-async def test_an_attempt_past_its_time_is_overdue_after_the_grace(harness: Harness) -> None:
+async def test_an_attempt_past_its_timeout_is_overdue_after_the_grace_period(harness: Harness) -> None:
     [held] = await harness.start(a_run(policy=a_policy(timeout=10 * MINUTE)))
     await harness.advance(9 * MINUTE)
     assert await harness.store.overdue_runs(0, 10) == []
@@ -115,7 +115,7 @@ async def test_an_attempt_past_its_time_is_overdue_after_the_grace(harness: Harn
     assert await harness.store.overdue_runs(5 * MINUTE, 10) == [held]
 
 
-async def test_overdue_runs_are_told_up_to_the_limit_until_they_are_settled(harness: Harness) -> None:
+async def test_overdue_runs_are_returned_up_to_the_limit_until_they_complete(harness: Harness) -> None:
     held = await harness.start(*(a_run(policy=a_policy(timeout=MINUTE)) for _ in range(3)))
     await harness.advance(HOUR)
     assert len(await harness.store.overdue_runs(0, 2)) == 2
@@ -123,7 +123,7 @@ async def test_overdue_runs_are_told_up_to_the_limit_until_they_are_settled(harn
     assert ids(await harness.store.overdue_runs(0, 10)) == ids(held[2:])
 
 
-async def test_the_runs_of_buried_sessions_are_lost_not_overdue(harness: Harness) -> None:
+async def test_the_runs_of_expired_sessions_are_lost_and_not_overdue(harness: Harness) -> None:
     dying = await harness.worker(SHORT_LEASE)
     await harness.submit(a_run(policy=a_policy(timeout=MINUTE)))
     [held] = await harness.claim(dying)
@@ -132,7 +132,7 @@ async def test_the_runs_of_buried_sessions_are_lost_not_overdue(harness: Harness
     assert await harness.store.overdue_runs(0, 10) == []
 
 
-async def test_what_has_not_started_in_time_is_skipped(harness: Harness) -> None:
+async def test_a_run_past_its_start_by_time_is_skipped(harness: Harness) -> None:
     queued = a_run(start_within=10 * MINUTE)
     waiting = a_run(start_within=5 * MINUTE, delay=5 * MINUTE)
     patient = a_run(start_within=HOUR)
@@ -147,7 +147,7 @@ async def test_what_has_not_started_in_time_is_skipped(harness: Harness) -> None
     assert await harness.store.expire(10) == 0
 
 
-async def test_what_has_not_ended_in_time_has_failed(harness: Harness) -> None:
+async def test_a_run_past_its_deadline_fails(harness: Harness) -> None:
     queued = a_run(deadline=10 * MINUTE)
     waiting = a_run(deadline=5 * MINUTE, delay=5 * MINUTE)
     await harness.submit(queued, waiting)
@@ -157,7 +157,7 @@ async def test_what_has_not_ended_in_time_has_failed(harness: Harness) -> None:
     assert [(view.state, view.reason) for view in views] == [(RunState.FAILED, "deadline")] * 2
 
 
-async def test_what_has_missed_both_is_expired(harness: Harness) -> None:
+async def test_a_run_past_its_start_by_time_and_deadline_is_skipped(harness: Harness) -> None:
     run = a_run(start_within=2 * MINUTE, deadline=MINUTE)
     await harness.submit(run)
     await harness.advance(10 * MINUTE)
@@ -165,14 +165,14 @@ async def test_what_has_missed_both_is_expired(harness: Harness) -> None:
     assert await harness.state(run.id) is RunState.SKIPPED
 
 
-async def test_what_runs_is_not_expired(harness: Harness) -> None:
+async def test_a_running_run_is_not_expired(harness: Harness) -> None:
     [held] = await harness.start(a_run(start_within=MINUTE, deadline=MINUTE))
     await harness.advance(10 * MINUTE)
     assert await harness.store.expire(10) == 0
     assert await harness.state(held.id) is RunState.RUNNING
 
 
-async def test_what_has_started_once_has_kept_its_start_by_but_not_its_deadline(harness: Harness) -> None:
+async def test_a_retry_has_met_its_start_by_time_but_can_miss_its_deadline(harness: Harness) -> None:
     in_time, late = await harness.start(a_run(start_within=MINUTE), a_run(deadline=MINUTE))
     await harness.fail(in_time, late)
     await harness.advance(10 * MINUTE)
@@ -180,7 +180,7 @@ async def test_what_has_started_once_has_kept_its_start_by_but_not_its_deadline(
     assert await harness.states([in_time, late]) == [RunState.SCHEDULED, RunState.FAILED]
 
 
-async def test_what_was_released_has_not_started(harness: Harness) -> None:
+async def test_a_released_run_has_not_met_its_start_by_time(harness: Harness) -> None:
     [held] = await harness.start(a_run(start_within=MINUTE))
     await harness.settle(settle_release(held))
     await harness.advance(10 * MINUTE)
@@ -189,13 +189,13 @@ async def test_what_was_released_has_not_started(harness: Harness) -> None:
     assert await harness.state(held.id) is RunState.SKIPPED
 
 
-async def test_expiry_stops_at_its_limit(harness: Harness) -> None:
+async def test_expire_handles_at_most_its_limit(harness: Harness) -> None:
     await harness.submit(*(a_run(start_within=MINUTE) for _ in range(5)))
     await harness.advance(2 * MINUTE)
     assert [await harness.store.expire(2) for _ in range(4)] == [2, 2, 1, 0]
 
 
-async def test_the_sweeper_finds_nothing_as_long_as_all_keep_their_word(harness: Harness) -> None:
+async def test_the_sweeper_finds_nothing_in_a_consistent_store(harness: Harness) -> None:
     first, second, third = some_runs(3, key="video-1")
     await harness.submit(first, second, third)
     assert await harness.store.sweep(10) == 0
@@ -205,7 +205,7 @@ async def test_the_sweeper_finds_nothing_as_long_as_all_keep_their_word(harness:
     assert await harness.states([first, second, third]) == [RunState.SCHEDULED, RunState.BLOCKED, RunState.BLOCKED]
 
 
-async def test_tidying_changes_nothing_that_can_be_seen(harness: Harness) -> None:
+async def test_tidying_changes_no_visible_state(harness: Harness) -> None:
     run = a_run()
     await harness.submit(run)
     await harness.store.tidy()

@@ -1,4 +1,4 @@
-"""What attempts tell while they run: how far they are, and what they print."""
+"""Reports of running attempts: progress and logs."""
 
 import pytest
 
@@ -29,38 +29,38 @@ def step(held: HeldRun, done: float, total: float | None = None, note: str = "")
 
 
 async def progress(harness: Harness, run: RunId) -> tuple[float, float | None, str] | None:
-    told = (await harness.view(run)).progress
-    return None if told is None else (told.done, told.total, told.note)
+    found = (await harness.view(run)).progress
+    return None if found is None else (found.done, found.total, found.note)
 
 
 async def texts(harness: Harness, run: RunId) -> list[str]:
     return [piece.text for piece in await harness.store.log(run, 0, 1_000)]
 
 
-async def claimed_again(harness: Harness, held: HeldRun) -> HeldRun:
-    """Given back, and taken by another worker."""
+async def claim_again(harness: Harness, held: HeldRun) -> HeldRun:
+    """Release the run and claim it as another worker."""
     await harness.settle(settle_release(held))
     [again] = await harness.claim(await harness.worker())
     assert again.id == held.id
     return again
 
 
-async def test_progress_is_told_while_a_run_runs_and_stays(harness: Harness) -> None:
+async def test_progress_is_visible_during_and_after_the_attempt(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     assert await progress(harness, held.id) is None
     before = await harness.now()
     assert await harness.store.report_progress([step(held, 1, 4, "größe 🕰")]) == [True]
-    told = (await harness.view(held.id)).progress
-    assert told is not None
-    assert told == Progress(done=1, total=4, note="größe 🕰", at=told.at)
-    assert before <= told.at <= await harness.now()
+    found = (await harness.view(held.id)).progress
+    assert found is not None
+    assert found == Progress(done=1, total=4, note="größe 🕰", at=found.at)
+    assert before <= found.at <= await harness.now()
     assert await harness.store.report_progress([step(held, 2.5)]) == [True]
     assert await progress(harness, held.id) == (2.5, None, "")
     await harness.succeed(held)
     assert await progress(harness, held.id) == (2.5, None, "")
 
 
-async def test_of_several_reports_in_one_batch_the_last_stands(harness: Harness) -> None:
+async def test_of_several_progress_reports_in_one_batch_the_last_counts(harness: Harness) -> None:
     one, other = await harness.start(a_run(), a_run())
     assert await harness.store.report_progress([step(one, 1), step(other, 7), step(one, 2)]) == [True] * 3
     assert await progress(harness, one.id) == (2, None, "")
@@ -71,13 +71,13 @@ async def test_of_several_reports_in_one_batch_the_last_stands(harness: Harness)
 async def test_progress_stays_until_another_attempt_reports(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.store.report_progress([step(held, 1)])
-    again = await claimed_again(harness, held)
+    again = await claim_again(harness, held)
     assert await progress(harness, held.id) == (1, None, "")
     await harness.store.report_progress([step(again, 0)])
     assert await progress(harness, held.id) == (0, None, "")
 
 
-async def test_an_attempt_knows_nothing_of_its_progress(harness: Harness) -> None:
+async def test_progress_does_not_change_the_recorded_attempt(harness: Harness) -> None:
     one, other = await harness.start(a_run(policy=a_policy(retries=0)), a_run(policy=a_policy(retries=0)))
     await harness.store.report_progress([step(one, 1)])
     await harness.fail(one, other)
@@ -89,7 +89,7 @@ async def test_an_attempt_knows_nothing_of_its_progress(harness: Harness) -> Non
     )
 
 
-async def test_a_listed_run_tells_its_progress(harness: Harness) -> None:
+async def test_a_listed_run_has_its_progress(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.store.report_progress([step(held, 3, 9)])
     [listed] = (await harness.store.list_runs(RunFilter(tenant="default"), None, 10)).items
@@ -97,14 +97,14 @@ async def test_a_listed_run_tells_its_progress(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("what", ["progress", "log"])
-async def test_only_the_running_attempt_is_heard(harness: Harness, what: str) -> None:
+async def test_reports_of_other_than_the_running_attempt_are_rejected(harness: Harness, what: str) -> None:
     async def report(*runs: HeldRun) -> list[bool]:
         if what == "progress":
             return await harness.store.report_progress([step(run, 1) for run in runs])
         return await harness.store.append_log([line(run, "1") for run in runs])
 
     [old] = await harness.start(a_run())
-    again = await claimed_again(harness, old)
+    again = await claim_again(harness, old)
     ended, retried, cancelling = await harness.start(a_run(queue="a"), a_run(queue="a"), a_run(queue="a"))
     await harness.succeed(ended)
     await harness.fail(retried)
@@ -115,7 +115,7 @@ async def test_only_the_running_attempt_is_heard(harness: Harness, what: str) ->
     assert await texts(harness, ended.id) == []
 
 
-async def test_a_run_of_a_dead_worker_is_heard_until_it_is_taken_away(harness: Harness) -> None:
+async def test_reports_of_an_expired_worker_count_until_the_run_is_taken_from_it(harness: Harness) -> None:
     dying = await harness.worker(SHORT_LEASE)
     await harness.submit(a_run())
     [held] = await harness.claim(dying)
@@ -125,7 +125,7 @@ async def test_a_run_of_a_dead_worker_is_heard_until_it_is_taken_away(harness: H
     assert await harness.store.append_log([line(held, "last words")]) == [True]
 
 
-async def test_what_is_printed_is_kept_in_order(harness: Harness) -> None:
+async def test_log_lines_are_stored_in_order(harness: Harness) -> None:
     one, other = await harness.start(a_run(), a_run())
     before = await harness.now()
     batch = [line(one, "a\n"), line(other, "x\n"), line(one, "b\n"), line(one, "größe 🕰")]
@@ -144,14 +144,14 @@ async def test_what_is_printed_is_kept_in_order(harness: Harness) -> None:
     assert await harness.store.append_log([]) == []
 
 
-async def test_a_piece_may_be_large(harness: Harness) -> None:
+async def test_a_log_line_may_be_large(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     text = "ä" * 8_192
     await harness.store.append_log([line(held, text)])
     assert await texts(harness, held.id) == [text]
 
 
-async def test_the_log_is_read_from_where_one_stopped(harness: Harness) -> None:
+async def test_a_log_is_read_after_a_cursor(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.store.append_log([line(held, str(number)) for number in range(7)])
     everything = await harness.store.log(held.id, 0, 100)
@@ -167,7 +167,7 @@ async def test_the_log_is_read_from_where_one_stopped(harness: Harness) -> None:
     assert await harness.store.log(an_id(), 0, 10) == []
 
 
-async def test_the_log_is_read_from_its_end(harness: Harness) -> None:
+async def test_a_log_is_read_from_its_end(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.store.append_log([line(held, str(number)) for number in range(7)])
     everything = await harness.store.log(held.id, 0, 100)
@@ -182,7 +182,7 @@ async def test_the_log_is_read_from_its_end(harness: Harness) -> None:
     assert await harness.store.log_before(an_id(), 2**62, 10) == []
 
 
-async def test_a_piece_tells_its_attempt(harness: Harness) -> None:
+async def test_a_log_line_has_its_attempt(harness: Harness) -> None:
     [first] = await harness.start(a_run(policy=a_policy(pause=MINUTE)))
     await harness.store.append_log([line(first, "one")])
     await harness.fail(first)
@@ -195,26 +195,26 @@ async def test_a_piece_tells_its_attempt(harness: Harness) -> None:
     assert pieces[0].position < pieces[1].position
 
 
-async def test_a_log_is_cut_at_so_many_bytes(harness: Harness) -> None:
+async def test_a_log_is_truncated_at_its_maximum_of_bytes(harness: Harness) -> None:
     [held, other] = await harness.start(a_run(), a_run())
     piece = "ü" * 8_000
     whole = MOST_LOG_BYTES // 16_000
     assert await harness.store.append_log([line(held, piece)] * whole) == [True] * whole
     assert await harness.store.append_log([line(held, piece), line(other, "x"), line(held, "small")]) == [True] * 3
-    # However small: who reads it sees that something is missing, and nothing comes after that.
+    # Even a small line is replaced by the notice, and no line follows it.
     assert await harness.store.append_log([line(held, "small")]) == [True]
     assert await texts(harness, held.id) == [piece] * whole + [LOG_CUT]
     assert await texts(harness, other.id) == ["x"]
 
 
-async def test_a_log_is_cut_at_so_many_pieces(harness: Harness) -> None:
+async def test_a_log_is_truncated_at_its_maximum_of_lines(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     assert all(await harness.store.append_log([line(held, "x")] * (MOST_LOG_PIECES - 2)))
     assert all(await harness.store.append_log([line(held, "y"), line(held, "z")]))
     last = await harness.store.log(held.id, 0, MOST_LOG_PIECES + 1)
     assert [piece.text for piece in last[-3:]] == ["x", "y", LOG_CUT]
     assert len(last) == MOST_LOG_PIECES
-    again = await claimed_again(harness, held)
+    again = await claim_again(harness, held)
     assert await harness.store.append_log([line(again, "another attempt")]) == [True]
     assert len(await harness.store.log(held.id, 0, MOST_LOG_PIECES + 1)) == MOST_LOG_PIECES
 

@@ -1,4 +1,4 @@
-"""Retention: what has ended is forgotten in time, and nothing else is."""
+"""Retention: ended runs are pruned after their time, and no others."""
 
 import pytest
 
@@ -20,7 +20,7 @@ async def prune_all(harness: Harness) -> int:
     return gone
 
 
-async def test_nothing_young_is_forgotten(harness: Harness) -> None:
+async def test_runs_younger_than_their_retention_are_kept(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.succeed(held)
     await harness.advance(5 * DAY)
@@ -28,7 +28,7 @@ async def test_nothing_young_is_forgotten(harness: Harness) -> None:
     assert await harness.state(held.id) is RunState.SUCCEEDED
 
 
-async def test_each_class_is_kept_for_its_own_time(harness: Harness) -> None:
+async def test_successful_and_unsuccessful_runs_have_their_own_retention(harness: Harness) -> None:
     succeeded, failed = await harness.start(a_run(), a_run(policy=a_policy(retries=0)))
     cancelled, skipped = a_run(delay=HOUR), a_run(start_within=HOUR)
     await harness.succeed(succeeded)
@@ -51,7 +51,7 @@ async def test_each_class_is_kept_for_its_own_time(harness: Harness) -> None:
     assert await harness.store.attempts(failed.id) == []
 
 
-async def test_what_has_not_ended_is_never_forgotten(harness: Harness) -> None:
+async def test_a_run_that_has_not_ended_is_never_pruned(harness: Harness) -> None:
     [running] = await harness.start(a_run(key="a"))
     retried, queued, blocked = a_run(), a_run(), a_run(key="a")
     far = a_run(delay=200 * DAY, payload=b'"far"')
@@ -71,7 +71,7 @@ async def test_what_has_not_ended_is_never_forgotten(harness: Harness) -> None:
     ]
 
 
-async def test_a_far_off_run_has_its_payload_when_it_comes_due(harness: Harness) -> None:
+async def test_a_run_scheduled_far_ahead_keeps_its_payload(harness: Harness) -> None:
     far = a_run(delay=100 * DAY, payload=b'"far"', policy=a_policy(retries=9))
     await harness.submit(far)
     for _ in range(11):
@@ -82,7 +82,7 @@ async def test_a_far_off_run_has_its_payload_when_it_comes_due(harness: Harness)
     assert (held.id, held.payload, held.policy) == (far.id, b'"far"', far.policy)
 
 
-async def test_a_run_that_waited_long_has_its_payload_still(harness: Harness) -> None:
+async def test_a_run_that_waited_long_keeps_its_payload(harness: Harness) -> None:
     run = a_run(payload=b'"patient"')
     await harness.submit(run)
     for _ in range(5):
@@ -94,7 +94,7 @@ async def test_a_run_that_waited_long_has_its_payload_still(harness: Harness) ->
 
 @pytest.mark.parametrize("name", ["", "short", "long"])
 @pytest.mark.parametrize("days", [1, 3, 40])
-async def test_a_run_that_ended_long_after_its_day_has_its_payload_as_long_as_it_is_kept(
+async def test_a_run_that_ended_long_after_its_submission_keeps_its_payload(
     harness: Harness, name: str, days: int
 ) -> None:
     policy = a_policy(retries=0, retention=name)
@@ -114,7 +114,7 @@ async def test_a_run_that_ended_long_after_its_day_has_its_payload_as_long_as_it
     assert seen > 3
 
 
-async def test_the_ledger_is_forgotten_in_time_and_the_job_goes_on(harness: Harness) -> None:
+async def test_the_ledger_is_pruned_and_the_job_continues(harness: Harness) -> None:
     daily = every(DAY, start=await harness.now() + 2 * HOUR)
     job = await harness.put(a_job(a_spec(schedule=daily), payload=b'"kept"'))
     await harness.advance(DAY + HOUR)
@@ -129,7 +129,7 @@ async def test_the_ledger_is_forgotten_in_time_and_the_job_goes_on(harness: Harn
     assert (await harness.job(job.id)).payload == b'"kept"'
 
 
-async def test_pruning_goes_on_until_nothing_is_left_to_forget(harness: Harness) -> None:
+async def test_prune_repeats_until_every_old_run_is_gone(harness: Harness) -> None:
     held = await harness.start(*(a_run() for _ in range(25)))
     await harness.succeed(*held)
     await harness.advance(10 * DAY)

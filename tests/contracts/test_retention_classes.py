@@ -1,4 +1,4 @@
-"""Classes of retention: what a job or its tenant chose is how long its runs are kept."""
+"""Retention classes: a job or its tenant chooses how long its runs are kept."""
 
 import msgspec
 import pytest
@@ -24,11 +24,11 @@ async def prune_all(harness: Harness, retention: Retention = KEPT) -> None:
         pass
 
 
-async def there(harness: Harness, runs: list[RunId]) -> list[bool]:
+async def exist(harness: Harness, runs: list[RunId]) -> list[bool]:
     return [view is not None for view in await harness.store.runs(runs)]
 
 
-async def test_each_class_is_kept_for_its_own_time_whichever_way_its_runs_ended(harness: Harness) -> None:
+async def test_each_retention_class_has_its_own_time_for_every_outcome(harness: Harness) -> None:
     names = ["", "standard", "short", "long", "audit"]
     good = [a_run(policy=a_policy(retention=name)) for name in names]
     bad = [a_run(policy=a_policy(retries=0, retention=name)) for name in names]
@@ -42,10 +42,10 @@ async def test_each_class_is_kept_for_its_own_time_whichever_way_its_runs_ended(
     assert [view.kept_as for view in views] == ["standard", "standard", "short", "long", "audit"] * 2
     seen = []
     for days in (4, 8, 21, 70, 420):
-        # The partitions of the longer classes are a week and thirty days wide.
+        # The partitions of the longer classes span a week and thirty days.
         await harness.advance(days * DAY)
         await prune_all(harness)
-        seen.append(await there(harness, ids))
+        seen.append(await exist(harness, ids))
     yes, no = True, False
     assert seen[0] == [yes, yes, no, yes, yes] * 2
     assert seen[1] == [no, no, no, yes, yes, yes, yes, no, yes, yes]
@@ -54,7 +54,7 @@ async def test_each_class_is_kept_for_its_own_time_whichever_way_its_runs_ended(
     assert seen[4] == [no, no, no, no, no] * 2
 
 
-async def test_what_belongs_to_a_run_is_kept_with_it(harness: Harness) -> None:
+async def test_the_data_of_a_run_is_kept_as_long_as_the_run(harness: Harness) -> None:
     run = a_run(payload=b'"kept"', policy=a_policy(retries=0, retention="audit"))
     [held] = await harness.start(run)
     await harness.fail(held)
@@ -67,11 +67,11 @@ async def test_what_belongs_to_a_run_is_kept_with_it(harness: Harness) -> None:
     assert len(await harness.store.attempts(run.id)) == 1
     await harness.advance(90 * DAY)
     await prune_all(harness)
-    assert await there(harness, [run.id]) == [False]
+    assert await exist(harness, [run.id]) == [False]
     assert await harness.store.attempts(run.id) == []
 
 
-async def test_the_ticks_of_a_job_are_kept_with_their_runs(harness: Harness) -> None:
+async def test_the_ledger_entries_of_a_job_are_kept_as_long_as_their_runs(harness: Harness) -> None:
     daily = every(DAY, start=await harness.now() + 2 * HOUR)
     spec = a_spec(schedule=daily, policy=a_policy(retention="audit"))
     job = await harness.put(a_job(spec, payload=b'"kept"'))
@@ -89,12 +89,12 @@ async def test_the_ticks_of_a_job_are_kept_with_their_runs(harness: Harness) -> 
     assert [tick.run_id for tick in await harness.store.ledger(job.id, 0, now, 10)] == [held.id]
     await harness.advance(500 * DAY)
     await prune_all(harness)
-    assert await there(harness, [held.id]) == [False]
+    assert await exist(harness, [held.id]) == [False]
     assert await harness.store.ledger(job.id, 0, now, 10) == []
 
 
-async def test_a_short_class_that_is_the_longest_keeps_what_belongs_to_it(harness: Harness) -> None:
-    """The spans are settings: nothing says that the names are in order."""
+async def test_a_short_class_configured_as_the_longest_keeps_its_data(harness: Harness) -> None:
+    """The times are settings and need not follow the names of the classes."""
     odd = Retention(succeeded=DAY, unsuccessful=DAY, ledger=DAY, short=10 * DAY)
     spec = a_spec(
         schedule=every(DAY, start=await harness.now() + 2 * HOUR), policy=a_policy(retention="short", retries=0)
@@ -108,17 +108,17 @@ async def test_a_short_class_that_is_the_longest_keeps_what_belongs_to_it(harnes
     now = await harness.now()
     await harness.advance(5 * DAY)
     await prune_all(harness, odd)
-    assert await there(harness, [held.id]) == [True]
+    assert await exist(harness, [held.id]) == [True]
     assert len(await harness.store.attempts(held.id)) == 1
     assert [line.text for line in await harness.store.log(held.id, 0, 10)] == ["kept"]
     assert [tick.run_id for tick in await harness.store.ledger(job.id, 0, now, 10)] == [held.id]
     await harness.advance(10 * DAY)
     await prune_all(harness, odd)
-    assert await there(harness, [held.id]) == [False]
+    assert await exist(harness, [held.id]) == [False]
     assert await harness.store.attempts(held.id) == []
 
 
-async def test_a_tenant_s_class_counts_where_a_run_chooses_none(harness: Harness) -> None:
+async def test_the_class_of_the_tenant_is_the_default(harness: Harness) -> None:
     await harness.store.put_tenant(Tenant(name="bank", quotas=Quotas(retention="long")), Author("test"))
     chosen = a_run(tenant="bank", policy=a_policy(retention="short"))
     plain, other = a_run(tenant="bank"), a_run()
@@ -128,12 +128,12 @@ async def test_a_tenant_s_class_counts_where_a_run_chooses_none(harness: Harness
     assert [view and view.kept_as for view in views] == ["short", "long", "standard"]
     await harness.advance(20 * DAY)
     await prune_all(harness)
-    assert await there(harness, [chosen.id, plain.id, other.id]) == [False, True, False]
+    assert await exist(harness, [chosen.id, plain.id, other.id]) == [False, True, False]
     [tenant] = [one for one in await harness.store.tenants() if one.name == "bank"]
     assert tenant.quotas.retention == "long"
 
 
-async def test_what_has_not_ended_is_never_forgotten_in_any_class(harness: Harness) -> None:
+async def test_a_run_that_has_not_ended_is_never_pruned_in_any_class(harness: Harness) -> None:
     runs = [a_run(policy=a_policy(retention=name), payload=b'"there"') for name in ("short", "long", "audit")]
     far = [a_run(delay=100 * DAY, policy=a_policy(retention=name), payload=b'"far"') for name in ("short", "long")]
     await harness.submit(*runs, *far)
@@ -147,10 +147,10 @@ async def test_what_has_not_ended_is_never_forgotten_in_any_class(harness: Harne
     await harness.succeed(*held)
     await harness.advance(10 * DAY)
     await prune_all(harness)
-    assert await there(harness, [run.id for run in (*runs, *far)]) == [False, True, True, False, True]
+    assert await exist(harness, [run.id for run in (*runs, *far)]) == [False, True, True, False, True]
 
 
-async def test_lists_tell_them_apart_by_state_all_the_same(harness: Harness) -> None:
+async def test_runs_of_every_class_are_found_by_state(harness: Harness) -> None:
     good = [a_run(policy=a_policy(retention=name)) for name in ("standard", "short", "audit")]
     bad = [a_run(policy=a_policy(retries=0, retention=name)) for name in ("standard", "short", "audit")]
     held = {run.id: run for run in await harness.start(*good, *bad)}
@@ -170,7 +170,7 @@ async def test_lists_tell_them_apart_by_state_all_the_same(harness: Harness) -> 
     assert sum(group.count for group in await harness.store.dead_groups(RunFilter(tenant=None), 10)) == 3
 
 
-def test_an_unknown_class_is_named() -> None:
+def test_an_unknown_class_is_rejected_by_name() -> None:
     with pytest.raises(Invalid, match=r"retention.*'centuries'.*standard, short, long, audit"):
         a_policy(retention="centuries").check()
     with pytest.raises(Invalid, match="retention"):

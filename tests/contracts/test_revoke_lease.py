@@ -1,4 +1,4 @@
-"""A scheduler's lease that is taken away: as if it had run out this moment."""
+"""Revoking the lease of a scheduler: it expires at once."""
 
 import pytest
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.api
 ADA = Author("ada", why="a drill")
 
 
-async def test_others_may_take_its_shards_at_once_and_it_must_join_again(harness: Harness) -> None:
+async def test_a_revoked_scheduler_loses_its_shards_at_once_and_must_join_again(harness: Harness) -> None:
     victim, other = await harness.store.join("victim", DAY), await harness.store.join("other", DAY)
     before = await harness.store.take(victim, [1, 2, 3])
     assert await harness.store.take(other, [1, 2, 3]) == {}
@@ -30,7 +30,7 @@ async def test_others_may_take_its_shards_at_once_and_it_must_join_again(harness
     assert [(one.id, one.shards) for one in await harness.store.sessions("scheduler")] == [(other, 3)]
 
 
-async def test_what_it_still_writes_is_refused_before_anybody_took_its_shards(harness: Harness) -> None:
+async def test_writes_of_a_revoked_scheduler_are_rejected_at_once(harness: Harness) -> None:
     victim = await harness.store.join("victim", DAY)
     shards = list(range(harness.store.shards))
     await harness.store.take(victim, shards)
@@ -44,7 +44,7 @@ async def test_what_it_still_writes_is_refused_before_anybody_took_its_shards(ha
     assert (await harness.store.stage(other, shards, 10)).runs == 1
 
 
-async def test_it_is_audited_once(harness: Harness) -> None:
+async def test_revoking_a_lease_is_audited_once(harness: Harness) -> None:
     victim = await harness.store.join("victim", DAY)
     assert await harness.store.revoke_lease(victim, ADA) is not None
     assert await harness.store.revoke_lease(victim, ADA) is None
@@ -57,7 +57,7 @@ async def test_it_is_audited_once(harness: Harness) -> None:
     )
 
 
-async def test_workers_and_strangers_have_none(harness: Harness) -> None:
+async def test_only_the_lease_of_a_scheduler_can_be_revoked(harness: Harness) -> None:
     worker = await harness.worker()
     assert await harness.store.revoke_lease(worker, ADA) is None
     assert await harness.store.revoke_lease(SessionId(999), ADA) is None

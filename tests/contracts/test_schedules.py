@@ -1,4 +1,4 @@
-"""Recurring jobs: declaring them, firing their ticks, and the ledger that shows each tick once."""
+"""Recurring jobs: declarations, ticks, and the ledger with one entry per tick."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
 
 def changed(job: NewJob, **fields: object) -> NewJob:
-    """The same job as it is declared the next time, by a process that gave it another id."""
+    """Declare the same job with another id and changed fields."""
     return msgspec.structs.replace(job, id=a_job_id(), spec=msgspec.structs.replace(job.spec, **fields))
 
 
@@ -64,7 +64,7 @@ async def test_jobs_are_answered_in_the_order_declared(harness: Harness) -> None
     assert await harness.store.put_jobs([]) == []
 
 
-async def test_a_job_declared_again_is_left_alone(harness: Harness) -> None:
+async def test_an_unchanged_declaration_changes_nothing(harness: Harness) -> None:
     declared = a_job()
     job = await harness.put(declared)
     await harness.advance(MINUTE)
@@ -97,7 +97,7 @@ async def test_another_payload_makes_a_new_version(harness: Harness) -> None:
     assert (new.id, new.version, new.payload) == (job.id, 2, b'"\\u0000\xf0\x9f\x95\xb0"')
 
 
-async def test_another_schedule_is_reckoned_anew_from_now(harness: Harness) -> None:
+async def test_a_changed_schedule_is_computed_from_now(harness: Harness) -> None:
     declared = a_job(a_spec(schedule=every(DAY)))
     job = await harness.put(declared)
     before = await harness.now()
@@ -106,7 +106,7 @@ async def test_another_schedule_is_reckoned_anew_from_now(harness: Harness) -> N
     assert new.rev > job.rev
 
 
-async def test_a_paused_job_declared_anew_stays_paused(harness: Harness) -> None:
+async def test_a_paused_job_declared_again_stays_paused(harness: Harness) -> None:
     declared = a_job()
     job = await harness.put(declared)
     await harness.store.set_jobs_state([job.id], JobState.PAUSED)
@@ -115,7 +115,7 @@ async def test_a_paused_job_declared_anew_stays_paused(harness: Harness) -> None
 
 
 @pytest.mark.parametrize("different", [False, True])
-async def test_a_cancelled_job_declared_again_comes_back(harness: Harness, different: bool) -> None:
+async def test_a_cancelled_job_declared_again_is_scheduled(harness: Harness, different: bool) -> None:
     declared = a_job()
     job = await harness.put(declared)
     await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
@@ -129,7 +129,7 @@ async def test_a_cancelled_job_declared_again_comes_back(harness: Harness, diffe
     assert back.rev > job.rev
 
 
-async def test_a_finished_job_declared_with_a_later_end_comes_back(harness: Harness) -> None:
+async def test_a_finished_job_declared_with_a_later_end_is_scheduled(harness: Harness) -> None:
     declared = a_job(a_spec(schedule=every(MINUTE, end=await harness.now() - DAY)))
     await harness.put(declared)
     back = await harness.put(changed(declared, schedule=every(MINUTE)))
@@ -146,7 +146,7 @@ async def test_a_job_declared_twice_in_one_batch_is_one_job_as_declared_last(har
     assert (stored[-1].spec.task, stored[-1].version) == ("other", 4)
 
 
-async def test_nodes_that_declare_the_same_jobs_at_once_agree(harness: Harness) -> None:
+async def test_concurrent_declarations_of_the_same_jobs_agree(harness: Harness) -> None:
     jobs = [a_job() for _ in range(20)]
     batches = [[msgspec.structs.replace(job, id=a_job_id()) for job in jobs] for _ in range(4)]
     answers = await asyncio.gather(
@@ -182,7 +182,7 @@ async def test_ticks_that_are_due_when_their_schedule_ends_are_recorded_as_skipp
     assert {(entry.run_id, entry.job_version, entry.ticks) for entry in entries} == {(None, 1, 1)}
     assert entries[0].epoch > 0
     assert await harness.store.fire(owner, [a_fire(job, a_tick(job, at), next_fire=now)]) == [Fired(applied=False)]
-    # Once is enough.
+    # A repetition records nothing.
     await end_schedule(harness, declared, job.id, how)
     assert await harness.ticks(job.id) == entries
 
@@ -195,7 +195,7 @@ async def end_schedule(harness: Harness, declared: NewJob, job: JobId, how: str)
 
 
 @pytest.mark.parametrize("how", ["schedule changed", "cancelled"])
-async def test_the_tick_of_a_fixed_delay_is_recorded_too_when_its_schedule_ends(harness: Harness, how: str) -> None:
+async def test_a_due_tick_of_a_fixed_delay_is_recorded_when_its_schedule_ends(harness: Harness, how: str) -> None:
     declared = a_job(a_spec(schedule=after_each(5 * MINUTE)))
     job = await due_job(harness, declared)
     await end_schedule(harness, declared, job.id, how)
@@ -203,7 +203,7 @@ async def test_the_tick_of_a_fixed_delay_is_recorded_too_when_its_schedule_ends(
     assert (entry.scheduled_at, entry.decision, entry.reason) == (job.next_fire, "skipped", how)
 
 
-async def test_a_tick_that_is_recorded_already_is_left_alone_when_its_schedule_ends(harness: Harness) -> None:
+async def test_a_recorded_tick_is_not_changed_when_its_schedule_ends(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(schedule=every(HOUR))))
     at = job.next_fire
     assert at is not None
@@ -221,7 +221,7 @@ async def test_a_change_that_keeps_the_schedule_drops_no_tick(harness: Harness) 
     assert fired.runs == 1
 
 
-async def test_too_many_dropped_ticks_share_a_row(harness: Harness) -> None:
+async def test_many_dropped_ticks_share_one_ledger_entry(harness: Harness) -> None:
     declared = a_job(a_spec(schedule=every(SECOND)))
     job = await due_job(harness, declared)
     await harness.advance(HOUR)
@@ -232,7 +232,7 @@ async def test_too_many_dropped_ticks_share_a_row(harness: Harness) -> None:
     assert entries[0].last_at == entries[1].scheduled_at - SECOND
 
 
-async def test_dropped_ticks_may_be_older_than_what_the_store_is_prepared_for(harness: Harness) -> None:
+async def test_dropped_ticks_may_be_older_than_the_oldest_partition(harness: Harness) -> None:
     declared = a_job(a_spec(schedule=every(DAY)))
     job = await harness.put(declared)
     await harness.advance(20 * DAY)
@@ -240,15 +240,15 @@ async def test_dropped_ticks_may_be_older_than_what_the_store_is_prepared_for(ha
     assert len(await harness.ticks(job.id)) == 20
 
 
-async def test_unknown_jobs_are_not_there(harness: Harness) -> None:
+async def test_unknown_jobs_are_none(harness: Harness) -> None:
     job = await harness.put(a_job())
     assert await harness.store.jobs([a_job_id(), job.id]) == [None, job]
 
 
-# Due
+# Due jobs
 
 
-async def test_due_jobs_come_earliest_first_without_payloads(harness: Harness) -> None:
+async def test_due_jobs_are_returned_earliest_first_without_payloads(harness: Harness) -> None:
     jobs = [await harness.put(a_job(a_spec(schedule=every(interval)))) for interval in (3 * HOUR, HOUR, 2 * HOUR)]
     due = await harness.store.due_jobs(harness.all_shards, await harness.now() + DAY, 10)
     assert [job.next_fire for job in due] == sorted(job.next_fire or 0 for job in jobs)
@@ -291,7 +291,7 @@ async def next_tick(harness: Harness, job_id: JobId) -> Job:
     return await harness.job(job_id)
 
 
-async def test_a_tick_becomes_a_run_and_a_line_in_the_ledger(harness: Harness) -> None:
+async def test_a_tick_becomes_a_run_and_a_ledger_entry(harness: Harness) -> None:
     spec = a_spec(task="report", queue="reports", priority=3, policy=a_policy(timeout=MINUTE))
     job = await due_job(harness, a_job(spec, payload=b'{"page":7}', tenant="acme", shard=2))
     assert job.next_fire is not None
@@ -336,7 +336,7 @@ async def test_the_run_of_a_tick_has_the_payload_of_the_version_that_fired(harne
     assert [entry.job_version for entry in await harness.ticks(job.id)] == [1, 2]
 
 
-async def test_a_fire_planned_with_an_old_rev_does_nothing(harness: Harness) -> None:
+async def test_a_fire_with_an_old_revision_does_nothing(harness: Harness) -> None:
     job = await due_job(harness, a_job())
     now = await harness.now()
     fires = plan([job], now)
@@ -348,7 +348,7 @@ async def test_a_fire_planned_with_an_old_rev_does_nothing(harness: Harness) -> 
     assert len(await harness.ticks(job.id)) == 1
 
 
-async def test_two_schedulers_that_fire_the_same_tick_at_once_make_one_run(harness: Harness) -> None:
+async def test_concurrent_fires_of_one_tick_make_one_run(harness: Harness) -> None:
     job = await due_job(harness, a_job())
     fires = plan([job], await harness.now())
     owner = await harness.owner()
@@ -359,7 +359,7 @@ async def test_two_schedulers_that_fire_the_same_tick_at_once_make_one_run(harne
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel", "new version"])
-async def test_whoever_changes_the_job_first_stops_the_fire(harness: Harness, how: str) -> None:
+async def test_a_change_of_the_job_invalidates_a_planned_fire(harness: Harness, how: str) -> None:
     declared = a_job()
     job = await due_job(harness, declared)
     fires = plan([job], await harness.now())
@@ -423,7 +423,7 @@ async def test_a_fire_after_another_took_the_shard_does_nothing(harness: Harness
     assert [fired.applied for fired in await harness.store.fire(slow, fires)] == [False]
 
 
-async def test_the_ledger_tells_under_which_epoch_a_tick_was_fired(harness: Harness) -> None:
+async def test_a_ledger_entry_has_the_epoch_of_its_fire(harness: Harness) -> None:
     first = await harness.store.join("first", DAY)
     epochs = await harness.store.take(first, [2])
     job = await due_job(harness, a_job(shard=2))
@@ -436,7 +436,7 @@ async def test_the_ledger_tells_under_which_epoch_a_tick_was_fired(harness: Harn
     assert [entry.epoch for entry in await harness.ticks(job.id)] == [epochs[2], newer[2]]
 
 
-async def test_each_fire_is_applied_by_itself(harness: Harness) -> None:
+async def test_each_fire_of_a_batch_is_applied_independently(harness: Harness) -> None:
     jobs = [await harness.put(a_job()) for _ in range(3)]
     await harness.advance(2 * MINUTE)
     now = await harness.now()
@@ -449,8 +449,8 @@ async def test_each_fire_is_applied_by_itself(harness: Harness) -> None:
     assert await harness.store.fire(await harness.owner(), []) == []
 
 
-async def test_a_tick_is_recorded_once_whoever_comes_second(harness: Harness) -> None:
-    """Nodes whose time zone data differ can plan one tick from different revs: the ledger is the second wall."""
+async def test_a_tick_is_recorded_once(harness: Harness) -> None:
+    """Nodes with different time zone data can plan one tick from different revisions: the ledger rejects the second."""
     job = await due_job(harness, a_job(a_spec(schedule=every(HOUR))))
     at = job.next_fire
     assert at is not None
@@ -465,7 +465,7 @@ async def test_a_tick_is_recorded_once_whoever_comes_second(harness: Harness) ->
     assert len(await harness.claim(await harness.worker())) == 1
 
 
-async def test_skipped_ticks_are_written_down_with_their_reason(harness: Harness) -> None:
+async def test_skipped_ticks_are_recorded_with_their_reason(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(schedule=every(HOUR))))
     at = job.next_fire
     assert at is not None
@@ -546,7 +546,7 @@ async def test_a_caught_up_tick_queues_behind_live_work(harness: Harness) -> Non
     assert ids(await harness.claim(await harness.worker())) == [live.id, late.run_id]
 
 
-async def test_a_ticks_run_expires_and_ends_by_what_its_job_says(harness: Harness) -> None:
+async def test_the_run_of_a_tick_has_the_time_limits_of_its_job(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(start_within=10 * MINUTE, deadline=20 * MINUTE)))
     await harness.fire_due()
     assert job.next_fire is not None
@@ -598,7 +598,7 @@ async def test_the_ticks_of_a_paused_job_are_recorded_as_skipped(harness: Harnes
     assert (await harness.job(job.id)).state is JobState.PAUSED
 
 
-async def test_unknown_jobs_are_missing_in_the_answer(harness: Harness) -> None:
+async def test_unknown_jobs_are_missing_in_the_answer_of_a_state_change(harness: Harness) -> None:
     job = await harness.put(a_job())
     assert await harness.store.set_jobs_state([a_job_id(), job.id], JobState.PAUSED) == {job.id: JobState.PAUSED}
     assert await harness.store.set_jobs_state([], JobState.PAUSED) == {}
@@ -683,7 +683,7 @@ async def test_a_fixed_delay_waits_for_the_last_attempt(harness: Harness) -> Non
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired"])
-async def test_a_fixed_delay_goes_on_however_its_run_ends(harness: Harness, how: str) -> None:
+async def test_a_fixed_delay_continues_after_every_outcome(harness: Harness, how: str) -> None:
     job = await due_job(harness, a_job(a_spec(schedule=after_each(5 * MINUTE), start_within=MINUTE)))
     await harness.fire_due()
     assert job.next_fire is not None
@@ -695,7 +695,7 @@ async def test_a_fixed_delay_goes_on_however_its_run_ends(harness: Harness, how:
     assert (await harness.job(job.id)).next_fire is not None
 
 
-async def test_a_paused_fixed_delay_goes_on_too(harness: Harness) -> None:
+async def test_a_paused_fixed_delay_continues(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(schedule=after_each(5 * MINUTE))))
     await harness.fire_due()
     await harness.store.set_jobs_state([job.id], JobState.PAUSED)
@@ -709,7 +709,7 @@ async def test_a_paused_fixed_delay_goes_on_too(harness: Harness) -> None:
     assert (await harness.job(job.id)).next_fire is not None
 
 
-async def test_a_cancelled_fixed_delay_does_not_go_on(harness: Harness) -> None:
+async def test_a_cancelled_fixed_delay_does_not_continue(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(schedule=after_each(5 * MINUTE))))
     await harness.fire_due()
     held = await harness.claim(await harness.worker())
@@ -718,7 +718,7 @@ async def test_a_cancelled_fixed_delay_does_not_go_on(harness: Harness) -> None:
     assert (await harness.job(job.id)).next_fire is None
 
 
-async def test_a_job_changed_to_a_fixed_delay_starts_anew(harness: Harness) -> None:
+async def test_a_job_changed_to_a_fixed_delay_starts_again_from_now(harness: Harness) -> None:
     declared = a_job(a_spec(schedule=every(MINUTE)))
     job = await due_job(harness, declared)
     await harness.fire_due()
@@ -729,7 +729,7 @@ async def test_a_job_changed_to_a_fixed_delay_starts_anew(harness: Harness) -> N
 
 
 async def test_a_fixed_delay_whose_tick_left_no_run_ticks_again_one_delay_from_now(harness: Harness) -> None:
-    """Its run of before still runs, and the overlap rule says skip."""
+    """The previous run is still active, and the overlap rule skips the tick."""
     declared = a_job(a_spec(schedule=every(MINUTE), overlap=Overlap.SKIP))
     job = await due_job(harness, declared)
     await harness.fire_due()
@@ -758,7 +758,7 @@ async def test_overlap_allow_runs_side_by_side(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("active", ["queued", "running", "cancelling", "between attempts", "jittered"])
-async def test_overlap_skip_skips_while_a_run_is_on_its_way(harness: Harness, active: str) -> None:
+async def test_overlap_skip_skips_a_tick_while_a_run_is_active(harness: Harness, active: str) -> None:
     job = await due_job(harness, a_job(a_spec(overlap=Overlap.SKIP)))
     assert job.next_fire is not None
     due = await harness.now() + HOUR if active == "jittered" else None
@@ -788,7 +788,7 @@ async def test_overlap_skip_runs_again_once_the_run_has_ended(harness: Harness) 
     assert fired.runs == 1
 
 
-async def test_overlap_queue_lets_one_wait_behind_the_active_one(harness: Harness) -> None:
+async def test_overlap_queue_blocks_one_run_behind_the_active_one(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(overlap=Overlap.QUEUE)))
     await harness.fire_due()
     [held] = await harness.claim(await harness.worker())
@@ -811,7 +811,7 @@ async def test_overlap_queue_lets_one_wait_behind_the_active_one(harness: Harnes
     assert ids(await harness.claim(await harness.worker())) == [second]
 
 
-async def test_overlap_queue_keeps_waiting_over_a_retry(harness: Harness) -> None:
+async def test_overlap_queue_keeps_blocking_during_a_retry(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(overlap=Overlap.QUEUE, policy=a_policy())))
     await harness.fire_due()
     [held] = await harness.claim(await harness.worker())
@@ -823,7 +823,7 @@ async def test_overlap_queue_keeps_waiting_over_a_retry(harness: Harness) -> Non
     assert ids(await harness.claim(await harness.worker())) == [held.id]
 
 
-async def test_overlap_queue_takes_two_of_one_fire(harness: Harness) -> None:
+async def test_overlap_queue_accepts_two_ticks_of_one_fire(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(overlap=Overlap.QUEUE, schedule=every(HOUR))))
     at = job.next_fire
     assert at is not None
@@ -834,7 +834,7 @@ async def test_overlap_queue_takes_two_of_one_fire(harness: Harness) -> None:
     assert [view and view.state for view in views] == [RunState.QUEUED, RunState.BLOCKED, None]
 
 
-async def test_overlap_queue_counts_the_one_that_waits_for_its_time(harness: Harness) -> None:
+async def test_overlap_queue_counts_a_scheduled_run(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(overlap=Overlap.QUEUE, schedule=every(HOUR))))
     at = job.next_fire
     assert at is not None
@@ -848,7 +848,7 @@ async def test_overlap_queue_counts_the_one_that_waits_for_its_time(harness: Har
     assert [entry.reason for entry in await harness.ticks(job.id)] == ["", "", "overlap"]
 
 
-async def test_overlap_queue_with_an_ordering_key_waits_for_strangers_of_the_key_too(harness: Harness) -> None:
+async def test_overlap_queue_with_an_ordering_key_waits_for_other_runs_of_the_key(harness: Harness) -> None:
     [stranger] = await harness.start(a_run(key="video-1"))
     job = await due_job(harness, a_job(a_spec(overlap=Overlap.QUEUE, policy=a_policy(key="video-1"))))
     [fired] = await harness.fire_due()
@@ -860,7 +860,7 @@ async def test_overlap_queue_with_an_ordering_key_waits_for_strangers_of_the_key
     assert len(await harness.claim(await harness.worker())) == 1
 
 
-async def test_overlap_cancel_asks_the_running_one_to_stop_and_waits_for_it(harness: Harness) -> None:
+async def test_overlap_cancel_cancels_the_running_run_and_waits_for_it(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(overlap=Overlap.CANCEL)))
     await harness.fire_due()
     worker = await harness.worker()
@@ -879,7 +879,7 @@ async def test_overlap_cancel_asks_the_running_one_to_stop_and_waits_for_it(harn
     assert ids(await harness.claim(worker)) == [second]
 
 
-async def test_overlap_cancel_ends_at_once_what_has_not_started(harness: Harness) -> None:
+async def test_overlap_cancel_ends_a_run_that_has_not_started_at_once(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(overlap=Overlap.CANCEL)))
     await harness.fire_due()
     await next_tick(harness, job.id)
@@ -891,7 +891,7 @@ async def test_overlap_cancel_ends_at_once_what_has_not_started(harness: Harness
     assert [await harness.state(first), await harness.state(second)] == [RunState.CANCELLED, RunState.QUEUED]
 
 
-async def test_overlap_cancel_replaces_the_one_that_waits(harness: Harness) -> None:
+async def test_overlap_cancel_replaces_the_blocked_run(harness: Harness) -> None:
     job = await due_job(harness, a_job(a_spec(overlap=Overlap.CANCEL)))
     await harness.fire_due()
     [held] = await harness.claim(await harness.worker())
@@ -916,7 +916,7 @@ OTHER_LINES = [
 
 @pytest.mark.parametrize(("before", "after"), OTHER_LINES)
 @pytest.mark.parametrize("active", ["running", "between attempts"])
-async def test_overlap_queue_skips_while_a_run_is_on_its_way_in_another_line(
+async def test_overlap_queue_skips_a_tick_while_a_run_with_another_key_is_active(
     harness: Harness, before: RunPolicy, after: RunPolicy, active: str
 ) -> None:
     declared = a_job(a_spec(schedule=every(HOUR), policy=before))
@@ -940,7 +940,7 @@ async def test_overlap_queue_skips_while_a_run_is_on_its_way_in_another_line(
 
 
 @pytest.mark.parametrize(("before", "after"), OTHER_LINES)
-async def test_overlap_cancel_stops_a_run_in_another_line_and_starts_none_beside_it(
+async def test_overlap_cancel_cancels_a_run_with_another_key_and_starts_none_beside_it(
     harness: Harness, before: RunPolicy, after: RunPolicy
 ) -> None:
     declared = a_job(a_spec(schedule=every(HOUR), policy=before))
@@ -961,7 +961,7 @@ async def test_overlap_cancel_stops_a_run_in_another_line_and_starts_none_beside
 
 
 @pytest.mark.parametrize(("before", "after"), OTHER_LINES)
-async def test_overlap_cancel_replaces_what_has_not_started_in_another_line(
+async def test_overlap_cancel_replaces_a_run_with_another_key_that_has_not_started(
     harness: Harness, before: RunPolicy, after: RunPolicy
 ) -> None:
     declared = a_job(a_spec(schedule=every(HOUR), policy=before))
@@ -977,7 +977,7 @@ async def test_overlap_cancel_replaces_what_has_not_started_in_another_line(
     assert [await harness.state(first), await harness.state(second)] == [RunState.CANCELLED, RunState.QUEUED]
 
 
-async def test_overlap_allow_with_another_key_is_another_line(harness: Harness) -> None:
+async def test_overlap_allow_with_another_key_runs_side_by_side(harness: Harness) -> None:
     declared = a_job(a_spec(schedule=every(HOUR), policy=a_policy(key="a")))
     job = await due_job(harness, declared)
     await harness.fire_due()
@@ -987,7 +987,7 @@ async def test_overlap_allow_with_another_key_is_another_line(harness: Harness) 
     assert len(await harness.claim(await harness.worker())) == 2
 
 
-async def test_jobs_do_not_overlap_with_one_another(harness: Harness) -> None:
+async def test_the_overlap_rule_applies_per_job(harness: Harness) -> None:
     for overlap in (Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL):
         for _ in range(2):
             await harness.put(a_job(a_spec(overlap=overlap)))
@@ -996,8 +996,8 @@ async def test_jobs_do_not_overlap_with_one_another(harness: Harness) -> None:
     assert len(await harness.claim(await harness.worker())) == 6
 
 
-async def test_a_ticks_run_cannot_start_after_its_job_was_cancelled(harness: Harness) -> None:
-    """Cancel and fire race for the job's row: one of them sees the other."""
+async def test_the_run_of_a_tick_cannot_start_after_its_job_was_cancelled(harness: Harness) -> None:
+    """Cancel and fire race for the row of the job: one of them sees the other."""
     for _ in range(20):
         job = await due_job(harness, a_job())
         fires = plan([job], await harness.now())

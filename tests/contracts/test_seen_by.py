@@ -1,4 +1,4 @@
-"""What the people of one tenant see: their own, and of others no more than of what is not there."""
+"""Tenant scope: a reader of one tenant gets its data, and of other tenants the same as of unknown data."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,7 +21,7 @@ def _filter(of: Belongings) -> RunFilter:
     return RunFilter(tenant=of.tenant)
 
 
-#: How everything is asked for that belongs to somebody, by the method.
+#: One call for each method that reads data of a tenant.
 QUESTIONS: dict[str, Callable[[Reads, Belongings], Awaitable[Any]]] = {
     "runs": lambda reads, of: reads.runs(of.runs, payloads=True),
     "attempts": lambda reads, of: reads.attempts(of.runs[3]),
@@ -50,7 +50,7 @@ QUESTIONS: dict[str, Callable[[Reads, Belongings], Awaitable[Any]]] = {
     "calendars": lambda reads, of: reads.calendars(of.tenant),
     "calendar_versions": lambda reads, of: reads.calendar_versions(of.tenant, "office"),
 }
-#: And whatever one sees without naming a tenant.
+#: Calls that name no tenant.
 WITHOUT_A_TENANT: dict[str, Callable[[Reads, Instant], Awaitable[Any]]] = {
     "depths": lambda reads, now: reads.depths(),
     "list_runs": lambda reads, now: reads.list_runs(RunFilter(tenant=None), None, 100),
@@ -75,12 +75,12 @@ WITHOUT_A_TENANT: dict[str, Callable[[Reads, Instant], Awaitable[Any]]] = {
 }
 
 
-def test_every_way_to_look_is_asked_about() -> None:
+def test_every_read_method_is_tested() -> None:
     ways = {name for name in dir(Reads) if not name.startswith("_")}
     assert ways == QUESTIONS.keys() | {"pauses"}
 
 
-async def test_a_tenant_sees_its_own_as_it_is(harness: Harness) -> None:
+async def test_a_tenant_scope_returns_the_data_of_its_tenant(harness: Harness) -> None:
     mine, theirs = await two_tenants(harness)
     for of in (mine, theirs):
         seen = harness.store.seen_by(of.tenant)
@@ -91,7 +91,7 @@ async def test_a_tenant_sees_its_own_as_it_is(harness: Harness) -> None:
             assert not isinstance(answer, list) or None not in answer, name
 
 
-async def test_of_another_tenant_it_sees_what_it_sees_of_nothing(harness: Harness) -> None:
+async def test_a_tenant_scope_answers_for_another_tenant_as_for_unknown_data(harness: Harness) -> None:
     mine, theirs = await two_tenants(harness)
     nothing = Belongings("nobody", tuple(an_id() for _ in range(6)), a_job_id(), mine.now)
     seen = harness.store.seen_by(mine.tenant)
@@ -99,7 +99,7 @@ async def test_of_another_tenant_it_sees_what_it_sees_of_nothing(harness: Harnes
         assert await ask(seen, theirs) == await ask(harness.store, nothing), name
 
 
-async def test_who_names_no_tenant_sees_its_own(harness: Harness) -> None:
+async def test_a_tenant_scope_without_a_filter_returns_only_its_tenant(harness: Harness) -> None:
     mine, theirs = await two_tenants(harness)
     seen = harness.store.seen_by(mine.tenant)
     for name, ask in WITHOUT_A_TENANT.items():
@@ -113,14 +113,14 @@ async def test_who_names_no_tenant_sees_its_own(harness: Harness) -> None:
     )
 
 
-async def test_runs_of_another_tenants_job_are_not_found_by_it(harness: Harness) -> None:
+async def test_a_tenant_scope_does_not_find_runs_by_the_job_of_another_tenant(harness: Harness) -> None:
     mine, theirs = await two_tenants(harness)
     wanted = RunFilter(tenant=None, job=theirs.job)
     assert (await harness.store.list_runs(wanted, None, 10)).items
     assert (await harness.store.seen_by(mine.tenant).list_runs(wanted, None, 10)).items == []
 
 
-async def test_a_pause_of_every_tenant_is_everybodys(harness: Harness) -> None:
+async def test_a_pause_of_every_tenant_is_visible_in_every_tenant_scope(harness: Harness) -> None:
     mine, _ = await two_tenants(harness)
     await harness.store.pause(Pause(tenant=None, queue=None), Author("root", None, "all stop"))
     pauses = await harness.store.seen_by(mine.tenant).pauses()
@@ -131,7 +131,7 @@ async def test_a_pause_of_every_tenant_is_everybodys(harness: Harness) -> None:
     assert [pause.why for pause in await harness.store.seen_by("nobody").pauses()] == ["all stop"]
 
 
-async def test_who_is_bound_to_no_tenant_sees_all(harness: Harness) -> None:
+async def test_a_scope_without_tenant_returns_all_data(harness: Harness) -> None:
     mine, theirs = await two_tenants(harness)
     seen = harness.store.seen_by(None)
     assert None not in await seen.runs([*mine.runs, *theirs.runs])

@@ -1,4 +1,4 @@
-"""Sessions: proof of life, and the comparing of notes that finds claims whose answer was lost."""
+"""Sessions: leases, heartbeats, and the detection of claims with a lost answer."""
 
 import pytest
 
@@ -10,20 +10,20 @@ from tests.support.builders import a_run, a_worker, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
 
-async def test_every_start_of_a_process_gets_a_fresh_growing_id(harness: Harness) -> None:
+async def test_every_session_gets_a_fresh_growing_id(harness: Harness) -> None:
     sessions = [await harness.store.open_session(a_worker(name="same")) for _ in range(3)]
     assert sessions == sorted(set(sessions))
     assert min(sessions) > 0
 
 
-async def test_a_session_may_say_more_about_itself(harness: Harness) -> None:
+async def test_a_session_may_have_optional_details(harness: Harness) -> None:
     new = NewSession(name="größe 🕰", kind="worker", ttl=MINUTE, version="1.2", datacenter="eu-1")
     session = await harness.store.open_session(new)
     assert (await harness.store.beat(session, MINUTE, [], [], 0)).alive
 
 
 @pytest.mark.api
-async def test_a_worker_says_which_priorities_it_takes(harness: Harness) -> None:
+async def test_a_session_has_the_priorities_of_its_worker(harness: Harness) -> None:
     for priorities in ((), (1, 5)):
         new = NewSession(
             name="pools", kind="worker", ttl=MINUTE, queues=("q",), labels=("gpu=a",), priorities=priorities
@@ -36,7 +36,7 @@ async def test_a_worker_says_which_priorities_it_takes(harness: Harness) -> None
 
 
 @pytest.mark.api
-async def test_a_worker_says_how_many_slots_it_has(harness: Harness) -> None:
+async def test_a_session_has_the_slots_of_its_worker(harness: Harness) -> None:
     for slots in (None, 1, 250):
         session = await harness.store.open_session(NewSession(name="w", kind="worker", ttl=MINUTE, slots=slots))
         view = await harness.store.session(session)
@@ -45,7 +45,7 @@ async def test_a_worker_says_how_many_slots_it_has(harness: Harness) -> None:
     assert [view.slots for view in await harness.store.sessions("worker")] == [None, 1, 250]
 
 
-async def test_a_process_that_restarts_under_its_old_name_does_not_own_what_the_old_one_ran(harness: Harness) -> None:
+async def test_a_process_restarted_under_its_name_does_not_own_the_old_runs(harness: Harness) -> None:
     old = await harness.store.open_session(a_worker(name="same", ttl=SHORT_LEASE))
     await harness.submit(a_run())
     [held] = await harness.claim(old)
@@ -57,7 +57,7 @@ async def test_a_process_that_restarts_under_its_old_name_does_not_own_what_the_
     assert ids(await harness.store.lost_runs(10)) == [held.id]
 
 
-async def test_a_beat_extends_the_lease(harness: Harness) -> None:
+async def test_a_heartbeat_extends_the_lease(harness: Harness) -> None:
     worker = await harness.worker(SHORT_LEASE)
     await harness.submit(a_run())
     for _ in range(5):
@@ -67,14 +67,14 @@ async def test_a_beat_extends_the_lease(harness: Harness) -> None:
     assert len(await harness.claim(worker)) == 1
 
 
-async def test_a_beat_tells_the_stores_time(harness: Harness) -> None:
+async def test_a_heartbeat_returns_the_time_of_the_store(harness: Harness) -> None:
     worker = await harness.worker()
     before = await harness.now()
     beat = await harness.store.beat(worker, MINUTE, [], [], 0)
     assert before <= beat.now <= await harness.now()
 
 
-async def test_a_lease_that_ran_out_unnoticed_is_extended(harness: Harness) -> None:
+async def test_a_heartbeat_extends_an_expired_lease_that_was_not_reaped(harness: Harness) -> None:
     worker = await harness.worker(SHORT_LEASE)
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
@@ -84,7 +84,7 @@ async def test_a_lease_that_ran_out_unnoticed_is_extended(harness: Harness) -> N
     assert await harness.settle(settle_success(held, None)) == [Verdict.APPLIED]
 
 
-async def test_a_buried_session_is_told_so_for_ever(harness: Harness) -> None:
+async def test_a_reaped_session_stays_expired(harness: Harness) -> None:
     worker = await harness.worker(SHORT_LEASE)
     await harness.advance(SHORT_LEASE + SECOND)
     await harness.store.lost_runs(10)
@@ -92,7 +92,7 @@ async def test_a_buried_session_is_told_so_for_ever(harness: Harness) -> None:
         assert not (await harness.store.beat(worker, MINUTE, [], [], 0)).alive
 
 
-async def test_a_buried_sessions_beat_returns_nothing_to_the_queue(harness: Harness) -> None:
+async def test_the_heartbeat_of_a_reaped_session_returns_no_run_to_the_queue(harness: Harness) -> None:
     worker = await harness.worker(SHORT_LEASE)
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
@@ -103,11 +103,11 @@ async def test_a_buried_sessions_beat_returns_nothing_to_the_queue(harness: Harn
     assert ids(await harness.store.lost_runs(10)) == [held.id]
 
 
-async def test_a_session_that_nobody_opened_is_not_alive(harness: Harness) -> None:
+async def test_an_unknown_session_is_not_alive(harness: Harness) -> None:
     assert not (await harness.store.beat(SessionId(987_654_321), MINUTE, [], [], 0)).alive
 
 
-async def test_what_a_beat_knows_stays_with_its_worker(harness: Harness) -> None:
+async def test_runs_named_in_a_heartbeat_stay_with_their_worker(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.submit(*some_runs(3))
     held = await harness.claim(worker)
@@ -116,7 +116,7 @@ async def test_what_a_beat_knows_stays_with_its_worker(harness: Harness) -> None
     assert set(await harness.states(held)) == {RunState.RUNNING}
 
 
-async def test_a_beat_that_does_not_know_a_claimed_run_returns_it_uncharged(harness: Harness) -> None:
+async def test_a_heartbeat_returns_a_claimed_run_it_does_not_name_uncharged(harness: Harness) -> None:
     worker = await harness.worker()
     known, lost = some_runs(2)
     await harness.submit(known)
@@ -143,7 +143,7 @@ async def test_a_returned_run_keeps_its_place_in_the_queue(harness: Harness) -> 
     assert ids(await harness.claim(worker)) == [early.id, late.id]
 
 
-async def test_a_returned_run_is_fenced_from_the_answer_that_came_too_late(harness: Harness) -> None:
+async def test_a_completion_of_a_returned_run_is_fenced(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.submit(a_run())
     [late] = await harness.claim(worker)
@@ -152,18 +152,18 @@ async def test_a_returned_run_is_fenced_from_the_answer_that_came_too_late(harne
     assert await harness.state(late.id) is RunState.QUEUED
 
 
-async def test_a_claim_without_an_answer_yet_is_left_alone(harness: Harness) -> None:
+async def test_a_heartbeat_returns_no_run_of_a_claim_without_an_answer_yet(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
     number = harness.last_claim(worker)
     assert (await harness.store.beat(worker, MINUTE, [], [number], number)).returned == 0
     assert await harness.state(held.id) is RunState.RUNNING
-    # Its answer never came: the worker gave it up.
+    # The worker has abandoned the claim because no answer came.
     assert (await harness.store.beat(worker, MINUTE, [], [], number)).returned == 1
 
 
-async def test_a_claim_newer_than_the_beat_is_left_alone(harness: Harness) -> None:
+async def test_a_heartbeat_ignores_a_newer_claim(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.claim(worker)
     number_when_it_looked = harness.last_claim(worker)
@@ -173,18 +173,18 @@ async def test_a_claim_newer_than_the_beat_is_left_alone(harness: Harness) -> No
     assert await harness.state(held.id) is RunState.RUNNING
 
 
-async def test_a_claim_that_is_applied_after_it_was_given_up_is_returned_by_a_later_beat(harness: Harness) -> None:
-    """The connection broke, and the old backend committed after the worker had asked again."""
+async def test_a_claim_applied_after_the_worker_abandoned_it_is_returned_by_a_heartbeat(harness: Harness) -> None:
+    """The connection broke, and the old backend committed after the worker had claimed again."""
     worker = await harness.worker()
-    given_up, newest = 1, 2
+    abandoned, newest = 1, 2
     await harness.submit(a_run())
     assert (await harness.store.beat(worker, MINUTE, [], [], newest)).returned == 0
-    [late] = await harness.store.claim(worker, given_up, [Want("default", 1)])
+    [late] = await harness.store.claim(worker, abandoned, [Want("default", 1)])
     assert (await harness.store.beat(worker, MINUTE, [], [], newest)).returned == 1
     assert await harness.state(late.id) is RunState.QUEUED
 
 
-async def test_one_worker_cannot_return_what_another_runs(harness: Harness) -> None:
+async def test_a_heartbeat_does_not_return_runs_of_another_worker(harness: Harness) -> None:
     one, other = await harness.worker(), await harness.worker()
     await harness.submit(a_run())
     [held] = await harness.claim(one)
@@ -192,7 +192,7 @@ async def test_one_worker_cannot_return_what_another_runs(harness: Harness) -> N
     assert await harness.state(held.id) is RunState.RUNNING
 
 
-async def test_a_beat_that_holds_what_it_does_not_own_changes_nothing(harness: Harness) -> None:
+async def test_a_heartbeat_that_names_runs_of_another_worker_changes_nothing(harness: Harness) -> None:
     worker = await harness.worker()
     queued = a_run()
     [strangers] = await harness.start(a_run())
@@ -203,7 +203,7 @@ async def test_a_beat_that_holds_what_it_does_not_own_changes_nothing(harness: H
     assert await harness.states([queued, strangers]) == [RunState.QUEUED, RunState.CANCELLING]
 
 
-async def test_a_beat_tells_which_held_runs_were_asked_to_stop(harness: Harness) -> None:
+async def test_a_heartbeat_returns_the_cancelling_runs(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.submit(*some_runs(3))
     held = await harness.claim(worker)
@@ -213,7 +213,7 @@ async def test_a_beat_tells_which_held_runs_were_asked_to_stop(harness: Harness)
         assert beat.cancels == (held[1].id,)
 
 
-async def test_an_unknown_run_that_was_asked_to_stop_is_cancelled_not_returned_to_the_queue(harness: Harness) -> None:
+async def test_an_unnamed_cancelling_run_is_cancelled_by_the_heartbeat(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
@@ -223,7 +223,7 @@ async def test_an_unknown_run_that_was_asked_to_stop_is_cancelled_not_returned_t
     assert await harness.claim(worker) == []
 
 
-async def test_an_unknown_run_keeps_its_ordering_key(harness: Harness) -> None:
+async def test_an_unnamed_run_keeps_its_ordering_key(harness: Harness) -> None:
     worker = await harness.worker()
     first, second = some_runs(2, key="video-1")
     await harness.submit(first, second)
@@ -233,7 +233,7 @@ async def test_an_unknown_run_keeps_its_ordering_key(harness: Harness) -> None:
     assert ids(await harness.claim(worker)) == [first.id]
 
 
-async def test_an_unknown_run_that_was_asked_to_stop_lets_the_next_of_its_key_go(harness: Harness) -> None:
+async def test_an_unnamed_cancelling_run_releases_its_ordering_key(harness: Harness) -> None:
     worker = await harness.worker()
     first, second = some_runs(2, key="video-1")
     await harness.submit(first, second)
@@ -243,7 +243,7 @@ async def test_an_unknown_run_that_was_asked_to_stop_lets_the_next_of_its_key_go
     assert await harness.states([first, second]) == [RunState.CANCELLED, RunState.QUEUED]
 
 
-async def test_what_runs_under_a_closed_session_is_lost(harness: Harness) -> None:
+async def test_the_runs_of_a_closed_session_are_lost(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
@@ -259,7 +259,7 @@ async def test_a_session_may_be_closed_again_and_stays_closed(harness: Harness) 
     assert not (await harness.store.beat(worker, MINUTE, [], [], 0)).alive
 
 
-async def test_the_leases_of_many_are_renewed_at_once(harness: Harness) -> None:
+async def test_many_leases_are_renewed_in_one_call(harness: Harness) -> None:
     store = harness.store
     short, long, gone = [await harness.worker(ttl) for ttl in (MINUTE, MINUTE, MINUTE)]
     await store.close_session(gone)

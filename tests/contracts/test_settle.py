@@ -1,4 +1,4 @@
-"""Settling: an attempt ends once, under its own fence."""
+"""Completion: an attempt completes once, under its own fence."""
 
 from collections.abc import Callable
 
@@ -83,7 +83,7 @@ async def test_a_success_ends_the_run(harness: Harness) -> None:
 @pytest.mark.parametrize(
     "result", [b'{"a":"\\u0000\xc3\xa9\xf0\x9f\x98\x80"}', b"", None, bytes(range(256)), b'"' + b"x" * 60_000 + b'"']
 )
-async def test_a_result_comes_back_byte_for_byte(harness: Harness, result: bytes | None) -> None:
+async def test_a_result_is_stored_byte_for_byte(harness: Harness, result: bytes | None) -> None:
     [held] = await harness.start(a_run())
     await harness.settle(settle_success(held, result))
     assert (await harness.view(held.id)).result == result
@@ -134,7 +134,7 @@ async def test_a_release_keeps_its_place_in_the_queue(harness: Harness) -> None:
     assert ids(await harness.claim(await harness.worker())) == [first.id, second.id, later.id]
 
 
-async def test_a_release_with_a_delay_is_left_alone_for_that_long(harness: Harness) -> None:
+async def test_a_release_with_a_delay_is_not_claimed_before_its_end(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.settle(released_for_a_while(held))
     assert await harness.state(held.id) is RunState.SCHEDULED
@@ -155,7 +155,7 @@ async def test_a_loss_counts_as_lost_and_is_charged(harness: Harness) -> None:
         assert (held.attempt, held.lost) == (losses + 1, losses)
 
 
-async def test_a_loss_queues_behind_what_is_eligible_now(harness: Harness) -> None:
+async def test_a_lost_run_queues_behind_eligible_runs(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     others = some_runs(2)
     await harness.submit(*others)
@@ -163,7 +163,7 @@ async def test_a_loss_queues_behind_what_is_eligible_now(harness: Harness) -> No
     assert ids(await harness.claim(await harness.worker())) == [*ids(others), held.id]
 
 
-async def test_a_loss_stands_a_minute_behind_live_work_like_any_retry(harness: Harness) -> None:
+async def test_a_lost_run_is_ranked_a_minute_behind_live_work(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.settle(lost(held))
     await harness.advance(MINUTE // 2)
@@ -175,7 +175,7 @@ async def test_a_loss_stands_a_minute_behind_live_work_like_any_retry(harness: H
     assert ids(await harness.claim(await harness.worker())) == [sooner.id, held.id, later.id]
 
 
-async def test_a_release_with_a_delay_that_never_started_comes_back_as_live_work(harness: Harness) -> None:
+async def test_a_delayed_release_of_a_first_attempt_is_ranked_as_live_work(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.settle(released_for_a_while(held))
     await harness.advance(6 * MINUTE)
@@ -194,7 +194,7 @@ async def test_a_cancelled_attempt_ends_the_run(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("end", EVERY_END)
-async def test_a_settlement_repeated_is_recognised(harness: Harness, end: Callable[[HeldRun], Settlement]) -> None:
+async def test_a_repeated_completion_is_a_duplicate(harness: Harness, end: Callable[[HeldRun], Settlement]) -> None:
     [held] = await harness.start(a_run())
     assert await harness.settle(end(held)) == [Verdict.APPLIED]
     after = await harness.view(held.id)
@@ -205,7 +205,7 @@ async def test_a_settlement_repeated_is_recognised(harness: Harness, end: Callab
 
 
 @pytest.mark.parametrize("end", [retried, released, released_for_a_while, lost])
-async def test_a_settlement_repeated_while_the_next_attempt_runs_does_not_touch_it(
+async def test_a_repeated_completion_does_not_affect_the_next_attempt(
     harness: Harness, end: Callable[[HeldRun], Settlement]
 ) -> None:
     [held] = await harness.start(a_run())
@@ -219,10 +219,10 @@ async def test_a_settlement_repeated_while_the_next_attempt_runs_does_not_touch_
 
 
 @pytest.mark.parametrize("first", EVERY_END)
-async def test_another_outcome_under_a_fence_that_has_settled_does_not_count(
+async def test_another_outcome_under_a_completed_fence_is_stale(
     harness: Harness, first: Callable[[HeldRun], Settlement]
 ) -> None:
-    """A worker that was taken for dead must not be told that its work counts, nor one that gave the run back."""
+    """The outcome of a worker that was considered lost, or that released the run, must not count."""
     [held] = await harness.start(a_run())
     settled = first(held)
     await harness.settle(settled)
@@ -233,29 +233,29 @@ async def test_another_outcome_under_a_fence_that_has_settled_does_not_count(
     assert await harness.view(held.id) == after
 
 
-async def test_another_outcome_of_an_ended_attempt_does_not_count_while_the_next_one_runs(harness: Harness) -> None:
+async def test_another_outcome_of_an_ended_attempt_is_stale_during_the_next_attempt(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.settle(lost(held))
     [again] = await harness.claim(await harness.worker())
     assert await harness.settle(succeeded(held), released(held)) == [Verdict.FENCED, Verdict.FENCED]
     assert await harness.settle(succeeded(again)) == [Verdict.APPLIED]
-    # The run has succeeded, but not by this one.
+    # The run has succeeded under another fence.
     assert await harness.settle(succeeded(held)) == [Verdict.FENCED]
 
 
-async def test_two_ends_of_one_attempt_in_one_batch(harness: Harness) -> None:
+async def test_of_two_outcomes_of_one_attempt_in_a_batch_the_first_counts(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     verdicts = await harness.settle(succeeded(held), succeeded(held), lost(held))
     assert verdicts == [Verdict.APPLIED, Verdict.ALREADY, Verdict.FENCED]
 
 
 @pytest.mark.parametrize("end", EVERY_END)
-async def test_an_old_fence_is_refused(harness: Harness, end: Callable[[HeldRun], Settlement]) -> None:
-    """The first worker's lease ran out, its beat never said so, and the run has started elsewhere."""
+async def test_an_old_fence_is_stale(harness: Harness, end: Callable[[HeldRun], Settlement]) -> None:
+    """The lease of the first worker expired, and the run has started elsewhere."""
     session = await harness.worker()
     await harness.submit(a_run())
     [old] = await harness.claim(session)
-    # The answer to the claim came too late for the worker: the beat returned the run, nobody settled that fence.
+    # A heartbeat returned the run because the answer to the claim came too late.
     await harness.store.beat(session, MINUTE, [], [], harness.last_claim(session))
     [new] = await harness.claim(await harness.worker())
     assert await harness.settle(end(old)) == [Verdict.FENCED]
@@ -265,18 +265,18 @@ async def test_an_old_fence_is_refused(harness: Harness, end: Callable[[HeldRun]
     assert await harness.settle(end(old)) == [Verdict.FENCED]
 
 
-async def test_a_fence_from_the_future_is_refused(harness: Harness) -> None:
+async def test_a_fence_that_was_never_assigned_is_stale(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     assert await harness.settle(msgspec.structs.replace(succeeded(held), fence=held.fence + 1)) == [Verdict.FENCED]
     assert await harness.state(held.id) is RunState.RUNNING
 
 
-async def test_a_run_that_is_not_there_is_fenced(harness: Harness) -> None:
+async def test_a_completion_of_an_unknown_run_is_stale(harness: Harness) -> None:
     ghost = Settlement(run=an_id(), fence=1, outcome=Outcome.SUCCESS, state=RunState.SUCCEEDED)
     assert await harness.settle(ghost) == [Verdict.FENCED]
 
 
-async def test_a_run_that_never_started_is_fenced(harness: Harness) -> None:
+async def test_a_completion_of_a_run_that_never_started_is_stale(harness: Harness) -> None:
     queued, waiting = a_run(), a_run(delay=MINUTE)
     await harness.submit(queued, waiting)
     settlements = [
@@ -286,7 +286,7 @@ async def test_a_run_that_never_started_is_fenced(harness: Harness) -> None:
     assert await harness.states([queued, waiting]) == [RunState.QUEUED, RunState.SCHEDULED]
 
 
-async def test_each_settlement_gets_its_own_verdict_in_order(harness: Harness) -> None:
+async def test_completions_of_a_batch_are_answered_in_order(harness: Harness) -> None:
     one, two, three, four = await harness.start(*some_runs(4))
     await harness.settle(succeeded(two))
     verdicts = await harness.settle(
@@ -304,25 +304,25 @@ async def test_each_settlement_gets_its_own_verdict_in_order(harness: Harness) -
     ]
 
 
-async def test_a_batch_may_end_in_every_way_at_once(harness: Harness) -> None:
+async def test_a_batch_may_have_every_outcome(harness: Harness) -> None:
     held = await harness.start(*some_runs(len(EVERY_END)))
     settlements = [end(run) for end, run in zip(EVERY_END, held, strict=True)]
     assert await harness.settle(*settlements) == [Verdict.APPLIED] * len(held)
     assert await harness.states(held) == [settlement.state for settlement in settlements]
 
 
-async def test_nothing_is_settled_by_an_empty_batch(harness: Harness) -> None:
+async def test_an_empty_batch_completes_nothing(harness: Harness) -> None:
     assert await harness.settle() == []
 
 
-async def test_a_large_batch_is_settled_at_once(harness: Harness) -> None:
+async def test_a_large_batch_completes_in_one_call(harness: Harness) -> None:
     held = await harness.start(*some_runs(500))
     assert set(await harness.settle(*map(succeeded, held))) == {Verdict.APPLIED}
     assert set(await harness.states(held)) == {RunState.SUCCEEDED}
 
 
 @pytest.mark.parametrize("end", [retried, released, released_for_a_while, lost])
-async def test_what_was_asked_to_stop_does_not_go_on(harness: Harness, end: Callable[[HeldRun], Settlement]) -> None:
+async def test_a_cancelling_run_is_not_retried(harness: Harness, end: Callable[[HeldRun], Settlement]) -> None:
     [held] = await harness.start(a_run())
     await harness.store.cancel([held.id])
     assert await harness.settle(end(held)) == [Verdict.APPLIED]
@@ -336,7 +336,7 @@ async def test_what_was_asked_to_stop_does_not_go_on(harness: Harness, end: Call
 
 
 @pytest.mark.parametrize("end", [succeeded, failed])
-async def test_what_was_asked_to_stop_but_ended_first_has_ended_so(
+async def test_a_cancelling_run_that_succeeds_or_fails_keeps_that_outcome(
     harness: Harness, end: Callable[[HeldRun], Settlement]
 ) -> None:
     [held] = await harness.start(a_run())
@@ -345,7 +345,7 @@ async def test_what_was_asked_to_stop_but_ended_first_has_ended_so(
     assert await harness.state(held.id) is end(held).state
 
 
-async def test_attempts_that_did_not_succeed_are_told_in_order(harness: Harness) -> None:
+async def test_unsuccessful_attempts_are_listed_in_order(harness: Harness) -> None:
     [first] = await harness.start(a_run())
     await harness.settle(retried(first))
     await harness.advance(6 * MINUTE)
@@ -377,7 +377,7 @@ async def test_attempts_that_did_not_succeed_are_told_in_order(harness: Harness)
     assert all(attempt.ended_at >= attempt.started_at for attempt in attempts)
 
 
-async def test_a_success_is_no_attempt_to_tell_of(harness: Harness) -> None:
+async def test_a_success_is_not_in_the_list_of_attempts(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.succeed(held)
     assert await harness.store.attempts(held.id) == []
@@ -385,7 +385,7 @@ async def test_a_success_is_no_attempt_to_tell_of(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(("end", "outcome"), [(failed, Outcome.ERROR), (settle_cancel, Outcome.CANCELLED)])
-async def test_the_last_attempt_is_told_too(
+async def test_the_last_failed_attempt_is_listed(
     harness: Harness, end: Callable[[HeldRun], Settlement], outcome: Outcome
 ) -> None:
     [held] = await harness.start(a_run())
@@ -394,8 +394,8 @@ async def test_the_last_attempt_is_told_too(
     assert (attempt.outcome, attempt.number, attempt.fence) == (outcome, 1, held.fence)
 
 
-async def test_a_run_settled_in_another_session_is_settled_all_the_same(harness: Harness) -> None:
-    """The reaper settles what others started: the fence counts, not who asks."""
+async def test_a_completion_does_not_depend_on_the_session(harness: Harness) -> None:
+    """The reaper reports the loss of runs of other sessions: only the fence counts."""
     session = await harness.worker(SECOND)
     await harness.submit(a_run())
     [held] = await harness.claim(session)
@@ -406,8 +406,8 @@ async def test_a_run_settled_in_another_session_is_settled_all_the_same(harness:
     assert await harness.state(held.id) is RunState.QUEUED
 
 
-async def test_a_run_that_comes_twice_in_a_batch_ends_once_by_the_fence_that_runs(harness: Harness) -> None:
-    """With the result that came under that fence, wherever the other stands."""
+async def test_a_run_twice_in_a_batch_completes_once_by_its_current_fence(harness: Harness) -> None:
+    """The result under the current fence counts, in any order of the batch."""
     old, other_old = await harness.start(a_run(), a_run())
     await harness.settle(settle_release(old), settle_release(other_old))
     again = {held.id: held for held in await harness.claim(await harness.worker())}

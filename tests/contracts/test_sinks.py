@@ -1,4 +1,4 @@
-"""A sink of events: it has all that it was told, in order for each key, and refuses who was replaced. On every one."""
+"""Event sinks: every event is stored, in order for each key, and a replaced publisher is rejected."""
 
 import asyncio
 import re
@@ -31,7 +31,9 @@ PAGE = ROOT / "docs/how-to/events.md"
 
 
 @pytest.fixture(params=["memory", *HARNESSES])
-async def they(request: pytest.FixtureRequest, address_of: Callable[[str], str]) -> AsyncIterator[SinkHarness]:
+async def they(
+    request: pytest.FixtureRequest, address_of: Callable[[str], str], patient_clients: None
+) -> AsyncIterator[SinkHarness]:
     make = HARNESSES.get(request.param)
     they = OnMemory() if make is None else make(address_of(request.param))
     await they.begin()
@@ -48,7 +50,7 @@ def ids(number: int) -> list[str]:
     return [a_run().id for _ in range(number)]
 
 
-async def test_all_that_is_told_is_there_when_it_returns(they: SinkHarness, sink: Sink) -> None:
+async def test_all_published_events_are_stored_when_publish_returns(they: SinkHarness, sink: Sink) -> None:
     events = they.events(ids(2_500))
     await sink.publish(events, 1)
     assert sorted(await they.found()) == sorted(event.id for event in events)
@@ -60,16 +62,16 @@ async def test_an_empty_batch_does_nothing(they: SinkHarness, sink: Sink) -> Non
     assert len(await they.found()) == 1
 
 
-async def test_what_has_one_key_stays_in_order(they: SinkHarness, sink: Sink) -> None:
-    told = []
+async def test_events_of_one_key_stay_in_order(they: SinkHarness, sink: Sink) -> None:
+    published = []
     for _ in range(5):
         events = they.events(ids(300), key="a-job")
         await sink.publish(events, 1)
-        told += [event.id for event in events]
-    assert await they.found() == told
+        published += [event.id for event in events]
+    assert await they.found() == published
 
 
-async def test_each_topic_is_apart(they: SinkHarness, sink: Sink) -> None:
+async def test_events_are_published_to_their_topic(they: SinkHarness, sink: Sink) -> None:
     runs = they.events(ids(3))
     workers = they.events([id_of_worker(SessionId(7))], "worker.joined")
     children = they.events(ids(2), "dependency.resolved")
@@ -79,7 +81,7 @@ async def test_each_topic_is_apart(they: SinkHarness, sink: Sink) -> None:
     assert sorted(await they.found(Topic.DEPENDENCIES)) == sorted(event.id for event in children)
 
 
-async def test_a_topic_has_its_partitions(address_of: Callable[[str], str]) -> None:
+async def test_a_kafka_topic_has_its_configured_partitions(address_of: Callable[[str], str]) -> None:
     they = OnKafka(address_of("kafka"))
     await (await they.another()).publish(they.events(ids(200)), 1)
     admin = KafkaAdmin(read_kafka(they.address, "test"))
@@ -87,14 +89,14 @@ async def test_a_topic_has_its_partitions(address_of: Callable[[str], str]) -> N
     await they.close()
 
 
-async def test_told_again_it_has_the_same_ids(they: SinkHarness, sink: Sink) -> None:
+async def test_an_event_published_again_has_the_same_id(they: SinkHarness, sink: Sink) -> None:
     events = they.events(ids(10))
     await sink.publish(events[:7], 1)
     await sink.publish(events, 1)
     assert set(await they.found()) == {event.id for event in events}
 
 
-async def test_who_was_replaced_is_refused(they: SinkHarness, sink: Sink) -> None:
+async def test_a_replaced_publisher_is_fenced(they: SinkHarness, sink: Sink) -> None:
     if not they.fences:
         pytest.skip("it cannot tell")
     old, new = they.events(ids(3), key="a"), they.events(ids(3), key="a")
@@ -107,7 +109,9 @@ async def test_who_was_replaced_is_refused(they: SinkHarness, sink: Sink) -> Non
     assert (await they.found())[:6] == [event.id for event in [*old, *new]]
 
 
-async def test_a_stream_is_cut_at_about_its_length(address_of: Callable[[str], str], tmp_path: Path) -> None:
+async def test_a_redis_stream_is_trimmed_to_about_its_maximum_length(
+    address_of: Callable[[str], str], tmp_path: Path
+) -> None:
     server = Redis(tmp_path / "redis")
     address = started(server)
     try:
@@ -117,7 +121,7 @@ async def test_a_stream_is_cut_at_about_its_length(address_of: Callable[[str], s
         await sink.publish(they.events(ids(5_000)), 1)
         async with redis.Redis.from_url(address) as client:
             assert 1_000 <= await client.xlen("{mainspring}:job-events") < 2_000
-        # And one that is gone is told as away; back again, it is told.
+        # A killed server is unavailable; a restarted one accepts events again.
         for node in server.nodes:
             node.signal(signal.SIGKILL)
         with pytest.raises(EngineUnavailable):
@@ -129,7 +133,7 @@ async def test_a_stream_is_cut_at_about_its_length(address_of: Callable[[str], s
         server.remove()
 
 
-async def test_a_consumer_reads_a_stream_as_the_page_says(
+async def test_the_consumer_of_the_documentation_reads_a_stream(
     address_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     they = OnRedis(address_of("redis"))
@@ -144,7 +148,7 @@ async def test_a_consumer_reads_a_stream_as_the_page_says(
     assert {event["specversion"] for event in found} == {"1.0"}
 
 
-def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
+def test_the_settings_of_the_documentation_are_valid(tmp_path: Path) -> None:
     files = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     for text in files:
         (tmp_path / "mainspring.toml").write_text(text)
@@ -153,7 +157,7 @@ def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("make", "scheme"), [(OnRedis, "redis"), (OnKafka, "kafka")])
-async def test_nobody_there_is_told_as_away(make: Callable[[str], SinkHarness], scheme: str) -> None:
+async def test_a_missing_server_raises_unavailable(make: Callable[[str], SinkHarness], scheme: str) -> None:
     they = make(f"{scheme}://127.0.0.1:{free_port()}")
     sink = await they.another()
     with pytest.raises(EngineUnavailable):

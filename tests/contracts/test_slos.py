@@ -1,4 +1,4 @@
-"""What schedules owe: judged when it is time, told once."""
+"""Service level objectives of jobs: judged when due, and reported once."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from tests.support.store_harness import Harness
 SLO = Slo(succeed_every=HOUR)
 
 
-def settled(due: SloDue, next_check: int | None, *events: str) -> SloSettled:
+def judge(due: SloDue, next_check: int | None, *events: str) -> SloSettled:
     return SloSettled(job=due.job.id, rev=due.rev, state=due.state, next_check=next_check, events=events)
 
 
@@ -31,12 +31,12 @@ async def test_a_job_is_judged_from_when_it_is_declared_with_objectives(harness:
     assert await harness.store.slo_states([plain.id, job.id]) == {job.id: due.state}
 
 
-async def test_what_is_settled_is_looked_at_when_it_said(harness: Harness) -> None:
+async def test_a_judged_job_is_due_again_at_the_requested_time(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(slo=SLO)))
     [due] = await harness.store.slos_due(10)
     now = await harness.now()
     state = msgspec.structs.replace(due.state, quiet_since=now, last_success=now - HOUR)
-    later = msgspec.structs.replace(settled(due, now + HOUR), state=state)
+    later = msgspec.structs.replace(judge(due, now + HOUR), state=state)
     assert await harness.store.settle_slos([later]) == 1
     assert await harness.store.slos_due(10) == []
     assert await harness.store.slo_states([job.id]) == {job.id: state}
@@ -45,7 +45,7 @@ async def test_what_is_settled_is_looked_at_when_it_said(harness: Harness) -> No
     assert (again.state, again.rev) == (state, due.rev + 1)
 
 
-async def test_those_that_miss_an_objective_are_found(harness: Harness) -> None:
+async def test_jobs_that_miss_an_objective_are_found(harness: Harness) -> None:
     late, quiet, fine = [await harness.put(a_job(a_spec(name=name, slo=SLO))) for name in ("late", "quiet", "fine")]
     other = await harness.put(a_job(a_spec(name="other", slo=SLO), tenant="acme"))
     now = await harness.now()
@@ -55,7 +55,7 @@ async def test_those_that_miss_an_objective_are_found(harness: Harness) -> None:
         for due in await harness.store.slos_due(10)
     }
     assert await harness.store.slos_missed(None, 10) == {}
-    assert await harness.store.settle_slos([settled(due, now + HOUR) for due in states.values()]) == 4
+    assert await harness.store.settle_slos([judge(due, now + HOUR) for due in states.values()]) == 4
     expected = {job: due.state for job, due in states.items() if job != fine.id}
     assert await harness.store.slos_missed(None, 10) == expected
     assert await harness.store.slos_missed("acme", 10) == {other.id: expected[other.id]}
@@ -63,31 +63,31 @@ async def test_those_that_miss_an_objective_are_found(harness: Harness) -> None:
     assert len(await harness.store.slos_missed(None, 2)) == 2
 
 
-async def test_of_two_who_judge_at_once_one_is_heard(harness: Harness) -> None:
+async def test_of_two_concurrent_judgements_one_counts(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(slo=SLO)))
     await harness.store.attach_reader("test")
     [due] = await harness.store.slos_due(10)
-    verdict = settled(due, await harness.now() + HOUR, MISSED)
+    verdict = judge(due, await harness.now() + HOUR, MISSED)
     heard = await asyncio.gather(*(harness.store.settle_slos([verdict]) for _ in range(4)))
     assert sorted(heard) == [0, 0, 0, 1]
-    assert [(kind, *map(str, ids)) for kind, ids in await harness.told("test")] == [(MISSED, str(job.id))]
+    assert [(kind, *map(str, ids)) for kind, ids in await harness.unread_events("test")] == [(MISSED, str(job.id))]
     await harness.store.detach_reader("test")
 
 
-async def test_what_happened_between_two_looks_is_told_in_its_order(harness: Harness) -> None:
+async def test_changes_between_two_judgements_are_emitted_in_order(harness: Harness) -> None:
     one, other = await harness.put(a_job(a_spec(slo=SLO))), await harness.put(a_job(a_spec(name="other", slo=SLO)))
     await harness.store.attach_reader("test")
     events = {one.id: (RECOVERED, MISSED), other.id: (MISSED, RECOVERED, MISSED)}
     due = await harness.store.slos_due(10)
     later = await harness.now() + HOUR
-    assert await harness.store.settle_slos([settled(job, later, *events[job.job.id]) for job in due]) == 2
-    told = await harness.told("test")
+    assert await harness.store.settle_slos([judge(job, later, *events[job.job.id]) for job in due]) == 2
+    emitted = await harness.unread_events("test")
     for job, happened in events.items():
-        assert [kind for kind, ids in told for known in ids if str(known) == str(job)] == list(happened)
+        assert [kind for kind, ids in emitted for known in ids if str(known) == str(job)] == list(happened)
     await harness.store.detach_reader("test")
 
 
-async def test_the_last_success_is_known(harness: Harness) -> None:
+async def test_a_due_job_has_its_last_success(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(schedule=every(HOUR), slo=SLO)))
     assert job.next_fire is not None
     for _ in range(2):
@@ -101,29 +101,29 @@ async def test_the_last_success_is_known(harness: Harness) -> None:
     assert before <= due.last_success <= await harness.now()
 
 
-async def test_new_objectives_begin_anew_and_none_end_it(harness: Harness) -> None:
+async def test_changed_objectives_reset_the_state_and_removing_them_ends_it(harness: Harness) -> None:
     spec = a_spec(slo=SLO)
     job = await harness.put(a_job(spec))
     [first] = await harness.store.slos_due(10)
-    await harness.store.settle_slos([settled(first, await harness.now() + DAY)])
+    await harness.store.settle_slos([judge(first, await harness.now() + DAY)])
     await harness.put(a_job(msgspec.structs.replace(spec, priority=2), id=job.id))
     assert await harness.store.slos_due(10) == []
     await harness.put(a_job(msgspec.structs.replace(spec, slo=Slo(start_within=MINUTE)), id=job.id))
     [again] = await harness.store.slos_due(10)
     assert again.rev > first.rev + 1
-    assert await harness.store.settle_slos([settled(first, None)]) == 0
+    assert await harness.store.settle_slos([judge(first, None)]) == 0
     await harness.put(a_job(msgspec.structs.replace(spec, slo=None), id=job.id))
     assert await harness.store.slos_due(10) == []
     assert await harness.store.slo_states([job.id]) == {}
 
 
-async def test_what_is_over_is_judged_no_more_until_it_comes_back(harness: Harness) -> None:
+async def test_a_cancelled_job_is_not_judged_until_it_is_declared_again(harness: Harness) -> None:
     spec = a_spec(slo=SLO)
     job = await harness.put(a_job(spec))
     await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
     [due] = await harness.store.slos_due(10)
     assert due.job.state is JobState.CANCELLED
-    assert await harness.store.settle_slos([settled(due, None)]) == 1
+    assert await harness.store.settle_slos([judge(due, None)]) == 1
     assert await harness.store.slos_due(10) == []
     back = await harness.put(a_job(spec))
     assert [one.job.id for one in await harness.store.slos_due(10)] == [back.id]

@@ -1,4 +1,4 @@
-"""Staging: what is due is queued, by whoever owns its shard."""
+"""Staging: the owner of a shard queues its due runs."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ async def test_nothing_is_staged_before_it_is_due(harness: Harness) -> None:
     assert await harness.state(run.id) is RunState.SCHEDULED
 
 
-async def test_what_is_due_is_queued(harness: Harness) -> None:
+async def test_a_due_run_is_queued(harness: Harness) -> None:
     runs = [a_run(delay=MINUTE, queue=queue, shard=shard) for shard, queue in enumerate(["a", "b", "a"])]
     await harness.submit(*runs)
     await harness.advance(2 * MINUTE)
@@ -52,7 +52,7 @@ async def test_the_oldest_are_staged_first_up_to_the_limit(harness: Harness) -> 
     assert (staged.runs, staged.more) == (6, False)
 
 
-async def test_a_run_submitted_after_a_look_with_an_earlier_due_time_is_still_found(harness: Harness) -> None:
+async def test_a_run_submitted_later_with_an_earlier_due_time_is_staged(harness: Harness) -> None:
     now = await harness.now()
     await harness.submit(a_run(at=now + MINUTE))
     await harness.advance(2 * MINUTE)
@@ -64,7 +64,7 @@ async def test_a_run_submitted_after_a_look_with_an_earlier_due_time_is_still_fo
     assert await harness.state(late.id) is RunState.QUEUED
 
 
-async def test_shards_that_are_not_owned_are_passed_over(harness: Harness) -> None:
+async def test_shards_that_are_not_owned_are_skipped(harness: Harness) -> None:
     mine, other = a_run(delay=MINUTE, shard=1), a_run(delay=MINUTE, shard=2)
     await harness.submit(mine, other)
     await harness.advance(2 * MINUTE)
@@ -74,7 +74,7 @@ async def test_shards_that_are_not_owned_are_passed_over(harness: Harness) -> No
     assert await harness.states([mine, other]) == [RunState.QUEUED, RunState.SCHEDULED]
 
 
-async def test_owned_shards_that_were_not_asked_for_are_passed_over(harness: Harness) -> None:
+async def test_owned_shards_that_were_not_requested_are_skipped(harness: Harness) -> None:
     one, two = a_run(delay=MINUTE, shard=1), a_run(delay=MINUTE, shard=2)
     await harness.submit(one, two)
     await harness.advance(2 * MINUTE)
@@ -90,7 +90,7 @@ async def test_an_owner_past_its_lease_stages_nothing(harness: Harness) -> None:
     await harness.put(a_job())
     owner = await harness.store.join("slow", SHORT_LEASE)
     await harness.store.take(owner, harness.all_shards)
-    await harness.advance(2 * MINUTE)
+    await harness.advance(2 * SHORT_LEASE)
     staged = await harness.store.stage(owner, harness.all_shards, 10)
     assert (staged.runs, staged.more, staged.schedules_due) == (0, False, False)
     assert await harness.state(run.id) is RunState.SCHEDULED
@@ -102,7 +102,7 @@ async def test_an_owner_whose_shards_were_taken_stages_nothing(harness: Harness)
     await harness.submit(a_run(delay=MINUTE))
     slow = await harness.store.join("slow", SHORT_LEASE)
     await harness.store.take(slow, harness.all_shards)
-    await harness.advance(2 * MINUTE)
+    await harness.advance(2 * SHORT_LEASE)
     await harness.owner()
     assert (await harness.store.stage(slow, harness.all_shards, 10)).runs == 0
     assert (await harness.stage()).runs == 1
@@ -141,7 +141,7 @@ async def test_a_retry_is_ranked_behind_live_work_of_its_priority(harness: Harne
     assert ids(await harness.claim(await harness.worker())) == [live.id, held.id]
 
 
-async def test_a_look_says_whether_a_recurring_job_is_due(harness: Harness) -> None:
+async def test_staging_reports_whether_a_schedule_is_due(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(schedule=every(HOUR)), shard=2))
     assert not (await harness.stage()).schedules_due
     await harness.advance(HOUR)
@@ -152,8 +152,8 @@ async def test_a_look_says_whether_a_recurring_job_is_due(harness: Harness) -> N
     assert job.shard == 2
 
 
-async def test_upcoming_tells_where_and_when_something_comes_due(harness: Harness) -> None:
-    # Whole milliseconds, so that rounding does not show here.
+async def test_upcoming_lists_shard_and_time_of_due_runs_and_jobs(harness: Harness) -> None:
+    # Whole milliseconds, because upcoming times are rounded.
     now = (await harness.now()) // MILLISECOND * MILLISECOND + HOUR
     await harness.submit(
         a_run(at=now + 3 * SECOND, shard=1),
@@ -171,7 +171,7 @@ async def test_upcoming_tells_where_and_when_something_comes_due(harness: Harnes
     assert await harness.store.upcoming([1], now + 2 * SECOND, 10) == [(1, now + 2 * SECOND)]
 
 
-async def test_upcoming_tells_each_millisecond_of_a_shard_once_and_never_early(harness: Harness) -> None:
+async def test_upcoming_lists_each_millisecond_of_a_shard_once_and_never_early(harness: Harness) -> None:
     now = (await harness.now()) // MILLISECOND * MILLISECOND + HOUR
     await harness.submit(*(a_run(at=now + micros, shard=1) for micros in (1, 2, 999, 1_000, 1_001)))
     await harness.submit(a_run(at=now + 1, shard=2))
@@ -180,7 +180,7 @@ async def test_upcoming_tells_each_millisecond_of_a_shard_once_and_never_early(h
     assert [due for _, due in upcoming] == [now + 1_000, now + 1_000, now + 2_000]
 
 
-async def test_upcoming_shows_retries_but_not_what_is_blocked_or_live(harness: Harness) -> None:
+async def test_upcoming_lists_retries_but_no_blocked_queued_or_running_runs(harness: Harness) -> None:
     [held] = await harness.start(a_run(key="a"))
     await harness.submit(a_run(key="a"))
     await harness.fail(held)

@@ -1,4 +1,4 @@
-"""Submitting runs: durable, once, and born in the right state."""
+"""Submitting runs: durable, once, and in the right initial state."""
 
 import pytest
 
@@ -18,7 +18,7 @@ async def test_the_answers_come_in_the_order_of_the_runs(harness: Harness) -> No
     assert all(answer.new for answer in accepted)
 
 
-async def test_an_immediate_run_is_born_queued(harness: Harness) -> None:
+async def test_an_immediate_run_is_queued_at_once(harness: Harness) -> None:
     run = a_run()
     before = await harness.now()
     [accepted] = await harness.submit(run)
@@ -30,14 +30,14 @@ async def test_an_immediate_run_is_born_queued(harness: Harness) -> None:
     assert view.attempt == 0
 
 
-async def test_a_run_whose_time_has_passed_is_born_queued(harness: Harness) -> None:
+async def test_a_run_due_in_the_past_is_queued_at_once(harness: Harness) -> None:
     run = a_run(at=await harness.now() - HOUR)
     [accepted] = await harness.submit(run)
     assert accepted.state is RunState.QUEUED
     assert (await harness.view(run.id)).due == run.at
 
 
-async def test_a_delayed_run_waits_from_the_moment_the_store_has_it(harness: Harness) -> None:
+async def test_the_delay_of_a_run_counts_from_its_submission(harness: Harness) -> None:
     run = a_run(delay=5 * MINUTE)
     before = await harness.now()
     [accepted] = await harness.submit(run)
@@ -59,7 +59,7 @@ async def test_a_scheduled_run_is_not_claimed(harness: Harness) -> None:
     assert await harness.claim(await harness.worker()) == []
 
 
-async def test_a_known_id_is_not_made_twice(harness: Harness) -> None:
+async def test_a_known_id_creates_no_second_run(harness: Harness) -> None:
     run, later = a_run(), a_run(delay=HOUR)
     await harness.submit(run, later)
     again = await harness.submit(later, run)
@@ -70,7 +70,7 @@ async def test_a_known_id_is_not_made_twice(harness: Harness) -> None:
     assert ids(await harness.claim(await harness.worker())) == [run.id]
 
 
-async def test_what_was_submitted_first_stands(harness: Harness) -> None:
+async def test_the_first_submission_of_an_id_counts(harness: Harness) -> None:
     run = a_run(payload=b"1")
     await harness.submit(run)
     await harness.submit(a_run(id=run.id, payload=b"2", queue="other"))
@@ -86,7 +86,7 @@ async def test_an_id_twice_in_one_batch_is_one_run(harness: Harness) -> None:
     assert len(await harness.claim(await harness.worker())) == 2
 
 
-async def test_a_batch_of_known_and_new_makes_only_the_new(harness: Harness) -> None:
+async def test_a_batch_of_known_and_new_ids_creates_only_the_new_runs(harness: Harness) -> None:
     known = some_runs(3)
     await harness.submit(*known)
     new = some_runs(3)
@@ -103,15 +103,15 @@ async def test_a_running_and_an_ended_run_are_known_too(harness: Harness) -> Non
 
 
 @pytest.mark.parametrize("key", ["", "video-1"])
-async def test_a_known_run_shows_where_it_stands_now(harness: Harness, key: str) -> None:
+async def test_the_answer_for_a_known_run_has_its_current_state(harness: Harness, key: str) -> None:
     held, _ = await harness.start(a_run(key=key), a_run())
     await harness.store.cancel([held.id])
     [again, _] = await harness.submit(a_run(id=held.id, key=key), a_run(key="other"))
     assert (again.state, again.new) == (RunState.CANCELLING, False)
 
 
-async def test_an_id_derived_from_what_is_long_past_is_as_good_as_any(harness: Harness) -> None:
-    """A backfill's and a replay's: they carry the time of a tick or of a failure."""
+async def test_an_id_with_an_old_timestamp_is_accepted(harness: Harness) -> None:
+    """The ids of backfills and replays carry the time of a tick or of a failure."""
     old = await harness.now() - 300 * DAY
     run = a_run(id=RunId(derived_id(old, 0, "tick")), payload=b"1")
     assert [answer.new for answer in await harness.submit(run)] == [True]
@@ -122,11 +122,11 @@ async def test_an_id_derived_from_what_is_long_past_is_as_good_as_any(harness: H
     assert await harness.state(run.id) is RunState.SUCCEEDED
 
 
-async def test_nothing_is_submitted_by_an_empty_batch(harness: Harness) -> None:
+async def test_an_empty_batch_submits_nothing(harness: Harness) -> None:
     assert await harness.submit() == []
 
 
-async def test_a_large_batch_is_one_batch(harness: Harness) -> None:
+async def test_a_large_batch_is_submitted_in_one_call(harness: Harness) -> None:
     runs = some_runs(1_000)
     accepted = await harness.submit(*runs)
     assert [answer.id for answer in accepted] == ids(runs)
@@ -186,7 +186,7 @@ async def test_a_view_shows_what_was_submitted(harness: Harness) -> None:
     ],
     ids=["an escaped NUL", "unicode", "a lone surrogate", "empty object", "nothing", "all bytes", "large"],
 )
-async def test_a_payload_comes_back_byte_for_byte(harness: Harness, payload: bytes) -> None:
+async def test_a_payload_is_stored_byte_for_byte(harness: Harness, payload: bytes) -> None:
     [held] = await harness.start(a_run(payload=payload))
     assert held.payload == payload
 
@@ -197,12 +197,12 @@ async def test_names_may_be_any_printable_text(harness: Harness) -> None:
     assert (held.task, held.queue, held.tenant) == (run.task, run.queue, run.tenant)
 
 
-async def test_an_unknown_run_is_not_there(harness: Harness) -> None:
+async def test_an_unknown_run_is_none(harness: Harness) -> None:
     assert await harness.store.runs([an_id()]) == [None]
 
 
-async def test_limits_count_from_the_due_time_by_the_clock_of_the_store(harness: Harness) -> None:
-    # Its clock is not that of whoever submits.
+async def test_time_limits_count_from_the_due_time_by_the_clock_of_the_store(harness: Harness) -> None:
+    # The clock of the store differs from the clock of the client.
     await harness.advance(3 * HOUR)
     past = await harness.now() - 10 * MINUTE
 
@@ -223,14 +223,14 @@ async def test_limits_count_from_the_due_time_by_the_clock_of_the_store(harness:
     assert len(held) == sum(map(len, batches))
     assert [run.deadline for run in held] == [run.due + HOUR for run in held]
     await harness.settle(*(settle_release(run) for run in held))
-    # The past ones had ten minutes less, the delayed ones five more.
+    # Runs due in the past had ten minutes less, delayed ones five more.
     for later, expired in ((5 * MINUTE, 2), (10 * MINUTE, 5), (5 * MINUTE, 2)):
         await harness.advance(later)
         assert await harness.store.expire(100) == expired
 
 
-async def test_a_trace_travels_with_its_run(harness: Harness) -> None:
-    """To whoever claims it, and to who looks at it; and nowhere else."""
+async def test_a_run_carries_its_trace_context(harness: Harness) -> None:
+    """The held run and the view have it, and no other run."""
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     recorded, plain = a_run(policy=RunPolicy(trace=trace)), a_run()
     await harness.submit(recorded, plain)

@@ -1,4 +1,4 @@
-"""Unique runs: of one key there is one, and what a second one does."""
+"""Unique runs: one run per key, and the rules for a second one."""
 
 import asyncio
 
@@ -17,60 +17,67 @@ QUEUED, BLOCKED, SCHEDULED, SKIPPED = RunState.QUEUED, RunState.BLOCKED, RunStat
 READER = "dashboard"
 
 
-def one_of(otherwise: str = "existing", *, key: str = "report", period: int | None = None, **more: object) -> NewRun:
+def a_unique_run(
+    otherwise: str = "existing", *, key: str = "report", period: int | None = None, **more: object
+) -> NewRun:
     return a_run(unique=Unique(key=key, period=period, otherwise=otherwise), **more)  # type: ignore[arg-type]
 
 
-def told(answer: Accepted) -> tuple[RunId, bool, bool]:
+def summarize(answer: Accepted) -> tuple[RunId, bool, bool]:
     return answer.id, answer.new, answer.conflict
 
 
-async def made(harness: Harness, *runs: NewRun) -> list[RunId]:
-    """Those that are there."""
+async def existing_ids(harness: Harness, *runs: NewRun) -> list[RunId]:
+    """Return the ids of the runs that exist."""
     return [view.id for view in await harness.store.runs(ids(runs)) if view is not None]
 
 
-async def test_the_second_of_a_key_is_the_first_whatever_it_carries(harness: Harness) -> None:
-    first, second = one_of(payload=b"1"), one_of(payload=b"2")
+async def test_a_second_run_of_a_unique_key_returns_the_first(harness: Harness) -> None:
+    first, second = a_unique_run(payload=b"1"), a_unique_run(payload=b"2")
     [answer] = await harness.submit(first)
-    assert told(answer) == (first.id, True, False)
+    assert summarize(answer) == (first.id, True, False)
     [answer] = await harness.submit(second)
-    assert (*told(answer), answer.state) == (first.id, False, False, QUEUED)
-    assert await made(harness, first, second) == [first.id]
+    assert (*summarize(answer), answer.state) == (first.id, False, False, QUEUED)
+    assert await existing_ids(harness, first, second) == [first.id]
 
 
-async def test_reject_is_a_conflict(harness: Harness) -> None:
-    first, second = one_of(), one_of("reject")
+async def test_reject_returns_a_conflict(harness: Harness) -> None:
+    first, second = a_unique_run(), a_unique_run("reject")
     await harness.submit(first)
     [answer] = await harness.submit(second)
-    assert told(answer) == (first.id, False, True)
-    assert await made(harness, second) == []
+    assert summarize(answer) == (first.id, False, True)
+    assert await existing_ids(harness, second) == []
 
 
-async def test_keys_belong_to_a_tenant_and_are_no_idempotency_keys(harness: Harness) -> None:
-    runs = [one_of(), one_of(tenant="acme"), one_of(key="other"), a_run(idempotency=Idempotency("report", b"x"))]
+async def test_unique_keys_belong_to_a_tenant_and_are_not_idempotency_keys(harness: Harness) -> None:
+    runs = [
+        a_unique_run(),
+        a_unique_run(tenant="acme"),
+        a_unique_run(key="other"),
+        a_run(idempotency=Idempotency("report", b"x")),
+    ]
     answers = await harness.submit(*runs)
-    assert [told(answer) for answer in answers] == [(run.id, True, False) for run in runs]
+    assert [summarize(answer) for answer in answers] == [(run.id, True, False) for run in runs]
 
 
-async def test_a_key_is_taken_until_its_run_has_ended(harness: Harness) -> None:
-    [held] = await harness.start(one_of())
-    [answer] = await harness.submit(one_of())
-    assert (*told(answer), answer.state) == (held.id, False, False, RunState.RUNNING)
+async def test_a_unique_key_is_held_until_its_run_has_ended(harness: Harness) -> None:
+    [held] = await harness.start(a_unique_run())
+    [answer] = await harness.submit(a_unique_run())
+    assert (*summarize(answer), answer.state) == (held.id, False, False, RunState.RUNNING)
     await harness.fail(held)
-    [answer] = await harness.submit(one_of())
-    assert (*told(answer), answer.state) == (held.id, False, False, SCHEDULED)
+    [answer] = await harness.submit(a_unique_run())
+    assert (*summarize(answer), answer.state) == (held.id, False, False, SCHEDULED)
     await harness.store.cancel([held.id])
-    free = one_of()
+    free = a_unique_run()
     [answer] = await harness.submit(free)
-    assert told(answer) == (free.id, True, False)
-    [answer] = await harness.submit(one_of())
-    assert told(answer) == (free.id, False, False)
+    assert summarize(answer) == (free.id, True, False)
+    [answer] = await harness.submit(a_unique_run())
+    assert summarize(answer) == (free.id, False, False)
 
 
 @pytest.mark.parametrize("how", ["success", "cancelled", "expired"])
-async def test_however_it_ends_the_key_is_free(harness: Harness, how: str) -> None:
-    first = one_of(start_within=MINUTE)
+async def test_every_outcome_frees_the_unique_key(harness: Harness, how: str) -> None:
+    first = a_unique_run(start_within=MINUTE)
     match how:
         case "success":
             await harness.succeed(*await harness.start(first))
@@ -81,130 +88,130 @@ async def test_however_it_ends_the_key_is_free(harness: Harness, how: str) -> No
             await harness.submit(first)
             await harness.advance(2 * MINUTE)
             assert await harness.store.expire(10) == 1
-    [answer] = await harness.submit(one_of())
+    [answer] = await harness.submit(a_unique_run())
     assert answer.new
 
 
-async def test_with_a_period_it_is_taken_for_so_long_from_when_it_was_made(harness: Harness) -> None:
-    first = one_of(period=HOUR)
+async def test_a_unique_key_with_a_period_is_held_for_the_period(harness: Harness) -> None:
+    first = a_unique_run(period=HOUR)
     await harness.succeed(*await harness.start(first))
     await harness.advance(50 * MINUTE)
     await harness.store.tidy()
-    # The period is that of the run that has the key.
-    [answer] = await harness.submit(one_of())
-    assert (*told(answer), answer.state) == (first.id, False, False, RunState.SUCCEEDED)
-    [answer] = await harness.submit(one_of("reject", period=MINUTE))
-    assert told(answer) == (first.id, False, True)
+    # The period of the run that holds the key counts.
+    [answer] = await harness.submit(a_unique_run())
+    assert (*summarize(answer), answer.state) == (first.id, False, False, RunState.SUCCEEDED)
+    [answer] = await harness.submit(a_unique_run("reject", period=MINUTE))
+    assert summarize(answer) == (first.id, False, True)
     await harness.advance(11 * MINUTE)
-    second = one_of(period=HOUR)
+    second = a_unique_run(period=HOUR)
     [answer] = await harness.submit(second)
-    assert told(answer) == (second.id, True, False), "whether or not somebody tidied"
+    assert summarize(answer) == (second.id, True, False), "even before tidying"
 
 
-async def test_after_its_period_a_key_is_free_though_its_run_has_not_ended(harness: Harness) -> None:
-    first = one_of(period=MINUTE, delay=HOUR)
+async def test_a_unique_key_is_free_after_its_period_even_if_its_run_has_not_ended(harness: Harness) -> None:
+    first = a_unique_run(period=MINUTE, delay=HOUR)
     await harness.submit(first)
     await harness.advance(2 * MINUTE)
     await harness.store.tidy()
-    second = one_of(delay=HOUR)
+    second = a_unique_run(delay=HOUR)
     [answer] = await harness.submit(second)
-    assert told(answer) == (second.id, True, False)
+    assert summarize(answer) == (second.id, True, False)
     await harness.store.cancel([first.id])
-    [answer] = await harness.submit(one_of())
-    assert told(answer) == (second.id, False, False), "the end of the first frees nothing any more"
+    [answer] = await harness.submit(a_unique_run())
+    assert summarize(answer) == (second.id, False, False), "the end of the first run does not free the key"
 
 
-async def test_a_key_whose_run_was_purged_is_free(harness: Harness) -> None:
-    first = one_of(period=HOUR)
+async def test_purging_a_run_frees_its_unique_key(harness: Harness) -> None:
+    first = a_unique_run(period=HOUR)
     await harness.succeed(*await harness.start(first))
     await harness.store.purge([first.id], Author("ada"))
-    [answer] = await harness.submit(one_of())
+    [answer] = await harness.submit(a_unique_run())
     assert answer.new
 
 
-async def test_replace_skips_the_first_and_makes_the_second(harness: Harness) -> None:
-    first, second = one_of(delay=HOUR), one_of("replace")
+async def test_replace_skips_the_first_run_and_creates_the_second(harness: Harness) -> None:
+    first, second = a_unique_run(delay=HOUR), a_unique_run("replace")
     await harness.submit(first)
     [answer] = await harness.submit(second)
-    assert (*told(answer), answer.state) == (second.id, True, False, QUEUED)
+    assert (*summarize(answer), answer.state) == (second.id, True, False, QUEUED)
     view = await harness.view(first.id)
     assert (view.state, view.reason) == (SKIPPED, REPLACED)
-    [answer] = await harness.submit(one_of())
-    assert told(answer) == (second.id, False, False)
+    [answer] = await harness.submit(a_unique_run())
+    assert summarize(answer) == (second.id, False, False)
 
 
-async def test_replace_gives_back_what_the_first_held(harness: Harness) -> None:
+async def test_replace_releases_the_limits_and_the_ordering_key_of_the_first_run(harness: Harness) -> None:
     limit = (a_limit(),)
-    first = one_of(limits=limit)
+    first = a_unique_run(limits=limit)
     behind = a_run(key="video")
     await harness.submit(first, a_run(limits=limit))
-    [answer] = await harness.submit(one_of("replace", limits=limit))
-    assert answer.state is BLOCKED, "another one was waiting"
-    keyed = one_of(key="ordered")
+    [answer] = await harness.submit(a_unique_run("replace", limits=limit))
+    assert answer.state is BLOCKED, "another run was blocked before it"
+    keyed = a_unique_run(key="ordered")
     await harness.submit(a_run(id=keyed.id, key="video", unique=keyed.unique), behind)
-    await harness.submit(one_of("replace", key="ordered"))
+    await harness.submit(a_unique_run("replace", key="ordered"))
     assert await harness.states([keyed, behind]) == [SKIPPED, QUEUED]
 
 
-async def test_debounce_makes_the_first_what_the_second_asks_for(harness: Harness) -> None:
-    first = one_of("debounce", delay=5 * MINUTE, payload=b"1")
+async def test_debounce_updates_the_first_run_from_the_second(harness: Harness) -> None:
+    first = a_unique_run("debounce", delay=5 * MINUTE, payload=b"1")
     await harness.submit(first)
     await harness.advance(3 * MINUTE)
     before = await harness.now()
-    second = one_of("debounce", delay=5 * MINUTE, payload=b"2", priority=1, deadline=HOUR)
+    second = a_unique_run("debounce", delay=5 * MINUTE, payload=b"2", priority=1, deadline=HOUR)
     [answer] = await harness.submit(second)
-    assert (*told(answer), answer.state) == (first.id, False, False, SCHEDULED)
+    assert (*summarize(answer), answer.state) == (first.id, False, False, SCHEDULED)
     [view] = await harness.store.runs([first.id], payloads=True)
     assert view is not None
     assert (view.payload, view.priority) == (b"2", 1)
     assert before + 5 * MINUTE <= view.due <= await harness.now() + 5 * MINUTE
     assert view.deadline == view.due + HOUR
-    assert await made(harness, second) == []
+    assert await existing_ids(harness, second) == []
     await harness.advance(3 * MINUTE)
-    assert (await harness.stage()).runs == 0, "each one puts it off"
+    assert (await harness.stage()).runs == 0, "each debounce delays the run"
     await harness.advance(3 * MINUTE)
     assert (await harness.stage()).runs == 1
 
 
-async def test_debounce_may_make_it_due_or_put_it_off(harness: Harness) -> None:
-    first = one_of("debounce", delay=HOUR)
+async def test_debounce_may_make_a_run_due_or_delay_it(harness: Harness) -> None:
+    first = a_unique_run("debounce", delay=HOUR)
     await harness.submit(first)
-    [answer] = await harness.submit(one_of("debounce"))
+    [answer] = await harness.submit(a_unique_run("debounce"))
     assert (answer.id, answer.state) == (first.id, QUEUED)
-    [answer] = await harness.submit(one_of("debounce", delay=HOUR))
+    [answer] = await harness.submit(a_unique_run("debounce", delay=HOUR))
     assert (answer.id, answer.state) == (first.id, SCHEDULED)
     assert await harness.claim(await harness.worker()) == []
 
 
 @pytest.mark.parametrize("otherwise", ["replace", "debounce"])
-async def test_what_was_started_is_neither_replaced_nor_changed(harness: Harness, otherwise: str) -> None:
-    [held] = await harness.start(one_of(payload=b"1"))
-    second = one_of(otherwise, payload=b"2")
+async def test_a_started_run_is_neither_replaced_nor_updated(harness: Harness, otherwise: str) -> None:
+    [held] = await harness.start(a_unique_run(payload=b"1"))
+    second = a_unique_run(otherwise, payload=b"2")
     [answer] = await harness.submit(second)
-    assert (*told(answer), answer.state) == (held.id, False, False, RunState.RUNNING)
+    assert (*summarize(answer), answer.state) == (held.id, False, False, RunState.RUNNING)
     await harness.fail(held)
     [answer] = await harness.submit(second)
-    assert (*told(answer), answer.state) == (held.id, False, False, SCHEDULED), "it has been started once"
+    assert (*summarize(answer), answer.state) == (held.id, False, False, SCHEDULED), "the run has started before"
     [view] = await harness.store.runs([held.id], payloads=True)
     assert view is not None
     assert view.payload == b"1"
 
 
 @pytest.mark.parametrize("otherwise", ["replace", "debounce"])
-async def test_what_has_ended_is_neither_replaced_nor_changed(harness: Harness, otherwise: str) -> None:
-    first = one_of(period=HOUR)
+async def test_an_ended_run_is_neither_replaced_nor_updated(harness: Harness, otherwise: str) -> None:
+    first = a_unique_run(period=HOUR)
     await harness.submit(first)
     await harness.store.cancel([first.id])
-    [answer] = await harness.submit(one_of(otherwise))
-    assert (*told(answer), answer.state) == (first.id, False, False, RunState.CANCELLED)
+    [answer] = await harness.submit(a_unique_run(otherwise))
+    assert (*summarize(answer), answer.state) == (first.id, False, False, RunState.CANCELLED)
 
 
-async def test_of_several_in_one_batch_each_comes_after_the_one_before(harness: Harness) -> None:
-    first, same, refused = one_of(), one_of(), one_of("reject")
-    replaced, second = one_of(key="b"), one_of("replace", key="b")
-    put_off, last = one_of(key="c", payload=b"1"), one_of("debounce", key="c", payload=b"2", delay=HOUR)
+async def test_runs_of_one_unique_key_in_a_batch_are_handled_in_order(harness: Harness) -> None:
+    first, same, refused = a_unique_run(), a_unique_run(), a_unique_run("reject")
+    replaced, second = a_unique_run(key="b"), a_unique_run("replace", key="b")
+    put_off, last = a_unique_run(key="c", payload=b"1"), a_unique_run("debounce", key="c", payload=b"2", delay=HOUR)
     answers = await harness.submit(first, same, refused, replaced, second, put_off, last)
-    assert [told(answer) for answer in answers] == [
+    assert [summarize(answer) for answer in answers] == [
         (first.id, True, False),
         (first.id, False, False),
         (first.id, False, True),
@@ -219,57 +226,59 @@ async def test_of_several_in_one_batch_each_comes_after_the_one_before(harness: 
     assert view.payload == b"2"
 
 
-async def test_an_idempotency_key_is_looked_at_first_and_what_makes_nothing_uses_none(harness: Harness) -> None:
+async def test_the_idempotency_key_is_checked_first_and_used_only_by_a_new_run(harness: Harness) -> None:
     key = Idempotency("order-1", b"x")
-    first = one_of()
+    first = a_unique_run()
     await harness.submit(first)
-    [answer] = await harness.submit(one_of(idempotency=key))
-    assert told(answer) == (first.id, False, False)
-    other = one_of(key="other", idempotency=key)
+    [answer] = await harness.submit(a_unique_run(idempotency=key))
+    assert summarize(answer) == (first.id, False, False)
+    other = a_unique_run(key="other", idempotency=key)
     [answer] = await harness.submit(other)
-    assert told(answer) == (other.id, True, False), "the key was not used"
-    [answer] = await harness.submit(one_of("replace", idempotency=key))
-    assert told(answer) == (other.id, False, False)
+    assert summarize(answer) == (other.id, True, False), "the key was not used"
+    [answer] = await harness.submit(a_unique_run("replace", idempotency=key))
+    assert summarize(answer) == (other.id, False, False)
     assert await harness.state(first.id) is QUEUED
 
 
-async def test_the_very_same_run_again_is_no_conflict(harness: Harness) -> None:
-    run = one_of("reject")
+async def test_the_same_unique_run_submitted_again_is_no_conflict(harness: Harness) -> None:
+    run = a_unique_run("reject")
     await harness.submit(run)
     [again] = await harness.submit(run)
-    assert told(again) == (run.id, False, False)
-    second = one_of("replace")
+    assert summarize(again) == (run.id, False, False)
+    second = a_unique_run("replace")
     await harness.submit(second)
     [again] = await harness.submit(second)
-    assert (*told(again), again.state) == (second.id, False, False, QUEUED)
+    assert (*summarize(again), again.state) == (second.id, False, False, QUEUED)
 
 
-async def test_what_is_not_made_is_no_event(harness: Harness) -> None:
-    await harness.submit(one_of())
+async def test_a_duplicate_of_a_unique_run_emits_no_event(harness: Harness) -> None:
+    await harness.submit(a_unique_run())
     await harness.store.attach_reader(READER)
-    await harness.submit(one_of(), one_of("reject"))
-    assert await harness.told(READER) == []
+    await harness.submit(a_unique_run(), a_unique_run("reject"))
+    assert await harness.unread_events(READER) == []
 
 
-async def test_of_many_that_come_at_once_one_is_made(harness: Harness) -> None:
-    runs = [one_of() for _ in range(8)]
+async def test_of_concurrent_submits_of_a_unique_key_one_creates_a_run(harness: Harness) -> None:
+    runs = [a_unique_run() for _ in range(8)]
     answers = [answer for [answer] in await asyncio.gather(*(harness.submit(run) for run in runs))]
     assert sum(answer.new for answer in answers) == 1
     assert len({answer.id for answer in answers}) == 1
-    assert await made(harness, *runs) == [answers[0].id]
+    assert await existing_ids(harness, *runs) == [answers[0].id]
 
 
-async def test_batches_with_keys_in_opposite_orders_do_not_wait_for_one_another(harness: Harness) -> None:
+async def test_batches_with_unique_keys_in_opposite_orders_do_not_deadlock(harness: Harness) -> None:
     for turn in range(10):
-        forward = [one_of(key=f"{turn}-{number}") for number in range(10)]
-        backward = [one_of(key=f"{turn}-{number}") for number in reversed(range(10))]
+        forward = [a_unique_run(key=f"{turn}-{number}") for number in range(10)]
+        backward = [a_unique_run(key=f"{turn}-{number}") for number in reversed(range(10))]
         answers = await asyncio.gather(harness.submit(*forward), harness.submit(*backward))
         assert sum(answer.new for batch in answers for answer in batch) == 10
-        assert [told(answer)[0] for answer in answers[0]] == [told(answer)[0] for answer in reversed(answers[1])]
+        assert [summarize(answer)[0] for answer in answers[0]] == [
+            summarize(answer)[0] for answer in reversed(answers[1])
+        ]
 
 
-async def test_many_that_replace_one_another_leave_one(harness: Harness) -> None:
-    runs = [one_of("replace", delay=HOUR) for _ in range(8)]
+async def test_concurrent_replacements_leave_one_run(harness: Harness) -> None:
+    runs = [a_unique_run("replace", delay=HOUR) for _ in range(8)]
     answers = await asyncio.gather(*(harness.submit(run) for run in runs))
     assert all(answer.new for [answer] in answers)
     assert sorted(await harness.states(runs)) == sorted([SCHEDULED] + [SKIPPED] * 7)

@@ -1,4 +1,4 @@
-"""What this program cannot read, say because a newer one wrote it, does not take its neighbours with it."""
+"""Unreadable rows, for example of a newer version, do not affect other runs and jobs."""
 
 from structlog.testing import capture_logs
 
@@ -14,7 +14,7 @@ async def failed_as_unreadable(harness: Harness, run: str) -> bool:
     return (view.state, view.reason) == (RunState.FAILED, "unreadable") and "exactly-once" in (view.error or "")
 
 
-async def test_a_claim_fails_what_cannot_be_read_and_starts_the_others(harness: Harness) -> None:
+async def test_a_claim_fails_unreadable_runs_and_starts_the_others(harness: Harness) -> None:
     runs = [a_run(), a_run(), a_run()]
     await harness.submit(*runs)
     await harness.spoil_policy(runs[1].id)
@@ -24,7 +24,7 @@ async def test_a_claim_fails_what_cannot_be_read_and_starts_the_others(harness: 
     assert (attempt.outcome, attempt.reason) == (Outcome.ERROR, "unreadable")
 
 
-async def test_what_cannot_be_read_lets_the_next_of_its_key_go(harness: Harness) -> None:
+async def test_an_unreadable_run_releases_its_ordering_key(harness: Harness) -> None:
     first, second = a_run(key="video-1"), a_run(key="video-1")
     await harness.submit(first, second)
     await harness.spoil_policy(first.id)
@@ -34,7 +34,7 @@ async def test_what_cannot_be_read_lets_the_next_of_its_key_go(harness: Harness)
     assert ids(await harness.claim(worker)) == [second.id]
 
 
-async def test_a_lost_run_that_cannot_be_read_fails_and_the_others_are_told(harness: Harness) -> None:
+async def test_an_unreadable_lost_run_fails_and_the_others_are_returned(harness: Harness) -> None:
     runs = [a_run(), a_run()]
     await harness.submit(*runs)
     await harness.claim(await harness.worker(SHORT_LEASE))
@@ -44,7 +44,7 @@ async def test_a_lost_run_that_cannot_be_read_fails_and_the_others_are_told(harn
     assert await failed_as_unreadable(harness, runs[0].id)
 
 
-async def test_an_overdue_run_that_cannot_be_read_fails_and_the_others_are_told(harness: Harness) -> None:
+async def test_an_unreadable_overdue_run_fails_and_the_others_are_returned(harness: Harness) -> None:
     runs = await harness.start(*(a_run(policy=a_policy(timeout=MINUTE)) for _ in range(2)))
     await harness.spoil_policy(runs[0].id)
     await harness.advance(HOUR)
@@ -52,7 +52,7 @@ async def test_an_overdue_run_that_cannot_be_read_fails_and_the_others_are_told(
     assert await failed_as_unreadable(harness, runs[0].id)
 
 
-async def test_a_job_that_cannot_be_read_is_passed_over_and_named_once(harness: Harness) -> None:
+async def test_an_unreadable_job_is_skipped_and_reported_once(harness: Harness) -> None:
     bad, good = [await harness.put(a_job(a_spec(schedule=every(HOUR)))) for _ in range(2)]
     await harness.spoil_spec(bad.id)
     await harness.advance(HOUR)
@@ -65,7 +65,7 @@ async def test_a_job_that_cannot_be_read_is_passed_over_and_named_once(harness: 
     assert [fired.applied for fired in await harness.fire_due()] == [True]
 
 
-async def test_a_job_that_cannot_be_read_is_put_right_by_declaring_it_again(harness: Harness) -> None:
+async def test_declaring_an_unreadable_job_again_fixes_it(harness: Harness) -> None:
     declared = a_job(a_spec(schedule=every(HOUR)))
     bad = await harness.put(declared)
     await harness.spoil_spec(bad.id)
@@ -78,7 +78,7 @@ async def test_a_job_that_cannot_be_read_is_put_right_by_declaring_it_again(harn
     assert other.spec != again.spec
 
 
-async def test_a_job_that_cannot_be_read_can_be_cancelled_and_declared_again(harness: Harness) -> None:
+async def test_an_unreadable_job_can_be_cancelled_and_declared_again(harness: Harness) -> None:
     declared = a_job(a_spec(schedule=every(HOUR)))
     bad = await harness.put(declared)
     await harness.spoil_spec(bad.id)

@@ -1,4 +1,4 @@
-"""What work has cost, by the day, and budgets."""
+"""Usage by day, and budgets."""
 
 import msgspec
 import pytest
@@ -22,36 +22,36 @@ def success(held: HeldRun, cpu: int | None = None, **units: float) -> Settlement
     return msgspec.structs.replace(settle_success(held, None), spent=Spent(cpu=cpu, units=units))
 
 
-async def lines(harness: Harness, by: GroupBy = "task", tenant: str | None = None, key: str = "") -> list[UsageLine]:
+async def roll_up(harness: Harness, by: GroupBy = "task", tenant: str | None = None, key: str = "") -> list[UsageLine]:
     await harness.advance(MINUTE)
     await harness.store.tidy()
     now = await harness.now()
     return by_line(await harness.store.usage(tenant, now - 20 * DAY, now + DAY, by, key=key))
 
 
-async def test_every_attempt_counts_whatever_came_of_it(harness: Harness) -> None:
+async def test_every_attempt_counts_in_the_usage(harness: Harness) -> None:
     good, bad, back = await harness.start(*(a_run(task=task) for task in ("good", "bad", "back")))
     await harness.advance(2 * SECOND)
     await harness.succeed(good)
     await harness.fail(bad)
     await harness.settle(settle_release(back))
-    found = {line.key: line for line in await lines(harness)}
+    found = {line.key: line for line in await roll_up(harness)}
     assert {key: line.attempts for key, line in found.items()} == {"good": 1, "bad": 1, "back": 0}
     for line in found.values():
         assert 2 * SECOND <= line.wall < 2 * SECOND + MINUTE
         assert (line.cpu, line.units) == (0, {})
 
 
-async def test_cpu_and_units_come_with_the_settlement(harness: Harness) -> None:
+async def test_a_completion_carries_cpu_time_and_units(harness: Harness) -> None:
     one, two, plain = await harness.start(a_run(), a_run(), a_run())
     await harness.settle(success(one, 500, tokens=3, pages=0.5), success(two, tokens=4), settle_success(plain, b"1"))
-    [line] = await lines(harness)
+    [line] = await roll_up(harness)
     assert (line.attempts, line.cpu, line.units) == (3, 500, {"pages": 0.5, "tokens": 7})
-    # Rolled up once, however often it is tidied.
-    assert [(again.attempts, again.units) for again in await lines(harness)] == [(3, {"pages": 0.5, "tokens": 7})]
+    # Tidying again rolls nothing up twice.
+    assert [(again.attempts, again.units) for again in await roll_up(harness)] == [(3, {"pages": 0.5, "tokens": 7})]
 
 
-async def test_what_a_failed_attempt_spent_counts_once(harness: Harness) -> None:
+async def test_the_usage_of_a_failed_attempt_counts_once(harness: Harness) -> None:
     [held] = await harness.start(a_run(key="k"))
     failed = Settlement(
         run=held.id,
@@ -65,24 +65,24 @@ async def test_what_a_failed_attempt_spent_counts_once(harness: Harness) -> None
     )
     await harness.settle(failed)
     await harness.settle(failed)
-    [line] = await lines(harness)
+    [line] = await roll_up(harness)
     assert (line.attempts, line.cpu, line.units) == (1, 7, {"tokens": 1})
 
 
-async def test_sums_are_by_job_task_or_tenant(harness: Harness) -> None:
+async def test_usage_is_summed_by_job_task_or_tenant(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(task="report", schedule=every(DAY))))
     of_job = a_run(task="report", job=JobRef(id=job.id, version=1))
     held = await harness.start(of_job, a_run(task="report"), a_run(task="mail", tenant="acme"))
     await harness.settle(*(success(run, tokens=1) for run in held))
-    assert {(line.tenant, line.key) for line in await lines(harness)} == {
+    assert {(line.tenant, line.key) for line in await roll_up(harness)} == {
         ("acme", "mail"),
         ("default", "report"),
     }
-    assert {(line.key, line.attempts) for line in await lines(harness, "job", "default")} == {(job.id, 1), ("", 1)}
-    assert {(line.key, line.attempts) for line in await lines(harness, "tenant")} == {("acme", 1), ("default", 2)}
-    assert [line.key for line in await lines(harness, "job", None, job.id)] == [job.id]
-    assert await lines(harness, "task", None, "nobody") == []
-    # Somebody who is bound to a tenant sees that one's, whatever they ask for.
+    assert {(line.key, line.attempts) for line in await roll_up(harness, "job", "default")} == {(job.id, 1), ("", 1)}
+    assert {(line.key, line.attempts) for line in await roll_up(harness, "tenant")} == {("acme", 1), ("default", 2)}
+    assert [line.key for line in await roll_up(harness, "job", None, job.id)] == [job.id]
+    assert await roll_up(harness, "task", None, "nobody") == []
+    # A tenant scope returns only the usage of its tenant.
     now = await harness.now()
     seen = harness.store.seen_by("acme")
     assert {item.key for item in await seen.usage(None, 0, now, "task")} == {"mail"}
@@ -90,10 +90,10 @@ async def test_sums_are_by_job_task_or_tenant(harness: Harness) -> None:
 
 
 @pytest.mark.slow
-async def test_sums_outlive_their_runs_and_are_forgotten_in_the_end(harness: Harness) -> None:
+async def test_usage_outlives_its_runs_and_is_pruned_later(harness: Harness) -> None:
     await harness.succeed(*await harness.start(a_run()))
     day = day_of(await harness.now())
-    assert len(await lines(harness)) == 1
+    assert len(await roll_up(harness)) == 1
     await harness.move_clock(40 * DAY)
     await harness.store.prune(Retention(succeeded=DAY, unsuccessful=DAY, ledger=DAY), 1_000)
     assert await harness.store.usage(None, day - DAY, day + 2 * DAY, "task")
@@ -107,7 +107,7 @@ def a_budget(name: str = "b", **more: object) -> Budget:
     return msgspec.convert({**fields, **more}, Budget)
 
 
-async def test_a_budget_is_kept_changed_and_forgotten(harness: Harness) -> None:
+async def test_a_budget_is_stored_changed_and_dropped(harness: Harness) -> None:
     made = await harness.store.put_budget(a_budget(), ME)
     assert (made.state, made.since, made.held) == ("ok", 0, False)
     assert await harness.store.budgets("default") == [made]
@@ -123,13 +123,13 @@ async def test_a_budget_is_kept_changed_and_forgotten(harness: Harness) -> None:
         await harness.store.put_budget(a_budget(of="task", target="t", then="pause"), ME)
 
 
-async def test_what_was_spent_is_summed_for_what_the_budget_is_for(harness: Harness) -> None:
+async def test_usage_is_summed_for_the_scope_of_a_budget(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(name="hourly", task="report", schedule=every(DAY))))
     held = await harness.start(
         a_run(task="report", job=JobRef(id=job.id, version=1)), a_run(task="report"), a_run(task="mail")
     )
     await harness.settle(*(success(run, tokens=amount) for run, amount in zip(held, (1, 2, 4), strict=True)))
-    await lines(harness)
+    await roll_up(harness)
     day = day_of(await harness.now()) - DAY
     for of, target, spent in (
         ("tenant", "", 7),
@@ -143,18 +143,18 @@ async def test_what_was_spent_is_summed_for_what_the_budget_is_for(harness: Harn
         assert await harness.store.spent(status, day + 5 * DAY) == 0
 
 
-async def test_of_several_who_find_the_same_one_tells_it(harness: Harness) -> None:
+async def test_of_concurrent_changes_of_a_budget_state_one_emits_the_event(harness: Harness) -> None:
     before = await harness.store.put_budget(a_budget(), ME)
     await harness.store.attach_reader("r")
     after = msgspec.structs.replace(before, state="warned", since=5, spent=8.0, held=True)
     assert await harness.store.mark_budget(before, after, ["budget.warned"])
     assert not await harness.store.mark_budget(before, after, ["budget.warned"])
-    assert await harness.told("r") == [("budget.warned", (before.id,))]
+    assert await harness.unread_events("r") == [("budget.warned", (before.id,))]
     [kept] = await harness.store.budgets(None)
     assert kept == BudgetStatus(budget=before.budget, id=before.id, state="warned", since=5, spent=8.0, held=True)
 
 
-async def test_queued_runs_are_put_behind_all_others(harness: Harness) -> None:
+async def test_a_budget_lowers_queued_runs_behind_all_others(harness: Harness) -> None:
     lowered, other, running = a_run(task="dear", priority=1), a_run(task="cheap", priority=9), a_run(task="dear")
     await harness.start(running)
     await harness.submit(lowered, other, late := a_run(task="dear", delay=MINUTE))

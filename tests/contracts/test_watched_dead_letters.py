@@ -1,4 +1,4 @@
-"""Groups of dead letters: how they grow, who is told, and replays that are written down."""
+"""Dead letter groups: growth, events, and stored replays."""
 
 import msgspec
 import pytest
@@ -17,25 +17,25 @@ pytestmark = pytest.mark.api
 DEAD = RunFilter(tenant="default", dead=True)
 
 
-def mortal(tenant: str = "default") -> NewRun:
+def a_failing_run(tenant: str = "default") -> NewRun:
     return a_run(tenant=tenant, policy=a_policy(retries=0))
 
 
-async def die(harness: Harness, *runs: NewRun, error: str = "boom") -> None:
+async def run_and_fail(harness: Harness, *runs: NewRun, error: str = "boom") -> None:
     await harness.fail(*await harness.start(*runs), error=error)
 
 
-async def alarms(harness: Harness, reader: str = "pager") -> list[str]:
-    told = [f"{batch.kind} {batch.tenant}" for batch in await harness.events(reader) if "dead_letters" in batch.kind]
+async def read_alerts(harness: Harness, reader: str = "pager") -> list[str]:
+    found = [f"{batch.kind} {batch.tenant}" for batch in await harness.events(reader) if "dead_letters" in batch.kind]
     for batch in await harness.events(reader):
         await harness.store.acknowledge(reader, batch.position)
-    return told
+    return found
 
 
-async def test_a_group_has_a_trend(harness: Harness) -> None:
-    await die(harness, mortal(), mortal())
+async def test_a_dead_letter_group_has_a_trend(harness: Harness) -> None:
+    await run_and_fail(harness, a_failing_run(), a_failing_run())
     await harness.advance(3 * HOUR)
-    await die(harness, mortal())
+    await run_and_fail(harness, a_failing_run())
     [group] = await harness.store.dead_groups(DEAD, 10)
     assert (group.count, len(group.trend), sum(group.trend)) == (3, TREND, 3)
     assert (group.trend[-4], group.trend[-1]) == (2, 1)
@@ -47,50 +47,50 @@ async def test_a_group_has_a_trend(harness: Harness) -> None:
     assert (group.count, group.trend) == (3, (0,) * TREND)
 
 
-async def test_a_poison_run_is_in_a_group_that_says_so(harness: Harness) -> None:
-    [held] = await harness.start(mortal())
+async def test_the_group_of_a_poison_run_is_marked(harness: Harness) -> None:
+    [held] = await harness.start(a_failing_run())
     held.lost = 2
     await harness.settle(settle_loss(held, blamed=True))
     [group] = await harness.store.dead_groups(DEAD, 10)
     assert (group.reason, group.error) == ("poison", "3 workers died while they ran it")
 
 
-async def test_a_new_group_is_told_once(harness: Harness) -> None:
+async def test_a_new_dead_letter_group_is_reported_once(harness: Harness) -> None:
     await harness.store.attach_reader("pager")
     await harness.store.watch_dead_letters()
     await harness.advance(MINUTE)
-    newest = mortal()
-    await die(harness, mortal("acme"))
-    await die(harness, newest, error="other")
-    assert await harness.store.watch_dead_letters() == 0, "it keeps a little behind"
+    newest = a_failing_run()
+    await run_and_fail(harness, a_failing_run("acme"))
+    await run_and_fail(harness, newest, error="other")
+    assert await harness.store.watch_dead_letters() == 0, "the newest failures are not counted yet"
     await harness.advance(MINUTE)
     assert await harness.store.watch_dead_letters() == 2
-    assert sorted(await alarms(harness)) == ["dead_letters.opened acme", "dead_letters.opened default"]
+    assert sorted(await read_alerts(harness)) == ["dead_letters.opened acme", "dead_letters.opened default"]
     assert await harness.store.watch_dead_letters() == 0
-    await die(harness, mortal())
+    await run_and_fail(harness, a_failing_run())
     await harness.advance(MINUTE)
     assert await harness.store.watch_dead_letters() == 1, "the same error of another tenant is another group"
-    await die(harness, mortal())
+    await run_and_fail(harness, a_failing_run())
     await harness.advance(MINUTE)
     assert await harness.store.watch_dead_letters() == 0
     await harness.advance(2 * DAY)
     await harness.store.watch_dead_letters()
-    await die(harness, mortal())
+    await run_and_fail(harness, a_failing_run())
     await harness.advance(MINUTE)
     assert await harness.store.watch_dead_letters() == 1, "after a quiet day it is new again"
 
 
-async def test_a_group_that_grows_quickly_is_told_at_most_once_an_hour(harness: Harness) -> None:
+async def test_a_quickly_growing_group_is_reported_at_most_once_an_hour(harness: Harness) -> None:
     await harness.store.attach_reader("pager")
-    await die(harness, mortal())
+    await run_and_fail(harness, a_failing_run())
     await harness.advance(MINUTE)
     await harness.store.watch_dead_letters()
-    assert await alarms(harness) == ["dead_letters.opened default"]
+    assert await read_alerts(harness) == ["dead_letters.opened default"]
     many = [msgspec.structs.replace(run, policy=a_policy(retries=0)) for run in some_runs(GROWS_BY)]
-    await die(harness, *many)
+    await run_and_fail(harness, *many)
     await harness.advance(MINUTE)
     assert await harness.store.watch_dead_letters() == 1
-    assert await alarms(harness) == ["dead_letters.growing default"]
+    assert await read_alerts(harness) == ["dead_letters.growing default"]
     for run in some_runs(GROWS_BY):
         await harness.submit(msgspec.structs.replace(run, policy=a_policy(retries=0), queue="more"))
     worker = await harness.worker()
@@ -99,7 +99,7 @@ async def test_a_group_that_grows_quickly_is_told_at_most_once_an_hour(harness: 
     assert await harness.store.watch_dead_letters() == 0
 
 
-async def test_a_replay_is_written_down_and_moved_by_one(harness: Harness) -> None:
+async def test_a_replay_is_stored_and_moved_by_one_scheduler_at_a_time(harness: Harness) -> None:
     now = await harness.now()
     first = Replay(id=an_id(), author="ada", tenant="acme", canaries=2, made_at=now, next=(an_id(),), patch=b"{}")
     second = Replay(id=an_id(), author="bob", tenant=None, per_second=1.5, made_at=now)
@@ -122,8 +122,8 @@ async def test_a_replay_is_written_down_and_moved_by_one(harness: Harness) -> No
     assert [replay.id for replay in await harness.store.replays(None, 10)] == [second.id]
 
 
-async def test_whoever_watches_second_finds_nothing(harness: Harness) -> None:
-    await die(harness, mortal())
+async def test_a_second_watch_of_dead_letters_reports_nothing(harness: Harness) -> None:
+    await run_and_fail(harness, a_failing_run())
     await harness.advance(20 * SECOND)
     assert await harness.store.watch_dead_letters() == 1
     assert await harness.store.discard([], Author("ada")) == 0

@@ -26,8 +26,6 @@ _log = structlog.get_logger("mainspring.api.logs")
 #: How often the store is asked, once for all logs that are followed.
 LOOK_EVERY: Micros = SECOND
 _QUIET: Micros = 15 * SECOND
-#: Seconds for where logs are kept.
-_KEPT_WITHIN = 5
 #: Lines of one run that are read at once.
 _LINES = 500
 
@@ -42,6 +40,8 @@ class LogReader:
     def __init__(self, store: Catalog, kept: RunLogs | None) -> None:
         self._store = store
         self._kept = kept
+        #: Seconds after which a read of kept logs fails.
+        self.kept_timeout: float = 5
 
     async def lines(self, run: RunView, after: int, limit: int) -> list[LogLine]:
         # In this order: whoever takes them away from the store puts them there first.
@@ -89,10 +89,10 @@ class LogReader:
     async def _in_time(self) -> AsyncIterator[None]:
         """Whoever asks gets an answer, and not the end of what a request may take."""
         try:
-            async with asyncio.timeout(_KEPT_WITHIN):
+            async with asyncio.timeout(self.kept_timeout):
                 yield
         except TimeoutError:
-            raise BlobsUnavailable(f"where logs are kept did not answer in {_KEPT_WITHIN} s") from None
+            raise BlobsUnavailable(f"where logs are kept did not answer in {self.kept_timeout:g} s") from None
 
 
 class _Follower:

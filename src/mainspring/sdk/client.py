@@ -1,6 +1,6 @@
 """Speaks to the HTTP API: repeats what is safe to repeat, and makes errors of problems."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from random import Random
 from typing import Any, TypeVar
 
@@ -69,8 +69,8 @@ class ApiClient:
 
     async def lines(
         self, path: str, query: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None
-    ) -> AsyncIterator[str]:
-        """The lines of a stream, as they come."""
+    ) -> AsyncGenerator[str, None]:
+        """The lines of a stream, as they arrive. Close it when you stop early: ``contextlib.aclosing``."""
         try:
             async with self._http.stream(
                 "GET", path, params=_query(query), headers=headers, timeout=httpx2.Timeout(60, connect=5)

@@ -1,10 +1,16 @@
 """Statements that live in .sql files under their names, where they can be read and explained."""
 
+import functools
 from importlib.resources import files
 
 
 def load(package: str, file: str) -> dict[str, str]:
-    """Read ``-- name: claim`` sections from a file of a package."""
+    """Return the ``-- name: claim`` sections of a file of a package, by name."""
+    return dict(_sections(package, file))
+
+
+@functools.cache
+def _sections(package: str, file: str) -> dict[str, str]:
     statements: dict[str, list[str]] = {}
     lines: list[str] | None = None
     for line in files(package).joinpath(file).read_text("utf-8").splitlines():

@@ -315,7 +315,7 @@ class SessionRow(msgspec.Struct, kw_only=True):
     clock: ClockReading | None = None
 
     def expired(self, now: Instant) -> bool:
-        return self.lease_until < now
+        return self.lease_until <= now
 
     def alive(self, now: Instant) -> bool:
         return not self.dead and not self.expired(now)

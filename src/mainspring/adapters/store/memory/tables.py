@@ -824,7 +824,7 @@ class Tables:
         for session, runs in self.held.items():
             if runs:
                 row = self.sessions[session]
-                moments.append(self.now if row.dead else row.lease_until + 1)
+                moments.append(self.now if row.dead else row.lease_until)
                 for run in map(self.runs.__getitem__, runs):
                     moments.append(run.attempt_until if run.cancel_at is None else run.cancel_at)
         return min(moments, default=None)

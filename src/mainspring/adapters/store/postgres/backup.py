@@ -204,7 +204,7 @@ class PostgresBackups:
                 raise Conflict(f"the schema {schema} is of something else: there are tables, but none of Mainspring's")
             return 0, []
         alive = await connection.fetch(
-            f"SELECT name FROM {schema}.session WHERE live AND lease_until >= {schema}.now_us() ORDER BY id LIMIT 10"
+            f"SELECT name FROM {schema}.session WHERE live AND lease_until > {schema}.now_us() ORDER BY id LIMIT 10"
         )
         if alive:
             raise Conflict(f"processes work on the store: {', '.join(row['name'] for row in alive)}; stop them first")

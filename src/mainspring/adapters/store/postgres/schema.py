@@ -34,7 +34,7 @@ ALTER TABLE {schema}.migration ADD COLUMN IF NOT EXISTS needs integer
 _APPLIED = "SELECT version, coalesce(needs, version) AS needs FROM {schema}.migration"
 _TOO_OLD = """
 SELECT name FROM {schema}.session
-WHERE live AND lease_until >= {schema}.now_us() AND coalesce(knows, 0) < $1 ORDER BY id LIMIT 5
+WHERE live AND lease_until > {schema}.now_us() AND coalesce(knows, 0) < $1 ORDER BY id LIMIT 5
 """
 _MARK = re.compile(r"-- (?:(expand)|(contract): needs (\d+))\n")
 

@@ -250,7 +250,7 @@ class PostgresTarget:
         assert self._connection is not None
         schema = self._schema
         rows = await self._connection.fetch(
-            f"SELECT name FROM {schema}.session WHERE live AND lease_until >= {schema}.now_us() ORDER BY id LIMIT 10"
+            f"SELECT name FROM {schema}.session WHERE live AND lease_until > {schema}.now_us() ORDER BY id LIMIT 10"
         )
         if rows:
             raise Conflict(f"processes work on the new store already: {', '.join(row['name'] for row in rows)}")

@@ -136,7 +136,7 @@ class SqliteBackups:
             if not connections.schema_version(connection):
                 return 0, False
             alive = connection.execute(
-                "SELECT name FROM session WHERE dead = 0 AND lease_until >= ? ORDER BY id LIMIT 10",
+                "SELECT name FROM session WHERE dead = 0 AND lease_until > ? ORDER BY id LIMIT 10",
                 (self._clock.now(),),
             ).fetchall()
             if alive:

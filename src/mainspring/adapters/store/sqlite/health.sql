@@ -4,10 +4,10 @@
 SELECT store_id FROM meta
 
 -- name: workers
-SELECT name, queues, tasks, draining FROM session WHERE kind = 'worker' AND dead = 0 AND lease_until >= ?1 ORDER BY id LIMIT 10000
+SELECT name, queues, tasks, draining FROM session WHERE kind = 'worker' AND dead = 0 AND lease_until > ?1 ORDER BY id LIMIT 10000
 
 -- name: schedulers
-SELECT count(*) FROM session WHERE kind = 'scheduler' AND dead = 0 AND lease_until >= ?1
+SELECT count(*) FROM session WHERE kind = 'scheduler' AND dead = 0 AND lease_until > ?1
 
 -- name: unburied
 SELECT name FROM session WHERE dead = 0 AND lease_until < ?1 ORDER BY id LIMIT 100

@@ -156,7 +156,7 @@ class SqliteOperations(SqliteQueues):
     async def drain(self, worker: SessionId, author: Author) -> bool:
         def drain(connection: apsw.Connection, now: Instant) -> bool:
             draining = connection.execute(
-                "SELECT draining FROM session WHERE id = ? AND kind = 'worker' AND dead = 0 AND lease_until >= ?",
+                "SELECT draining FROM session WHERE id = ? AND kind = 'worker' AND dead = 0 AND lease_until > ?",
                 (worker, now),
             ).get
             if draining == 0:
@@ -170,7 +170,7 @@ class SqliteOperations(SqliteQueues):
         def revoke(connection: apsw.Connection, now: Instant) -> Instant | None:
             gone = connection.execute(
                 "UPDATE session SET dead = 1"
-                " WHERE id = ? AND kind = 'scheduler' AND dead = 0 AND lease_until >= ? RETURNING id",
+                " WHERE id = ? AND kind = 'scheduler' AND dead = 0 AND lease_until > ? RETURNING id",
                 (scheduler, now),
             ).get
             if gone is None:

@@ -291,7 +291,7 @@ SELECT json_group_array(json_array(
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id),
     iif(s.clock_offset IS NULL, NULL, json_array(s.clock_offset, s.clock_error))) ORDER BY s.id)
-FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until >= :now
+FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until > :now
 
 -- name: session
 SELECT json_group_array(json_array(
@@ -453,7 +453,7 @@ SELECT json_group_array(json_array(
     s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
     json(s.queues), json(s.tasks), json(s.labels), json(s.priorities), s.slots, 0, s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id)))
-FROM shard o CROSS JOIN session s ON s.id = o.owner WHERE o.id = :shard AND s.dead = 0 AND s.lease_until >= :now
+FROM shard o CROSS JOIN session s ON s.id = o.owner WHERE o.id = :shard AND s.dead = 0 AND s.lease_until > :now
 
 -- name: ledger_at
 SELECT json_group_array(json_array(
@@ -476,9 +476,9 @@ SELECT json_group_array(json_array(scheduled_at, id) ORDER BY scheduled_at, id) 
 -- name: places
 SELECT json_group_array(json_array(name, workers, draining, schedulers, seen_at) ORDER BY name) FROM (
     SELECT datacenter AS name,
-           sum(kind = 'worker' AND dead = 0 AND lease_until >= :now AND draining = 0) AS workers,
-           sum(kind = 'worker' AND dead = 0 AND lease_until >= :now AND draining <> 0) AS draining,
-           sum(kind = 'scheduler' AND dead = 0 AND lease_until >= :now) AS schedulers,
+           sum(kind = 'worker' AND dead = 0 AND lease_until > :now AND draining = 0) AS workers,
+           sum(kind = 'worker' AND dead = 0 AND lease_until > :now AND draining <> 0) AS draining,
+           sum(kind = 'scheduler' AND dead = 0 AND lease_until > :now) AS schedulers,
            max(iif(kind = 'worker', min(lease_until, :now), NULL)) AS seen_at
     FROM session WHERE datacenter <> '' GROUP BY datacenter
 )
@@ -491,7 +491,7 @@ FROM lane l LEFT JOIN datacenter_order o ON o.lane = l.id WHERE instr(l.requires
 -- name: unshared_orders
 -- How many workers have the lane of an order that is served elsewhere, or lack one that is served where they are.
 SELECT CAST(count(*) AS TEXT) FROM json_each(:orders) AS o CROSS JOIN session s
-WHERE s.dead = 0 AND s.kind = 'worker' AND s.lease_until >= :now
+WHERE s.dead = 0 AND s.kind = 'worker' AND s.lease_until > :now
   AND (o.value ->> 0 IN (SELECT value FROM json_each(coalesce(s.lanes, '[0]')))) <> (
     s.datacenter = o.value ->> 1 AND NOT EXISTS (
         SELECT 1 FROM lane l CROSS JOIN json_each(l.requires) AS q

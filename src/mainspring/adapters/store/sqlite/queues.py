@@ -132,7 +132,7 @@ class SqliteQueues(Part):
             bounded: set[str] = set()
             found = connection.execute(
                 "SELECT coalesce(lanes, '[0]') FROM session WHERE id = ? AND dead = 0 AND draining = 0"
-                " AND lease_until >= ?",
+                " AND lease_until > ?",
                 (session, now),
             ).get
             connection.execute("DELETE FROM chosen")

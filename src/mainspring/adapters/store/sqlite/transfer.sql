@@ -149,7 +149,7 @@ FROM meta
 SELECT id, epoch FROM shard
 
 -- name: live
-SELECT kind || ' ' || name, lease_until - ?1 FROM session WHERE dead = 0 AND lease_until >= ?1 ORDER BY id
+SELECT kind || ' ' || name, lease_until - ?1 FROM session WHERE dead = 0 AND lease_until > ?1 ORDER BY id
 
 -- name: names_tenant
 SELECT tenant FROM job UNION SELECT tenant FROM calendar UNION SELECT tenant FROM run UNION SELECT tenant FROM waiting UNION SELECT tenant FROM history

@@ -44,7 +44,7 @@ SELECT count(*) FROM (SELECT 1 FROM mainspring.job WHERE tenant = $1 AND state I
 -- name: sessions
 SELECT s.*, (SELECT count(*) FROM mainspring.run r WHERE r.session = s.id AND r.state = 4) AS running,
        (SELECT count(*) FROM mainspring.shard h WHERE h.owner = s.id) AS shards
-FROM mainspring.session s WHERE s.kind = $1 AND s.live AND s.lease_until >= mainspring.now_us() ORDER BY s.id
+FROM mainspring.session s WHERE s.kind = $1 AND s.live AND s.lease_until > mainspring.now_us() ORDER BY s.id
 
 -- name: session
 SELECT s.*, (SELECT count(*) FROM mainspring.run r WHERE r.session = s.id AND r.state = 4) AS running,
@@ -320,7 +320,7 @@ SET since = excluded.since, author = excluded.author, why = excluded.why, until 
 
 -- name: draining
 SELECT draining FROM mainspring.session
-WHERE id = $1 AND kind = 1 AND live AND lease_until >= mainspring.now_us() FOR UPDATE
+WHERE id = $1 AND kind = 1 AND live AND lease_until > mainspring.now_us() FOR UPDATE
 
 -- name: drain
 UPDATE mainspring.session SET draining = true WHERE id = $1

@@ -1,8 +1,8 @@
 -- name: places
 SELECT s.datacenter AS name,
-       count(*) FILTER (WHERE s.kind = 1 AND s.live AND s.lease_until >= clock.now AND NOT s.draining) AS workers,
-       count(*) FILTER (WHERE s.kind = 1 AND s.live AND s.lease_until >= clock.now AND s.draining) AS draining,
-       count(*) FILTER (WHERE s.kind = 2 AND s.live AND s.lease_until >= clock.now) AS schedulers,
+       count(*) FILTER (WHERE s.kind = 1 AND s.live AND s.lease_until > clock.now AND NOT s.draining) AS workers,
+       count(*) FILTER (WHERE s.kind = 1 AND s.live AND s.lease_until > clock.now AND s.draining) AS draining,
+       count(*) FILTER (WHERE s.kind = 2 AND s.live AND s.lease_until > clock.now) AS schedulers,
        max(least(s.lease_until, s.ended_at, clock.now)) FILTER (WHERE s.kind = 1) AS seen_at,
        max(clock.now) AS now
 FROM mainspring.session s, (SELECT mainspring.now_us() AS now) AS clock

@@ -4,7 +4,7 @@ SELECT g.holder FROM mainspring.waiting w JOIN mainspring.gate g ON g.key = w.ga
 -- name: owner_of
 SELECT s.*, 0 AS running, (SELECT count(*) FROM mainspring.shard o WHERE o.owner = s.id) AS shards
 FROM mainspring.shard h JOIN mainspring.session s ON s.id = h.owner
-WHERE h.id = $1 AND s.live AND s.lease_until >= mainspring.now_us()
+WHERE h.id = $1 AND s.live AND s.lease_until > mainspring.now_us()
 
 -- name: ledger_at
 SELECT job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target

@@ -97,14 +97,14 @@ SELECT replace(store_id::text, '-', '') FROM mainspring.meta
 
 -- name: workers
 SELECT name, queues, tasks, draining FROM mainspring.session
-WHERE kind = 1 AND live AND lease_until >= mainspring.now_us() ORDER BY id LIMIT 10000
+WHERE kind = 1 AND live AND lease_until > mainspring.now_us() ORDER BY id LIMIT 10000
 
 -- name: schedulers
-SELECT count(*) FROM mainspring.session WHERE kind = 2 AND live AND lease_until >= mainspring.now_us()
+SELECT count(*) FROM mainspring.session WHERE kind = 2 AND live AND lease_until > mainspring.now_us()
 
 -- name: clocks
 SELECT name, clock_offset, clock_error FROM mainspring.session
-WHERE live AND lease_until >= mainspring.now_us() AND clock_offset IS NOT NULL ORDER BY id LIMIT 10000
+WHERE live AND lease_until > mainspring.now_us() AND clock_offset IS NOT NULL ORDER BY id LIMIT 10000
 
 -- name: unburied
 SELECT name FROM mainspring.session WHERE live AND lease_until < $1 ORDER BY id LIMIT 100
@@ -167,4 +167,4 @@ LEFT JOIN mainspring.name t ON t.id = p.tenant LEFT JOIN mainspring.name q ON q.
 WHERE p.until IS NULL OR p.until > mainspring.now_us() ORDER BY 1, 2 LIMIT 1000
 
 -- name: processes
-SELECT count(*) FROM mainspring.session WHERE live AND lease_until >= mainspring.now_us()
+SELECT count(*) FROM mainspring.session WHERE live AND lease_until > mainspring.now_us()

@@ -43,7 +43,7 @@ WITH clock AS MATERIALIZED (
         (SELECT id FROM mainspring.waiting w WHERE w.start_by < (SELECT now FROM clock) AND w.attempt = 0 ORDER BY w.start_by LIMIT $1
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
-        (SELECT id FROM mainspring.waiting w WHERE w.deadline < (SELECT now FROM clock) ORDER BY w.deadline LIMIT $1
+        (SELECT id FROM mainspring.waiting w WHERE w.deadline <= (SELECT now FROM clock) ORDER BY w.deadline LIMIT $1
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
         (SELECT id FROM mainspring.waiting w WHERE w.target IS NOT NULL
@@ -58,7 +58,7 @@ WITH clock AS MATERIALIZED (
          ORDER BY r.start_by LIMIT $1
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
-        (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.deadline < (SELECT now FROM clock) ORDER BY r.deadline LIMIT $1
+        (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.deadline <= (SELECT now FROM clock) ORDER BY r.deadline LIMIT $1
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
         (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.target IS NOT NULL

@@ -230,7 +230,7 @@ CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.kind = 'claim' BEGI
     WHERE session.id = NEW.who AND session.lanes IS NOT NULL;
     INSERT INTO want (queue, most, tenant, now)
     SELECT i.value ->> 0, i.value ->> 1, i.value ->> 2, NEW.now FROM json_each(NEW.batch) AS i
-    WHERE EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND draining = 0 AND lease_until >= NEW.now);
+    WHERE EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND draining = 0 AND lease_until > NEW.now);
 
     UPDATE meta SET fence_seq = fence_seq + 1 WHERE EXISTS (SELECT 1 FROM picked);
 

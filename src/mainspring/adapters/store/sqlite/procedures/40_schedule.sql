@@ -13,7 +13,7 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
         WITH RECURSIVE mine (shard) AS MATERIALIZED (
             SELECT shard.id FROM shard
             WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.who AND EXISTS (
-                SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until >= NEW.now)
+                SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until > NEW.now)
         ), line (shard, due, id) AS (
             SELECT w.shard, w.due, w.id FROM mine CROSS JOIN waiting w ON w.id = (
                 SELECT f.id FROM waiting f INDEXED BY waiting_due
@@ -50,7 +50,7 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
         EXISTS (SELECT 1 FROM shard CROSS JOIN schedule s INDEXED BY schedule_due ON s.shard = shard.id
                 WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.who AND s.active = 1
                   AND s.next_fire <= NEW.now
-                  AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until >= NEW.now)))
+                  AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until > NEW.now)))
     WHERE number = NEW.number;
 END;
 
@@ -92,7 +92,7 @@ CREATE TEMP TRIGGER fire_one_job INSTEAD OF INSERT ON fire_job
 WHEN EXISTS (
     SELECT 1 FROM schedule s CROSS JOIN shard ON shard.id = s.shard CROSS JOIN session ON session.id = shard.owner
     WHERE s.job_id = NEW.job_id AND s.active = 1 AND s.rev = NEW.rev AND shard.owner = NEW.who AND session.dead = 0
-      AND session.lease_until >= NEW.now
+      AND session.lease_until > NEW.now
 ) AND NOT EXISTS (SELECT 1 FROM json_each(NEW.ticks) AS t WHERE t.value ->> 8 > NEW.now) BEGIN
     INSERT INTO fired (n) VALUES (NEW.n);
     INSERT INTO fire_tick (n, job_id, overlap, queue, lane, priority, timeout, gate, start_within, deadline, origin,

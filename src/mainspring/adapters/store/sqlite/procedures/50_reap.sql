@@ -4,9 +4,9 @@
 CREATE TEMP TRIGGER bury INSTEAD OF INSERT ON call WHEN NEW.kind = 'bury' BEGIN
     INSERT INTO outbox (at, kind, tenant, runs)
     SELECT NEW.now, 'worker.lost', '', json_group_array(printf('%032x', session.id)) FROM session
-    WHERE dead = 0 AND lease_until < NEW.now AND session.kind = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor)
+    WHERE dead = 0 AND lease_until <= NEW.now AND session.kind = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor)
     HAVING count(*) > 0;
-    UPDATE session SET dead = 1 WHERE dead = 0 AND lease_until < NEW.now;
+    UPDATE session SET dead = 1 WHERE dead = 0 AND lease_until <= NEW.now;
 
     DELETE FROM picked;
     INSERT INTO picked (id)

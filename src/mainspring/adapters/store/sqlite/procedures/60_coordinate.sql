@@ -3,7 +3,7 @@
 -- Size: ttl. Answer: now, members, (shard, epoch) of the owned, the first end of another's lease; null for somebody who was buried.
 CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.kind = 'renew' BEGIN
     UPDATE session SET lease_until = NEW.now + NEW.size WHERE id = NEW.who AND dead = 0 AND kind = 'scheduler';
-    UPDATE session SET dead = 1 WHERE dead = 0 AND kind = 'scheduler' AND lease_until < NEW.now;
+    UPDATE session SET dead = 1 WHERE dead = 0 AND kind = 'scheduler' AND lease_until <= NEW.now;
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, CASE WHEN EXISTS (
         SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND kind = 'scheduler'
@@ -21,8 +21,8 @@ CREATE TEMP TRIGGER take INSTEAD OF INSERT ON call WHEN NEW.kind = 'take' BEGIN
     INSERT INTO picked (n)
     SELECT shard.id FROM shard
     WHERE shard.id IN (SELECT value FROM json_each(NEW.batch))
-      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until >= NEW.now)
-      AND NOT EXISTS (SELECT 1 FROM session WHERE id = shard.owner AND dead = 0 AND lease_until >= NEW.now);
+      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until > NEW.now)
+      AND NOT EXISTS (SELECT 1 FROM session WHERE id = shard.owner AND dead = 0 AND lease_until > NEW.now);
     UPDATE shard SET owner = NEW.who, epoch = epoch + 1 WHERE id IN (SELECT n FROM picked);
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(shard.id, shard.epoch))
@@ -35,7 +35,7 @@ CREATE TEMP TRIGGER seal INSTEAD OF INSERT ON call WHEN NEW.kind = 'seal' BEGIN
     INSERT INTO picked (n)
     SELECT shard.id FROM json_each(NEW.batch) AS given CROSS JOIN shard ON shard.id = given.value ->> 0
     WHERE shard.epoch = given.value ->> 1 AND shard.owner IS NOT NEW.who
-      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until >= NEW.now);
+      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until > NEW.now);
     UPDATE shard SET owner = NEW.who, epoch = epoch + 1 WHERE id IN (SELECT n FROM picked);
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(shard.id, shard.epoch))
