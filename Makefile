@@ -4,16 +4,19 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
+MUTANTS_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(or $(shell uv --version > /dev/null 2>&1 && command -v uv),$(BIN)/uv)
-# Several for each processor: many tests wait for something most of their time.
-EACH = 2
-PYTEST = $(BIN)/python -m pytest --numprocesses=$$(( $(EACH) * $$($(BIN)/python -c 'import os; print(os.cpu_count())') )) --dist=loadgroup
+# Two for each core: many tests wait for a server most of their time.
+PYTEST = $(BIN)/python -m pytest --numprocesses=$$(( 2 * $$($(BIN)/python -c 'import os; print(os.cpu_count())') )) --dist=loadgroup
 # Without a server a laptop skips tests and CI fails. Not inside pytest: installing can take longer than a test may.
-SERVERS = $(BIN)/python -m tools.services start || [ "$$CI" != true ]
+START = $(BIN)/python -m tools.services start
+OR_SKIP = || [ "$$CI" != true ]
 AGAIN = $(BIN)/python -m tools.again
+# Moments at which code that depends on the time of day, of month or of year breaks.
+CLOCKS = 2026-11-18T23:59:50Z 2026-12-31T23:59:50Z 2028-02-29T23:59:50Z 2027-03-28T00:59:50Z 2026-10-25T00:59:50Z 2027-03-14T06:59:50Z
 CODE := $(wildcard src tests tools bench examples)
 COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header
 
@@ -21,7 +24,7 @@ COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check format openapi reference manifests dist docs screenshots bench soak chaos peers peers-bench services services-stop lock clean
+.PHONY: help setup run test test-all test-clocks soak-simulation check format openapi reference manifests dist docs screenshots bench soak chaos mutants peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,23 +34,33 @@ setup: $(VENV)/.installed ## make .venv with all that developing needs
 run: setup ## run the demo application on an embedded store
 	$(BIN)/mainspring up mainspring.demo:app
 
-test: EACH = 3
-test: check ## what a change can be tried by in minutes: all but the slow tests (PYTEST_ARGS: exactly those)
-	@$(SERVERS)
-	$(PYTEST) $(or $(PYTEST_ARGS),-m "not slow")
+test: setup ## the tests that need PostgreSQL at most, in minutes (PYTEST_ARGS: other tests or options)
+	@$(START) postgres $(OR_SKIP)
+	TEST_SERVERS=postgres $(PYTEST) $(or $(PYTEST_ARGS),-m "not slow")
+	@echo 'Skipped tests need other servers, whole processes or a browser: make test-all installs and runs those, too.'
 
-test-all: check ## everything that must hold before a change lands
-	@$(SERVERS)
+test-all: check ## everything that must hold before a change lands, on every server
+	@$(START) $(OR_SKIP)
 	@# Without what builds the site and the SBOM a laptop skips their tests and CI does not.
 	@[ "$$CI" != true ] || $(MAKE) --no-print-directory $(VENV)/.docs $(VENV)/.dist
 	@# The dashboard apart: its tests have whole Mainsprings in their processes, which would go on beside all others.
 	($(PYTEST) --ignore=tests/ui || $(AGAIN)) && ($(PYTEST) tests/ui || $(AGAIN))
 
-check: setup ## format, lint, types, layers
+test-clocks: setup ## the tests without servers, at six moments around midnight, month ends and clock changes
+	for clock in $(CLOCKS); do \
+		echo "== $$clock"; \
+		TZ=Europe/Berlin TEST_SERVERS= $(PYTEST) -m "not slow and not postgres" --wall-clock $$clock $(PYTEST_ARGS) || exit 1; \
+	done
+
+soak-simulation: setup ## simulate many fresh seeds on all cores (SEEDS=1000, FIRST=first seed)
+	$(BIN)/python -m tools.soak_simulation --count $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST))
+
+check: setup ## format, lint, types, layers, tests that depend on speed
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.timing_lint
 
 format: setup ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet $(CODE)
@@ -82,6 +95,10 @@ soak: setup ## half an hour of full load on PostgreSQL: does it get slower? (BEN
 
 chaos: setup ## break a running cluster in every way there is, and judge what came of it (CHAOS_ARGS)
 	$(BIN)/python -m tools.chaos $(CHAOS_ARGS)
+
+mutants: setup ## change the code in one place at a time and report changes that no test notices (MUTANTS_ARGS)
+	@$(SERVERS)
+	$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
 
 peers: $(VENV)/.peers ## install the schedulers that the benchmark compares with
 

@@ -10,7 +10,7 @@ import time
 
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.api.conftest import free_port
+from tests.support.processes import free_port
 from tests.support.ui_site import Site
 from tools.services import ServiceUnavailable, ensure
 

@@ -4,13 +4,18 @@ import argparse
 import contextlib
 import sys
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 from tools.services import Service, ServiceUnavailable, all_services
 from tools.services.postgres import local_postgres
 from tools.services.service import install_packages
+
+_PROGRESS_SECONDS = 10
 
 
 def main() -> int:
@@ -30,17 +35,57 @@ def main() -> int:
     chosen = [services[name] for name in named or services]
     if action == "start" and not named:
         chosen = [service for service in chosen if not service.on_demand]
-    if action == "start":
-        _install(chosen)
-    # Side by side: each of them waits for its server most of the time.
-    with ThreadPoolExecutor(len(chosen)) as pool:
-        results = list(pool.map(lambda service: _do(action, service), chosen))
-    return 0 if all(results) else 1
+    return 0 if all(_do_all(action, chosen)) else 1
+
+
+def _do_all(action: str, services: Sequence[Service]) -> list[bool]:
+    """Each service in a thread of its own: most of the time it waits for a download, a build or a server."""
+    packaged = [service for service in services if action == "start" and service.missing_packages()]
+    with ThreadPoolExecutor(len(services)) as pool, _Progress() as progress:
+
+        def begin(service: Service) -> Future[bool]:
+            return pool.submit(progress.watch, service.name, lambda: _do(action, service))
+
+        begun = [begin(service) for service in services if service not in packaged]
+        if packaged:
+            # One call installs all packages, because apt allows no second one beside it.
+            progress.watch("packages", lambda: _install(packaged))
+            begun += [begin(service) for service in packaged]
+        return [future.result() for future in begun]
+
+
+class _Progress:
+    """Prints every ten seconds what is still under way, to standard error."""
+
+    def __init__(self) -> None:
+        self._began: dict[str, float] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._print, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def watch(self, name: str, work: Callable[[], bool]) -> bool:
+        self._began[name] = time.monotonic()
+        try:
+            return work()
+        finally:
+            del self._began[name]
+
+    def _print(self) -> None:
+        while not self._done.wait(_PROGRESS_SECONDS):
+            now = time.monotonic()
+            waiting = ", ".join(f"{name} ({now - began:.0f} s)" for name, began in list(self._began.items()))
+            print(f"waiting for {waiting}", file=sys.stderr, flush=True)
 
 
 def _lend(service: Service) -> int:
-    """A fresh one, whose address is printed. It is removed when our standard input ends, so also when whoever asked
-    for it is killed."""
+    """Start a fresh server and print its address. Remove it when standard input ends, as it does if the caller dies."""
     # Not /tmp: that is often in memory.
     with tempfile.TemporaryDirectory(prefix=f"mainspring-{service.name}-", dir=local_postgres.DISK) as home:
         lent = type(service)(Path(home))
@@ -57,12 +102,14 @@ def _lend(service: Service) -> int:
     return 0
 
 
-def _install(services: Sequence[Service]) -> None:
-    """All that is missing at once. What cannot be had this way is tried again alone, and told by its own name."""
+def _install(services: Sequence[Service]) -> bool:
+    """Install the packages of all services at once. If that fails, each service tries again alone and reports why."""
     packages = list(dict.fromkeys(package for service in services for package in service.missing_packages()))
-    if packages:
-        with contextlib.suppress(ServiceUnavailable):
-            install_packages("services", packages, services[0].home)
+    try:
+        install_packages("services", packages, services[0].home)
+    except ServiceUnavailable:
+        return False
+    return True
 
 
 def _do(action: str, service: Service) -> bool:

@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from tools.services.program import Program
-from tools.services.service import ServiceUnavailable
+from tools.services.service import ServiceUnavailable, cache
 
 _BUILT_WITHIN_SECONDS = 1_800
-
-
-def cache() -> Path:
-    """What all clones of a user share."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mainspring"
 
 
 def build(name: str, program: Path, command: list[str], folder: Path | None = None) -> None:

@@ -1,7 +1,6 @@
 """Kafka without ZooKeeper (KRaft): one broker, or three. Its jars come by Maven, once for all clones of a user."""
 
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
@@ -9,7 +8,7 @@ import uuid
 from pathlib import Path
 
 from tools.services.ensemble import Ensemble, Node, ask
-from tools.services.service import ServiceUnavailable, install_packages
+from tools.services.service import ServiceUnavailable, cache, install_packages
 
 _PROJECT = Path(__file__).with_name("kafka.xml")
 _DOWNLOADED_WITHIN_SECONDS = 900
@@ -106,8 +105,7 @@ class KafkaCluster(Kafka):
 
 def _jars() -> Path:
     """Where the jars of this version are; made whole, or not at all."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "mainspring" / f"kafka-{hashlib.sha256(_PROJECT.read_bytes()).hexdigest()[:12]}"
+    return cache() / f"kafka-{hashlib.sha256(_PROJECT.read_bytes()).hexdigest()[:12]}"
 
 
 def _download() -> None:

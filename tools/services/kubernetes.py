@@ -8,8 +8,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tools.services.go_module import GoProgram, cache
-from tools.services.service import ServiceUnavailable
+from tools.services.go_module import GoProgram
+from tools.services.service import ServiceUnavailable, cache
 
 #: The oldest that the chart names, and a newer one.
 VERSIONS = ("1.29.0", "1.37.0")

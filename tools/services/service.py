@@ -81,6 +81,11 @@ class Service(ABC):
             yield
 
 
+def cache() -> Path:
+    """The folder for downloads and builds that all clones of a user share."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mainspring"
+
+
 def install_packages(whose: str, packages: Iterable[str], home: Path) -> None:
     """By Debian's tools, as root. One at a time: they allow no other beside them."""
     command = f"apt-get install {' '.join(packages)}"

@@ -4,7 +4,8 @@ import hashlib
 from pathlib import Path
 
 from tools.services.ensemble import Ensemble, Node, ask
-from tools.services.go_module import build, cache
+from tools.services.go_module import build
+from tools.services.service import cache
 
 _SOURCE = Path(__file__).parent / "vault_server"
 

@@ -30,7 +30,7 @@ PARTS = (
     Part("Runbooks", ("docs/runbooks", "docs/operations/runbooks")),
     Part("Decisions", ("docs/adr",)),
     Part("Examples", ("examples",)),
-    Part("The project", ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    Part("The project", ("CONTRIBUTING.md", "docs/contributing", "SECURITY.md", "CHANGELOG.md")),
 )
 
 

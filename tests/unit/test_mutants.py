@@ -1,0 +1,224 @@
+"""The mutation tester: operators, stable ids, the sample, the choice of tests, and explained survivors."""
+
+import pytest
+
+from tools.mutants import catalog, python_mutator, sql_mutator
+from tools.mutants.mutant import Mutant
+from tools.mutants.record import Test as RecordedTest
+from tools.mutants.results import Result, read_explained, summarize
+from tools.mutants.selection import choose_tests
+from tools.mutants.server import _interpret as interpret
+from tools.mutants.sql_text import hash_statement, list_units, tokenize
+
+FILE = "src/mainspring/domain/example.py"
+
+
+def mutate_function(body: str) -> set[str]:
+    """The bodies of all mutants of a function with this body."""
+    head = "def rule(a, b, c):\n    "
+    mutants = python_mutator.list_mutants(FILE, f"{head}{body}\n")
+    return {mutant.apply(f"{head}{body}\n").removeprefix(head).rstrip("\n") for mutant in mutants}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("return a < b", {"return a <= b"}),
+        ("return a >= b", {"return a > b"}),
+        ("return a == b", {"return a != b"}),
+        ("return a < b <= c", {"return a <= b <= c", "return a < b < c"}),
+        ("return a is not b", {"return a is b"}),
+        ("return a not in b", {"return a in b"}),
+        ("return a and b and c", {"return a or b and c", "return a and b or c"}),
+        ("return not (a or b)", {"return (a or b)", "return not (a and b)"}),
+        ("return a + b - c", {"return a - b - c", "return a + b + c"}),
+        ("a -= b", {"a += b"}),
+        ("return min(a, b)", {"return max(a, b)"}),
+        ("return True", {"return False"}),
+        ("return a[1]", {"return a[2]", "return a[0]"}),
+        ("return a[0]", {"return a[1]"}),
+        ("return (a) < (b)  # a < b", {"return (a) <= (b)  # a < b"}),
+        ("return 'ä' if a > b else c", {"return 'ä' if a >= b else c"}),
+    ],
+)
+def test_changes_one_place_of_a_function(body: str, expected: set[str]) -> None:
+    assert mutate_function(body) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["return a + 'text'", "assert a < b", "return f'{a + b}'", "return a.min(b)", "return 10_000", "'''a < b'''"],
+)
+def test_leaves_texts_assertions_and_tuned_sizes_alone(body: str) -> None:
+    assert mutate_function(body) == set()
+
+
+def mutate_statement(statement: str) -> dict[str, list[str]]:
+    """The mutated texts of a statement, by operator."""
+    found: dict[str, list[str]] = {}
+    for edit in sql_mutator.list_edits(statement):
+        text = statement[: edit.start] + edit.new + statement[edit.end :]
+        found.setdefault(edit.operator, []).append(" ".join(text.split()))
+    return found
+
+
+def test_does_not_touch_comments_strings_and_parameters_of_sql() -> None:
+    assert mutate_statement("SELECT 'a < 1', $1, :limit -- b < 2 AND c\n/* d = 3 */ FROM \"e < 4\"") == {}
+
+
+def test_removes_locks_orders_and_limits() -> None:
+    statement = "SELECT id FROM run ORDER BY rank, id LIMIT $1 FOR UPDATE SKIP LOCKED"
+    assert mutate_statement(statement) == {
+        "drop-order": ["SELECT id FROM run LIMIT $1 FOR UPDATE SKIP LOCKED"],
+        "drop-limit": ["SELECT id FROM run ORDER BY rank, id FOR UPDATE SKIP LOCKED"],
+        "drop-lock": ["SELECT id FROM run ORDER BY rank, id LIMIT $1"],
+        "drop-skip-locked": ["SELECT id FROM run ORDER BY rank, id LIMIT $1 FOR UPDATE"],
+    }
+
+
+def test_keeps_an_order_that_selects_nothing() -> None:
+    assert mutate_statement("SELECT id FROM run ORDER BY id") == {}
+
+
+def test_tells_assignments_from_comparisons() -> None:
+    found = mutate_statement("UPDATE run SET a = $1, b = (c = d) WHERE id = $2")
+    assert found["compare"] == [
+        "UPDATE run SET a = $1, b = (c <> d) WHERE id = $2",
+        "UPDATE run SET a = $1, b = (c = d) WHERE id <> $2",
+    ]
+
+
+def test_drops_each_condition_of_a_conjunction() -> None:
+    found = mutate_statement("DELETE FROM run WHERE id = $1 AND fence = $2 AND (a OR b)")
+    assert found["drop-condition"] == [
+        "DELETE FROM run WHERE (id = $1 OR true) AND fence = $2 AND (a OR b)",
+        "DELETE FROM run WHERE id = $1 AND fence = $2 AND ((a OR b) OR true)",
+    ]
+    assert found["drop-fence"] == ["DELETE FROM run WHERE id = $1 AND (fence = $2 OR true) AND (a OR b)"]
+
+
+def test_the_and_of_between_is_no_conjunction() -> None:
+    found = mutate_statement("SELECT a FROM run WHERE a BETWEEN $1 AND $2 AND b")
+    assert found["boolean"] == ["SELECT a FROM run WHERE a BETWEEN $1 AND $2 OR b"]
+    assert found["drop-condition"][0] == "SELECT a FROM run WHERE (a BETWEEN $1 AND $2 OR true) AND b"
+
+
+def test_removes_what_resolves_a_conflict() -> None:
+    assert mutate_statement("INSERT INTO a VALUES ($1) ON CONFLICT DO NOTHING RETURNING b")["drop-conflict"] == [
+        "INSERT INTO a VALUES ($1) RETURNING b"
+    ]
+    assert mutate_statement("INSERT OR IGNORE INTO a VALUES (?)") == {"drop-conflict": ["INSERT INTO a VALUES (?)"]}
+
+
+def test_swaps_extremes_and_negations_of_sql() -> None:
+    found = mutate_statement("SELECT greatest(a, b), min(c) FROM d WHERE e IS NOT NULL AND NOT f")
+    assert [text[7:31] for text in found["extreme"]] == ["least(a, b), min(c) FROM", "greatest(a, b), max(c) F"]
+    assert found["null"][0].endswith("e IS NULL AND NOT f")
+    assert found["not"][0].endswith("e IS NOT NULL AND f")
+
+
+def test_parentheses_have_the_depth_of_their_outside() -> None:
+    assert [(token.text, token.depth) for token in tokenize("a (b)")] == [("a", 0), ("(", 0), ("b", 1), (")", 0)]
+
+
+def test_finds_named_statements_and_statements_of_triggers() -> None:
+    named = "-- A file.\n-- name: one\nSELECT 1;\n-- name: two\nSELECT 2;\n"
+    assert [unit.key for unit in list_units("sqlite/queries.sql", named)] == [
+        "sqlite/queries.sql::one",
+        "sqlite/queries.sql::two",
+    ]
+    body = "    DELETE\n    FROM a;\n    -- b;\n    DELETE FROM c;\n"
+    trigger = f"CREATE TEMP TRIGGER go INSTEAD OF INSERT ON call BEGIN\n{body}END;\n"
+    units = list(list_units("sqlite/procedures/10_go.sql", trigger))
+    assert [unit.name for unit in units] == ["go", "go"]
+    assert units[0].key == hash_statement("DELETE FROM a")
+    assert trigger[units[1].start :].startswith("DELETE FROM c")
+
+
+def list_ids(text: str) -> list[str]:
+    return [mutant.id for mutant in python_mutator.list_mutants(FILE, text)]
+
+
+def test_ids_survive_moved_lines_comments_and_docstrings() -> None:
+    first = list_ids("def rule(a, b):\n    return a < b or a > b\n")
+    moved = 'LIMIT = 1\n\n\ndef rule(a, b):\n    """A rule."""\n    # Why.\n    return a < b or a > b\n'
+    assert first == list_ids(moved)
+    assert len(set(first)) == 3
+
+
+def test_ids_change_with_the_function() -> None:
+    assert set(list_ids("def rule(a, b):\n    return a < b\n")).isdisjoint(
+        list_ids("def rule(a, b):\n    return a < b + a\n")
+    )
+
+
+def test_ids_of_sql_survive_moved_lines_and_comments() -> None:
+    file = "src/mainspring/adapters/store/postgres/queries/example.sql"
+    before = "-- name: one\nSELECT a FROM b WHERE a < $1\n"
+    after = "-- A file.\n\n-- name: one\n-- Why.\nSELECT a\nFROM b WHERE a < $1\n"
+    ids = [[mutant.id for mutant in sql_mutator.list_mutants(file, text)] for text in (before, after)]
+    assert ids[0] == ids[1]
+    assert ids[0][0].startswith("postgres/queries/example.sql:one:")
+
+
+def make_mutant(file: str, operator: str, number: int) -> Mutant:
+    return Mutant(f"{file}:{operator}.{number}@000000", file, operator, 0, 1, "", 1, 1)
+
+
+def test_a_sample_is_the_same_for_the_same_seed_and_spreads_over_files_and_operators() -> None:
+    mutants = [
+        make_mutant(file, operator, number)
+        for file in ("a.py", "b.py", "c.py")
+        for operator, count in (("compare", 20), ("not", 2))
+        for number in range(count)
+    ]
+    chosen = catalog.choose(mutants, 6, seed=1)
+    assert chosen == catalog.choose(reversed(mutants), 6, seed=1)
+    assert {mutant.file for mutant in chosen} == {"a.py", "b.py", "c.py"}
+    assert sorted(mutant.operator for mutant in chosen) == ["compare"] * 3 + ["not"] * 3
+    assert len(catalog.choose(mutants, 1_000, seed=1)) == len(mutants)
+
+
+def test_chooses_the_narrowest_tests_and_tests_of_many_files() -> None:
+    tests = [RecordedTest(f"a.py::test_{number}", 0.1, 10 + number, frozenset()) for number in range(10)]
+    tests += [RecordedTest(f"b.py::test_{number}", 0.1, 100 + number, frozenset()) for number in range(2)]
+    tests += [RecordedTest("c.py::test_wide", 0.1, 1_000, frozenset())]
+    chosen = [test.id for test in choose_tests(tests, 4, budget=60)]
+    assert chosen == ["a.py::test_0", "a.py::test_1", "b.py::test_0", "c.py::test_wide"]
+    assert len(choose_tests(tests, 60, budget=0.55)) == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "known", "outcome"),
+    [
+        (0, {"passed": 3}, "survived"),
+        (0, {"passed": 0}, "error"),
+        (5, {}, "error"),
+        (1, {"passed": 3, "test": "a", "error": "E assert 1 == 2"}, "killed"),
+        (1, {"passed": 3, "test": "a", "error": "E Failed: Timeout (>60.0s) from pytest-timeout."}, "timed out"),
+        (2, {"test": "a.py", "error": "E NameError"}, "killed"),
+        (-11, {}, "killed"),
+    ],
+)
+def test_interprets_how_pytest_ended(code: int, known: dict[str, object], outcome: str) -> None:
+    assert interpret(code, known, 1.0).outcome == outcome
+
+
+def make_result(identifier: str, outcome: str) -> Result:
+    return Result(identifier, outcome, "src/a.py:7", "< → <=", "text", "record")
+
+
+def test_a_survivor_is_explained_by_a_row_with_its_id() -> None:
+    page = (
+        "Run `make mutants`.\n\n| id | place | why |\n|---|---|---|\n| `a.py:f:not.1@0a1b2c` | `f` | It is equal. |\n"
+    )
+    assert read_explained(page) == {"a.py:f:not.1@0a1b2c"}
+    results = [
+        make_result("a.py:f:not.1@0a1b2c", "survived"),
+        make_result("a.py:f:not.2@0a1b2c", "not covered"),
+        make_result("a.py:f:not.3@0a1b2c", "timed out"),
+        make_result("a.py:f:not.4@0a1b2c", "killed"),
+    ]
+    lines, open_ = summarize(results, read_explained(page))
+    assert [one.id for one in open_] == ["a.py:f:not.2@0a1b2c"]
+    assert lines[-1] == "4 judged, 50.0 % killed, 1 explained, 1 to look at"

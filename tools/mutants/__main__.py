@@ -1,0 +1,161 @@
+"""``python -m tools.mutants``: record which tests use what, judge mutants, report the survivors."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import functools
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import IO
+
+from tools.mutants import catalog, record
+from tools.mutants.mutant import Mutant
+from tools.mutants.places import DATA, DOCUMENT, ROOT
+from tools.mutants.progress import Progress
+from tools.mutants.results import SURVIVED, Result, Results, hash_mutated, read_explained, summarize
+from tools.mutants.selection import build_request, choose_tests, find_tests
+from tools.mutants.server import Verdict
+from tools.mutants.slot import Slot
+
+
+def main(arguments: list[str]) -> int:
+    options = _parse(arguments)
+    mutants = catalog.list_mutants(options.files)
+    if not options.all:
+        mutants = catalog.choose(mutants, options.count, options.seed, critical=options.critical)
+    if options.list:
+        for mutant in mutants:
+            print(f"{mutant.id}  {mutant.file}:{mutant.line}  {mutant.describe(_read(mutant.file))}")
+        return 0
+    lock = _lock()
+    known = record.load(keep=options.keep_record, jobs=options.jobs)
+    results = judge_all(mutants, known, Results(DATA / "results.json"), options)
+    lines, survivors = summarize(results, read_explained(DOCUMENT.read_text() if DOCUMENT.exists() else ""))
+    lock.close()
+    print("\n".join(lines))
+    for survivor in sorted(survivors, key=lambda one: one.id):
+        print(f"{survivor.outcome}: {survivor.place}: {survivor.change}\n    `{survivor.id}`")
+    return 1 if survivors or any(result.outcome == "error" for result in results) else 0
+
+
+def judge_all(mutants: list[Mutant], known: record.Record, kept: Results, options: argparse.Namespace) -> list[Result]:
+    """Judge the mutants that ``kept`` has no valid result of, in ``options.jobs`` threads with a process each."""
+    progress = Progress(len(mutants))
+    found: list[Result] = []
+    waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
+    lock = threading.Lock()
+    for mutant in mutants:
+        result = kept.get_valid(mutant, _read(mutant.file), known.hash)
+        if result is None or (options.again and result.outcome in SURVIVED):
+            waiting.put(mutant)
+        else:
+            found.append(result)
+            progress.add(result.outcome, known=True)
+
+    def work(number: int) -> None:
+        with Slot(number) as slot:
+            while True:
+                try:
+                    mutant = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                with lock:
+                    tests = find_tests(known, mutant)
+                result = judge(mutant, tests, known.hash, slot, options)
+                with lock:
+                    kept.add(result)
+                    found.append(result)
+                    if result.outcome in SURVIVED:
+                        progress.note(f"{result.outcome}: {result.place}: {result.change}  {result.id}")
+                    progress.add(result.outcome)
+
+    _run_threads(work, min(options.jobs, max(waiting.qsize(), 1)))
+    return found
+
+
+def judge(mutant: Mutant, tests: list[record.Test], hash_: str, slot: Slot, options: argparse.Namespace) -> Result:
+    """A mutant that the chosen tests let pass is judged by more of them: a survivor costs somebody's attention."""
+    text = _read(mutant.file)
+    verdict = Verdict("not covered")
+    used = 0
+    for cap, budget in ((options.cap, options.budget), (options.confirm, 3 * options.budget)):
+        chosen = choose_tests(tests, cap, budget)
+        if verdict.outcome not in SURVIVED or not chosen:
+            break
+        verdict = _judge_once(mutant, text, chosen, slot)
+        used += len(chosen)
+        tests = [test for test in tests if test not in chosen]
+    return Result(
+        id=mutant.id,
+        outcome=verdict.outcome,
+        place=f"{mutant.file}:{mutant.line}",
+        change=mutant.describe(text),
+        text=hash_mutated(mutant, text),
+        record=hash_,
+        tests=used,
+        test=verdict.test,
+        error=verdict.error,
+        seconds=round(verdict.seconds, 2),
+    )
+
+
+def _judge_once(mutant: Mutant, text: str, tests: list[record.Test], slot: Slot) -> Verdict:
+    request = build_request(tests)
+    verdict = slot.judge(mutant, text, request)
+    if verdict.outcome != "survived" and _may_be_load(verdict.error):
+        verdict = slot.judge(mutant, text, request)
+    return verdict
+
+
+def _may_be_load(error: str) -> bool:
+    """Whether a busy machine alone can cause the error: such a mutant is judged a second time."""
+    return any(word in error for word in ("Timeout", "timed out", "StoreUnavailable", "Connection", "no result"))
+
+
+def _run_threads(work: Callable[[int], None], count: int) -> None:
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _lock() -> IO[str]:
+    """Two runs at once would change each other's copies."""
+    DATA.mkdir(exist_ok=True)
+    file = (DATA / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit("another run is at work in .mutants; wait until it has ended")
+    return file
+
+
+@functools.cache
+def _read(file: str) -> str:
+    return (ROOT / file).read_text()
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make mutants", description="Judge mutants of the code by its tests.")
+    parser.add_argument("--count", type=int, default=400, help="how many mutants to judge (default: 400)")
+    parser.add_argument("--seed", type=int, default=1, help="which sample: the same seed chooses the same mutants")
+    parser.add_argument("--files", nargs="+", default=[], metavar="TEXT", help="only files whose path contains it")
+    parser.add_argument("--all", action="store_true", help="judge every mutant instead of a sample")
+    parser.add_argument("--critical", action="store_true", help="sample only the files that decide about lost work")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once (default: processors)")
+    parser.add_argument("--cap", type=int, default=60, help="at most so many tests for each mutant (default: 60)")
+    parser.add_argument("--confirm", type=int, default=240, help="so many more for a mutant that survived them")
+    parser.add_argument("--budget", type=float, default=60, help="seconds of tests for each mutant, as recorded")
+    parser.add_argument("--again", action="store_true", help="judge survivors again, for instance with a larger cap")
+    parser.add_argument("--keep-record", action="store_true", help="use the record although sources have changed")
+    parser.add_argument("--list", action="store_true", help="print the chosen mutants and judge none")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,47 @@
+"""Which files are mutated, and where the tool keeps its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "src/mainspring"
+STORES = f"{PACKAGE}/adapters/store"
+PYTHON_FOLDERS = ("domain", "worker", "control")
+SQL_PATTERNS = ("postgres/queries/*.sql", "sqlite/*.sql", "sqlite/procedures/*.sql")
+#: Text for people, and what only tests with whole processes execute, which are too slow to judge mutants.
+LEFT_OUT = (
+    *("domain/cron/words.py", "domain/reserved.py", "domain/presets.py"),
+    *("worker/builtin/", "worker/executors/", "worker/cpu.py", "worker/marks.py", "worker/memory.py"),
+    *("control/transfer.py", "control/restored.py"),
+)
+
+DATA = ROOT / ".mutants"
+DOCUMENT = ROOT / "docs/contributing/mutants.md"
+
+#: The tests that are recorded, one run of pytest for each part: those of ``make test`` that start no other process.
+TESTS = {
+    "rules": ("tests/unit", "tests/services", "tests/worker"),
+    "contracts": ("tests/contracts",),
+    "simulation": ("tests/simulation",),
+    "stores": (
+        "tests/adapters/test_postgres.py",
+        "tests/adapters/test_postgres_policies.py",
+        *sorted(f"tests/adapters/{file.name}" for file in (ROOT / "tests/adapters").glob("test_postgres_races_*.py")),
+        "tests/adapters/test_sqlite.py",
+        "tests/adapters/test_sqlite_policies.py",
+    ),
+}
+
+
+def list_files() -> Iterator[str]:
+    """The paths of the files that are mutated, relative to the repository."""
+    for folder in PYTHON_FOLDERS:
+        for file in sorted((ROOT / PACKAGE / folder).rglob("*.py")):
+            name = file.relative_to(ROOT / PACKAGE).as_posix()
+            if not name.startswith(LEFT_OUT):
+                yield f"{PACKAGE}/{name}"
+    for pattern in SQL_PATTERNS:
+        for file in sorted((ROOT / STORES).glob(pattern)):
+            yield file.relative_to(ROOT).as_posix()

@@ -1,0 +1,170 @@
+"""Step 1: run the fast tests once and keep which lines and statements each of them uses.
+
+The record is made again when a file in ``src`` or ``tests`` has changed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from coverage import CoverageData
+
+from tools.mutants.places import DATA, ROOT, TESTS
+
+_FOLDER = DATA / "record"
+_COVERAGE = DATA / "coverage"
+_TESTS = DATA / "tests.json"
+
+
+@dataclass(frozen=True)
+class Test:
+    """``breadth``: how many lines and statements it uses; a narrow test says more about each of them."""
+
+    id: str
+    seconds: float
+    breadth: int
+    statements: frozenset[str]
+
+    @property
+    def file(self) -> str:
+        return self.id.partition("::")[0]
+
+
+class Record:
+    """Which passing tests use a line or a statement."""
+
+    def __init__(self, tests: dict[str, Test], data: CoverageData, hash_: str) -> None:
+        self.hash = hash_
+        self._tests = tests
+        self._data = data
+        self._lines: dict[str, dict[int, set[str]]] = {}
+        self._statements: dict[str, set[str]] = defaultdict(set)
+        for test in tests.values():
+            for key in test.statements:
+                self._statements[key].add(test.id)
+
+    def find_by_statement(self, key: str) -> list[Test]:
+        return self._get_tests(self._statements[key])
+
+    def find_by_lines(self, file: str, lines: Iterable[int]) -> list[Test]:
+        contexts = self._load_lines(file)
+        return self._get_tests({test for line in lines for test in contexts.get(line, ())})
+
+    def find_by_file(self, file: str) -> list[Test]:
+        return self.find_by_lines(file, self._load_lines(file))
+
+    def find_by_name(self, name: str) -> list[Test]:
+        """The tests that execute a line with this name: an import executes the definition of a constant."""
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        found: set[str] = set()
+        for path in self._data.measured_files():
+            text = Path(path).read_text()
+            if name in text:
+                lines = {n for n, line in enumerate(text.splitlines(), 1) if word.search(line)}
+                found |= {test.id for test in self.find_by_lines(Path(path).relative_to(ROOT).as_posix(), lines)}
+        return self._get_tests(found)
+
+    def _load_lines(self, file: str) -> dict[int, set[str]]:
+        if file not in self._lines:
+            contexts = self._data.contexts_by_lineno(str(ROOT / file))
+            self._lines[file] = {line: set(tests) for line, tests in contexts.items()}
+        return self._lines[file]
+
+    def _get_tests(self, ids: Iterable[str]) -> list[Test]:
+        return [self._tests[test] for test in ids if test in self._tests]
+
+
+def load(*, keep: bool, jobs: int) -> Record:
+    """Read the record. Make it first if there is none, or if it is outdated and ``keep`` is false."""
+    current = hash_sources()
+    known = json.loads(_TESTS.read_text()) if _TESTS.exists() and _COVERAGE.exists() else None
+    if known is None or (known["hash"] != current and not keep):
+        make(current, jobs)
+        known = json.loads(_TESTS.read_text())
+    data = CoverageData(str(_COVERAGE))
+    data.read()
+    tests = {
+        test: Test(test, value["seconds"], value["breadth"], frozenset(value["statements"]))
+        for test, value in known["tests"].items()
+        if value["passed"]
+    }
+    return Record(tests, data, known["hash"])
+
+
+def make(hash_: str, jobs: int) -> None:
+    """Record each part of the tests, except those that an interrupted run of the same sources has recorded."""
+    folder = _FOLDER / hash_
+    for old in _FOLDER.glob("*"):
+        if old != folder:
+            shutil.rmtree(old)
+    for part, tests in TESTS.items():
+        if not (folder / f"{part}.done").exists():
+            print(f"recording which lines and statements the tests use: {part}", flush=True)
+            _record(folder, part, tests, jobs)
+    _combine(folder, hash_)
+
+
+def _record(folder: Path, part: str, tests: Iterable[str], jobs: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob(f"*.{part}.*"):
+        old.unlink()
+    there = [test for test in tests if (ROOT / test).exists()]
+    options = [f"--numprocesses={jobs}", "--dist=worksteal", "-q", "-m", "not slow", "-p", "tools.mutants.recorder"]
+    # Tracing makes some tests ten times slower.
+    options.append("--timeout=1800")
+    environment = build_environment(ROOT / "src") | {"MUTANTS_RECORD": str(folder), "MUTANTS_PART": part}
+    done = subprocess.run([sys.executable, "-m", "pytest", *options, *there], cwd=ROOT, env=environment, check=False)
+    if done.returncode not in (0, 1):
+        sys.exit(f"recording failed: pytest ended with {done.returncode}")
+    if done.returncode == 1:
+        print("some tests failed: they are not used to judge mutants", flush=True)
+    (folder / f"{part}.done").touch()
+
+
+def _combine(folder: Path, hash_: str) -> None:
+    tests: dict[str, dict[str, object]] = {}
+    for part in sorted(folder.glob("tests.*.jsonl")):
+        values = map(json.loads, part.read_text().splitlines())
+        tests.update({value["id"]: value for value in values})
+    _COVERAGE.unlink(missing_ok=True)
+    combined = CoverageData(str(_COVERAGE))
+    for part in sorted(folder.glob("coverage.*")):
+        data = CoverageData(str(part))
+        data.read()
+        combined.update(data)
+    combined.write()
+    breadths: dict[str, int] = defaultdict(int)
+    for file in combined.measured_files():
+        for contexts in combined.contexts_by_lineno(file).values():
+            for context in contexts:
+                breadths[context] += 1
+    for name, test in tests.items():
+        statements = test["statements"]
+        assert isinstance(statements, list)
+        test["breadth"] = breadths[name] + len(statements)
+    _TESTS.write_text(json.dumps({"hash": hash_, "tests": tests}))
+
+
+def build_environment(source: Path) -> dict[str, str]:
+    """The variables of a process that runs tests on the package in ``source``."""
+    path = os.pathsep.join((str(source), str(ROOT)))
+    return os.environ | {"PYTHONPATH": path}
+
+
+def hash_sources() -> str:
+    digest = hashlib.sha256()
+    for folder in ("src", "tests"):
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix in (".py", ".sql") and file.is_file():
+                digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,62 @@
+"""Which tests judge a mutant, and in which order."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from tools.mutants.mutant import Mutant
+from tools.mutants.record import Record, Test
+from tools.mutants.server import Request
+
+_LEAST = 120.0
+_LEAST_EACH = 60.0
+
+
+def find_tests(record: Record, mutant: Mutant) -> list[Test]:
+    """The tests that use the place of a mutant."""
+    if mutant.key:
+        return record.find_by_statement(mutant.key)
+    if mutant.name:
+        return record.find_by_name(mutant.name) or record.find_by_file(mutant.file)
+    # Not each line of a statement has an instruction of its own, and defaults are evaluated by the import.
+    exact = record.find_by_lines(mutant.file, range(mutant.line, mutant.last_line + 1))
+    return exact or record.find_by_lines(mutant.file, range(mutant.around[0], mutant.around[1] + 1))
+
+
+def choose_tests(tests: Iterable[Test], cap: int, budget: float) -> list[Test]:
+    """At most ``cap`` of them: half are the narrowest, half come from as many files as possible.
+
+    ``budget``: how many seconds they may take together, as recorded. Fast and narrow ones come first.
+    """
+    chosen: dict[str, Test] = {}
+    spent = 0.0
+    narrow = sorted(tests, key=lambda test: (test.breadth, test.seconds, test.id))
+    for limit, candidates in ((cap // 2, narrow), (cap, _take_turns(narrow))):
+        for test in candidates:
+            fits = not chosen or spent + test.seconds <= budget
+            if len(chosen) < limit and fits and test.id not in chosen:
+                chosen[test.id] = test
+                spent += test.seconds
+    return sorted(chosen.values(), key=_rate)
+
+
+def _take_turns(tests: Iterable[Test]) -> Iterator[Test]:
+    """The first test of each file, then the second of each, and so on."""
+    by_file: dict[str, list[Test]] = defaultdict(list)
+    for test in tests:
+        by_file[test.file].append(test)
+    for turn in itertools.zip_longest(*by_file.values()):
+        yield from (test for test in turn if test is not None)
+
+
+def build_request(tests: list[Test]) -> Request:
+    """With time-outs that only a mutant that hangs reaches."""
+    total = sum(test.seconds for test in tests)
+    slowest = max(test.seconds for test in tests)
+    return Request([test.id for test in tests], _LEAST + 5 * total, _LEAST_EACH + 5 * slowest)
+
+
+def _rate(test: Test) -> tuple[float, str]:
+    return test.breadth * (test.seconds + 0.05), test.id
