@@ -2,15 +2,17 @@
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import hypothesis
 import pytest
+import time_machine
 
 from mainspring.cli import logs
-from tests.support.servers import IN_CI, not_here
+from tests.support.servers import IN_CI, not_here, require
 from tools.services import ServiceUnavailable, ensure
 
 #: How fast examples are made says how busy the machine is, not whether they are good.
@@ -20,7 +22,7 @@ hypothesis.settings.register_profile("laptop", deadline=None, print_blob=True, s
 hypothesis.settings.load_profile("ci" if IN_CI else "laptop")
 
 
-#: Here whole processes are started, or a browser. ``make test`` leaves them out, as whatever is marked ``slow``.
+#: These start whole processes or a browser. ``make test`` leaves them out, like every test marked ``slow``.
 _SLOW = tuple(Path(__file__).parent / folder for folder in ("cli", "examples", "system", "ui"))
 
 
@@ -29,10 +31,24 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.slow)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--wall-clock", help="start with the clock of this process at this time: 2026-12-31T23:59:50Z")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _wall_clock(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Move the wall clock of the process, if asked. It ticks; the monotonic clock and other processes are unchanged."""
+    start = request.config.getoption("--wall-clock")
+    if start is None:
+        yield
+        return
+    with time_machine.travel(datetime.fromisoformat(start), tick=True):
+        yield
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """pytest-xdist 3.8 writes the group of a test where pytest 9.2 does not look any more. Without this its tests are
-    run by whichever process, and what they share is started in each."""
+    """Keep each ``xdist_group`` in one process: pytest 9.2 ignores where pytest-xdist 3.8 writes the group."""
     for item in items if getattr(config.option, "loadgroup", False) else ():
         mark = item.get_closest_marker("xdist_group")
         if mark is not None and not item.nodeid.endswith(f"@{mark.args[0]}"):
@@ -52,6 +68,7 @@ def address_of() -> Callable[[str], str]:
     """The address of a server by its name in ``tools/services``; started when a test asks, shared by all of them."""
 
     def address(name: str) -> str:
+        require(name)
         try:
             return ensure(name)
         except ServiceUnavailable as error:

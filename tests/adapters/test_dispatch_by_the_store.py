@@ -1,4 +1,4 @@
-"""Who has no engine pays for none: a run's way is made of the statements that it was, with nothing beside them."""
+"""A store without a broker runs no statement, event or driver on behalf of brokers."""
 
 import asyncio
 import re
@@ -24,12 +24,12 @@ from mainspring.runtime.engines import Engines
 from mainspring.settings import load
 from tests.support.builders import some_runs
 
-#: The way of runs that are claimed without hints, by the names of what is sent.
+#: The statements from the submit to the completion of a run without hints.
 CYCLE = ["submit_now", "claim", "settle_succeeded"]
 
 
-class Listening:
-    """A store on PostgreSQL, and each statement that it sends."""
+class ObservedStore:
+    """A store on PostgreSQL, and the statements that it sends."""
 
     def __init__(self, store: PostgresStore, outside: asyncpg.Connection) -> None:
         self.store = store
@@ -37,34 +37,34 @@ class Listening:
         self.sent: list[str] = []
         self._names = {text: name for name, text in store._db.sql.items()}
 
-    def hear(self, query: LoggedQuery) -> None:
+    def record(self, query: LoggedQuery) -> None:
         self.sent.append(self._names.get(query.query, query.query))
 
     async def cycle(self, worker: SessionId, *, hinted: bool = False) -> list[str]:
-        """Submit, claim and settle ten runs; what was sent for it."""
+        """Submit, claim and complete ten runs. Returns the statements that were sent."""
         runs = some_runs(10)
-        await self._all_heard()
+        await self._let_the_driver_log()
         self.sent.clear()
         await self.store.submit(runs)
         named = tuple(run.id for run in runs) if hinted else None
         held = await self.store.claim(worker, 1, [Want("default", 10, runs=named)])
         await self.store.settle([settle_success(run, None) for run in held])
         assert len(held) == 10
-        await self._all_heard()
-        # Submits look once in a second whether queues have lanes.
+        await self._let_the_driver_log()
+        # Submits read once per second which queues have label sets.
         return [name for name in self.sent if name != "laned_queues"]
 
-    async def _all_heard(self) -> None:
-        """Whoever listens is told on the next turn of the loop."""
+    async def _let_the_driver_log(self) -> None:
+        """The driver calls its loggers in the next turns of the loop."""
         for _ in range(3):
             await asyncio.sleep(0)
 
-    async def told(self) -> int:
+    async def count_events(self) -> int:
         found: int = await self.outside.fetchval("SELECT count(*) FROM outbox")
         return found
 
-    async def plan(self) -> str:
-        """Of a claim; without its costs, which go by the number of pages."""
+    async def explain_claim(self) -> str:
+        """The plan of a claim without its costs, which depend on the number of pages."""
         await self.outside.execute("SET plan_cache_mode = force_generic_plan")
         for setting, value in SESSION.items():
             await self.outside.execute(f"SET {setting} = '{value}'")
@@ -75,59 +75,59 @@ class Listening:
 
 
 @pytest.fixture
-async def listening(postgres_database: str) -> AsyncIterator[Listening]:
+async def observed(postgres_database: str) -> AsyncIterator[ObservedStore]:
     store = PostgresStore(postgres_database, shards=4, connections=1)
-    # No claim is slow, however busy the machine: a slow one has a look beside it.
+    # By this clock no claim is slow: a slow claim runs another statement.
     store._ranks = Floors(lambda: 0)
     await store.open()
     outside = await asyncpg.connect(postgres_database, server_settings={"search_path": "mainspring"})
-    listening = Listening(store, outside)
+    observed = ObservedStore(store, outside)
 
     async def begin(connection: Connection) -> None:
-        connection.add_query_logger(listening.hear)
+        connection.add_query_logger(observed.record)
 
     async def end(connection: Connection) -> None:
-        connection.remove_query_logger(listening.hear)
+        connection.remove_query_logger(observed.record)
 
     await store._db.run(begin)
-    yield listening
+    yield observed
     await store._db.run(end)
     await outside.close()
     await store.close()
 
 
 @pytest.mark.postgres
-async def test_the_way_of_a_run_is_three_statements_and_writes_no_event(listening: Listening) -> None:
-    worker = await listening.store.open_session(NewSession(name="w", kind="worker", ttl=HOUR))
-    await listening.cycle(worker)
-    assert await listening.cycle(worker) == CYCLE
-    assert await listening.told() == 0
-    # And it would be seen if it were otherwise.
-    await listening.store.attach_reader(READER, HOUR)
-    hinted = await listening.cycle(worker, hinted=True)
+async def test_a_run_takes_three_statements_and_writes_no_event(observed: ObservedStore) -> None:
+    worker = await observed.store.open_session(NewSession(name="w", kind="worker", ttl=HOUR))
+    await observed.cycle(worker)
+    assert await observed.cycle(worker) == CYCLE
+    assert await observed.count_events() == 0
+    # With a reader there are events, so the check above can fail.
+    await observed.store.attach_reader(READER, HOUR)
+    hinted = await observed.cycle(worker, hinted=True)
     assert hinted == ["claim_hinted" if name == "claim" else name for name in CYCLE]
-    assert await listening.told() > 0
+    assert await observed.count_events() > 0
 
 
 @pytest.mark.postgres
-async def test_who_goes_back_to_the_store_pays_what_a_claim_cost_before(listening: Listening) -> None:
-    store = listening.store
+async def test_a_store_whose_broker_was_removed_has_the_same_claim_plan_as_before(observed: ObservedStore) -> None:
+    store = observed.store
     worker = await store.open_session(NewSession(name="w", kind="worker", ttl=HOUR))
-    await listening.cycle(worker)
-    await listening.outside.execute("ANALYZE")
-    before = await listening.plan()
+    await observed.cycle(worker)
+    await observed.outside.execute("ANALYZE")
+    before = await observed.explain_claim()
     await store.attach_reader(READER, SECOND)
-    await listening.cycle(worker, hinted=True)
-    assert await listening.told() > 0
-    # Nobody reads any more, and the housekeeper finds out.
-    await listening.outside.execute("UPDATE outbox_cursor SET until = 1")
+    await observed.cycle(worker, hinted=True)
+    assert await observed.count_events() > 0
+    # The reader has expired; upkeep removes it.
+    await observed.outside.execute("UPDATE outbox_cursor SET until = 1")
     await store.tidy()
-    await listening.cycle(worker)
-    assert await listening.told() == 0
-    assert await listening.plan() == before
+    await observed.cycle(worker)
+    assert await observed.count_events() == 0
+    assert await observed.explain_claim() == before
 
 
-async def test_a_process_without_an_engine_has_nobody_to_publish_and_nobody_to_feed(tmp_path: Path) -> None:
+async def test_a_process_without_a_broker_has_no_dispatcher_and_no_feeds(tmp_path: Path) -> None:
     node = Node(load({"store": str(tmp_path / "m.db")}), {Role.SCHEDULER, Role.WORKER})
     await node.start()
     try:
@@ -141,7 +141,7 @@ async def test_a_process_without_an_engine_has_nobody_to_publish_and_nobody_to_f
         await node.engine.close()
 
 
-def test_no_driver_of_an_engine_is_loaded() -> None:
+def test_a_process_without_a_broker_loads_no_broker_driver() -> None:
     code = (
         "import asyncio, sys\n"
         "from mainspring.bootstrap.engine import Engine\nfrom mainspring.bootstrap.node import make_engines\n"

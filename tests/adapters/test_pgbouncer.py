@@ -1,4 +1,4 @@
-"""Everything works through pgbouncer in transaction mode, slower; it is noticed, and said."""
+"""The store through pgbouncer in transaction mode: everything works, and polling replaces notifications."""
 
 import asyncio
 import hashlib
@@ -22,13 +22,14 @@ from tests.conftest import make_template
 from tests.support.builders import a_run, a_worker, some_runs
 from tests.support.pgbouncer import through_pgbouncer
 from tests.support.store_harness import build_wall
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
 async def postgres_template(postgres_dsn: str) -> str:
-    """Made once: a database with the schema in it."""
+    """A database with the schema, created once."""
 
     async def prepare(dsn: str) -> None:
         store = PostgresStore(dsn, shards=4)
@@ -41,22 +42,22 @@ async def postgres_template(postgres_dsn: str) -> str:
 
 @pytest.fixture
 async def store(postgres_database: str) -> AsyncIterator[PostgresStore]:
-    # So many that they take turns on the few connections behind.
+    # More connections than pgbouncer has to the server, so that they take turns.
     store = PostgresStore(through_pgbouncer(postgres_database), shards=4, connections=20)
     await store.open()
     yield store
     await store.close()
 
 
-async def test_it_is_noticed(store: PostgresStore, postgres_database: str) -> None:
+async def test_the_store_detects_the_pooler(store: PostgresStore, postgres_database: str) -> None:
     assert store._engine.servers.pooled
-    straight = PostgresStore(postgres_database, shards=4)
-    await straight.open()
-    assert not straight._engine.servers.pooled
-    await straight.close()
+    direct = PostgresStore(postgres_database, shards=4)
+    await direct.open()
+    assert not direct._engine.servers.pooled
+    await direct.close()
 
 
-async def test_many_at_once_make_run_and_end_each_run_once(store: PostgresStore) -> None:
+async def test_concurrent_clients_submit_claim_and_complete_each_run_once(store: PostgresStore) -> None:
     batches = [some_runs(20) for _ in range(20)]
     await asyncio.gather(*(store.submit(batch) for batch in batches))
     workers = [await store.open_session(a_worker(ttl=10 * MINUTE)) for _ in range(4)]
@@ -72,55 +73,53 @@ async def test_many_at_once_make_run_and_end_each_run_once(store: PostgresStore)
         return done
 
     done = [run for runs in await asyncio.gather(*(work(number) for number in range(4))) for run in runs]
-    wanted = [run.id for batch in batches for run in batch]
-    assert sorted(done) == sorted(wanted)
-    views = await store.runs(wanted)
+    submitted = [run.id for batch in batches for run in batch]
+    assert sorted(done) == sorted(submitted)
+    views = await store.runs(submitted)
     assert {view.state for view in views if view is not None} == {RunState.SUCCEEDED}
 
 
-async def test_people_see_their_own_tenant_alone(store: PostgresStore, postgres_database: str) -> None:
+async def test_a_tenant_scope_sees_its_own_tenant_only(store: PostgresStore, postgres_database: str) -> None:
     await build_wall(store, postgres_database)
     await store.submit([a_run(tenant="red"), a_run(tenant="blue"), a_run(tenant="blue")])
 
-    async def seen(tenant: str) -> list[str]:
+    async def list_tenants(tenant: str) -> list[str]:
         page = await store.seen_by(tenant).list_runs(RunFilter(tenant=None), None, 10)
         return [run.tenant for run in page.items]
 
     for _ in range(5):
-        assert tuple(await asyncio.gather(seen("red"), seen("blue"), seen("red"))) == (["red"], ["blue"] * 2, ["red"])
-    # Behind both walls: the role is bound, and what it is bound to is gone with its transaction.
+        seen = await asyncio.gather(*map(list_tenants, ("red", "blue", "red")))
+        assert seen == [["red"], ["blue"] * 2, ["red"]]
+
+    async def count_runs(connection: "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]") -> int:
+        return int(await connection.fetchval("SELECT count(*) FROM mainspring.run"))
+
+    # The tenant scope ends with its transaction: the role that is bound by RLS sees nothing without one.
     readers = await store._wall.readers()
     assert readers is not store._engine
-    assert await readers.run(_rows_without_a_tenant) == 0
+    assert await readers.run(count_runs) == 0
 
 
-async def _rows_without_a_tenant(connection: "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]") -> int:
-    return int(await connection.fetchval("SELECT count(*) FROM mainspring.run"))
-
-
-async def test_upkeep_goes_on(store: PostgresStore) -> None:
+async def test_upkeep_works_through_the_pooler(store: PostgresStore) -> None:
     await store.submit(some_runs(5))
     await store.tidy()
 
 
-async def test_wake_ups_are_polled_for_and_that_is_said(
+async def test_wakeups_poll_behind_a_pooler_and_log_it_once(
     postgres_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    told = asyncio.Event()
+    warnings: list[str] = []
 
     class Log:
         def warning(self, text: str, **_: object) -> None:
-            said.append(text)
-            told.set()
+            warnings.append(text)
 
         def debug(self, text: str, **_: object) -> None: ...
 
     monkeypatch.setattr(wakeups_module, "_log", Log())
     wakeups = PostgresWakeups(through_pgbouncer(postgres_database), SystemClock())
     await wakeups.open()
-    async with asyncio.timeout(20):
-        await told.wait()
+    await eventually(lambda: warnings)
     await wakeups.close()
-    assert len(said) == 1
-    assert "polling" in said[0]
+    assert len(warnings) == 1
+    assert "polling" in warnings[0]

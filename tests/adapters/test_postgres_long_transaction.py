@@ -1,8 +1,8 @@
-"""A transaction that somebody left open keeps dead rows at the front of queues. Claims do not go through them all."""
+"""A transaction that stays open keeps dead rows at the front of queues. Claims do not read all of them."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from itertools import count
 from typing import Any
 
 import asyncpg
@@ -10,11 +10,13 @@ import pytest
 
 from mainspring.adapters.store.postgres import PostgresStore, upkeep
 from mainspring.adapters.store.postgres.database import Connection
+from mainspring.adapters.store.postgres.floors import Floors
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.domain.instant import HOUR
 from mainspring.domain.run import settle_success
 from mainspring.ports.store import Want
 from tests.support.builders import a_run, a_worker
+from tests.support.waiting import eventually
 
 CHURNED = 4_000
 
@@ -36,7 +38,7 @@ async def left_open(store: PostgresStore, postgres_database: str) -> AsyncIterat
 
 
 @pytest.mark.usefixtures("left_open")
-async def test_a_claim_that_begins_at_a_floor_reads_little(store: PostgresStore) -> None:
+async def test_a_claim_that_begins_at_a_floor_reads_few_pages(store: PostgresStore) -> None:
     worker = await store.open_session(a_worker(ttl=HOUR))
     for start in range(0, CHURNED, 500):
         await store.submit([a_run() for _ in range(500)])
@@ -45,13 +47,13 @@ async def test_a_claim_that_begins_at_a_floor_reads_little(store: PostgresStore)
         await store.settle([settle_success(run, None) for run in held])
     await store.submit([a_run() for _ in range(20)])
     lowest = await lowest_rank(store)
-    from_front, at_floor = [await pages_of_claim(store, worker, floor) for floor in (0, lowest)]
+    from_front, at_floor = [await count_pages(store, worker, floor) for floor in (0, lowest)]
     assert from_front > 100
     assert at_floor < from_front / 3
 
 
-async def pages_of_claim(store: PostgresStore, worker: int, floor: int) -> int:
-    """How many pages a claim of one run looks at to find it. It is taken back."""
+async def count_pages(store: PostgresStore, worker: int, floor: int) -> int:
+    """How many pages a claim of one run reads to find it. The claim is rolled back."""
 
     async def claim(connection: Connection) -> int:
         queue = await connection.fetchval("SELECT id FROM mainspring.name WHERE kind = 3 AND name = 'default'")
@@ -60,34 +62,43 @@ async def pages_of_claim(store: PostgresStore, worker: int, floor: int) -> int:
         await transaction.start()
         plan = await connection.fetchval(asked, worker, 1_000_000, [queue], [1], [floor])
         await transaction.rollback()
-        [look] = [node for node in nodes(json.loads(plan)[0]["Plan"]) if node.get("Index Name") == "run_ready"]
-        return int(look["Shared Hit Blocks"] + look["Shared Read Blocks"])
+        [scan] = [node for node in flatten(json.loads(plan)[0]["Plan"]) if node.get("Index Name") == "run_ready"]
+        return int(scan["Shared Hit Blocks"] + scan["Shared Read Blocks"])
 
     return await store._engine.run(claim)
 
 
 @pytest.mark.usefixtures("left_open")
-async def test_a_more_urgent_run_is_found_although_claims_do_not_begin_at_the_front(store: PostgresStore) -> None:
+async def test_a_more_urgent_run_is_claimed_although_claims_begin_at_a_floor(store: PostgresStore) -> None:
     worker = await store.open_session(a_worker(ttl=HOUR))
     await store.submit([a_run() for _ in range(30)])
     await store.claim(worker, 1, [Want("default", 1)])
     queue = store._names.number(Kind.QUEUE, "default")
-    # As if a look from the front had taken long, for good reason.
-    store._ranks.looked(store._ranks.begin() - 0.02, 1_000_000, {queue: await lowest_rank(store)})
+    seconds = 0.0
+    # The store measures how slow the front is by its own clock; here it stands still until the test moves it.
+    store._ranks = Floors(lambda: seconds)
+    began = store._ranks.begin()
+    seconds += 0.02
+    store._ranks.looked(began, 1_000_000, {queue: await lowest_rank(store)})
     urgent = a_run(priority=1)
     await store.submit([urgent])
-    async with asyncio.timeout(10):
-        number = 2
-        while urgent.id not in {run.id for run in await store.claim(worker, number, [Want("default", 1)])}:
-            number += 1
-            await store.submit([a_run()])
-    assert number > 2, "the first claim began at the floor"
+    [held] = await store.claim(worker, 2, [Want("default", 1)])
+    assert held.id != urgent.id, "the first claim begins at the floor"
+    # After a while the store looks at the front again, in the background.
+    seconds += 3_600
+    numbers = count(3)
+
+    async def is_claimed() -> bool:
+        await store.submit([a_run()])
+        return urgent.id in {run.id for run in await store.claim(worker, next(numbers), [Want("default", 1)])}
+
+    await eventually(is_claimed)
 
 
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def flatten(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for part in plan.get("Plans", ()):
-        yield from nodes(part)
+        yield from flatten(part)
 
 
 async def lowest_rank(store: PostgresStore) -> int:
@@ -99,23 +110,26 @@ async def lowest_rank(store: PostgresStore) -> int:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("left_open")
-async def test_a_vacuum_that_was_in_vain_is_not_tried_again_at_once(
+async def test_a_vacuum_that_removed_nothing_is_not_repeated_at_once(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "_DEAD_ROWS", 100)
+    monkeypatch.setattr(upkeep, "_AGAIN_IN_SECONDS", 1e9)
     worker = await store.open_session(a_worker(ttl=HOUR))
     await store.submit([a_run() for _ in range(500)])
     held = await store.claim(worker, 1, [Want("default", 500)])
     await store.settle([settle_success(run, None) for run in held])
-    async with asyncio.timeout(30):
-        # The server counts dead rows a moment later.
-        while not await vacuums(store):
-            await store.tidy()
+
+    async def count_vacuums() -> int:
+        count = "SELECT vacuum_count FROM pg_stat_all_tables WHERE relid = 'mainspring.run'::regclass"
+        return int(await store._engine.run(lambda connection: connection.fetchval(count)))
+
+    async def is_vacuumed() -> bool:
+        # The server counts dead rows a moment after the transaction.
+        await store.tidy()
+        return await count_vacuums() > 0
+
+    await eventually(is_vacuumed)
     for _ in range(3):
         await store.tidy()
-    assert await vacuums(store) == 1
-
-
-async def vacuums(store: PostgresStore) -> int:
-    count = "SELECT vacuum_count FROM pg_stat_all_tables WHERE relid = 'mainspring.run'::regclass"
-    return int(await store._engine.run(lambda connection: connection.fetchval(count)))
+    assert await count_vacuums() == 1

@@ -1,6 +1,6 @@
-"""Limits, families and unique keys where many connections and processes meet.
+"""Limits, dependencies and unique keys with many connections and processes.
 
-The large forms are run by ``LARGE_TESTS=1 pytest -s tests/adapters/test_postgres_policies.py``.
+``LARGE_TESTS=1 pytest -s tests/adapters/test_postgres_policies.py`` runs the large variants.
 """
 
 import asyncio
@@ -22,13 +22,16 @@ from mainspring.domain.run import NewRun, RunState, settle_loss, settle_success
 from mainspring.domain.unique import Unique
 from mainspring.ports.store import NewSession, Want
 from tests.support.builders import a_limit, a_policy, a_run
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
 LARGE = os.environ.get("LARGE_TESTS") == "1"
 large = pytest.mark.skipif(not LARGE, reason="LARGE_TESTS=1 runs it")
-#: Of each key at a time.
+#: The limit of every key.
 MOST = 3
+#: For the large tests: as long as they need, even on a slow machine.
+LONG_DEADLINE_SECONDS = 3_600
 
 
 @pytest.fixture
@@ -50,11 +53,11 @@ async def a_worker(store: PostgresStore, ttl: int = HOUR) -> SessionId:
     return await store.open_session(NewSession(name="w", kind="worker", ttl=ttl))
 
 
-def tell(words: str) -> None:
+def report(words: str) -> None:
     sys.stdout.write(f"\n{words}\n")
 
 
-def limited(keys: int, runs: int) -> list[NewRun]:
+def some_limited_runs(keys: int, runs: int) -> list[NewRun]:
     policies = [a_policy(limits=(a_limit(f"key-{number}", MOST),)) for number in range(keys)]
     return [a_run(task=f"key-{number % keys}", policy=policies[number % keys]) for number in range(runs)]
 
@@ -66,12 +69,12 @@ async def submit_all(store: PostgresStore, runs: Sequence[NewRun], batch: int = 
                 await store.submit(runs[start : start + batch])
                 break
             except StoreUnavailable:
-                # On a machine that is too busy a transaction may take too long. It is known when it comes again.
+                # A transaction may time out on a busy machine. The store recognizes the runs of a repeated submit.
                 continue
 
 
-async def test_no_more_of_a_key_run_at_a_time_over_many_connections(store: PostgresStore) -> None:
-    runs = limited(50, 2_000)
+async def test_a_key_never_exceeds_its_limit_over_many_connections(store: PostgresStore) -> None:
+    runs = some_limited_runs(50, 2_000)
     await submit_all(store, runs)
     running: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -87,7 +90,7 @@ async def test_no_more_of_a_key_run_at_a_time_over_many_connections(store: Postg
                 running[run.task] += 1
                 most[run.task] = max(most[run.task], running[run.task])
             await asyncio.sleep(0)
-            # No more than this: whoever waits may start before this has its answer.
+            # Counted down before the completion, because the next run may start before it returns.
             for run in held:
                 running[run.task] -= 1
             await store.settle([settle_success(run, None) for run in held])
@@ -98,8 +101,8 @@ async def test_no_more_of_a_key_run_at_a_time_over_many_connections(store: Postg
     assert await store.sweep(1_000) == 0
 
 
-async def most_at_once(connection: "asyncpg.Connection") -> int:
-    """Of any key, as history has it."""
+async def read_most_at_once(connection: "asyncpg.Connection") -> int:
+    """The highest number of runs of any key at one time, by the history."""
     most: int = await connection.fetchval("""
         SELECT max(running) FROM (
             SELECT sum(step) OVER (PARTITION BY task ORDER BY at, step) AS running FROM (
@@ -119,7 +122,7 @@ def start_worker(dsn: str, batch: int) -> "subprocess.Popen[bytes]":
 
 
 async def housekeeping(store: PostgresStore, scheduler: SessionId) -> int:
-    """What schedulers and reapers do, once; how much the sweep found."""
+    """Do the work of schedulers and reapers once. Returns how much the sweep found."""
     try:
         await store.stage(scheduler, range(store.shards), 1_000)
         lost = await store.lost_runs(1_000)
@@ -131,44 +134,50 @@ async def housekeeping(store: PostgresStore, scheduler: SessionId) -> int:
         return 0
 
 
+async def count_live(connection: "asyncpg.Connection") -> int:
+    count: int = await connection.fetchval(
+        "SELECT count(*) FROM (SELECT FROM run UNION ALL SELECT FROM waiting) AS live"
+    )
+    return count
+
+
 @large
-async def test_a_thousand_keys_and_a_hundred_thousand_runs_over_processes(
+@pytest.mark.timeout(LONG_DEADLINE_SECONDS)
+async def test_a_thousand_keys_never_exceed_their_limits_over_processes(
     store: PostgresStore, connection: "asyncpg.Connection", postgres_database: str
 ) -> None:
-    runs = limited(1_000, 100_000)
+    runs = some_limited_runs(1_000, 100_000)
     began = time.monotonic()
     await submit_all(store, runs)
     submitted = time.monotonic()
     scheduler = await store.join("s", HOUR)
     await store.take(scheduler, range(store.shards))
     workers = [start_worker(postgres_database, 500) for _ in range(3)]
+
+    async def are_done() -> bool:
+        assert await housekeeping(store, scheduler) == 0
+        at_once = await connection.fetchval(
+            "SELECT coalesce(max(runs), 0) FROM (SELECT count(*) AS runs FROM run r JOIN body b "
+            "ON b.bucket = r.body_bucket AND b.id = r.id GROUP BY b.task) AS by_key"
+        )
+        assert at_once <= MOST
+        return await count_live(connection) == 0
+
     try:
-        last = len(runs), time.monotonic()
-        while last[0]:
-            await asyncio.sleep(1)
-            assert await housekeeping(store, scheduler) == 0
-            now = await connection.fetchval(
-                "SELECT count(*) FROM (SELECT FROM run UNION ALL SELECT FROM waiting) AS here"
-            )
-            at_once = await connection.fetchval(
-                "SELECT coalesce(max(runs), 0) FROM (SELECT count(*) AS runs FROM run r JOIN body b "
-                "ON b.bucket = r.body_bucket AND b.id = r.id GROUP BY b.task) AS by_key"
-            )
-            assert at_once <= MOST
-            if now < last[0]:
-                last = now, time.monotonic()
-            assert time.monotonic() - last[1] < 60, f"it hangs with {now} left"
+        await eventually(are_done, deadline=LONG_DEADLINE_SECONDS)
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
     took = await connection.fetchval("SELECT (max(finished_at) - min(started_at)) / 1e6 FROM history")
     rate = len(runs) / float(took)
-    most = await most_at_once(connection)
-    tell(f"submitted {len(runs) / (submitted - began):,.0f}/s, worked off {rate:,.0f}/s, at once by history {most}")
+    most = await read_most_at_once(connection)
+    report(f"submitted {len(runs) / (submitted - began):,.0f}/s, completed {rate:,.0f}/s, at once by history {most}")
 
 
-async def test_of_many_that_race_for_one_unique_key_one_is_made(postgres_database: str, store: PostgresStore) -> None:
+async def test_concurrent_submits_with_one_unique_key_make_one_run(
+    postgres_database: str, store: PostgresStore
+) -> None:
     others = [PostgresStore(postgres_database, connections=2) for _ in range(15)]
     for other in others:
         await other.open()
@@ -183,12 +192,12 @@ async def test_of_many_that_race_for_one_unique_key_one_is_made(postgres_databas
             await other.close()
 
 
-async def test_batches_with_the_same_keys_in_another_order_do_not_lock_each_other_out(store: PostgresStore) -> None:
+async def test_concurrent_batches_with_the_same_keys_in_different_orders_do_not_deadlock(store: PostgresStore) -> None:
     keys = [f"k{number}" for number in range(20)]
 
     def batch(order: Sequence[str], turn: int) -> list[NewRun]:
         limits = [
-            a_run(limits=(a_limit(key, 2), a_limit(f"shared-{keys[-1 - place]}", 5))) for place, key in enumerate(order)
+            a_run(limits=(a_limit(key, 2), a_limit(f"shared-{keys[-1 - index]}", 5))) for index, key in enumerate(order)
         ]
         return limits + [a_run(unique=Unique(key=f"{key}-{turn}")) for key in order]
 
@@ -204,12 +213,12 @@ async def test_batches_with_the_same_keys_in_another_order_do_not_lock_each_othe
 
 
 async def a_dag(store: PostgresStore, layers: int, wide: int) -> list[NewRun]:
-    """Layers of runs; each waits for three of the layer before."""
+    """Layers of runs; each run depends on three of the layer before."""
     made: list[NewRun] = []
     above: list[NewRun] = []
     for _ in range(layers):
         layer = [
-            a_run(after=[above[(place + step) % wide] for step in range(3)] if above else ()) for place in range(wide)
+            a_run(after=[above[(index + step) % wide] for step in range(3)] if above else ()) for index in range(wide)
         ]
         await submit_all(store, layer)
         made += layer
@@ -217,13 +226,7 @@ async def a_dag(store: PostgresStore, layers: int, wide: int) -> list[NewRun]:
     return made
 
 
-async def all_ended(store: PostgresStore, runs: Sequence[NewRun]) -> bool:
-    views = [view for view in await store.runs([run.id for run in runs]) if view is not None]
-    assert len(views) == len(runs)
-    return all(view.state is RunState.SUCCEEDED for view in views)
-
-
-async def test_a_family_of_layers_ends_though_workers_die(store: PostgresStore) -> None:
+async def test_layers_of_dependent_runs_complete_although_workers_die(store: PostgresStore) -> None:
     runs = await a_dag(store, 10, 10)
     scheduler = await store.join("s", HOUR)
     await store.take(scheduler, range(store.shards))
@@ -232,16 +235,19 @@ async def test_a_family_of_layers_ends_though_workers_die(store: PostgresStore) 
         held = await store.claim(worker, 1, [Want("default", 7)])
         if turn % 3:
             await store.settle([settle_success(run, None) for run in held])
-        # Every third one dies with what it holds.
+        # Every third worker dies with the runs it holds.
         await store.close_session(worker)
         assert await housekeeping(store, scheduler) == 0
-        if not held and await all_ended(store, runs):
+        views = [view for view in await store.runs([run.id for run in runs]) if view is not None]
+        assert len(views) == len(runs)
+        if all(view.state is RunState.SUCCEEDED for view in views):
             return
-    pytest.fail("it hangs")
+    pytest.fail("some runs never complete")
 
 
 @large
-async def test_ten_thousand_in_layers_end_though_workers_are_killed(
+@pytest.mark.timeout(LONG_DEADLINE_SECONDS)
+async def test_ten_thousand_dependent_runs_complete_although_workers_are_killed(
     store: PostgresStore, connection: "asyncpg.Connection", postgres_database: str
 ) -> None:
     began = time.monotonic()
@@ -251,26 +257,22 @@ async def test_ten_thousand_in_layers_end_though_workers_are_killed(
     await store.take(scheduler, range(store.shards))
     workers = [start_worker(postgres_database, 20) for _ in range(3)]
     killed = found = 0
-    last = len(runs), time.monotonic()
+
+    async def are_done() -> bool:
+        nonlocal killed, found
+        found += await housekeeping(store, scheduler)
+        left = await count_live(connection)
+        # One kill per 500 runs, so that a new worker has the time to start.
+        if left and len(runs) - left > 500 * (killed + 1):
+            victim = killed % len(workers)
+            workers[victim].kill()
+            workers[victim].wait()
+            workers[victim] = start_worker(postgres_database, 20)
+            killed += 1
+        return left == 0
+
     try:
-        while True:
-            await asyncio.sleep(0.2)
-            found += await housekeeping(store, scheduler)
-            left = await connection.fetchval(
-                "SELECT count(*) FROM (SELECT FROM run UNION ALL SELECT FROM waiting) AS here"
-            )
-            if left == 0:
-                break
-            if left < last[0]:
-                last = left, time.monotonic()
-            assert time.monotonic() - last[1] < 120, f"it hangs with {left} left"
-            # One for every 500 runs: a new one must have the time to begin.
-            if len(runs) - left > 500 * (killed + 1):
-                victim = killed % len(workers)
-                workers[victim].kill()
-                workers[victim].wait()
-                workers[victim] = start_worker(postgres_database, 20)
-                killed += 1
+        await eventually(are_done, deadline=LONG_DEADLINE_SECONDS)
     finally:
         for worker in workers:
             worker.kill()
@@ -279,19 +281,18 @@ async def test_ten_thousand_in_layers_end_though_workers_are_killed(
     states = await connection.fetch("SELECT state, count(*) AS runs FROM history GROUP BY state")
     assert {row["state"]: row["runs"] for row in states} == {5: len(runs)}
     lost = await connection.fetchval("SELECT count(*) FROM attempt WHERE outcome = 4")
-    tell(
+    report(
         f"submitted in {submitted - began:.1f} s, ended in {time.monotonic() - submitted:.1f} s; "
         f"{killed} workers killed, {lost} attempts lost"
     )
 
 
-async def test_a_holder_that_is_gone_leaves_nobody_waiting(store: PostgresStore) -> None:
+async def test_a_lost_run_releases_its_limit(store: PostgresStore) -> None:
     runs = [a_run(limits=(a_limit("one", 1),)) for _ in range(3)]
     await store.submit(runs)
-    dead = await a_worker(store)
-    [held] = await store.claim(dead, 1, [Want("default", 10)])
-    # As a process that is killed: nothing is said, and its lease runs out.
-    await store.close_session(dead)
+    killed = await a_worker(store)
+    [held] = await store.claim(killed, 1, [Want("default", 10)])
+    await store.close_session(killed)
     [lost] = await store.lost_runs(10)
     assert lost.id == held.id
     await store.settle([settle_loss(lost, blamed=False)])
@@ -313,9 +314,7 @@ async def test_a_holder_that_is_gone_leaves_nobody_waiting(store: PostgresStore)
         "DELETE FROM run; UPDATE waiting SET waits = NULL",
     ],
 )
-async def test_a_sweep_mends_what_somebody_broke(
-    store: PostgresStore, connection: "asyncpg.Connection", harm: str
-) -> None:
+async def test_a_sweep_repairs_limiters(store: PostgresStore, connection: "asyncpg.Connection", harm: str) -> None:
     runs = [a_run(limits=(a_limit("one", 1),)) for _ in range(3)]
     await store.submit(runs)
     await connection.execute(harm)
@@ -342,7 +341,7 @@ async def test_a_sweep_mends_what_somebody_broke(
         "UPDATE dependent SET succeeded = 0",
     ],
 )
-async def test_a_sweep_finds_children_that_nobody_told(
+async def test_a_sweep_releases_children_whose_parent_left_no_record(
     store: PostgresStore, connection: "asyncpg.Connection", harm: str
 ) -> None:
     parent = a_run()

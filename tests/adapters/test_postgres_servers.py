@@ -1,4 +1,4 @@
-"""Addresses of several servers, and connections to one that writes no more."""
+"""Addresses of several servers, and connections to a server that became read-only."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,6 +10,7 @@ from mainspring.adapters.postgres_servers import Servers, Standing, servers_of, 
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.domain.errors import Invalid, StoreUnavailable
 from tests.support.builders import a_run
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ from tests.support.builders import a_run
         ("postgresql://db/jobs?target_session_attrs=primary", ["postgresql://db/jobs"]),
     ],
 )
-def test_an_address_for_each_server(dsn: str, servers: list[str]) -> None:
+def test_an_address_of_several_servers_is_split_into_one_for_each(dsn: str, servers: list[str]) -> None:
     assert split(dsn) == servers
 
 
@@ -41,12 +42,12 @@ def test_an_address_that_asks_for_a_standby_is_refused(wanted: str) -> None:
         split(f"postgresql://a,b/jobs?target_session_attrs={wanted}")
 
 
-def test_as_many_ports_as_hosts() -> None:
+def test_an_address_with_more_hosts_than_ports_is_refused() -> None:
     with pytest.raises(Invalid, match="3 hosts and 2 ports"):
         split("postgresql:///jobs?host=a,b,c&port=1,2")
 
 
-def test_what_one_connection_has_learnt_all_of_its_address_know() -> None:
+def test_connections_of_one_address_share_their_knowledge_of_the_servers() -> None:
     dsn = "postgresql://me@a,b/for-this-test"
     assert servers_of(dsn) is servers_of(dsn, reading=False)
     assert servers_of(dsn) is not servers_of(dsn, reading=True)
@@ -60,14 +61,11 @@ async def store(postgres_database: str) -> AsyncIterator[PostgresStore]:
     await store.close()
 
 
-async def make_read_only(connection: "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]") -> None:
-    await connection.execute("SET default_transaction_read_only = on")
-
-
 @pytest.mark.postgres
-async def test_a_connection_to_a_server_that_writes_no_more_is_dropped_with_its_neighbours(
-    store: PostgresStore,
-) -> None:
+async def test_a_connection_to_a_read_only_server_is_dropped(store: PostgresStore) -> None:
+    async def make_read_only(connection: "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]") -> None:
+        await connection.execute("SET default_transaction_read_only = on")
+
     await store._engine.run(make_read_only)
     with pytest.raises(StoreUnavailable):
         await store.submit([a_run()])
@@ -77,7 +75,7 @@ async def test_a_connection_to_a_server_that_writes_no_more_is_dropped_with_its_
 
 
 @pytest.mark.postgres
-async def test_a_server_that_only_reads_is_not_opened(postgres_database: str) -> None:
+async def test_a_store_on_a_read_only_server_does_not_open(postgres_database: str) -> None:
     connection = await asyncpg.connect(postgres_database)
     name = postgres_database.rpartition("/")[2]
     await connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
@@ -87,27 +85,30 @@ async def test_a_server_that_only_reads_is_not_opened(postgres_database: str) ->
 
 
 @pytest.mark.postgres
-async def test_a_host_that_does_not_answer_keeps_nobody_from_the_others(postgres_database: str) -> None:
-    place = postgres_database.rpartition("@")[2]
-    # An address for documentation: packets to it go nowhere.
-    servers = Servers(postgres_database.replace(f"@{place}", f"@192.0.2.1:5432,{place}"))
-    connection = await servers.connect(timeout=30)
+async def test_a_host_that_does_not_answer_is_passed_over(postgres_database: str) -> None:
+    host = postgres_database.rpartition("@")[2]
+    # An address for documentation: packets to it are lost.
+    servers = Servers(postgres_database.replace(f"@{host}", f"@192.0.2.1:5432,{host}"))
+    connection = await servers.connect(timeout=DEADLINE_SECONDS)
     assert await connection.fetchval("SELECT 1") == 1
     await connection.close()
 
 
 @pytest.mark.postgres
-async def test_whoever_waits_for_an_old_primary_is_told_at_once_when_another_was_promoted(
+async def test_a_statement_on_an_old_primary_fails_at_once_when_another_server_is_promoted(
     postgres_database: str,
 ) -> None:
-    """As a commit there that waits for a standby which follows it no more."""
+    """Such a statement may be a commit that waits for a standby, which no longer follows this primary."""
     servers = Servers(postgres_database)
     connection = await servers.connect()
-    waiting = asyncio.create_task(connection.execute("SELECT pg_sleep(60)"))
-    await asyncio.sleep(0.1)
+    watching = await asyncpg.connect(postgres_database)
+    waiting = asyncio.create_task(connection.execute("SELECT pg_sleep(3600)"))
+    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+    await eventually(lambda: watching.fetchval(sleeping))
+    await watching.close()
     standing = servers._standing
     servers._learn(postgres_database, Standing(True, standing.cluster, standing.timeline))
     assert not waiting.done()
     servers._learn(postgres_database, Standing(True, standing.cluster, standing.timeline + 1))
     with pytest.raises(asyncpg.ConnectionDoesNotExistError):
-        await asyncio.wait_for(waiting, 5)
+        await waiting

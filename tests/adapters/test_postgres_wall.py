@@ -1,4 +1,4 @@
-"""The second wall: a role that reads for people, and sees the rows of one tenant whatever it asks."""
+"""Row-level security: the role that reads for users sees the rows of one tenant, whatever the query."""
 
 import asyncio
 import random
@@ -57,14 +57,14 @@ async def owner(harness: PostgresHarness, postgres_database: str) -> AsyncIterat
 
 @pytest.fixture
 async def reader(owner: asyncpg.Connection, postgres_database: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection with the role, as the API has it, and no tenant set."""
-    settings = SESSION | {"search_path": "mainspring", "role": await role_of(owner)}
+    """A connection with the role of the API and no tenant scope."""
+    settings = SESSION | {"search_path": "mainspring", "role": await read_role(owner)}
     connection = await asyncpg.connect(postgres_database, server_settings=settings)
     yield connection
     await connection.close()
 
 
-async def role_of(connection: asyncpg.Connection) -> str:
+async def read_role(connection: asyncpg.Connection) -> str:
     role: str = await connection.fetchval("""
         SELECT format('mainspring_reader_%s_%s', d.oid, 'mainspring'::regnamespace::oid)
         FROM pg_database d WHERE d.datname = current_database()
@@ -77,26 +77,26 @@ async def set_tenant(reader: asyncpg.Connection, number: int, name: str) -> None
     await reader.execute("SELECT set_config('mainspring.tenant_name', $1, false)", name)
 
 
-async def number_of(owner: asyncpg.Connection, tenant: str) -> int:
+async def read_number(owner: asyncpg.Connection, tenant: str) -> int:
     number: int = await owner.fetchval("SELECT id FROM name WHERE kind = 1 AND name = $1", tenant)
     return number
 
 
-# What the role may do
+# Permissions of the role
 
 
-async def test_whatever_has_a_tenant_has_a_policy_and_whatever_is_read_too(
+async def test_every_table_with_a_tenant_and_every_readable_table_has_a_policy(
     owner: asyncpg.Connection, reader: asyncpg.Connection
 ) -> None:
-    """A table of a later migration that was forgotten fails here."""
-    role = await role_of(owner)
+    """Fails for a table of a later migration without a policy."""
+    role = await read_role(owner)
     tables = [row for row in await owner.fetch(_TABLES, role) if row["name"] != "test_clock"]
     parents = [row for row in tables if not re.search(r"_d\d+$", row["name"])]
     of_tenants = {row["name"] for row in parents if {"tenant", "number"} & set(row["columns"])} - {
-        # Partitions are read by their parents, and by nobody directly.
+        # Partitions are only read through their parents.
         *("history_succeeded", "history_unsuccessful", "history_short", "history_long", "history_audit"),
         *("body_kept", "body_forever", "label_kept"),
-        # The number of an attempt, that of a gate, and those of a server and of a part of what leaves it.
+        # These have a column ``number`` of another meaning.
         *("attempt", "limiter", "server", "departed"),
     }
     guarded = {row["name"] for row in parents if row["guarded"] and row["policies"] and not row["other_policies"]}
@@ -109,12 +109,12 @@ async def test_whatever_has_a_tenant_has_a_policy_and_whatever_is_read_too(
 
 
 async def keep_some(owner: asyncpg.Connection) -> None:
-    """As retention does with what belongs to runs that are kept longer."""
+    """Copy rows as retention does for runs that are kept longer."""
     for table in ("attempt", "ledger", "log"):
         await owner.execute(f"DELETE FROM {table}_kept; INSERT INTO {table}_kept SELECT * FROM {table}")
 
 
-async def test_without_a_tenant_the_role_sees_nothing(
+async def test_without_a_tenant_scope_the_role_sees_no_rows(
     harness: PostgresHarness, owner: asyncpg.Connection, reader: asyncpg.Connection
 ) -> None:
     await two_tenants(harness)
@@ -127,24 +127,26 @@ async def test_without_a_tenant_the_role_sees_nothing(
         assert await reader.fetchval(f"SELECT count(*) FROM {table} WHERE '{table}' <> 'pause'") == 0, table
 
 
-async def test_with_a_tenant_it_sees_that_tenants_rows(
+async def test_with_a_tenant_scope_the_role_sees_the_rows_of_that_tenant(
     harness: PostgresHarness, owner: asyncpg.Connection, reader: asyncpg.Connection
 ) -> None:
     tenants = await two_tenants(harness)
     await keep_some(owner)
-    for of in tenants:
-        number = await number_of(owner, of.tenant)
-        await set_tenant(reader, number, of.tenant)
+    for belongings in tenants:
+        number = await read_number(owner, belongings.tenant)
+        await set_tenant(reader, number, belongings.tenant)
         for table in GUARDED:
             seen = await reader.fetch(f"SELECT tenant, count(*) FROM {table} GROUP BY tenant")
             known = await owner.fetch(f"SELECT tenant, count(*) FROM {table} GROUP BY tenant")
-            mine = [row for row in known if row["tenant"] in (number, of.tenant)]
+            mine = [row for row in known if row["tenant"] in (number, belongings.tenant)]
             assert seen == mine, table
             assert len(mine) == 1, table
 
 
-async def test_it_changes_nothing_and_reads_nothing_else(owner: asyncpg.Connection, reader: asyncpg.Connection) -> None:
-    role = await role_of(owner)
+async def test_the_role_writes_no_table_and_reads_no_other_table(
+    owner: asyncpg.Connection, reader: asyncpg.Connection
+) -> None:
+    role = await read_role(owner)
     await set_tenant(reader, 1, "default")
     for row in await owner.fetch(_TABLES, role):
         table, columns = row["name"], ", ".join(row["columns"])
@@ -156,7 +158,7 @@ async def test_it_changes_nothing_and_reads_nothing_else(owner: asyncpg.Connecti
             f"TRUNCATE {table}",
             f"SELECT * FROM {table} FOR UPDATE",
         ]
-        # The tests' own clock stands behind now_us().
+        # The role may read the clock of the tests, which now_us() uses.
         if table not in (*GUARDED, "test_clock") and SHARED.get(table) != tuple(row["columns"]):
             forbidden.append(f"SELECT {columns} FROM {table}")
         for statement in forbidden:
@@ -164,14 +166,14 @@ async def test_it_changes_nothing_and_reads_nothing_else(owner: asyncpg.Connecti
                 await reader.execute(statement)
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await reader.execute("CREATE TABLE mainspring.mine (id int)")
-    # Back to who it was at the start of the connection, which is itself.
+    # A reset leads back to the role that the connection began with, which is this role.
     await reader.execute("RESET ROLE")
     assert await reader.fetchval("SELECT current_user") == role
 
 
-async def test_a_query_that_forgot_the_tenant_finds_only_its_own(harness: PostgresHarness) -> None:
+async def test_a_query_without_a_tenant_condition_returns_rows_of_its_tenant_only(harness: PostgresHarness) -> None:
     mine, theirs = await two_tenants(harness)
-    number = await number_of(harness._connection, mine.tenant)
+    number = await read_number(harness._connection, mine.tenant)
 
     async def forgetful(connection: Connection) -> set[int]:
         tables = ("run", "waiting", "history", "body", "log", "job", "job_version")
@@ -182,7 +184,7 @@ async def test_a_query_that_forgot_the_tenant_finds_only_its_own(harness: Postgr
     assert await _as_seen(harness.store, mine.tenant)._db.run(forgetful) == {number}
     assert await _as_seen(harness.store, mine.tenant)._db.transaction(forgetful) == {number}
     assert await _as_seen(harness.store, "nobody")._db.run(forgetful) == set()
-    # In the queries themselves the tenant stands as well: without the wall another's is as missing.
+    # The queries name the tenant as well: without RLS they return no rows of other tenants, either.
     seen = _as_seen(harness.store, mine.tenant)
     seen._db = harness.store._db
     assert await seen.runs(theirs.runs) == [None] * len(theirs.runs)
@@ -190,30 +192,36 @@ async def test_a_query_that_forgot_the_tenant_finds_only_its_own(harness: Postgr
     assert await seen.versions(theirs.job) == []
 
 
-async def test_nobody_finds_the_tenant_that_another_caller_left(harness: PostgresHarness) -> None:
-    """Few connections, many callers, and some who go away in the middle of their question."""
+async def test_a_tenant_scope_never_leaks_to_another_caller(harness: PostgresHarness) -> None:
+    """Callers share few connections, and some are cancelled in the middle of a query."""
     mine, theirs = await two_tenants(harness)
-    numbers = {of.tenant: await number_of(harness._connection, of.tenant) for of in (mine, theirs)}
+    numbers = {one.tenant: await read_number(harness._connection, one.tenant) for one in (mine, theirs)}
     rng = random.Random(5)
-    told = 0
+    answered = 0
 
     async def look(connection: Connection) -> set[int]:
         rows = await connection.fetch("SELECT tenant, pg_sleep(0.002) FROM mainspring.run")
         return {row["tenant"] for row in rows}
 
-    async def ask(of: Belongings, patience: float | None) -> None:
-        nonlocal told
+    async def ask(belongings: Belongings, turns: int | None) -> None:
+        """``turns``: of the event loop, after which the caller is cancelled."""
+        nonlocal answered
+        asking = asyncio.create_task(_as_seen(harness.store, belongings.tenant)._db.run(look))
+        for _ in range(turns or 0):
+            await asyncio.sleep(0)
+        if turns is not None:
+            asking.cancel()
         try:
-            async with asyncio.timeout(patience):
-                assert await _as_seen(harness.store, of.tenant)._db.run(look) == {numbers[of.tenant]}
-                told += 1
-        except TimeoutError:
-            assert patience is not None
+            assert await asking == {numbers[belongings.tenant]}
+            answered += 1
+        except asyncio.CancelledError:
+            assert turns is not None
 
-    await asyncio.gather(
-        *(ask(rng.choice((mine, theirs)), rng.choice((None, rng.random() * 0.05))) for _ in range(200))
-    )
-    assert told > 50
+    for _ in range(10):
+        await asyncio.gather(
+            *(ask(rng.choice((mine, theirs)), rng.choice((None, rng.randrange(200)))) for _ in range(20))
+        )
+    assert answered > 50
 
 
 def _as_seen(store: PostgresStore, tenant: str) -> Seen:
@@ -222,9 +230,7 @@ def _as_seen(store: PostgresStore, tenant: str) -> Seen:
     return seen
 
 
-# How the role comes about
-
-
+# Creation of the role
 @pytest.fixture
 async def administrator(postgres_database: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(as_administrator(postgres_database))
@@ -234,7 +240,7 @@ async def administrator(postgres_database: str) -> AsyncIterator[asyncpg.Connect
 
 @pytest.fixture
 async def builder(postgres_dsn: str) -> AsyncIterator[str]:
-    """The name of a role that may make roles."""
+    """The name of a role that may create roles."""
     name = f"builder_{uuid.uuid4().hex}"
     connection = await asyncpg.connect(as_administrator(postgres_dsn))
     await connection.execute(f"CREATE ROLE {name} LOGIN CREATEDB CREATEROLE")
@@ -243,13 +249,13 @@ async def builder(postgres_dsn: str) -> AsyncIterator[str]:
     await connection.close()
 
 
-async def test_who_may_not_make_roles_is_told_what_to_run_and_reads_on(
+async def test_a_store_that_may_not_create_roles_logs_the_statements_and_works_without_rls(
     postgres_database: str, administrator: asyncpg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = PostgresStore(postgres_database, shards=4)
     await store.open()
     try:
-        assert not warnings_in(caplog), "schedulers and workers have nothing to do with it"
+        assert not warnings_in(caplog), "schedulers and workers do not need the role"
         mine, theirs = a_run(tenant="acme"), a_run(tenant="zeta")
         await store.submit([mine, theirs])
         for _ in range(3):
@@ -257,7 +263,7 @@ async def test_who_may_not_make_roles_is_told_what_to_run_and_reads_on(
             assert found is not None
             assert foreign is None
         assert len((await store.seen_by("acme").list_runs(RunFilter(tenant=None), None, 10)).items) == 1
-        assert await user_of(_as_seen(store, "acme")) == "mainspring"
+        assert await read_user(_as_seen(store, "acme")) == "mainspring"
     finally:
         await store.close()
     [warning] = warnings_in(caplog)
@@ -268,15 +274,15 @@ async def test_who_may_not_make_roles_is_told_what_to_run_and_reads_on(
     again = PostgresStore(postgres_database, shards=4)
     await again.open()
     try:
-        assert (await user_of(_as_seen(again, "acme"))).startswith("mainspring_reader_")
+        assert (await read_user(_as_seen(again, "acme"))).startswith("mainspring_reader_")
         assert (await again.seen_by("acme").runs([mine.id, theirs.id]))[1] is None
-        assert await user_of(again) == "mainspring"
+        assert await read_user(again) == "mainspring"
     finally:
         await again.close()
     assert not warnings_in(caplog)
 
 
-async def test_who_may_make_roles_has_the_wall_after_the_migration(
+async def test_a_store_that_may_create_roles_has_rls_after_the_migration(
     postgres_dsn: str, builder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = f"walled_{uuid.uuid4().hex}"
@@ -294,9 +300,9 @@ async def test_who_may_make_roles_has_the_wall_after_the_migration(
             """)
         ]
         await connection.close()
-        users = await asyncio.gather(*(user_of(_as_seen(store, "acme")) for store in stores))
+        users = await asyncio.gather(*(read_user(_as_seen(store, "acme")) for store in stores))
         await asyncio.gather(*(store.close() for store in stores))
-        # One for each schema, and nobody shares one: roles are the whole server's.
+        # Each schema has its own role, because roles belong to the whole server.
         assert sorted(roles) == sorted(set(users))
         assert len(roles) == 2
         assert not warnings_in(caplog)
@@ -304,10 +310,10 @@ async def test_who_may_make_roles_has_the_wall_after_the_migration(
         await drop_database(with_user(postgres_dsn, builder), name)
 
 
-async def test_a_role_above_the_wall_is_not_used(
+async def test_a_role_that_bypasses_rls_is_not_used(
     harness: PostgresHarness, owner: asyncpg.Connection, administrator: asyncpg.Connection
 ) -> None:
-    role = await role_of(owner)
+    role = await read_role(owner)
     for above, below in (
         (f"ALTER ROLE {role} BYPASSRLS", f"ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"),
         (f"ALTER ROLE {role} SUPERUSER", f"ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"),
@@ -318,10 +324,10 @@ async def test_a_role_above_the_wall_is_not_used(
     assert await harness.store._wall.build() == []
 
 
-async def test_an_engine_that_the_wall_would_blind_does_not_start(
+async def test_a_store_whose_own_role_is_bound_by_rls_does_not_open(
     harness: PostgresHarness, postgres_database: str, administrator: asyncpg.Connection, builder: str
 ) -> None:
-    """Who does not own the tables would see no runs, and say that all is well."""
+    """A role that does not own the tables would see no runs, and report no error."""
     await administrator.execute(
         f"GRANT USAGE ON SCHEMA mainspring TO {builder}; GRANT ALL ON ALL TABLES IN SCHEMA mainspring TO {builder}"
     )
@@ -334,7 +340,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "row-level security" in record.getMessage()]
 
 
-async def user_of(store: Catalog) -> str:
+async def read_user(store: Catalog) -> str:
     async def ask(connection: Connection) -> str:
         user: str = await connection.fetchval("SELECT current_user")
         return user
@@ -344,7 +350,7 @@ async def user_of(store: Catalog) -> str:
 
 # Plans
 
-#: What is asked for, and the index conditions that it must go by.
+#: Lists, and the index conditions that their plans must have.
 _LISTS = {
     RunFilter(tenant="acme"): ["(tenant = $4) AND (id >= $1) AND (id < $2)"],
     RunFilter(tenant="acme", job=JobId("0" * 32)): ["(job_id = $5) AND (id >= $1) AND (id < $2)"],
@@ -373,14 +379,14 @@ _BY_NAME = {
 
 
 @pytest.mark.parametrize("tables", ["empty", "full"])
-async def test_what_people_read_goes_by_an_index_behind_the_wall(
+async def test_queries_of_users_use_indexes_under_rls(
     harness: PostgresHarness, owner: asyncpg.Connection, reader: asyncpg.Connection, tables: str
 ) -> None:
-    """Only what cannot leak may be an index condition under row-level security: coalesce(), for one, may not."""
+    """Under RLS only leakproof expressions may be index conditions; coalesce() is none."""
     await harness.submit(a_run(tenant="acme"), a_run(tenant="zeta"))
-    acme = await number_of(owner, "acme")
+    acme = await read_number(owner, "acme")
     if tables == "full":
-        await _fill(owner, acme, await number_of(owner, "zeta"))
+        await _fill(owner, acme, await read_number(owner, "zeta"))
     statements = [(harness.store._db.sql[name], values, needed) for name, (values, needed) in _BY_NAME.items()]
     for wanted, needed in _LISTS.items():
         sources = await harness.store._sources(wanted)

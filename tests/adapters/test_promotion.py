@@ -14,16 +14,17 @@ from mainspring.bench.local_postgres import ROLE, LocalPostgres
 from mainspring.domain.errors import Conflict, StoreUnavailable
 from tests.support.processes import free_port
 from tests.support.standbys import Standby, primary_and_standbys
+from tests.support.waiting import eventually
 
 
 @asynccontextmanager
 async def answering(code: str) -> AsyncIterator[int]:
-    """The port of a server that answers whoever comes with an error."""
+    """The port of a server that answers every client with an error."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         size = int.from_bytes(await reader.readexactly(4))
         if await reader.readexactly(size - 4) == bytes.fromhex("04d2162f"):
-            # It was asked whether it can do TLS.
+            # The client asks for TLS first.
             writer.write(b"N")
             size = int.from_bytes(await reader.readexactly(4))
             await reader.readexactly(size - 4)
@@ -40,27 +41,27 @@ def at(port: int) -> str:
     return f"postgresql://me@127.0.0.1:{port}/jobs"
 
 
-async def promoted(store: Callable[[str], str]) -> None:
-    """A standby that is away itself: whoever is not refused comes so far."""
+async def try_to_promote(store: Callable[[str], str]) -> None:
+    """Promote a standby that is away itself. It is only asked if no check refuses the promotion."""
     far = at(free_port())
     await promote(far, store(far), "mainspring", SystemClock(), force=False)
 
 
 @pytest.mark.parametrize("code", ["53300", "28P01", "28000", "3D000", "42501"])
-async def test_a_server_that_answers_with_an_error_is_not_dead(code: str) -> None:
+async def test_promotion_is_refused_while_a_server_answers_with_an_error(code: str) -> None:
     async with answering(code) as port:
         with pytest.raises(Conflict, match=rf"127.0.0.1:{port} answers \(no\): stop it first.*--force"):
-            await promoted(lambda far: f"postgresql://me@127.0.0.1:{port},{far.rpartition('@')[2]}")
+            await try_to_promote(lambda far: f"postgresql://me@127.0.0.1:{port},{far.rpartition('@')[2]}")
         with pytest.raises(Conflict, match="answers"):
-            await promoted(lambda _: f"{at(port)}?sslmode=require")
+            await try_to_promote(lambda _: f"{at(port)}?sslmode=require")
 
 
-async def test_one_that_does_not_answer_or_is_going_down_is() -> None:
+async def test_promotion_is_allowed_when_a_server_does_not_answer_or_is_shutting_down() -> None:
     with pytest.raises(StoreUnavailable):
-        await promoted(lambda _: at(free_port()))
+        await try_to_promote(lambda _: at(free_port()))
     async with answering("57P03") as port:
         with pytest.raises(StoreUnavailable):
-            await promoted(lambda _: at(port))
+            await try_to_promote(lambda _: at(port))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ async def test_one_that_does_not_answer_or_is_going_down_is() -> None:
         ("postgresql:///jobs", "postgresql://localhost/jobs"),
     ],
 )
-def test_one_server_by_two_addresses(one: str, other: str) -> None:
+def test_two_addresses_of_one_server_are_recognized(one: str, other: str) -> None:
     assert _place(one) == _place(other)
     assert _place(one) != _place("postgresql://near/jobs")
 
@@ -88,7 +89,7 @@ def test_one_server_by_two_addresses(one: str, other: str) -> None:
         ("", []),
     ],
 )
-def test_whom_a_standby_follows(conninfo: str, places: list[tuple[str, str]]) -> None:
+def test_the_primaries_of_a_standby_are_read_from_its_conninfo(conninfo: str, places: list[tuple[str, str]]) -> None:
     assert _places_in(conninfo) == places
     for place in places:
         dsn = _at("postgresql://me:secret@far:1/jobs?sslmode=require", *place)
@@ -105,14 +106,14 @@ async def near_and_far() -> AsyncIterator[tuple[LocalPostgres, Standby]]:
         store = PostgresStore(near.dsn)
         await store.open()
         await store.close()
-        await until(far, "SELECT to_regclass('mainspring.meta') IS NOT NULL")
+        await wait_for(far, "SELECT to_regclass('mainspring.meta') IS NOT NULL")
         yield near, far
     finally:
         await asyncio.to_thread(context.__exit__, None, None, None)
 
 
-async def asked(server: LocalPostgres, *statements: str) -> object:
-    """What the server says to the last of them."""
+async def query(server: LocalPostgres, *statements: str) -> object:
+    """The result of the last statement."""
     connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{server.port}/{ROLE}")
     try:
         for statement in statements:
@@ -122,47 +123,42 @@ async def asked(server: LocalPostgres, *statements: str) -> object:
         await connection.close()
 
 
-async def until(server: LocalPostgres, statement: str) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if await asked(server, statement):
-                return
-            await asyncio.sleep(0.1)
+async def wait_for(server: LocalPostgres, condition: str) -> None:
+    await eventually(lambda: query(server, condition), condition)
 
 
 async def follow(far: Standby, conninfo: str) -> None:
-    await asked(far, f"ALTER SYSTEM SET primary_conninfo = '{conninfo}'", "SELECT pg_reload_conf()")
-    await until(far, f"SELECT current_setting('primary_conninfo') = '{conninfo}'")
+    await query(far, f"ALTER SYSTEM SET primary_conninfo = '{conninfo}'", "SELECT pg_reload_conf()")
+    await wait_for(far, f"SELECT current_setting('primary_conninfo') = '{conninfo}'")
 
 
 @pytest.mark.postgres
-@pytest.mark.timeout(180)
 @pytest.mark.xdist_group("failover")
-async def test_a_store_that_names_the_standby_alone_does_not_make_two_primaries(postgres_dsn: str) -> None:
+async def test_promotion_with_an_address_of_the_standby_alone_does_not_make_two_primaries(postgres_dsn: str) -> None:
     async with near_and_far() as (near, far):
         address = f"postgresql://postgres@127.0.0.1:{far.port}/{ROLE}"
         source = f"host=127.0.0.1 port={near.port} user="
 
-        async def promoted() -> int:
+        async def promote_far() -> int:
             return (await promote(address, address, "mainspring", SystemClock(), force=False)).epoch
 
-        await until(far, "SELECT status = 'streaming' FROM pg_stat_wal_receiver")
+        await wait_for(far, "SELECT status = 'streaming' FROM pg_stat_wal_receiver")
         with pytest.raises(Conflict, match=rf"127.0.0.1:{near.port} still sends to it, last .* ago: stop it first"):
-            await promoted()
-        # It hears nothing any more, but whoever it follows answers.
+            await promote_far()
+        # The standby receives nothing any more, but its primary answers.
         await follow(far, source + "nobody")
-        await until(far, "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')")
+        await wait_for(far, "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')")
         with pytest.raises(Conflict, match=f"127.0.0.1:{near.port} still writes: stop it first"):
-            await promoted()
+            await promote_far()
         await asyncio.to_thread(near.stop, "immediate")
-        # Nobody is named and nobody is followed: nobody can be asked.
+        # Neither the address nor the standby names a primary that could be asked.
         await follow(far, "")
         with pytest.raises(Conflict, match=r"nobody could be asked .* name both servers in --store.* --force"):
-            await promoted()
-        assert await asked(far, "SELECT pg_is_in_recovery()")
-        # Whom it follows is away.
+            await promote_far()
+        assert await query(far, "SELECT pg_is_in_recovery()")
+        # Its primary is away.
         await follow(far, source + "postgres")
-        epoch = await promoted()
-        assert not await asked(far, "SELECT pg_is_in_recovery()")
-        # Asked again it does no harm.
-        assert await promoted() == epoch + 1
+        epoch = await promote_far()
+        assert not await query(far, "SELECT pg_is_in_recovery()")
+        # A second promotion does no harm.
+        assert await promote_far() == epoch + 1

@@ -1,4 +1,4 @@
-"""Where secrets come from."""
+"""Secrets from the environment and from a folder."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_the_environment_comes_before_the_folder(tmp_path: Path) -> None:
     assert places.read("ABSENT") is None
 
 
-def test_a_file_that_changed_counts_at_once(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_at_once(tmp_path: Path) -> None:
     secrets = FolderSecrets(tmp_path)
     a_file(tmp_path, "KEY", b"first value")
     assert secrets.read("KEY") == "first value"
@@ -42,7 +42,7 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> No
     assert "hidden" not in str(refused.value)
 
 
-def test_what_is_no_text_or_no_file_is_refused_without_showing_it(tmp_path: Path) -> None:
+def test_a_binary_file_and_a_directory_are_refused_without_showing_their_contents(tmp_path: Path) -> None:
     a_file(tmp_path, "BINARY", b"\xff\xfehidden")
     (tmp_path / "FOLDER").mkdir(mode=0o700)
     for name in ("BINARY", "FOLDER"):

@@ -1,4 +1,4 @@
-"""What only SQLite can get wrong: one file and many processes, sudden death, shared commits, plans, text and bytes."""
+"""The parts of the store that only SQLite has: one file for many processes, kills, shared commits, plans, bytes."""
 
 import asyncio
 import errno
@@ -28,8 +28,9 @@ from mainspring.ports.store import Accepted, NewSession, Want
 from mainspring.ports.wakeups import queue_topic
 from tests.support.builders import a_held_run, a_run, some_runs
 from tests.support.clock import ManualClock
+from tests.support.waiting import eventually
 
-#: A process of its own: submits, starts and ends runs, and says so only after the store has.
+#: A separate process that submits, claims and completes runs, and prints each step after the store has done it.
 WORKER = """
 import asyncio, sys
 from pathlib import Path
@@ -51,7 +52,7 @@ async def main(path, rounds):
         held = await store.claim(session, number, [Want("default", 15)])
         print("claimed", *(run.id for run in held), flush=True)
         await store.settle([settle_success(run, b"1") for run in held[:10]])
-        print("settled", *(run.id for run in held[:10]), flush=True)
+        print("completed", *(run.id for run in held[:10]), flush=True)
     await store.close()
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))
@@ -75,8 +76,7 @@ async def a_session(store: SqliteStore) -> SessionId:
     return await store.open_session(NewSession(name="w", kind="worker", ttl=HOUR))
 
 
-def look(path: Path) -> apsw.Connection:
-    """A connection of our own to the file."""
+def connect(path: Path) -> apsw.Connection:
     return apsw.Connection(str(path))
 
 
@@ -91,15 +91,15 @@ def start_worker(path: Path, rounds: int) -> "subprocess.Popen[str]":
     )
 
 
-def told(output: str, word: str) -> list[str]:
-    """The ids that workers spoke of under a word. A line that was cut off counts for nothing."""
+def read_ids(output: str, word: str) -> list[str]:
+    """The ids on the lines that begin with a word. An incomplete line is ignored."""
     lines = output[: output.rfind("\n") + 1].splitlines()
     return [run for line in lines if line.startswith(word + " ") for run in line.split()[1:]]
 
 
 def check_consistent(path: Path) -> None:
-    """What must be true of every file, whatever was killed when."""
-    connection = look(path)
+    """Check what must be true of every file, whenever a process was killed."""
+    connection = connect(path)
     assert connection.execute("PRAGMA integrity_check").get == "ok"
     several = """
         SELECT count(*) - count(DISTINCT id) FROM (
@@ -122,11 +122,11 @@ def check_consistent(path: Path) -> None:
 # One file, many processes
 
 
-async def test_processes_that_share_a_file_lose_nothing_and_start_nothing_twice(path: Path) -> None:
+async def test_processes_that_share_a_file_lose_no_run_and_start_no_run_twice(path: Path) -> None:
     workers = [start_worker(path, 20) for _ in range(2)]
-    outputs = [worker.communicate(timeout=50)[0] for worker in workers]
+    outputs = [worker.communicate()[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0]
-    submitted, claimed, settled = ([run for text in outputs for run in told(text, word)] for word in WORDS)
+    submitted, claimed, completed = ([run for text in outputs for run in read_ids(text, word)] for word in WORDS)
     assert len(submitted) == 2 * 20 * 25
     assert len(claimed) == len(set(claimed))
     check_consistent(path)
@@ -135,12 +135,12 @@ async def test_processes_that_share_a_file_lose_nothing_and_start_nothing_twice(
     views = await store.runs([RunId(run) for run in submitted])
     assert None not in views
     ended = {view.id for view in views if view is not None and view.state is RunState.SUCCEEDED}
-    assert ended == set(settled)
+    assert ended == set(completed)
     await store.close()
 
 
 @pytest.mark.parametrize("lines", [2, 7, 20])
-async def test_a_process_killed_in_the_middle_leaves_what_it_was_told(path: Path, lines: int) -> None:
+async def test_a_killed_process_leaves_every_acknowledged_change(path: Path, lines: int) -> None:
     worker = start_worker(path, 1_000)
     assert worker.stdout is not None
     output = "".join(worker.stdout.readline() for _ in range(lines))
@@ -151,87 +151,104 @@ async def test_a_process_killed_in_the_middle_leaves_what_it_was_told(path: Path
     check_consistent(path)
     store = SqliteStore(path, SystemClock(), shards=4)
     await store.open()
-    submitted, claimed, settled = ([RunId(run) for run in told(output, word)] for word in WORDS)
+    submitted, claimed, completed = ([RunId(run) for run in read_ids(output, word)] for word in WORDS)
     assert None not in await store.runs(submitted)
     assert all(view is not None and view.attempt == 1 for view in await store.runs(claimed))
-    assert all(view is not None and view.state is RunState.SUCCEEDED for view in await store.runs(settled))
-    # Its lease is still good, and the store works on.
+    assert all(view is not None and view.state is RunState.SUCCEEDED for view in await store.runs(completed))
+    # The lease of the killed process has not expired, and the store works.
     await store.submit([a_run(queue="other")])
     assert len(await store.claim(await a_session(store), 1, [Want("other", 10)])) == 1
     await store.close()
 
 
-WORDS = ("submitted", "claimed", "settled")
+WORDS = ("submitted", "claimed", "completed")
 
 
-async def test_processes_that_start_together_make_the_schema_once(path: Path) -> None:
+async def test_processes_that_start_together_create_the_schema_once(path: Path) -> None:
     stores = [SqliteStore(path, SystemClock(), shards=number + 1) for number in range(4)]
     await asyncio.gather(*(store.open() for store in stores))
     assert len({store.shards for store in stores}) == 1
     await asyncio.gather(*(store.close() for store in stores))
 
 
-def test_the_switch_to_a_write_ahead_log_waits_for_somebody_who_writes(path: Path) -> None:
-    other = look(path)
+def test_the_switch_to_a_write_ahead_log_waits_for_a_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BUSY_TIMEOUT", HOUR)
+    other = connect(path)
     connections.migrate(other, 4)
     other.execute("BEGIN IMMEDIATE")
-    leaves = threading.Timer(0.2, lambda: other.execute("ROLLBACK"))
-    leaves.start()
+    ends = threading.Timer(0.2, lambda: other.execute("ROLLBACK"))
+    ends.start()
     connection = connections.open_for_writing(path, 4)
     assert connection.execute("PRAGMA journal_mode").get == "wal"
     connection.close()
-    leaves.join()
+    ends.join()
     other.close()
 
 
-async def test_another_process_rings_the_bells(path: Path, store: SqliteStore) -> None:
-    other = SqliteStore(path, SystemClock())
+async def look_often(clock: ManualClock) -> None:
+    """Let wakeups look at the file several times."""
+    for _ in range(10):
+        clock.advance(SECOND)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+async def test_a_change_by_another_process_wakes_listeners(path: Path, store: SqliteStore) -> None:
+    other, clock = SqliteStore(path, SystemClock()), ManualClock()
     await other.open()
-    wakeups = SqliteWakeups(path, SystemClock())
+    wakeups = SqliteWakeups(path, clock)
     await wakeups.open()
     bell = wakeups.listen([queue_topic("default")])
-    assert not await bell.wait(120 * MILLISECOND)
+    await look_often(clock)
+    assert not await bell.wait(0)
     await other.submit([a_run()])
-    assert await bell.wait(5 * SECOND)
+    await look_often(clock)
+    assert await bell.wait(0)
     await wakeups.close()
     await other.close()
 
 
-async def test_a_second_look_at_an_unchanged_file_rings_nothing(path: Path, store: SqliteStore) -> None:
-    session = await a_session(store)
-    wakeups = SqliteWakeups(path, SystemClock())
+async def test_calls_that_change_nothing_wake_no_listener(path: Path, store: SqliteStore) -> None:
+    session, clock = await a_session(store), ManualClock()
+    wakeups = SqliteWakeups(path, clock)
     await wakeups.open()
     bell = wakeups.listen([queue_topic("default")])
-    # None of these changes anything: what has nothing to do is not written, and costs no sync.
+    await look_often(clock)
+    assert not await bell.wait(0)
+    # A call that has nothing to do writes nothing and costs no sync.
     assert await store.claim(session, 1, [Want("default", 1)]) == []
     assert (await store.stage(session, [0], 10)).runs == 0
     assert await store.lost_runs(10) == []
     assert await store.expire(10) == 0
     assert await store.settle([settle_success(a_held_run(), None)]) == [Verdict.FENCED]
-    assert not await bell.wait(150 * MILLISECOND)
+    await look_often(clock)
+    assert not await bell.wait(0)
     wakeups.ring([queue_topic("default")])
     assert await bell.wait(0)
     await wakeups.close()
 
 
-# Commits that are shared
+# Shared commits
 
 
-class Stopper:
-    """Holds the writer up, so that requests wait together, and counts the commits that follow."""
+class PausedWriter:
+    """Pauses the writer, so that requests wait together, and counts the commits that follow."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
-        self._go_on = threading.Event()
+        self._paused = threading.Event()
+        self._resumed = threading.Event()
         self.commits = 0
 
-    async def __aenter__(self) -> "Stopper":
+    async def __aenter__(self) -> "PausedWriter":
+        # Only the writer's own queue can hold up its thread.
         self._task = asyncio.create_task(self._store._writer.ask(self._hold))
-        await asyncio.sleep(0.01)
+        await eventually(self._paused.is_set)
         return self
 
     def _hold(self, connection: apsw.Connection, now: Instant) -> str:
-        self._go_on.wait(10)
+        self._paused.set()
+        self._resumed.wait()
         connection.set_commit_hook(self._count)
         return ""
 
@@ -239,33 +256,33 @@ class Stopper:
         self.commits += 1
         return False
 
-    def let_go(self) -> None:
-        self._go_on.set()
+    def resume(self) -> None:
+        self._resumed.set()
 
     async def __aexit__(self, *_: object) -> None:
-        self._go_on.set()
+        self.resume()
         await self._task
 
 
 async def test_requests_that_wait_together_share_a_commit(store: SqliteStore) -> None:
-    async with Stopper(store) as stopper:
+    async with PausedWriter(store) as writer:
         asked = [asyncio.create_task(store.submit(some_runs(3))) for _ in range(8)]
         await asyncio.sleep(0)
-        stopper.let_go()
+        writer.resume()
         answers = await asyncio.gather(*asked)
-    # Theirs, and that of the one who held them up.
-    assert stopper.commits <= 2
+    # One for the requests, and one for the pause.
+    assert writer.commits <= 2
     assert all(accepted.new and accepted.state is RunState.QUEUED for answer in answers for accepted in answer)
 
 
-async def test_a_request_that_is_refused_does_not_harm_its_neighbours(store: SqliteStore) -> None:
+async def test_a_refused_request_does_not_affect_others_in_its_commit(store: SqliteStore) -> None:
     session = await a_session(store)
     good, bad, better = a_run(), a_run(at=1 << 70), a_run()
-    async with Stopper(store) as stopper:
+    async with PausedWriter(store) as writer:
         asked = [asyncio.create_task(store.submit([run])) for run in (good, bad, better)]
         claimed = asyncio.create_task(store.claim(session, 1, [Want("default", 10)]))
         await asyncio.sleep(0)
-        stopper.let_go()
+        writer.resume()
         answers = await asyncio.gather(*asked, return_exceptions=True)
     assert answers[0] == [Accepted(good.id, RunState.QUEUED, True)]
     assert isinstance(answers[1], Invalid)
@@ -274,20 +291,20 @@ async def test_a_request_that_is_refused_does_not_harm_its_neighbours(store: Sql
     assert await store.runs([bad.id]) == [None]
 
 
-async def test_a_caller_that_goes_away_does_not_stop_what_it_asked_for(store: SqliteStore) -> None:
+async def test_a_request_is_carried_out_although_its_caller_is_cancelled(store: SqliteStore) -> None:
     run, neighbour = a_run(), a_run()
-    async with Stopper(store) as stopper:
+    async with PausedWriter(store) as writer:
         gone = asyncio.create_task(store.submit([run]))
         stays = asyncio.create_task(store.submit([neighbour]))
         await asyncio.sleep(0)
         gone.cancel()
-        stopper.let_go()
+        writer.resume()
         await stays
     assert gone.cancelled()
     assert [view.state for view in await store.runs([run.id, neighbour.id]) if view] == [RunState.QUEUED] * 2
 
 
-async def test_several_loops_may_use_one_store(store: SqliteStore) -> None:
+async def test_several_event_loops_may_use_one_store(store: SqliteStore) -> None:
     session = await a_session(store)
 
     def beat() -> bool:
@@ -296,16 +313,16 @@ async def test_several_loops_may_use_one_store(store: SqliteStore) -> None:
     assert await asyncio.to_thread(beat)
 
 
-async def test_what_was_asked_before_the_end_is_done(path: Path) -> None:
+async def test_requests_from_before_a_close_are_carried_out(path: Path) -> None:
     store = SqliteStore(path, SystemClock(), shards=4)
     await store.open()
     run = a_run()
-    async with Stopper(store) as stopper:
+    async with PausedWriter(store) as writer:
         asked = asyncio.create_task(store.submit([run]))
         await asyncio.sleep(0)
         closing = asyncio.create_task(store.close())
-        await asyncio.sleep(0.01)
-        stopper.let_go()
+        await asyncio.sleep(0)
+        writer.resume()
         await closing
     assert [accepted.new for accepted in await asked] == [True]
     with pytest.raises(StoreUnavailable):
@@ -321,7 +338,7 @@ async def test_a_forked_child_is_refused(store: SqliteStore, monkeypatch: pytest
 # Errors
 
 
-async def test_a_full_disk_refuses_and_harms_nothing(store: SqliteStore, path: Path) -> None:
+async def test_a_full_disk_refuses_a_submit_and_leaves_the_file_consistent(store: SqliteStore, path: Path) -> None:
     def limit(pages: str) -> Callable[[apsw.Connection, Instant], str]:
         def work(connection: apsw.Connection, now: Instant) -> str:
             connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -329,7 +346,7 @@ async def test_a_full_disk_refuses_and_harms_nothing(store: SqliteStore, path: P
 
         return work
 
-    pages = look(path).execute("PRAGMA page_count").get
+    pages = connect(path).execute("PRAGMA page_count").get
     await store._writer.ask(limit(str(pages)))
     with pytest.raises(StoreUnavailable, match="full"):
         await store.submit([a_run(payload=b'"' + b"x" * 200_000 + b'"') for _ in range(20)])
@@ -338,13 +355,11 @@ async def test_a_full_disk_refuses_and_harms_nothing(store: SqliteStore, path: P
     check_consistent(path)
 
 
-async def test_somebody_who_keeps_the_file_locked_makes_it_unavailable(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_stays_locked_is_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "BUSY_TIMEOUT", 50 * MILLISECOND)
     store = SqliteStore(path, SystemClock(), shards=4)
     await store.open()
-    other = look(path)
+    other = connect(path)
     other.execute("BEGIN IMMEDIATE")
     run = a_run()
     with pytest.raises(StoreUnavailable, match="locked"):
@@ -356,17 +371,17 @@ async def test_somebody_who_keeps_the_file_locked_makes_it_unavailable(
     await store.close()
 
 
-async def test_a_place_that_may_not_be_looked_at_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_names_a_directory_without_access(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Path) -> bool:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    # As root, whom nothing is forbidden, there is no such place.
+    # Patched, because root has access to every directory.
     monkeypatch.setattr(Path, "is_dir", refuse)
     with pytest.raises(Invalid, match=r"mainspring\.db cannot be reached: Permission denied"):
         await SqliteStore(path, SystemClock()).open()
 
 
-async def test_a_place_that_does_not_exist_is_named(tmp_path: Path) -> None:
+async def test_the_error_names_a_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"there is no directory .*nowhere"):
         await SqliteStore(tmp_path / "nowhere" / "mainspring.db", SystemClock()).open()
     with pytest.raises(Invalid, match=r"is a directory \(a file in it, such as .*mainspring\.db\)"):
@@ -388,8 +403,8 @@ def test_the_file_system_is_that_of_the_deepest_mount(tmp_path: Path) -> None:
         "31 22 0:41 / /mnt/my rw - tmpfs tmpfs rw\n"
     )
     kinds = [
-        connections.file_system_of(Path(place), mounts)
-        for place in (
+        connections.file_system_of(Path(file), mounts)
+        for file in (
             "/var/lib/mainspring.db",
             "/mnt/my share/a/mainspring.db",
             "/mnt/my/mainspring.db",
@@ -403,7 +418,7 @@ def test_the_file_system_is_that_of_the_deepest_mount(tmp_path: Path) -> None:
 # Migrations
 
 
-def schema_of(connection: apsw.Connection) -> list[tuple[object, ...]]:
+def read_schema(connection: apsw.Connection) -> list[tuple[object, ...]]:
     return list(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"))
 
 
@@ -413,13 +428,13 @@ def test_a_migrated_database_equals_a_fresh_one() -> None:
     for number, _, _ in connections.MIGRATIONS:
         connections.migrate(migrated, 4, newest=number)
         assert connections.schema_version(migrated) == number
-    assert schema_of(migrated) == schema_of(fresh)
+    assert read_schema(migrated) == read_schema(fresh)
     connections.migrate(migrated, 4)
-    assert schema_of(migrated) == schema_of(fresh)
+    assert read_schema(migrated) == read_schema(fresh)
 
 
-async def test_a_file_of_the_first_version_keeps_what_is_in_it(path: Path) -> None:
-    connection = look(path)
+async def test_a_file_of_the_first_schema_version_keeps_its_runs(path: Path) -> None:
+    connection = connect(path)
     connections.migrate(connection, 4, newest=1)
     queued, failed = a_run(), a_run()
     connection.execute("INSERT INTO body (id, task, payload) VALUES (1, 'greet', '1'), (2, 'greet', '2')")
@@ -447,7 +462,7 @@ async def test_a_file_of_the_first_version_keeps_what_is_in_it(path: Path) -> No
     dead = await store.list_runs(RunFilter(tenant="default", dead=True), None, 10)
     assert [view.id for view in dead.items] == [failed.id]
     await store.tidy()
-    assert await store.minutes(None, 0, 10**18) == [], "figures begin with the second version"
+    assert await store.minutes(None, 0, 10**18) == [], "metrics begin with the second version"
     [held] = await store.claim(await a_session(store), 1, [Want("default", 10)])
     assert (held.id, held.payload) == (queued.id, b"1")
     await store.close()
@@ -461,20 +476,20 @@ async def test_a_schema_newer_than_the_program_is_refused(path: Path) -> None:
     store = SqliteStore(path, SystemClock(), shards=4)
     await store.open()
     await store.close()
-    connection = look(path)
+    connection = connect(path)
     connection.execute("UPDATE meta SET schema_version = 9999")
-    before = schema_of(connection)
+    before = read_schema(connection)
     with pytest.raises(Conflict, match=r"schema version 9999.*upgrade the program"):
         await store.open()
-    assert schema_of(connection) == before
+    assert read_schema(connection) == before
 
 
-async def test_a_database_of_something_else_is_left_alone(path: Path) -> None:
-    connection = look(path)
+async def test_a_database_of_another_program_is_left_alone(path: Path) -> None:
+    connection = connect(path)
     connection.execute("CREATE TABLE holiday (day TEXT)")
     with pytest.raises(Conflict, match="something else"):
         await SqliteStore(path, SystemClock()).open()
-    assert [row[1] for row in schema_of(connection)] == ["holiday"]
+    assert [row[1] for row in read_schema(connection)] == ["holiday"]
 
 
 async def test_the_number_of_shards_is_that_of_the_file(path: Path, store: SqliteStore) -> None:
@@ -486,7 +501,7 @@ async def test_the_number_of_shards_is_that_of_the_file(path: Path, store: Sqlit
 
 # Plans
 
-#: What a procedure works on, or what is small for ever.
+#: Tables that hold one batch, or that always stay small.
 MAY_BE_SCANNED = {
     *("fresh", "picked", "settling", "happened", "fired", "made", "item", "mine", "line", "taken"),
     *("there", "these", "busy", "allowed", "pause", "tenant", "serving", "lane", "metered", "spending"),
@@ -496,8 +511,8 @@ MAY_BE_SCANNED = {
 }
 
 
-def plan_of(connection: apsw.Connection) -> dict[str, list[str]]:
-    """The query plan of every procedure, and of what it calls."""
+def read_plans(connection: apsw.Connection) -> dict[str, list[str]]:
+    """The query plan of every procedure, and of the procedures it calls."""
     connection.config(apsw.SQLITE_DBCONFIG_TRIGGER_EQP, 1)
     plans: dict[str, list[str]] = {}
     steps: list[str] = []
@@ -510,8 +525,8 @@ def plan_of(connection: apsw.Connection) -> dict[str, list[str]]:
     return plans
 
 
-def test_no_procedure_looks_at_every_row_of_a_table_that_grows(path: Path) -> None:
-    plans = plan_of(connections.open_for_writing(path, 4))
+def test_no_procedure_scans_a_table_that_grows(path: Path) -> None:
+    plans = read_plans(connections.open_for_writing(path, 4))
     assert {"submit", "claim", "pick", "settle", "beat", "stage", "fire", "fire_one_tick", "expire", "prune"} <= set(
         plans
     )
@@ -519,22 +534,22 @@ def test_no_procedure_looks_at_every_row_of_a_table_that_grows(path: Path) -> No
         f"{procedure}: {step}"
         for procedure, steps in plans.items()
         for step in steps
-        # An automatic index is made of every row, each time.
+        # SQLite builds an automatic index from every row, each time.
         if (step.startswith("SCAN ") or "AUTOMATIC" in step)
         and "VIRTUAL TABLE" not in step
         and step.split()[1].split("-")[0] not in MAY_BE_SCANNED
     }
-    # Without readers everything in the outbox goes; and a table of three rows. Of others only whether there is any.
+    # Without readers the whole outbox is deleted. The others have three rows, or end at the first row.
     assert scans <= {
         *("detach_reader: SCAN outbox", "attach_reader: SCAN q"),
         *("claim: SCAN limiter EXISTS", "settle: SCAN ended_parent EXISTS", "tell_one_generation: SCAN ended_parent"),
         *("claim: SCAN edge USING INDEX edge_undecided", "settle: SCAN edge EXISTS USING INDEX edge_undecided"),
         "resolve: SCAN l USING COVERING INDEX limiter_spilling",
-        # Three classes of retention.
+        # There are three retention classes.
         "prune: SCAN c",
-        # What is made on the way: of one batch.
+        # Temporary results of one batch.
         *("pace_retry: SCAN walk", "pace_retry: SCAN paced", "pick_chosen: SCAN c"),
-        # What sweeps finds is nothing.
+        # A sweep normally finds nothing.
         *("sweep_some_limits: SCAN r USING INDEX run_limited", "sweep_some_limits: SCAN i"),
     }
 
@@ -564,17 +579,17 @@ def test_no_procedure_looks_at_every_row_of_a_table_that_grows(path: Path) -> No
         ("pick_with_care", "SEARCH f USING INDEX run_queued (tenant=? AND queue=? AND lane=? AND (rank,id)>(?,?))"),
     ],
 )
-def test_each_look_uses_the_index_made_for_it(path: Path, procedure: str, index: str) -> None:
-    assert index in plan_of(connections.open_for_writing(path, 4))[procedure]
+def test_each_procedure_uses_the_index_made_for_it(path: Path, procedure: str, index: str) -> None:
+    assert index in read_plans(connections.open_for_writing(path, 4))[procedure]
 
 
-async def test_plans_do_not_depend_on_what_is_in_the_file(path: Path, store: SqliteStore) -> None:
+async def test_plans_do_not_depend_on_the_contents_of_the_file(path: Path, store: SqliteStore) -> None:
     await store.submit(some_runs(500) + some_runs(500, delay=HOUR) + some_runs(20, key="a"))
     connection = connections.open_for_writing(path, 4)
-    before = plan_of(connection)
+    before = read_plans(connection)
     connection.execute("ANALYZE")
     connection.close()
-    assert plan_of(connections.open_for_writing(path, 4)) == before
+    assert read_plans(connections.open_for_writing(path, 4)) == before
 
 
 LISTS = [
@@ -600,7 +615,7 @@ def test_a_list_is_read_in_its_order_and_never_sorted(path: Path, wanted: RunFil
     connection.close()
 
 
-async def test_a_page_that_looked_at_enough_says_where_to_go_on(
+async def test_a_page_that_read_its_maximum_of_rows_returns_a_cursor(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "LOOKED_AT", 5)
@@ -620,9 +635,7 @@ async def test_a_page_that_looked_at_enough_says_where_to_go_on(
     assert pages == 6
 
 
-# What is written comes back
-
-
+# Payloads and results
 @pytest.mark.parametrize(
     "content",
     [
@@ -662,7 +675,7 @@ async def test_the_rank_in_the_file_is_that_of_the_domain(path: Path) -> None:
     await store.open()
 
     def rank(run: NewRun) -> object:
-        return look(path).execute("SELECT rank FROM run WHERE id = ?", (run.id,)).get
+        return connect(path).execute("SELECT rank FROM run WHERE id = ?", (run.id,)).get
 
     at_once, later = a_run(priority=3), a_run(priority=7, delay=MINUTE)
     await store.submit([at_once, later])
@@ -683,7 +696,7 @@ async def test_the_rank_in_the_file_is_that_of_the_domain(path: Path) -> None:
 # Time
 
 
-def test_time_does_not_go_back_with_the_clock_and_does_not_stand_still() -> None:
+def test_steady_time_advances_slowly_when_the_clock_is_set_back() -> None:
     clock = ManualClock()
     time = SteadyTime(clock)
     start = time.now()

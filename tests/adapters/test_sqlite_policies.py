@@ -1,6 +1,6 @@
-"""Limits, dependencies and unique keys in one file: races of processes, lines longer than a batch, what a sweep mends.
+"""Limits, dependencies and unique keys in one file: races between processes, long lines, and repairs by the sweep.
 
-``LARGE_TESTS=1`` runs the large form of what has one.
+``LARGE_TESTS=1`` runs the large variants.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def store(path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
 
 
 class Worker:
-    """One that claims, and one that owns all shards."""
+    """A session that claims, and one that owns every shard."""
 
     def __init__(self, store: SqliteStore, session: SessionId, owner: SessionId) -> None:
         self.store, self.session, self.owner = store, session, owner
@@ -76,11 +76,11 @@ async def worker(store: SqliteStore) -> Worker:
     return Worker(store, session, owner)
 
 
-def of_key(key: str, most: int = 1) -> NewRun:
+def a_limited_run(key: str, most: int = 1) -> NewRun:
     return a_run(policy=a_policy(limits=(a_limit(key, most),)))
 
 
-async def states(store: SqliteStore, runs: list[NewRun]) -> Counter[RunState]:
+async def count_states(store: SqliteStore, runs: list[NewRun]) -> Counter[RunState]:
     views = await store.runs([run.id for run in runs])
     return Counter(view.state for view in views if view is not None)
 
@@ -132,44 +132,46 @@ def test_processes_that_race_for_a_unique_key_make_one_run(path: Path) -> None:
     for racer in racers:
         assert racer.stdout is not None
         assert racer.stdout.readline() == "ready\n"
-    outputs = [racer.communicate("go\n", timeout=50)[0] for racer in racers]
+    outputs = [racer.communicate("go\n")[0] for racer in racers]
     answers: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for line in "".join(outputs).splitlines():
         number, run, new = line.split()
         answers[number].append((run, new))
     assert len(answers) == 20
-    for told in answers.values():
-        assert len({run for run, _ in told}) == 1
-        assert sorted(new for _, new in told) == ["0", "1"]
+    for pairs in answers.values():
+        assert len({run for run, _ in pairs}) == 1
+        assert sorted(new for _, new in pairs) == ["0", "1"]
 
 
-async def test_never_more_of_a_key_at_once_than_it_may(store: SqliteStore, worker: Worker, clock: ManualClock) -> None:
+async def test_a_key_never_runs_more_often_at_once_than_its_limit(
+    store: SqliteStore, worker: Worker, clock: ManualClock
+) -> None:
     keys, many, most = (200, 5_000, 3) if LARGE else (20, 300, 3)
     random = Random(5)
-    runs = [of_key(f"customer:{random.randrange(keys)}", most) for _ in range(many)]
+    runs = [a_limited_run(f"customer:{random.randrange(keys)}", most) for _ in range(many)]
     began = time.perf_counter()
     for start in range(0, many, 500):
         await store.submit(runs[start : start + 500])
-    key_of = {run.id: run.policy.limits[0].key for run in runs}
+    keys_by_run = {run.id: run.policy.limits[0].key for run in runs}
     held: list[HeldRun] = []
     running: Counter[str] = Counter()
     ended = 0
     while ended < many:
         claimed = await worker.claim(400)
         held += claimed
-        running.update(key_of[run.id] for run in claimed)
+        running.update(keys_by_run[run.id] for run in claimed)
         assert max(running.values()) <= most
         random.shuffle(held)
         part, held = held[:300], held[300:]
-        assert part, "nothing is stuck"
+        assert part, "no run can be claimed"
         await store.settle([settle_success(run, None) for run in part])
-        running.subtract(key_of[run.id] for run in part)
+        running.subtract(keys_by_run[run.id] for run in part)
         ended += len(part)
         clock.advance(1_000)
     if LARGE:
         print(f"{many / (time.perf_counter() - began):,.0f} limited runs/s")  # noqa: T201
     assert await store.sweep(1_000) == 0
-    assert await states(store, runs) == {RunState.SUCCEEDED: many}
+    assert await count_states(store, runs) == {RunState.SUCCEEDED: many}
 
 
 # Lines longer than a batch
@@ -183,22 +185,22 @@ async def test_a_breaker_opens_on_more_than_a_batch_and_closes_on_it(
     await store.submit(runs)
     [first] = await worker.claim(1)
     await store.settle([settle_failure(first, "no", Random(0), now=clock.now())])
-    assert (await states(store, runs))[RunState.QUEUED] == 699, "a batch waits at once"
+    assert (await count_states(store, runs))[RunState.QUEUED] == 699, "one batch is blocked at once"
     clock.advance(31 * SECOND)
-    assert await worker.stage() == 0, "nobody goes ahead while some are still queued from before"
+    assert await worker.stage() == 0, "no run passes while some are still queued from before"
     while await store.resolve(400):
         pass
-    assert await states(store, runs) == {RunState.BLOCKED: 1_198, RunState.QUEUED: 1, RunState.FAILED: 1}
+    assert await count_states(store, runs) == {RunState.BLOCKED: 1_198, RunState.QUEUED: 1, RunState.FAILED: 1}
     assert await worker.stage() == 0
     [ahead] = await worker.claim()
     assert await store.sweep(100) == 0
     await store.settle([settle_success(ahead, None)])
     await worker.stage()
-    assert (await states(store, runs))[RunState.QUEUED] == 1_198
+    assert (await count_states(store, runs))[RunState.QUEUED] == 1_198
     assert await store.sweep(100) == 0
 
 
-async def test_who_is_held_up_elsewhere_lets_others_by_however_many_they_are(
+async def test_runs_blocked_by_one_limit_do_not_block_others_at_a_second_limit(
     store: SqliteStore, worker: Worker, clock: ManualClock
 ) -> None:
     full, door = a_limit("full", 1), a_limit("door", 1)
@@ -217,9 +219,7 @@ async def test_who_is_held_up_elsewhere_lets_others_by_however_many_they_are(
     assert [run.id for run in await worker.claim()] == [last.id]
 
 
-# What a sweep mends
-
-
+# Repairs by the sweep
 @pytest.mark.parametrize(
     "statement",
     [
@@ -230,8 +230,8 @@ async def test_who_is_held_up_elsewhere_lets_others_by_however_many_they_are(
         "UPDATE waiting SET waits = NULL",
     ],
 )
-async def test_a_sweep_mends_a_gate(path: Path, store: SqliteStore, worker: Worker, statement: str) -> None:
-    runs = [of_key("a", 2) for _ in range(4)]
+async def test_a_sweep_repairs_a_limiter(path: Path, store: SqliteStore, worker: Worker, statement: str) -> None:
+    runs = [a_limited_run("a", 2) for _ in range(4)]
     await store.submit(runs)
     assert await store.sweep(100) == 0
     break_by_hand(path, statement)
@@ -241,10 +241,12 @@ async def test_a_sweep_mends_a_gate(path: Path, store: SqliteStore, worker: Work
         held = await worker.claim()
         assert len(held) == 2
         await store.settle([settle_success(run, None) for run in held])
-    assert await states(store, runs) == {RunState.SUCCEEDED: 4}
+    assert await count_states(store, runs) == {RunState.SUCCEEDED: 4}
 
 
-async def test_a_sweep_tells_children_whose_parent_told_nobody(path: Path, store: SqliteStore, worker: Worker) -> None:
+async def test_a_sweep_resolves_children_whose_parent_left_no_record(
+    path: Path, store: SqliteStore, worker: Worker
+) -> None:
     parent, other = a_run(), a_run(delay=MINUTE)
     child = a_run(after=[parent, other])
     await store.submit([parent, other, child])
@@ -259,10 +261,10 @@ async def test_a_sweep_tells_children_whose_parent_told_nobody(path: Path, store
     assert (view.state, view.reason) == (RunState.SKIPPED, f"parent {parent.id} cancelled")
 
 
-# What belongs to runs goes with them
+# Cleanup
 
 
-async def test_nothing_is_left_of_keys_that_nobody_uses(
+async def test_limiters_of_unused_keys_are_deleted(
     path: Path, store: SqliteStore, worker: Worker, clock: ManualClock
 ) -> None:
     policy = a_policy(
@@ -285,7 +287,7 @@ async def test_nothing_is_left_of_keys_that_nobody_uses(
     connection.close()
 
 
-async def test_what_waits_is_kept_when_the_file_is_of_an_older_program(path: Path) -> None:
+async def test_scheduled_runs_survive_a_migration(path: Path) -> None:
     connection = apsw.Connection(str(path))
     connections.migrate(connection, SHARDS, newest=4)
     connection.execute("INSERT INTO body (id, task, payload) VALUES (1, 'greet', '1')")
@@ -305,21 +307,21 @@ async def test_what_waits_is_kept_when_the_file_is_of_an_older_program(path: Pat
     await store.close()
 
 
-async def test_what_was_submitted_for_later_is_told_when_it_passes(
+async def test_a_scheduled_run_with_a_limit_emits_its_event_when_it_is_queued(
     path: Path, store: SqliteStore, worker: Worker, clock: ManualClock
 ) -> None:
-    """A connection keeps nothing of a request in mind for the next one."""
+    """Temporary state of one request must not affect the next one on the same connection."""
     await store.attach_reader("r")
-    later = a_run(policy=of_key("a").policy, delay=MINUTE)
+    later = a_run(policy=a_limited_run("a").policy, delay=MINUTE)
     await store.submit([later])
     clock.advance(MINUTE)
     assert await worker.stage() == 1
     assert [batch.kind for batch in await store.events("r", 10)] == ["run.submitted", "run.queued"]
 
 
-async def test_many_at_once_share_a_key(store: SqliteStore) -> None:
-    """As the HTTP API does: every submit on its own, all of them at the same time."""
-    await asyncio.gather(*(store.submit([of_key("a", 2)]) for _ in range(20)))
+async def test_concurrent_submits_share_a_limit(store: SqliteStore) -> None:
+    """The HTTP API submits like this: each run in a call of its own, all at the same time."""
+    await asyncio.gather(*(store.submit([a_limited_run("a", 2)]) for _ in range(20)))
     [depth] = await store.depths()
     assert depth.queued == 2
     assert await store.sweep(100) == 0

@@ -1,4 +1,4 @@
-"""What answers in the place of Redis, etcd or ZooKeeper, and is none of them: it is told in words."""
+"""Servers that are none of Redis, etcd and ZooKeeper at the address of a coordinator: doctor names the problem."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from tests.support.coordination_harness import make_registry
 
 
 class Parrot(asyncio.Protocol):
-    """Says the same to everybody, whatever it is asked."""
+    """Answers every request with the same bytes."""
 
     def __init__(self, words: bytes) -> None:
         self._words = words
@@ -34,20 +34,20 @@ async def a_server_that_says(words: bytes) -> AsyncIterator[int]:
     server.close()
 
 
-async def _what_doctor_says(address: str) -> str:
+async def read_finding(address: str) -> str:
     finding = await examine_registry(make_registry(address), "it", SECOND, SystemClock())
     assert finding.level is Level.PROBLEM
     return finding.says
 
 
 @pytest.mark.parametrize("engine", ["redis", "etcd", "zookeeper"])
-async def test_who_does_not_say_anything_is_told_by_name(engine: str) -> None:
+async def test_a_silent_server_is_reported_as_not_answering(engine: str) -> None:
     async with a_server_that_says(b"") as port:
-        assert (await _what_doctor_says(f"{engine}://127.0.0.1:{port}")).endswith(" does not answer: timeout")
+        assert (await read_finding(f"{engine}://127.0.0.1:{port}")).endswith(" does not answer: timeout")
 
 
 @pytest.mark.parametrize("user", ["", "me:password@"])
-async def test_what_is_not_etcd_is_told_as_that(user: str) -> None:
+async def test_a_server_that_is_not_etcd_is_reported_as_such(user: str) -> None:
     page = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"
     async with a_server_that_says(page) as port:
-        assert "is not etcd" in await _what_doctor_says(f"etcd://{user}127.0.0.1:{port}")
+        assert "is not etcd" in await read_finding(f"etcd://{user}127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""Two versions of the program on one schema: what the newer one says of its migrations decides."""
+"""Two versions of the program on one schema: the marks of the newer migrations decide whether both may run."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from mainspring.adapters.store.postgres.database import PACKAGE
 from mainspring.adapters.store.postgres.schema import newest, read_migration
 from mainspring.domain.clock_guard import ClockReading
 from mainspring.domain.errors import Conflict
-from mainspring.domain.instant import MINUTE
+from mainspring.domain.instant import HOUR
 from mainspring.ports.schema import MigrationKind
 from mainspring.ports.store import Want
 from tests.support.builders import a_run, a_worker
@@ -26,7 +26,7 @@ UNMARKED = (KNOWN + 3, "unmarked.sql", "ALTER TABLE session ADD COLUMN size int;
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """From here on the program is one that also knows these migrations."""
+    """Sets which newer migrations the program knows."""
     known = named_sql.migrations(PACKAGE)
 
     def knows(*more: tuple[int, str, str]) -> None:
@@ -36,71 +36,75 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 async def work(store: PostgresStore) -> None:
-    """A run from its beginning to its end."""
+    """Submit and claim a run."""
     run = a_run()
     await store.submit([run])
-    worker = await store.open_session(a_worker(ttl=MINUTE))
+    worker = await store.open_session(a_worker(ttl=HOUR))
     assert [held.id for held in await store.claim(worker, 1, [Want("default", 10)])] == [run.id]
     await store.close_session(worker)
 
 
-async def opened(dsn: str) -> PostgresStore:
+async def open_store(dsn: str) -> PostgresStore:
     store = PostgresStore(dsn, shards=4)
     await store.open()
     return store
 
 
-async def test_the_older_program_works_on_and_starts_anew_on_an_expanded_schema(
+async def test_an_older_program_works_and_starts_on_an_expanded_schema(
     postgres_database: str, program: Callable[..., None]
 ) -> None:
-    old = await opened(postgres_database)
+    old = await open_store(postgres_database)
     program(EXPAND)
-    new = await opened(postgres_database)
+    new = await open_store(postgres_database)
     await work(old)
     await work(new)
     program()
-    again = await opened(postgres_database)
+    again = await open_store(postgres_database)
     await work(again)
     for store in (old, new, again):
         await store.close()
 
 
-async def test_a_contract_waits_until_it_is_asked_for_and_nobody_needs_what_it_takes(
+async def test_a_contracting_migration_runs_on_request_when_no_older_program_is_left(
     postgres_database: str, program: Callable[..., None]
 ) -> None:
     program(EXPAND)
-    old = await opened(postgres_database)
-    worker = await old.open_session(a_worker(name="old one", ttl=MINUTE))
+    old = await open_store(postgres_database)
+    worker = await old.open_session(a_worker(name="old one", ttl=HOUR))
     program(EXPAND, CONTRACT)
-    new = await opened(postgres_database)
-    assert await columns(postgres_database) >= {"colour"}
-    # The session has not said what its program knows: it may be an old one.
+    new = await open_store(postgres_database)
+    assert await read_columns(postgres_database) >= {"colour"}
+    # The session has not reported its schema version: its program may be an old one.
     with pytest.raises(Conflict, match="old one"):
         await PostgresStore(postgres_database, shards=4).migrate(contract=True)
     await new.tell_clock([worker], ClockReading(0, 0))
     done = await PostgresStore(postgres_database, shards=4).migrate(contract=True)
     assert [migration.kind for migration in done.applied] == [MigrationKind.CONTRACT]
-    assert "colour" not in await columns(postgres_database)
-    # Who knows what came before it works on; who does not is refused.
+    assert "colour" not in await read_columns(postgres_database)
+    # A program that knows the migration before it works; an older one is refused.
     program(EXPAND)
     await work(old)
-    await (await opened(postgres_database)).close()
+    await (await open_store(postgres_database)).close()
     program()
     with pytest.raises(Conflict, match="upgrade the program"):
-        await opened(postgres_database)
+        await open_store(postgres_database)
     await old.close()
     await new.close()
 
 
-async def test_what_says_nothing_is_for_those_who_know_it(postgres_database: str, program: Callable[..., None]) -> None:
+async def test_a_migration_without_a_mark_excludes_programs_that_do_not_know_it(
+    postgres_database: str, program: Callable[..., None]
+) -> None:
     program(UNMARKED)
-    await (await opened(postgres_database)).close()
+    await (await open_store(postgres_database)).close()
     program()
     with pytest.raises(Conflict, match="upgrade the program"):
-        await opened(postgres_database)
+        await open_store(postgres_database)
 
 
-async def test_a_new_store_gets_all_of_it_at_once(postgres_database: str, program: Callable[..., None]) -> None:
+async def test_a_new_store_applies_every_migration_at_once(
+    postgres_database: str, program: Callable[..., None]
+) -> None:
     program(EXPAND, CONTRACT)
     store = PostgresStore(postgres_database, shards=4)
     done = await store.migrate(contract=False)
@@ -108,13 +112,13 @@ async def test_a_new_store_gets_all_of_it_at_once(postgres_database: str, progra
     assert done.waiting == ()
 
 
-def test_the_marks_can_be_read() -> None:
+def test_the_marks_of_migrations_are_read() -> None:
     kinds = [read_migration(*item).kind for item in (EXPAND, CONTRACT, UNMARKED)]
     assert kinds == [MigrationKind.EXPAND, MigrationKind.CONTRACT, MigrationKind.BREAKING]
     assert read_migration(*CONTRACT).needs == KNOWN + 1
 
 
-async def columns(dsn: str) -> set[str]:
+async def read_columns(dsn: str) -> set[str]:
     connection = await asyncpg.connect(dsn)
     try:
         rows = await connection.fetch(

@@ -1,15 +1,15 @@
-"""Secrets in Vault, by what its documentation says, with times and failures that a real one cannot be brought to.
-What a real one does is in ``test_vault_server``."""
+"""Secrets in a fake Vault, with times and failures that a real one cannot be brought to.
+
+``test_vault_server`` uses a real one.
+"""
 
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.secrets.vault import AppRole, VaultSecrets
 from mainspring.bootstrap.engine import Engine
 from mainspring.bootstrap.health import examine
@@ -23,6 +23,12 @@ from mainspring.worker.secrets import SecretRefused
 from tests.support.certificates import make_certificate
 from tests.support.clock import ManualClock
 from tests.support.vault import ROLE, SECRET_ID, Vault, running
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def _no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.adapters.secrets.vault._TIMEOUT", 3_600)
 
 
 @pytest.fixture
@@ -32,7 +38,7 @@ def vault() -> Iterator[Vault]:
         yield found
 
 
-def secrets_of(
+def make_secrets(
     vault: Vault, clock: Clock, credentials: Callable[[], str] | AppRole, authority: str = ""
 ) -> VaultSecrets:
     trusted = ssl.create_default_context(cafile=authority or None)
@@ -42,51 +48,37 @@ def secrets_of(
 
 def by_token(vault: Vault, clock: Clock, token: str | None = None, authority: str = "") -> VaultSecrets:
     token = vault.new_token() if token is None else token
-    return secrets_of(vault, clock, lambda: token, authority)
+    return make_secrets(vault, clock, lambda: token, authority)
 
 
 def by_role(vault: Vault, clock: ManualClock, secret_id: str = SECRET_ID) -> VaultSecrets:
-    return secrets_of(vault, clock, AppRole(ROLE, lambda: secret_id))
+    return make_secrets(vault, clock, AppRole(ROLE, lambda: secret_id))
 
 
-def soon(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def known(secrets: VaultSecrets) -> bool:
-    try:
-        return secrets.read("API_KEY") is not None
-    except SecretsUnavailable:
-        return False
-
-
-def test_a_token_lets_us_in(vault: Vault) -> None:
+def test_a_token_gives_access(vault: Vault) -> None:
     secrets = by_token(vault, ManualClock())
     assert secrets.read("API_KEY") == "from the vault"
     assert secrets.read("ABSENT") is None
-    # All of it was one request, after one that asks how long the token is good.
+    # One request for every field, after one for the lease of the token.
     assert vault.asked == ["auth/token/lookup-self", "secret/data/mainspring"]
     with pytest.raises(Invalid, match="is not a text"):
         secrets.read("NUMBER")
 
 
-def test_a_role_lets_us_in(vault: Vault) -> None:
+def test_a_role_gives_access(vault: Vault) -> None:
     assert by_role(vault, ManualClock()).read("API_KEY") == "from the vault"
     assert vault.asked == ["auth/approle/login", "secret/data/mainspring"]
     with pytest.raises(SecretsUnavailable, match="invalid role or secret ID"):
         by_role(vault, ManualClock(), "wrong").read("API_KEY")
 
 
-def test_an_entry_that_is_not_there_is_no_reason_to_give_up(vault: Vault) -> None:
+def test_a_missing_secret_is_reported_as_unavailable(vault: Vault) -> None:
     vault.fields = None
     with pytest.raises(SecretsUnavailable, match=r"Vault has nothing at secret/mainspring: see vault.mount"):
         by_token(vault, ManualClock()).read("API_KEY")
 
 
-def test_what_is_not_found_any_more_counts_for_a_while_and_what_was_deleted_does_not(vault: Vault) -> None:
+def test_a_missing_secret_stays_valid_for_a_while_and_a_deleted_one_does_not(vault: Vault) -> None:
     clock = ManualClock()
     secrets = by_token(vault, clock)
     assert secrets.read("API_KEY") == "from the vault"
@@ -97,10 +89,10 @@ def test_what_is_not_found_any_more_counts_for_a_while_and_what_was_deleted_does
     clock.advance(5 * MINUTE)
     secrets.read("API_KEY")
     with pytest.raises(SecretsUnavailable, match="secret/mainspring was deleted"):
-        soon(lambda: secrets.read("API_KEY") != "from the vault")
+        wait_until(lambda: secrets.read("API_KEY") != "from the vault")
 
 
-def test_a_new_value_counts_after_a_while_and_nobody_waits(vault: Vault) -> None:
+def test_a_new_value_is_fetched_in_the_background(vault: Vault) -> None:
     clock = ManualClock()
     secrets = by_token(vault, clock)
     assert secrets.read("API_KEY") == "from the vault"
@@ -109,11 +101,11 @@ def test_a_new_value_counts_after_a_while_and_nobody_waits(vault: Vault) -> None
     assert secrets.read("API_KEY") == "from the vault"
     clock.advance(2 * SECOND)
     assert secrets.read("API_KEY") == "from the vault"
-    soon(lambda: secrets.read("API_KEY") == "another value")
+    wait_until(lambda: secrets.read("API_KEY") == "another value")
     assert vault.asked.count("secret/data/mainspring") == 2
 
 
-def test_while_vault_is_away_the_last_answer_is_good_for_a_while(vault: Vault) -> None:
+def test_the_last_answer_stays_valid_for_a_while_when_vault_is_away(vault: Vault) -> None:
     clock = ManualClock()
     secrets = by_token(vault, clock)
     assert secrets.read("API_KEY") == "from the vault"
@@ -122,7 +114,7 @@ def test_while_vault_is_away_the_last_answer_is_good_for_a_while(vault: Vault) -
     assert secrets.read("API_KEY") == "from the vault"
     asked = len(vault.asked)
     assert secrets.read("API_KEY") == "from the vault"
-    assert len(vault.asked) == asked, "it is left alone for some seconds"
+    assert len(vault.asked) == asked, "Vault was asked again at once"
     clock.advance(2 * HOUR)
     with pytest.raises(SecretsUnavailable, match="Vault answered 503 Vault is sealed"):
         secrets.read("API_KEY")
@@ -131,7 +123,7 @@ def test_while_vault_is_away_the_last_answer_is_good_for_a_while(vault: Vault) -
     assert secrets.read("API_KEY") == "from the vault"
 
 
-def test_nobody_waits_for_a_vault_that_has_just_not_answered(vault: Vault) -> None:
+def test_reads_do_not_wait_for_a_vault_that_has_just_failed(vault: Vault) -> None:
     clock = ManualClock()
     secrets, stranger = by_token(vault, clock), by_token(vault, clock)
     assert secrets.read("API_KEY") == "from the vault"
@@ -140,25 +132,33 @@ def test_nobody_waits_for_a_vault_that_has_just_not_answered(vault: Vault) -> No
     assert secrets.read("API_KEY") == "from the vault"
     with pytest.raises(SecretsUnavailable):
         stranger.read("API_KEY")
+    # From here on, a read that waits for Vault never returns.
     vault.goes_on.clear()
     clock.advance(6 * SECOND)
-    asked, began = len(vault.asked), time.monotonic()
+    asked = len(vault.asked)
     for _ in range(20):
         assert secrets.read("API_KEY") == "from the vault"
         with pytest.raises(SecretsUnavailable):
             stranger.read("API_KEY")
-    assert time.monotonic() - began < 1
-    # One request each is under way, and no more.
-    soon(lambda: len(vault.asked) == asked + 2)
+    # One request of each is under way, and no more.
+    wait_until(lambda: len(vault.asked) >= asked + 2)
+    assert len(vault.asked) == asked + 2
     vault.status = 200
     vault.goes_on.set()
-    soon(lambda: not secrets._lock.locked() and not stranger._lock.locked())
+    wait_until(lambda: not secrets._lock.locked() and not stranger._lock.locked())
     clock.advance(6 * SECOND)
     assert secrets.read("API_KEY") == "from the vault"
-    soon(lambda: known(stranger))
+
+    def is_known_to_the_stranger() -> bool:
+        try:
+            return stranger.read("API_KEY") is not None
+        except SecretsUnavailable:
+            return False
+
+    wait_until(is_known_to_the_stranger)
 
 
-def test_while_vault_rests_no_thread_is_started_in_vain(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_is_started_during_the_pause_after_a_failure(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     secrets = by_token(vault, clock)
     secrets.read("API_KEY")
@@ -173,37 +173,43 @@ def test_while_vault_rests_no_thread_is_started_in_vain(vault: Vault, monkeypatc
     assert secrets.read("API_KEY") == "from the vault"
 
 
-def test_a_token_that_is_not_good_is_not_shown(vault: Vault) -> None:
+def test_a_wrong_token_is_not_in_the_error(vault: Vault) -> None:
     with pytest.raises(SecretsUnavailable, match="Vault answered 403") as refused:
         by_token(vault, ManualClock(), "hvs.wrong-token").read("API_KEY")
     assert "wrong-token" not in str(refused.value)
-    # Nor one that cannot be sent at all.
+    # This token cannot be sent at all.
     with pytest.raises(SecretsUnavailable, match="does not answer") as refused:
         by_token(vault, ManualClock(), "two\nlines").read("API_KEY")
     assert "lines" not in str(refused.value)
 
 
-def test_a_token_that_could_not_be_renewed_once_is_tried_again_and_lives_on(vault: Vault) -> None:
-    vault.lease = 3
-    secrets = by_token(vault, SystemClock())
+def test_the_renewal_of_a_token_is_retried_after_a_failure(vault: Vault) -> None:
+    vault.lease = 1
+    # The clock stands still, so the token does not end; only the timer of the renewal runs in real time.
+    clock = ManualClock()
+    secrets = by_token(vault, clock)
     assert secrets.read("API_KEY") == "from the vault"
     vault.status = 503
-    soon(lambda: "auth/token/renew-self" in vault.asked)
+    wait_until(lambda: "auth/token/renew-self" in vault.asked)
     vault.status = 200
-    # Nobody reads meanwhile: it is renewed, and in its time again.
-    soon(lambda: vault.asked.count("auth/token/renew-self") >= 3)
+    # The token is renewed, and later renewed again, although no secret is read.
+    wait_until(lambda: vault.asked.count("auth/token/renew-self") >= 3)
     assert secrets._token is not None
     assert vault.asked.count("auth/token/lookup-self") == 1
+    # The next renewal, which fails without a server, is the last one.
+    clock.advance(HOUR)
 
 
-def test_a_token_is_given_up_at_its_end_and_asked_for_again(vault: Vault) -> None:
+def test_a_token_that_ended_is_replaced(vault: Vault) -> None:
+    clock = ManualClock()
     vault.lease = 1
-    secrets = by_token(vault, SystemClock())
+    secrets = by_token(vault, clock)
     secrets.read("API_KEY")
     vault.status = 503
-    soon(lambda: secrets._token is None)
-    tried = vault.asked.count("auth/token/renew-self")
-    assert tried >= 2
+    wait_until(lambda: vault.asked.count("auth/token/renew-self") >= 2)
+    assert secrets._token is not None
+    clock.advance(2 * SECOND)
+    wait_until(lambda: secrets._token is None)
     vault.status = 200
     assert secrets.check() == 2
     assert vault.asked.count("auth/token/lookup-self") == 2
@@ -223,7 +229,7 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
     assert len(vault.asked) == asked
 
 
-def test_settings_lead_there(vault: Vault, tmp_path: Path) -> None:
+def test_settings_connect_the_keyring_to_vault(vault: Vault, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(vault.new_token() + "\n")
     settings = load({"vault.address": vault.address, "vault.token_file": str(tmp_path / "token")}, {})
     keyring = make_keyring(settings)
@@ -232,14 +238,14 @@ def test_settings_lead_there(vault: Vault, tmp_path: Path) -> None:
         keyring.read("default", "OTHER")
     assert vault.asked == ["auth/token/lookup-self", "secret/data/mainspring"]
     make_keyring(settings).read("default", "API_KEY")
-    assert len(vault.asked) == 2, "one for all who ask in a process"
-    # That it does not answer is not the run's fault: it is tried again.
+    assert len(vault.asked) == 2, "a process asks Vault once for all of its tasks"
+    # An outage of Vault is not the fault of the run, which is retried.
     away = load({"vault.address": "http://localhost:1", "vault.token_file": str(tmp_path / "token")}, {})
     with pytest.raises(SecretsUnavailable, match="does not answer"):
         make_keyring(away).read("default", "API_KEY")
 
 
-async def test_doctor_asks_it(vault: Vault, tmp_path: Path) -> None:
+async def test_doctor_checks_vault(vault: Vault, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(vault.new_token())
     given = {"vault.address": vault.address, "vault.token_file": str(tmp_path / "token")}
     settings = load({"store": str(tmp_path / "jobs.db"), **given}, {})
@@ -267,7 +273,7 @@ async def test_doctor_asks_it(vault: Vault, tmp_path: Path) -> None:
         ({"token_file": "x"}, "has no use without vault.address"),
     ],
 )
-def test_bad_settings(given: dict[str, str], words: str) -> None:
+def test_bad_vault_settings_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(Invalid) as refused:
         load({f"vault.{name}": value for name, value in given.items()}, {})
     assert words in str(refused.value)

@@ -1,7 +1,6 @@
-"""The API on every store, spoken to over ASGI: everything but the socket is real."""
+"""The API on every store, called over ASGI: everything except the socket is real."""
 
 import asyncio
-import socket
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -28,14 +27,19 @@ from mainspring.control.monitor import Monitor
 from mainspring.control.run_logs import RunLogs
 from mainspring.domain.access import Role
 from mainspring.ports.access import Author
+from mainspring.ports.clock import Clock
 from mainspring.worker.builtin.tasks import BuiltinTasks
 from tests.conftest import create_database, drop_database, with_database
+from tests.support.processes import free_port
 from tests.support.sqlite_template import copy_empty_store
 from tests.support.store_harness import SHARDS, PostgresHarness
 
+#: Run a test on the store in memory only, where the store makes no difference.
+memory_only = pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+
 
 class Service:
-    """An API, and ways to talk to it."""
+    """An API on a store, and clients for it."""
 
     def __init__(
         self,
@@ -44,8 +48,10 @@ class Service:
         scripts: Path | None = None,
         store: ApiStore | None = None,
         run_logs: RunLogs | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        self.clock = SystemClock()
+        """The store is one in memory by default. In virtual time pass a ``VirtualClock``."""
+        self.clock: Clock = SystemClock() if clock is None else clock
         self.store = MemoryStore(self.clock, SHARDS) if store is None else store
         self.wakeups = LocalWakeups()
         self.jobs = Jobs(self.store, self.wakeups, self.clock, Random(1), shards=SHARDS)
@@ -80,7 +86,7 @@ class Service:
 
 @pytest.fixture(scope="session")
 def api_database(postgres_dsn: str) -> Iterator[str]:
-    """One database for all tests of this process, with the schema made."""
+    """One database with the schema, shared by all tests of this process."""
     name = f"api_{uuid.uuid4().hex}"
     dsn = with_database(postgres_dsn, name)
 
@@ -97,17 +103,17 @@ def api_database(postgres_dsn: str) -> Iterator[str]:
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def store_kind(request: pytest.FixtureRequest) -> str:
-    """Every test of the API runs on each of these, unless it says that one is enough."""
+    """Every test that uses a store runs on each of these, unless it chooses one."""
     kind: str = request.param
     if kind == "postgres":
-        # Here and not below: it is made by a loop of its own.
+        # Not in the async fixture ``store``: creating the database runs an event loop of its own.
         request.getfixturevalue("api_database")
     return kind
 
 
 @pytest.fixture
 async def store(store_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ApiStore]:
-    """With nothing in it."""
+    """An empty store."""
     match store_kind:
         case "memory":
             yield MemoryStore(SystemClock(), SHARDS)
@@ -126,13 +132,13 @@ async def store(store_kind: str, request: pytest.FixtureRequest, tmp_path: Path)
 
 @pytest.fixture
 async def service(store: ApiStore) -> Service:
-    """Without authentication: everybody is local."""
+    """An API without authentication: every caller is the local admin."""
     return Service(auth=False, store=store)
 
 
 @pytest.fixture
 async def guarded(store: ApiStore) -> Service:
-    """With API keys."""
+    """An API that requires API keys."""
     return Service(auth=True, store=store)
 
 
@@ -142,16 +148,9 @@ async def client(service: Service) -> AsyncIterator[httpx2.AsyncClient]:
         yield found
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.fixture
 async def served(guarded: Service) -> AsyncIterator[tuple[Service, str]]:
-    """With API keys, on a real socket."""
+    """An API that requires API keys, on a real socket."""
     port = free_port()
     server = HttpServer("127.0.0.1", port, guarded.app, guarded.clock)
     await server.start()
@@ -161,4 +160,4 @@ async def served(guarded: Service) -> AsyncIterator[tuple[Service, str]]:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     names = [item.nodeid for item in session.items]
-    assert len(set(names)) == len(names), "tests with one name: not all of them would run"
+    assert len(set(names)) == len(names), "two tests have the same name: only one of them would run"

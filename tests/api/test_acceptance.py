@@ -1,11 +1,10 @@
-"""While the store is away jobs are taken in by a log, and each is made once, with the id that its caller was told."""
+"""While the store is unavailable, a log accepts jobs; each is created once, with the id that its caller received."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.api.acceptance import Acceptance
 from mainspring.api.ingest import JobMaker
@@ -19,31 +18,35 @@ from mainspring.domain.run import NewRun
 from mainspring.ports.access import AuditFilter
 from mainspring.ports.catalog import RunFilter
 from mainspring.ports.store import Accepted
+from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
 from tests.support.builders import a_run
 from tests.support.clock import ManualClock
 from tests.support.request_log import MemoryLog
+from tests.support.store_harness import SHARDS
+from tests.support.virtual import in_virtual_time
 
 
 class AwayStore(MemoryStore):
-    """One that can be away, and whose answers can be lost."""
+    """A store that can be unavailable, and whose answers can be lost."""
 
     away = False
     mute = False
 
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if self.away and not self.mute:
-            raise StoreUnavailable("it is away for the test")
+            raise StoreUnavailable("unavailable for the test")
         accepted = await super().submit(runs)
         if self.mute:
-            raise StoreUnavailable("its answer is lost for the test")
+            raise StoreUnavailable("answer lost for the test")
         return accepted
 
 
 class Kit:
     def __init__(self, *, auth: bool = False) -> None:
-        self.store = AwayStore(SystemClock(), 4)
-        self.service = Service(auth=auth, store=self.store)
+        clock = VirtualClock()
+        self.store = AwayStore(clock, SHARDS)
+        self.service = Service(auth=auth, store=self.store, clock=clock)
         self.log = MemoryLog(self.service.clock.now())
         self.accept(None)
         self.client = self.service.client()
@@ -52,7 +55,7 @@ class Kit:
         self.service.api.acceptance = Acceptance(self.log, self.service.clock, bound_to)
 
     async def ingest(self) -> None:
-        """What a scheduler does when the store is back."""
+        """Create the accepted jobs, as a scheduler does when the store is available again."""
         service = self.service
         maker = JobMaker(service.api, None)
         await Ingest(self.log, maker.make, service.clock, service.wakeups.listen([])).tick()
@@ -61,26 +64,17 @@ class Kit:
         return await self.store.count_runs(RunFilter(tenant=None), 100)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whoever waits for a store that is away waits for less long here.
-    monkeypatch.setattr("mainspring.control.jobs._PATIENCE", 100_000)
-
-
-@pytest.fixture
-async def kit(impatient: None) -> AsyncIterator[Kit]:
+@in_virtual_time
+async def test_a_job_goes_to_the_store_while_it_is_available() -> None:
     kit = Kit()
-    async with kit.client:
-        yield kit
-
-
-async def test_while_the_store_is_there_it_is_used(kit: Kit) -> None:
     answer = await kit.client.post("/v1/jobs", json={"task": "greet"})
     assert answer.status_code == 201
     assert (await kit.count(), kit.log.open) == (1, 0)
 
 
-async def test_while_it_is_away_the_log_has_it_and_the_id_is_good(kit: Kit) -> None:
+@in_virtual_time
+async def test_the_log_accepts_a_job_while_the_store_is_unavailable_and_its_id_stays_valid() -> None:
+    kit = Kit()
     kit.store.away = True
     body = {"task": "greet", "orderingKey": "k", "idempotencyKey": "once", "payload": {"a": 1}}
     first = await kit.client.post("/v1/jobs", json=body)
@@ -94,7 +88,9 @@ async def test_while_it_is_away_the_log_has_it_and_the_id_is_good(kit: Kit) -> N
     assert (await kit.count(), kit.log.open, kit.log.dead) == (2, 0, [])
 
 
-async def test_a_submit_whose_answer_was_lost_is_not_made_twice(kit: Kit) -> None:
+@in_virtual_time
+async def test_a_submit_whose_answer_was_lost_creates_one_job() -> None:
+    kit = Kit()
     kit.store.mute = True
     assert (await kit.client.post("/v1/jobs", json={"task": "greet"})).status_code == 202
     assert await kit.count() == 1
@@ -103,7 +99,9 @@ async def test_a_submit_whose_answer_was_lost_is_not_made_twice(kit: Kit) -> Non
     assert (await kit.count(), kit.log.dead) == (1, [])
 
 
-async def test_what_is_wrong_is_said_at_once(kit: Kit) -> None:
+@in_virtual_time
+async def test_an_invalid_job_is_rejected_while_the_store_is_unavailable() -> None:
+    kit = Kit()
     kit.store.away = True
     past = {"task": "greet", "scheduleTime": "2001-01-01T00:00:00Z"}
     assert (await kit.client.post("/v1/jobs", json=past)).status_code == 400
@@ -111,7 +109,9 @@ async def test_what_is_wrong_is_said_at_once(kit: Kit) -> None:
     assert kit.log.open == 0
 
 
-async def test_a_log_that_is_away_as_well_or_for_others_is_no_way_in(kit: Kit) -> None:
+@in_virtual_time
+async def test_a_submit_fails_if_the_log_is_unavailable_or_serves_another_tenant() -> None:
+    kit = Kit()
     kit.store.away = True
     kit.accept("acme")
     assert (await kit.client.post("/v1/jobs", json={"task": "greet"})).status_code == 503
@@ -120,8 +120,10 @@ async def test_a_log_that_is_away_as_well_or_for_others_is_no_way_in(kit: Kit) -
     assert (await kit.client.post("/v1/jobs", json={"task": "greet"})).status_code == 503
 
 
+@in_virtual_time
 @pytest.mark.parametrize("run", ["not an id", "0192f0c000007000bfff000000000000"])
-async def test_an_id_that_cannot_be_is_refused(kit: Kit, run: str) -> None:
+async def test_an_accepted_job_with_an_invalid_id_is_rejected(run: str) -> None:
+    kit = Kit()
     await kit.log.accept(b'{"task": "greet"}', key="k", tenant="default", run=RunId(run), author="ada")
     await kit.ingest()
     [(_, why)] = kit.log.dead
@@ -136,22 +138,24 @@ NESTED = {
 }
 
 
+@in_virtual_time
 @pytest.mark.parametrize("body", [WORKFLOW, FAN_OUT, NESTED, {"task": "t", "queue": "prod"}])
-async def test_a_key_reaches_no_further_while_the_store_is_away(impatient: None, body: dict[str, object]) -> None:
+async def test_a_key_bound_to_queues_stays_bound_while_the_store_is_unavailable(body: dict[str, object]) -> None:
     kit = Kit(auth=True)
     key = await kit.service.key(Role.SUBMITTER, "acme", queues=("mail",))
     everywhere = await kit.service.key(Role.SUBMITTER, "acme")
     async with kit.service.client(key) as bound, kit.service.client(everywhere) as free:
-        asked = {"queue": "mail"} | body
-        there = await bound.post("/v1/jobs", json=asked)
+        request = {"queue": "mail"} | body
+        there = await bound.post("/v1/jobs", json=request)
         kit.store.away = True
-        assert (await free.post("/v1/jobs", json=asked)).status_code == 202
-        # That it is away is known by now, and it is not asked.
-        away = await bound.post("/v1/jobs", json=asked)
+        assert (await free.post("/v1/jobs", json=request)).status_code == 202
+        # The API knows by now that the store is unavailable, and does not call it.
+        away = await bound.post("/v1/jobs", json=request)
         assert (there.status_code, away.status_code) == (403, 403)
         assert kit.log.open == 1
 
 
+@in_virtual_time
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -160,7 +164,10 @@ async def test_a_key_reaches_no_further_while_the_store_is_away(impatient: None,
         ({"task": "fan_in"}, "task"),
     ],
 )
-async def test_what_needs_no_store_to_be_wrong_is_said_at_once(kit: Kit, body: dict[str, object], field: str) -> None:
+async def test_checks_that_need_no_store_reject_a_job_before_the_log_accepts_it(
+    body: dict[str, object], field: str
+) -> None:
+    kit = Kit()
     kit.store.away = True
     await kit.client.post("/v1/jobs", json={"task": "greet"})
     answer = await kit.client.post("/v1/jobs", json=body)
@@ -168,7 +175,8 @@ async def test_what_needs_no_store_to_be_wrong_is_said_at_once(kit: Kit, body: d
     assert answer.json()["field"] == field
 
 
-async def test_who_has_submitted_it_is_its_author(impatient: None) -> None:
+@in_virtual_time
+async def test_an_accepted_job_is_audited_with_the_key_that_submitted_it() -> None:
     kit = Kit(auth=True)
     key = await kit.service.key(Role.SUBMITTER, "acme")
     kit.store.away = True
@@ -180,7 +188,9 @@ async def test_who_has_submitted_it_is_its_author(impatient: None) -> None:
     assert entry.author == f"key:{key.split('_')[1]}"
 
 
-async def test_records_of_one_ordering_key_have_it_as_their_key_and_each_is_made_once(kit: Kit) -> None:
+@in_virtual_time
+async def test_records_in_the_log_use_the_ordering_key_and_become_one_job_each() -> None:
+    kit = Kit()
     kit.store.away = True
     for number in range(3):
         body = {"task": "greet", "orderingKey": "video-1", "payload": number}
@@ -194,19 +204,21 @@ async def test_records_of_one_ordering_key_have_it_as_their_key_and_each_is_made
     kit.store.away = False
     await kit.ingest()
     assert (await kit.count(), kit.log.open, kit.log.dead) == (5, 0, [])
-    # The caller who comes once more when the store is back makes no other.
+    # The same request after the store is available again creates no other job.
     kit.accept(None)
     again = await kit.client.post("/v1/jobs", json=by_header, headers={"idempotency-key": "once"})
     assert again.status_code == 201
     assert await kit.count() == 5
 
 
-async def test_who_asks_again_with_the_same_key_is_told_the_same_id_by_whichever_api(kit: Kit) -> None:
+@in_virtual_time
+async def test_every_api_returns_the_same_id_for_the_same_idempotency_key() -> None:
+    kit = Kit()
     kit.store.away = True
     header = {"idempotency-key": "once"}
     body = {"task": "greet", "payload": 1}
     first = await kit.client.post("/v1/jobs", json=body, headers=header)
-    # That it is away is known by now; another API asks the store first.
+    # This API knows by now that the store is unavailable; a new one calls the store first.
     second = await kit.client.post("/v1/jobs", json=body, headers=header)
     kit.accept(None)
     third = await kit.client.post("/v1/jobs", json=body, headers=header)
@@ -214,9 +226,9 @@ async def test_who_asks_again_with_the_same_key_is_told_the_same_id_by_whichever
     assert [answer.status_code for answer in (first, second, third, other)] == [202] * 4
     kit.store.away = False
     await kit.ingest()
-    for told in (first, second, third):
-        made = await kit.client.get(told.headers["location"])
-        assert (made.json()["jobId"], made.json()["payload"]) == (told.json()["jobId"], 1)
+    for answer in (first, second, third):
+        made = await kit.client.get(answer.headers["location"])
+        assert (made.json()["jobId"], made.json()["payload"]) == (answer.json()["jobId"], 1)
     [(ask, why)] = kit.log.dead
     assert (b'"payload":2' in ask.body, why.title) == (True, "Conflict")
     assert (await kit.client.get(other.headers["location"])).status_code == 404
@@ -226,7 +238,9 @@ async def test_who_asks_again_with_the_same_key_is_told_the_same_id_by_whichever
     assert (again.status_code, again.json()["jobId"]) == (201, first.json()["jobId"])
 
 
-async def test_a_probe_whose_answer_was_lost_has_made_what_was_told(kit: Kit) -> None:
+@in_virtual_time
+async def test_a_probe_whose_answer_was_lost_created_the_job_with_the_returned_id() -> None:
+    kit = Kit()
     kit.store.away = True
     header = {"idempotency-key": "once"}
     await kit.client.post("/v1/jobs", json={"task": "greet"}, headers=header)
@@ -239,8 +253,8 @@ async def test_a_probe_whose_answer_was_lost_has_made_what_was_told(kit: Kit) ->
     assert (await kit.client.get(probe.headers["location"])).status_code == 200
 
 
-class Asked:
-    """A store as an acceptance sees it: how often it was asked, and what it answers."""
+class FakeSubmits:
+    """Submits to a store through an acceptance: counts the calls and fails them on demand."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -248,14 +262,14 @@ class Asked:
         self.acceptance = Acceptance(self.log, self.clock, None)
         self.answer: Exception | None = None
         self.hangs = False
-        self.times = 0
+        self.calls = 0
 
     async def submit(self) -> bool:
         run = a_run()
         return await self.acceptance.stored(run, run, JobIn(task="greet"), self._make, self._check)
 
     async def _make(self, run: NewRun) -> None:
-        self.times += 1
+        self.calls += 1
         if self.hangs:
             await asyncio.Event().wait()
         if self.answer is not None:
@@ -264,30 +278,32 @@ class Asked:
     async def _check(self) -> None: ...
 
 
-async def test_a_probe_that_is_refused_says_that_the_store_is_back() -> None:
-    asked = Asked()
-    asked.answer = StoreUnavailable("it is away for the test")
-    assert not await asked.submit()
-    asked.clock.advance(3 * SECOND)
-    asked.answer = Invalid("task", "is refused for the test")
+@in_virtual_time
+async def test_a_rejected_probe_shows_that_the_store_is_available_again() -> None:
+    submits = FakeSubmits()
+    submits.answer = StoreUnavailable("unavailable for the test")
+    assert not await submits.submit()
+    submits.clock.advance(3 * SECOND)
+    submits.answer = Invalid("task", "is refused for the test")
     with pytest.raises(Invalid):
-        await asked.submit()
-    asked.answer = None
-    assert await asked.submit()
-    assert asked.times == 3
+        await submits.submit()
+    submits.answer = None
+    assert await submits.submit()
+    assert submits.calls == 3
 
 
-async def test_a_probe_whose_caller_leaves_does_not_keep_others_from_asking() -> None:
-    asked = Asked()
-    asked.answer = StoreUnavailable("it is away for the test")
-    assert not await asked.submit()
-    asked.clock.advance(3 * SECOND)
-    asked.hangs = True
-    probe = asyncio.create_task(asked.submit())
+@in_virtual_time
+async def test_a_cancelled_probe_does_not_block_the_next_one() -> None:
+    submits = FakeSubmits()
+    submits.answer = StoreUnavailable("unavailable for the test")
+    assert not await submits.submit()
+    submits.clock.advance(3 * SECOND)
+    submits.hangs = True
+    probe = asyncio.create_task(submits.submit())
     await asyncio.sleep(0)
-    assert not await asked.submit()
+    assert not await submits.submit()
     probe.cancel()
     await asyncio.gather(probe, return_exceptions=True)
-    asked.hangs, asked.answer = False, None
-    assert await asked.submit()
-    assert asked.times == 3
+    submits.hangs, submits.answer = False, None
+    assert await submits.submit()
+    assert submits.calls == 3

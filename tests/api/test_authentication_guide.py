@@ -1,4 +1,4 @@
-"""What docs/how-to/authentication.md says is so."""
+"""The tables, settings, claims and commands of docs/how-to/authentication.md are correct."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from mainspring.api.tokens import JwtTokens, OneKey
 from mainspring.cli import target
 from mainspring.domain.access import GRANTS, Permission, Principal, Role
 from mainspring.settings import load
-from tests.api.conftest import Service
+from tests.api.conftest import Service, memory_only
 from tests.support.clock import ManualClock
 from tests.support.key_shell import Shell
 from tests.support.tokens import AUDIENCE, ISSUER, sign
@@ -26,7 +26,7 @@ def blocks(language: str) -> list[str]:
     return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
 
 
-def test_the_table_of_roles_is_the_one_that_counts() -> None:
+def test_the_table_of_roles_matches_the_grants() -> None:
     table = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("|")
     ]
@@ -43,13 +43,13 @@ def test_the_table_of_roles_is_the_one_that_counts() -> None:
 
 
 @pytest.mark.parametrize("text", blocks("toml"))
-def test_the_settings_are_valid(tmp_path: Path, text: str) -> None:
+def test_the_settings_of_the_authentication_guide_are_valid(tmp_path: Path, text: str) -> None:
     file = tmp_path / "mainspring.toml"
     file.write_text(text)
     assert load(environment={}, file=file).auth.mode in ("keys", "both", "jwt")
 
 
-async def test_the_claims_are_enough() -> None:
+async def test_a_token_with_the_claims_of_the_guide_is_accepted() -> None:
     [text] = blocks("json")
     claims = json.loads(text)
     key = OKPKey.generate_key("Ed25519")
@@ -58,7 +58,7 @@ async def test_the_claims_are_enough() -> None:
     assert found == Principal(name="user:ada@example.org", role=Role.OPERATOR, tenant="acme")
 
 
-def test_the_commands_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_authentication_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = Shell()
     monkeypatch.setattr(target, "open_engine", shell.open)
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("mainspring ")]
@@ -71,8 +71,10 @@ def test_the_commands_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {key.role for key in shell.kept()} == {Role.ADMIN, Role.SUBMITTER}
 
 
-@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
-async def test_the_first_request_works(served: tuple[Service, str], tmp_path: Path) -> None:
+@memory_only
+async def test_the_first_request_of_the_authentication_guide_succeeds(
+    served: tuple[Service, str], tmp_path: Path
+) -> None:
     service, url = served
     (tmp_path / "admin.key").write_text(await service.key(Role.ADMIN, None) + "\n")
     [line] = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("curl ")]

@@ -1,4 +1,4 @@
-"""Whose clock is how far off: in the lists of processes and in the metrics."""
+"""Clock offsets of workers and schedulers, in lists and in metrics."""
 
 from typing import cast
 
@@ -12,7 +12,9 @@ from tests.api.conftest import Service
 from tests.support.builders import a_worker
 
 
-async def test_it_is_shown_where_it_was_measured(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_measured_clock_offsets_are_shown_for_workers_and_schedulers(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     store = service.store
     worker = await store.open_session(a_worker(name="right", ttl=MINUTE))
     silent = await store.open_session(a_worker(name="silent", ttl=MINUTE))
@@ -24,7 +26,7 @@ async def test_it_is_shown_where_it_was_measured(service: Service, client: httpx
     assert "clockOffsetMs" not in workers[str(silent)]
     [seen] = (await client.get("/v1/schedulers")).json()["items"]
     assert seen["clockOffsetMs"] == -3_600_000.0
-    figures = (await client.get("/metrics")).text
-    assert 'mainspring_clock_offset_seconds{kind="worker"} 0.012' in figures
-    assert 'mainspring_clock_offset_seconds{kind="scheduler"} -3600.0' in figures
-    assert "mainspring_replica_lag_seconds -1.0" in figures
+    metrics = (await client.get("/metrics")).text
+    assert 'mainspring_clock_offset_seconds{kind="worker"} 0.012' in metrics
+    assert 'mainspring_clock_offset_seconds{kind="scheduler"} -3600.0' in metrics
+    assert "mainspring_replica_lag_seconds -1.0" in metrics

@@ -1,4 +1,4 @@
-"""Data centres and autoscaling over HTTP."""
+"""Data centers and autoscaling over HTTP."""
 
 from typing import Any
 
@@ -30,14 +30,16 @@ async def make(client: httpx2.AsyncClient, datacenters: object, **fields: Any) -
     return made.json()
 
 
-@pytest.mark.parametrize("said", [["us", "eu"], "all", {"prefer": ["us", "eu"], "failoverAfter": "1m"}])
-async def test_a_job_says_where_it_goes_and_keeps_it_through_changes(client: httpx2.AsyncClient, said: object) -> None:
-    job = (await make(client, said))["jobId"]
+@pytest.mark.parametrize("datacenters", [["us", "eu"], "all", {"prefer": ["us", "eu"], "failoverAfter": "1m"}])
+async def test_a_job_keeps_its_data_centers_when_other_fields_change(
+    client: httpx2.AsyncClient, datacenters: object
+) -> None:
+    job = (await make(client, datacenters))["jobId"]
     shown = (await client.get(f"/v1/jobs/{job}")).json()
-    assert shown["datacenters"] == said
+    assert shown["datacenters"] == datacenters
     assert "requires" not in shown
     changed = await client.patch(f"/v1/jobs/{job}", json={"priority": 2})
-    assert changed.json()["datacenters"] == said
+    assert changed.json()["datacenters"] == datacenters
     changed = await client.patch(f"/v1/jobs/{job}", json={"datacenters": "any"})
     assert "datacenters" not in changed.json()
 
@@ -57,7 +59,9 @@ async def test_a_job_says_where_it_goes_and_keeps_it_through_changes(client: htt
         ({"datacenters": ["us", "eu"], "cronExpression": None, "every": "5m", "intervalMode": "fixedDelay"}, "delay"),
     ],
 )
-async def test_what_is_wrong_is_named(client: httpx2.AsyncClient, fields: dict[str, Any], hint: str) -> None:
+async def test_invalid_data_centers_are_rejected_with_a_hint(
+    client: httpx2.AsyncClient, fields: dict[str, Any], hint: str
+) -> None:
     body = {"name": "nightly", "task": "t", "cronExpression": "@daily", **fields}
     refused = await client.post("/v1/jobs", json={name: value for name, value in body.items() if value is not None})
     assert refused.status_code == 400, refused.text
@@ -65,7 +69,7 @@ async def test_what_is_wrong_is_named(client: httpx2.AsyncClient, fields: dict[s
     assert hint in refused.text
 
 
-async def test_a_one_off_goes_to_one_place(client: httpx2.AsyncClient) -> None:
+async def test_a_one_off_job_runs_in_one_data_center(client: httpx2.AsyncClient) -> None:
     eu, us = await register(client, "eu"), await register(client, "us")
     job = await submit(client, datacenters=["us"])
     assert await claim(client, eu) == []
@@ -75,7 +79,7 @@ async def test_a_one_off_goes_to_one_place(client: httpx2.AsyncClient) -> None:
     assert "prefer" in refused.text
 
 
-async def test_a_run_beside_the_schedule_says_where(client: httpx2.AsyncClient) -> None:
+async def test_running_a_job_of_several_data_centers_now_requires_one_of_them(client: httpx2.AsyncClient) -> None:
     us = await register(client, "us")
     job = (await make(client, ["us", "eu"]))["jobId"]
     refused = await client.post(f"/v1/jobs/{job}/run")
@@ -87,7 +91,7 @@ async def test_a_run_beside_the_schedule_says_where(client: httpx2.AsyncClient) 
     assert [run["runId"] for run in await claim(client, us)] == [made.json()["runId"]]
 
 
-async def test_an_explanation_says_where_somebody_is_missing(client: httpx2.AsyncClient) -> None:
+async def test_an_explanation_names_the_data_center_without_workers(client: httpx2.AsyncClient) -> None:
     await register(client, "eu")
     job = await submit(client, datacenters=["us"])
     [why] = (await client.get(f"/v1/runs/{job}/explain")).json()["because"]
@@ -95,7 +99,7 @@ async def test_an_explanation_says_where_somebody_is_missing(client: httpx2.Asyn
     assert why["hint"].endswith("--datacenter us")
 
 
-async def test_a_tick_is_explained_where_it_did_not_run(client: httpx2.AsyncClient, store: ApiStore) -> None:
+async def test_a_tick_is_explained_for_each_data_center(client: httpx2.AsyncClient, store: ApiStore) -> None:
     job = (await make(client, ["us", "eu"], overlap="skip"))["jobId"]
     [stored] = await store.jobs([job])
     assert stored is not None
@@ -115,7 +119,7 @@ async def test_a_tick_is_explained_where_it_did_not_run(client: httpx2.AsyncClie
     assert [item["datacenter"] for item in page["items"]] == ["eu", "us"]
 
 
-async def test_data_centres_are_listed_with_their_health_and_lag(client: httpx2.AsyncClient) -> None:
+async def test_data_centers_are_listed_with_their_health_and_lag(client: httpx2.AsyncClient) -> None:
     eu = await register(client, "eu")
     for place in ("eu", "eu", "us"):
         await submit(client, datacenters=[place])
@@ -128,7 +132,7 @@ async def test_data_centres_are_listed_with_their_health_and_lag(client: httpx2.
     assert shown["us"]["lagMs"] >= 0
 
 
-async def test_a_worker_is_not_handed_what_it_does_not_know(client: httpx2.AsyncClient) -> None:
+async def test_a_worker_does_not_get_runs_of_tasks_it_did_not_register(client: httpx2.AsyncClient) -> None:
     worker = await register(client, "eu", tasks=["known"])
     known, other = await submit(client, task="known"), await submit(client, task="new")
     assert [run["runId"] for run in await claim(client, worker, limit=5)] == [known]
@@ -136,7 +140,7 @@ async def test_a_worker_is_not_handed_what_it_does_not_know(client: httpx2.Async
     assert (left["status"], left["attemptNumber"]) == ("scheduled", 0)
 
 
-async def test_the_load_says_how_many_workers_it_asks_for(client: httpx2.AsyncClient) -> None:
+async def test_autoscale_recommends_workers_for_the_load(client: httpx2.AsyncClient) -> None:
     worker = await register(client, "eu")
     for _ in range(5):
         await submit(client)
@@ -155,7 +159,7 @@ async def test_the_load_says_how_many_workers_it_asks_for(client: httpx2.AsyncCl
     assert 'mainspring_recommended_slots{queue="default"} 3.0' in metrics
 
 
-async def test_who_is_bound_to_a_tenant_sees_no_load_of_others(guarded: Service) -> None:
+async def test_a_key_of_a_tenant_does_not_see_the_load_of_other_tenants(guarded: Service) -> None:
     async with guarded.client(await guarded.key(Role.VIEWER, tenant="acme")) as viewer:
         assert (await viewer.get("/v1/datacenters")).json()["orders"] == []
         assert (await viewer.get("/v1/autoscale")).json().get("schedulers") is None

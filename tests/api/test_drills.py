@@ -7,18 +7,22 @@ import pytest
 
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.shards import ShardKeeper
-from mainspring.domain.instant import HOUR
+from mainspring.domain.instant import HOUR, MINUTE
 from mainspring.ports.coordination import Coordinator
+from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
+from tests.support.virtual import in_virtual_time
 
 
 def coordinator(service: Service) -> Coordinator:
-    """Every store is one, too."""
+    """Every store is also a coordinator."""
     return cast(Coordinator, service.store)
 
 
-@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
-async def test_a_drill_tells_what_the_loss_of_a_lease_did(service: Service, client: httpx2.AsyncClient) -> None:
+@in_virtual_time
+async def test_a_drill_reports_how_long_shards_were_without_an_owner() -> None:
+    service = Service(auth=False, clock=VirtualClock())
+    client = service.client()
     keepers = [
         ShardKeeper(coordinator(service), service.store.shards, LocalWakeups(), service.clock, name=name)
         for name in "ab"
@@ -26,8 +30,8 @@ async def test_a_drill_tells_what_the_loss_of_a_lease_did(service: Service, clie
     for keeper in keepers:
         await keeper.start()
     try:
-        while not all(keeper.owned() for keeper in keepers):
-            await service.clock.sleep(10_000)
+        await service.clock.sleep(MINUTE)
+        assert all(keeper.owned() for keeper in keepers)
         answer = await client.post("/v1/drills", json={"scheduler": "a", "watch": "3s"})
         schedulers = (await client.get("/v1/schedulers")).json()["items"]
     finally:
@@ -42,12 +46,12 @@ async def test_a_drill_tells_what_the_loss_of_a_lease_did(service: Service, clie
     assert report["schedulerId"] not in {item["schedulerId"] for item in schedulers}
 
 
-async def test_without_schedulers_there_is_nothing_to_drill(client: httpx2.AsyncClient) -> None:
+async def test_a_drill_without_schedulers_is_rejected(client: httpx2.AsyncClient) -> None:
     answer = await client.post("/v1/drills")
     assert (answer.status_code, answer.json()["detail"]) == (409, "no scheduler is alive: there is nothing to drill")
 
 
-async def test_production_refuses_until_it_is_meant(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_a_drill_in_production_must_be_confirmed(service: Service, client: httpx2.AsyncClient) -> None:
     member = await coordinator(service).join("only", HOUR)
     service.api.production = True
     assert (await client.get("/v1/drills")).json() == {"production": True}
@@ -56,13 +60,15 @@ async def test_production_refuses_until_it_is_meant(service: Service, client: ht
         assert answer.status_code == 409
         assert "production" in answer.json()["detail"]
     await coordinator(service).renew(member, HOUR)
-    # It is let through, and refused for something else.
+    # The drill is allowed now, and fails because the scheduler does not exist.
     answer = await client.post("/v1/drills", json={"scheduler": "nobody", "inProduction": True})
     assert answer.status_code == 404
 
 
 @pytest.mark.parametrize("watch", ["1s", "1h", "soon", -1])
-async def test_a_watch_out_of_bounds_is_named(service: Service, client: httpx2.AsyncClient, watch: object) -> None:
+async def test_a_watch_time_out_of_bounds_is_rejected(
+    service: Service, client: httpx2.AsyncClient, watch: object
+) -> None:
     await coordinator(service).join("only", HOUR)
     answer = await client.post("/v1/drills", json={"watch": watch})
     assert (answer.status_code, answer.json()["field"]) == (400, "watch")

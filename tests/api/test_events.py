@@ -1,16 +1,19 @@
-"""Server-sent events: one reader for all, nothing lost, nothing twice."""
+"""Server-sent events: one reader of the store for all followers, no event lost, none repeated."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgspec
-import pytest
 
 from mainspring.api.hub import LINGER, Hub
-from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.domain.instant import HOUR, MINUTE
 from mainspring.ports.store import EVENTS_KEPT
+from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
+from tests.support.virtual import in_virtual_time
+from tests.support.waiting import eventually
 
 
 async def collect(stream: AsyncIterator[bytes], into: list[dict[str, Any]]) -> None:
@@ -26,13 +29,16 @@ def _read(message: str, into: list[dict[str, Any]]) -> None:
         into.append({"kind": lines["event"], "runs": data["runIds"], "id": lines.get("id"), "tenant": data["tenant"]})
 
 
-async def until(ready: Any) -> None:
-    async with asyncio.timeout(5):
-        while not ready():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+def has_more_than(events: list[dict[str, Any]], count: int) -> bool:
+    return len(events) > count
 
 
-async def test_followers_see_their_tenants_changes(service: Service) -> None:
+async def events_are_visible(service: Service, after: str | None) -> bool:
+    """PostgreSQL shows an event only once every older transaction on the server has ended."""
+    return bool((await service.store.events_after(after, 10))[0])
+
+
+async def test_a_follower_receives_the_events_of_its_tenant_only(service: Service) -> None:
     hub: Hub = service.api.hub
     await hub.start()
     of_a: list[dict[str, Any]] = []
@@ -41,11 +47,11 @@ async def test_followers_see_their_tenants_changes(service: Service) -> None:
         asyncio.create_task(collect(hub.follow("a", None), of_a)),
         asyncio.create_task(collect(hub.follow(None, None), of_all)),
     ]
-    await until(lambda: hub.followers == 2)
+    await eventually(lambda: hub.followers == 2)
     async with service.client() as client:
         mine = (await client.post("/v1/jobs", json={"task": "t", "tenant": "a"})).json()["jobId"]
         theirs = (await client.post("/v1/jobs", json={"task": "t", "tenant": "b"})).json()["jobId"]
-    await until(lambda: sum(len(event["runs"]) for event in of_all) == 2)
+    await eventually(lambda: sum(len(event["runs"]) for event in of_all) == 2)
     assert [event["runs"] for event in of_a] == [[mine]]
     assert {run for event in of_all for run in event["runs"]} == {mine, theirs}
     for task in tasks:
@@ -56,7 +62,7 @@ async def test_followers_see_their_tenants_changes(service: Service) -> None:
 
 
 async def test_resuming_has_no_gap_and_no_repeat(service: Service) -> None:
-    """A follower breaks off again and again while work is submitted; what it saw is what happened, each once."""
+    """A follower that disconnects repeatedly while jobs are submitted receives every event exactly once."""
     hub: Hub = service.api.hub
     await hub.start()
     made: list[str] = []
@@ -66,24 +72,24 @@ async def test_resuming_has_no_gap_and_no_repeat(service: Service) -> None:
     other = asyncio.create_task(collect(hub.follow(None, None), anchor))
     first: list[dict[str, Any]] = []
     task = asyncio.create_task(collect(hub.follow(None, None), first))
-    await until(lambda: hub.followers == 2)
+    await eventually(lambda: hub.followers == 2)
 
     async with service.client() as client:
         for _ in range(6):
-            for _ in range(5):
-                made.append((await client.post("/v1/jobs", json={"task": "t"})).json()["jobId"])
-                await asyncio.sleep(0.01)
-            await until(lambda events=first: bool(events))
+            # The hub reads at least once before and once after it has delivered something.
+            for batch in range(2):
+                made += [(await client.post("/v1/jobs", json={"task": "t"})).json()["jobId"] for _ in range(3)]
+                await eventually(partial(has_more_than, first, batch))
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            # Only what came before the last id is certain to have been seen whole.
+            # Only events up to the last id are certain to be complete.
             upto = max((number for number, event in enumerate(first, 1) if event["id"]), default=0)
             seen += [run for event in first[:upto] for run in event["runs"]]
             last = next((event["id"] for event in reversed(first) if event["id"]), last)
             made.append((await client.post("/v1/jobs", json={"task": "t"})).json()["jobId"])
             first = []
             task = asyncio.create_task(collect(hub.follow(None, last), first))
-        await until(lambda: len(seen) + sum(len(event["runs"]) for event in first) >= len(made))
+        await eventually(lambda: len(seen) + sum(len(event["runs"]) for event in first) >= len(made))
     seen += [run for event in first for run in event["runs"]]
     assert sorted(seen) == sorted(made)
     for running in (task, other):
@@ -92,36 +98,42 @@ async def test_resuming_has_no_gap_and_no_repeat(service: Service) -> None:
     await hub.stop()
 
 
-async def test_without_followers_nothing_is_asked(service: Service) -> None:
+@in_virtual_time
+async def test_the_hub_does_not_read_the_store_without_followers() -> None:
+    service = Service(auth=False, clock=VirtualClock())
     hub: Hub = service.api.hub
     await hub.start()
-    asked = 0
+    reads = 0
     real = service.store.events_after
 
     async def counted(*arguments: Any) -> Any:
-        nonlocal asked
-        asked += 1
+        nonlocal reads
+        reads += 1
         return await real(*arguments)
 
     service.store.events_after = counted  # type: ignore[assignment,method-assign]
-    await asyncio.sleep(0.3)
-    assert asked == 0
+    await service.clock.sleep(HOUR)
+    assert reads == 0
+    stream = hub.follow(None, None)
+    await anext(stream)
+    await service.clock.sleep(HOUR)
+    assert reads > 0
     await hub.stop()
 
 
-async def test_a_position_that_is_too_old_says_so(service: Service) -> None:
+async def test_resuming_from_a_position_that_is_too_old_reports_a_gap(service: Service) -> None:
     hub: Hub = service.api.hub
     await hub.start()
     stream = hub.follow(None, "00000000000000000000")
     message = await anext(stream)
     assert b"event: gap" in message
-    # It goes on from there.
+    # The stream continues from the id of this message.
     assert message.startswith(b"id: ")
     await stream.aclose()  # type: ignore[attr-defined]
     await hub.stop()
 
 
-async def test_a_lone_follower_that_was_away_for_minutes_missed_nothing(service: Service) -> None:
+async def test_a_lone_follower_that_reconnects_after_minutes_misses_nothing(service: Service) -> None:
     hub: Hub = service.api.hub
     await hub.start()
     stream = hub.follow(None, None)
@@ -130,26 +142,31 @@ async def test_a_lone_follower_that_was_away_for_minutes_missed_nothing(service:
     await stream.aclose()  # type: ignore[attr-defined]
     async with service.client() as client:
         job = (await client.post("/v1/jobs", json={"task": "t"})).json()["jobId"]
-    # Nine minutes, for the hub.
+    await eventually(lambda: events_are_visible(service, last))
+    # For the hub, nine minutes have passed.
     assert LINGER == EVENTS_KEPT
     hub._left_at -= 9 * MINUTE
-    hub._wanted.set()
-    await asyncio.sleep(0.1)
-    # Another one begins now, and not where the first one stopped.
+    before = hub._position
+
+    def has_moved() -> bool:
+        hub._wanted.set()
+        return hub._position != before
+
+    await eventually(has_moved)
+    # A new follower begins at the newest event, not where the first one stopped.
     newcomer = hub.follow(None, None)
     assert b"event: hello" in await anext(newcomer)
     resumed = hub.follow(None, last)
     assert job.encode() in await anext(resumed)
     await hub.stop()
-    async with asyncio.timeout(5):
-        told = [message async for message in newcomer]
-    assert not any(job.encode() in message for message in told)
-    # The process is gone; another one goes on.
+    received = [message async for message in newcomer]
+    assert not any(job.encode() in message for message in received)
+    # Another process can continue the stream after this one has stopped.
     other = Hub(service.store, service.clock, "other")
     assert job.encode() in await anext(other.follow(None, last))
 
 
-async def test_with_nobody_following_nothing_piles_up(service: Service) -> None:
+async def test_events_do_not_pile_up_without_followers(service: Service) -> None:
     hub: Hub = service.api.hub
     await hub.start()
     stream = hub.follow(None, None)
@@ -158,28 +175,27 @@ async def test_with_nobody_following_nothing_piles_up(service: Service) -> None:
     before = hub._position
     async with service.client() as client:
         await client.post("/v1/jobs", json={"task": "t"})
-    async with asyncio.timeout(5):
-        # Not what waits for the hub: it may have let go of it already. And what others have open, on this server, is
-        # waited for.
-        while not (await service.store.events_after(before, 10))[0]:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-        while await service.store.events(hub._reader, 10):
-            hub._wanted.set()
-            await asyncio.sleep(0.02)
+    await eventually(lambda: events_are_visible(service, before))
+
+    async def is_acknowledged() -> bool:
+        hub._wanted.set()
+        return not await service.store.events(hub._reader, 10)
+
+    await eventually(is_acknowledged)
     await hub.stop()
 
 
-async def test_who_hears_nothing_is_told_where_it_is(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_a_follower_without_events_still_receives_the_position() -> None:
+    service = Service(auth=False, clock=VirtualClock())
     hub: Hub = service.api.hub
-    monkeypatch.setattr("mainspring.api.hub._QUIET", SECOND // 10)
-    monkeypatch.setattr("mainspring.api.hub._POSITION_EVERY", SECOND // 2)
     await hub.start()
     stream = hub.follow("quiet", None)
     hello = await anext(stream)
-    async with service.client() as client, asyncio.timeout(10):
+    async with service.client() as client:
         await client.post("/v1/jobs", json={"task": "t", "tenant": "loud"})
-        while b"event: position" not in (message := await anext(stream)):
-            assert b"run." not in message
+    while b"event: position" not in (message := await anext(stream)):
+        assert b"run." not in message
     moved = message[message.index(b"id: ") :].split(b"\n")[0]
     assert moved > hello.split(b"\n")[0]
     await hub.stop()

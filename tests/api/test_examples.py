@@ -1,4 +1,4 @@
-"""The example workers, as anybody would run them, against a real server."""
+"""The example workers as real processes, against a real server."""
 
 import asyncio
 import os
@@ -17,13 +17,15 @@ from mainspring.domain.access import Role
 from mainspring.domain.ids import SessionId
 from mainspring.domain.run import settle_loss
 from mainspring.ports.access import Author
-from tests.api.conftest import Service, free_port
+from tests.api.conftest import Service, memory_only
+from tests.support.processes import free_port
 from tests.support.servers import not_here
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.parametrize("store_kind", ["memory"], indirect=True),
+    memory_only,
     pytest.mark.parametrize(
         ("command", "needs"),
         [
@@ -36,7 +38,7 @@ pytestmark = [
 
 
 class Hiccups:
-    """The API behind something that refuses the first request of every kind."""
+    """The API behind a proxy that rejects the first request of every kind."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -54,7 +56,7 @@ class Hiccups:
 
 
 class Example:
-    """A worker that runs, and somebody who submits."""
+    """A running example worker, and a client that submits jobs to it."""
 
     def __init__(self, service: Service, client: httpx2.AsyncClient, process: asyncio.subprocess.Process) -> None:
         self.service = service
@@ -66,23 +68,22 @@ class Example:
         job: str = (await self.client.post("/v1/jobs", json=body)).json()["jobId"]
         return job
 
-    async def reaches(self, job: str, *states: str) -> dict[str, Any]:
-        async with asyncio.timeout(20):
-            while True:
-                run: dict[str, Any] = (await self.client.get(f"/v1/runs/{job}")).json()
-                if run["status"] in states:
-                    return run
-                await asyncio.sleep(0.05)
+    async def wait_for(self, job: str, *states: str) -> dict[str, Any]:
+        """Wait until the run is in one of the states."""
+
+        async def find() -> dict[str, Any] | None:
+            run: dict[str, Any] = (await self.client.get(f"/v1/runs/{job}")).json()
+            return run if run["status"] in states else None
+
+        found = await eventually(find)
+        assert found is not None
+        return found
 
     async def worker(self) -> SessionId:
-        async with asyncio.timeout(20):
-            while not (found := await self.service.store.sessions("worker")):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        return found[-1].id
+        return (await eventually(lambda: self.service.store.sessions("worker")))[-1].id
 
-    async def leaves(self) -> None:
-        async with asyncio.timeout(25):
-            await self.process.wait()
+    async def wait_until_it_left(self) -> None:
+        await self.process.wait()
         assert await self.service.store.sessions("worker") == []
 
 
@@ -98,7 +99,7 @@ async def running(service: Service, command: list[str], needs: str) -> AsyncIter
     process = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.DEVNULL)
     headers = {"authorization": f"Bearer {await service.key(Role.OPERATOR, 'a')}"}
     try:
-        async with httpx2.AsyncClient(base_url=url, headers=headers) as client:
+        async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=DEADLINE_SECONDS) as client:
             yield Example(service, client, process)
     finally:
         if process.returncode is None:
@@ -107,61 +108,67 @@ async def running(service: Service, command: list[str], needs: str) -> AsyncIter
         await server.stop()
 
 
-async def test_it_works_and_leaves_though_every_request_is_refused_once(
+async def has_expired(service: Service, worker: SessionId) -> bool:
+    return worker not in [session.id for session in await service.store.sessions("worker")]
+
+
+async def test_an_example_worker_retries_rejected_requests_and_drains_on_sigterm(
     guarded: Service, command: list[str], needs: str
 ) -> None:
     async with running(guarded, command, needs) as example:
         jobs = [await example.submit(payload) for payload in ({"hello": "wörld"}, [1, 2], "fail")]
-        runs = [await example.reaches(job, "succeeded", "failed") for job in jobs]
+        runs = [await example.wait_for(job, "succeeded", "failed") for job in jobs]
         assert [run["status"] for run in runs] == ["succeeded", "succeeded", "failed"]
         assert [run.get("result") for run in runs] == [{"hello": "wörld"}, [1, 2], None]
-        last = await example.submit({"sleep": 2})
-        await example.reaches(last, "running")
+        last = await example.submit({"sleep": 3})
+        await example.wait_for(last, "running", "succeeded")
         example.process.send_signal(signal.SIGTERM)
-        await example.reaches(last, "succeeded")
-        await example.leaves()
+        await example.wait_for(last, "succeeded")
+        await example.wait_until_it_left()
 
 
-async def test_it_stops_what_is_cancelled(guarded: Service, command: list[str], needs: str) -> None:
+async def test_an_example_worker_stops_a_cancelled_run(guarded: Service, command: list[str], needs: str) -> None:
     async with running(guarded, command, needs) as example:
         job = await example.submit({"sleep": 60})
-        await example.reaches(job, "running")
+        await example.wait_for(job, "running")
         await example.client.delete(f"/v1/jobs/{job}")
-        await example.reaches(job, "cancelled")
+        await example.wait_for(job, "cancelled")
         after = await example.submit(1)
-        await example.reaches(after, "succeeded")
+        await example.wait_for(after, "succeeded")
 
 
-async def test_it_leaves_when_it_is_drained(guarded: Service, command: list[str], needs: str) -> None:
+async def test_an_example_worker_exits_when_it_is_drained(guarded: Service, command: list[str], needs: str) -> None:
     async with running(guarded, command, needs) as example:
-        job = await example.submit({"sleep": 2})
-        await example.reaches(job, "running")
+        job = await example.submit({"sleep": 3})
+        await example.wait_for(job, "running", "succeeded")
         assert await guarded.store.drain(await example.worker(), Author("test", None))
-        await example.reaches(job, "succeeded")
-        await example.leaves()
+        await example.wait_for(job, "succeeded")
+        await example.wait_until_it_left()
 
 
-async def test_it_stops_what_somebody_else_has(guarded: Service, command: list[str], needs: str) -> None:
-    """Its lease is lost while it works: it hears so from the heartbeat, and what it reports does not count."""
+async def test_an_example_worker_stops_its_runs_when_its_lease_has_expired(
+    guarded: Service, command: list[str], needs: str
+) -> None:
+    """The worker learns from its heartbeat that its lease expired, and its report is rejected."""
     async with running(guarded, command, needs) as example:
         job = await example.submit({"sleep": 60})
-        await example.reaches(job, "running")
+        await example.wait_for(job, "running")
         store = guarded.store
         await store.close_session(await example.worker())
         await store.settle([settle_loss(held, blamed=False) for held in await store.lost_runs(10)])
         if "sh" in command:
-            # Whoever started it starts it again.
-            await example.leaves()
-        run = await example.reaches(job, "queued", "running")
+            # The shell worker exits; its supervisor would restart it.
+            await example.wait_until_it_left()
+        run = await example.wait_for(job, "queued", "running")
         assert run["attempts"][0]["outcome"] == "lost"
 
 
-async def test_its_heartbeat_ends_with_it(guarded: Service, command: list[str], needs: str) -> None:
+async def test_the_heartbeat_of_an_example_worker_ends_with_its_process(
+    guarded: Service, command: list[str], needs: str
+) -> None:
     async with running(guarded, command, needs) as example:
         worker = await example.worker()
         example.process.kill()
         await example.process.wait()
-        await asyncio.sleep(6)
-        before = await guarded.store.session(worker)
-        await asyncio.sleep(6)
-        assert await guarded.store.session(worker) == before
+        # A heartbeat that continued would renew the lease of 15 s every 5 s.
+        await eventually(lambda: has_expired(guarded, worker))

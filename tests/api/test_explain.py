@@ -1,4 +1,4 @@
-"""Why? Of runs and of ticks, as data."""
+"""Explanations of runs and ticks, as data."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -12,14 +12,9 @@ from mainspring.domain.plan import plan
 from mainspring.ports.store import NewSession
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register, submit
+from tests.api.test_resources import get
 
 SPAN = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-01T06:00:00Z"}
-
-
-async def get(client: httpx2.AsyncClient, path: str, **query: str) -> Any:
-    answer = await client.get(path, params=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 async def an_hourly_job(client: httpx2.AsyncClient, name: str = "report") -> str:
@@ -33,7 +28,7 @@ def codes(found: dict[str, Any]) -> tuple[str, list[str]]:
     return found["answer"], [reason["code"] for reason in found["because"]]
 
 
-async def test_reasons_of_a_run_are_data(client: httpx2.AsyncClient) -> None:
+async def test_the_reasons_why_a_run_waits_have_codes_and_holders(client: httpx2.AsyncClient) -> None:
     first = (await client.post("/v1/jobs", json={"task": "t", "orderingKey": "k"})).json()["jobId"]
     second = (await client.post("/v1/jobs", json={"task": "t", "orderingKey": "k"})).json()["jobId"]
     [reason] = (await get(client, f"/v1/runs/{second}/explain"))["because"]
@@ -42,7 +37,7 @@ async def test_reasons_of_a_run_are_data(client: httpx2.AsyncClient) -> None:
     assert (reason["code"], "mainspring worker" in reason["hint"]) == ("no-worker", True)
 
 
-async def test_a_tenant_at_its_quota_is_a_reason(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_a_run_is_explained_by_the_quota_of_its_tenant(service: Service, client: httpx2.AsyncClient) -> None:
     await client.put("/v1/tenants", json={"name": "default", "quotas": {"running": 0}})
     service.api._quotas.forget()
     run = (await client.post("/v1/jobs", json={"task": "t"})).json()["jobId"]
@@ -50,7 +45,7 @@ async def test_a_tenant_at_its_quota_is_a_reason(service: Service, client: httpx
     assert [reason["code"] for reason in found] == ["no-worker", "quota"]
 
 
-async def test_a_time_of_a_job_is_explained(client: httpx2.AsyncClient) -> None:
+async def test_a_time_in_the_schedule_of_a_job_is_explained(client: httpx2.AsyncClient) -> None:
     job = await an_hourly_job(client)
     before = await get(client, f"/v1/jobs/{job}/explain", at="2026-01-01T01:00:00Z")
     assert codes(before) == ("no-tick", ["before-the-job"])
@@ -66,8 +61,8 @@ async def test_a_time_of_a_job_is_explained(client: httpx2.AsyncClient) -> None:
     assert (await get(client, f"/v1/jobs/{job}/explain"))["answer"] == "ahead"
 
 
-async def test_what_was_fired_is_explained_by_the_ledger(service: Service) -> None:
-    """The job's schedule is told to be behind, as after an outage of three hours."""
+async def test_fired_ticks_are_explained_by_the_ledger(service: Service) -> None:
+    """The schedule of the job is three hours behind, as after an outage."""
     async with service.client() as client:
         job = await an_hourly_job(client)
         stored = (await service.store.jobs([job]))[0]  # type: ignore[list-item]
@@ -79,7 +74,7 @@ async def test_what_was_fired_is_explained_by_the_ledger(service: Service) -> No
         behind = msgspec.structs.replace(stored, next_fire=stored.next_fire - 3 * HOUR)
         [fired] = await service.store.fire(owner, plan([behind], newest))
         assert fired.runs == 1
-        # The version is younger than these ticks; the ledger speaks of them all the same.
+        # These ticks are older than the version of the job, but they are in the ledger.
         ran = await get(client, f"/v1/jobs/{job}/explain", at=isoformat(newest))
         assert codes(ran) == ("waiting", ["queued"])
         assert ran["run"]["runId"] == ran["tick"]["runId"]
@@ -88,7 +83,7 @@ async def test_what_was_fired_is_explained_by_the_ledger(service: Service) -> No
         assert (await get(client, f"/v1/jobs/{job}/explain"))["time"] == isoformat(newest)
 
 
-async def test_a_bad_time_is_named_as_it_was_written(client: httpx2.AsyncClient) -> None:
+async def test_explaining_an_invalid_time_or_a_one_off_job_is_rejected(client: httpx2.AsyncClient) -> None:
     job = await an_hourly_job(client)
     for at in ("soon", "2026-13-01T00:00:00Z"):
         answer = await client.get(f"/v1/jobs/{job}/explain", params={"at": at})
@@ -97,7 +92,7 @@ async def test_a_bad_time_is_named_as_it_was_written(client: httpx2.AsyncClient)
     assert (await client.get(f"/v1/jobs/{one_off}/explain")).status_code == 409
 
 
-async def test_a_backfilled_run_is_listed_as_made_now_and_found_by_its_tick(client: httpx2.AsyncClient) -> None:
+async def test_a_backfilled_run_is_listed_as_new_and_found_by_its_tick(client: httpx2.AsyncClient) -> None:
     began = datetime.now(UTC) - timedelta(seconds=5)
     job = await an_hourly_job(client)
     done = (await client.post(f"/v1/jobs/{job}/backfill", json=SPAN)).json()
@@ -111,13 +106,13 @@ async def test_a_backfilled_run_is_listed_as_made_now_and_found_by_its_tick(clie
     assert (again["ticks"], again["made"], again["scheduledFor"]) == (6, 0, [])
 
 
-async def test_of_backfills_at_once_each_tick_gets_one_run(client: httpx2.AsyncClient) -> None:
+async def test_concurrent_backfills_create_one_run_for_each_tick(client: httpx2.AsyncClient) -> None:
     job = await an_hourly_job(client)
     answers = await asyncio.gather(*(client.post(f"/v1/jobs/{job}/backfill", json=SPAN) for _ in range(4)))
     assert sum(answer.json()["made"] for answer in answers) == 6
 
 
-async def test_a_full_queue_is_a_reason(service: Service) -> None:
+async def test_a_run_is_explained_by_the_concurrency_of_its_queue(service: Service) -> None:
     async with service.client() as client:
         worker = await register(client, "mail")
         runs = [await submit(client, queue="mail") for _ in range(2)]
@@ -134,7 +129,7 @@ async def test_a_full_queue_is_a_reason(service: Service) -> None:
         assert "holders" not in reason or reason["holders"] == []
 
 
-async def test_a_priority_that_no_worker_takes_is_a_reason(service: Service) -> None:
+async def test_a_run_is_explained_by_a_priority_that_no_worker_takes(service: Service) -> None:
     async with service.client() as client:
         pools = NewSession(name="pools", kind="worker", ttl=HOUR, queues=("pp",), tasks=("t",), priorities=(1, 5))
         await service.store.open_session(pools)
@@ -153,7 +148,7 @@ async def test_a_priority_that_no_worker_takes_is_a_reason(service: Service) -> 
         assert (await get(client, f"/v1/runs/{left}/explain"))["because"][0]["code"] == "behind"
 
 
-async def test_a_blocked_run_says_what_it_waits_for_where_it_is_read(client: httpx2.AsyncClient) -> None:
+async def test_a_blocked_run_shows_the_reason_it_waits(client: httpx2.AsyncClient) -> None:
     limits = [{"key": "api", "most": 1}]
     first, limited = [await submit(client, limits=limits) for _ in range(2)]
     _, keyed = [await submit(client, orderingKey="k") for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Fan-outs over HTTP: what is refused, by its field, before anything is made."""
+"""Fan-outs over HTTP: invalid ones are rejected with their field before any run is created."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no end": ({"task": "t", "range": {"from": 1}}, "payload.range.to"),
     "backwards": ({"task": "t", "range": {"from": 3, "to": 1}}, "payload.range.to"),
     "too many": ({"task": "t", "range": {"to": 10**12}}, "payload.range.to"),
-    "no number": ({"task": "t", "range": {"to": "x"}}, "payload.range.to"),
+    "not a number": ({"task": "t", "range": {"to": "x"}}, "payload.range.to"),
     "none at a time": ({"task": "t", "atATime": 0, **FEW}, "payload.atATime"),
     "unknown word": ({"task": "t", "onFailure": "cry", **FEW}, "payload.onFailure"),
     "unknown field": ({"task": "t", "itmes": [1]}, "payload.itmes"),
@@ -29,23 +29,25 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "bad queue": ({"task": "t", "options": {"queue": "a/b"}, **FEW}, "payload.options.queue"),
     "recurring member": ({"task": "t", "options": {"every": "1h"}, **FEW}, "payload.options.scheduleType"),
     "payload in options": ({"task": "t", "options": {"payload": 1}, **FEW}, "payload.options.payload"),
-    "gathering": ({"task": "fan_in", **FEW}, "payload.task"),
+    "fan-in": ({"task": "fan_in", **FEW}, "payload.task"),
     "bad call": ({"task": "http", "items": [{"url": 7}]}, "payload.items[0].url"),
     "bad one inside": ({"task": "fan_out", "items": [{"task": "t", **FEW}, {"task": "t"}]}, "payload.items[1].items"),
-    "waits for nobody": ({"task": "t", "each": "list"}, "payload.each"),
-    "nobody inside": ({"task": "fan_out", "items": [{"task": "t", "each": "list"}]}, "payload.items[0].each"),
+    "no dependency": ({"task": "t", "each": "list"}, "payload.each"),
+    "no dependency inside": ({"task": "fan_out", "items": [{"task": "t", "each": "list"}]}, "payload.items[0].each"),
     "many workflows": ({"task": "workflow", "range": {"to": 3}}, "payload.range"),
 }
 
 
 @pytest.mark.parametrize("schedule", [{}, {"name": "again", "every": "1h"}])
-async def test_a_bad_fan_out_is_refused_by_its_field(client: httpx2.AsyncClient, schedule: dict[str, str]) -> None:
+async def test_an_invalid_fan_out_is_rejected_with_its_field(
+    client: httpx2.AsyncClient, schedule: dict[str, str]
+) -> None:
     for kind, (payload, field) in BAD.items():
         response = await client.post("/v1/jobs", json={"task": "fan_out", "payload": payload, **schedule})
         assert (response.status_code, response.json()["field"]) == (400, field), (kind, response.text)
 
 
-async def test_gatherings_are_not_for_people_and_a_fan_out_is_not_late(client: httpx2.AsyncClient) -> None:
+async def test_a_fan_in_job_and_a_fan_out_with_start_within_are_rejected(client: httpx2.AsyncClient) -> None:
     response = await client.post("/v1/jobs", json={"task": "fan_in"})
     assert (response.status_code, response.json()["field"]) == (400, "task"), response.text
     body = {"task": "fan_out", "payload": {"task": "t", **FEW}, "startWithin": "1m"}
@@ -54,7 +56,7 @@ async def test_gatherings_are_not_for_people_and_a_fan_out_is_not_late(client: h
     assert (await client.get("/v1/runs")).json()["items"] == []
 
 
-async def test_a_node_maps_over_what_another_returns_if_it_waits_for_it(client: httpx2.AsyncClient) -> None:
+async def test_a_node_can_map_over_the_result_of_a_node_it_depends_on(client: httpx2.AsyncClient) -> None:
     nodes: dict[str, Any] = {
         "list": {"task": "t"},
         "each": {"task": "fan_out", "payload": {"task": "t", "each": "list"}},
@@ -65,7 +67,7 @@ async def test_a_node_maps_over_what_another_returns_if_it_waits_for_it(client: 
     assert (await client.post("/v1/workflows", json={"name": "w", "nodes": nodes})).status_code == 201
 
 
-async def test_items_come_from_a_run_that_it_waits_for(client: httpx2.AsyncClient) -> None:
+async def test_a_fan_out_can_map_over_the_result_of_a_run_it_depends_on(client: httpx2.AsyncClient) -> None:
     one, other = [(await create(client, task="t"))["jobId"] for _ in range(2)]
     body = {"task": "fan_out", "payload": {"task": "t", "each": one}, "dependsOn": [other]}
     response = await client.post("/v1/jobs", json=body)
@@ -75,7 +77,7 @@ async def test_items_come_from_a_run_that_it_waits_for(client: httpx2.AsyncClien
     await create(client, **{**body, "dependsOn": [other, one]})
 
 
-async def test_members_go_only_where_their_author_may_submit(guarded: Service) -> None:
+async def test_members_of_a_fan_out_use_only_queues_of_the_key(guarded: Service) -> None:
     key = await guarded.key(Role.SUBMITTER, "mine", queues=("mail",))
     async with guarded.client(key) as client:
         plan = {"task": "t", "options": {"queue": "mail"}, **FEW}
@@ -89,7 +91,7 @@ async def test_members_go_only_where_their_author_may_submit(guarded: Service) -
             assert (await client.post("/v1/jobs", json=body)).status_code == 403, payload
 
 
-def test_members_are_made_of_their_items() -> None:
+def test_a_fan_out_makes_its_members_from_its_items() -> None:
     plan = read_fan_out(
         b'{"task": "t", "range": {"from": 5, "to": 7}, "argument": "n", "options": {"queue": "q", "maxRetries": 1,'
         b' "tags": ["mine"], "limits": [{"key": "n-{payload.n}", "most": 2}]}}',
@@ -106,7 +108,7 @@ def test_members_are_made_of_their_items() -> None:
     assert (about.parent, about.tags) == (root, ("mine", tag_of(root)))
 
 
-async def test_who_looks_after_members_goes_ahead_of_them(client: httpx2.AsyncClient) -> None:
+async def test_a_fan_out_runs_before_its_members_by_default(client: httpx2.AsyncClient) -> None:
     plan = {"task": "t", "options": {"priority": 4}, **FEW}
     assert (await create(client, task="fan_out", payload=plan))["priority"] == 1
     assert (await create(client, task="fan_out", payload=plan, priority=7))["priority"] == 7

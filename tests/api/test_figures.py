@@ -1,4 +1,4 @@
-"""Figures for people: counts by state, the last ticks of jobs, what is to come."""
+"""Statistics: counts by state, start delays and durations, the last ticks of jobs, the forecast."""
 
 from typing import Any
 
@@ -6,25 +6,26 @@ import httpx2
 
 from mainspring.domain.access import Role
 from mainspring.domain.instant import HOUR
+from mainspring.domain.job import Job
 from mainspring.domain.plan import plan
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register, submit
+from tests.api.test_resources import get
+from tests.support.waiting import eventually
 
 
-async def get(client: httpx2.AsyncClient, path: str, **query: Any) -> Any:
-    answer = await client.get(path, params=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+async def find_due(service: Service) -> list[Job]:
+    store: Any = service.store
+    jobs: list[Job] = await store.due_jobs(list(range(store.shards)), await store.now(), 100)
+    return jobs
 
 
 async def fire_due(service: Service) -> None:
-    """As a scheduler would."""
+    """Fire every job that is due, as a scheduler does."""
     store: Any = service.store
-    now = await store.now()
     owner = await store.join("node-1", HOUR)
     await store.take(owner, range(store.shards))
-    jobs = await store.due_jobs(list(range(store.shards)), now, 100)
-    await store.fire(owner, plan(jobs, now))
+    await store.fire(owner, plan(await find_due(service), await store.now()))
 
 
 async def test_runs_are_counted_by_state(client: httpx2.AsyncClient) -> None:
@@ -44,7 +45,7 @@ async def test_runs_are_counted_by_state(client: httpx2.AsyncClient) -> None:
     assert (await get(client, "/v1/stats/runs", queue="nowhere"))["counts"]["queued"] == 0
 
 
-async def test_what_waited_and_ran_is_told_by_the_step(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_queued_and_running_runs_are_reported_by_step(service: Service, client: httpx2.AsyncClient) -> None:
     before = await get(client, "/v1/stats")
     assert not any("queued" in point or "lagMs" in point for point in before["points"])
     assert before["lagMs"] == 0
@@ -61,9 +62,7 @@ async def test_what_waited_and_ran_is_told_by_the_step(service: Service, client:
             assert (point["lagMs"] >= 20) == (found["lagMs"] >= 20) == bool(expected[0])
 
 
-async def test_percentiles_are_those_of_the_time_that_is_asked_for(
-    service: Service, client: httpx2.AsyncClient
-) -> None:
+async def test_percentiles_cover_the_requested_period(service: Service, client: httpx2.AsyncClient) -> None:
     assert "lateMsP50" not in await get(client, "/v1/stats")
     worker = await register(client, "mail")
     for _ in range(3):
@@ -76,7 +75,7 @@ async def test_percentiles_are_those_of_the_time_that_is_asked_for(
     for query in ({}, {"queue": "mail"}):
         timings = await store.timings("default", query.get("queue"), now - HOUR, now + HOUR)
         found = await get(client, "/v1/stats", **query)
-        # What ended a moment ago is rolled up later.
+        # Some stores roll up completed runs later.
         assert ("tookMsP95" in found) == bool(timings.took)
         if timings.took:
             assert 14 < found["tookMsP50"] <= found["tookMsP95"] <= max(point["tookMsMax"] for point in found["points"])
@@ -85,13 +84,15 @@ async def test_percentiles_are_those_of_the_time_that_is_asked_for(
     assert "tookMsP95" not in long_ago
 
 
-async def test_the_last_ticks_of_jobs_say_what_became_of_them(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_the_last_ticks_of_jobs_show_the_outcome_of_their_runs(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     fields = {"task": "t", "every": "1s"}
     job = (await client.post("/v1/jobs", json={**fields, "name": "report"})).json()["jobId"]
     other = (await client.post("/v1/jobs", json={"task": "t", "every": "1h", "name": "never"})).json()["jobId"]
     query = {"jobs": f"{other},{job},nonsense"}
     assert (await get(client, "/v1/stats/ticks", **query))["items"] == []
-    await service.clock.sleep(1_200_000)
+    await eventually(lambda: find_due(service))
     await fire_due(service)
     worker = await register(client)
     [run, *_] = await claim(client, worker)
@@ -104,7 +105,7 @@ async def test_the_last_ticks_of_jobs_say_what_became_of_them(service: Service, 
     assert tick["tookMs"] >= 0
 
 
-async def test_other_tenants_have_no_ticks_and_no_counts(guarded: Service) -> None:
+async def test_statistics_do_not_show_other_tenants(guarded: Service) -> None:
     mine, theirs = await guarded.key(Role.OPERATOR, "acme"), await guarded.key(Role.OPERATOR, "globex")
     async with guarded.client(mine) as client:
         job = (await client.post("/v1/jobs", json={"task": "t", "name": "n", "every": "1h"})).json()["jobId"]
@@ -117,7 +118,7 @@ async def test_other_tenants_have_no_ticks_and_no_counts(guarded: Service) -> No
         assert (await get(client, "/v1/forecast", hours=2))["runs"] == 2
 
 
-async def test_what_is_to_come_is_counted_by_the_minute(client: httpx2.AsyncClient) -> None:
+async def test_the_forecast_counts_upcoming_runs_by_minute(client: httpx2.AsyncClient) -> None:
     await client.post("/v1/jobs", json={"task": "t", "name": "every minute", "cronExpression": "* * * * *"})
     paused = await client.post("/v1/jobs", json={"task": "t", "name": "paused", "cronExpression": "* * * * *"})
     await client.post(f"/v1/jobs/{paused.json()['jobId']}/pause")
@@ -129,7 +130,7 @@ async def test_what_is_to_come_is_counted_by_the_minute(client: httpx2.AsyncClie
     assert found["totals"] == [{"name": "every minute", "runs": 60}]
 
 
-async def test_what_fires_in_a_stretch_is_told_by_schedule(client: httpx2.AsyncClient) -> None:
+async def test_a_slot_of_the_forecast_lists_the_schedules_that_fire_in_it(client: httpx2.AsyncClient) -> None:
     often = await client.post("/v1/jobs", json={"task": "t", "name": "often", "cronExpression": "* * * * *"})
     await client.post("/v1/jobs", json={"task": "t", "name": "hourly", "cronExpression": "30 * * * *"})
     await client.post("/v1/jobs", json={"task": "t", "delay": "90m"})

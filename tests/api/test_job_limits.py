@@ -23,7 +23,7 @@ async def made(client: httpx2.AsyncClient, **fields: Any) -> dict[str, Any]:
     return found
 
 
-async def test_the_second_of_a_key_is_blocked_and_its_limits_are_told(client: httpx2.AsyncClient) -> None:
+async def test_a_run_over_the_limit_is_blocked_and_shows_its_limits(client: httpx2.AsyncClient) -> None:
     first = await made(client, limits=LIMITS, payload={"customer": 7})
     second = await made(client, limits=LIMITS, payload={"customer": 7})
     other = await made(client, limits=LIMITS, payload={"customer": 8})
@@ -34,13 +34,13 @@ async def test_the_second_of_a_key_is_blocked_and_its_limits_are_told(client: ht
     assert explained["reasons"] == [f"it waits for limit 'customer:7': 1 at a time, taken by {first['jobId']}"]
 
 
-async def test_a_breaker_is_told_with_what_was_left_out(client: httpx2.AsyncClient) -> None:
+async def test_a_breaker_is_shown_with_its_job(client: httpx2.AsyncClient) -> None:
     job = await made(client, breaker={"failures": 3})
     read = (await client.get(f"/v1/jobs/{job['jobId']}")).json()
     assert read["breaker"]["failures"] == 3
 
 
-async def test_limits_can_be_changed_and_stay_when_something_else_is(client: httpx2.AsyncClient) -> None:
+async def test_limits_can_be_changed_and_survive_other_changes(client: httpx2.AsyncClient) -> None:
     await made(client, limits=[{"key": "a", "most": 1}])
     job = await made(client, limits=[{"key": "a", "most": 1}], breaker={"failures": 3})
     changed = (await client.patch(f"/v1/jobs/{job['jobId']}", json={"priority": 2})).json()
@@ -52,7 +52,7 @@ async def test_limits_can_be_changed_and_stay_when_something_else_is(client: htt
     assert "breaker" not in changed
 
 
-async def test_a_recurring_job_has_limits_too(client: httpx2.AsyncClient) -> None:
+async def test_a_recurring_job_can_have_limits_but_not_a_unique_key(client: httpx2.AsyncClient) -> None:
     job = await made(client, name="nightly", cronExpression="@daily", limits=LIMITS, payload={"customer": 7})
     read = (await client.get(f"/v1/jobs/{job['jobId']}")).json()
     assert [limit["key"] for limit in read["limits"]] == ["customer:7", "api"]
@@ -62,7 +62,7 @@ async def test_a_recurring_job_has_limits_too(client: httpx2.AsyncClient) -> Non
     assert (refused.status_code, refused.json()["field"]) == (400, "unique")
 
 
-async def test_unique_runs(client: httpx2.AsyncClient) -> None:
+async def test_a_unique_key_keeps_rejects_or_replaces_the_run(client: httpx2.AsyncClient) -> None:
     unique = {"key": "report:{payload.customer}"}
     first = await made(client, unique=unique, payload={"customer": 7}, delay="1h")
     again = await made(client, unique=unique, payload={"customer": 7, "page": 2})
@@ -94,7 +94,7 @@ async def test_unique_runs(client: httpx2.AsyncClient) -> None:
         ({"unique": {"key": "{payload.nobody}"}}, "unique.key"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_by_its_field(
+async def test_invalid_limits_are_rejected_with_their_field(
     client: httpx2.AsyncClient, fields: dict[str, Any], field: str
 ) -> None:
     refused = await client.post("/v1/jobs", json={"task": "t", "payload": {}, **fields})
@@ -102,7 +102,7 @@ async def test_what_makes_no_sense_is_refused_by_its_field(
     await submit(client)
 
 
-def test_what_goes_over_the_wire_makes_the_same_run_again() -> None:
+def test_a_run_survives_the_round_trip_through_json() -> None:
     run = a_run(
         limits=(Limit(key="a", most=3), Limit(key="b", most=9, per=MINUTE)),
         breaker=Breaker(failures=2, pause=MINUTE),

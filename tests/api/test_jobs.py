@@ -1,4 +1,4 @@
-"""Jobs over HTTP: the lecture's examples, the fields, the errors."""
+"""Jobs over HTTP: the examples of the lecture, the fields, the errors."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ async def create(client: httpx2.AsyncClient, **fields: Any) -> dict[str, Any]:
     return body
 
 
-async def test_immediate_job_is_queued_and_read_back(client: httpx2.AsyncClient) -> None:
+async def test_an_immediate_job_is_queued_and_can_be_read(client: httpx2.AsyncClient) -> None:
     made = await create(client, name="hello", payload={"a": [1]}, tags=["x"], owner="me", maxRetries=5)
     assert made["status"] == "queued"
     assert made["scheduleType"] == "immediate"
@@ -45,20 +45,20 @@ LECTURE = {
 }
 
 
-async def test_the_lectures_script_is_refused_while_scripts_are_off(client: httpx2.AsyncClient) -> None:
+async def test_the_script_of_the_lecture_is_rejected_while_scripts_are_off(client: httpx2.AsyncClient) -> None:
     response = await client.post("/v1/jobs", json=LECTURE)
     assert response.status_code == 400
     assert response.json()["detail"] == "task: running scripts is off here"
     assert "tasks.scripts" in response.json()["hint"]
 
 
-async def test_the_lectures_cron_job(store: ApiStore, tmp_path: Path) -> None:
+async def test_the_cron_job_of_the_lecture(store: ApiStore, tmp_path: Path) -> None:
     (tmp_path / "cleanup.py").write_text("print('clean')")
     async with Service(auth=False, scripts=tmp_path, store=store).client() as client:
         await walk_through_the_lecture(client)
 
 
-async def test_the_lectures_other_kinds_of_schedule(store: ApiStore, tmp_path: Path) -> None:
+async def test_the_immediate_and_future_jobs_of_the_lecture(store: ApiStore, tmp_path: Path) -> None:
     (tmp_path / "cleanup.py").write_text("print('clean')")
     other = {name: LECTURE[name] for name in ("name", "payload", "maxRetries")}
     async with Service(auth=False, scripts=tmp_path, store=store).client() as client:
@@ -101,14 +101,16 @@ async def walk_through_the_lecture(client: httpx2.AsyncClient) -> None:
 
     stopping = await client.delete(f"/v1/jobs/{job}")
     assert (stopping.status_code, stopping.json()) == (202, {"jobId": job, "status": "cancelling"})
-    beat = (await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [held["runId"]], "claim": 0})).json()
-    assert beat["cancel"] == [held["runId"]]
+    heartbeat = (
+        await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [held["runId"]], "claim": 0})
+    ).json()
+    assert heartbeat["cancel"] == [held["runId"]]
     await client.post(f"/v1/runs/{held['runId']}/cancelled", json={"fence": held["fence"]})
     deleted = await client.delete(f"/v1/jobs/{job}")
     assert (deleted.status_code, deleted.json()) == (200, {"jobId": job, "status": "cancelled"})
 
 
-async def test_future_job_can_be_moved_until_it_starts(client: httpx2.AsyncClient) -> None:
+async def test_a_future_job_can_be_moved_until_it_starts(client: httpx2.AsyncClient) -> None:
     made = await create(client, scheduleTime=later(hours=1), payload=1)
     assert (made["status"], made["scheduleType"]) == ("scheduled", "future")
     when = later(hours=2)
@@ -147,7 +149,7 @@ async def test_bad_input_names_the_field(
     assert words in problem["detail"]
 
 
-async def test_idempotency_key(client: httpx2.AsyncClient) -> None:
+async def test_the_same_idempotency_key_returns_the_same_job(client: httpx2.AsyncClient) -> None:
     first = await create(client, idempotencyKey="k", payload=1)
     again = await create(client, idempotencyKey="k", payload=1)
     assert again["jobId"] == first["jobId"]
@@ -157,7 +159,7 @@ async def test_idempotency_key(client: httpx2.AsyncClient) -> None:
     assert by_header.json()["jobId"] == first["jobId"]
 
 
-async def test_batch_answers_each_for_itself(client: httpx2.AsyncClient) -> None:
+async def test_a_batch_reports_the_outcome_of_each_job(client: httpx2.AsyncClient) -> None:
     response = await client.post(
         "/v1/jobs/batch",
         json={
@@ -173,14 +175,14 @@ async def test_batch_answers_each_for_itself(client: httpx2.AsyncClient) -> None
         assert (await client.get(f"/v1/jobs/{item['jobId']}")).status_code == 200
 
 
-async def test_missing_and_malformed_ids_answer_alike(client: httpx2.AsyncClient) -> None:
+async def test_missing_and_malformed_ids_get_the_same_answer(client: httpx2.AsyncClient) -> None:
     missing = await client.get("/v1/jobs/019a8c4b6f2c70008042b1c2d3e4f506")
     malformed = await client.get("/v1/jobs/nonsense")
     assert missing.status_code == malformed.status_code == 404
     assert missing.content == malformed.content
 
 
-async def test_lists_page_over_both_kinds(client: httpx2.AsyncClient) -> None:
+async def test_a_list_of_jobs_pages_over_one_off_and_recurring_jobs(client: httpx2.AsyncClient) -> None:
     made = []
     for number in range(7):
         fields: dict[str, Any] = {"name": f"job {number}"}
@@ -203,7 +205,7 @@ async def test_lists_page_over_both_kinds(client: httpx2.AsyncClient) -> None:
     assert (await client.get("/v1/jobs", params={"colour": "red"})).status_code == 400
 
 
-async def test_pause_resume_and_versions(client: httpx2.AsyncClient) -> None:
+async def test_a_job_is_paused_resumed_changed_and_restored(client: httpx2.AsyncClient) -> None:
     job = (await create(client, name="v", every="1h"))["jobId"]
     assert (await client.post(f"/v1/jobs/{job}/pause")).json()["status"] == "paused"
     assert (await client.post(f"/v1/jobs/{job}/resume")).json()["status"] == "scheduled"
@@ -219,7 +221,7 @@ async def test_pause_resume_and_versions(client: httpx2.AsyncClient) -> None:
     assert restored.json()["version"] == 3
 
 
-async def test_a_body_that_is_not_ours(client: httpx2.AsyncClient) -> None:
+async def test_a_body_of_the_wrong_type_encoding_or_size_is_rejected(client: httpx2.AsyncClient) -> None:
     assert (await client.post("/v1/jobs", content=b"{")).status_code == 415
     headers = {"content-type": "application/json"}
     assert (await client.post("/v1/jobs", content=b"{", headers=headers)).status_code == 400
@@ -230,12 +232,12 @@ async def test_a_body_that_is_not_ours(client: httpx2.AsyncClient) -> None:
     assert (await client.put("/v1/jobs")).status_code == 405
 
 
-async def test_a_task_nobody_knows_is_accepted_with_a_warning(client: httpx2.AsyncClient) -> None:
+async def test_a_task_without_workers_is_accepted_with_a_warning(client: httpx2.AsyncClient) -> None:
     made = await create(client)
     assert "no live worker knows task 't'" in made["warnings"][0]
 
 
-async def test_backfill_makes_up_for_ticks_once(client: httpx2.AsyncClient) -> None:
+async def test_a_backfill_creates_each_missed_tick_once(client: httpx2.AsyncClient) -> None:
     job = (await create(client, name="b", every="1h", scheduleTime="2026-01-01T00:00:00Z"))["jobId"]
     span = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-01T06:00:00Z"}
     planned = (await client.post(f"/v1/jobs/{job}/backfill", json={**span, "dryRun": True})).json()
@@ -246,7 +248,7 @@ async def test_backfill_makes_up_for_ticks_once(client: httpx2.AsyncClient) -> N
     assert again["made"] == 0
 
 
-async def test_a_change_is_checked_as_a_new_job_is(client: httpx2.AsyncClient) -> None:
+async def test_a_change_is_checked_like_a_new_job(client: httpx2.AsyncClient) -> None:
     await client.put("/v1/tenants", json={"name": "small", "quotas": {"payloadBytes": 10}})
     for fields in ({"delay": "1h"}, {"name": "r", "every": "1h"}):
         job = (await create(client, tenant="small", payload=1, **fields))["jobId"]
@@ -259,7 +261,7 @@ async def test_a_change_is_checked_as_a_new_job_is(client: httpx2.AsyncClient) -
         assert refused.status_code == 400
 
 
-async def test_a_backfill_is_checked_as_a_new_job_is(service: Service) -> None:
+async def test_a_backfill_is_checked_like_a_new_job(service: Service) -> None:
     async with service.client() as client:
         start = "2026-01-01T00:00:00Z"
         fields = {"name": "b", "every": "1h", "scheduleTime": start, "payload": "x" * 20}
@@ -272,7 +274,7 @@ async def test_a_backfill_is_checked_as_a_new_job_is(service: Service) -> None:
         assert (await client.get(f"/v1/jobs/{job}/runs")).json()["items"] == []
 
 
-async def test_changes_of_a_one_off_at_the_same_time_are_all_kept(client: httpx2.AsyncClient) -> None:
+async def test_concurrent_changes_of_a_one_off_job_are_all_kept(client: httpx2.AsyncClient) -> None:
     for _ in range(5):
         job = (await create(client, delay="1h"))["jobId"]
         changes = ({"priority": 1}, {"owner": "ada"}, {"tags": ["x"]}, {"payload": 7}, {"name": "n"})
@@ -288,7 +290,7 @@ async def test_changes_of_a_one_off_at_the_same_time_are_all_kept(client: httpx2
         )
 
 
-async def test_a_repeat_is_known_when_its_time_has_passed(service: Service) -> None:
+async def test_a_repeated_request_is_recognized_after_its_schedule_time_has_passed(service: Service) -> None:
     async with service.client() as client:
         when = later(minutes=5)
         once = {"task": "t", "scheduleTime": when, "idempotencyKey": "once"}
@@ -319,7 +321,7 @@ async def test_a_repeat_is_known_when_its_time_has_passed(service: Service) -> N
 
 
 @pytest.mark.parametrize("fields", [{}, {"name": "r", "every": "1h"}], ids=["one-off", "recurring"])
-async def test_run_now_honours_the_idempotency_key(client: httpx2.AsyncClient, fields: dict[str, Any]) -> None:
+async def test_run_now_honors_the_idempotency_key(client: httpx2.AsyncClient, fields: dict[str, Any]) -> None:
     job = (await create(client, **fields))["jobId"]
     headers = {"idempotency-key": "k"}
     first = await client.post(f"/v1/jobs/{job}/run", json={"payload": 1}, headers=headers)
@@ -332,7 +334,7 @@ async def test_run_now_honours_the_idempotency_key(client: httpx2.AsyncClient, f
     assert bad.status_code == 400
 
 
-async def test_retry_honours_the_idempotency_key(client: httpx2.AsyncClient) -> None:
+async def test_retry_honors_the_idempotency_key(client: httpx2.AsyncClient) -> None:
     run = (await create(client))["jobId"]
     await client.delete(f"/v1/jobs/{run}")
     headers = {"idempotency-key": "k"}
@@ -342,7 +344,7 @@ async def test_retry_honours_the_idempotency_key(client: httpx2.AsyncClient) -> 
     assert first.json() == again.json()
 
 
-async def test_a_batch_has_no_idempotency_key_of_its_own(client: httpx2.AsyncClient) -> None:
+async def test_a_batch_with_an_idempotency_key_header_is_rejected(client: httpx2.AsyncClient) -> None:
     body = {"jobs": [{"task": "t"}]}
     refused = await client.post("/v1/jobs/batch", json=body, headers={"idempotency-key": "k"})
     assert (refused.status_code, refused.json()["field"]) == (400, "Idempotency-Key")
@@ -350,7 +352,7 @@ async def test_a_batch_has_no_idempotency_key_of_its_own(client: httpx2.AsyncCli
 
 
 @pytest.mark.parametrize("queue", ["a/b", "/", ".", ".."])
-async def test_a_queue_that_no_path_could_name_is_refused(client: httpx2.AsyncClient, queue: str) -> None:
+async def test_a_queue_name_that_cannot_be_part_of_a_path_is_rejected(client: httpx2.AsyncClient, queue: str) -> None:
     for fields in ({}, {"name": "r", "every": "1h"}):
         refused = await client.post("/v1/jobs", json={"task": "t", "queue": queue, **fields})
         assert (refused.status_code, refused.json()["field"]) == (400, "queue")

@@ -16,7 +16,7 @@ async def register(client: httpx2.AsyncClient, labels: dict[str, str], **fields:
     return worker
 
 
-async def test_a_worker_names_its_labels_and_gets_what_requires_them(client: httpx2.AsyncClient) -> None:
+async def test_a_worker_with_labels_gets_runs_that_require_them(client: httpx2.AsyncClient) -> None:
     plain, gpu = await register(client, {}), await register(client, {"gpu": "a100", "region": "eu"})
     listed = {worker["workerId"]: worker for worker in (await client.get("/v1/workers")).json()["items"]}
     assert listed[gpu]["labels"] == {"gpu": "a100", "region": "eu"}
@@ -27,14 +27,14 @@ async def test_a_worker_names_its_labels_and_gets_what_requires_them(client: htt
     assert [run["runId"] for run in await claim(client, gpu)] == [job]
 
 
-async def test_an_explanation_says_which_label_is_missing(client: httpx2.AsyncClient) -> None:
+async def test_an_explanation_names_the_missing_label(client: httpx2.AsyncClient) -> None:
     await register(client, {"gpu": "h100"})
     job = await submit(client, requires={"gpu": "a100"})
     explained = (await client.get(f"/v1/runs/{job}/explain")).json()
     assert explained["reasons"] == ["no live worker has gpu=a100"]
 
 
-async def test_what_a_job_requires_can_be_changed(client: httpx2.AsyncClient) -> None:
+async def test_the_required_labels_of_a_job_can_be_changed(client: httpx2.AsyncClient) -> None:
     gpu = await register(client, {"gpu": "a100"})
     job = await submit(client, requires={"gpu": "h100"})
     changed = await client.patch(f"/v1/jobs/{job}", json={"priority": 2})
@@ -45,7 +45,7 @@ async def test_what_a_job_requires_can_be_changed(client: httpx2.AsyncClient) ->
     assert len(await claim(client, gpu)) == 1
 
 
-async def test_a_recurring_job_requires_labels_too(client: httpx2.AsyncClient) -> None:
+async def test_a_recurring_job_can_require_labels(client: httpx2.AsyncClient) -> None:
     made = await client.post(
         "/v1/jobs", json={"name": "nightly", "task": "t", "cronExpression": "@daily", "requires": {"gpu": "a100"}}
     )
@@ -55,7 +55,7 @@ async def test_a_recurring_job_requires_labels_too(client: httpx2.AsyncClient) -
 
 
 @pytest.mark.parametrize("requires", [{"gpu": ""}, {"a b": "x"}, {"gpu": 1}, {f"n{n}": "x" for n in range(9)}, ["gpu"]])
-async def test_what_is_not_a_label_is_refused_by_its_field(client: httpx2.AsyncClient, requires: object) -> None:
+async def test_invalid_labels_are_rejected_with_their_field(client: httpx2.AsyncClient, requires: object) -> None:
     refused = await client.post("/v1/jobs", json={"task": "t", "requires": requires})
     assert refused.status_code == 400
     assert refused.json()["field"].startswith("requires")
@@ -76,7 +76,7 @@ async def test_a_broadcast_runs_once_on_every_worker_that_knows_the_task(client:
         assert await claim(client, worker, limit=5) == []
 
 
-async def test_a_broadcast_asked_for_again_is_made_once(client: httpx2.AsyncClient) -> None:
+async def test_a_repeated_broadcast_returns_the_same_runs(client: httpx2.AsyncClient) -> None:
     await register(client, {})
     job = await submit(client)
     body = {"task": "t", "broadcastId": job}
@@ -85,7 +85,7 @@ async def test_a_broadcast_asked_for_again_is_made_once(client: httpx2.AsyncClie
     assert len(first["runs"]) == 1
 
 
-async def test_a_broadcast_where_nobody_is_makes_nothing(client: httpx2.AsyncClient) -> None:
+async def test_a_broadcast_without_workers_creates_no_runs(client: httpx2.AsyncClient) -> None:
     made = await client.post("/v1/broadcasts", json={"task": "t"})
     assert (made.status_code, made.json()) == (201, {"runs": []})
 
@@ -93,6 +93,6 @@ async def test_a_broadcast_where_nobody_is_makes_nothing(client: httpx2.AsyncCli
 @pytest.mark.parametrize(
     "wrong", [{"every": "1m", "name": "x"}, {"broadcastId": "x"}, {"task": ""}, {"overlap": "skip"}]
 )
-async def test_a_wrong_broadcast_is_refused(client: httpx2.AsyncClient, wrong: dict[str, str]) -> None:
+async def test_an_invalid_broadcast_is_rejected(client: httpx2.AsyncClient, wrong: dict[str, str]) -> None:
     refused = await client.post("/v1/broadcasts", json={"task": "t", **wrong})
     assert refused.status_code == 400, refused.text

@@ -1,11 +1,12 @@
-"""What is refused says where, and what would be right."""
+"""Errors name the field and a valid value."""
 
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.api.test_bad_input import ON_ONE_STORE, refused
+from tests.api.conftest import memory_only
+from tests.api.test_bad_input import refused
 
 CIRCLE = [
     {"task": "t", "dependsOn": ["#2"]},
@@ -15,7 +16,7 @@ CIRCLE = [
 HOURLY = {"name": "hourly", "every": "1h"}
 
 
-@ON_ONE_STORE
+@memory_only
 @pytest.mark.parametrize(
     ("path", "body", "field", "words"),
     [
@@ -47,14 +48,14 @@ HOURLY = {"name": "hourly", "every": "1h"}
         ("/v1/workflows", {"name": "w", "nodes": {"": {"task": "t"}}}, "nodes", "a name in it ('')"),
     ],
 )
-async def test_the_place_and_what_would_be_right(
+async def test_an_error_names_the_field_and_a_valid_value(
     client: httpx2.AsyncClient, path: str, body: dict[str, Any], field: str, words: str
 ) -> None:
     refused(await client.post(path, json={"task": "t", **body} if path == "/v1/jobs" else body), field, words)
 
 
-@ON_ONE_STORE
-async def test_what_is_wrong_with_a_policy(client: httpx2.AsyncClient) -> None:
+@memory_only
+async def test_an_invalid_queue_policy_is_rejected_with_an_example(client: httpx2.AsyncClient) -> None:
     for retries in ("10", "often", "/m", "10/"):
         refused(await client.put("/v1/queues/mail", json={"retries": retries}), "retries", "for example 100/m")
     body = {"fair": True, "shares": {"acme": 1, "umbrella": 0}}
@@ -62,17 +63,17 @@ async def test_what_is_wrong_with_a_policy(client: httpx2.AsyncClient) -> None:
     assert (await client.put("/v1/queues/mail", json={"retries": "100/m"})).status_code == 200
 
 
-async def test_a_circle_in_a_batch_is_told_by_places(client: httpx2.AsyncClient) -> None:
+async def test_a_cycle_of_dependencies_in_a_batch_is_shown_by_index(client: httpx2.AsyncClient) -> None:
     answer = (await client.post("/v1/jobs/batch", json={"jobs": CIRCLE})).json()
     assert (answer["accepted"], answer["refused"]) == (0, 3)
     assert answer["items"][0]["problem"]["detail"] == "dependsOn: goes round in a circle: #0 → #2 → #0"
     assert (await client.get("/v1/jobs")).json()["items"] == []
 
 
-async def test_what_is_shown_of_a_job_can_be_said_again(client: httpx2.AsyncClient) -> None:
-    """Defaults that mean nothing in this mode are shown, and not held against who sends them back."""
+async def test_the_shown_fields_of_a_job_can_be_sent_back(client: httpx2.AsyncClient) -> None:
+    """Defaults that have no effect in this mode are shown, and accepted when they are sent back."""
     odd = {"retry": {"backoff": "fixed"}, "catchUp": "none"}
     job = (await client.post("/v1/jobs", json={"task": "t", **HOURLY, **odd})).json()["jobId"]
     shown = (await client.get(f"/v1/jobs/{job}")).json()
-    said = {"catchUp": shown["catchUp"], "retry": shown["retry"]}
-    assert (await client.patch(f"/v1/jobs/{job}", json=said)).status_code == 200
+    sent = {"catchUp": shown["catchUp"], "retry": shown["retry"]}
+    assert (await client.patch(f"/v1/jobs/{job}", json=sent)).status_code == 200

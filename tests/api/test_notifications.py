@@ -1,4 +1,4 @@
-"""Notifications over HTTP: what is set, what is wrong, and a test of a channel."""
+"""Alerts over HTTP: channels, rules, open problems, and testing a channel."""
 
 import httpx2
 import msgspec
@@ -23,13 +23,13 @@ RULES = read_notifications(
 NOW = 1_790_000_000 * SECOND
 
 
-async def test_nothing_is_set_and_nothing_is_wrong(client: httpx2.AsyncClient) -> None:
+async def test_alerts_are_empty_by_default(client: httpx2.AsyncClient) -> None:
     answer = await client.get("/v1/notifications")
     assert answer.json() == {"channels": [], "rules": [], "problems": [], "problemCount": 0}
     assert (await client.post("/v1/notifications/channels/ops/test")).status_code == 404
 
 
-async def test_channels_rules_and_open_problems_are_told(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_channels_alert_rules_and_open_problems_are_listed(service: Service, client: httpx2.AsyncClient) -> None:
     service.api.notifications = RULES
     situation = Situation(RULES, "store")
     situation.trouble(
@@ -45,21 +45,23 @@ async def test_channels_rules_and_open_problems_are_told(service: Service, clien
         )
     )
     assert await service.store.change_notification_rows(0, situation.changes())
-    told = (await client.get("/v1/notifications")).json()
-    ops, mail = told["channels"]
+    shown = (await client.get("/v1/notifications")).json()
+    ops, mail = shown["channels"]
     assert (ops["name"], ops["kind"], ops["ratePerHour"], ops["waiting"]) == ("ops", "slack", 5, 1)
     assert (ops["quietFrom"], ops["quietUntil"], ops["quietZone"]) == ("22:00", "07:00", "Europe/Paris")
     assert mail["to"] == ["owner"]
-    assert [(rule["name"], rule["on"], rule["urgent"]) for rule in told["rules"]] == [
+    assert [(rule["name"], rule["on"], rule["urgent"]) for rule in shown["rules"]] == [
         ("bad", ["dead", "recovered"], True)
     ]
-    [problem] = told["problems"]
+    [problem] = shown["problems"]
     assert (problem["name"], problem["state"], problem["error"]) == ("charge", "dead", "ValueError: no")
-    assert (problem["told"], told["problemCount"]) == (["ops"], 1)
-    assert "SLACK_URL" not in str(told)
+    assert (problem["told"], shown["problemCount"]) == (["ops"], 1)
+    assert "SLACK_URL" not in str(shown)
 
 
-async def test_a_test_is_a_run_that_says_whether_it_arrived(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_testing_a_channel_creates_a_run_that_sends_a_test_alert(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     service.api.notifications = RULES
     made = await client.post("/v1/notifications/channels/ops/test")
     assert made.status_code == 201, made.text
@@ -71,7 +73,7 @@ async def test_a_test_is_a_run_that_says_whether_it_arrived(service: Service, cl
     assert len(entries) == 1
 
 
-async def test_of_owners_one_has_to_be_named_that_may_be_written_to(
+async def test_testing_a_channel_for_owners_requires_an_owner_of_an_allowed_domain(
     service: Service, client: httpx2.AsyncClient
 ) -> None:
     service.api.notifications = RULES
@@ -84,6 +86,6 @@ async def test_of_owners_one_has_to_be_named_that_may_be_written_to(
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/preview"])
-async def test_nobody_submits_messages_by_hand(client: httpx2.AsyncClient, path: str) -> None:
+async def test_a_job_of_the_alert_task_is_rejected(client: httpx2.AsyncClient, path: str) -> None:
     answer = await client.post(path, json={"task": NOTIFICATION, "payload": {"channel": "ops", "notice": {}}})
     assert answer.status_code == 400, answer.text

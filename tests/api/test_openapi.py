@@ -1,4 +1,4 @@
-"""The document of the API and the page made of it."""
+"""The OpenAPI document and the docs page rendered from it."""
 
 import base64
 import hashlib
@@ -16,6 +16,7 @@ from schemathesis.openapi import from_dict
 
 from mainspring.api.openapi import document, pretty
 from mainspring.api.resources import RESOURCES
+from tests.api.conftest import memory_only
 
 KEPT = Path(__file__).parents[2] / "docs/reference/openapi.json"
 OPERATIONS = [operation for resource in RESOURCES for operation in resource.operations]
@@ -33,19 +34,19 @@ def everything(value: Any) -> Iterator[Any]:
         yield from everything(child)
 
 
-def test_the_kept_document_is_the_one_of_the_code(made: dict[str, Any]) -> None:
+def test_the_committed_openapi_document_is_up_to_date(made: dict[str, Any]) -> None:
     if KEPT.read_text() != pretty(made):
-        pytest.fail("docs/reference/openapi.json is not what the code says: run make openapi", pytrace=False)
+        pytest.fail("docs/reference/openapi.json is out of date: run make openapi", pytrace=False)
 
 
-def test_it_is_openapi_3_1(made: dict[str, Any]) -> None:
+def test_the_document_is_valid_openapi_3_1(made: dict[str, Any]) -> None:
     plain = json.loads(pretty(made))
     from_dict(plain).validate()
     for schema in plain["components"]["schemas"].values():
         jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
 
 
-def test_it_points_only_at_what_is_there(made: dict[str, Any]) -> None:
+def test_every_reference_and_link_of_the_document_exists(made: dict[str, Any]) -> None:
     for value in everything(made):
         if isinstance(value, dict) and isinstance(value.get("$ref"), str):
             found: Any = made
@@ -63,7 +64,7 @@ def test_it_points_only_at_what_is_there(made: dict[str, Any]) -> None:
     assert {link["operationId"] for link in links} <= set(names)
 
 
-def test_what_makes_something_links_to_what_can_be_asked_of_it(made: dict[str, Any]) -> None:
+def test_operations_that_create_link_to_operations_on_the_result(made: dict[str, Any]) -> None:
     created = made["paths"]["/v1/jobs"]["post"]["responses"]["201"]["links"]
     assert {"get_job", "change_job", "update_job", "cancel_job", "job_status", "job_runs", "run_job"} <= created.keys()
     assert created["get_job"]["parameters"] == {"id": "$response.body#/jobId"}
@@ -73,14 +74,14 @@ def test_what_makes_something_links_to_what_can_be_asked_of_it(made: dict[str, A
     assert {"claim", "heartbeat"} <= registered.keys()
 
 
-@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
-async def test_a_server_serves_it(client: httpx2.AsyncClient, made: dict[str, Any]) -> None:
+@memory_only
+async def test_the_api_serves_its_document(client: httpx2.AsyncClient, made: dict[str, Any]) -> None:
     served = await client.get("/openapi.json")
     assert served.json() == json.loads(pretty(made))
 
 
 class Page(HTMLParser):
-    """What a page refers to, and the anchors that it has."""
+    """The tags, references and anchors of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,8 +98,8 @@ class Page(HTMLParser):
                 self.anchors.append(value or "")
 
 
-@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
-async def test_the_page_needs_nothing_from_outside(client: httpx2.AsyncClient) -> None:
+@memory_only
+async def test_the_docs_page_loads_nothing_from_other_hosts(client: httpx2.AsyncClient) -> None:
     answer = await client.get("/docs")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     page = Page()
@@ -110,8 +111,8 @@ async def test_the_page_needs_nothing_from_outside(client: httpx2.AsyncClient) -
     assert "@import" not in answer.text
 
 
-@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
-async def test_a_browser_may_use_the_style_of_the_page_and_nothing_else(client: httpx2.AsyncClient) -> None:
+@memory_only
+async def test_the_docs_page_allows_its_own_style_only(client: httpx2.AsyncClient) -> None:
     answer = await client.get("/docs")
     _, _, rest = answer.text.partition("<style>")
     style, _, _ = rest.partition("</style>")
@@ -121,8 +122,10 @@ async def test_a_browser_may_use_the_style_of_the_page_and_nothing_else(client: 
     assert "default-src 'none'" in policy
 
 
-@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
-async def test_the_page_has_every_operation_and_every_shape(client: httpx2.AsyncClient, made: dict[str, Any]) -> None:
+@memory_only
+async def test_the_docs_page_has_every_operation_and_every_schema(
+    client: httpx2.AsyncClient, made: dict[str, Any]
+) -> None:
     text = (await client.get("/docs")).text
     page = Page()
     page.feed(text)

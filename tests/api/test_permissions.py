@@ -9,13 +9,13 @@ import pytest
 from mainspring.api.operation import Nothing, Operation
 from mainspring.api.resources import RESOURCES
 from mainspring.domain.access import GRANTS, Permission, Role
-from tests.api.conftest import Service
+from tests.api.conftest import Service, memory_only
 
 OPERATIONS = [operation for resource in RESOURCES for operation in resource.operations]
 GUARDED = [operation for operation in OPERATIONS if operation.permission is not None]
 MISSING = "019a8c4b6f2c70008042b1c2d3e4f506"
 
-#: A body that is understood, for every operation that needs one.
+#: A valid body for every operation that needs one.
 BODIES: dict[str, Any] = {
     "create_job": {"task": "t"},
     "create_jobs": {"jobs": [{"task": "t"}]},
@@ -54,38 +54,38 @@ BODIES: dict[str, Any] = {
 async def ask(client: httpx2.AsyncClient, operation: Operation, identifier: str = MISSING) -> httpx2.Response:
     path = operation.path.format(id=identifier, name="default", version="1")
     if operation.streams and identifier == MISSING and "{id}" not in operation.path:
-        # Whoever may follow would follow for ever.
+        # An unknown parameter ends the request: an allowed stream would never end.
         path += "?unknown=1"
     body = BODIES.get(operation.name)
     return await client.request(operation.method, path, json=body)
 
 
-def test_every_body_is_there() -> None:
+def test_every_operation_that_needs_a_body_has_one_here() -> None:
     needing = {op.name for op in OPERATIONS if op.body is not Nothing and not op.body_optional}
     assert needing <= BODIES.keys()
 
 
-def test_the_document_says_who_may() -> None:
+def test_the_document_names_the_permission_of_every_operation() -> None:
     from mainspring.api.app import described
 
     document = msgspec.json.decode(described()[0])
     for operation in OPERATIONS:
-        said = document["paths"][operation.path][operation.method.lower()]
+        described_operation = document["paths"][operation.path][operation.method.lower()]
         permission = None if operation.permission is None else operation.permission.value
-        assert said.get("x-permission") == permission
-        assert bool(said["security"]) == (permission is not None)
+        assert described_operation.get("x-permission") == permission
+        assert bool(described_operation["security"]) == (permission is not None)
 
 
-def test_only_probes_and_documents_are_open() -> None:
+def test_only_probes_and_documentation_need_no_permission() -> None:
     unguarded = {operation.path for operation in OPERATIONS if operation.permission is None}
     assert unguarded == {"/healthz", "/readyz", "/openapi.json", "/docs"}
 
 
-@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+@memory_only
 @pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.name)
-async def test_roles(guarded: Service, operation: Operation) -> None:
-    async with guarded.client() as nobody, guarded.client("ms_aaaaaaaaaaaa_" + "x" * 43) as impostor:
-        for client in (nobody, impostor):
+async def test_each_role_may_call_the_operations_it_is_granted(guarded: Service, operation: Operation) -> None:
+    async with guarded.client() as anonymous, guarded.client("ms_aaaaaaaaaaaa_" + "x" * 43) as impostor:
+        for client in (anonymous, impostor):
             refused = await ask(client, operation)
             assert refused.status_code == 401
             assert refused.headers["www-authenticate"] == "Bearer"
@@ -105,8 +105,8 @@ WITH_ID = [op for op in GUARDED if "{id}" in op.path and op.permission is not Pe
 
 
 @pytest.mark.parametrize("operation", WITH_ID, ids=lambda operation: operation.name)
-async def test_what_is_another_tenants_is_missing(guarded: Service, operation: Operation) -> None:
-    """Byte for byte, and nothing is changed."""
+async def test_objects_of_another_tenant_are_not_found_and_not_changed(guarded: Service, operation: Operation) -> None:
+    """The answer is the same, byte for byte, as for an object that does not exist."""
     async with guarded.client(await guarded.key(Role.ADMIN, "a")) as owner:
         one_off = (await owner.post("/v1/jobs", json={"task": "t"})).json()["jobId"]
         recurring = (await owner.post("/v1/jobs", json={"task": "t", "name": "r", "every": "1h"})).json()["jobId"]
@@ -141,10 +141,10 @@ async def test_lists_show_nothing_of_another_tenant(guarded: Service) -> None:
         assert with_tag.json()["items"] == []
 
 
-#: What these name lies in a queue of its own choosing, or in none; the others are refused as soon as they are asked.
+#: These operations skip or reject single objects; the others are rejected as a whole.
 FILTERED = {"create_jobs", "act_on_many", "replay", "start_replay", "discard", "bring_back", "create_key", "register"}
 CHANGING = [op for op in GUARDED if op.method != "GET"]
-#: Bodies that reach for what is in the queue, and would change it.
+#: Bodies that would change objects of the other queue.
 REACHING: dict[str, list[Any]] = {
     "create_job": [{"task": "t", "queue": "prod"}, {"task": "t", "queue": "prod", "name": "n", "every": "1h"}],
     "create_jobs": [
@@ -164,7 +164,7 @@ REACHING: dict[str, list[Any]] = {
     ],
     "reconcile_schedules": [
         {"source": "s", "schedules": [{"task": "t", "name": "n", "every": "1h", "queue": "prod"}]},
-        # One that is there, to be moved to a queue of theirs; and one that is declared no more.
+        # An existing schedule that moves to a queue of the key, and one that is no longer declared.
         {"source": "s", "schedules": [{"task": "t", "name": "r", "every": "1h", "queue": "mail"}], "takeOver": True},
         {"source": "app", "schedules": [], "remove": True},
     ],
@@ -182,19 +182,23 @@ REACHING: dict[str, list[Any]] = {
 }
 
 
-async def everything_in(owner: httpx2.AsyncClient) -> list[Any]:
-    """All that could be changed, without what is only looked at."""
+#: Fields that change as time passes: the trend has a number for each hour.
+TIMES = {"lastUsedAt", "trend"}
+
+
+async def read_everything(owner: httpx2.AsyncClient) -> list[Any]:
+    """Everything that an operation could change."""
     found: list[Any] = []
     for path in ("/v1/jobs", "/v1/runs", "/v1/dead-letters", "/v1/keys"):
         items = (await owner.get(path)).json()["items"]
-        found.append([{name: value for name, value in item.items() if name != "lastUsedAt"} for item in items])
+        found.append([{name: value for name, value in item.items() if name not in TIMES} for item in items])
     found.append([(item["name"], item["paused"]) for item in (await owner.get("/v1/queues")).json()["items"]])
     return found
 
 
 @pytest.mark.parametrize("operation", CHANGING, ids=lambda operation: operation.name)
-async def test_who_is_bound_to_queues_changes_nothing_elsewhere(guarded: Service, operation: Operation) -> None:
-    """A new operation that changes something, and asks nobody whether the caller reaches the queue, fails here."""
+async def test_a_key_bound_to_queues_changes_nothing_in_other_queues(guarded: Service, operation: Operation) -> None:
+    """A new operation that changes an object without checking its queue fails here."""
     async with (
         guarded.client(await guarded.key(Role.ADMIN, "a")) as owner,
         guarded.client(await guarded.key(Role.ADMIN, "a", ("mail",))) as scoped,
@@ -218,7 +222,7 @@ async def test_who_is_bound_to_queues_changes_nothing_elsewhere(guarded: Service
         assert (await owner.post("/v1/schedules/reconcile", json=declared)).status_code == 200
         tick = (await owner.post(f"/v1/jobs/{recurring}/run")).json()["runId"]
         key = (await owner.post("/v1/keys", json={"name": "k", "role": "viewer", "queues": ["prod"]})).json()["keyId"]
-        before = await everything_in(owner)
+        before = await read_everything(owner)
         for identifier in (ended["fail"], ended["complete"], ended[""], later, recurring, tick, key, worker):
             path = operation.path.format(id=identifier, name="prod", version="1")
             bodies = REACHING.get(operation.name, [BODIES.get(operation.name)])
@@ -235,11 +239,11 @@ async def test_who_is_bound_to_queues_changes_nothing_elsewhere(guarded: Service
                 assert answer.status_code in allowed, (operation.name, body, answer.text)
             if "{id}" not in operation.path:
                 break
-        assert await everything_in(owner) == before, operation.name
+        assert await read_everything(owner) == before, operation.name
 
 
 @pytest.mark.parametrize("kind", [{"delay": "1h"}, {"name": "r", "every": "1h"}], ids=["one-off", "recurring"])
-async def test_who_is_bound_to_queues_moves_nothing_out_of_them(guarded: Service, kind: dict[str, Any]) -> None:
+async def test_a_key_bound_to_queues_cannot_move_jobs_to_other_queues(guarded: Service, kind: dict[str, Any]) -> None:
     async with (
         guarded.client(await guarded.key(Role.OPERATOR, "a", ("mail", "sms"))) as scoped,
         guarded.client(await guarded.key(Role.OPERATOR, "a")) as owner,
@@ -250,7 +254,7 @@ async def test_who_is_bound_to_queues_moves_nothing_out_of_them(guarded: Service
         assert (await owner.get(f"/v1/jobs/{job}")).json()["queue"] == "sms"
         assert (await owner.patch(f"/v1/jobs/{job}", json={"queue": "prod"})).status_code == 200
         assert (await scoped.patch(f"/v1/jobs/{job}", json={"priority": 1})).status_code == 403
-        assert (await scoped.get(f"/v1/jobs/{job}")).status_code == 200, "to read is not bound"
+        assert (await scoped.get(f"/v1/jobs/{job}")).status_code == 200, "reading is not restricted to queues"
         if "every" in kind:
             assert (await owner.patch(f"/v1/jobs/{job}", json={"queue": "mail"})).status_code == 200
             for version, status in ((3, 403), (2, 200)):
@@ -258,7 +262,7 @@ async def test_who_is_bound_to_queues_moves_nothing_out_of_them(guarded: Service
                 assert restored.status_code == status, restored.text
 
 
-async def test_bulk_changes_and_replays_reach_as_far_as_the_queues(guarded: Service) -> None:
+async def test_bulk_changes_affect_only_the_queues_of_the_key(guarded: Service) -> None:
     async with (
         guarded.client(await guarded.key(Role.ADMIN, "a")) as owner,
         guarded.client(await guarded.key(Role.OPERATOR, "a", ("mail",))) as scoped,

@@ -1,4 +1,4 @@
-"""What a job would do, asked before it is made or changed."""
+"""Previews of new and changed jobs."""
 
 import httpx2
 import pytest
@@ -9,7 +9,7 @@ from tests.api.conftest import Service
 PARIS = {"name": "report", "task": "t", "cronExpression": "0 30 2 * * *", "timezone": "Europe/Paris"}
 
 
-async def test_a_schedule_is_told_in_words_with_its_fires_and_clock_changes(client: httpx2.AsyncClient) -> None:
+async def test_the_preview_of_a_schedule_has_words_ticks_and_clock_changes(client: httpx2.AsyncClient) -> None:
     answer = await client.post("/v1/jobs/preview?n=3", json=PARIS)
     found = answer.json()
     assert answer.status_code == 200, answer.text
@@ -22,7 +22,7 @@ async def test_a_schedule_is_told_in_words_with_its_fires_and_clock_changes(clie
     assert (await client.get("/v1/jobs")).json()["items"] == []
 
 
-async def test_a_one_off_is_told_as_well(client: httpx2.AsyncClient) -> None:
+async def test_the_preview_of_a_one_off_job_has_words_and_its_time(client: httpx2.AsyncClient) -> None:
     found = (await client.post("/v1/jobs/preview", json={"task": "t"})).json()
     assert (found["scheduleType"], found["words"], len(found["nextFires"])) == ("immediate", "at once", 1)
     later = (await client.post("/v1/jobs/preview", json={"task": "t", "delay": "10m"})).json()
@@ -42,21 +42,21 @@ async def test_a_one_off_is_told_as_well(client: httpx2.AsyncClient) -> None:
         ({"timeout": "soon"}, "timeout"),
     ],
 )
-async def test_what_would_be_refused_is_refused_by_its_field(
+async def test_the_preview_of_an_invalid_job_is_rejected_with_its_field(
     client: httpx2.AsyncClient, changed: dict[str, object], field: str
 ) -> None:
     refused = await client.post("/v1/jobs/preview", json={**PARIS, **changed})
     assert (refused.status_code, refused.json()["field"]) == (400, field)
 
 
-async def test_what_is_easily_misread_is_noted(client: httpx2.AsyncClient) -> None:
+async def test_the_preview_notes_expressions_that_are_easily_misread(client: httpx2.AsyncClient) -> None:
     hashed = (await client.post("/v1/jobs/preview", json={**PARIS, "cronExpression": "0 H 2 * * *"})).json()
     assert "H is drawn" in hashed["notes"][0]
     either = (await client.post("/v1/jobs/preview", json={**PARIS, "cronExpression": "0 2 13 * FRI"})).json()
     assert "either one is enough" in either["notes"][0]
 
 
-async def test_calendars_show_in_the_fires(client: httpx2.AsyncClient) -> None:
+async def test_the_preview_marks_ticks_in_closed_periods(client: httpx2.AsyncClient) -> None:
     days = ["mon", "tue", "wed", "thu", "fri"]
     await client.put("/v1/calendars/weekend", json={"closedDays": days, "covers": {"all": True}})
     found = (await client.post("/v1/jobs/preview?n=7", json={**PARIS, "timezone": "UTC"})).json()
@@ -64,7 +64,7 @@ async def test_calendars_show_in_the_fires(client: httpx2.AsyncClient) -> None:
     assert sum(tick["starts"] is None for tick in found["ticks"]) == 5
 
 
-async def test_a_change_is_told_field_by_field_and_not_made(client: httpx2.AsyncClient) -> None:
+async def test_the_preview_of_a_change_lists_changed_fields_and_changes_nothing(client: httpx2.AsyncClient) -> None:
     job = (await client.post("/v1/jobs", json={**PARIS, "payload": {"to": "board"}})).json()["jobId"]
     path = f"/v1/jobs/{job}"
     found = (await client.post(f"{path}/preview", json={"every": "2h", "payload": {"to": "all"}})).json()
@@ -79,7 +79,7 @@ async def test_a_change_is_told_field_by_field_and_not_made(client: httpx2.Async
     assert (await client.post(f"{path}/preview", json={})).status_code == 409
 
 
-async def test_who_may_not_make_it_may_not_ask() -> None:
+async def test_a_preview_requires_the_permission_to_create_the_job() -> None:
     service = Service(auth=True)
     async with service.client(await service.key(Role.VIEWER, "acme")) as client:
         assert (await client.post("/v1/jobs/preview", json=PARIS)).status_code == 403

@@ -1,4 +1,4 @@
-"""Whose word about addresses counts."""
+"""The address of a client behind trusted proxies."""
 
 import pytest
 
@@ -26,9 +26,9 @@ PROXIES = read_networks("api.trusted_proxies", ["10.0.0.0/8", "192.168.1.7", "fd
         ("", "198.51.100.1", ""),
     ],
 )
-def test_only_named_proxies_are_believed(peer: str, header: str | None, found: str) -> None:
+def test_forwarded_addresses_count_only_from_trusted_proxies(peer: str, header: str | None, found: str) -> None:
     assert address_of(peer, header, PROXIES) == found
 
 
-def test_without_proxies_the_header_says_nothing() -> None:
+def test_without_trusted_proxies_the_forwarded_address_is_ignored() -> None:
     assert address_of("127.0.0.1", "198.51.100.1", ()) == "127.0.0.1"

@@ -5,7 +5,9 @@ import json
 import os
 import re
 import shutil
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ import httpx2
 import pytest
 
 from mainspring.api.context import ApiStore
-from tests.api.conftest import Service, free_port
-from tests.support.processes import Processes
+from tests.api.conftest import Service, memory_only
+from tests.support.processes import Processes, api_client, free_port
 from tests.support.servers import not_here
+from tests.support.waiting import eventually
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/api.md").read_text()
-#: What the page calls the values of earlier answers.
+#: The shell variables that the page uses for values of earlier answers.
 NAMES = {
     "jobId": "JOB",
     "runId": "RUN",
@@ -28,7 +31,7 @@ NAMES = {
     "fingerprint": "FINGERPRINT",
     "keyId": "KEYID",
 }
-#: Values of one of these forms stand for any other of it.
+#: A value of one of these forms stands for any other value of that form.
 FORMS = (
     r"[0-9a-f]{32}",
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z",
@@ -38,7 +41,7 @@ FORMS = (
     r"mailer#\d+",
     r"/v1/runs/[0-9a-f]{32}/logs",
 )
-#: Numbers that differ from one time to the next.
+#: Numbers that differ between runs of the examples.
 LOOSE = {"claim", "fence", "position", "nextAfter", "lagMs"}
 MORE = "…"
 
@@ -51,20 +54,20 @@ def examples() -> list[tuple[str, str, str]]:
     return [(command, kind, answer) for (_, command), (kind, answer) in zip(blocks[::2], blocks[1::2], strict=True)]
 
 
-def values_of(answer: Any) -> Iterator[tuple[str, str]]:
-    """What later commands refer to. Of a list the first counts."""
+def find_values(answer: Any) -> Iterator[tuple[str, str]]:
+    """Values that later commands refer to. Only the first item of a list counts."""
     if isinstance(answer, dict):
         for name, value in answer.items():
             if name in NAMES:
                 yield NAMES[name], str(value)
             else:
-                yield from values_of(value)
+                yield from find_values(value)
     elif isinstance(answer, list) and answer:
-        yield from values_of(answer[0])
+        yield from find_values(answer[0])
 
 
 def check(shown: Any, real: Any, where: str, name: str = "") -> None:
-    """The real answer has the shown fields with the shown values, and no other unless the page says so."""
+    """Check that the real answer has the shown fields and values, and others only where the page shows "…"."""
     if isinstance(shown, dict):
         assert isinstance(real, dict), where
         more = shown.get(MORE) == MORE
@@ -98,41 +101,57 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
     logs.mkdir()
     async with Processes(str(tmp_path / "mainspring.db"), logs) as processes:
         processes.start("up", "--port", str(number))
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{number}") as client, asyncio.timeout(30):
-            while not await ready(client):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        async with api_client(number) as client:
+
+            async def has_worker() -> bool:
+                with suppress(httpx2.TransportError):
+                    return bool((await client.get("/v1/workers")).json()["items"])
+                return False
+
+            await eventually(has_worker, processes.logs)
         yield number
 
 
-async def ready(client: httpx2.AsyncClient) -> bool:
-    try:
-        # The worker is there when its queue is.
-        return bool((await client.get("/v1/workers")).json()["items"])
-    except httpx2.TransportError:
-        return False
+async def run_command(command: str, variables: dict[str, str]) -> str:
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-euc", command, env={**os.environ, **variables}, stdout=PIPE, stderr=PIPE
+    )
+    out, errors = await process.communicate()
+    assert process.returncode == 0, f"{command}\n{errors.decode()}"
+    return out.decode()
 
 
-async def test_every_example(port: int) -> None:
+async def read_events(command: str, variables: dict[str, str], count: int) -> str:
+    """Run a command that streams events until it has printed so many of them."""
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-euc", f"exec {command}", env={**os.environ, **variables}, stdout=PIPE
+    )
+    assert process.stdout is not None
+    text = ""
+    while not (line := await process.stdout.readline()).isspace() or text.count("event: ") < count:
+        assert line, f"{command} ended after:\n{text}"
+        text += line.decode()
+    process.kill()
+    await process.communicate()
+    return text
+
+
+async def test_every_example_of_the_api_reference(port: int) -> None:
     if shutil.which("curl") is None:
         not_here("curl is not installed")
     variables: dict[str, str] = {}
     for command, kind, shown in examples():
         script = command.replace("localhost:7070", f"127.0.0.1:{port}").replace("curl ", "curl -sS ")
-        process = await asyncio.create_subprocess_exec(
-            "sh", "-euc", script, env={**os.environ, **variables}, stdout=-1, stderr=-1
-        )
-        out, errors = await process.communicate()
-        assert process.returncode == (28 if "--max-time" in command else 0), f"{command}\n{errors.decode()}"
-        text = out.decode()
         if kind == "json":
-            answer = json.loads(text)
-            variables |= dict(reversed(list(values_of(answer))))
+            answer = json.loads(await run_command(script, variables))
+            variables |= dict(reversed(list(find_values(answer))))
             check(json.loads(shown), answer, command.strip())
         else:
-            told = [line for line in text.splitlines() if line.startswith("event: ")]
-            # What the examples before have set going may still be on its way, in whatever time.
-            wanted = shown.split("\n")[:-1]
-            assert told[: len(wanted)] == wanted, f"{command}\n{text}"
+            # Runs of earlier examples may add later events: only the first ones are compared.
+            expected = shown.split("\n")[:-1]
+            text = await read_events(script.replace("--max-time 2 ", ""), variables, len(expected))
+            received = [line for line in text.splitlines() if line.startswith("event: ")]
+            assert received[: len(expected)] == expected, f"{command}\n{text}"
             variables |= dict.fromkeys(["EVENT"], re.findall(r"^id: (.+)$", text, re.MULTILINE)[-1])
 
 
@@ -145,7 +164,7 @@ def test_every_resource_has_an_example() -> None:
         assert any(re.search(f"localhost:7070{path}[ '\"?\n]", commands) for path in paths), resource.tag
 
 
-@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
+@memory_only
 async def test_the_payloads_of_the_built_in_tasks_are_accepted(store: ApiStore, tmp_path: Path) -> None:
     (tmp_path / "cleanup.py").touch()
     page = (Path(__file__).parents[2] / "docs/reference/tasks.md").read_text()

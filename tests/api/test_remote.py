@@ -1,4 +1,4 @@
-"""A worker in any language, spoken over HTTP."""
+"""The worker protocol over HTTP, for workers in any language."""
 
 import asyncio
 from typing import Any
@@ -11,11 +11,14 @@ from mainspring.api.routes.remote import Claim
 from mainspring.api.routes.remote import claim as claim_handler
 from mainspring.domain.access import Permission, Principal, Role
 from mainspring.domain.ids import JobId, SessionId
-from mainspring.domain.instant import MINUTE, parse_instant
+from mainspring.domain.instant import MINUTE, SECOND, parse_instant
 from mainspring.domain.run import HeldRun, JobRef, NewRun, RunPolicy, settle_loss
 from mainspring.runtime.tracing.spans import Tracing
+from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
 from tests.support.collector import Collector
+from tests.support.virtual import in_virtual_time
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 
 async def register(client: httpx2.AsyncClient, *queues: str) -> str:
@@ -39,7 +42,7 @@ async def claim(client: httpx2.AsyncClient, worker: str, **body: Any) -> list[di
     return runs
 
 
-async def test_claim_report_complete(client: httpx2.AsyncClient) -> None:
+async def test_a_worker_claims_a_run_reports_progress_and_completes_it(client: httpx2.AsyncClient) -> None:
     worker = await register(client)
     job = await submit(client, payload={"a": 1})
     (run,) = await claim(client, worker, limit=10)
@@ -62,7 +65,7 @@ async def test_claim_report_complete(client: httpx2.AsyncClient) -> None:
     assert log["ended"]
 
 
-async def test_a_run_that_is_recorded_says_where(client: httpx2.AsyncClient, service: Service) -> None:
+async def test_a_claim_carries_the_trace_of_a_traced_run(client: httpx2.AsyncClient, service: Service) -> None:
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     run = NewRun(id=service.jobs.new_run_id(), task="t", policy=RunPolicy(trace=trace))
     await service.jobs.submit(run)
@@ -71,14 +74,14 @@ async def test_a_run_that_is_recorded_says_where(client: httpx2.AsyncClient, ser
     assert (await client.get(f"/v1/runs/{run.id}")).json()["traceId"] == "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-async def test_so_does_a_tick_that_is_recorded(client: httpx2.AsyncClient, service: Service) -> None:
+async def test_a_claim_carries_the_trace_of_a_traced_tick(client: httpx2.AsyncClient, service: Service) -> None:
     with Collector() as collector:
         tracing = service.api.tracing = Tracing(collector.url, 1, "shop", "1")
         job = JobRef(id=JobId("a" * 32), version=1, scheduled_at=0)
         run = NewRun(id=service.jobs.new_run_id(), task="t", job=job)
         await service.jobs.submit(run)
         worker = await register(client)
-        # Given back, it has the same number the next time.
+        # A released run keeps its attempt number and its span.
         for end in ("release", "complete"):
             (claimed,) = await claim(client, worker)
             answer = await client.post(f"/v1/runs/{run.id}/{end}", json={"fence": claimed["fence"]})
@@ -89,7 +92,7 @@ async def test_so_does_a_tick_that_is_recorded(client: httpx2.AsyncClient, servi
     assert span.trace == run.id
 
 
-async def test_an_old_fence_is_refused(client: httpx2.AsyncClient) -> None:
+async def test_a_report_with_a_wrong_fence_is_rejected(client: httpx2.AsyncClient) -> None:
     worker = await register(client)
     job = await submit(client)
     (run,) = await claim(client, worker)
@@ -106,7 +109,7 @@ async def test_an_old_fence_is_refused(client: httpx2.AsyncClient) -> None:
     assert (await client.get(f"/v1/runs/{job}")).json()["status"] == "running"
 
 
-async def test_failures_are_retried_by_the_policy_or_given_up(client: httpx2.AsyncClient) -> None:
+async def test_a_failed_run_is_retried_by_its_policy_unless_the_worker_forbids_it(client: httpx2.AsyncClient) -> None:
     worker = await register(client)
     job = await submit(client, maxRetries=1, retry={"backoff": "fixed", "firstDelay": "0s"})
     (run,) = await claim(client, worker)
@@ -122,7 +125,7 @@ async def test_failures_are_retried_by_the_policy_or_given_up(client: httpx2.Asy
     assert [(group["count"], group["sampleRunId"]) for group in groups] == [(1, other)]
 
 
-async def test_a_worker_says_when_to_try_again_and_what_the_error_is(client: httpx2.AsyncClient) -> None:
+async def test_a_worker_sets_the_retry_delay_and_the_kind_of_error(client: httpx2.AsyncClient) -> None:
     worker = await register(client)
     job = await submit(client, retry={"backoff": "fixed", "firstDelay": "1s", "neverOn": ["smtp.*"]})
     (run,) = await claim(client, worker)
@@ -150,38 +153,44 @@ async def test_a_worker_says_when_to_try_again_and_what_the_error_is(client: htt
     assert (await client.get(f"/v1/jobs/{picky}")).json()["retry"]["neverOn"] == ["smtp.*"]
 
 
-async def test_cancel_reaches_the_worker(client: httpx2.AsyncClient) -> None:
+async def test_a_cancel_reaches_the_worker_by_its_heartbeat(client: httpx2.AsyncClient) -> None:
     worker = await register(client)
     job = await submit(client)
     (run,) = await claim(client, worker)
-    asked = await client.delete(f"/v1/jobs/{job}")
-    assert (asked.status_code, asked.json()["status"]) == (202, "cancelling")
-    beat = (await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [job], "claim": 0})).json()
-    assert beat["cancel"] == [job]
+    cancelled = await client.delete(f"/v1/jobs/{job}")
+    assert (cancelled.status_code, cancelled.json()["status"]) == (202, "cancelling")
+    heartbeat = (await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [job], "claim": 0})).json()
+    assert heartbeat["cancel"] == [job]
     stopped = await client.post(f"/v1/runs/{job}/cancelled", json={"fence": run["fence"]})
     assert stopped.status_code == 200, stopped.text
     assert (await client.get(f"/v1/runs/{job}")).json()["status"] == "cancelled"
 
 
-async def test_a_claim_whose_answer_was_lost_is_given_back(client: httpx2.AsyncClient) -> None:
+async def test_runs_of_a_claim_whose_answer_was_lost_are_requeued(client: httpx2.AsyncClient) -> None:
     worker = await register(client)
     job = await submit(client)
     lost = (await client.post(f"/v1/workers/{worker}/claim")).json()
-    await asyncio.sleep(0.02)
-    # Nothing is known of its runs until the next one is answered: this may be the answer that is still under way.
-    beat = await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [], "claim": lost["claim"]})
-    assert (beat.status_code, "returned" in beat.json()) == (200, False)
+
+    async def next_claim_has_another_number() -> bool:
+        empty = await client.post(f"/v1/workers/{worker}/claim", json={"queues": []})
+        return bool(empty.json()["claim"] > lost["claim"])
+
+    # Claims within 10 ms have the same number.
+    await eventually(next_claim_has_another_number)
+    # The answer to the newest claim may still be in transit, so its runs are not requeued yet.
+    heartbeat = await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [], "claim": lost["claim"]})
+    assert (heartbeat.status_code, "returned" in heartbeat.json()) == (200, False)
     other = await submit(client)
-    heard = (await client.post(f"/v1/workers/{worker}/claim")).json()
-    assert [run["runId"] for run in heard["runs"]] == [other]
-    beat = await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [other], "claim": heard["claim"]})
-    assert beat.json()["returned"] == 1
+    later = (await client.post(f"/v1/workers/{worker}/claim")).json()
+    assert [run["runId"] for run in later["runs"]] == [other]
+    heartbeat = await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [other], "claim": later["claim"]})
+    assert heartbeat.json()["returned"] == 1
     (run,) = await claim(client, worker)
     assert (run["runId"], run["attemptNumber"]) == (job, 1)
 
 
 @pytest.mark.parametrize("body", [None, {}, {"held": []}, {"claim": 0}])
-async def test_a_heartbeat_names_what_the_worker_holds(client: httpx2.AsyncClient, body: Any) -> None:
+async def test_a_heartbeat_without_held_runs_and_claim_is_rejected(client: httpx2.AsyncClient, body: Any) -> None:
     worker = await register(client)
     assert (await client.post(f"/v1/workers/{worker}/heartbeat", json=body)).status_code == 400
 
@@ -201,18 +210,18 @@ async def report(client: httpx2.AsyncClient, run: dict[str, Any], how: str) -> t
     return answer.status_code, answer.json().get("verdict", answer.json().get("title"))
 
 
-async def lose(service: Service, worker: str) -> None:
-    """As if it had been silent for longer than its lease."""
+async def expire(service: Service, worker: str) -> None:
+    """Do what the reaper does when the lease of a worker has expired."""
     await service.store.close_session(SessionId(int(worker)))
     lost = await service.store.lost_runs(10)
     await service.store.settle([settle_loss(held, blamed=False) for held in lost])
 
 
-async def test_what_a_lost_worker_reports_does_not_count(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_reports_of_an_expired_worker_are_rejected(service: Service, client: httpx2.AsyncClient) -> None:
     zombie, other = await register(client), await register(client)
     await submit(client)
     (old,) = await claim(client, zombie)
-    await lose(service, zombie)
+    await expire(service, zombie)
     for how in REPORTS:
         assert await report(client, old, how) == (409, "Fenced"), how
     (new,) = await claim(client, other)
@@ -224,7 +233,7 @@ async def test_what_a_lost_worker_reports_does_not_count(service: Service, clien
 
 
 @pytest.mark.parametrize("first", ["complete", "fail", "release"])
-async def test_only_the_same_report_again_is_a_repeat(client: httpx2.AsyncClient, first: str) -> None:
+async def test_only_the_same_report_is_a_duplicate(client: httpx2.AsyncClient, first: str) -> None:
     worker = await register(client)
     await submit(client)
     (run,) = await claim(client, worker)
@@ -234,31 +243,30 @@ async def test_only_the_same_report_again_is_a_repeat(client: httpx2.AsyncClient
         assert await report(client, run, how) == expected, how
 
 
-async def test_a_worker_that_was_lost_is_told_so(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_the_heartbeat_of_an_expired_worker_returns_not_alive(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     worker = await register(client)
-    await lose(service, worker)
-    beat = await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [], "claim": 0})
-    assert (beat.status_code, beat.json()) == (200, {"alive": False, "cancel": []})
+    await expire(service, worker)
+    heartbeat = await client.post(f"/v1/workers/{worker}/heartbeat", json={"held": [], "claim": 0})
+    assert (heartbeat.status_code, heartbeat.json()) == (200, {"alive": False, "cancel": []})
     assert (await client.post(f"/v1/workers/{worker}/claim")).status_code == 409
     assert (await client.post(f"/v1/workers/{worker}/leave")).status_code == 200
 
 
 @pytest.mark.slow
-async def test_a_drained_worker_gets_nothing_more(client: httpx2.AsyncClient) -> None:
+async def test_a_drained_worker_gets_no_more_runs(service: Service, client: httpx2.AsyncClient) -> None:
     worker = await register(client)
     job = await submit(client)
-    waiting = asyncio.create_task(client.post(f"/v1/workers/{worker}/claim", json={"waitSeconds": 20, "queues": []}))
-    await asyncio.sleep(0.05)
+    waiting = asyncio.create_task(client.post(f"/v1/workers/{worker}/claim", json={"waitSeconds": 30, "queues": []}))
+    await eventually(lambda: service.api.polls.taken)
     assert (await client.post(f"/v1/workers/{worker}/drain")).status_code == 202
-    # Those who wait look at it now and then.
-    told = await asyncio.wait_for(waiting, 15)
-    assert (told.json()["runs"], told.json()["draining"]) == ([], True)
-    told = await client.post(f"/v1/workers/{worker}/claim", json={"waitSeconds": 20})
-    assert (told.json()["runs"], told.json()["draining"]) == ([], True)
+    for answer in (await waiting, await client.post(f"/v1/workers/{worker}/claim", json={"waitSeconds": 30})):
+        assert (answer.json()["runs"], answer.json()["draining"]) == ([], True)
     assert (await client.get(f"/v1/runs/{job}")).json()["status"] == "queued"
 
 
-async def test_a_claim_tells_which_tick_it_is_for(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_a_claimed_run_has_the_time_of_its_tick(service: Service, client: httpx2.AsyncClient) -> None:
     made = (await client.post("/v1/jobs", json={"name": "n", "task": "t", "cronExpression": "0 2 * * *"})).json()
     tick = parse_instant("2026-01-02T02:00:00Z")
     ref = JobRef(id=made["jobId"], version=1, kind="backfill", scheduled_at=tick)
@@ -273,7 +281,7 @@ async def test_a_claim_tells_which_tick_it_is_for(service: Service, client: http
     assert "tick" not in plain
 
 
-async def test_nobody_reports_for_another_worker(guarded: Service) -> None:
+async def test_a_key_cannot_report_for_a_worker_of_another_key(guarded: Service) -> None:
     async with (
         guarded.client(await guarded.key(Role.OPERATOR, "a")) as operator,
         guarded.client(await guarded.key(Role.WORKER, "a", ("prod",))) as mine,
@@ -294,28 +302,26 @@ async def test_a_long_poll_ends_when_its_client_hangs_up(served: tuple[Service, 
     service, url = served
     key = await service.key(Role.WORKER, "a")
     async with (
-        httpx2.AsyncClient(base_url=url, headers={"authorization": f"Bearer {key}"}) as client,
+        httpx2.AsyncClient(
+            base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=DEADLINE_SECONDS
+        ) as client,
         service.client(await service.key(Role.SUBMITTER, "a")) as submitter,
     ):
         worker = await register(client)
         poll = asyncio.create_task(client.post(f"/v1/workers/{worker}/claim", json={"waitSeconds": 20}))
-        async with asyncio.timeout(5):
-            while not service.api.polls.taken:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            poll.cancel()
-            while service.api.polls.taken:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await eventually(lambda: service.api.polls.taken)
+        poll.cancel()
+        await eventually(lambda: not service.api.polls.taken)
         job = await submit(submitter)
-        await asyncio.sleep(1)
         assert (await submitter.get(f"/v1/runs/{job}")).json()["status"] == "queued"
         (run,) = await claim(client, worker)
         assert (run["runId"], run["attemptNumber"]) == (job, 1)
 
 
-async def test_what_was_claimed_for_somebody_who_hung_up_is_given_back(
+async def test_runs_claimed_for_a_client_that_hung_up_are_released(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They leave while the store looks for work."""
+    """The client hangs up while the store claims."""
     take, gone = service.store.claim, asyncio.Event()
 
     async def claim_slowly(*arguments: Any) -> list[HeldRun]:
@@ -342,14 +348,37 @@ async def test_what_was_claimed_for_somebody_who_hung_up_is_given_back(
         assert (read["status"], read["attemptNumber"]) == ("queued", 0)
 
 
-async def test_long_poll_is_woken_by_a_submit(client: httpx2.AsyncClient) -> None:
+async def test_a_waiting_claim_returns_a_run_that_is_submitted_later(
+    service: Service, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = await register(client)
-    poll = asyncio.create_task(claim(client, worker, waitSeconds=20))
-    await asyncio.sleep(0.05)
-    assert not poll.done()
+    take, has_looked = service.store.claim, asyncio.Event()
+
+    async def claim_and_report(*arguments: Any) -> list[HeldRun]:
+        found = await take(*arguments)
+        has_looked.set()
+        return found
+
+    monkeypatch.setattr(service.store, "claim", claim_and_report)
+    poll = asyncio.create_task(claim(client, worker, waitSeconds=30))
+    await has_looked.wait()
     job = await submit(client)
-    (run,) = await asyncio.wait_for(poll, 2)
+    (run,) = await poll
     assert run["runId"] == job
+
+
+@in_virtual_time
+async def test_a_submit_wakes_a_waiting_claim_at_once() -> None:
+    service = Service(auth=False, clock=VirtualClock())
+    async with service.client() as client:
+        worker = await register(client)
+        poll = asyncio.create_task(claim(client, worker, waitSeconds=20))
+        await service.clock.sleep(SECOND // 2)
+        submitted_at = service.clock.monotonic()
+        job = await submit(client)
+        (run,) = await poll
+        assert run["runId"] == job
+        assert service.clock.monotonic() - submitted_at < SECOND // 10
 
 
 async def test_a_tenants_worker_gets_only_its_tenants_runs(guarded: Service) -> None:
@@ -364,7 +393,7 @@ async def test_a_tenants_worker_gets_only_its_tenants_runs(guarded: Service) -> 
         assert [run["runId"] for run in await claim(worker_of_b, worker, limit=10)] == [mine]
 
 
-async def test_a_key_for_some_queues_reaches_no_other(guarded: Service) -> None:
+async def test_a_key_bound_to_queues_cannot_use_other_queues(guarded: Service) -> None:
     async with guarded.client(await guarded.key(Role.WORKER, "a", ("mail",))) as client:
         refused = await client.post("/v1/workers/register", json={"name": "w", "queues": ["mail", "other"]})
         assert refused.status_code == 400

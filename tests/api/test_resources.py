@@ -1,4 +1,4 @@
-"""The rest of the resources, one after the other, on every store."""
+"""Changes of jobs, dead letters, bulk actions, logs, audit, keys and versions, on every store."""
 
 import asyncio
 from typing import Any
@@ -26,7 +26,7 @@ async def post(client: httpx2.AsyncClient, path: str, body: Any = None, status: 
 
 
 async def fail(client: httpx2.AsyncClient, count: int, *, task: str = "t", error: str = "ValueError: no") -> list[str]:
-    """So many dead letters."""
+    """Create dead letters; the ids of their runs."""
     worker = await register(client)
     runs = [await submit(client, task=task) for _ in range(count)]
     for run in await claim(client, worker, limit=count):
@@ -36,7 +36,7 @@ async def fail(client: httpx2.AsyncClient, count: int, *, task: str = "t", error
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-async def test_changing_a_job_leaves_what_is_not_named(client: httpx2.AsyncClient, method: str) -> None:
+async def test_changing_a_job_keeps_the_other_fields(client: httpx2.AsyncClient, method: str) -> None:
     fields = {"payload": {"a": 1}, "tags": ["x"], "owner": "me", "maxRetries": 7, "timeout": "5m", "queue": "q"}
     for schedule in ({"cronExpression": "0 2 * * *", "name": method}, {"scheduleTime": later(hours=1)}):
         made = await create(client, **schedule, **fields)
@@ -50,24 +50,24 @@ async def test_changing_a_job_leaves_what_is_not_named(client: httpx2.AsyncClien
         assert changed.json()["priority"] == 2
 
 
-async def test_what_is_purged_is_gone(client: httpx2.AsyncClient) -> None:
+async def test_a_purged_job_is_not_found(client: httpx2.AsyncClient) -> None:
     for fields in ({}, {"name": "recurring", "every": "1h"}, {"scheduleTime": later(hours=1)}):
         job = (await create(client, **fields))["jobId"]
         cancelled = await client.delete(f"/v1/jobs/{job}")
         assert (cancelled.status_code, cancelled.json()) == (200, {"jobId": job, "status": "cancelled"})
-        assert (await client.delete(f"/v1/jobs/{job}")).status_code == 200, "what is so already is no mistake"
+        assert (await client.delete(f"/v1/jobs/{job}")).status_code == 200, "cancelling twice is not an error"
         assert (await get(client, f"/v1/jobs/{job}"))["status"] == "cancelled"
         assert (await client.delete(f"/v1/jobs/{job}", params={"purge": True})).json()["status"] == "purged"
         assert (await client.get(f"/v1/jobs/{job}")).status_code == 404
 
 
-async def test_a_run_that_is_cancelled_may_be_cancelled_again(client: httpx2.AsyncClient) -> None:
+async def test_cancelling_a_cancelled_run_succeeds(client: httpx2.AsyncClient) -> None:
     run = (await create(client, task="t"))["jobId"]
     answers = [await client.post(f"/v1/runs/{run}/cancel") for _ in range(2)]
     assert [(answer.status_code, answer.json()["status"]) for answer in answers] == [(200, "cancelled")] * 2
 
 
-async def test_what_has_ended_cannot_be_cancelled(client: httpx2.AsyncClient) -> None:
+async def test_a_completed_run_cannot_be_cancelled_or_changed(client: httpx2.AsyncClient) -> None:
     [run] = await fail(client, 1)
     assert (await client.delete(f"/v1/jobs/{run}")).status_code == 409
     assert (await client.post(f"/v1/runs/{run}/cancel")).status_code == 409
@@ -84,7 +84,7 @@ async def test_a_job_can_be_run_now_with_another_payload(client: httpx2.AsyncCli
         assert (await get(client, f"/v1/jobs/{job}"))["payload"] == 1
 
 
-async def test_dead_letters_by_error_by_id_and_by_filter(client: httpx2.AsyncClient) -> None:
+async def test_dead_letters_are_grouped_replayed_discarded_and_restored(client: httpx2.AsyncClient) -> None:
     first = await fail(client, 3, error="ValueError: no 1")
     second = await fail(client, 1, task="other", error="KeyError: x")
     groups = (await get(client, "/v1/dead-letters"))["items"]
@@ -118,7 +118,7 @@ async def test_dead_letters_by_error_by_id_and_by_filter(client: httpx2.AsyncCli
     assert (await get(client, f"/v1/runs/{second[0]}"))["status"] == "failed"
 
 
-async def test_bulk_says_first_and_then_does(client: httpx2.AsyncClient) -> None:
+async def test_a_bulk_action_previews_and_then_changes_the_matches(client: httpx2.AsyncClient) -> None:
     jobs = {(await create(client, name=f"job {number}", every="1h", tags=["night"]))["jobId"] for number in range(3)}
     await create(client, name="another", every="1h")
     by_tag = {"tag": "night", "target": "jobs"}
@@ -143,7 +143,7 @@ async def test_bulk_says_first_and_then_does(client: httpx2.AsyncClient) -> None
     assert (stopped["changed"], set(stopped["sample"])) == (3, runs)
 
 
-async def test_runs_are_run_again_by_bulk_and_each_once(client: httpx2.AsyncClient) -> None:
+async def test_a_bulk_retry_replays_each_run_once(client: httpx2.AsyncClient) -> None:
     worker = await register(client)
     good, bad = await submit(client, task="once"), await submit(client, task="once", payload={"n": 1}, maxRetries=0)
     for held in await claim(client, worker, limit=2):
@@ -169,7 +169,7 @@ async def test_runs_are_run_again_by_bulk_and_each_once(client: httpx2.AsyncClie
         assert (refused.status_code, refused.json()["field"]) == (400, field)
 
 
-async def test_queues_tell_what_is_in_them(client: httpx2.AsyncClient) -> None:
+async def test_queues_and_workers_show_their_load(client: httpx2.AsyncClient) -> None:
     worker = await register(client, "mail")
     await submit(client, queue="mail")
     await submit(client, queue="mail")
@@ -182,12 +182,12 @@ async def test_queues_tell_what_is_in_them(client: httpx2.AsyncClient) -> None:
     assert (shown["workerId"], shown["running"], shown["queues"]) == (worker, 1, ["mail"])
     assert (await post(client, f"/v1/workers/{worker}/drain", status=202))["draining"]
     assert (await post(client, f"/v1/workers/{worker}/heartbeat", {"held": [], "claim": 0}))["draining"]
-    figures = await get(client, "/v1/stats", step="5m")
-    assert (figures["queued"], figures["running"]) == (1, 1)
+    stats = await get(client, "/v1/stats", step="5m")
+    assert (stats["queued"], stats["running"]) == (1, 1)
     assert (await get(client, "/v1/schedulers"))["items"] == []
 
 
-async def test_logs_are_read_by_range_and_followed_to_the_end(client: httpx2.AsyncClient) -> None:
+async def test_a_log_is_read_by_range_and_followed_to_its_end(client: httpx2.AsyncClient) -> None:
     worker = await register(client)
     run = await submit(client)
     [held] = await claim(client, worker)
@@ -217,7 +217,7 @@ async def test_a_run_explains_why_it_waits(client: httpx2.AsyncClient) -> None:
     assert (await get(client, f"/v1/runs/{ahead}/explain"))["status"] == "cancelled"
 
 
-async def test_every_change_is_in_the_audit_with_what_was_before(guarded: Service) -> None:
+async def test_every_change_is_audited_with_the_values_before_and_after(guarded: Service) -> None:
     text = await guarded.key(Role.ADMIN, "a")
     async with guarded.client(text) as client:
         job = (await create(client, name="audited", every="1h"))["jobId"]
@@ -264,7 +264,7 @@ async def test_concurrent_submits_of_one_key_make_one_job(client: httpx2.AsyncCl
     assert len((await get(client, "/v1/jobs"))["items"]) == 1
 
 
-async def test_versions_tell_who_changed_what_and_come_back(guarded: Service) -> None:
+async def test_versions_show_their_author_and_changes_and_can_be_restored(guarded: Service) -> None:
     text = await guarded.key(Role.OPERATOR, "a")
     async with guarded.client(text) as client:
         job = (await create(client, name="v", every="1h", payload={"a": 1}))["jobId"]
@@ -278,7 +278,7 @@ async def test_versions_tell_who_changed_what_and_come_back(guarded: Service) ->
         assert (await client.post(f"/v1/jobs/{job}/versions/9/restore")).status_code == 404
 
 
-async def test_health_is_open_and_says_what_runs(guarded: Service) -> None:
-    async with guarded.client() as nobody:
+async def test_health_checks_need_no_key(guarded: Service) -> None:
+    async with guarded.client() as anonymous:
         for path in ("/healthz", "/readyz"):
-            assert msgspec.json.decode((await nobody.get(path)).content)["status"] == "ok"
+            assert msgspec.json.decode((await anonymous.get(path)).content)["status"] == "ok"

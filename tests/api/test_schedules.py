@@ -3,12 +3,11 @@
 from typing import Any
 
 import httpx2
-import pytest
 
 from mainspring.domain.access import Quotas, Role, Tenant
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import JobFilter
-from tests.api.conftest import Service
+from tests.api.conftest import Service, memory_only
 
 HOURLY = {"task": "t", "every": "1h"}
 
@@ -25,7 +24,7 @@ def steps(answer: dict[str, Any]) -> list[tuple[str, str, bool]]:
     return [(step["action"], step["name"], step["done"]) for step in answer["steps"]]
 
 
-async def test_from_the_first_to_the_last(client: httpx2.AsyncClient) -> None:
+async def test_reconcile_adds_changes_takes_over_and_removes_schedules(client: httpx2.AsyncClient) -> None:
     await client.post("/v1/jobs", json={"name": "by-hand", **HOURLY})
     await reconcile(client, "app:other", {"name": "theirs", **HOURLY}, {"name": "shared", **HOURLY})
     a, b = {"name": "a", **HOURLY, "payload": {"x": 1}}, {"name": "b", **HOURLY}
@@ -46,7 +45,7 @@ async def test_from_the_first_to_the_last(client: httpx2.AsyncClient) -> None:
     assert {job["name"]: job["source"] for job in mine} == {"a": "app:me", "shared": "app:me"}
     others = (await client.get("/v1/jobs?kind=recurring&status=scheduled")).json()["items"]
     assert {job["name"] for job in others} == {"a", "shared", "theirs", "by-hand"}
-    # What people change by hand stays declared, and is a difference.
+    # A job that is changed by hand stays declared; the change is reported as drift.
     [job] = [job for job in mine if job["name"] == "a"]
     await client.patch(f"/v1/jobs/{job['jobId']}", json={"every": "2h"})
     [drift] = (await reconcile(client, "app:me", {**a, "payload": {"x": 2}}, {"name": "shared", **HOURLY}))["steps"]
@@ -55,8 +54,10 @@ async def test_from_the_first_to_the_last(client: httpx2.AsyncClient) -> None:
     assert versions[0]["why"] == "declared by app:me"
 
 
-@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
-async def test_a_mistake_names_the_schedule_and_does_nothing(service: Service, client: httpx2.AsyncClient) -> None:
+@memory_only
+async def test_reconcile_with_an_invalid_schedule_names_it_and_changes_nothing(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     for wrong, field in (
         ({"name": "x", "task": "t"}, "schedules[1].cronExpression"),
         ({"name": "x", "task": "t", "every": "1h", "speed": 9}, "schedules[1].speed"),
@@ -70,8 +71,8 @@ async def test_a_mistake_names_the_schedule_and_does_nothing(service: Service, c
     assert (await service.store.list_jobs(JobFilter(tenant=None), None, 10)).items == []
 
 
-@pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
-async def test_tenants_have_their_own(guarded: Service) -> None:
+@memory_only
+async def test_reconcile_affects_only_the_tenant_of_the_key(guarded: Service) -> None:
     one, other = await guarded.key(Role.OPERATOR, "one"), await guarded.key(Role.OPERATOR, "other")
     await guarded.store.put_tenant(Tenant(name="other", quotas=Quotas(jobs=1)), Author("test"))
     async with guarded.client(one) as mine, guarded.client(other) as theirs:

@@ -1,6 +1,7 @@
-"""Whatever the document allows is answered as it says, and whatever it does not allow is refused; for every role.
+"""The API accepts requests that the document allows and rejects the others, for every role.
 
-The short form; ``MAINSPRING_API_EXAMPLES=100`` asks for more, and for every phase for every role.
+By default a few examples of each operation are tested. ``MAINSPRING_API_EXAMPLES=100`` tests more of them, and every
+phase for every role.
 """
 
 import asyncio
@@ -30,9 +31,9 @@ pytestmark = pytest.mark.slow
 
 SHORT = 3
 EXAMPLES = int(os.environ.get("MAINSPRING_API_EXAMPLES", SHORT))
-#: A schema cannot say that a time has passed, or that a cron never fires: that is a 400 as well.
+#: A schema cannot express that a time is in the past or that a cron never fires, so a 400 is always possible.
 ANSWERS = ["2xx", "400", "401", "403", "404", "409", "429"]
-#: They have no end; tests of their own follow them.
+#: Streams do not end; they have their own tests.
 STREAMS = "/follow$|/v1/events$"
 OPERATIONS = [
     f"{operation.method} {operation.path}"
@@ -41,22 +42,22 @@ OPERATIONS = [
     if not re.search(STREAMS, operation.path)
 ]
 CALLERS: dict[str, tuple[Role, str | None] | None] = {
-    "nobody": None,
+    "anonymous": None,
     **{role.value: (role, "a") for role in Role},
     "admin of all": (Role.ADMIN, None),
 }
-QUIETLY = settings(
+SETTINGS = settings(
     max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    # The short form is the same every time: it guards a change. The long one looks further.
+    # A few examples are the same in every run; many examples are random.
     derandomize=EXAMPLES <= SHORT,
     database=None,
 )
 
 
 async def fill(service: Service) -> None:
-    """Something of everything, so that lists have something to show."""
+    """Create objects of every kind, so that lists are not empty."""
     async with service.client(await service.key(Role.ADMIN, "a")) as client:
         await submit(client, name="one-off", tags=["x"], owner="me", payload={"a": 1})
         job = await submit(client, name="recurring", cronExpression="0 2 * * *", tags=["x"])
@@ -69,8 +70,8 @@ async def fill(service: Service) -> None:
         await client.post(f"/v1/runs/{failed}/fail", json={"fence": fences[failed], "error": "no", "retry": False})
 
 
-class Door:
-    """An address, behind which there is a new service whenever asked for: a scenario must not see another's traces."""
+class ReplaceableApp:
+    """An ASGI application that can be replaced by a new one, so that scenarios are independent."""
 
     def __init__(self, caller: tuple[Role, str | None] | None) -> None:
         role, tenant = caller or (Role.VIEWER, "a")
@@ -89,14 +90,14 @@ class Door:
 
 
 @cache
-def schema_of(caller: str) -> tuple[Any, Door]:
-    door = Door(CALLERS[caller])
-    schema = from_asgi("/openapi.json", door)
+def load_schema(caller: str) -> tuple[Any, ReplaceableApp]:
+    app = ReplaceableApp(CALLERS[caller])
+    schema = from_asgi("/openapi.json", app)
     schema.config.checks.positive_data_acceptance.expected_statuses = ANSWERS
-    # A job that is deleted is cancelled and can still be read; `?purge=true` has a test of its own.
+    # A deleted job is cancelled and can still be read; `?purge=true` has its own test.
     schema.config.checks.use_after_free.enabled = False
     if caller != "admin of all":
-        # Roles differ in what they may, not in how it is understood.
+        # Roles differ in permissions, not in how requests are parsed.
         schema.config.phases.coverage.enabled = EXAMPLES > SHORT
 
     @schema.hook
@@ -110,15 +111,15 @@ def schema_of(caller: str) -> tuple[Any, Door]:
         @schema.auth()
         class Key:
             def get(self, case: Any, context: Any) -> str:
-                return door.secret
+                return app.secret
 
             def set(self, case: Any, data: str, context: Any) -> None:
                 case.headers["Authorization"] = f"Bearer {data}"
 
-    return schema.exclude(path_regex=STREAMS), door
+    return schema.exclude(path_regex=STREAMS), app
 
 
-@QUIETLY
+@SETTINGS
 def ask(case: schemathesis.Case) -> None:
     case.call_and_validate()
 
@@ -126,9 +127,9 @@ def ask(case: schemathesis.Case) -> None:
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("caller", CALLERS)
-def test_an_operation_is_answered_as_documented(caller: str, operation: str) -> None:
-    """Its cases are made here, not when tests are collected: each process that runs tests would make those of all."""
-    schema, _ = schema_of(caller)
+def test_an_operation_answers_as_documented(caller: str, operation: str) -> None:
+    """The cases are generated here and not at collection, where every xdist worker would generate all of them."""
+    schema, _ = load_schema(caller)
     [made] = get_all_tests(schema=schema.include(name=operation), test_func=ask, settings=None, given_kwargs=None)
     assert isinstance(made, Ok), made
     _, test = made.ok()
@@ -137,20 +138,20 @@ def test_an_operation_is_answered_as_documented(caller: str, operation: str) -> 
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("caller", CALLERS)
-def test_one_thing_after_the_other(caller: str) -> None:
-    """Stateful: what one operation made, the others are asked about."""
-    schema, door = schema_of(caller)
+def test_sequences_of_operations_answer_as_documented(caller: str) -> None:
+    """Later operations use the objects that earlier ones created."""
+    schema, app = load_schema(caller)
 
     class Machine(schema.as_state_machine()):  # type: ignore[misc]
         def setup(self) -> None:
-            door.renew()
+            app.renew()
             self.numbers = count()
 
         def before_call(self, case: schemathesis.Case) -> None:
             assert case.meta is not None
             if case.operation.label == "POST /v1/jobs" and case.meta.generation.mode is GenerationMode.POSITIVE:
-                # Fields by chance seldom go together. Here it matters that a job is made, of either kind.
+                # Random fields rarely make a valid job, and later operations need jobs of both kinds.
                 number = next(self.numbers)
                 case.body = {"task": "t"} if number % 2 else {"task": "t", "name": f"job {number}", "every": "1h"}
 
-    Machine.run(settings=settings(QUIETLY, max_examples=EXAMPLES, stateful_step_count=10))
+    Machine.run(settings=settings(SETTINGS, max_examples=EXAMPLES, stateful_step_count=10))

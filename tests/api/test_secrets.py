@@ -1,4 +1,4 @@
-"""Secrets over HTTP: names go in, values never come out, and what a tenant may not use is refused at once."""
+"""References to secrets in jobs: checked for the tenant at submit, and stored as names."""
 
 from mainspring.domain.access import Role
 from tests.api.conftest import Service
@@ -6,7 +6,7 @@ from tests.api.conftest import Service
 CALL = {"task": "http", "payload": {"url": "https://hooks.example", "headers": {"X-Key": "${secret:API_KEY}"}}}
 
 
-async def test_a_tenant_that_may_not_use_a_secret_is_told_so_when_it_submits(guarded: Service) -> None:
+async def test_a_job_with_a_secret_that_its_tenant_may_not_use_is_rejected(guarded: Service) -> None:
     async with guarded.client(await guarded.key(Role.OPERATOR, "acme")) as acme:
         refused = await acme.post("/v1/jobs", json=CALL)
         assert refused.status_code == 400, refused.text
@@ -19,10 +19,10 @@ async def test_a_tenant_that_may_not_use_a_secret_is_told_so_when_it_submits(gua
         made = await usual.post("/v1/jobs", json=CALL)
         assert made.status_code == 201, made.text
         kept = (await usual.get(f"/v1/jobs/{made.json()['jobId']}")).json()
-        assert kept["payload"] == CALL["payload"], "the name is kept"
+        assert kept["payload"] == CALL["payload"], "the reference is stored, not the value"
 
 
-async def test_a_reference_that_cannot_be_read_is_refused(guarded: Service) -> None:
+async def test_a_malformed_secret_reference_is_rejected(guarded: Service) -> None:
     async with guarded.client(await guarded.key(Role.OPERATOR, "default")) as client:
         for text in ("${secret:api-key}", "${secret:API_KEY"):
             job = {"task": "http", "payload": {"url": "https://hooks.example", "headers": {"X": text}}}

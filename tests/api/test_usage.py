@@ -1,7 +1,6 @@
-"""What work has cost, over HTTP."""
+"""Usage and budgets over HTTP."""
 
 import csv
-from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
@@ -11,25 +10,26 @@ from mainspring.control.budgets import BudgetKeeper
 from mainspring.domain.access import Role
 from mainspring.domain.instant import HOUR
 from mainspring.ports.store import NewSession
-from tests.api.conftest import Service
+from mainspring.testing.virtual_time import VirtualClock
+from tests.api.conftest import Service, memory_only
 from tests.api.test_remote import claim, register, submit
+from tests.support.virtual import in_virtual_time
 
-#: The others roll up what is older than a quarter of a minute; the contract tests have their clocks in hand.
-memory_alone = pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
-TODAY = datetime.now(UTC).date().isoformat()
+#: The other stores roll up usage after 15 s; the contract tests, which control the time, cover them.
 
 
-async def work(client: httpx2.AsyncClient, how: str = "complete", **told: Any) -> str:
+async def work(client: httpx2.AsyncClient, how: str = "complete", **usage: Any) -> str:
     worker, job = await register(client), await submit(client)
     [run] = await claim(client, worker)
-    body = {"fence": run["fence"], **told} if how == "complete" else {"fence": run["fence"], "error": "x", **told}
+    body = {"fence": run["fence"], **usage} if how == "complete" else {"fence": run["fence"], "error": "x", **usage}
     answer = await client.post(f"/v1/runs/{job}/{how}", json=body)
     assert answer.status_code == 200, answer.text
     return job
 
 
-@memory_alone
-async def test_what_a_worker_tells_is_summed_by_the_day(client: httpx2.AsyncClient) -> None:
+@in_virtual_time
+async def test_usage_that_workers_report_is_summed_by_day() -> None:
+    client = Service(auth=False, clock=VirtualClock()).client()
     await work(client, cpuSeconds=1.5, units={"tokens": 1200})
     await work(client, "fail", units={"tokens": 300}, retry=False)
     found = (await client.get("/v1/usage")).json()
@@ -38,7 +38,7 @@ async def test_what_a_worker_tells_is_summed_by_the_day(client: httpx2.AsyncClie
     assert (line["cost"]["attempts"], line["cost"]["cpuSeconds"]) == (2, 1.5)
     assert line["cost"]["units"] == {"tokens": 1500}
     assert found["total"] == line["cost"]
-    assert line["day"] in (TODAY, datetime.now(UTC).date().isoformat())
+    assert line["day"] == "2026-03-01"
     table = list(csv.DictReader((await client.get("/v1/usage.csv", params={"by": "tenant"})).text.splitlines()))
     assert [(row["key"], row["attempts"], row["tokens"]) for row in table] == [("default", "2", "1500.0")]
     for query, items in (
@@ -52,7 +52,7 @@ async def test_what_a_worker_tells_is_summed_by_the_day(client: httpx2.AsyncClie
 
 
 @pytest.mark.parametrize(
-    ("told", "field"),
+    ("usage", "field"),
     [
         ({"units": {"Tokens": 1}}, "units"),
         ({"units": {"cpu": 1}}, "units"),
@@ -60,23 +60,25 @@ async def test_what_a_worker_tells_is_summed_by_the_day(client: httpx2.AsyncClie
         ({"cpuSeconds": -1}, "cpuSeconds"),
     ],
 )
-@memory_alone
-async def test_bad_figures_are_refused_and_nothing_is_lost(
-    client: httpx2.AsyncClient, told: dict[str, Any], field: str
+@memory_only
+async def test_invalid_usage_is_rejected_and_the_run_stays_running(
+    client: httpx2.AsyncClient, usage: dict[str, Any], field: str
 ) -> None:
     worker, job = await register(client), await submit(client)
     [run] = await claim(client, worker)
-    refused = await client.post(f"/v1/runs/{job}/complete", json={"fence": run["fence"], **told})
+    refused = await client.post(f"/v1/runs/{job}/complete", json={"fence": run["fence"], **usage})
     assert (refused.status_code, refused.json()["field"]) == (400, field)
     assert (await client.get(f"/v1/runs/{job}")).json()["status"] == "running"
 
 
-@memory_alone
+@memory_only
 @pytest.mark.parametrize(
     ("query", "field"),
     [({"since": "soon"}, "since"), ({"by": "day"}, "by"), ({"since": "2026-02-01", "until": "2026-02-01"}, "until")],
 )
-async def test_a_bad_question_names_the_field(client: httpx2.AsyncClient, query: dict[str, str], field: str) -> None:
+async def test_an_invalid_usage_query_is_rejected_with_its_field(
+    client: httpx2.AsyncClient, query: dict[str, str], field: str
+) -> None:
     refused = await client.get("/v1/usage", params=query)
     assert (refused.status_code, refused.json()["field"]) == (400, field)
 
@@ -99,8 +101,8 @@ async def test_a_budget_is_set_listed_and_deleted(client: httpx2.AsyncClient) ->
     assert (await client.get("/v1/budgets")).json()["items"] == []
 
 
-@memory_alone
-async def test_deleting_a_budget_lifts_its_pause(service: Service) -> None:
+@memory_only
+async def test_deleting_a_budget_ends_its_pause(service: Service) -> None:
     async with service.client() as client:
         await client.put("/v1/budgets/b", json={"unit": "tokens", "limit": 1, "then": "pause"})
         await work(client, units={"tokens": 1})
@@ -117,9 +119,9 @@ async def test_deleting_a_budget_lifts_its_pause(service: Service) -> None:
         assert await service.store.pauses() == []
 
 
-@memory_alone
+@memory_only
 @pytest.mark.parametrize("of", [{"of": "tenant"}, {"of": "task", "target": "t"}, {"of": "job", "target": "nightly"}])
-async def test_a_run_that_a_budget_has_lowered_names_it(service: Service, of: dict[str, str]) -> None:
+async def test_a_run_that_a_budget_puts_last_is_explained_by_the_budget(service: Service, of: dict[str, str]) -> None:
     async with service.client() as client:
         job = (await client.post("/v1/jobs", json={"task": "t", "name": "nightly", "every": "1h"})).json()["jobId"]
         run = (await client.post(f"/v1/jobs/{job}/run")).json()["runId"]
@@ -141,8 +143,8 @@ async def test_a_run_that_a_budget_has_lowered_names_it(service: Service, of: di
         assert "budget" not in reason["words"]
 
 
-@memory_alone
-async def test_a_tenant_sees_and_sets_its_own(guarded: Service) -> None:
+@memory_only
+async def test_a_tenant_sees_and_sets_its_own_budgets_only(guarded: Service) -> None:
     async with guarded.client(await guarded.key(Role.ADMIN, "a")) as a:
         assert (await a.put("/v1/budgets/b", json={"unit": "tokens", "limit": 1})).json()["tenant"] == "a"
         refused = await a.put("/v1/budgets/b", json={"unit": "tokens", "limit": 1, "tenant": "b"})

@@ -1,4 +1,4 @@
-"""Pauses with an end and a reason, and the versions of a job."""
+"""Pauses with an end time and a reason, and versions of a job."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ async def job(client: httpx2.AsyncClient) -> str:
     return identifier
 
 
-async def test_a_job_is_paused_until_then_and_says_why(client: httpx2.AsyncClient, job: str) -> None:
+async def test_a_job_is_paused_with_an_end_time_and_a_reason(client: httpx2.AsyncClient, job: str) -> None:
     body = {"until": "2090-01-01T00:00:00Z", "why": "the bank is closed"}
     paused = await client.post(f"/v1/jobs/{job}/pause", json=body)
     assert paused.json() == {"jobId": job, "status": "paused", "resumeAt": "2090-01-01T00:00:00Z"}
@@ -31,7 +31,7 @@ async def test_a_job_is_paused_until_then_and_says_why(client: httpx2.AsyncClien
     "body", [{"until": "2020-01-01T00:00:00Z"}, {"until": "18:00"}, {"until": 5}, {"untill": "2090-01-01T00:00:00Z"}]
 )
 @pytest.mark.parametrize("path", ["/v1/jobs/{job}/pause", "/v1/queues/mail/pause", "/v1/pause"])
-async def test_a_pause_that_cannot_be_meant_is_refused(
+async def test_an_invalid_pause_is_rejected_with_its_field(
     client: httpx2.AsyncClient, job: str, path: str, body: dict[str, Any]
 ) -> None:
     refused = await client.post(path.format(job=job), json=body)
@@ -39,7 +39,7 @@ async def test_a_pause_that_cannot_be_meant_is_refused(
     assert (await client.get(f"/v1/jobs/{job}")).json()["status"] == "scheduled"
 
 
-async def test_a_queue_is_paused_until_then(client: httpx2.AsyncClient) -> None:
+async def test_a_queue_is_paused_with_an_end_time(client: httpx2.AsyncClient) -> None:
     await client.post("/v1/jobs", json={"task": "t", "queue": "mail"})
     body = {"until": "2090-01-01T00:00:00Z", "why": "closed"}
     answer = (await client.post("/v1/queues/mail/pause", json=body)).json()

@@ -1,4 +1,4 @@
-"""Jobs that wait for others, and workflows, over HTTP."""
+"""Dependencies between jobs, and workflows, over HTTP."""
 
 from typing import Any, cast
 
@@ -23,17 +23,17 @@ DIAMOND = {
 }
 
 
-class Hands:
-    """A worker that ends what it is given as it is told."""
+class Worker:
+    """A worker that completes or fails its runs as a test requires."""
 
-    def __init__(self, client: httpx2.AsyncClient, worker: str) -> None:
+    def __init__(self, client: httpx2.AsyncClient, identifier: str) -> None:
         self.client = client
-        self.worker = worker
+        self.id = identifier
 
     async def work(self, *fail: str) -> list[str]:
-        """Ends everything that is queued, these nodes badly; in this order."""
+        """Complete every queued run, but fail these nodes; their names in order."""
         done = []
-        while runs := await claim(self.client, self.worker, limit=100):
+        while runs := await claim(self.client, self.id, limit=100):
             for run in runs:
                 seen = (await self.client.get(f"/v1/runs/{run['runId']}")).json()
                 name = seen.get("node", seen["runId"])
@@ -47,8 +47,8 @@ class Hands:
 
 
 @pytest.fixture
-async def hands(client: httpx2.AsyncClient) -> Hands:
-    return Hands(client, await register(client))
+async def worker(client: httpx2.AsyncClient) -> Worker:
+    return Worker(client, await register(client))
 
 
 async def submit(client: httpx2.AsyncClient, body: object = DIAMOND, **headers: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ async def states(client: httpx2.AsyncClient, workflow: str) -> dict[str, str]:
     return {node["name"]: node["status"] for node in seen["nodes"]}
 
 
-async def test_a_job_waits_for_another(client: httpx2.AsyncClient, hands: Hands) -> None:
+async def test_a_job_depends_on_another_job(client: httpx2.AsyncClient, worker: Worker) -> None:
     first = await create(client)
     second = await create(client, dependsOn=[first["jobId"]], when="all-done")
     assert second["status"] == "blocked"
@@ -80,7 +80,7 @@ async def test_a_job_waits_for_another(client: httpx2.AsyncClient, hands: Hands)
     explained = (await client.get(f"/v1/runs/{second['jobId']}/explain")).json()
     assert explained["because"][0]["code"] == "parents"
     assert explained["because"][0]["holders"] == [{"kind": "run", "id": first["jobId"]}]
-    assert await hands.work() == [first["jobId"], second["jobId"]]
+    assert await worker.work() == [first["jobId"], second["jobId"]]
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ async def test_a_job_waits_for_another(client: httpx2.AsyncClient, hands: Hands)
         ({"dependsOn": ["#0"], "name": "x", "every": "1h"}, "dependsOn"),
     ],
 )
-async def test_what_cannot_be_waited_for_is_refused(
+async def test_invalid_dependencies_are_rejected_with_their_field(
     client: httpx2.AsyncClient, fields: dict[str, Any], field: str
 ) -> None:
     response = await client.post("/v1/jobs", json={"task": "t", **fields})
     assert (response.status_code, response.json()["field"]) == (400, field), response.text
 
 
-async def test_jobs_of_a_batch_wait_for_each_other(client: httpx2.AsyncClient, hands: Hands) -> None:
+async def test_jobs_of_a_batch_can_depend_on_each_other(client: httpx2.AsyncClient, worker: Worker) -> None:
     batch = {
         "jobs": [
             {"task": "t", "dependsOn": ["#1"], "idempotencyKey": "child"},
@@ -115,10 +115,10 @@ async def test_jobs_of_a_batch_wait_for_each_other(client: httpx2.AsyncClient, h
     assert made["items"][3]["problem"]["field"] == "dependsOn"
     again = (await client.post("/v1/jobs/batch", json=batch)).json()
     assert [item.get("jobId") for item in again["items"]] == [item.get("jobId") for item in made["items"]]
-    assert await hands.work() == [made["items"][1]["jobId"], made["items"][0]["jobId"]]
+    assert await worker.work() == [made["items"][1]["jobId"], made["items"][0]["jobId"]]
 
 
-async def test_a_workflow_is_made_as_one_and_read_back(client: httpx2.AsyncClient, hands: Hands) -> None:
+async def test_a_workflow_is_created_run_and_read(client: httpx2.AsyncClient, worker: Worker) -> None:
     made = await submit(client)
     seen = (await client.get(f"/v1/workflows/{made['workflowId']}")).json()
     assert (seen["name"], seen["status"], seen["counts"]) == ("nightly", "running", {"queued": 1, "blocked": 4})
@@ -127,7 +127,7 @@ async def test_a_workflow_is_made_as_one_and_read_back(client: httpx2.AsyncClien
     assert seen["nodes"][4]["when"] == "any-failed"
     page = (await client.get(f"/v1/workflows/{made['workflowId']}?limit=2&cursor=2")).json()
     assert ([node["name"] for node in page["nodes"]], page["nextCursor"]) == (["right", "load"], "4")
-    done = await hands.work()
+    done = await worker.work()
     assert (done[0], set(done[1:3]), done[3]) == ("extract", {"left", "right"}, "load")
     results = (await client.get(f"/v1/runs/{made['nodes']['load']}/parents")).json()["items"]
     assert [run["result"] for run in results] == ["left", "right"]
@@ -135,21 +135,23 @@ async def test_a_workflow_is_made_as_one_and_read_back(client: httpx2.AsyncClien
     assert (seen["status"], seen["counts"]) == ("succeeded", {"succeeded": 4, "skipped": 1})
 
 
-async def test_a_workflow_is_retried_from_where_it_failed(client: httpx2.AsyncClient, hands: Hands) -> None:
+async def test_retrying_a_workflow_runs_failed_nodes_and_their_dependents(
+    client: httpx2.AsyncClient, worker: Worker
+) -> None:
     made = await submit(client)
     workflow = made["workflowId"]
-    assert set(await hands.work("right")) == {"extract", "left", "right", "clean"}
+    assert set(await worker.work("right")) == {"extract", "left", "right", "clean"}
     assert (await states(client, workflow))["load"] == "skipped"
     for path in (workflow, f"{workflow}/part"):
         nodes = (await client.get(f"/v1/workflows/{path}")).json()["nodes"]
         assert {node["name"]: node["error"] for node in nodes if node.get("error")} == {"right": "no luck"}
     response = await client.post(f"/v1/workflows/{workflow}/retry")
     assert response.status_code == 201, response.text
-    assert set(response.json()["nodes"]) == {"right", "load"}, "what succeeded is not done again"
+    assert set(response.json()["nodes"]) == {"right", "load"}, "nodes that succeeded are not repeated"
     seen = {node["name"]: node for node in (await client.get(f"/v1/workflows/{workflow}")).json()["nodes"]}
     assert seen["right"]["replayOf"] == made["nodes"]["right"]
     assert seen["left"]["runId"] == made["nodes"]["left"]
-    assert await hands.work() == ["right", "load"]
+    assert await worker.work() == ["right", "load"]
     results = (await client.get(f"/v1/runs/{seen['load']['runId']}/parents")).json()["items"]
     assert [run["result"] for run in results] == ["left", "right"]
     assert (await client.get(f"/v1/workflows/{workflow}")).json()["status"] == "succeeded"
@@ -159,9 +161,9 @@ async def test_a_workflow_is_retried_from_where_it_failed(client: httpx2.AsyncCl
     assert (await client.post(f"/v1/workflows/{workflow}/retry", json={"node": "up"})).status_code == 404
 
 
-async def test_what_has_not_ended_is_cancelled(client: httpx2.AsyncClient, hands: Hands) -> None:
+async def test_cancelling_a_workflow_cancels_its_active_nodes(client: httpx2.AsyncClient, worker: Worker) -> None:
     made = await submit(client)
-    [run] = await claim(client, hands.worker)
+    [run] = await claim(client, worker.id)
     response = await client.post(f"/v1/workflows/{made['workflowId']}/cancel")
     assert (response.status_code, response.json()["cancelled"]) == (202, 5)
     assert await states(client, made["workflowId"]) == {
@@ -177,7 +179,7 @@ async def test_what_has_not_ended_is_cancelled(client: httpx2.AsyncClient, hands
     assert set(retried.json()["nodes"]) == set(DIAMOND["nodes"])
 
 
-async def test_the_same_key_makes_one_workflow(client: httpx2.AsyncClient) -> None:
+async def test_the_same_idempotency_key_creates_one_workflow(client: httpx2.AsyncClient) -> None:
     first = await submit(client, **{"idempotency-key": "once"})
     again = await submit(client, **{"idempotency-key": "once"})
     assert (again["workflowId"], again["nodes"]) == (first["workflowId"], first["nodes"])
@@ -185,7 +187,7 @@ async def test_the_same_key_makes_one_workflow(client: httpx2.AsyncClient) -> No
     response = await client.post("/v1/workflows", json=other, headers={"idempotency-key": "once"})
     assert response.status_code == 409, response.text
     left = (await client.get("/v1/runs?status=queued")).json()["items"]
-    assert [run["workflow"] for run in left] == ["nightly"], "nothing of the other one goes on"
+    assert [run["workflow"] for run in left] == ["nightly"], "no run of the other workflow was created"
 
 
 BAD = {
@@ -200,7 +202,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-async def test_a_bad_workflow_is_refused_by_its_field(client: httpx2.AsyncClient, kind: str) -> None:
+async def test_an_invalid_workflow_is_rejected_with_its_field(client: httpx2.AsyncClient, kind: str) -> None:
     nodes, field = BAD[kind]
     response = await client.post("/v1/workflows", json={"name": "bad", "nodes": nodes})
     assert (response.status_code, response.json()["field"]) == (400, field), response.text
@@ -209,7 +211,7 @@ async def test_a_bad_workflow_is_refused_by_its_field(client: httpx2.AsyncClient
     assert (await client.get("/v1/runs")).json()["items"] == []
 
 
-async def test_a_foreign_workflow_is_not_there(guarded: Service) -> None:
+async def test_a_workflow_of_another_tenant_is_not_found(guarded: Service) -> None:
     mine, theirs = await guarded.key(Role.OPERATOR, "mine"), await guarded.key(Role.OPERATOR, "theirs")
     async with guarded.client(mine) as client, guarded.client(theirs) as stranger:
         made = await submit(client)
@@ -219,34 +221,36 @@ async def test_a_foreign_workflow_is_not_there(guarded: Service) -> None:
             assert response.status_code == 404
 
 
-async def test_the_pages_after_the_first_are_not_read_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_later_pages_of_a_workflow_are_served_from_the_cache(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with service.client() as client:
         made = await submit(client)
         path = f"/v1/workflows/{made['workflowId']}"
         read = service.store.seen_by
-        asked: list[object] = []
+        reads: list[object] = []
 
         def seen_by(tenant: str | None) -> Reads:
-            asked.append(tenant)
+            reads.append(tenant)
             return read(tenant)
 
         monkeypatch.setattr(service.store, "seen_by", seen_by)
         first = (await client.get(f"{path}?limit=2")).json()
-        once = len(asked)
+        once = len(reads)
         seen, cursor = list(first["nodes"]), first["nextCursor"]
         while cursor is not None:
             page = (await client.get(f"{path}?limit=2&cursor={cursor}")).json()
             assert page["counts"] == first["counts"]
             seen, cursor = seen + page["nodes"], page.get("nextCursor")
         assert [node["name"] for node in seen] == list(made["nodes"])
-        assert len(asked) == once
+        assert len(reads) == once
         await client.post(f"{path}/cancel")
-        assert (await client.get(f"{path}?limit=2")).json()["status"] == "cancelled", "the first is read anew"
+        assert (await client.get(f"{path}?limit=2")).json()["status"] == "cancelled", "the first page is read again"
 
 
-async def test_workflows_are_listed_newest_first(client: httpx2.AsyncClient, hands: Hands) -> None:
+async def test_workflows_are_listed_newest_first(client: httpx2.AsyncClient, worker: Worker) -> None:
     first = await submit(client)
-    await hands.work("right")
+    await worker.work("right")
     second = await submit(client, {**DIAMOND, "name": "weekly"})
     await client.post("/v1/jobs", json={"task": "t", "tags": ["workflow"], "name": "none of them"})
     found = (await client.get("/v1/workflows")).json()["items"]
@@ -260,25 +264,25 @@ async def test_workflows_are_listed_newest_first(client: httpx2.AsyncClient, han
     assert one["workflowId"] == second["workflowId"]
 
 
-async def test_a_workflow_that_is_retried_is_listed_once(client: httpx2.AsyncClient, hands: Hands) -> None:
+async def test_a_retried_workflow_is_listed_once(client: httpx2.AsyncClient, worker: Worker) -> None:
     made = await submit(client)
-    await hands.work("extract")
+    await worker.work("extract")
     retried = await client.post(f"/v1/workflows/{made['workflowId']}/retry")
     assert retried.status_code == 201
     [one] = (await client.get("/v1/workflows")).json()["items"]
     assert (one["workflowId"], one["status"], one["nodes"]) == (made["workflowId"], "running", 5)
-    await hands.work()
+    await worker.work()
     [one] = (await client.get("/v1/workflows")).json()["items"]
     assert one["status"] == "succeeded"
 
 
-async def test_of_a_large_workflow_a_part_is_looked_at(client: httpx2.AsyncClient) -> None:
+async def test_the_list_counts_up_to_200_nodes_of_a_workflow(client: httpx2.AsyncClient) -> None:
     await submit(client, {"name": "large", "nodes": {f"n{number}": {"task": "t"} for number in range(250)}})
     [one] = (await client.get("/v1/workflows")).json()["items"]
     assert (one["status"], one["nodes"], one["more"]) == ("running", 200, True)
 
 
-async def test_workflows_are_listed_page_by_page_and_to_their_tenant(guarded: Service) -> None:
+async def test_workflows_are_listed_in_pages_to_their_own_tenant(guarded: Service) -> None:
     mine, theirs = await guarded.key(Role.OPERATOR, "acme"), await guarded.key(Role.OPERATOR, "globex")
     async with guarded.client(mine) as client:
         made = [(await submit(client))["workflowId"] for _ in range(3)]
@@ -301,33 +305,30 @@ def names(found: dict[str, Any]) -> list[str]:
     return [node["name"] for node in found["nodes"]]
 
 
-async def test_a_part_of_a_workflow_is_what_went_wrong_and_what_stands_beside_it(
-    client: httpx2.AsyncClient, hands: Hands
+async def test_a_part_of_a_workflow_shows_failed_nodes_and_their_neighbors_first(
+    client: httpx2.AsyncClient, worker: Worker
 ) -> None:
     wide = {f"n{number}": {"task": "t", "after": ["first"], "maxRetries": 0} for number in range(40)}
     nodes = {"first": {"task": "t"}, **wide, "end": {"task": "t", "after": ["n7"]}, "far": {"task": "t", "queue": "q"}}
     made = await submit(client, {"name": "large", "nodes": nodes})
-    await hands.work("n7")
+    await worker.work("n7")
     found = await part(client, made["workflowId"], "limit=3")
     assert names(found) == ["first", "n7", "end"]
     assert (found["total"], found["status"], found["name"]) == (43, "running", "large")
     assert found["counts"] == {"succeeded": 40, "failed": 1, "skipped": 1, "queued": 1}
-    # What was asked for goes first, and where there is room the rest.
+    # Nodes of the requested status come first, then others up to the limit.
     assert names(await part(client, made["workflowId"], "limit=1&status=skipped")) == ["end"]
     assert "far" in names(await part(client, made["workflowId"], "limit=10"))
-    # All of it, as the whole is told.
     whole = (await client.get(f"/v1/workflows/{made['workflowId']}?limit=100")).json()
     found = await part(client, made["workflowId"], "limit=43")
     assert found["nodes"] == whole["nodes"]
     assert found["createdAt"] == whole["createdAt"]
 
 
-async def test_a_part_of_a_workflow_is_drawn_around_a_node_by_its_newest_run(
-    client: httpx2.AsyncClient, hands: Hands
-) -> None:
+async def test_a_part_of_a_workflow_is_centered_on_a_node(client: httpx2.AsyncClient, worker: Worker) -> None:
     nodes: dict[str, Any] = {**cast(dict[str, Any], DIAMOND["nodes"]), "alone": {"task": "t"}}
     made = await submit(client, {**DIAMOND, "nodes": nodes})
-    await hands.work("right")
+    await worker.work("right")
     await client.post(f"/v1/workflows/{made['workflowId']}/retry")
     found = await part(client, made["workflowId"], f"limit=5&around={made['nodes']['right']}")
     assert sorted(names(found)) == ["clean", "extract", "left", "load", "right"]
@@ -340,7 +341,7 @@ async def test_a_part_of_a_workflow_is_drawn_around_a_node_by_its_newest_run(
         assert response.status_code == 404
 
 
-async def test_a_part_of_a_foreign_workflow_is_not_there(guarded: Service) -> None:
+async def test_a_part_of_a_workflow_of_another_tenant_is_not_found(guarded: Service) -> None:
     mine, theirs = await guarded.key(Role.OPERATOR, "acme"), await guarded.key(Role.OPERATOR, "globex")
     async with guarded.client(mine) as client:
         made = await submit(client)

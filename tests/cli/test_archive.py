@@ -1,4 +1,4 @@
-"""``mainspring archive`` and ``mainspring tenants``: as somebody types it."""
+"""``mainspring archive`` and ``mainspring tenants`` as a user types them."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Past:
     return past
 
 
-def test_what_there_is(archive: Past) -> None:
+def test_archive_list_shows_the_parts_of_the_archive(archive: Past) -> None:
     listed = run("archive", "list", "--json")
     assert listed.exit_code == 0, listed.output
     items = json.loads(listed.stdout)["items"]
@@ -90,7 +90,7 @@ def test_what_there_is(archive: Past) -> None:
     assert "2026-10-01" not in run("archive", "list", "--since", "2026-10-02").stdout
 
 
-def test_it_is_read_again(archive: Past) -> None:
+def test_archive_restore_writes_a_store_with_the_chosen_runs(archive: Past) -> None:
     done = run("archive", "restore", "--until", "2026-10-01", "--tenant", "bank", "--into", "october.db", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == {"into": "october.db", "runs": 1, "new": 1, "unfinished": 0, "stores": 1}
@@ -102,7 +102,7 @@ def test_it_is_read_again(archive: Past) -> None:
     assert '"paid"' in shown.stdout
 
 
-def test_what_is_left_out_or_of_several_stores_is_said(archive: Past, tmp_path: Path) -> None:
+def test_archive_restore_reports_unfinished_parts_and_several_stores(archive: Past, tmp_path: Path) -> None:
     [first, second] = sorted((tmp_path / "archive").glob("runs/0c/succeeded/*/manifest.json"))
     other = tmp_path / "archive/runs/0d/succeeded/2026-10-01/manifest.json"
     other.parent.mkdir(parents=True)
@@ -120,7 +120,7 @@ def test_what_is_left_out_or_of_several_stores_is_said(archive: Past, tmp_path: 
     assert "manifest.json is damaged, or of a newer version" in str(failed.exception or failed.output)
 
 
-def test_what_is_wrong_is_said_in_one_line(archive: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_commands_refuse_wrong_options_and_folders(archive: Past, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, words in (
         (("list", "--since", "yesterday"), "--since"),
         (("restore", "--since", "2030-01-01", "--into", "x.db"), "nothing of that time"),
@@ -138,7 +138,7 @@ def test_what_is_wrong_is_said_in_one_line(archive: Past, monkeypatch: pytest.Mo
     assert "retention.archive" in str(run("archive", "list").exception)
 
 
-def test_a_tenant_has_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenant_has_a_retention_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MAINSPRING_STORE", "tenants.db")
     assert run("migrate").exit_code == 0

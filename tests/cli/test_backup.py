@@ -1,6 +1,5 @@
-"""``mainspring backup`` and ``restore``: what comes back is what was, and nothing of it runs again unasked."""
+"""``mainspring backup`` and ``restore``: everything comes back, and no run starts before it is released."""
 
-import asyncio
 import errno
 import json
 import os
@@ -27,7 +26,7 @@ from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.bootstrap.backups import take_backup
 from mainspring.domain.dependencies import Rule
-from mainspring.domain.instant import DAY, HOUR, SECOND
+from mainspring.domain.instant import DAY, HOUR, SECOND, Instant
 from mainspring.domain.plan import plan
 from mainspring.domain.run import Idempotency, RunState, settle_success
 from mainspring.ports.access import Author
@@ -37,13 +36,14 @@ from mainspring.settings import Settings
 from tests.cli.test_move import ALL, SHARDS, Installation, everything, run
 from tests.conftest import as_administrator, create_database, drop_database, with_database, with_user
 from tests.support.builders import a_job, a_run, a_spec, a_worker, every, some_runs
+from tests.support.waiting import eventually
 
-#: What a restore changes: who works, what is paused, and that it was restored.
+#: What a restore changes: a pause that holds all runs, and an audit entry.
 CHANGED = ("pauses", "audit")
 
 
 class Site:
-    """A store with much in it, and the address of another that is not there yet."""
+    """A store with data, and the address of another that does not exist yet."""
 
     def __init__(self, source: str, target: str, installation: Installation) -> None:
         self.source = source
@@ -51,7 +51,7 @@ class Site:
         self.installation = installation
 
     @asynccontextmanager
-    async def opened(self, address: str) -> AsyncIterator[Any]:
+    async def open(self, address: str) -> AsyncIterator[Any]:
         is_postgres = address.startswith("postgresql")
         store: Any = (
             PostgresStore(address, shards=SHARDS)
@@ -78,7 +78,7 @@ async def databases(dsn: str, *names: str) -> AsyncIterator[list[str]]:
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
     installation = Installation(tmp_path / "mainspring.db")
-    await installation.live()
+    await installation.fill()
     await installation.stop()
     if request.param == "sqlite":
         yield Site(str(installation.path), str(tmp_path / "restored.db"), installation)
@@ -100,49 +100,49 @@ async def refused(*arguments: str) -> str:
     return str(done.exception)
 
 
-async def test_everything_comes_back(site: Site, tmp_path: Path) -> None:
+async def test_restore_brings_everything_back(site: Site, tmp_path: Path) -> None:
     file = str(tmp_path / "a.backup")
-    async with site.opened(site.source) as store:
+    async with site.open(site.source) as store:
         expected = await everything(store, site.installation)
-    told = await command("backup", file, "--store", site.source)
-    assert told["unfinished"]["running"] == 2
-    assert told["rows"]["job"] == len(site.installation.jobs)
-    assert (await command("backup", "verify", file))["rows"] == told["rows"]
+    report = await command("backup", file, "--store", site.source)
+    assert report["unfinished"]["running"] == 2
+    assert report["rows"]["job"] == len(site.installation.jobs)
+    assert (await command("backup", "verify", file))["rows"] == report["rows"]
 
     restored = await command("restore", file, "--store", site.target)
     assert restored["held"]
-    async with site.opened(site.target) as store:
+    async with site.open(site.target) as store:
         found = await everything(store, site.installation)
         everywhere = [pause for pause in found["pauses"] if pause.tenant is None and pause.queue is None]
         assert "restored from a backup of" in everywhere[0].why
         assert [pause for pause in found["pauses"] if pause not in everywhere] == expected["pauses"]
         assert found["audit"][0].action == "store.restore"
         assert found["audit"][1:] == expected["audit"]
-        # What is held waits for no worker.
+        # Held runs do not count as waiting for a worker.
         expected["depths"] = [msgspec.structs.replace(depth, oldest_ready=None) for depth in expected["depths"]]
         for name, value in expected.items():
             assert name in CHANGED or found[name] == value, name
 
 
-async def test_nothing_runs_until_it_is_released(site: Site, tmp_path: Path) -> None:
+async def test_restored_runs_are_held_until_they_are_released(site: Site, tmp_path: Path) -> None:
     file = str(tmp_path / "a.backup")
-    async with site.opened(site.source) as store:
-        # Its only tick is before the restore, however slow the rest is.
-        once = every(DAY, start=await store.now() + SECOND)
-        await store.put_jobs([a_job(a_spec(name="seldom", schedule=once))])
+    async with site.open(site.source) as store:
+        # Its only tick is between the backup and the restore.
+        tick = await store.now() + SECOND
+        await store.put_jobs([a_job(a_spec(name="seldom", schedule=every(DAY, start=tick)))])
     await command("backup", file, "--store", site.source)
-    await asyncio.sleep(1)
+    await wait_for_time(site, tick)
     await command("restore", file, "--store", site.target)
-    async with site.opened(site.target) as store:
+    async with site.open(site.target) as store:
         scheduler = await store.join("scheduler", HOUR)
         assert len(await store.take(scheduler, ALL)) == SHARDS
         worker = await store.open_session(a_worker(ttl=HOUR))
-        # Whoever was given a number after the backup was taken does not share it with anybody here.
+        # Session numbers that the old store gave out after the backup are not used again.
         assert worker > 1_000_000
-        # The leases of before are void, and what ran is given back under the store's own rules.
+        # Old leases are void: running runs are lost, and retried by the usual rules.
         lost = await store.lost_runs(100)
         assert {run.id for run in lost} == {run.id for run in site.installation.held[1:]}
-        # Ticks since then are decided by each job's rule, and recorded.
+        # Ticks since the backup follow the catch-up rule of each job and are in the ledger.
         jobs = await store.due_jobs(ALL, await store.now(), 100)
         assert jobs
         await store.fire(scheduler, plan(jobs, await store.now()))
@@ -154,12 +154,12 @@ async def test_nothing_runs_until_it_is_released(site: Site, tmp_path: Path) -> 
     doubts = {one["id"]: one["doubt"] for one in seen["inDoubt"]}
     assert {run.id for run in site.installation.held[1:]} <= set(doubts)
     assert "its tick may have run" in doubts.values()
-    # What was taken in after the restore is nobody's doubt.
-    async with site.opened(site.target) as store:
+    # A run submitted after the restore is not in doubt.
+    async with site.open(site.target) as store:
         [new] = await store.submit([a_run()])
     assert new.id not in {one["id"] for one in (await command("restore", "review", "--store", site.target))["inDoubt"]}
 
-    # Some are known to have been done: from a log of the old life.
+    # A log of the old store says that some runs have finished.
     done = [one for one in doubts if doubts[one] == "it may have run since"][:2]
     assert len(done) == 2
     finished = tmp_path / "finished.jsonl"
@@ -178,41 +178,41 @@ async def test_nothing_runs_until_it_is_released(site: Site, tmp_path: Path) -> 
         "passedOver": 2 * len(doubts) + 1,
     }
     assert (await command("restore", "release", "--store", site.target))["released"]
-    async with site.opened(site.target) as store:
+    async with site.open(site.target) as store:
         claimed = await store.claim(worker, 2, [Want("default", 1_000)])
         assert claimed
         assert not {run.id for run in claimed} & set(done)
-        # Fences are greater than all that the old store can have given out since.
+        # Fences are greater than any that the old store can have given out since.
         assert min(run.fence for run in claimed) > max(run.fence for run in site.installation.held) + (1 << 39)
         assert all(await store.settle([settle_success(run, None) for run in claimed]))
         assert not {run.id for run in await store.claim(worker, 3, [Want("default", 1_000)])} & {
             run.id for run in claimed
         }
-        # The key of a caller holds across the restore.
+        # Idempotency keys survive the restore.
         [answer] = await store.submit([a_run(tenant="acme", idempotency=Idempotency("once", b"\x01" * 16))])
         assert (answer.new, answer.conflict) == (False, False)
 
 
-async def test_unfinished_runs_again_or_is_cancelled(site: Site, tmp_path: Path) -> None:
+async def test_unfinished_runs_are_rerun_or_cancelled_as_chosen(site: Site, tmp_path: Path) -> None:
     file = str(tmp_path / "a.backup")
     await command("backup", file, "--store", site.source)
-    told = await command("restore", file, "--store", site.target, "--unfinished", "rerun")
-    assert not told["held"]
-    assert told["inDoubt"] > 10
-    async with site.opened(site.target) as store:
+    report = await command("restore", file, "--store", site.target, "--unfinished", "rerun")
+    assert not report["held"]
+    assert report["inDoubt"] > 10
+    async with site.open(site.target) as store:
         worker = await store.open_session(a_worker(ttl=HOUR))
         assert await store.claim(worker, 1, [Want("default", 1)])
         await store.close_session(worker)
-    told = await command("restore", file, "--store", site.target, "--unfinished", "cancel", "--replace")
-    assert told["cancelled"] > 10
-    async with site.opened(site.target) as store:
+    report = await command("restore", file, "--store", site.target, "--unfinished", "cancel", "--replace")
+    assert report["cancelled"] > 10
+    async with site.open(site.target) as store:
         worker = await store.open_session(a_worker(ttl=HOUR))
         assert await store.claim(worker, 1, [Want("default", 1_000)]) == []
 
 
-async def test_a_pause_of_people_comes_back(site: Site, tmp_path: Path) -> None:
+async def test_restore_keeps_a_pause_set_by_an_operator(site: Site, tmp_path: Path) -> None:
     file, again = str(tmp_path / "a.backup"), str(tmp_path / "b.backup")
-    async with site.opened(site.source) as store:
+    async with site.open(site.source) as store:
         await store.pause(Pause(tenant=None, queue=None), Author("ada", why="a freeze"))
         pauses = await store.pauses()
     await command("backup", file, "--store", site.source)
@@ -220,60 +220,70 @@ async def test_a_pause_of_people_comes_back(site: Site, tmp_path: Path) -> None:
         await command("restore", file, "--store", site.target, "--replace")
         assert (await command("restore", "review", "--store", site.target))["held"]
         if first:
-            # A backup of a store that is held: the pause of the restore is nobody's.
+            # A backup of a held store leaves out the pause of the restore.
             await command("backup", again, "--store", site.target)
             file = again
-        told = await command("restore", "release", "--store", site.target)
-        assert (told["released"], told["paused"]) == (True, True)
-        async with site.opened(site.target) as store:
+        report = await command("restore", "release", "--store", site.target)
+        assert (report["released"], report["paused"]) == (True, True)
+        async with site.open(site.target) as store:
             assert await store.pauses() == pauses
             worker = await store.open_session(a_worker(ttl=HOUR))
             assert await store.claim(worker, 1, [Want("default", 1)]) == []
             await store.close_session(worker)
         assert not (await command("restore", "review", "--store", site.target))["held"]
-        # Who asks again does not lift what is not the restore's.
-        told = await command("restore", "release", "--store", site.target)
-        assert (told["released"], told["paused"]) == (False, True)
+        # A second release does not lift the operator's pause.
+        report = await command("restore", "release", "--store", site.target)
+        assert (report["released"], report["paused"]) == (False, True)
     for unfinished in ("cancel", "rerun"):
         await command("restore", file, "--store", site.target, "--replace", "--unfinished", unfinished)
-    async with site.opened(site.target) as store:
+    async with site.open(site.target) as store:
         await store.resume(None, None, Author("ada"))
     await command("backup", str(tmp_path / "c.backup"), "--store", site.target)
     await command("restore", str(tmp_path / "c.backup"), "--store", site.target, "--replace")
-    told = await command("restore", "release", "--store", site.target)
-    assert (told["released"], told["paused"]) == (True, False)
+    report = await command("restore", "release", "--store", site.target)
+    assert (report["released"], report["paused"]) == (True, False)
 
 
-async def told_soon(store: Any, batches: int) -> list[EventBatch]:
-    """What others have open on the server may come before, and is waited for."""
-    async with asyncio.timeout(20):
-        while True:
-            found: list[EventBatch] = await store.events("sink", 100)
-            if len(found) >= batches:
-                return found
-            await asyncio.sleep(0.05)
+async def read_events(store: Any, batches: int) -> list[EventBatch]:
+    """Read so many batches. Open transactions of other tests on the server can delay events."""
+
+    async def read() -> list[EventBatch]:
+        found: list[EventBatch] = await store.events("sink", 100)
+        return found if len(found) >= batches else []
+
+    return await eventually(read)
 
 
-async def test_what_had_finished_is_settled_on_the_way_if_it_is_in_doubt(site: Site, tmp_path: Path) -> None:
+async def wait_for_time(site: Site, moment: Instant) -> None:
+    """Wait until the clock of the store has passed a moment."""
+    async with site.open(site.source) as store:
+
+        async def has_passed() -> bool:
+            return bool(await store.now() > moment)
+
+        await eventually(has_passed)
+
+
+async def test_restore_completes_runs_that_are_listed_as_finished(site: Site, tmp_path: Path) -> None:
     file, finished = str(tmp_path / "a.backup"), tmp_path / "finished.jsonl"
-    async with site.opened(site.source) as store:
+    async with site.open(site.source) as store:
         [ended, _] = await store.submit([a_run(), a_run()])
     await command("backup", file, "--store", site.source)
     finished.write_text(f'{{"type": "job.submitted", "runId": "{ended.id}"}}\n{ended.id}\n{a_run().id}\n')
-    told = await command("restore", file, "--store", site.target, "--finished", str(finished))
-    assert (told["settled"], told["cancelled"], told["passedOver"]) == ({"succeeded": 1}, 0, 1)
+    report = await command("restore", file, "--store", site.target, "--finished", str(finished))
+    assert (report["settled"], report["cancelled"], report["passedOver"]) == ({"succeeded": 1}, 0, 1)
 
 
-async def test_what_waited_for_something_that_was_done_goes_on(site: Site, tmp_path: Path) -> None:
-    """The parent ended after the backup was taken, and its child had not begun when all was lost."""
+async def test_dependents_of_finished_runs_continue_after_a_restore(site: Site, tmp_path: Path) -> None:
+    """The parent completed after the backup was taken, and its child had not started when the store was lost."""
     file, finished = str(tmp_path / "a.backup"), tmp_path / "finished.jsonl"
     good, bad, printed, open_one = some_runs(4, queue="families")
     child, hopeless, reading = a_run(after=[good]), a_run(after=[bad]), a_run(after=[printed], queue="families")
     careful = a_run(after=[bad], rule=Rule.ANY_FAILED)
-    async with site.opened(site.source) as store:
+    async with site.open(site.source) as store:
         worker = await store.open_session(a_worker(ttl=HOUR))
         await store.submit([good, bad, printed, open_one])
-        # One of them runs when the backup is taken, whichever.
+        # Any one of them runs when the backup is taken.
         [held] = await store.claim(worker, 1, [Want("families", 1)])
         assert held.id in (good.id, bad.id, printed.id, open_one.id)
         await store.submit([child, hopeless, reading, careful])
@@ -290,11 +300,11 @@ async def test_what_waited_for_something_that_was_done_goes_on(site: Site, tmp_p
         {"runId": open_one.id, "status": "running"},
     ]
     finished.write_text("\n".join(map(json.dumps, lines)))
-    told = await command("restore", "finished", str(finished), "--store", site.target)
-    assert told == {"settled": {"failed": 1, "succeeded": 2}, "passedOver": 1}
-    # Who asks again finds nothing more to do.
+    report = await command("restore", "finished", str(finished), "--store", site.target)
+    assert report == {"settled": {"failed": 1, "succeeded": 2}, "passedOver": 1}
+    # A second call completes nothing more.
     assert (await command("restore", "finished", str(finished), "--store", site.target))["settled"] == {}
-    async with site.opened(site.target) as store:
+    async with site.open(site.target) as store:
         await store.lost_runs(100)
         while await store.resolve(1_000):
             pass
@@ -313,70 +323,70 @@ async def test_what_waited_for_something_that_was_done_goes_on(site: Site, tmp_p
     assert not doubts & {good.id, bad.id, printed.id, hopeless.id}
     assert {child.id, reading.id, careful.id, open_one.id} <= doubts
     await command("restore", "release", "--store", site.target)
-    async with site.opened(site.target) as store:
+    async with site.open(site.target) as store:
         worker = await store.open_session(a_worker(ttl=HOUR))
         claimed = await store.claim(worker, 1, [Want("default", 1_000), Want("families", 1_000)])
         assert {child.id, reading.id, careful.id} <= {run.id for run in claimed}
 
 
-async def test_events_that_nobody_was_told_of_are_told(site: Site, tmp_path: Path) -> None:
-    async with site.opened(site.source) as store:
+async def test_unread_events_are_delivered_after_a_restore(site: Site, tmp_path: Path) -> None:
+    async with site.open(site.source) as store:
         await store.attach_reader("sink")
         [first] = await store.submit([a_run()])
-        [batch] = await told_soon(store, 1)
+        [batch] = await read_events(store, 1)
         await store.acknowledge("sink", batch.position)
         [second] = await store.submit([a_run()])
     file = str(tmp_path / "a.backup")
     await command("backup", file, "--store", site.source)
     await command("restore", file, "--store", site.target)
-    async with site.opened(site.target) as store:
+    async with site.open(site.target) as store:
         [third] = await store.submit([a_run()])
-        told = [run for batch in await told_soon(store, 2) for run in batch.runs]
-        assert told == [second.id, third.id]
-        assert first.id not in told
+        delivered = [run for batch in await read_events(store, 2) for run in batch.runs]
+        assert delivered == [second.id, third.id]
+        assert first.id not in delivered
 
 
-async def test_what_is_refused(site: Site, tmp_path: Path) -> None:
+async def test_backup_and_restore_refuse_wrong_files_and_stores(site: Site, tmp_path: Path) -> None:
     file = str(tmp_path / "a.backup")
     await command("backup", file, "--store", site.source)
     assert "is there already" in await refused("backup", file, "--store", site.source)
     assert "not empty" in await refused("restore", file, "--store", site.source)
-    async with site.opened(site.source) as store:
+    async with site.open(site.source) as store:
         await store.open_session(a_worker(ttl=HOUR))
         assert "processes work on" in await refused("restore", file, "--store", site.source, "--replace")
-    # Nothing has happened.
-    async with site.opened(site.source) as store:
+    # The store is unchanged.
+    async with site.open(site.source) as store:
         assert (await store.jobs(site.installation.jobs))[0] is not None
 
     manifest = Reader(Path(file)).manifest
     newer = msgspec.structs.replace(manifest, migrations=(*manifest.migrations, 9_000))
     assert "schema version 9000" in await refused(
-        "restore", str(altered(Path(file), tmp_path / "newer", newer)), "--store", site.target
+        "restore", str(alter(Path(file), tmp_path / "newer", newer)), "--store", site.target
     )
     strange = msgspec.structs.replace(manifest, format=2)
-    assert "upgrade the program" in await refused("backup", "verify", str(altered(Path(file), tmp_path / "f", strange)))
+    assert "upgrade the program" in await refused("backup", "verify", str(alter(Path(file), tmp_path / "f", strange)))
 
     [part] = [part for part in manifest.parts if part.name in ("store.db", "history")]
     damaged = msgspec.structs.replace(
         manifest,
         parts=tuple(msgspec.structs.replace(one, sha256="0" * 64) if one is part else one for one in manifest.parts),
     )
-    broken = str(altered(Path(file), tmp_path / "broken", damaged))
+    broken = str(alter(Path(file), tmp_path / "broken", damaged))
     assert "is damaged" in await refused("backup", "verify", broken)
     assert "is damaged" in await refused("restore", broken, "--store", site.target)
-    # A file that was cut off, one that is none, and none at all.
-    halve(Path(file), tmp_path / "half")
+    # A truncated file and a missing one.
+    (tmp_path / "half").write_bytes((tmp_path / "a.backup").read_bytes()[:5_000])
     assert "is not a whole backup" in await refused("restore", str(tmp_path / "half"), "--store", site.target)
     assert "there is no" in await refused("backup", "verify", str(tmp_path / "nowhere"))
     assert "was not restored" in await refused("restore", "review", "--store", site.source)
     (tmp_path / "ids").write_text("abc\n")
     assert "line 1: 'abc'" in await refused("restore", "finished", str(tmp_path / "ids"), "--store", site.source)
-    # After all of that it can still be restored.
+    # The refused restores left the target usable.
     await command("restore", file, "--store", site.target)
 
 
 @pytest.mark.postgres
-async def test_who_may_not_see_all_rows_takes_no_backup(postgres_dsn: str, tmp_path: Path) -> None:
+async def test_backup_needs_a_role_that_sees_all_rows(postgres_dsn: str, tmp_path: Path) -> None:
     role, file = f"test_backup_{uuid.uuid4().hex[:8]}", str(tmp_path / "a.backup")
     async with databases(postgres_dsn, "walled") as (source,):
         store = PostgresStore(source, shards=SHARDS)
@@ -400,7 +410,9 @@ async def test_who_may_not_see_all_rows_takes_no_backup(postgres_dsn: str, tmp_p
 
 
 @pytest.mark.postgres
-async def test_what_others_were_granted_and_have_made_outlives_a_replacement(postgres_dsn: str, tmp_path: Path) -> None:
+async def test_replace_keeps_grants_and_refuses_while_dependent_objects_exist(
+    postgres_dsn: str, tmp_path: Path
+) -> None:
     role, file = f"test_shop_{uuid.uuid4().hex[:8]}", str(tmp_path / "a.backup")
     async with databases(postgres_dsn, "replaced") as (source,):
         store = PostgresStore(source, shards=SHARDS)
@@ -412,7 +424,7 @@ async def test_what_others_were_granted_and_have_made_outlives_a_replacement(pos
         owner = await asyncpg.connect(source)
         await admin.execute(f"CREATE ROLE {role} LOGIN")
         try:
-            # As docs/how-to/transactions.md says, and more.
+            # Those of docs/how-to/transactions.md, and more.
             for right in (
                 "USAGE ON SCHEMA mainspring",
                 "EXECUTE ON FUNCTION mainspring.submit_runs",
@@ -457,7 +469,7 @@ ORDER BY 1, 2
 """
 
 
-async def test_a_file_that_is_open_is_not_replaced(tmp_path: Path) -> None:
+async def test_restore_refuses_to_replace_an_open_file(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a.db", SystemClock(), shards=SHARDS)
     await store.open()
     file = str(tmp_path / "a.backup")
@@ -473,11 +485,11 @@ async def test_a_file_that_is_open_is_not_replaced(tmp_path: Path) -> None:
     await command("restore", file, "--store", str(tmp_path / "a.db"), "--replace")
 
 
-async def test_a_damaged_file_is_replaced_and_kept_beside(tmp_path: Path) -> None:
+async def test_restore_replaces_a_damaged_file_and_keeps_a_copy(tmp_path: Path) -> None:
     path, file = tmp_path / "a.db", str(tmp_path / "a.backup")
-    await an_empty_store(path)
+    await create_store(path)
     await command("backup", file, "--store", str(path))
-    spoil(path)
+    path.write_bytes(b"no database " * 1_000)
     path.with_name("a.db-wal").write_bytes(b"of before")
     assert "is damaged" in await refused("restore", file, "--store", str(path))
     await command("restore", file, "--store", str(path), "--replace")
@@ -490,16 +502,16 @@ async def test_a_damaged_file_is_replaced_and_kept_beside(tmp_path: Path) -> Non
     await store.close()
 
 
-async def test_a_crash_on_the_way_leaves_a_store_at_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_restore_leaves_the_old_file_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, file = tmp_path / "a.db", str(tmp_path / "a.backup")
-    await an_empty_store(path)
+    await create_store(path)
     await command("backup", file, "--store", str(path))
     before = path.read_bytes()
 
-    def crash(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(os, "replace", crash)
+    monkeypatch.setattr(os, "replace", fail)
     assert "Input/output error" in await refused("restore", file, "--store", str(path), "--replace")
     assert path.read_bytes() == before
     monkeypatch.undo()
@@ -509,18 +521,18 @@ async def test_a_crash_on_the_way_leaves_a_store_at_its_place(tmp_path: Path, mo
     assert {(tmp_path / name).read_bytes() for name in kept} == {before}
 
 
-async def test_a_backup_calls_what_waits_blocked_as_the_review_does(site: Site, tmp_path: Path) -> None:
-    async with site.opened(site.source) as store:
+async def test_backup_counts_waiting_dependents_as_blocked(site: Site, tmp_path: Path) -> None:
+    async with site.open(site.source) as store:
         parent = a_run(delay=HOUR)
         await store.submit([parent, a_run(after=[parent])])
-    told = await command("backup", str(tmp_path / "a.backup"), "--store", site.source)
-    assert told["unfinished"]["blocked"] > 0
-    assert set(told["unfinished"]) <= {state.value for state in RunState}
+    report = await command("backup", str(tmp_path / "a.backup"), "--store", site.source)
+    assert report["unfinished"]["blocked"] > 0
+    assert set(report["unfinished"]) <= {state.value for state in RunState}
 
 
-async def test_a_restore_that_is_refused_leaves_an_older_schema_as_it_is(tmp_path: Path) -> None:
+async def test_a_refused_restore_does_not_migrate_the_target(tmp_path: Path) -> None:
     file = str(tmp_path / "a.backup")
-    await an_empty_store(tmp_path / "a.db")
+    await create_store(tmp_path / "a.db")
     await command("backup", file, "--store", str(tmp_path / "a.db"))
     connection = apsw.Connection(str(tmp_path / "old.db"))
     connections.migrate(connection, SHARDS, newest=3)
@@ -535,10 +547,10 @@ async def test_a_restore_that_is_refused_leaves_an_older_schema_as_it_is(tmp_pat
     connection.close()
 
 
-async def test_what_the_disk_does_not_let_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_disk_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, file = tmp_path / "a.db", str(tmp_path / "a.backup")
-    await an_empty_store(path)
-    # Somebody else writes one of the same name.
+    await create_store(path)
+    # Another process is writing a backup of the same name.
     part = tmp_path / "a.backup.part"
     part.write_bytes(b"theirs")
     assert "another backup is being written" in await refused("backup", file, "--store", str(path))
@@ -560,14 +572,10 @@ async def test_what_the_disk_does_not_let_is_said_in_one_line(tmp_path: Path, mo
     assert "is not a whole backup" in await refused("backup", "verify", str(tmp_path / "spoilt"))
 
 
-async def an_empty_store(path: Path) -> None:
+async def create_store(path: Path) -> None:
     store = SqliteStore(path, SystemClock(), shards=SHARDS)
     await store.open()
     await store.close()
-
-
-def spoil(path: Path) -> None:
-    path.write_bytes(b"no database " * 1_000)
 
 
 def spoil_manifest(file: Path, to: Path) -> None:
@@ -579,11 +587,7 @@ def spoil_manifest(file: Path, to: Path) -> None:
     to.write_bytes(whole)
 
 
-def halve(file: Path, to: Path) -> None:
-    to.write_bytes(file.read_bytes()[:5_000])
-
-
-def altered(file: Path, to: Path, manifest: Any) -> Path:
+def alter(file: Path, to: Path, manifest: Any) -> Path:
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(to, "w") as new:
         for name in old.namelist():
             content = msgspec.json.encode(manifest) if name == MANIFEST else old.read(name)
@@ -591,10 +595,8 @@ def altered(file: Path, to: Path, manifest: Any) -> Path:
     return to
 
 
-async def test_a_backup_of_the_other_kind(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "a.db", SystemClock(), shards=SHARDS)
-    await store.open()
-    await store.close()
+async def test_backup_and_restore_refuse_another_kind_of_store(tmp_path: Path) -> None:
+    await create_store(tmp_path / "a.db")
     file = str(tmp_path / "a.backup")
     await command("backup", file, "--store", str(tmp_path / "a.db"))
     assert "mainspring move" in await refused("restore", file, "--store", "postgresql://nobody@localhost:1/x")
@@ -607,11 +609,10 @@ async def test_a_backup_of_the_other_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.postgres
-@pytest.mark.timeout(180)
-async def test_an_older_schema_is_brought_up_to_date(postgres_dsn: str, tmp_path: Path) -> None:
+async def test_restore_migrates_a_backup_of_an_older_schema(postgres_dsn: str, tmp_path: Path) -> None:
     known = [number for number, *_ in named_sql.migrations(PACKAGE)]
     async with databases(postgres_dsn, "older", "newer") as (source, target):
-        # Earlier ones lack what a backup asks for.
+        # Earlier schemas lack columns that a backup needs.
         for last in range(15, known[-1]):
             schema = f"old_{last}"
             connection = await asyncpg.connect(source)
@@ -638,23 +639,24 @@ async def test_an_older_schema_is_brought_up_to_date(postgres_dsn: str, tmp_path
             await store.close()
 
 
-async def test_a_job_that_ticked_on_goes_on(site: Site, tmp_path: Path) -> None:
-    """Ticks between the backup and the restore are in the ledger, each decided by its rule."""
-    async with site.opened(site.source) as store:
+async def test_a_restored_job_catches_up_on_missed_ticks(site: Site, tmp_path: Path) -> None:
+    """The ledger has the ticks between the backup and the restore, decided by the catch-up rule."""
+    async with site.open(site.source) as store:
         now = await store.now()
         put = await store.put_jobs([a_job(a_spec(name="steady", schedule=every(SECOND, start=now)))])
         job = put[0].job.id
     file = str(tmp_path / "a.backup")
     await command("backup", file, "--store", site.source)
-    await asyncio.sleep(2.5)
+    await wait_for_time(site, now + 2 * SECOND)
     await command("restore", file, "--store", site.target)
-    async with site.opened(site.target) as store:
+    async with site.open(site.target) as store:
         scheduler = await store.join("scheduler", HOUR)
         await store.take(scheduler, ALL)
-        await store.fire(scheduler, plan(await store.due_jobs(ALL, await store.now(), 100), await store.now()))
+        now = await store.now()
+        await store.fire(scheduler, plan(await store.due_jobs(ALL, now, 100), now))
         ledger = await store.ledger(job, 0, 2**60, 10_000)
         assert ledger
         last = ledger[-1].last_at or ledger[-1].scheduled_at
-        assert await store.now() - last < 10 * SECOND
+        assert 0 <= now - last < SECOND
         queued = [run for run in await store.runs([entry.run_id for entry in ledger if entry.run_id]) if run]
         assert all(run.state is RunState.QUEUED for run in queued)

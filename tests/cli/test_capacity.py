@@ -1,4 +1,4 @@
-"""``mainspring capacity`` as a user meets it: with published costs, with measured ones, and with mistakes."""
+"""``mainspring capacity`` as a user sees it: with published costs, with measured ones, and with wrong options."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mainspring.cli.main import application
-from tests.cli.test_mistakes import Say, said
+from tests.cli.conftest import Refuse
 from tests.cli.test_operations_guides import follow
 
-__all__ = ["said"]
-#: As ``mainspring bench --json`` has it.
+#: An output of ``mainspring bench --json``.
 BENCH = {
     "store": "postgres",
     "machine": {"cores": 8, "memory_gb": 32},
@@ -47,7 +46,7 @@ def values(*words: str) -> dict[str, float]:
     return {figure["name"]: figure["value"] for section in found["sections"] for figure in section["figures"]}
 
 
-def test_each_figure_stands_beside_its_arithmetic() -> None:
+def test_every_number_is_shown_with_its_arithmetic() -> None:
     shown = capacity("--jobs-per-day", "100M", "--payload", "500B", "--peak", "10x", "--retention", "30d")
     assert "1,157/s  100 M a day ÷ 86,400 s" in shown
     assert "11,574/s  1,157/s × 10" in shown
@@ -56,7 +55,7 @@ def test_each_figure_stands_beside_its_arithmetic() -> None:
     assert "example prices" in shown
 
 
-def test_json_has_the_same_for_programs() -> None:
+def test_json_has_the_same_numbers() -> None:
     found = json.loads(capacity("--jobs-per-day", "1M", "--peak", "3x", "--json"))
     assert [section["title"] for section in found["sections"]] == ["RATES", "STORAGE", "PROCESSES", "TRAFFIC", "MONEY"]
     first = found["sections"][0]["figures"][0]
@@ -65,7 +64,7 @@ def test_json_has_the_same_for_programs() -> None:
     assert first["how"] == "1 M a day ÷ 86,400 s"
 
 
-def test_prices_come_from_a_file(tmp_path: Path) -> None:
+def test_prices_are_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(MINE)
     shown = capacity("--jobs-per-day", "1M", "--prices", str(tmp_path / "mine.toml"))
     # Three machines, and a database with its standby.
@@ -74,7 +73,7 @@ def test_prices_come_from_a_file(tmp_path: Path) -> None:
     assert "Prices: a price list of November." in shown
 
 
-def test_costs_come_from_a_benchmark_of_the_users_own(tmp_path: Path) -> None:
+def test_costs_are_read_from_a_benchmark(tmp_path: Path) -> None:
     file = tmp_path / "now.json"
     file.write_text(json.dumps(BENCH))
     words = ("--jobs-per-day", "10k/s", "--peak", "1x", "--measured", str(file))
@@ -85,7 +84,7 @@ def test_costs_come_from_a_benchmark_of_the_users_own(tmp_path: Path) -> None:
     assert "measured here: postgres, 8 cores; the API's processor time as published" in capacity(*words)
 
 
-def test_of_a_server_elsewhere_the_processor_time_is_the_published_one(tmp_path: Path) -> None:
+def test_a_benchmark_without_server_time_uses_the_published_one(tmp_path: Path) -> None:
     file = tmp_path / "now.json"
     file.write_text(json.dumps(BENCH | {"full_cycle_processor_us_per_job": {"worker": 10.0}}))
     shown = capacity("--jobs-per-day", "1M", "--measured", str(file))
@@ -94,7 +93,7 @@ def test_of_a_server_elsewhere_the_processor_time_is_the_published_one(tmp_path:
 
 
 @pytest.mark.slow
-def test_it_measures_on_the_store_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_runs_a_benchmark_on_the_store_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shown = capacity("--jobs-per-day", "1M", "--measure", "--scale", "0.02", "--store", "mainspring.db")
     assert "measured here: sqlite" in shown
@@ -105,7 +104,7 @@ def test_it_measures_on_the_store_of_the_settings(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.slow
 @pytest.mark.postgres
-def test_it_measures_on_postgres(postgres_database: str) -> None:
+def test_measure_runs_a_benchmark_on_postgres(postgres_database: str) -> None:
     words = ("--jobs-per-day", "1M", "--measure", "--scale", "0.02", "--store", postgres_database)
     shown = capacity(*words)
     assert "measured here: postgres" in shown
@@ -128,8 +127,8 @@ def test_it_measures_on_postgres(postgres_database: str) -> None:
         ((), "Missing option '--jobs-per-day'"),
     ],
 )
-def test_mistakes_are_one_line(said: Say, words: tuple[str, ...], message: str) -> None:
-    assert message in said("capacity", *words)
+def test_mistakes_are_one_line(refuse: Refuse, words: tuple[str, ...], message: str) -> None:
+    assert message in refuse("capacity", *words)
 
 
 @pytest.mark.parametrize(
@@ -142,20 +141,20 @@ def test_mistakes_are_one_line(said: Say, words: tuple[str, ...], message: str) 
         (MINE + "nodes = 3", "unknown field `nodes`"),
     ],
 )
-def test_prices_that_cannot_be_are_refused(said: Say, tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_prices_are_refused(refuse: Refuse, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "mine.toml").write_text(text)
-    assert message in said("capacity", "--jobs-per-day", "1M", "--prices", "mine.toml")
+    assert message in refuse("capacity", "--jobs-per-day", "1M", "--prices", "mine.toml")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"store": "postgres"}', '{"sqlite": {}, "postgres": {}}'])
-def test_what_is_not_a_benchmark_is_refused_with_the_command_that_makes_one(
-    said: Say, tmp_path: Path, text: str
+def test_an_invalid_benchmark_file_is_refused_with_the_command_to_create_one(
+    refuse: Refuse, tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "now.json").write_text(text)
-    line = said("capacity", "--jobs-per-day", "1M", "--measured", "now.json")
+    line = refuse("capacity", "--jobs-per-day", "1M", "--measured", "now.json")
     assert "mainspring bench --store postgres --only full,disk --json" in line
 
 
-def test_the_page_shows_what_is_answered(tmp_path: Path) -> None:
+def test_the_page_about_capacity_works(tmp_path: Path) -> None:
     assert follow("../operations/capacity.md", tmp_path) == 2
     assert "our contract of November" in capacity("--jobs-per-day", "1M", "--prices", str(tmp_path / "prices.toml"))

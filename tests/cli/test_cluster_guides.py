@@ -1,4 +1,4 @@
-"""What docs/operations says of PostgreSQL, clocks and upgrades: its commands and files are these."""
+"""The pages on PostgreSQL, clocks and upgrades: their commands and files work as shown."""
 
 import json
 import os
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "operations"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def test_the_settings_of_several_servers_and_of_a_replica(tmp_path: Path) -> None:
+def test_the_settings_on_the_page_about_postgresql_are_valid(tmp_path: Path) -> None:
     blocks = [text for kind, text in _BLOCK.findall((DOCS / "postgresql.md").read_text()) if kind == "toml"]
     assert len(blocks) == 2
     for text in blocks:
@@ -30,8 +30,7 @@ def test_the_settings_of_several_servers_and_of_a_replica(tmp_path: Path) -> Non
 
 
 @pytest.mark.postgres
-@pytest.mark.timeout(180)
-def test_the_commands_of_an_upgrade(postgres_database: str, tmp_path: Path) -> None:
+def test_the_commands_on_the_page_about_upgrades_work(postgres_database: str, tmp_path: Path) -> None:
     [text] = [text for kind, text in _BLOCK.findall((DOCS / "upgrades.md").read_text()) if kind == "sh"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     found = subprocess.run(
@@ -46,12 +45,12 @@ def test_the_commands_of_an_upgrade(postgres_database: str, tmp_path: Path) -> N
     assert "the schema is up to date" in found.stdout
 
 
-def test_contracts_are_not_for_files(tmp_path: Path) -> None:
+def test_migrate_with_contract_refuses_sqlite(tmp_path: Path) -> None:
     result = CliRunner().invoke(application, ["migrate", "--contract", "--store", str(tmp_path / "mainspring.db")])
     assert isinstance(result.exception, Invalid)
     assert not (tmp_path / "mainspring.db").exists()
 
 
-def test_migrating_a_file_says_what_was_done(tmp_path: Path) -> None:
+def test_migrate_with_json_lists_the_applied_migrations(tmp_path: Path) -> None:
     result = CliRunner().invoke(application, ["migrate", "--json", "--store", str(tmp_path / "mainspring.db")])
     assert json.loads(result.stdout) == {"applied": [], "waiting": []}

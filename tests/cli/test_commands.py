@@ -1,17 +1,19 @@
-"""The command line as a user meets it."""
+"""The command line as a user sees it, each command in its own process."""
 
-import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.support.command_line import run_command, terminate, wait_for_exit, wait_for_http
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
 
 TASKS = """
 import asyncio
@@ -30,36 +32,25 @@ async def tick() -> None:
 """
 
 
-def run(directory: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "mainspring", *arguments],
-        cwd=directory,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+#: Appended to tasks: never end the process by force. A busy machine may need long to stop in order.
+UNHURRIED = """
+from mainspring.runtime import signals
+signals._LEAVING = 3_600_000_000
+"""
 
 
 def test_help_lists_the_commands(tmp_path: Path) -> None:
-    found = run(tmp_path, "--help")
+    found = run_command(tmp_path, "--help")
     assert found.returncode == 0
     for command in ("up", "scheduler", "worker", "migrate", "bench"):
         assert command in found.stdout
 
 
-def test_the_version_is_told(tmp_path: Path) -> None:
-    told = run(tmp_path, "--version").stdout
+def test_version_prints_the_commit_and_the_schema_versions(tmp_path: Path) -> None:
+    shown = run_command(tmp_path, "--version").stdout
     assert re.fullmatch(
         r"mainspring 0\.\S+\ncommit ([0-9a-f]{40}\+? of \S+|unknown)\nPython 3.+\nschema: PostgreSQL \d+, SQLite \d+\n",
-        told,
+        shown,
     )
 
 
@@ -82,28 +73,28 @@ def test_an_error_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[st
     (tmp_path / "tasks.py").write_text(TASKS)
     (tmp_path / "off.toml").write_text("[tasks]\nhttp = false\n")
     (tmp_path / "absent-folder.toml").write_text('[tasks]\nscripts = "nowhere"\n')
-    found = run(tmp_path, *arguments)
+    found = run_command(tmp_path, *arguments)
     assert found.returncode == 2
     assert message in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
     assert "Traceback" not in found.stderr
 
 
-def test_a_store_that_is_away_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
-    found = run(tmp_path, "migrate", "--store", "postgresql://nobody@127.0.0.1:1/x")
+def test_an_unreachable_store_is_exit_code_6(tmp_path: Path) -> None:
+    found = run_command(tmp_path, "migrate", "--store", "postgresql://nobody@127.0.0.1:1/x")
     assert found.returncode == 6
     assert "PostgreSQL" in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
 
 
-def test_migrate_makes_a_store(tmp_path: Path) -> None:
-    found = run(tmp_path, "migrate", MAINSPRING_STORE=str(tmp_path / "made.db"))
+def test_migrate_creates_a_store(tmp_path: Path) -> None:
+    found = run_command(tmp_path, "migrate", MAINSPRING_STORE=str(tmp_path / "made.db"))
     assert found.returncode == 0, found.stderr
     assert "up to date" in found.stdout
     assert (tmp_path / "made.db").exists()
 
 
-def test_up_runs_everything_answers_healthz_and_leaves_on_sigterm(tmp_path: Path) -> None:
+def test_up_runs_everything_serves_healthz_and_stops_on_sigterm(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(TASKS)
     port = free_port()
     process = subprocess.Popen(
@@ -114,13 +105,13 @@ def test_up_runs_everything_answers_healthz_and_leaves_on_sigterm(tmp_path: Path
         text=True,
     )
     try:
-        health = _until_healthy(port)
+        health = wait_until(lambda: _read_health(process, port))
+        assert health is not None
         assert health["status"] == "ok"
         assert health["shards"] == 100
         assert process.stdout is not None
         assert process.stdout.readline() == "tick\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert terminate(process) == 0
         assert process.stderr is not None
         log = process.stderr.read()
         assert "Traceback" not in log
@@ -145,17 +136,16 @@ def test_up_without_an_application_serves_the_built_in_tasks(tmp_path: Path) -> 
         "import asyncio\nfrom mainspring import Mainspring\n"
         "async def main():\n async with Mainspring() as app:\n"
         '  run = await app.named("shell").submit(script="hello.sh", params=["you"])\n'
-        "  print((await run.wait(20)).result)\n"
+        "  print((await run.wait(100)).result)\n"
         "asyncio.run(main())"
     )
     try:
-        assert _until_healthy(port)["roles"] == ["http", "scheduler", "worker"]
+        assert wait_for_http(f"http://127.0.0.1:{port}", process)["roles"] == ["http", "scheduler", "worker"]
         found = subprocess.run(
-            [sys.executable, "-c", submit], cwd=tmp_path, check=False, timeout=30, capture_output=True, text=True
+            [sys.executable, "-c", submit], cwd=tmp_path, check=False, capture_output=True, text=True
         )
         assert "hello you" in found.stdout, found.stderr
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert terminate(process) == 0
         assert process.stderr is not None
         assert " tasks, queues default:100" in process.stderr.read()
     finally:
@@ -163,22 +153,28 @@ def test_up_without_an_application_serves_the_built_in_tasks(tmp_path: Path) -> 
         process.communicate()
 
 
-def test_a_second_sigterm_gives_back_what_runs_at_once(tmp_path: Path) -> None:
-    (tmp_path / "tasks.py").write_text(TASKS)
-    submit = "import asyncio, tasks; asyncio.run(tasks.slow.submit(60.0))"
+def test_a_worker_releases_its_runs_at_once_on_a_second_sigterm(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS + UNHURRIED)
+    submit = "import asyncio, tasks; asyncio.run(tasks.slow.submit(3600.0))"
     process = subprocess.Popen(
-        [sys.executable, "-m", "mainspring", "worker", "tasks:app"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "mainspring", "worker", "tasks:app"],
+        cwd=tmp_path,
+        env={**os.environ, "MAINSPRING_WORKER_GRACE": "1h"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
-        subprocess.run([sys.executable, "-c", submit], cwd=tmp_path, check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", submit], cwd=tmp_path, check=True)
         assert process.stdout is not None
+        assert process.stderr is not None
         while process.stdout.readline() != "started\n":
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.5)
-        assert process.poll() is None, "it lets what runs go on"
+        while "worker leaves" not in process.stderr.readline():
+            assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert wait_for_exit(process) == 0
     finally:
         process.kill()
         process.communicate()
@@ -191,25 +187,17 @@ def test_a_second_sigterm_gives_back_what_runs_at_once(tmp_path: Path) -> None:
     assert "queued=1, running=0" in found.stdout
 
 
-def test_a_taken_port_is_said_in_words(tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        found = run(tmp_path, "up", "--port", str(taken.getsockname()[1]))
+        found = run_command(tmp_path, "up", "--port", str(taken.getsockname()[1]))
     assert found.returncode == 2
     assert "cannot be used" in found.stderr
     assert "Traceback" not in found.stderr
 
 
-def _until_healthy(port: int) -> dict[str, object]:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
-                found: dict[str, object] = json.loads(answer.read())
-                if found["shards"]:
-                    return found
-        except OSError:
-            pass
-        assert time.monotonic() < deadline, "it did not come up"
-        time.sleep(0.1)
+def _read_health(process: "subprocess.Popen[str]", port: int) -> dict[str, Any] | None:
+    """Return the answer of ``/healthz`` if the scheduler has its shards."""
+    health = wait_for_http(f"http://127.0.0.1:{port}", process)
+    return health if health["shards"] else None

@@ -1,4 +1,4 @@
-"""Another engine for the shards, by the command line; and the page about it."""
+"""A coordinator other than the store, chosen on the command line, and the page about it."""
 
 import asyncio
 import json
@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -16,6 +17,7 @@ from mainspring.domain.instant import format_duration
 from mainspring.settings import load
 from tests.support.coordination_harness import OUTSIDE
 from tests.support.processes import Processes, free_port, until_ready
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 from tools.services.etcd import Etcd
 from tools.services.zookeeper import ZooKeeper
 
@@ -30,53 +32,60 @@ async def doctor(store: Path, coordination: str, monkeypatch: pytest.MonkeyPatch
     return {finding["check"]: finding for finding in json.loads(result.stdout)["findings"]}
 
 
-@pytest.mark.parametrize("engine", OUTSIDE)
-async def test_doctor_looks_at_what_grants_shards(
-    engine: str, address_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("coordinator", OUTSIDE)
+async def test_doctor_checks_the_coordinator(
+    coordinator: str, address_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = (await doctor(tmp_path / "m.db", address_of(engine), monkeypatch))["coordination"]
+    found = (await doctor(tmp_path / "m.db", address_of(coordinator), monkeypatch))["coordination"]
     assert found["level"] == "ok"
-    assert re.fullmatch(rf"{engine} answers in \d+ ms and grants leases of 3s", found["says"])
+    assert re.fullmatch(rf"{coordinator} answers in \d+ ms and grants leases of 3s", found["says"])
 
 
-async def test_doctor_says_nothing_of_it_where_the_store_grants(
+async def test_doctor_has_no_coordination_check_if_the_store_coordinates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "coordination" not in await doctor(tmp_path / "m.db", "store", monkeypatch)
 
 
-async def test_doctor_finds_that_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for engine in OUTSIDE:
-        found = await doctor(tmp_path / "m.db", f"{engine}://127.0.0.1:{free_port()}", monkeypatch)
+async def test_doctor_reports_an_unreachable_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for coordinator in OUTSIDE:
+        found = await doctor(tmp_path / "m.db", f"{coordinator}://127.0.0.1:{free_port()}", monkeypatch)
         assert found["coordination"]["level"] == "problem"
         assert "does not answer" in found["coordination"]["says"]
 
 
-async def test_one_process_with_another_engine_says_so(tmp_path: Path, address_of: Callable[[str], str]) -> None:
+async def test_up_with_a_coordinator_names_it_in_its_health_and_its_banner(
+    tmp_path: Path, address_of: Callable[[str], str]
+) -> None:
     port, logs = free_port(), tmp_path / "logs"
     logs.mkdir()
     async with (
         Processes(str(tmp_path / "m.db"), logs) as processes,
-        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_SECONDS) as client,
     ):
         process = processes.start("up", "--port", str(port), "--coordination", address_of("zookeeper"))
         await until_ready(client, process, processes)
-        while (health := (await client.get("/healthz")).json())["shards"] < 100:
+
+        async def read_health() -> dict[str, Any] | None:
             assert process.poll() is None, processes.logs()
-            await asyncio.sleep(0.05)
+            health: dict[str, Any] = (await client.get("/healthz")).json()
+            return health if health["shards"] == 100 else None
+
+        health = await eventually(read_health, processes.logs)
+        assert health is not None
         assert health["coordination"] == "zookeeper"
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait) == 0
         assert "shards by zookeeper://" in (logs / "0-up.log").read_text()
 
 
-def test_what_is_no_engine_is_refused_at_once() -> None:
+def test_an_invalid_coordinator_address_is_refused() -> None:
     result = CliRunner().invoke(application, ["scheduler", "--coordination", "etcd://a:b"])
     assert result.exit_code != 0
     assert "coordination" in str(result.exception)
 
 
-def test_the_settings_of_the_page_can_be_read(tmp_path: Path) -> None:
+def test_the_settings_on_the_page_are_valid(tmp_path: Path) -> None:
     file = tmp_path / "mainspring.toml"
     blocks = [text for kind, text in _BLOCK.findall(PAGE) if kind == "toml"]
     assert blocks
@@ -85,12 +94,12 @@ def test_the_settings_of_the_page_can_be_read(tmp_path: Path) -> None:
         assert load(file=file, environment={}).coordination != "store"
 
 
-def test_the_page_names_the_settings_of_servers_that_were_measured() -> None:
+def test_the_page_shows_the_server_settings_that_were_measured() -> None:
     [etcd, zookeeper] = [text for kind, text in _BLOCK.findall(PAGE) if kind == "ini"]
     assert etcd.split() == [f"ETCD_HEARTBEAT_INTERVAL={Etcd.heartbeat}", f"ETCD_ELECTION_TIMEOUT={Etcd.election}"]
     assert f"tickTime={ZooKeeper.tick}\n" in zookeeper
 
 
-def test_the_page_tells_the_lease_that_is_asked_for() -> None:
+def test_the_page_names_the_default_lease() -> None:
     lease = load(environment={}).scheduler.lease
     assert f"`scheduler.lease` (`{format_duration(lease)}`)" in PAGE

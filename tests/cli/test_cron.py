@@ -1,4 +1,4 @@
-"""``mainspring cron explain`` as a user meets it."""
+"""``mainspring cron explain`` as a user sees it."""
 
 import json
 import re
@@ -7,9 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import application
-from tests.cli.test_mistakes import Say, said
+from tests.cli.conftest import Refuse
 
-__all__ = ["said"]
 FROM = ("--from", "2026-11-15T12:00:00Z")
 
 
@@ -19,7 +18,7 @@ def explain(*words: str, **environment: str) -> Result:
     return found
 
 
-def test_an_expression_is_explained() -> None:
+def test_explain_shows_the_fields_and_the_upcoming_ticks() -> None:
     shown = explain("0 30 9 * * MON", "--tz", "Europe/Paris", "-n", "2", *FROM).stdout
     assert [line.rstrip() for line in shown.splitlines()] == [
         "every Monday at 09:30, Europe/Paris",
@@ -40,7 +39,7 @@ def test_an_expression_is_explained() -> None:
     ]
 
 
-def test_clock_changes_are_told_with_what_the_rules_do() -> None:
+def test_explain_shows_clock_changes_and_the_effect_of_the_rules() -> None:
     shown = explain("30 2 * * *", "--tz", "Europe/Paris", *FROM, COLUMNS="160").stdout
     assert "2027-03-28  clocks jump from 02:00 to 03:00; 02:30 does not exist: runs once, at 03:00" in shown
     assert "2027-10-31  clocks go back from 03:00 to 02:00; 02:30 comes twice: runs the first time only" in shown
@@ -50,7 +49,7 @@ def test_clock_changes_are_told_with_what_the_rules_do() -> None:
     assert "02:30 comes twice: runs both times" in shown
 
 
-def test_json_says_all_of_it() -> None:
+def test_json_has_every_part_of_the_explanation() -> None:
     found = json.loads(explain("@hourly", "--tz", "Europe/Paris", "--json", "-n", "1", *FROM).stdout)
     assert found["words"] == "every hour"
     assert [field["field"] for field in found["fields"]] == ["minute", "hour", "day of month", "month", "day of week"]
@@ -69,21 +68,21 @@ def test_json_says_all_of_it() -> None:
         ("0 0 13 * FRI", "a day that matches either one is enough"),
     ],
 )
-def test_what_surprises_is_noted(expression: str, note: str) -> None:
+def test_explain_notes_surprising_expressions(expression: str, note: str) -> None:
     assert note in explain(expression).stdout
 
 
-def test_a_name_of_a_day_is_no_hash() -> None:
+def test_the_h_in_thu_is_no_hash() -> None:
     assert "H is" not in explain("0 0 * MAR THU").stdout
 
 
 @pytest.mark.parametrize("columns", ["80", "160"])
-def test_it_fits_the_terminal(columns: str) -> None:
+def test_the_explanation_fits_the_terminal(columns: str) -> None:
     words = ("*/7 1,5,9 1,2,3,4,7,9,11,13,17 1,3,5 MON-FRI", "--tz", "America/Argentina/ComodRivadavia")
     assert max(map(len, explain(*words, COLUMNS=columns).stdout.splitlines())) <= int(columns)
 
 
-def test_colours_are_for_terminals_that_want_them() -> None:
+def test_colors_need_a_terminal_and_respect_no_color() -> None:
     assert "\x1b" not in explain("@daily").stdout
     assert "\x1b" not in re.sub(r"\x1b\[[01]m", "", explain("@daily", FORCE_COLOR="1", NO_COLOR="1").stdout)
 
@@ -101,12 +100,12 @@ def test_colours_are_for_terminals_that_want_them() -> None:
         (["0 0 30 2 *"], "no such day exists in these months (it would never fire)"),
     ],
 )
-def test_a_mistake_is_one_line(said: Say, words: list[str], message: str) -> None:
-    assert message in said("cron", "explain", *words)
+def test_a_mistake_is_one_line(refuse: Refuse, words: list[str], message: str) -> None:
+    assert message in refuse("cron", "explain", *words)
 
 
 @pytest.mark.parametrize("start", ["1970-01-01T00:00:00Z", "9999-12-31T00:00:00Z"])
-def test_the_ends_of_the_calendar_are_no_end_of_the_program(start: str) -> None:
+def test_explain_works_at_both_ends_of_the_calendar(start: str) -> None:
     assert explain("30 2 * * *", "--tz", "Europe/Paris", "--from", start).stdout.startswith("every day at 02:30")
 
 

@@ -4,26 +4,27 @@ import re
 import shlex
 from pathlib import Path
 
-from tests.support.command_line import a_site
+from tests.support.command_line import running_site
+from tests.support.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/dead-letters.md"
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def test_the_guide(tmp_path: Path) -> None:
-    with a_site(tmp_path) as site:
+def test_the_guide_to_dead_letters_works(tmp_path: Path) -> None:
+    with running_site(tmp_path) as site:
         where = ("--store", site.store)
         for number in range(5):
-            # The task wants another name.
+            # The argument has the wrong name.
             failed = site.call("jobs", "submit", "send", "--arg", f"user={number}", "--retries", "0", "--wait", *where)
             assert failed.code == 1
-        [group] = site.done("dead-letters", "list", "--json", *where).json["items"]
+        [group] = site.run("dead-letters", "list", "--json", *where).json["items"]
         assert (group["count"], sum(group["trend"])) == (5, 5)
-        said = {}
+        results = {}
         for line in "".join(_BLOCK.findall(PAGE.read_text())).splitlines():
-            told = line.replace("9f86d081884c7d65", group["fingerprint"]).replace("send_welcome", "send")
-            said[line] = site.call(*shlex.split(told)[1:], *where)
-        listed, by_task, patched, canary, discarded = said.values()
+            command = line.replace("9f86d081884c7d65", group["fingerprint"]).replace("send_welcome", "send")
+            results[line] = site.call(*shlex.split(command)[1:], *where)
+        listed, by_task, patched, canary, discarded = results.values()
         assert group["fingerprint"] in listed.out
         assert (by_task.out, patched.out) == ("5 would be replayed\n",) * 2
         assert canary.code == 3
@@ -31,10 +32,10 @@ def test_the_guide(tmp_path: Path) -> None:
         assert "failed (error)" in canary.out
         assert discarded.out == "5 would be discarded\n"
         fix = ("--patch", '{"user": null, "user_id": 7}')
-        works = site.done("dead-letters", "replay", "--task", "send", "--canary", "2", "--pace", "100/s", *fix, *where)
+        works = site.run("dead-letters", "replay", "--task", "send", "--canary", "2", "--pace", "100/s", *fix, *where)
         assert works.out.rstrip().endswith("is done: 5 replayed")
-        site.until(lambda: not site.done("dead-letters", "list", "--json", *where).json["items"])
-        newest, oldest = site.done("dead-letters", "replays", "--json", *where).json["items"]
+        wait_until(lambda: not site.run("dead-letters", "list", "--json", *where).json["items"])
+        newest, oldest = site.run("dead-letters", "replays", "--json", *where).json["items"]
         assert (newest["state"], oldest["state"]) == ("done", "stopped")
         over = site.call("dead-letters", "stop", newest["replayId"], *where)
         assert (over.code, "the replay is done" in over.err) == (1, True)

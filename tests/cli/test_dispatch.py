@@ -1,4 +1,4 @@
-"""Choosing an engine that brings hints: what is refused, what ``doctor`` says, and that no password is shown."""
+"""Choosing a broker: refused settings, the findings of ``doctor``, and hidden passwords."""
 
 import json
 import re
@@ -31,17 +31,17 @@ def doctor(store: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> dict[st
     monkeypatch.setenv("MAINSPRING_STORE", str(store))
     monkeypatch.setenv("MAINSPRING_DISPATCH_ENGINE", engine)
     assert CliRunner().invoke(application, ["migrate"]).exit_code == 0
-    # As a process: what is logged on the way must not be in what it prints.
+    # In its own process: log lines must not end up in the output.
     result = subprocess.run([sys.executable, "-m", "mainspring", "doctor", "--json"], capture_output=True, check=False)
     return {finding["check"]: finding for finding in json.loads(result.stdout)["findings"]}
 
 
-def test_the_store_alone_needs_nothing() -> None:
+def test_the_store_alone_needs_no_routes() -> None:
     assert read_routes("store", {}) == {}
     assert read_routes("store", {"mail": ("store",), "*": ("store",)}) == {}
 
 
-def test_an_engine_is_for_all_queues_or_for_some() -> None:
+def test_a_broker_serves_all_queues_or_some() -> None:
     assert read_routes("redis://a", {}) == {"*": "redis://a"}
     settings = load({}, {"MAINSPRING_DISPATCH_QUEUES": "mail=redis://a:1,default=store"}).dispatch
     assert read_routes(settings.engine, settings.queues) == {"*": "store", "mail": "redis://a:1", "default": "store"}
@@ -59,10 +59,10 @@ def test_an_engine_is_for_all_queues_or_for_some() -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "text", ["mail=ENGINE", "mail=ENGINE, ", "default=store,mail=ENGINE", "mail=ENGINE, default=store,*=redis://d"]
+    "text", ["mail=BROKER", "mail=BROKER, ", "default=store,mail=BROKER", "mail=BROKER, default=store,*=redis://d"]
 )
-def test_a_cluster_for_one_queue_may_stand_in_the_environment(cluster: str, text: str) -> None:
-    settings = load({}, {"MAINSPRING_DISPATCH_QUEUES": text.replace("ENGINE", cluster)}).dispatch
+def test_a_cluster_for_one_queue_can_be_set_in_the_environment(cluster: str, text: str) -> None:
+    settings = load({}, {"MAINSPRING_DISPATCH_QUEUES": text.replace("BROKER", cluster)}).dispatch
     routes = read_routes(settings.engine, settings.queues)
     assert routes.pop("mail") == cluster
     assert routes.get("default", "store") == "store"
@@ -72,17 +72,17 @@ def test_a_cluster_for_one_queue_may_stand_in_the_environment(cluster: str, text
 @pytest.mark.parametrize(
     "text", ["reddis://a", "etcd://a", "redis", "redis://", "redis://a:b", "", "amqp://", "amqp://a?kind=b"]
 )
-def test_what_is_no_engine_is_refused(text: str) -> None:
+def test_an_invalid_broker_address_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="dispatch"):
         load({}, {"MAINSPRING_DISPATCH_ENGINE": text})
 
 
-def test_pools_of_slots_and_an_engine_are_refused_together() -> None:
+def test_priority_slots_and_a_broker_are_refused_together() -> None:
     with pytest.raises(Invalid, match=r"worker\.priorities"):
         load({}, {"MAINSPRING_DISPATCH_ENGINE": "redis://a", "MAINSPRING_WORKER_PRIORITIES": "1:10"})
 
 
-def test_no_password_is_shown() -> None:
+def test_settings_do_not_show_passwords() -> None:
     environment = {
         "MAINSPRING_DISPATCH_ENGINE": "redis://:hush@a",
         "MAINSPRING_DISPATCH_QUEUES": "mail=redis://:hush@b",
@@ -91,18 +91,20 @@ def test_no_password_is_shown() -> None:
     assert "hush" not in repr(load({}, environment))
 
 
-def test_doctor_looks_at_it(address_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_checks_the_broker(
+    address_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert doctor(tmp_path / "m.db", address_of("redis"), monkeypatch)["dispatch"]["level"] == "ok"
     assert "dispatch" not in doctor(tmp_path / "m.db", "store", monkeypatch)
 
 
-def test_doctor_finds_that_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_warns_of_an_unreachable_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = doctor(tmp_path / "m.db", f"redis://127.0.0.1:{free_port()}", monkeypatch)["dispatch"]
     assert found["level"] == "warning"
     assert "does not answer" in found["says"]
 
 
-def test_doctor_warns_of_a_server_that_evicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_warns_of_a_redis_server_that_evicts_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Redis(tmp_path / "redis")
     address = started(server)
     try:
@@ -115,7 +117,7 @@ def test_doctor_warns_of_a_server_that_evicts(tmp_path: Path, monkeypatch: pytes
     assert "allkeys-lru" in found["says"]
 
 
-def test_doctor_looks_at_rabbitmq_and_at_its_queues(
+def test_doctor_checks_rabbitmq_and_its_queues(
     address_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, store = address_of("rabbitmq"), tmp_path / "m.db"
@@ -136,7 +138,7 @@ def test_doctor_looks_at_rabbitmq_and_at_its_queues(
     assert f"{name} is not as it should be" in found["says"]
 
 
-def test_several_engines_are_told_apart_where_an_address_has_several_hosts() -> None:
+def test_a_list_of_brokers_may_contain_addresses_with_several_hosts() -> None:
     named = "store, redis://a:1,amqp://u:p@a,b:2,store.example/?kind=quorum,store"
     assert read_engines(named) == ["store", "redis://a:1", "amqp://u:p@a,b:2,store.example/?kind=quorum", "store"]
     bare = "redis,store,kafka, redis+sentinel://a,b/main/0,rabbitmq"
@@ -149,7 +151,7 @@ def test_several_engines_are_told_apart_where_an_address_has_several_hosts() -> 
     ]
 
 
-def test_the_settings_and_the_dead_letter_of_the_page(tmp_path: Path) -> None:
+def test_the_settings_and_the_dead_letter_on_the_page_are_valid(tmp_path: Path) -> None:
     blocks = _BLOCK.findall(PAGE)
     for text in [text for kind, text in blocks if kind == "toml"]:
         (tmp_path / "mainspring.toml").write_text(text)

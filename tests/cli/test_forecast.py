@@ -1,4 +1,4 @@
-"""``mainspring forecast`` as a user meets it: of an application, and of each kind of store."""
+"""``mainspring forecast`` as a user sees it: of an application, and of a store."""
 
 import asyncio
 import json
@@ -14,10 +14,9 @@ from mainspring.cli.main import application
 from mainspring.domain.instant import HOUR, MINUTE, parse_instant
 from mainspring.domain.job import JobState
 from mainspring.settings import load
-from tests.cli.test_mistakes import Say, said
+from tests.cli.conftest import Refuse
 from tests.support.builders import a_job, a_run, a_spec, every
 
-__all__ = ["said"]
 TASKS = """
 from mainspring import Mainspring
 
@@ -49,7 +48,7 @@ def forecast(*words: str, **environment: str) -> Result:
     return found
 
 
-def test_an_application_needs_no_store(module: str, tmp_path: Path) -> None:
+def test_a_forecast_of_an_application_needs_no_store(module: str, tmp_path: Path) -> None:
     shown = forecast(module, *FROM).stdout
     assert "4,393 runs of 5 schedules" in shown
     assert "from 2026-11-15T12:30:00Z to 2026-11-16T12:30:00Z" in shown
@@ -78,7 +77,7 @@ def test_json_has_every_minute(module: str) -> None:
     assert found["totals"][0] == {"name": "poll", "runs": 360}
 
 
-def test_a_store_is_counted_without_what_is_paused_and_with_what_waits(tmp_path: Path) -> None:
+def test_a_forecast_of_a_store_includes_waiting_runs_and_leaves_out_paused_jobs(tmp_path: Path) -> None:
     store = str(tmp_path / "x.db")
     start = parse_instant("2126-11-15T12:30:00Z")
 
@@ -105,7 +104,7 @@ def test_a_store_is_counted_without_what_is_paused_and_with_what_waits(tmp_path:
     assert (found["runs"], found["waiting"], found["schedules"]) == (3, 1, 1)
 
 
-def test_an_empty_store_holds_nothing(tmp_path: Path) -> None:
+def test_a_forecast_of_an_empty_store_is_zero(tmp_path: Path) -> None:
     CliRunner().invoke(application, ["migrate", "--store", str(tmp_path / "x.db")], catch_exceptions=False)
     shown = forecast("--store", str(tmp_path / "x.db")).stdout
     assert shown.startswith("0 runs of 0 schedules\n")
@@ -113,7 +112,7 @@ def test_an_empty_store_holds_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", [40, 80, 160])
 @pytest.mark.parametrize("hours", [1, 6, 24, 48, 744])
-def test_it_fits_the_terminal_and_says_the_hours(module: str, columns: int, hours: int) -> None:
+def test_the_chart_fits_the_terminal_and_labels_its_hours(module: str, columns: int, hours: int) -> None:
     shown = forecast(module, "--hours", str(hours), *FROM, COLUMNS=str(columns)).stdout
     assert max(map(len, shown.splitlines())) <= columns
     axis = shown[shown.index("└") :].splitlines()[1].split()
@@ -122,7 +121,7 @@ def test_it_fits_the_terminal_and_says_the_hours(module: str, columns: int, hour
     assert all(len(label) == 5 and label[2] in ":-" for label in axis)
 
 
-def test_bars_are_as_high_as_what_they_stand_for() -> None:
+def test_the_height_of_a_bar_is_its_number_of_runs() -> None:
     start = parse_instant("2026-11-15T12:00:00Z")
     lines = chart([0, 1, 8, 16], start, 80)
     assert lines[0] == "runs per minute; times are UTC"
@@ -142,5 +141,5 @@ def test_bars_are_as_high_as_what_they_stand_for() -> None:
         (["--store", "mysql://x"], "mysql:// is not a store"),
     ],
 )
-def test_a_mistake_is_one_line(said: Say, words: list[str], message: str) -> None:
-    assert message in said("forecast", *words)
+def test_a_mistake_is_one_line(refuse: Refuse, words: list[str], message: str) -> None:
+    assert message in refuse("forecast", *words)

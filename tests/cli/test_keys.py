@@ -1,8 +1,5 @@
-"""``mainspring keys``, on a memory store in this process; the last tests are about real ones."""
+"""``mainspring keys``: on a memory store in this process, and at the end on real stores."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from mainspring.domain.access import Role, read_key
 from mainspring.domain.errors import Invalid, NotFound
 from mainspring.domain.instant import DAY
 from tests.support.clock import START
+from tests.support.command_line import run_command
 from tests.support.key_shell import Shell
 
 
@@ -33,7 +31,7 @@ def test_only_the_key_is_printed_and_it_is_valid(shell: Shell) -> None:
     assert f"key {identifier}: admin of all tenants, for ever" in shell.stderr
 
 
-def test_a_key_is_bound_as_it_was_asked(shell: Shell) -> None:
+def test_a_key_has_the_tenant_queues_and_expiry_of_its_options(shell: Shell) -> None:
     words = ["--name", "ci", "--role", "submitter", "--tenant", "acme", "--queue", "mail", "--queue", "images"]
     _, secret = shell.create(*words, "--expires", "90d")
     [key] = shell.kept()
@@ -44,7 +42,7 @@ def test_a_key_is_bound_as_it_was_asked(shell: Shell) -> None:
     assert "until 2026-05-30T00:00:00Z" in shell.stderr
 
 
-def test_without_a_tenant_it_is_the_default_one_and_not_all(shell: Shell) -> None:
+def test_a_key_without_a_tenant_is_for_the_default_tenant(shell: Shell) -> None:
     shell.create("--role", "admin")
     assert [key.tenant for key in shell.kept()] == ["default"]
 
@@ -62,19 +60,19 @@ def test_without_a_tenant_it_is_the_default_one_and_not_all(shell: Shell) -> Non
         (["--role", "admin", "--queue", ""], "queues: '' is not a name"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_made(shell: Shell, words: list[str], message: str) -> None:
+def test_invalid_options_are_refused_and_no_key_is_made(shell: Shell, words: list[str], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         shell.run("create", *words)
     assert shell.kept() == []
 
 
-def test_an_empty_tenant_does_not_become_another(shell: Shell) -> None:
-    """As when a script's variable is not set."""
+def test_an_empty_tenant_is_refused(shell: Shell) -> None:
+    """A script passes one when its variable is not set."""
     with pytest.raises(Invalid, match="tenant: '' is not a name"):
         shell.run("create", "--role", "admin", "--tenant", "")
 
 
-def test_keys_are_listed_with_their_state_and_without_their_secrets(shell: Shell) -> None:
+def test_the_list_of_keys_shows_their_state_and_no_secrets(shell: Shell) -> None:
     secrets = [shell.create("--role", "viewer", "--name", "short", "--expires", "1d")[1]]
     gone, secret = shell.create("--role", "worker", "--name", "gone", "--tenant", "acme", "--queue", "mail")
     secrets.append(secret)
@@ -97,7 +95,7 @@ def test_keys_are_listed_with_their_state_and_without_their_secrets(shell: Shell
     assert [row[14:18] for row in shell.stdout.splitlines()[1:]] == ["gone"]
 
 
-def test_a_revoked_key_is_over(shell: Shell) -> None:
+def test_a_revoked_key_is_invalid_and_audited(shell: Shell) -> None:
     identifier, secret = shell.create("--role", "operator", "--tenant", "acme")
     shell.run("revoke", identifier)
     assert "within 5s" in shell.stderr
@@ -110,31 +108,24 @@ def test_a_revoked_key_is_over(shell: Shell) -> None:
     ]
 
 
-def test_a_key_that_is_not_there_cannot_be_revoked_and_is_not_repeated(shell: Shell) -> None:
+def test_revoking_an_unknown_key_fails_without_printing_it(shell: Shell) -> None:
     with pytest.raises(NotFound, match="there is no key with this id") as caught:
         shell.run("revoke", "ms_abcdefghijkl_whole-key-by-mistake")
     assert "mistake" not in str(caught.value)
 
 
-def real(directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "mainspring", "keys", *words]
-    return subprocess.run(
-        command, cwd=directory, env={**os.environ}, capture_output=True, text=True, timeout=50, check=False
-    )
-
-
-def test_memory_keeps_no_keys(tmp_path: Path) -> None:
-    found = real(tmp_path, "create", "--role", "admin", "--store", "memory:")
+def test_a_memory_store_refuses_keys(tmp_path: Path) -> None:
+    found = run_command(tmp_path, "keys", "create", "--role", "admin", "--store", "memory:")
     assert (found.returncode, found.stdout) == (2, "")
     assert found.stderr.startswith("mainspring: store: memory: keeps nothing")
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_a_key_lasts_in_a_real_store(tmp_path: Path) -> None:
-    made = real(tmp_path, "create", "--role", "admin", "--store", "jobs.db")
+def test_a_key_is_kept_in_a_real_store(tmp_path: Path) -> None:
+    made = run_command(tmp_path, "keys", "create", "--role", "admin", "--store", "jobs.db")
     assert made.returncode == 0, made.stderr
     read = read_key(made.stdout.strip())
     assert read is not None
-    assert read[0] in real(tmp_path, "list", "--store", "jobs.db").stdout
-    assert real(tmp_path, "revoke", read[0], "--store", "jobs.db").returncode == 0
-    assert "revoked" in real(tmp_path, "list", "--store", "jobs.db").stdout
+    assert read[0] in run_command(tmp_path, "keys", "list", "--store", "jobs.db").stdout
+    assert run_command(tmp_path, "keys", "revoke", read[0], "--store", "jobs.db").returncode == 0
+    assert "revoked" in run_command(tmp_path, "keys", "list", "--store", "jobs.db").stdout

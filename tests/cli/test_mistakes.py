@@ -1,10 +1,9 @@
-"""What a user gets wrong: one line that says what, its exit status, and never a traceback or a password."""
+"""Mistakes of a user: one line with the error, an exit status, and never a traceback or a password."""
 
 import asyncio
 import re
 import sys
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
@@ -13,25 +12,9 @@ import pytest
 from mainspring.bootstrap.node import Node, Role
 from mainspring.cli.main import main
 from mainspring.settings import load
-from tests.cli.test_commands import free_port, run
-
-#: Calls the command line here; what it said, which is one line.
-Say = Callable[..., str]
-
-
-@pytest.fixture
-def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    def call(*arguments: str) -> str:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["mainspring", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        assert left.value.code == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("mainspring: ")
-        return line
-
-    return call
+from tests.cli.conftest import Refuse
+from tests.support.command_line import run_command
+from tests.support.processes import free_port
 
 
 @pytest.mark.parametrize(
@@ -50,8 +33,8 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         ("~nobody-of-that-name/x.db", "store: ~nobody-of-that-name/x.db: "),
     ],
 )
-def test_a_store_that_cannot_be(tmp_path: Path, said: Say, store: str, message: str) -> None:
-    line = said("migrate", "--store", store)
+def test_an_invalid_store_is_refused(tmp_path: Path, refuse: Refuse, store: str, message: str) -> None:
+    line = refuse("migrate", "--store", store)
     assert re.search(message, line), line
     assert "hid" not in line
     assert list(tmp_path.iterdir()) == []
@@ -75,18 +58,18 @@ def test_a_store_that_cannot_be(tmp_path: Path, said: Say, store: str, message: 
         (["bench", "--store", f"{'a' * 300}/x", "--only", "idle"], "cannot be reached: File name too long"),
     ],
 )
-def test_a_wrong_option(said: Say, arguments: list[str], message: str) -> None:
-    assert message in said(*arguments)
+def test_a_wrong_option_is_refused(refuse: Refuse, arguments: list[str], message: str) -> None:
+    assert message in refuse(*arguments)
 
 
-def test_a_file_of_settings_that_is_not_text(tmp_path: Path, said: Say) -> None:
+def test_a_settings_file_that_is_not_text_is_refused(tmp_path: Path, refuse: Refuse) -> None:
     (tmp_path / "mainspring.toml").write_bytes(b"\xff\xfe")
-    assert "mainspring.toml: is not TOML: 'utf-8' codec" in said("migrate")
+    assert "mainspring.toml: is not TOML: 'utf-8' codec" in refuse("migrate")
 
 
-def test_a_mistyped_variable(said: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistyped_variable_is_refused_with_a_suggestion(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAINSPRING_STROE", "x")
-    assert "MAINSPRING_STROE: is no setting (did you mean MAINSPRING_STORE?)" in said("migrate")
+    assert "MAINSPRING_STROE: is no setting (did you mean MAINSPRING_STORE?)" in refuse("migrate")
 
 
 @pytest.mark.parametrize(
@@ -104,17 +87,17 @@ def test_a_mistyped_variable(said: Say, monkeypatch: pytest.MonkeyPatch) -> None
         ),
     ],
 )
-def test_an_application_that_cannot_be_imported_is_told_with_its_line(
-    tmp_path: Path, said: Say, monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str
+def test_an_application_that_cannot_be_imported_is_reported_with_its_line(
+    tmp_path: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str
 ) -> None:
     (tmp_path / f"broken_{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = said("worker", f"broken_{name}:app")
+    found = refuse("worker", f"broken_{name}:app")
     assert re.search(message.replace(f"{name}\\.py", f"broken_{name}\\.py"), found), found
 
 
 @pytest.mark.postgres
-async def test_a_role_without_rights(tmp_path: Path, postgres_database: str) -> None:
+async def test_a_database_role_without_rights_is_reported(tmp_path: Path, postgres_database: str) -> None:
     connection = await asyncpg.connect(postgres_database)
     try:
         name = await connection.fetchval("SELECT current_database()")
@@ -122,15 +105,15 @@ async def test_a_role_without_rights(tmp_path: Path, postgres_database: str) -> 
     finally:
         await connection.close()
     for command in ("migrate", "scheduler"):
-        found = run(tmp_path, command, "--store", postgres_database)
+        found = run_command(tmp_path, command, "--store", postgres_database)
         assert found.returncode == 2
         (line,) = found.stderr.splitlines()
         assert line == f"mainspring: store: PostgreSQL refused: permission denied for database {name}"
 
 
-def test_a_benchmark_of_a_server_that_is_not_there_tells_no_password(tmp_path: Path) -> None:
+def test_a_benchmark_of_an_unreachable_server_prints_no_password(tmp_path: Path) -> None:
     dsn = "postgresql://me:hidden@127.0.0.1:1/x?password=hidden"
-    found = run(tmp_path, "bench", "--quick", "--only", "idle", "--store", dsn)
+    found = run_command(tmp_path, "bench", "--quick", "--only", "idle", "--store", dsn)
     assert found.returncode == 6
     assert len(found.stderr.splitlines()) == 1
     assert "idle on postgresql://me@127.0.0.1:1/x: about" in found.stdout
@@ -138,7 +121,7 @@ def test_a_benchmark_of_a_server_that_is_not_there_tells_no_password(tmp_path: P
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
-async def test_every_host_that_settings_allow_can_be_listened_on(host: str) -> None:
+async def test_the_server_listens_on_every_host_that_the_settings_allow(host: str) -> None:
     settings = load({"store": "memory:", "host": host, "port": free_port()}, environment={})
     node = Node(settings, {Role.HTTP})
     address = f"{'[::1]' if host == '::1' else host}:{settings.port}"
@@ -156,80 +139,84 @@ async def test_every_host_that_settings_allow_can_be_listened_on(host: str) -> N
 
 
 def _status(address: str) -> int:
-    with urllib.request.urlopen(f"http://{address}/healthz", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{address}/healthz", timeout=60) as answer:
         return int(answer.status)
 
 
-def called(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[object, str]:
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[object, str]:
     monkeypatch.setattr(sys, "argv", ["mainspring", *arguments])
     with pytest.raises(SystemExit) as left:
         main()
     return left.value.code, capsys.readouterr().err
 
 
-def test_an_empty_name_is_nobody(tmp_path: Path, said: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that was not set must not cancel the one job without a name."""
+def test_an_empty_job_name_is_refused(tmp_path: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script whose variable is not set must not cancel the only job without a name."""
     monkeypatch.setenv("MAINSPRING_STORE", str(tmp_path / "x.db"))
-    run(tmp_path, "migrate", "--store", str(tmp_path / "x.db"))
-    run(tmp_path, "jobs", "submit", "t", "--delay", "1h", "--store", str(tmp_path / "x.db"))
-    assert "job: is empty" in said("jobs", "cancel", "")
-    assert "job: is empty" in said("jobs", "show", " ")
+    run_command(tmp_path, "migrate", "--store", str(tmp_path / "x.db"))
+    run_command(tmp_path, "jobs", "submit", "t", "--delay", "1h", "--store", str(tmp_path / "x.db"))
+    assert "job: is empty" in refuse("jobs", "cancel", "")
+    assert "job: is empty" in refuse("jobs", "show", " ")
 
 
 @pytest.mark.parametrize("key", ["schlüssel", "a\nb", "a b", "\t"])
-def test_a_key_that_cannot_be_one_is_not_shown(said: Say, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+def test_an_invalid_key_is_refused_and_not_shown(refuse: Refuse, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv("MAINSPRING_KEY", key)
-    line = said("jobs", "list", "--url", "http://127.0.0.1:1")
+    line = refuse("jobs", "list", "--url", "http://127.0.0.1:1")
     assert line.startswith("mainspring: key: is not a key")
     assert key.strip() == "" or key not in line
 
 
-def test_a_cron_and_an_interval_are_one_too_many(said: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(tmp_path, "migrate", "--store", str(tmp_path / "x.db"))
+def test_a_cron_expression_and_an_interval_are_refused_together(
+    refuse: Refuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_command(tmp_path, "migrate", "--store", str(tmp_path / "x.db"))
     monkeypatch.setenv("MAINSPRING_STORE", str(tmp_path / "x.db"))
     both = ("--name", "r", "--cron", "0 0 * * *", "--every", "10m")
-    assert "every: does not go with cronExpression" in said("jobs", "submit", "t", *both)
+    assert "every: does not go with cronExpression" in refuse("jobs", "submit", "t", *both)
     (tmp_path / "both.yaml").write_text("schedules:\n- {name: a, task: t, cronExpression: '0 0 * * *', every: 10m}\n")
-    assert "does not go with cronExpression" in said("plan", "-f", "both.yaml")
+    assert "does not go with cronExpression" in refuse("plan", "-f", "both.yaml")
 
 
-def test_what_looks_into_the_store_does_not_look_elsewhere(
-    tmp_path: Path, said: Say, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_commands_on_the_store_ignore_the_url_and_use_the_profile(
+    tmp_path: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("MAINSPRING_URL", "http://127.0.0.1:1")
     for command in ("forecast", "doctor", "migrate"):
-        assert "--store: is needed" in said(command)
+        assert "--store: is needed" in refuse(command)
     monkeypatch.delenv("MAINSPRING_URL")
     elsewhere = tmp_path / "elsewhere" / "x.db"
     elsewhere.parent.mkdir()
     monkeypatch.chdir(tmp_path)
-    code, line = called(capsys, monkeypatch, "forecast")
+    code, line = call(capsys, monkeypatch, "forecast")
     assert (code, "there is no store mainspring.db" in line) == (6, True)
     assert not (tmp_path / "mainspring.db").exists()
-    run(tmp_path, "migrate", "--store", str(elsewhere))
-    called(capsys, monkeypatch, "profiles", "set", "away", "--store", str(elsewhere))
-    called(capsys, monkeypatch, "profiles", "use", "away")
-    assert called(capsys, monkeypatch, "forecast", "--json")[0] in (None, 0)
-    assert called(capsys, monkeypatch, "doctor", "--profile", "away")[0] in (None, 0, 1)
+    run_command(tmp_path, "migrate", "--store", str(elsewhere))
+    call(capsys, monkeypatch, "profiles", "set", "away", "--store", str(elsewhere))
+    call(capsys, monkeypatch, "profiles", "use", "away")
+    assert call(capsys, monkeypatch, "forecast", "--json")[0] in (None, 0)
+    assert call(capsys, monkeypatch, "doctor", "--profile", "away")[0] in (None, 0, 1)
     assert not (tmp_path / "mainspring.db").exists()
 
 
-def test_a_move_of_what_is_no_store(
+def test_move_refuses_a_file_that_is_no_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tasks.py").write_text("print('hello')\n" * 200)
     monkeypatch.chdir(tmp_path)
-    code, line = called(capsys, monkeypatch, "move", "--from", "tasks.py", "--to", "postgresql://127.0.0.1:1/x")
+    code, line = call(capsys, monkeypatch, "move", "--from", "tasks.py", "--to", "postgresql://127.0.0.1:1/x")
     assert (code, line.count("\n")) == (6, 1)
     assert "tasks.py cannot be read" in line
 
 
-def test_events_of_nobody(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert called(capsys, monkeypatch, "events", "--url", "http://127.0.0.1:1")[0] == 6
+def test_events_of_an_unreachable_api_is_exit_code_6(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(capsys, monkeypatch, "events", "--url", "http://127.0.0.1:1")[0] == 6
 
 
 def test_a_noun_without_a_verb_shows_its_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert called(capsys, monkeypatch, "jobs") == (2, "")
+    assert call(capsys, monkeypatch, "jobs") == (2, "")

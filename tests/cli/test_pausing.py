@@ -1,4 +1,4 @@
-"""Until when something is paused, as people say it."""
+"""How ``--until`` of a pause is parsed."""
 
 from datetime import datetime, timedelta
 
@@ -12,14 +12,14 @@ from mainspring.domain.instant import DAY, HOUR, SECOND, from_datetime, to_datet
 from tests.support.clock import START
 
 
-def test_a_time_or_a_span() -> None:
+def test_until_accepts_a_time_or_a_duration() -> None:
     assert moment_of("2030-12-31T18:00:00Z", START) == from_datetime(datetime.fromisoformat("2030-12-31T18:00:00Z"))
     assert moment_of("2h", START) == START + 2 * HOUR
     assert moment_of("1.5 hours", START) == START + 90 * 60 * SECOND
 
 
 @given(st.integers(START, START + 400 * DAY), st.times())
-def test_a_time_of_the_day_is_the_next_one_here(now: int, clock: datetime) -> None:
+def test_a_time_of_day_is_its_next_local_occurrence(now: int, clock: datetime) -> None:
     moment = moment_of(f"{clock:%H:%M:%S}", now)
     here = to_datetime(moment).astimezone()
     assert now < moment <= now + DAY + 2 * HOUR
@@ -27,6 +27,6 @@ def test_a_time_of_the_day_is_the_next_one_here(now: int, clock: datetime) -> No
 
 
 @pytest.mark.parametrize("text", ["", "soon", "25:00", "12:60", "2030-12-31", "18", "2030-12-31T18:00:00"])
-def test_anything_else_is_refused_by_its_option(text: str) -> None:
+def test_any_other_text_is_refused_with_the_name_of_the_option(text: str) -> None:
     with pytest.raises(Invalid, match="--until"):
         moment_of(text, START)

@@ -1,19 +1,20 @@
-"""``mainspring plan`` and ``apply`` as a user meets them: from code and from a file, on stores and through an API."""
+"""``mainspring plan`` and ``apply`` as a user sees them: from code and from a file, on stores and over an API."""
 
 import asyncio
 import json
 import subprocess
 import sys
-import urllib.request
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import application
 from mainspring.domain.errors import Conflict, Invalid
+from tests.support.command_line import wait_for_http
 from tests.support.processes import Processes, free_port
 
 TASKS = """
@@ -49,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write(folder: Path, *, timeout: str = "30s", every: str = "20s", more: str = MORE) -> None:
     (folder / "plan_tasks.py").write_text(TASKS.format(timeout=timeout, every=every, more=more))
     sys.modules.pop("plan_tasks", None)
-    # What was compiled within the same second would be taken for the new text.
+    # Python would take bytecode compiled within the same second for that of the new text.
     for compiled in folder.glob("__pycache__/plan_tasks*"):
         compiled.unlink()
 
@@ -58,7 +59,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(application, list(arguments))
 
 
-def planned(*arguments: str) -> dict[str, Any]:
+def plan(*arguments: str) -> dict[str, Any]:
     found = run("plan", *arguments, "--json")
     assert found.exit_code in (0, 3), found.output
     answer: dict[str, Any] = json.loads(found.stdout)
@@ -66,80 +67,80 @@ def planned(*arguments: str) -> dict[str, Any]:
     return answer
 
 
-def steps(answer: dict[str, Any]) -> list[tuple[str, str]]:
+def list_steps(answer: dict[str, Any]) -> list[tuple[str, str]]:
     return [(step["action"], step["name"]) for step in answer["steps"]]
 
 
-def test_from_nothing_to_removed(folder: Path) -> None:
+def test_plan_and_apply_add_change_and_remove_schedules(folder: Path) -> None:
     write(folder)
     assert run("migrate").exit_code == 0
-    assert steps(planned("plan_tasks:app")) == [("add", "nightly"), ("add", "poll"), ("add", "hourly")]
-    assert planned("plan_tasks:app")["source"] == "app:billing"
+    assert list_steps(plan("plan_tasks:app")) == [("add", "nightly"), ("add", "poll"), ("add", "hourly")]
+    assert plan("plan_tasks:app")["source"] == "app:billing"
 
     done = run("apply", "plan_tasks:app")
     assert done.exit_code == 0, done.output
     assert "3 added" in done.stdout
-    assert planned("plan_tasks:app")["steps"] == []
+    assert plan("plan_tasks:app")["steps"] == []
     assert "nothing to do; 3 unchanged" in run("plan", "plan_tasks:app").stdout
 
     write(folder, timeout="1m", every="30s", more="")
-    found = planned("plan_tasks:app")
-    assert steps(found) == [("change", "nightly"), ("change", "poll"), ("remove", "hourly")]
+    found = plan("plan_tasks:app")
+    assert list_steps(found) == [("change", "nightly"), ("change", "poll"), ("remove", "hourly")]
     assert found["steps"][1]["changes"] == {
         "every": {"before": "20s", "after": "30s"},
         "timeout": {"before": "30s", "after": "1m"},
     }
     assert 'every: "20s" → "30s"' in run("plan", "plan_tasks:app").stdout
 
-    # Nobody can be asked here: what takes something away is left.
+    # Without a terminal to confirm on, apply removes nothing.
     partly = run("apply", "plan_tasks:app")
     assert partly.exit_code == 3
     assert "2 changed" in partly.stdout
     assert "1 left as they are: hourly (--yes)" in partly.stderr
-    assert steps(planned("plan_tasks:app")) == [("remove", "hourly")]
+    assert list_steps(plan("plan_tasks:app")) == [("remove", "hourly")]
 
     assert "1 removed" in run("apply", "plan_tasks:app", "--yes").stdout
-    assert planned("plan_tasks:app") == {
+    assert plan("plan_tasks:app") == {
         "source": "app:billing",
         "tenant": "default",
         "steps": [],
         "unchanged": ["nightly", "poll"],
     }
-    # It comes back when it is declared again.
+    # A schedule that is declared again comes back.
     write(folder, timeout="1m", every="30s")
-    [back] = planned("plan_tasks:app")["steps"]
+    [back] = plan("plan_tasks:app")["steps"]
     assert back["action"] == "change"
     assert back["changes"]["status"] == {"before": "cancelled", "after": "scheduled"}
 
 
-def test_a_file_and_an_application_leave_each_other_alone(folder: Path) -> None:
+def test_a_file_and_an_application_do_not_touch_each_others_schedules(folder: Path) -> None:
     write(folder)
     (folder / "schedules.yaml").write_text(FILE)
     assert run("apply", "plan_tasks:app", "--yes").exit_code == 0
     assert run("apply", "-f", "schedules.yaml", "--yes").exit_code == 0
-    assert planned("plan_tasks:app")["steps"] == []
-    assert planned("-f", "schedules.yaml")["source"] == "file:schedules.yaml"
+    assert plan("plan_tasks:app")["steps"] == []
+    assert plan("-f", "schedules.yaml")["source"] == "file:schedules.yaml"
     (folder / "schedules.yaml").write_text("schedules: []\n")
-    assert steps(planned("-f", "schedules.yaml")) == [("remove", "from-file")]
+    assert list_steps(plan("-f", "schedules.yaml")) == [("remove", "from-file")]
     assert run("apply", "-f", "schedules.yaml", "--yes").exit_code == 0
-    assert planned("plan_tasks:app")["steps"] == []
+    assert plan("plan_tasks:app")["steps"] == []
 
 
-def test_a_schedule_of_another_source_is_taken_over_only_when_asked(folder: Path) -> None:
+def test_a_schedule_of_another_source_is_taken_over_only_with_yes(folder: Path) -> None:
     (folder / "one.yaml").write_text(FILE)
     (folder / "two.yaml").write_text(FILE)
     assert run("apply", "-f", "one.yaml").exit_code == 0
-    [step] = planned("-f", "two.yaml")["steps"]
+    [step] = plan("-f", "two.yaml")["steps"]
     assert step["action"] == "take over"
     assert step["changes"] == {"source": {"before": "file:one.yaml", "after": "file:two.yaml"}}
     assert run("apply", "-f", "two.yaml").exit_code == 3
-    assert planned("-f", "one.yaml")["steps"] == []
+    assert plan("-f", "one.yaml")["steps"] == []
     assert run("apply", "-f", "two.yaml", "--yes").exit_code == 0
-    assert [step["action"] for step in planned("-f", "one.yaml")["steps"]] == ["take over"]
+    assert [step["action"] for step in plan("-f", "one.yaml")["steps"]] == ["take over"]
 
 
-async def test_what_declare_brings_in_is_what_the_plan_compares(folder: Path) -> None:
-    """By the code itself, as ``up`` does it, and by way of the API: the same specs, so neither finds work to do."""
+async def test_declare_stores_the_specs_that_plan_compares(folder: Path) -> None:
+    """``declare`` and the API produce equal specs, so that a plan after either one is empty."""
     from mainspring.api.schemas.job_answers import fields_of_spec
     from mainspring.api.schemas.jobs import payload_of, spec_of
 
@@ -147,7 +148,7 @@ async def test_what_declare_brings_in_is_what_the_plan_compares(folder: Path) ->
     app = import_module("plan_tasks").app
     for spec, payload in app.schedules():
         fields = fields_of_spec(spec, payload)
-        assert (spec_of(fields), payload_of(fields)) == (type(spec)(**{**_fields(spec), "source": ""}), payload)
+        assert (spec_of(fields), payload_of(fields)) == (msgspec.structs.replace(spec, source=""), payload)
     async with app:
         await app.declare()
         assert await app.left_over() == []
@@ -156,49 +157,33 @@ async def test_what_declare_brings_in_is_what_the_plan_compares(folder: Path) ->
         assert await app.left_over() == ["poll"]
 
 
-def _fields(spec: Any) -> dict[str, Any]:
-    return {name: getattr(spec, name) for name in spec.__struct_fields__}
-
-
-async def answers(port: int) -> None:
-    """Until the API does."""
-    for _ in range(200):
-        try:
-            await asyncio.to_thread(urllib.request.urlopen, f"http://127.0.0.1:{port}/readyz", timeout=2)
-        except OSError:
-            await asyncio.sleep(0.1)
-        else:
-            return
-    raise AssertionError("the API does not answer")
-
-
-def test_through_an_api(folder: Path) -> None:
+def test_plan_and_apply_work_over_the_api(folder: Path) -> None:
     write(folder, more="")
     port = free_port()
 
     async def work() -> None:
         (folder / "logs").mkdir()
         async with Processes(str(folder / "mainspring.db"), folder / "logs") as processes:
-            processes.start("api", "--port", str(port))
-            await answers(port)
+            process = processes.start("api", "--port", str(port))
+            await asyncio.to_thread(wait_for_http, f"http://127.0.0.1:{port}", process)
             url = ("--url", f"http://127.0.0.1:{port}")
-            assert await asyncio.to_thread(lambda: steps(planned("plan_tasks:app", *url))) == [
+            assert await asyncio.to_thread(lambda: list_steps(plan("plan_tasks:app", *url))) == [
                 ("add", "nightly"),
                 ("add", "poll"),
             ]
             assert (await asyncio.to_thread(run, "apply", "plan_tasks:app", *url)).exit_code == 0
-            assert (await asyncio.to_thread(planned, "plan_tasks:app", *url))["steps"] == []
+            assert (await asyncio.to_thread(plan, "plan_tasks:app", *url))["steps"] == []
 
     asyncio.run(work())
-    assert planned("plan_tasks:app")["steps"] == []
+    assert plan("plan_tasks:app")["steps"] == []
 
 
-def test_one_that_somebody_changed_by_hand_is_drift(folder: Path) -> None:
+def test_plan_reverts_a_schedule_that_was_changed_by_hand(folder: Path) -> None:
     write(folder)
     assert run("apply", "plan_tasks:app").exit_code == 0
     changed = run("jobs", "update", "poll", "--json", "--set", "every=40s")
     assert changed.exit_code == 0, changed.output
-    [step] = planned("plan_tasks:app")["steps"]
+    [step] = plan("plan_tasks:app")["steps"]
     assert step["changes"] == {"every": {"before": "40s", "after": "20s"}}
 
 
@@ -212,14 +197,16 @@ def test_one_that_somebody_changed_by_hand_is_drift(folder: Path) -> None:
         (("plan_tasks:twin",), Conflict, "has two applications called 'billing'"),
     ],
 )
-def test_mistakes(folder: Path, arguments: tuple[str, ...], error: type[Exception], message: str) -> None:
+def test_plan_refuses_invalid_arguments(
+    folder: Path, arguments: tuple[str, ...], error: type[Exception], message: str
+) -> None:
     write(folder, more='twin = Mainspring(name="billing")' if "plan_tasks:twin" in arguments else MORE)
     found = run("plan", *arguments)
     assert isinstance(found.exception, error)
     assert message in str(found.exception)
 
 
-def test_an_application_is_called_as_its_module(folder: Path) -> None:
+def test_an_application_is_named_after_its_module_by_default(folder: Path) -> None:
     (folder / "plan_unnamed.py").write_text("from mainspring import Mainspring\napp = Mainspring()\nprint(app.name)\n")
     assert import_module("plan_unnamed").app.name == "plan_unnamed"
     ran = subprocess.run([sys.executable, "plan_unnamed.py"], capture_output=True, text=True, check=True, cwd=folder)

@@ -1,4 +1,4 @@
-"""The page on queues: its commands and answers are these, and its task weighs what it says."""
+"""The page on queues: its commands print what it shows, and its task runs with its weight."""
 
 import importlib
 import re
@@ -42,7 +42,9 @@ def test_the_commands_print_what_the_page_shows() -> None:
             assert [line.rstrip() for line in printed.splitlines()] == text.splitlines()
 
 
-def test_the_worker_has_the_pools_that_are_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_commands_and_settings_give_the_pools_of_the_page(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_blocks(PAGE, folder)
     page = PAGE.read_text()
     seen: list[Settings] = []
@@ -60,7 +62,7 @@ def test_the_worker_has_the_pools_that_are_said(folder: Path, monkeypatch: pytes
     assert [one.worker.priorities for one in seen[1:]] == [{"1": 100, "2": 50, "3": 20}] * 3
 
 
-async def test_the_task_runs_where_it_fits(folder: Path) -> None:
+async def test_the_weighted_task_runs_where_it_fits(folder: Path) -> None:
     [path] = write_blocks(PAGE, folder)
     tasks = importlib.import_module(path.stem)
     given = {"worker.queues": {"default": 4}, "worker.priorities": {"5": 5}}
@@ -69,7 +71,7 @@ async def test_the_task_runs_where_it_fits(folder: Path) -> None:
     await node.start()
     try:
         runs = [await tasks.render.submit("Alien"), await tasks.render.options(weight=8).submit("Brazil")]
-        assert [await run.result("30s") for run in runs] == ["Alien is rendered", "Brazil is rendered"]
+        assert [await run.result("2m") for run in runs] == ["Alien is rendered", "Brazil is rendered"]
     finally:
         await tasks.app.close()
         await node.stop()

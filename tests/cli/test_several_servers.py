@@ -1,4 +1,4 @@
-"""A store over several servers from the outside: settings, commands, the API, and the guide."""
+"""A sharded store from the outside: settings, commands, and the guide."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from tests.conftest import create_database, drop_database, with_database
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "several-servers.md"
 
 
-def test_a_list_of_addresses_is_a_store(tmp_path: Path) -> None:
+def test_a_list_of_addresses_is_a_sharded_store(tmp_path: Path) -> None:
     file = tmp_path / "mainspring.toml"
     [text] = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     file.write_text(text)
@@ -60,8 +60,7 @@ def store(postgres_dsn: str) -> Iterator[str]:
 
 
 @pytest.mark.postgres
-@pytest.mark.timeout(300)
-def test_the_guide_and_the_commands(store: str, tmp_path: Path) -> None:
+def test_the_guide_to_sharded_stores_works(store: str, tmp_path: Path) -> None:
     blocks = re.findall(r"^ *```(\w+)\n(.*?)^ *```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     environment = {
         **os.environ,

@@ -1,4 +1,4 @@
-"""Workflows from the command line: submitted from a file, drawn, cancelled, retried."""
+"""Workflows from the command line: submit from a file, show, cancel, retry."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.cli.runs import Attempt, _told_once
 from mainspring.cli.workflows import _Node, drawn
-from tests.support.command_line import Site, a_site
+from tests.support.command_line import Site, running_site
 
 FLOW = """
 name: nightly
@@ -20,45 +20,45 @@ nodes:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with a_site(tmp_path_factory.mktemp("site")) as made:
+    with running_site(tmp_path_factory.mktemp("site")) as made:
         yield made
 
 
-def test_from_submit_to_retry(site: Site, tmp_path: Path) -> None:
+def test_a_workflow_is_submitted_shown_retried_and_cancelled(site: Site, tmp_path: Path) -> None:
     file = tmp_path / "nightly.yaml"
     file.write_text(FLOW)
     where = ("--store", site.store)
-    workflow = site.done("workflows", "submit", "-f", str(file), "--quiet", *where).out.strip()
-    last = site.done("workflows", "show", workflow, *where, "--json").json["nodes"][2]["runId"]
+    workflow = site.run("workflows", "submit", "-f", str(file), "--quiet", *where).out.strip()
+    last = site.run("workflows", "show", workflow, *where, "--json").json["nodes"][2]["runId"]
     after = site.call(
         "jobs", "submit", "send", "--arg", "user_id=3", "--depends-on", last, "--when", "all-done", *where
     )
     assert after.code == 0, after
-    site.done(
+    site.run(
         "jobs", "submit", "send", "--arg", "user_id=4", "--depends-on", last, "--when", "all-done", "--wait", *where
     )
-    shown = site.done("workflows", "show", workflow, *where).out.splitlines()
+    shown = site.run("workflows", "show", workflow, *where).out.splitlines()
     assert shown[0] == "nightly  failed  1 failed, 1 skipped, 1 succeeded"
     assert shown[1:4] == ["  1 │ ✓ first", "  2 │ ✗ bad", "  3 │ - last"]
     assert shown[4].startswith("bad failed (error): mainspring runs show ")
-    again = site.done("workflows", "retry", workflow, "--from", "bad", *where)
+    again = site.run("workflows", "retry", workflow, "--from", "bad", *where)
     assert again.out == "2 nodes run again: bad, last\n"
     cancelled = site.call("workflows", "cancel", workflow, *where)
     assert cancelled.code in (0, 1, 5), cancelled
 
 
-def test_a_fan_out_is_shown_as_a_whole(site: Site) -> None:
+def test_a_fan_out_is_shown_with_the_times_of_the_whole(site: Site) -> None:
     where = ("--store", site.store)
     plan = '{"task": "send", "items": [{"user_id": 1}, {"user_id": 2}]}'
-    root = site.done("jobs", "submit", "fan_out", "--payload", plan, "--wait", "--quiet", *where).out.split()[0]
-    lines = site.done("runs", "show", root, *where).out.splitlines()
+    root = site.run("jobs", "submit", "fan_out", "--payload", plan, "--wait", "--quiet", *where).out.split()[0]
+    lines = site.run("runs", "show", root, *where).out.splitlines()
     fields = {line.split()[0] for line in lines if line[:1].isalpha()}
     assert {"submitted", "ended", "took"} <= fields
     assert not {"due", "started"} & fields
     assert sum("waits for its members" in line for line in lines) <= 1
 
 
-def test_of_attempts_given_back_for_one_reason_the_last_is_shown() -> None:
+def test_only_the_last_attempt_released_for_a_reason_is_shown() -> None:
     def attempt(outcome: str, number: int, reason: str = "waits") -> Attempt:
         return Attempt(number, outcome, "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z", reason)
 
@@ -68,12 +68,12 @@ def test_of_attempts_given_back_for_one_reason_the_last_is_shown() -> None:
     assert _told_once([]) == []
 
 
-def test_what_is_wrong_is_said_by_its_field(site: Site, tmp_path: Path) -> None:
+def test_an_error_in_a_workflow_file_names_its_field(site: Site, tmp_path: Path) -> None:
     where = ("--store", site.store)
     circle = "name: x\nnodes: {a: {task: send, after: [b]}, b: {task: send, after: [a]}}"
-    said = site.call("workflows", "submit", "-f", "-", *where, stdin=circle)
-    assert said.code == 2
-    assert "nodes.a.after: goes round in a circle: a → b → a" in said.err
+    result = site.call("workflows", "submit", "-f", "-", *where, stdin=circle)
+    assert result.code == 2
+    assert "nodes.a.after: goes round in a circle: a → b → a" in result.err
     assert site.call("workflows", "submit", "-f", str(tmp_path / "none.yaml"), *where).code == 2
     assert site.call("workflows", "submit", "-f", "-", *where, stdin="- a\n- b").code == 2
 

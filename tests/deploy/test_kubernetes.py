@@ -1,14 +1,13 @@
-"""The chart and the manifests: linted, rendered, held against Kubernetes' schemas, and their pods run as processes."""
+"""The chart and the manifests: lint them, render them, check them with the schemas, run their pods as processes."""
 
 import asyncio
 import itertools
 import json
 import re
-import signal
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -26,12 +25,14 @@ from mainspring.domain.instant import SECOND
 from mainspring.domain.notices import QUEUE as NOTIFICATIONS
 from mainspring.domain.webhooks import QUEUE as WEBHOOKS
 from mainspring.runtime.metrics.declared import ALL
+from tests.support.command_line import terminate
 from tests.support.processes import Processes, free_port
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 from tools import manifests
 from tools.services import ROOT
 from tools.services.kubernetes import VERSIONS, Kubeconform
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180), pytest.mark.xdist_group("system")]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("system")]
 
 SECRET = {
     "store": "postgresql://mainspring:s3cret@db/mainspring",
@@ -39,7 +40,7 @@ SECRET = {
     "ui-secret": "x" * 32,
     "autoscale-key": "k",
 }
-#: What is rendered besides the defaults.
+#: Values of the chart that the tests render, by name.
 VALUES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "bare": {"networkPolicy": {"enabled": False}, "migration": {"enabled": False}},
@@ -49,7 +50,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "settings": {
             "retention.succeeded": "3d",
             "shards": 64,
-            # A float as soon as Helm has read it.
+            # Helm reads it as a float.
             "worker.recycle_memory": 1_000_000_000,
             "tracing.ratio": 0.25,
             "vault.address": "https://vault.example.org:8200",
@@ -108,17 +109,17 @@ def pods(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def environment(container: dict[str, Any]) -> dict[str, str]:
-    """As a kubelet makes it."""
+    """Return the environment that a kubelet would give to a container."""
     known = SECRET | {"seal": "s" * 40, "slack-url": "https://hooks.slack.example/x"}
     made = {
         each["name"]: each["value"] if "value" in each else known[each["valueFrom"]["secretKeyRef"]["key"]]
         for each in container["env"]
     }
-    assert len(made) == len(container["env"]), "a variable is there twice"
+    assert len(made) == len(container["env"]), "a variable is set twice"
     return made
 
 
-def test_helm_finds_nothing_wrong(helm: str, values: Path) -> None:
+def test_helm_lint_passes(helm: str, values: Path) -> None:
     command = [helm, "lint", "--strict", f"--kube-version={VERSIONS[-1]}", f"--values={values}", str(manifests.CHART)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -126,17 +127,17 @@ def test_helm_finds_nothing_wrong(helm: str, values: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_rendered_is_what_kubernetes_knows(
+def test_rendered_objects_conform_to_the_kubernetes_schemas(
     helm: str, values: Path, version: str, address_of: Callable[[str], str], tmp_path: Path
 ) -> None:
     kubeconform = address_of("kubeconform")
     (tmp_path / "rendered.yaml").write_text(manifests.rendered(helm, f"--values={values}"))
-    looked, said = conform(kubeconform, version, tmp_path / "rendered.yaml", *manifests.FOLDER.glob("[!p]*.yaml"))
-    assert looked == 0, said
+    status, output = conform(kubeconform, version, tmp_path / "rendered.yaml", *manifests.FOLDER.glob("[!p]*.yaml"))
+    assert status == 0, output
 
 
-def test_a_word_that_kubernetes_does_not_know_is_found(address_of: Callable[[str], str], tmp_path: Path) -> None:
-    """So that a clean run says something."""
+def test_the_schema_check_finds_an_unknown_field(address_of: Callable[[str], str], tmp_path: Path) -> None:
+    """Proves that the check of the rendered objects can fail."""
     for number, (old, new) in enumerate(
         {"maxUnavailable": "maxUnavailble", "valueLocation": "valueLoc", "topologyKey: k": "topologyKey: 1 #"}.items()
     ):
@@ -144,25 +145,25 @@ def test_a_word_that_kubernetes_does_not_know_is_found(address_of: Callable[[str
         text = "".join((manifests.FOLDER / name).read_text() for name in ("mainspring.yaml", "keda.yaml"))
         assert old in text
         wrong.write_text(text.replace(old, new))
-        found, said = conform(address_of("kubeconform"), VERSIONS[-1], wrong)
-        assert found == 1, said
+        status, output = conform(address_of("kubeconform"), VERSIONS[-1], wrong)
+        assert status == 1, output
 
 
 def conform(kubeconform: str, version: str, *files: Path) -> tuple[int, str]:
     schemas = Kubeconform(ROOT / ".services").schemas
     kind = "{{.ResourceKind}}{{.KindSuffix}}.json"
-    places = [
+    locations = [
         f"{schemas}/{{{{.NormalizedKubernetesVersion}}}}-standalone{{{{.StrictSuffix}}}}/{kind}",
         f"{ROOT / 'tests' / 'support' / 'keda'}/{kind}",
     ]
     command = [kubeconform, "-strict", "-kubernetes-version", version]
-    command += itertools.chain.from_iterable(("-schema-location", place) for place in places)
+    command += itertools.chain.from_iterable(("-schema-location", place) for place in locations)
     done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", manifests.FILES)
-def test_the_manifests_are_those_of_the_chart(helm: str, name: str) -> None:
+def test_the_manifests_are_up_to_date_with_the_chart(helm: str, name: str) -> None:
     assert (manifests.FOLDER / name).read_text() == manifests.manifest(helm, name), "run: make manifests"
 
 
@@ -192,12 +193,12 @@ def test_the_manifests_are_those_of_the_chart(helm: str, name: str) -> None:
         ("--set=workers.default.queues.a:b=1", "a:b"),
     ],
 )
-def test_wrong_values_are_refused_by_name(helm: str, option: str, named: str) -> None:
+def test_wrong_values_are_refused_with_their_name(helm: str, option: str, named: str) -> None:
     with pytest.raises(ValueError, match=re.escape(named)):
         manifests.rendered(helm, option)
 
 
-def test_what_the_chart_sets_are_settings_and_what_it_refuses_is_what_it_sets(helm: str) -> None:
+def test_the_chart_refuses_every_setting_that_it_sets_itself(helm: str) -> None:
     helpers = (manifests.CHART / "templates" / "_helpers.tpl").read_text()
     owned = yaml.safe_load(helpers.partition('define "mainspring.owned" -}}')[2].partition("{{- end }}")[0])
     variables = {f"MAINSPRING_{name.upper().replace('.', '_')}" for name in owned}
@@ -210,7 +211,7 @@ def test_what_the_chart_sets_are_settings_and_what_it_refuses_is_what_it_sets(he
 
 
 @pytest.mark.parametrize("queue", ["yes", "17", "null", "1.50"])
-def test_a_queue_may_be_called_like_a_number_or_a_word_of_yaml(helm: str, tmp_path: Path, queue: str) -> None:
+def test_the_name_of_a_queue_may_look_like_a_number_or_a_yaml_keyword(helm: str, tmp_path: Path, queue: str) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump({"workers": {"one": {"queues": {queue: 3}, "autoscaling": {"by": "hpa"}}}}))
     made = objects(manifests.rendered(helm, f"--values={file}", release="42"))
@@ -226,7 +227,7 @@ def test_a_queue_may_be_called_like_a_number_or_a_word_of_yaml(helm: str, tmp_pa
     assert args == ["worker", f"--queue={queue}:3"]
 
 
-def test_a_queue_that_is_no_label_is_possible_by_keda(helm: str, tmp_path: Path) -> None:
+def test_keda_accepts_a_queue_name_that_is_no_valid_label(helm: str, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump({"workers": {"one": {"queues": {"é #1": 3}, "autoscaling": {"by": "keda"}}}}))
     made = objects(manifests.rendered(helm, f"--values={file}"))
@@ -235,13 +236,13 @@ def test_a_queue_that_is_no_label_is_possible_by_keda(helm: str, tmp_path: Path)
     assert ["worker", "--queue=é #1:3"] in [pod["spec"]["containers"][0]["args"] for pod in pods(made)]
 
 
-def test_the_chart_is_of_this_version() -> None:
+def test_the_chart_has_the_version_of_the_package() -> None:
     chart = yaml.safe_load((manifests.CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == mainspring.__version__
     assert chart["kubeVersion"] == f">={VERSIONS[0]}-0"
 
 
-def test_a_pod_is_a_command_with_settings_that_there_are(helm: str, values: Path) -> None:
+def test_a_pod_runs_a_valid_command_with_valid_settings(helm: str, values: Path) -> None:
     for pod in pods(objects(manifests.rendered(helm, f"--values={values}"))):
         [container] = pod["spec"]["containers"]
         command, *arguments = container["args"]
@@ -251,7 +252,7 @@ def test_a_pod_is_a_command_with_settings_that_there_are(helm: str, values: Path
         assert loaded.store == SECRET["store"]
         assert loaded.log.format == "json"
         if probe := container.get("startupProbe"):
-            # A pod that waits for the store is not ended by whoever waits for the pod.
+            # The kubelet must not kill a pod that still waits for its store.
             assert probe["periodSeconds"] * probe["failureThreshold"] * SECOND >= PATIENCE + 20 * SECOND
         if container["name"] == "api":
             assert (loaded.host, loaded.auth.mode) == ("0.0.0.0", "keys")
@@ -260,11 +261,11 @@ def test_a_pod_is_a_command_with_settings_that_there_are(helm: str, values: Path
             assert list(loaded.metrics.ports) == [container["ports"][0]["containerPort"]]
             assert loaded.metrics.host == "0.0.0.0"
         if container["name"] == "worker":
-            # The kubelet kills what is left then.
+            # The kubelet kills the pod after this period.
             assert pod["spec"]["terminationGracePeriodSeconds"] * SECOND >= loaded.worker.grace + 10 * SECOND
 
 
-def test_a_number_reaches_a_pod_as_it_was_written(helm: str, tmp_path: Path) -> None:
+def test_numbers_in_the_values_reach_a_pod_unchanged(helm: str, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(VALUES["full"]))
     for pod in pods(objects(manifests.rendered(helm, f"--values={file}"))):
@@ -272,7 +273,7 @@ def test_a_number_reaches_a_pod_as_it_was_written(helm: str, tmp_path: Path) -> 
         assert (loaded.shards, loaded.worker.recycle_memory, loaded.tracing.ratio) == (64, 1_000_000_000, 0.25)
 
 
-def test_every_pod_has_the_files_and_the_account_that_were_named(helm: str, tmp_path: Path) -> None:
+def test_every_pod_has_the_configured_volumes_and_service_account(helm: str, tmp_path: Path) -> None:
     file, full = tmp_path / "values.yaml", VALUES["full"]
     file.write_text(yaml.safe_dump(full))
     for pod in pods(objects(manifests.rendered(helm, f"--values={file}"))):
@@ -283,7 +284,7 @@ def test_every_pod_has_the_files_and_the_account_that_were_named(helm: str, tmp_
         assert pod["metadata"]["annotations"] == full["podAnnotations"]
 
 
-def test_whoever_names_clients_locks_no_scraper_out(helm: str, tmp_path: Path) -> None:
+def test_a_network_policy_with_clients_still_admits_prometheus(helm: str, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(VALUES["full"]))
     policies = of_kind(objects(manifests.rendered(helm, f"--values={file}")), "NetworkPolicy")
@@ -292,8 +293,8 @@ def test_whoever_names_clients_locks_no_scraper_out(helm: str, tmp_path: Path) -
     assert api["from"] == [*VALUES["full"]["networkPolicy"]["clients"], *metrics["from"]]
 
 
-def test_the_default_workers_serve_the_queues_of_messages_too(helm: str) -> None:
-    """A worker that is told its queues takes no others: whoever sets up a channel would wait in vain."""
+def test_the_default_workers_serve_the_queues_of_alerts_and_webhooks(helm: str) -> None:
+    """A worker with a list of queues serves no others, so these must be in it."""
     served = {
         word.removeprefix("--queue=").partition(":")[0]
         for pod in pods(objects(manifests.rendered(helm)))
@@ -303,7 +304,7 @@ def test_the_default_workers_serve_the_queues_of_messages_too(helm: str) -> None
     assert served == {"default", NOTIFICATIONS, WEBHOOKS}
 
 
-def test_the_values_of_the_page_are_taken(helm: str, tmp_path: Path) -> None:
+def test_the_values_on_the_page_are_valid(helm: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "operations" / "kubernetes.md").read_text()
     blocks = re.findall(r"```yaml\n# values.yaml\n(.*?)```", page, re.DOTALL)
     assert len(blocks) >= 2
@@ -316,8 +317,7 @@ def test_the_values_of_the_page_are_taken(helm: str, tmp_path: Path) -> None:
             assert loaded.notifications.read().channels.keys() == ({"ops"} if "slack" in block else set())
 
 
-def test_a_pod_may_do_no_more_than_it_must(helm: str, values: Path) -> None:
-    """What Kubernetes calls restricted, and a bit more."""
+def test_a_pod_meets_the_restricted_pod_security_standard(helm: str, values: Path) -> None:
     found = objects(manifests.rendered(helm, f"--values={values}"))
     for pod in pods(found):
         spec = pod["spec"]
@@ -343,7 +343,7 @@ def test_a_pod_may_do_no_more_than_it_must(helm: str, values: Path) -> None:
         assert budget["spec"]["maxUnavailable"]
         for spread in spec["template"]["spec"]["topologySpreadConstraints"]:
             assert spread["labelSelector"]["matchLabels"] == selected
-    # Every pod is under a policy for both directions.
+    # A network policy covers both directions of every pod.
     policies = of_kind(found, "NetworkPolicy")
     for pod in pods(found) if policies else ():
         labels = pod["metadata"]["labels"].items()
@@ -351,7 +351,7 @@ def test_a_pod_may_do_no_more_than_it_must(helm: str, values: Path) -> None:
         assert {way for policy in held for way in policy["policyTypes"]} == {"Ingress", "Egress"}
 
 
-def test_what_scales_workers_asks_for_what_there_is(helm: str, tmp_path: Path) -> None:
+def test_autoscalers_use_metrics_and_endpoints_that_exist(helm: str, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(VALUES["full"]))
     found = objects(manifests.rendered(helm, f"--values={file}"))
@@ -361,14 +361,14 @@ def test_what_scales_workers_asks_for_what_there_is(helm: str, tmp_path: Path) -
     assert "replicas" not in deployments[hpa["spec"]["scaleTargetRef"]["name"]]["spec"]
     metrics = {each["external"]["metric"]["name"]: each["external"]["target"] for each in hpa["spec"]["metrics"]}
     assert metrics == {
-        # As many pods as have these slots in all.
+        # Kubernetes starts as many pods as together have the recommended slots.
         "mainspring_recommended_slots": {"type": "AverageValue", "averageValue": "20"},
         "mainspring_queue_lag_seconds": {"type": "Value", "value": "10"},
     }
-    told = {metric.name: metric.labels for metric in ALL}
+    declared = {metric.name: metric.labels for metric in ALL}
     adapter = (manifests.FOLDER / "prometheus-adapter.yaml").read_text()
     for name in metrics:
-        assert told[name] == ("queue",)
+        assert declared[name] == ("queue",)
         assert name in adapter
 
     [scaled] = of_kind(found, "ScaledObject")
@@ -385,8 +385,10 @@ def test_what_scales_workers_asks_for_what_there_is(helm: str, tmp_path: Path) -
         assert trigger["metadata"]["valueLocation"] in described["components"]["schemas"]["Autoscale"]["properties"]
 
 
-def test_promtool_reads_what_prometheus_scrapes_in_a_cluster(address_of: Callable[[str], str], tmp_path: Path) -> None:
-    """All but how it finds pods: Debian's is built without Kubernetes."""
+def test_promtool_accepts_the_scrape_configuration_for_kubernetes(
+    address_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Without pod discovery: the promtool of Debian is built without Kubernetes."""
     promtool = f"{address_of('prometheus')}/promtool"
     scraped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "kubernetes.yml").read_text())
     *pods, _disks = scraped["scrape_configs"]
@@ -400,15 +402,15 @@ def test_promtool_reads_what_prometheus_scrapes_in_a_cluster(address_of: Callabl
 
 
 @pytest.mark.postgres
-async def test_the_pods_as_processes_answer_their_probes_and_leave_in_time(
+async def test_the_pods_as_processes_answer_their_probes_and_stop_on_sigterm(
     postgres_database: str, tmp_path: Path
 ) -> None:
-    """What a kubelet would do with them, without one."""
+    """Do what a kubelet would do with the pods."""
     found = objects((manifests.FOLDER / "mainspring.yaml").read_text())
     (tmp_path / "logs").mkdir()
     async with (
         Processes(postgres_database, tmp_path / "logs") as processes,
-        httpx2.AsyncClient(trust_env=False, timeout=10) as client,
+        httpx2.AsyncClient(trust_env=False, timeout=DEADLINE_SECONDS) as client,
     ):
         [migration] = pods(of_kind(found, "Job"))
         [container] = migration["spec"]["containers"]
@@ -421,32 +423,27 @@ async def test_the_pods_as_processes_answer_their_probes_and_leave_in_time(
         for pod in pods(of_kind(found, "Deployment")):
             [container] = pod["spec"]["containers"]
             port = str(free_port())
-            # As in the pod, where nobody else has ports.
+            # Other tests use the ports that a pod would have to itself.
             moved = {"MAINSPRING_STORE": postgres_database, "MAINSPRING_PORT": port}
             moved |= {f"MAINSPRING_METRICS_{end}_PORT": port for end in ("FIRST", "LAST")}
             process = processes.start(*container["args"], **environment(container) | moved)
-            started.append((pod["spec"], container, port, process))
-        assert [container["name"] for _, container, _, _ in started] == ["api", "scheduler", "worker", "worker"]
-        for _, container, port, _ in started:
+            started.append((container, port, process))
+        assert [container["name"] for container, _, _ in started] == ["api", "scheduler", "worker", "worker"]
+        for container, port, _ in started:
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 path = container[probe]["httpGet"]["path"]
-                await until_answered(client, f"http://127.0.0.1:{port}{path}", processes)
-            # Whoever is not Prometheus learns nothing more.
+                await eventually(partial(is_ok, client, f"http://127.0.0.1:{port}{path}"), processes.logs)
+            # Metrics need the token.
             url = f"http://127.0.0.1:{port}/metrics"
             assert (await client.get(url)).status_code == 401
             if container["name"] != "api":
                 token = {"authorization": f"Bearer {SECRET['metrics-token']}"}
                 assert (await client.get(url, headers=token)).status_code == 200
-        for spec, _, _, process in started:
-            process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.wait, spec["terminationGracePeriodSeconds"]) == 0, processes.logs()
+        for _, _, process in started:
+            assert await asyncio.to_thread(terminate, process) == 0, processes.logs()
 
 
-async def until_answered(client: httpx2.AsyncClient, url: str, processes: Processes) -> None:
-    until = time.monotonic() + 100
-    while True:
-        with suppress(httpx2.TransportError):
-            if (await client.get(url)).status_code == 200:
-                return
-        assert time.monotonic() < until, processes.logs()
-        await asyncio.sleep(0.1)
+async def is_ok(client: httpx2.AsyncClient, url: str) -> bool:
+    with suppress(httpx2.TransportError):
+        return (await client.get(url)).status_code == 200
+    return False

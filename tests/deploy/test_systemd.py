@@ -1,4 +1,4 @@
-"""The units: as systemd reads them, and their commands as our program does."""
+"""The systemd units: systemd accepts them, and our program accepts their commands."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ from tools.services import ROOT
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("system")]
 FOLDER = ROOT / "deploy" / "systemd"
 UNITS = sorted(path.name for path in FOLDER.glob("*.service"))
-#: By systemd's own measure, of 10. What a unit of Debian that says nothing has: 9.6.
+#: The exposure level of ``systemd-analyze security``, out of 10. A unit without any hardening has 9.6.
 MOST_EXPOSED = 2.0
 
 
@@ -32,41 +32,41 @@ def analyze(address_of: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def units(tmp_path: Path) -> Path:
-    """With a program that is there."""
+    """Copies of the units whose program exists."""
     for path in (*FOLDER.glob("*.service"), *FOLDER.glob("*.target")):
         text = path.read_text().replace("/opt/mainspring/bin/mainspring", sys.executable)
         (tmp_path / path.name).write_text(text)
     return tmp_path
 
 
-def verified(analyze: str, units: Path, *names: str) -> str:
+def verify(analyze: str, units: Path, *names: str) -> str:
     command = [analyze, "verify", "--recursive-errors=no", *(f"./{name}" for name in names)]
     done = subprocess.run(command, cwd=units, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr + ("" if done.returncode == 0 else f"exit code {done.returncode}")
 
 
-def test_systemd_finds_nothing_wrong(analyze: str, units: Path) -> None:
+def test_systemd_accepts_the_units(analyze: str, units: Path) -> None:
     names = [name.replace("@.", "@mail.") for name in UNITS]
     assert len(names) == 3
-    assert verified(analyze, units, *names, "mainspring.target") == ""
+    assert verify(analyze, units, *names, "mainspring.target") == ""
 
 
-def test_a_word_that_systemd_does_not_know_is_found(analyze: str, units: Path) -> None:
-    """So that a clean run says something."""
+def test_systemd_finds_an_unknown_option(analyze: str, units: Path) -> None:
+    """Proves that the check of the units can fail."""
     unit = units / "mainspring-api.service"
     unit.write_text(unit.read_text().replace("ProtectHome=", "ProtectHouse="))
-    assert "ProtectHouse" in verified(analyze, units, unit.name)
+    assert "ProtectHouse" in verify(analyze, units, unit.name)
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_unit_may_do_little(analyze: str, units: Path, name: str) -> None:
+def test_a_unit_is_hardened(analyze: str, units: Path, name: str) -> None:
     command = [analyze, "security", "--offline=true", f"--threshold={MOST_EXPOSED * 10:.0f}", name]
     done = subprocess.run(command, cwd=units, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-300:] + done.stderr
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_unit_starts_a_command_that_there_is_and_stops_it_gently(name: str) -> None:
+def test_a_unit_runs_a_valid_command_and_waits_for_its_grace_period(name: str) -> None:
     unit = dict(re.findall(r"^(\w+)=(.*)$", (FOLDER / name).read_text(), re.MULTILINE))
     line = unit["ExecStart"].replace("%i", "mail").replace("${SLOTS}", "20")
     for app in ("", "tasks:app"):
@@ -80,14 +80,14 @@ def test_a_unit_starts_a_command_that_there_is_and_stops_it_gently(name: str) ->
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_unit_is_started_again_however_often_it_ends(name: str) -> None:
-    """systemd gives a unit up that has started five times in ten seconds, unless it says so."""
+def test_a_unit_is_restarted_without_a_limit(name: str) -> None:
+    """By default systemd stops restarting a unit that has started five times in ten seconds."""
     unit, _, service = (FOLDER / name).read_text().partition("[Service]")
     assert "\nStartLimitIntervalSec=0\n" in unit
     assert "\nRestart=always\n" in service
 
 
-def test_the_files_that_a_unit_needs_are_made_by_the_page(tmp_path: Path) -> None:
+def test_the_page_creates_the_files_that_a_unit_needs(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "operations" / "install.md").read_text()
     made = re.findall(r"^(printf|echo) ('.*') \|\n +install .* /dev/stdin (/etc/mainspring/\S+)", page, re.MULTILINE)
     unit = (FOLDER / "mainspring-api.service").read_text()
@@ -101,27 +101,27 @@ def test_the_files_that_a_unit_needs_are_made_by_the_page(tmp_path: Path) -> Non
     assert (loaded.log.format, loaded.store.partition(":")[0]) == ("json", "postgresql")
 
 
-def test_the_drop_in_of_the_page_names_the_cgroup_of_the_service(analyze: str, units: Path) -> None:
+def test_the_drop_in_on_the_page_names_the_cgroup_of_the_service(analyze: str, units: Path) -> None:
     page = (ROOT / "docs" / "operations" / "install.md").read_text()
     [text] = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
-    told = dict(re.findall(r"^ *(\w+)=(.*)$", text, re.MULTILINE))
-    name, _, value = told["Environment"].partition("=")
+    options = dict(re.findall(r"^ *(\w+)=(.*)$", text, re.MULTILINE))
+    name, _, value = options["Environment"].partition("=")
     loaded = settings.load(environment={name: value.replace("%n", "mainspring-worker@mail.service")})
-    assert loaded.tasks.cgroup == f"/sys/fs/cgroup/{told['Slice']}/mainspring-worker@mail.service"
+    assert loaded.tasks.cgroup == f"/sys/fs/cgroup/{options['Slice']}/mainspring-worker@mail.service"
     folder = units / "mainspring-worker@.service.d"
     folder.mkdir()
-    # The one word that only newer ones know.
+    # Only newer versions of systemd know this option.
     (folder / "limits.conf").write_text(re.sub("DelegateSubgroup=.*\n", "", text))
-    assert verified(analyze, units, "mainspring-worker@mail.service") == ""
+    assert verify(analyze, units, "mainspring-worker@mail.service") == ""
 
 
-def test_the_page_starts_workers_of_messages() -> None:
+def test_the_page_starts_workers_for_alerts_and_webhooks() -> None:
     page = (ROOT / "docs" / "operations" / "install.md").read_text()
     started = set(re.findall(r"mainspring-worker@(\w+)", "".join(re.findall("^systemctl enable .*$", page, re.M))))
     assert started >= {NOTIFICATIONS, WEBHOOKS}
 
 
-def test_the_user_and_the_folder_are_made(tmp_path: Path, analyze: str) -> None:
+def test_sysusers_and_tmpfiles_create_the_user_and_the_folder(tmp_path: Path, analyze: str) -> None:
     (tmp_path / "etc").mkdir()
     for tool, kind in (("systemd-sysusers", "sysusers"), ("systemd-tmpfiles", "tmpfiles")):
         program = shutil.which(tool)

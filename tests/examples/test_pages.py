@@ -1,4 +1,4 @@
-"""The READMEs of the examples and the page about them say what there is."""
+"""The READMEs of the examples and the page about them name things that exist."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/__mai
 PAGES = [ROOT / "docs/how-to/examples.md", *(ROOT / "examples" / name / "README.md" for name in EXAMPLES)]
 
 
-def test_there_are_three() -> None:
+def test_there_are_three_examples() -> None:
     assert EXAMPLES == ["distributed_cron", "payouts", "video_encoding"]
 
 

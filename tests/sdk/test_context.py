@@ -1,4 +1,4 @@
-"""What a handler may ask for, in virtual time. Threads and child processes have their own tests."""
+"""The context of a task, in virtual time. Threads and child processes have their own tests."""
 
 # ruff: noqa: T201
 
@@ -19,7 +19,7 @@ def app() -> Mainspring:
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_a_handler_knows_its_run(app: Mainspring, kind: str) -> None:
+async def test_the_context_describes_the_run(app: Mainspring, kind: str) -> None:
     seen: list[Context] = []
 
     @app.task(name="look", queue="mail")
@@ -41,7 +41,7 @@ async def test_a_handler_knows_its_run(app: Mainspring, kind: str) -> None:
     assert context.state is None
 
 
-async def test_a_tick_knows_its_time(app: Mainspring) -> None:
+async def test_the_context_of_a_tick_has_its_scheduled_time(app: Mainspring) -> None:
     seen: list[datetime] = []
 
     @app.cron("30 * * * *")
@@ -53,12 +53,12 @@ async def test_a_tick_knows_its_time(app: Mainspring) -> None:
     assert seen == [datetime(2026, 3, 1, 0, 30, tzinfo=UTC)]
 
 
-async def test_progress_is_shown_while_it_runs_and_the_last_of_it_stays(app: Mainspring) -> None:
+async def test_progress_is_shown_during_and_after_the_run(app: Mainspring) -> None:
     @app.task
     async def work(context: Context) -> None:
         for done in range(1_000):
             context.progress(done, 1_000)
-        await asyncio.sleep(1)
+        await asyncio.sleep(60)
         context.progress(1_000, 1_000, "done")
 
     async with TestScheduler(app) as s:
@@ -67,7 +67,7 @@ async def test_progress_is_shown_while_it_runs_and_the_last_of_it_stays(app: Mai
         shown = s.runs(work).last.progress
         assert shown is not None
         assert (shown.done, shown.total, shown.note) == (999, 1_000, "")
-        await s.advance("1s")
+        await s.advance("1m")
         shown = s.runs(work).last.progress
         assert shown is not None
         assert (shown.done, shown.note) == (1_000, "done")
@@ -75,7 +75,7 @@ async def test_progress_is_shown_while_it_runs_and_the_last_of_it_stays(app: Mai
 
 
 @pytest.mark.parametrize("wrong", [(-1, None), (float("nan"), None), (1, 0), (1, float("inf"))])
-async def test_what_is_no_progress_is_refused(app: Mainspring, wrong: tuple[float, float | None]) -> None:
+async def test_invalid_progress_fails_the_run(app: Mainspring, wrong: tuple[float, float | None]) -> None:
     @app.task(retries=0)
     async def work(context: Context) -> None:
         context.progress(*wrong)
@@ -86,7 +86,7 @@ async def test_what_is_no_progress_is_refused(app: Mainspring, wrong: tuple[floa
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_what_a_handler_says_is_kept_with_its_run(
+async def test_the_output_and_logs_of_a_task_are_stored_with_its_run(
     app: Mainspring, kind: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     library = logging.getLogger("some.library")
@@ -130,24 +130,24 @@ async def test_what_a_handler_says_is_kept_with_its_run(
     assert "outside" in capsys.readouterr().out
 
 
-async def test_a_flood_is_cut_and_says_so(app: Mainspring) -> None:
+async def test_a_log_that_grows_too_fast_is_cut_with_a_note(app: Mainspring) -> None:
     @app.task
     async def flood() -> None:
         for number in range(100_000):
             print(number, "x" * 100)
-        await asyncio.sleep(10)
+        await asyncio.sleep(60)
         print("after")
 
     async with TestScheduler(app) as s:
         handle = await flood.submit()
-        await s.advance("1m")
+        await s.advance("2m")
         log = s.log(handle)
         assert len(log) < 300_000
         assert "lines dropped here" in log
         assert log.endswith("after")
 
 
-async def test_a_retry_goes_on_where_the_last_attempt_was(app: Mainspring) -> None:
+async def test_a_retry_continues_from_the_last_checkpoint(app: Mainspring) -> None:
     pages: list[int] = []
 
     @app.task(retries=5)
@@ -168,14 +168,13 @@ async def test_a_retry_goes_on_where_the_last_attempt_was(app: Mainspring) -> No
     assert pages == list(range(10))
 
 
-async def test_a_checkpoint_outlives_its_worker(app: Mainspring) -> None:
+async def test_a_checkpoint_survives_the_loss_of_its_worker(app: Mainspring) -> None:
     states: list[object] = []
 
     @app.task
     async def work(context: Context) -> None:
         states.append(context.state)
         context.checkpoint("begun")
-        await asyncio.sleep(0.5)
         if context.attempt == 1:
             await asyncio.sleep(1_000)
 
@@ -193,7 +192,7 @@ async def test_a_checkpoint_outlives_its_worker(app: Mainspring) -> None:
 
 
 @pytest.mark.parametrize("state", [object(), float("nan"), "x" * 300_000])
-async def test_what_cannot_be_kept_is_refused_where_it_is_said(app: Mainspring, state: object) -> None:
+async def test_a_checkpoint_that_is_not_json_or_too_large_raises(app: Mainspring, state: object) -> None:
     @app.task(retries=0)
     async def work(context: Context) -> None:
         context.checkpoint(state)
@@ -203,17 +202,17 @@ async def test_what_cannot_be_kept_is_refused_where_it_is_said(app: Mainspring, 
         assert "checkpoint" in (s.runs(work).last.error or "")
 
 
-async def test_a_task_that_shows_no_life_is_stopped(app: Mainspring) -> None:
-    @app.task(heartbeat="30s", retries=0)
-    async def work(context: Context, beats: int) -> None:
-        for _ in range(beats):
-            await asyncio.sleep(20)
+async def test_a_task_without_heartbeats_times_out(app: Mainspring) -> None:
+    @app.task(heartbeat="90s", retries=0)
+    async def work(context: Context, heartbeats: int) -> None:
+        for _ in range(heartbeats):
+            await asyncio.sleep(60)
             context.heartbeat()
         await asyncio.sleep(1_000)
 
     async with TestScheduler(app) as s:
         handle = await work.submit(3)
-        await s.advance("89s")
+        await s.advance("269s")
         assert s.runs(work).running == 1
         await s.advance("2s")
         last = s.runs(work).last
@@ -245,7 +244,7 @@ async def test_a_retried_parent_does_not_spawn_twice(app: Mainspring) -> None:
         assert [about.tags for about in abouts if about] == [(), (), ("last",)]
 
 
-async def test_another_child_at_the_same_place_is_a_conflict(app: Mainspring) -> None:
+async def test_a_retry_that_spawns_a_different_child_is_a_conflict(app: Mainspring) -> None:
     @app.task
     async def child(number: int) -> None: ...
 
@@ -261,7 +260,7 @@ async def test_another_child_at_the_same_place_is_a_conflict(app: Mainspring) ->
         assert len(s.runs(child)) == 1
 
 
-async def test_code_that_blocks_spawns_too(app: Mainspring) -> None:
+async def test_a_sync_task_can_spawn(app: Mainspring) -> None:
     @app.task
     async def child() -> str:
         return "done"
@@ -275,7 +274,7 @@ async def test_code_that_blocks_spawns_too(app: Mainspring) -> None:
         assert await (await parent.submit()).result() == "done"
 
 
-async def test_called_directly_it_tells_nobody(app: Mainspring, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_context_of_a_direct_call_reports_nothing(app: Mainspring, caplog: pytest.LogCaptureFixture) -> None:
     @app.task
     async def work(context: Context) -> object:
         context.progress(1, 2)
@@ -289,7 +288,7 @@ async def test_called_directly_it_tells_nobody(app: Mainspring, caplog: pytest.L
     assert "hello" in caplog.text
 
 
-async def test_a_short_heartbeat_is_refused(app: Mainspring) -> None:
+async def test_a_heartbeat_timeout_that_is_too_short_is_rejected(app: Mainspring) -> None:
     with pytest.raises(Invalid, match="too short"):
 
         @app.task(heartbeat="10ms")

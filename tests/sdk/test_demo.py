@@ -1,10 +1,10 @@
-"""The demo shows something of everything that the dashboard has a page for."""
+"""The demo application."""
 
 from mainspring.demo.application import app, check_orders, export_orders, publish_orders
 from mainspring.testing import TestScheduler
 
 
-async def test_its_workflow_goes_through_again_and_again() -> None:
+async def test_the_workflow_of_the_demo_succeeds_on_every_tick() -> None:
     async with TestScheduler(app, start="2026-01-01T00:00:01Z") as s:
         await s.advance("70s")
         assert s.runs(export_orders).succeeded == 2

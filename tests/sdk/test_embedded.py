@@ -1,6 +1,5 @@
-"""A scheduler and a worker inside somebody else's program."""
+"""A scheduler and a worker embedded in another program."""
 
-import asyncio
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from fastapi import FastAPI
 from litestar import Litestar, get
 
 from mainspring import Mainspring
+from tests.support.waiting import eventually
 
 
 def application(path: Path) -> Mainspring:
@@ -40,23 +40,22 @@ async def test_a_script_runs_its_own_tasks(tmp_path: Path) -> None:
         ticks.append(1)
 
     async with app.running():
-        assert await (await app.named("add").submit(left=1, right=2)).result("10s") == 3
-        assert await (await app.named("double").submit(number=4)).result("10s") == 8
-        while not ticks:  # noqa: ASYNC110 (seen from outside)
-            await asyncio.sleep(0.01)
-    # It can be done again, with what was kept.
+        assert await (await app.named("add").submit(left=1, right=2)).result("2m") == 3
+        assert await (await app.named("double").submit(number=4)).result("2m") == 8
+        await eventually(lambda: ticks)
+    # The application can run again on the same store.
     async with app.running(scheduler=False):
-        assert await (await app.named("add").submit(left=3, right=4)).result("10s") == 7
+        assert await (await app.named("add").submit(left=3, right=4)).result("2m") == 7
 
 
-async def test_as_the_lifespan_of_fastapi(tmp_path: Path) -> None:
+async def test_an_application_runs_in_the_lifespan_of_fastapi(tmp_path: Path) -> None:
     jobs = application(tmp_path)
     web = FastAPI(lifespan=lambda _: jobs.running())
 
     @web.get("/")
     async def submit(right: int) -> dict[str, int]:
         handle = await jobs.named("add").submit(left=1, right=right)
-        return {"result": await handle.result("10s")}
+        return {"result": await handle.result("2m")}
 
     async with web.router.lifespan_context(web):
         transport = httpx2.ASGITransport(app=web)
@@ -64,13 +63,13 @@ async def test_as_the_lifespan_of_fastapi(tmp_path: Path) -> None:
             assert (await client.get("/", params={"right": 5})).json() == {"result": 6}
 
 
-async def test_as_the_lifespan_of_litestar(tmp_path: Path) -> None:
+async def test_an_application_runs_in_the_lifespan_of_litestar(tmp_path: Path) -> None:
     jobs = application(tmp_path)
 
     @get("/")
     async def submit() -> int:
         handle = await jobs.named("add").submit(left=20, right=1)
-        result: int = await handle.result("10s")
+        result: int = await handle.result("2m")
         return result
 
     web: Any = Litestar([submit], lifespan=[lambda _: jobs.running()])
@@ -81,7 +80,7 @@ async def test_as_the_lifespan_of_litestar(tmp_path: Path) -> None:
 
 
 def _view(path: str, answers: "multiprocessing.SimpleQueue[str]") -> None:
-    """What a view of a sync framework does in a process that was forked off after the application was imported."""
+    """Submit like a view of a sync framework, in a process forked after the application was imported."""
     answers.put(_jobs[path].named("add").sync.submit(left=1, right=1).id)
 
 
@@ -99,7 +98,7 @@ def test_sync_frameworks_submit_from_forked_processes(tmp_path: Path) -> None:
             child.start()
         ids = {answers.get() for _ in children}
         for child in children:
-            child.join(10)
+            child.join()
         assert len(ids) == 3
         assert all(jobs.handle(run).sync.view().task == "add" for run in ids)
 

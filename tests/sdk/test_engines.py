@@ -1,4 +1,4 @@
-"""Where a submit goes: always to the store that the process was started with, and nothing is left open behind it."""
+"""A submit goes to the store that the process was started with, and leaves nothing open."""
 
 import asyncio
 import os
@@ -15,25 +15,25 @@ from mainspring.settings import load
 from tests.support import submitting_tasks
 
 
-def _descriptors() -> int:
+def _count_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_submitting_from_sync_code_leaves_no_thread_and_no_descriptor_behind(tmp_path: Path) -> None:
+def test_submitting_from_short_lived_loops_leaks_no_threads_and_descriptors(tmp_path: Path) -> None:
     app = Mainspring(str(tmp_path / "app.db"))
 
     @app.task
     async def noop() -> None: ...
 
     asyncio.run(noop.submit())
-    threads, descriptors = threading.active_count(), _descriptors()
+    threads, descriptors = threading.active_count(), _count_descriptors()
     for _ in range(10):
         asyncio.run(noop.submit())
     assert threading.active_count() < threads + 5
-    assert _descriptors() < descriptors + 5
+    assert _count_descriptors() < descriptors + 5
 
 
-async def test_each_loop_has_an_engine_of_its_own_on_the_store_that_was_given(tmp_path: Path) -> None:
+async def test_each_loop_opens_the_store_of_the_process(tmp_path: Path) -> None:
     app = Mainspring(str(tmp_path / "code.db"))
 
     @app.task
@@ -43,19 +43,19 @@ async def test_each_loop_has_an_engine_of_its_own_on_the_store_that_was_given(tm
     await engine.open()
     try:
         app.use(engine)
-        # As a handler on a thread does it.
+        # Like a task that runs in a thread.
         elsewhere = await asyncio.to_thread(asyncio.run, noop.submit())
         assert await app.engine() is engine
         assert (await engine.store.runs([elsewhere.id]))[0] is not None
         assert not (tmp_path / "code.db").exists()
-        # Whoever gave it closes it.
+        # The application does not close a runtime that it was given.
         await app.close()
         assert await engine.store.now()
     finally:
         await engine.close()
 
 
-async def test_a_store_in_memory_refuses_other_loops_instead_of_losing_what_they_submit() -> None:
+async def test_a_store_in_memory_rejects_submits_from_other_loops() -> None:
     app = Mainspring("memory:")
 
     @app.task
@@ -73,7 +73,7 @@ async def test_a_store_in_memory_refuses_other_loops_instead_of_losing_what_they
 
 @pytest.mark.system
 @pytest.mark.parametrize("task", ["from_child", "from_thread", "from_loop"])
-async def test_what_a_handler_submits_goes_to_the_store_of_its_worker(
+async def test_a_task_submits_to_the_store_of_its_worker(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -87,7 +87,7 @@ async def test_what_a_handler_submits_goes_to_the_store_of_its_worker(
         await node.start()
         for _ in range(2):
             handle = await app._tasks[task].submit()
-            view = await handle.wait("20s")
+            view = await handle.wait("2m")
             assert view.state is RunState.SUCCEEDED, view.error
         assert {name for name in os.listdir(tmp_path) if name.endswith(".db")} == {"flag.db"}
     finally:

@@ -1,4 +1,4 @@
-"""One call for each of many items: from code, on every store, through the API; and what is refused before that."""
+"""Fan-outs: one call for each of many items, on every store and through the API."""
 
 import asyncio
 from collections import Counter
@@ -28,27 +28,27 @@ def define(app: Mainspring, seen: Counter[int]) -> "Task[[int], Coroutine[Any, A
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return "memory:" if request.param == "memory" else str(tmp_path / "site.db")
 
 
-async def test_a_thousand_members(place: str) -> None:
-    await a_thousand_members(place)
+async def test_a_fan_out_runs_a_thousand_members(store: str) -> None:
+    await run_a_thousand_members(store)
 
 
 @pytest.mark.postgres
-async def test_a_thousand_members_on_postgresql(postgres_database: str) -> None:
-    await a_thousand_members(postgres_database)
+async def test_a_fan_out_runs_a_thousand_members_on_postgresql(postgres_database: str) -> None:
+    await run_a_thousand_members(postgres_database)
 
 
-async def a_thousand_members(url: str) -> None:
+async def run_a_thousand_members(url: str) -> None:
     app, seen = Mainspring(url), Counter[int]()
     square = define(app, seen)
     async with app.running():
         many = await square.map(range(MEMBERS), at_a_time=400)
         few = await square.options(priority=3, retries=0).map([3, 1, 2])
-        assert (await few.result("30s")).results == [9, 1, 4]
-        done = await many.result("60s")
+        assert (await few.result("2m")).results == [9, 1, 4]
+        done = await many.result("2m")
         assert (done.members, done.succeeded, done.results) == (MEMBERS, MEMBERS, None)
         view = await many.view()
         assert view.progress is not None
@@ -58,7 +58,7 @@ async def a_thousand_members(url: str) -> None:
     assert set(seen.values()) <= {1, 2}, "1, 2 and 3 are members of both"
 
 
-async def test_through_the_api_and_from_code_that_blocks(tmp_path: Path) -> None:
+async def test_a_fan_out_is_submitted_through_the_api_and_from_sync_code(tmp_path: Path) -> None:
     port = free_port()
     app, seen = Mainspring(str(tmp_path / "site.db")), Counter[int]()
     define(app, seen)
@@ -70,13 +70,13 @@ async def test_through_the_api_and_from_code_that_blocks(tmp_path: Path) -> None
     square = define(client, Counter())
     try:
         handle = await square.map([2, 3])
-        done = await handle.result("20s")
+        done = await handle.result("2m")
         assert isinstance(done, FanOut)
         assert (done.members, done.succeeded, done.failed, done.results) == (2, 2, 0, [4, 9])
         blocking = await asyncio.to_thread(square.sync.map, range(3))
-        assert (await asyncio.to_thread(blocking.result, "20s")).results == [0, 1, 4]
+        assert (await asyncio.to_thread(blocking.result, "2m")).results == [0, 1, 4]
         named = await bare.named("square").map([{"number": 5}])
-        assert (await named.result("20s")).results == [25]
+        assert (await named.result("2m")).results == [25]
         stopped = await square.options(delay="1h").map([1])
         assert await stopped.cancel() is RunState.CANCELLED
     finally:
@@ -86,7 +86,7 @@ async def test_through_the_api_and_from_code_that_blocks(tmp_path: Path) -> None
         await app.close()
 
 
-async def test_mistakes_are_named_before_anything_is_submitted() -> None:
+async def test_an_invalid_fan_out_is_rejected_before_it_is_submitted() -> None:
     app = Mainspring("memory:")
     square = define(app, Counter())
     for wrong in ("abc", 7, ["x"], [[1]], ["1" * 300_000]):
@@ -112,7 +112,7 @@ async def test_mistakes_are_named_before_anything_is_submitted() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
-def test_a_task_of_yours_has_not_the_name_of_a_built_in_one(name: str) -> None:
+def test_a_task_with_the_name_of_a_built_in_task_is_rejected(name: str) -> None:
     app = Mainspring("memory:")
 
     async def work() -> None: ...

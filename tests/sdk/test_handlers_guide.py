@@ -1,4 +1,4 @@
-"""The guide to handlers: every block of it runs."""
+"""Every code block of the guide to writing tasks runs."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from tests.support.doc_blocks import write_blocks
 from tests.support.inner_pytest import run_pytest
 
 
-def test_every_block_of_the_guide(tmp_path: Path) -> None:
+def test_every_block_of_the_task_guide(tmp_path: Path) -> None:
     tasks, tests = write_blocks(Path("docs/how-to/handlers.md"), tmp_path)
     assert (tasks.name, tests.name) == ("tasks.py", "test_tasks.py")
     run_pytest(tmp_path, f"{tests.read_text().count('def test_')} passed")

@@ -24,38 +24,38 @@ def app() -> Mainspring:
     return Mainspring()
 
 
-async def test_a_worker_opens_before_its_first_run_and_closes_after_its_last(app: Mainspring) -> None:
-    told: list[str] = []
+async def test_a_worker_opens_resources_before_its_first_run_and_closes_them_after_its_last(app: Mainspring) -> None:
+    calls: list[str] = []
 
     @app.on_start
     def configure() -> None:
-        told.append("start")
+        calls.append("start")
 
     @app.on_start
     async def warm_up() -> None:
-        await asyncio.sleep(1)
-        told.append("warm")
+        await asyncio.sleep(60)
+        calls.append("warm")
 
     @app.on_stop
     async def say_goodbye() -> None:
-        told.append("stop")
+        calls.append("stop")
 
     @app.resource
     async def pool(config: Config = provided()) -> AsyncIterator[Pool]:
-        told.append("open pool")
+        calls.append("open pool")
         async with asyncio.timeout(3_600):
             yield Pool(config.name)
-        told.append("close pool")
+        calls.append("close pool")
 
     @app.resource
     def config() -> Iterator[Config]:
-        told.append("open config")
+        calls.append("open config")
         yield Config()
-        told.append("close config")
+        calls.append("close config")
 
     @app.task
     async def work(number: int, pool: Pool = provided()) -> str:
-        told.append("work")
+        calls.append("work")
         return f"{pool.name} {number}"
 
     @app.task
@@ -67,10 +67,10 @@ async def test_a_worker_opens_before_its_first_run_and_closes_after_its_last(app
         assert await (await block.submit()).result() == "configured configured"
         assert s.runs(work).last.attempt == 1
     opened = ["start", "warm", "open config", "open pool"]
-    assert told == [*opened, "work", "close pool", "close config", "stop"]
+    assert calls == [*opened, "work", "close pool", "close config", "stop"]
 
 
-async def test_what_nobody_provides_is_named(app: Mainspring) -> None:
+async def test_a_missing_resource_is_named(app: Mainspring) -> None:
     @app.task
     async def work(pool: Pool = provided()) -> None: ...
 
@@ -79,7 +79,7 @@ async def test_what_nobody_provides_is_named(app: Mainspring) -> None:
             pass
 
 
-async def test_resources_that_ask_for_each_other_are_refused(app: Mainspring) -> None:
+async def test_resources_that_depend_on_each_other_are_rejected(app: Mainspring) -> None:
     @app.resource
     def pool(config: Config = provided()) -> Iterator[Pool]:
         yield Pool("")
@@ -95,7 +95,7 @@ async def test_resources_that_ask_for_each_other_are_refused(app: Mainspring) ->
         app.handlers()
 
 
-async def test_what_is_no_resource_is_refused(app: Mainspring) -> None:
+async def test_an_invalid_resource_function_is_rejected(app: Mainspring) -> None:
     def returns() -> Pool:
         return Pool("")
 
@@ -134,7 +134,7 @@ async def test_a_resource_that_cannot_be_opened_keeps_the_worker_from_starting(a
     assert closed == ["stop"]
 
 
-async def test_a_direct_call_is_given_it(app: Mainspring) -> None:
+async def test_a_direct_call_passes_the_resource_itself(app: Mainspring) -> None:
     @app.task
     async def work(number: int, pool: Pool = provided()) -> str:
         return f"{pool.name} {number}"
@@ -148,37 +148,37 @@ async def test_a_direct_call_is_given_it(app: Mainspring) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_middleware_stands_around_every_attempt(app: Mainspring, kind: str) -> None:
-    told: list[str] = []
+async def test_middleware_wraps_every_attempt(app: Mainspring, kind: str) -> None:
+    calls: list[str] = []
 
     @app.around
     @contextmanager
     def outer(context: Context) -> Iterator[None]:
-        told.append(f"outer {context.task} {context.attempt}")
+        calls.append(f"outer {context.task} {context.attempt}")
         try:
             yield
         except ConnectionError:
-            told.append("outer saw it")
+            calls.append("outer saw it")
             raise
         finally:
-            told.append("outer left")
+            calls.append("outer left")
 
     @app.around
     @asynccontextmanager
     async def inner(context: Context) -> AsyncIterator[None]:
-        told.append("inner")
+        calls.append("inner")
         yield
-        told.append("inner left")
+        calls.append("inner left")
 
     @app.task(retries=1)
     async def work(context: Context) -> None:
-        told.append("work")
+        calls.append("work")
         if context.attempt == 1:
             raise ConnectionError
 
     @app.task(name="block", retries=1)
     def block(context: Context) -> None:
-        told.append("work")
+        calls.append("work")
         if context.attempt == 1:
             raise ConnectionError
 
@@ -188,10 +188,10 @@ async def test_middleware_stands_around_every_attempt(app: Mainspring, kind: str
         await s.advance("1h")
         assert s.runs(task).succeeded == 1
     first = [f"outer {task.name} 1", "inner", "work", "outer saw it", "outer left"]
-    assert told == [*first, f"outer {task.name} 2", "inner", "work", "inner left", "outer left"]
+    assert calls == [*first, f"outer {task.name} 2", "inner", "work", "inner left", "outer left"]
 
 
-async def test_a_generator_is_no_middleware(app: Mainspring) -> None:
+async def test_a_plain_generator_is_rejected_as_middleware(app: Mainspring) -> None:
     with pytest.raises(Invalid, match="@contextmanager"):
 
         @app.around  # type: ignore[type-var]
@@ -200,16 +200,16 @@ async def test_a_generator_is_no_middleware(app: Mainspring) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_hooks_hear_how_attempts_end(app: Mainspring, kind: str) -> None:
-    told: list[object] = []
+async def test_hooks_run_after_every_attempt(app: Mainspring, kind: str) -> None:
+    calls: list[object] = []
 
     @app.on_success
     async def succeeded(context: Context, result: object) -> None:
-        told.append((context.attempt, result))
+        calls.append((context.attempt, result))
 
     @app.on_failure
     def failed(context: Context, error: BaseException, final: bool) -> None:
-        told.append((context.attempt, str(error), final))
+        calls.append((context.attempt, str(error), final))
 
     @app.on_success
     @app.on_failure
@@ -232,20 +232,20 @@ async def test_hooks_hear_how_attempts_end(app: Mainspring, kind: str) -> None:
     async with TestScheduler(app) as s:
         await task.submit(2)
         await s.advance("1h")
-        assert told == [(1, "not yet", False), (2, [2])]
-        told.clear()
+        assert calls == [(1, "not yet", False), (2, [2])]
+        calls.clear()
         await task.submit(3)
         await s.advance("1h")
-        assert told == [(1, "not yet", False), (2, "not yet", True)]
+        assert calls == [(1, "not yet", False), (2, "not yet", True)]
         assert (s.runs(task).succeeded, s.runs(task).failed) == (1, 1)
 
 
-async def test_a_cancelled_run_is_a_failure_for_good(app: Mainspring) -> None:
-    told: list[object] = []
+async def test_the_failure_hook_runs_for_a_cancelled_run_as_final(app: Mainspring) -> None:
+    calls: list[object] = []
 
     @app.on_failure
     def failed(context: Context, error: BaseException, final: bool) -> None:
-        told.append((type(error), final, context.cancelled))
+        calls.append((type(error), final, context.cancelled))
 
     @app.task
     async def work() -> None:
@@ -257,10 +257,10 @@ async def test_a_cancelled_run_is_a_failure_for_good(app: Mainspring) -> None:
         await s.cancel(handle)
         await s.advance("1m")
         assert s.runs(work).cancelled == 1
-    assert told == [(asyncio.CancelledError, True, True)]
+    assert calls == [(asyncio.CancelledError, True, True)]
 
 
-async def test_spawning_in_middleware_and_handler_counts_together(app: Mainspring) -> None:
+async def test_middleware_and_task_can_both_spawn(app: Mainspring) -> None:
     @app.task
     async def child(number: int) -> None: ...
 

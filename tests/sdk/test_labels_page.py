@@ -1,4 +1,4 @@
-"""What the page on labels and broadcasts shows works as it says."""
+"""The code, command and settings of the labels page work."""
 
 import importlib
 import re
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-async def test_the_page(folder: Path) -> None:
+async def test_the_code_of_the_labels_page(folder: Path) -> None:
     tasks, submitting = [importlib.import_module(path.stem) for path in write_blocks(PAGE, folder)]
     [settings] = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     labels = tomllib.loads(settings)["worker"]["labels"]
@@ -44,7 +44,9 @@ async def test_the_page(folder: Path) -> None:
             await node.stop()
 
 
-def test_the_command_and_the_settings_say_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_and_the_settings_of_the_labels_page_are_equivalent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_blocks(PAGE, folder)
     page = PAGE.read_text()
     [command] = re.findall(r"^mainspring (worker .*)$", page, re.MULTILINE)

@@ -13,46 +13,46 @@ def app() -> Mainspring:
     return Mainspring()
 
 
-class Crowd:
-    """How many are inside, and how many were at most."""
+class Concurrency:
+    """Counts active calls, and the most at a time."""
 
     def __init__(self) -> None:
-        self.inside = self.most = 0
+        self.now = self.most = 0
 
-    async def visit(self, seconds: float = 10) -> None:
-        self.inside += 1
-        self.most = max(self.most, self.inside)
+    async def work(self, seconds: float = 10) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
         await asyncio.sleep(seconds)
-        self.inside -= 1
+        self.now -= 1
 
 
-async def test_so_many_of_a_task_run_at_a_time(app: Mainspring) -> None:
-    crowd = Crowd()
+async def test_a_limit_bounds_how_many_runs_of_a_task_are_active(app: Mainspring) -> None:
+    active = Concurrency()
 
     @app.task(limit=2)
-    async def visit() -> None:
-        await crowd.visit()
+    async def work() -> None:
+        await active.work()
 
     async with TestScheduler(app) as s:
         start = s.now
         for _ in range(6):
-            await visit.submit()
+            await work.submit()
         await s.run_until_idle()
-        assert (s.runs(visit).succeeded, crowd.most) == (6, 2)
+        assert (s.runs(work).succeeded, active.most) == (6, 2)
         assert (s.now - start).total_seconds() == pytest.approx(30, abs=1)
 
 
-async def test_a_key_names_arguments_of_the_call_and_is_shared_between_tasks(app: Mainspring) -> None:
-    crowds = {7: Crowd(), 8: Crowd()}
+async def test_a_limit_key_can_use_arguments_and_is_shared_between_tasks(app: Mainspring) -> None:
+    active = {7: Concurrency(), 8: Concurrency()}
     limits = [Limit("customer:{payload.customer}", 1)]
 
     @app.task(limits=limits)
     async def sync(customer: int) -> None:
-        await crowds[customer].visit()
+        await active[customer].work()
 
     @app.task(limits=limits)
     async def bill(customer: int, amount: int = 1) -> None:
-        await crowds[customer].visit()
+        await active[customer].work()
 
     async with TestScheduler(app) as s:
         for customer in (7, 8, 7, 8):
@@ -60,10 +60,10 @@ async def test_a_key_names_arguments_of_the_call_and_is_shared_between_tasks(app
             await bill.submit(customer=customer)
         await s.run_until_idle()
         assert s.runs(sync).succeeded + s.runs(bill).succeeded == 8
-    assert [crowd.most for crowd in crowds.values()] == [1, 1]
+    assert [one.most for one in active.values()] == [1, 1]
 
 
-async def test_so_many_start_in_a_period(app: Mainspring) -> None:
+async def test_a_rate_limit_bounds_how_many_runs_start_in_a_period(app: Mainspring) -> None:
     starts: list[float] = []
 
     @app.task(limits=[Limit("api", 3, per="1m")])
@@ -81,7 +81,7 @@ async def test_so_many_start_in_a_period(app: Mainspring) -> None:
     assert all(later - earlier >= 60 for earlier, later in zip(starts, starts[3:], strict=False))
 
 
-async def test_a_breaker_leaves_a_failing_task_alone(app: Mainspring) -> None:
+async def test_a_breaker_pauses_a_failing_task(app: Mainspring) -> None:
     calls = 0
     broken = True
 
@@ -101,13 +101,13 @@ async def test_a_breaker_leaves_a_failing_task_alone(app: Mainspring) -> None:
         await s.advance("4m")
         assert calls == 3
         await s.advance("2m")
-        assert calls == 4, "one went ahead, and failed"
+        assert calls == 4, "one run was tried, and failed"
         broken = False
         await s.advance("5m")
         assert (calls, s.runs(call).succeeded) == (8, 4)
 
 
-async def test_one_call_may_have_other_limits_than_its_task(app: Mainspring) -> None:
+async def test_a_call_can_override_the_limits_of_its_task(app: Mainspring) -> None:
     @app.task
     async def call() -> None: ...
 
@@ -116,7 +116,7 @@ async def test_one_call_may_have_other_limits_than_its_task(app: Mainspring) -> 
     assert prepared.options.policy.breaker is not None
 
 
-async def test_unique_runs(app: Mainspring) -> None:
+async def test_a_unique_key_keeps_rejects_or_debounces_the_run(app: Mainspring) -> None:
     done: list[int] = []
 
     @app.task
@@ -139,21 +139,21 @@ async def test_unique_runs(app: Mainspring) -> None:
 
 
 async def test_a_schedule_has_the_limits_of_its_task(app: Mainspring) -> None:
-    crowd = Crowd()
+    active = Concurrency()
 
     @app.every("1m")
     @app.task(limits=[Limit("customer:{payload.customer}", 1)])
     async def sync(customer: int = 7) -> None:
-        await crowd.visit(90)
+        await active.work(90)
 
     [(spec, _)] = app.schedules()
     assert [limit.key for limit in spec.policy.limits] == ["customer:7"]
     async with TestScheduler(app) as s:
         await s.advance("10m")
-    assert crowd.most == 1
+    assert active.most == 1
 
 
-async def test_what_makes_no_sense_is_refused_at_once(app: Mainspring) -> None:
+async def test_invalid_limits_breakers_and_unique_keys_are_rejected(app: Mainspring) -> None:
     with pytest.raises(Invalid, match=r"limits\.most"):
         Limit("api", 0)
     with pytest.raises(Invalid, match=r"limits\.per"):
@@ -163,7 +163,7 @@ async def test_what_makes_no_sense_is_refused_at_once(app: Mainspring) -> None:
     with pytest.raises(Invalid, match=r"unique\.otherwise"):
         Unique("x", otherwise="perhaps")  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="limits"):
-        app.task(limits=["api"])(test_unique_runs)  # type: ignore[list-item]
+        app.task(limits=["api"])(test_a_unique_key_keeps_rejects_or_debounces_the_run)  # type: ignore[list-item]
 
     @app.task(limits=[Limit("customer:{payload.customer}", 1)])
     async def sync(order: int) -> None: ...

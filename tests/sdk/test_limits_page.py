@@ -1,4 +1,4 @@
-"""What the page on limits shows works as it says."""
+"""The code and the command of the limits page work."""
 
 import importlib
 import re
@@ -15,7 +15,7 @@ from tests.support.doc_blocks import write_blocks
 PAGE = Path(__file__).parents[2] / "docs/how-to/limits.md"
 
 
-async def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_code_of_the_limits_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     [path] = write_blocks(PAGE, tmp_path)
@@ -36,7 +36,7 @@ async def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert tasks.called.count("acme") == 5
 
 
-def test_the_command_says_the_same_as_the_code() -> None:
+def test_the_command_and_the_code_of_the_limits_page_are_equivalent() -> None:
     [command] = re.findall(r"^mainspring (jobs submit .*)$", PAGE.read_text(), re.MULTILINE)
     words = shlex.split(command)
     given = [words[at + 1] for at, word in enumerate(words) if word == "--limit"]
@@ -47,10 +47,10 @@ def test_the_command_says_the_same_as_the_code() -> None:
 
 
 @pytest.mark.parametrize("text", ["api", "api=", "=3", "api=many", "api=3x", "api=-1"])
-def test_what_is_not_a_limit_is_refused(text: str) -> None:
+def test_a_malformed_limit_option_is_rejected(text: str) -> None:
     with pytest.raises(Invalid, match="--limit"):
         limits_of([text])
 
 
-def test_a_key_may_hold_an_equals_sign() -> None:
+def test_a_limit_key_may_contain_an_equals_sign() -> None:
     assert limits_of(["a=b=3"]) == [{"key": "a=b", "most": 3}]

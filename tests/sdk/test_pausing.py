@@ -55,7 +55,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await node.stop()
 
 
-async def test_a_schedule_is_paused_until_somebody_resumes_it(site: Site) -> None:
+async def test_a_schedule_stays_paused_until_it_is_resumed(site: Site) -> None:
     await site.app.pause("nightly", reason="the bank is closed")
     job = await site.job()
     assert (job.state, job.pause_why, job.resume_at) == (JobState.PAUSED, "the bank is closed", None)
@@ -64,7 +64,7 @@ async def test_a_schedule_is_paused_until_somebody_resumes_it(site: Site) -> Non
     assert (await site.job()).state is JobState.SCHEDULED
 
 
-async def test_a_pause_may_have_an_end(site: Site) -> None:
+async def test_a_pause_can_have_an_end_time(site: Site) -> None:
     end = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
     await site.app.pause("nightly", until=end)
     assert (await site.job()).resume_at == from_datetime(end, "until")
@@ -78,7 +78,7 @@ async def test_a_pause_may_have_an_end(site: Site) -> None:
             await paused
 
 
-async def test_only_the_pause_of_its_own_tenant_is_lifted(site: Site) -> None:
+async def test_resuming_a_queue_ends_the_pause_of_its_own_tenant_only(site: Site) -> None:
     await site.engine.store.pause(Pause(tenant=None, queue="mail"), Author("ada", None, "everybody"))
     await site.app.pause_queue("mail")
     assert len(await site.pauses()) == 2
@@ -86,7 +86,7 @@ async def test_only_the_pause_of_its_own_tenant_is_lifted(site: Site) -> None:
     assert [pause.tenant for pause in await site.pauses()] == [None]
 
 
-async def test_what_is_not_there_is_named(site: Site) -> None:
+async def test_pausing_a_missing_or_cancelled_schedule_fails(site: Site) -> None:
     with pytest.raises(NotFound, match="no recurring job 'night'"):
         await site.app.pause("night")
     job = await site.job()
@@ -98,7 +98,7 @@ async def test_what_is_not_there_is_named(site: Site) -> None:
         await site.app.pause("nightly", reason="x" * 1_001)
 
 
-async def test_code_that_blocks(site: Site) -> None:
+async def test_sync_code_can_pause_and_resume(site: Site) -> None:
     await asyncio.to_thread(site.app.pause_sync, "nightly", reason="a test")
     assert (await site.job()).state is JobState.PAUSED
     await asyncio.to_thread(site.app.resume_sync, "nightly")

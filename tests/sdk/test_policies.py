@@ -1,4 +1,4 @@
-"""What schedules and tasks say of calendars, objectives and presets."""
+"""Calendars, SLOs, presets and retry policies of schedules and tasks."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from mainspring.domain.slo import Slo
 from mainspring.sdk import schedule_file
 
 
-def test_a_schedule_minds_calendars_and_owes_something() -> None:
+def test_a_schedule_has_calendars_and_an_slo() -> None:
     app = Mainspring("memory:")
 
     @app.cron("0 9 * * *", calendars=["weekends"], when_closed="after", slo={"start_within": "5m"})
@@ -45,7 +45,7 @@ def test_a_schedule_minds_calendars_and_owes_something() -> None:
         ({"mode": "fixed_delay", "slo": {"start_within": "1m"}}, "slo.startWithin"),
     ],
 )
-def test_a_mistake_is_named(options: dict[str, object], field: str) -> None:
+def test_an_invalid_schedule_option_is_rejected_with_its_field(options: dict[str, object], field: str) -> None:
     async def poll() -> None: ...
 
     with pytest.raises(Invalid) as refused:
@@ -63,7 +63,7 @@ def test_a_mistake_is_named(options: dict[str, object], field: str) -> None:
         (RetryPolicy(first_delay=2 * HOUR), "retry.maxDelay"),
     ],
 )
-def test_a_policy_for_retries_is_looked_at_where_it_is_said(policy: RetryPolicy, field: str) -> None:
+def test_an_invalid_retry_policy_is_rejected_when_it_is_declared(policy: RetryPolicy, field: str) -> None:
     app = Mainspring("memory:")
 
     @app.task
@@ -80,14 +80,14 @@ def test_a_policy_for_retries_is_looked_at_where_it_is_said(policy: RetryPolicy,
     assert refused.value.field == field
 
 
-def test_catching_up_is_looked_at_where_it_is_said() -> None:
+def test_an_invalid_catch_up_policy_is_rejected_when_it_is_declared() -> None:
     async def poll() -> None: ...
 
     with pytest.raises(Invalid, match=r"catchUp\.cap: does not go with mode latest"):
         Mainspring("memory:").every("1h", catch_up=CatchUp(cap=4))(poll)
 
 
-def test_a_preset_chooses_the_timeout_by_priority_also_of_a_call() -> None:
+def test_a_preset_chooses_the_timeout_by_the_priority_of_the_call() -> None:
     app = Mainspring("memory:")
 
     @app.task(preset="payouts", priority=1)
@@ -107,7 +107,7 @@ def test_a_preset_chooses_the_timeout_by_priority_also_of_a_call() -> None:
         app.task(name="other", preset="nothing")(pay.function)  # type: ignore[call-overload]
 
 
-def test_the_schedules_file_has_all_of_it() -> None:
+def test_a_schedules_file_supports_presets_calendars_and_slos() -> None:
     text = """
 schedules:
 - name: pay

@@ -1,4 +1,4 @@
-"""A call on a schedule: one task at several times, with other arguments each."""
+"""Calls on a schedule: one task at several times, each with its own arguments."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from mainspring import Invalid, Mainspring
 from mainspring.domain.instant import MINUTE
 
 
-def test_a_call_goes_on_a_schedule_with_its_arguments_and_options() -> None:
+def test_a_scheduled_call_keeps_its_arguments_and_options() -> None:
     app = Mainspring()
 
     @app.task(queue="money", priority=1)
@@ -26,7 +26,7 @@ def test_a_call_goes_on_a_schedule_with_its_arguments_and_options() -> None:
     assert (spec.queue, spec.priority, spec.deadline, spec.start_within) == ("money", 1, 5 * MINUTE, MINUTE)
 
 
-def test_what_is_meant_for_one_submit_is_refused() -> None:
+def test_options_for_a_single_submit_are_rejected_on_a_schedule() -> None:
     app = Mainspring()
 
     @app.task

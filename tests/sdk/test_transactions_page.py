@@ -1,4 +1,4 @@
-"""What the page on transactions shows works as it says."""
+"""The code of the transactions page works."""
 
 import asyncio
 import importlib
@@ -15,13 +15,16 @@ from mainspring.domain.run import RunState
 from mainspring.ports.catalog import RunFilter
 from tests.conftest import as_administrator
 from tests.support.doc_blocks import write_blocks
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/transactions.md"
 
 
-async def test_the_page(postgres_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_code_of_the_transactions_page(
+    postgres_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop, script = write_blocks(PAGE, tmp_path)
     monkeypatch.setenv("MAINSPRING_STORE", postgres_database)
     monkeypatch.syspath_prepend(tmp_path)
@@ -42,23 +45,24 @@ async def test_the_page(postgres_database: str, tmp_path: Path, monkeypatch: pyt
             done = await asyncio.create_subprocess_exec(
                 sys.executable, script, cwd=tmp_path, stdout=PIPE, stderr=STDOUT
             )
-            said, _ = await done.communicate()
-            assert done.returncode == 0, said.decode()
+            output, _ = await done.communicate()
+            assert done.returncode == 0, output.decode()
             for block in re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
                 await connection.execute(re.sub(r"\bshop\b", role, block))
             await connection.execute("INSERT INTO orders (id) VALUES (8)")
             await importlib.import_module(script.stem).remind_all(connection)
             handle = await app.named("book").submit(9)
-            await handle.result("20s")
+            await handle.result("2m")
             assert await connection.fetchval("SELECT pieces FROM stock") == 99
             store = (await app.engine()).store
+
             # Three orders placed, one by hand, one by the trigger, four reminders, a booking and its receipt.
-            while True:
+            async def all_have_succeeded() -> bool:
                 runs = (await store.list_runs(RunFilter(tenant="default"), None, 100)).items
-                if len(runs) == 11 and all(run.state is RunState.SUCCEEDED for run in runs):
-                    break
                 assert not any(run.state is RunState.FAILED for run in runs), runs
-                await asyncio.sleep(0.02)
+                return len(runs) == 11 and all(run.state is RunState.SUCCEEDED for run in runs)
+
+            await eventually(all_have_succeeded)
         await app.close()
     finally:
         await admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

@@ -1,4 +1,4 @@
-"""What handlers spend, in virtual time. What their CPU is measured as: tests/system."""
+"""Units that tasks spend, in virtual time. Tests of the measured CPU time are in tests/system."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from mainspring.domain.usage import by_line
 from mainspring.testing import TestScheduler
 
 
-async def test_units_are_summed_over_attempts_that_fail_and_succeed() -> None:
+async def test_units_are_summed_over_failed_and_successful_attempts() -> None:
     app = Mainspring()
 
     @app.task(retries=1)
@@ -27,10 +27,10 @@ async def test_units_are_summed_over_attempts_that_fail_and_succeed() -> None:
         store = s._session.site.store
         [line] = by_line(await store.usage(None, 0, LATEST, "task"))
     assert (line.key, line.attempts, line.units) == ("ask", 2, {"pages": 0.5, "tokens": 240})
-    assert line.cpu == 0, "on a loop that is shared nobody can say"
+    assert line.cpu == 0, "the CPU time of one task on a shared loop is unknown"
 
 
-async def test_called_directly_it_goes_nowhere() -> None:
+async def test_spending_in_a_direct_call_is_ignored() -> None:
     app = Mainspring()
 
     @app.task

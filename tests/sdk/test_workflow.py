@@ -1,17 +1,16 @@
-"""Calls that wait for others, workflows, and the results of parents: from code, to the store and through the API."""
+"""Dependencies between calls, workflows, and results of parents, on the store and through the API."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mainspring import Context, Invalid, Mainspring, NotFound, Overlap
 from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.run import RunState
-from mainspring.sdk.task import Task
 from mainspring.testing import TestScheduler
+from tests.sdk.test_submitting import find_task
 from tests.support.processes import free_port
 
 
@@ -33,12 +32,6 @@ def define(app: Mainspring) -> None:
         return {parent.node or parent.task: str(parent.state) for parent in context.parents_sync()}
 
 
-def of(app: Mainspring, name: str) -> Task[..., Any, Any]:
-    found = app.named(name)
-    assert isinstance(found, Task)
-    return found
-
-
 @pytest.fixture(params=["store", "api"])
 async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Mainspring]:
     port = free_port()
@@ -56,32 +49,32 @@ async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[M
     await node.stop()
 
 
-async def test_a_call_waits_for_runs_and_sees_their_results(app: Mainspring) -> None:
-    one = await of(app, "number").submit(1)
-    two = await of(app, "number").submit(2)
-    both = await of(app, "total").options(depends_on=[one, two.id]).submit()
-    assert await both.result("10s") == 3
-    assert await (await of(app, "total").submit()).result("10s") == 0, "without parents there are none"
+async def test_a_call_depends_on_runs_and_reads_their_results(app: Mainspring) -> None:
+    one = await find_task(app, "number").submit(1)
+    two = await find_task(app, "number").submit(2)
+    both = await find_task(app, "total").options(depends_on=[one, two.id]).submit()
+    assert await both.result("2m") == 3
+    assert await (await find_task(app, "total").submit()).result("2m") == 0, "a run without parents has no results"
 
 
-async def test_calls_of_one_batch_wait_for_each_other(app: Mainspring) -> None:
-    parts = [of(app, "number").options(delay="50ms").prepare(part) for part in range(5)]
-    join = of(app, "total").options(depends_on=parts).prepare()
+async def test_calls_of_one_batch_can_depend_on_each_other(app: Mainspring) -> None:
+    parts = [find_task(app, "number").options(delay="50ms").prepare(part) for part in range(5)]
+    join = find_task(app, "total").options(depends_on=parts).prepare()
     handles = await app.submit_many([join, *parts])
     assert handles[0].state is RunState.BLOCKED
-    assert await handles[0].result("10s") == 10
+    assert await handles[0].result("2m") == 10
 
 
-async def test_a_workflow_is_put_together_and_submitted_as_one(app: Mainspring) -> None:
+async def test_a_workflow_is_built_and_submitted_as_one(app: Mainspring) -> None:
     flow = app.workflow("nightly")
-    one = flow.add(of(app, "number").prepare(1))
-    two = flow.add(of(app, "number").prepare(2), after=[one])
-    bad = flow.add(of(app, "burst").prepare(), after=[one], name="bad")
-    never = flow.add(of(app, "total").prepare(), after=[two, bad])
-    clean = flow.add(of(app, "named").prepare(), after=[two, bad], when="all-done", name="clean")
+    one = flow.add(find_task(app, "number").prepare(1))
+    two = flow.add(find_task(app, "number").prepare(2), after=[one])
+    bad = flow.add(find_task(app, "burst").prepare(), after=[one], name="bad")
+    never = flow.add(find_task(app, "total").prepare(), after=[two, bad])
+    clean = flow.add(find_task(app, "named").prepare(), after=[two, bad], when="all-done", name="clean")
     made = await flow.submit()
     assert list(made) == ["number", "number-2", "bad", "total", "clean"]
-    seen = await made.wait("10s")
+    seen = await made.wait("2m")
     assert seen[never.name].state is RunState.SKIPPED
     assert seen[never.name].reason == f"parent {made['bad'].id} failed"
     assert await made[clean].result() == {"number-2": "succeeded", "bad": "failed"}
@@ -89,15 +82,15 @@ async def test_a_workflow_is_put_together_and_submitted_as_one(app: Mainspring) 
     assert (seen["number"].about.workflow, seen["number"].about.node) == (made.id, "number")
 
 
-async def test_who_is_not_there_cannot_be_waited_for(app: Mainspring) -> None:
+async def test_depending_on_a_missing_run_is_rejected(app: Mainspring) -> None:
     with pytest.raises((NotFound, Invalid)):
-        await of(app, "number").options(depends_on=["01" * 6 + "7" + "0" * 19]).submit(1)
+        await find_task(app, "number").options(depends_on=["01" * 6 + "7" + "0" * 19]).submit(1)
 
 
-async def test_mistakes_are_named_before_anything_is_submitted() -> None:
+async def test_invalid_dependencies_are_rejected_before_they_are_submitted() -> None:
     app = Mainspring("memory:")
     define(app)
-    number = of(app, "number")
+    number = find_task(app, "number")
     with pytest.raises(Invalid, match="is no list"):
         number.options(depends_on="abc")
     with pytest.raises(Invalid, match="depends_on"):
@@ -117,7 +110,7 @@ async def test_mistakes_are_named_before_anything_is_submitted() -> None:
             await other.submit()
 
 
-async def test_every_attempt_sees_the_same_parents() -> None:
+async def test_every_attempt_reads_the_same_parents() -> None:
     app = Mainspring()
     seen: list[list[int]] = []
 
@@ -140,17 +133,17 @@ async def test_every_attempt_sees_the_same_parents() -> None:
     assert seen == [[3, 1, 2]] * 3
 
 
-def test_code_that_blocks_can_do_it_too(tmp_path: Path) -> None:
+def test_sync_code_can_submit_a_workflow(tmp_path: Path) -> None:
     with Mainspring(str(tmp_path / "site.db")) as app:
         define(app)
         flow = app.workflow("plain")
-        step = flow.add(of(app, "number").prepare(1))
-        flow.add(of(app, "total").prepare(), after=[step])
+        step = flow.add(find_task(app, "number").prepare(1))
+        flow.add(find_task(app, "total").prepare(), after=[step])
         made = flow.submit_sync()
         assert made["total"].state is RunState.BLOCKED
 
 
-async def test_a_workflow_recurs_and_each_tick_has_its_own_instance() -> None:
+async def test_each_tick_of_a_recurring_workflow_has_its_own_instance() -> None:
     app = Mainspring()
     done: list[str] = []
 
@@ -169,13 +162,13 @@ async def test_a_workflow_recurs_and_each_tick_has_its_own_instance() -> None:
     flow.cron("0 * * * *", overlap=Overlap.SKIP)
     async with TestScheduler(app, start="2026-01-05T00:30:00+00:00") as s:
         await s.advance("5h")
-        assert done == ["rows of today"] * 2, "while nodes of an instance are on their way, no other is made"
+        assert done == ["rows of today"] * 2, "no tick fires while an instance is active"
         flows = {run.about.workflow for run in s.runs(load) if run.about is not None}
         assert len(flows) == 3
         assert {run.about.parent for run in s.runs(load) if run.about is not None} == flows
 
 
-async def test_an_instance_that_runs_is_stopped_and_the_tick_after_makes_the_next() -> None:
+async def test_a_tick_with_overlap_cancel_stops_the_running_instance() -> None:
     app = Mainspring()
     done: list[str] = []
 

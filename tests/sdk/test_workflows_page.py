@@ -1,4 +1,4 @@
-"""What the page on workflows shows works as it says."""
+"""The code of the workflows page works."""
 
 import importlib
 import re
@@ -17,7 +17,7 @@ from tests.support.doc_blocks import write_blocks
 PAGE = Path(__file__).parents[2] / "docs/how-to/workflows.md"
 
 
-async def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_code_of_the_workflows_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     [path] = write_blocks(PAGE, tmp_path)
@@ -34,7 +34,7 @@ async def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert s.runs(tasks.encode).succeeded == 243
 
 
-def test_the_json_is_a_fan_out() -> None:
+def test_the_json_of_the_workflows_page_is_a_fan_out() -> None:
     [text] = re.findall(r"^```json\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     job = msgspec.json.decode(text)
     plan = read_fan_out(msgspec.json.encode(job["payload"]), "default")
@@ -43,7 +43,7 @@ def test_the_json_is_a_fan_out() -> None:
     assert (plan.items.count, plan.items.payload(7)) == (240, b'{"frame":7}')
 
 
-def test_the_file_is_a_workflow() -> None:
+def test_the_yaml_of_the_workflows_page_is_a_workflow() -> None:
     [text] = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     name, nodes = read_plan(msgspec.json.encode(read_yaml(text, "page")[0]), "default")
     assert (name, [node.name for node in nodes]) == ("nightly", ["extract", "load", "clean_up"])

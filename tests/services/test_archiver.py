@@ -1,4 +1,4 @@
-"""Who writes the archive, when several would or nobody should."""
+"""The archiver, alone and next to other archivers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +27,7 @@ DAY_PAST = Part(kept_as="succeeded", since=19_990 * DAY, until=19_991 * DAY)
 
 
 class Past:
-    """A day of ten runs. ``meanwhile`` happens once while some are read."""
+    """A store with one past day of ten runs. ``meanwhile`` is called once while some of them are read."""
 
     def __init__(self, meanwhile: Callable[[], Awaitable[None]] | None = None) -> None:
         self.meanwhile = meanwhile
@@ -85,19 +85,19 @@ async def read_all(folder: Path) -> list[RunId]:
 
 
 @pytest.mark.parametrize("why", ["owned", "stopped"])
-async def test_whoever_is_no_longer_to_write_writes_nothing(tmp_path: Path, why: str) -> None:
+async def test_an_archiver_that_lost_its_shard_or_is_stopped_writes_nothing(tmp_path: Path, why: str) -> None:
     owner = Owner()
 
-    async def over() -> None:
+    async def stop_writing() -> None:
         owner.owned, owner.stopped = (set(), False) if why == "owned" else ({0}, True)
 
-    retention, more = await owner.archiver(Past(over), tmp_path).step(Retention(), lambda: owner.stopped)
+    retention, more = await owner.archiver(Past(stop_writing), tmp_path).step(Retention(), lambda: owner.stopped)
     assert [batch async for batch in FolderBlobs(tmp_path).list(ROOT)] == []
     assert not more
     assert retention.kept_since["succeeded"] == DAY_PAST.since
 
 
-async def test_a_service_that_is_stopped_does_not_wait_for_its_file(tmp_path: Path) -> None:
+async def test_the_retention_keeper_stops_without_finishing_its_archive_file(tmp_path: Path) -> None:
     clock, stopping = ManualClock(NOW), asyncio.Event()
 
     async def stopped() -> None:
@@ -119,16 +119,16 @@ async def test_a_service_that_is_stopped_does_not_wait_for_its_file(tmp_path: Pa
     assert [batch async for batch in FolderBlobs(tmp_path).list(ROOT)] == []
 
 
-async def test_what_was_read_when_the_store_began_to_hurt_is_written_and_no_more_is_read(
+async def test_an_archiver_under_pressure_writes_the_runs_it_has_read_and_reads_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "_READ", 3)
     owner = Owner()
 
-    async def hurts() -> None:
+    async def press() -> None:
         owner.pressed = True
 
-    archiver = owner.archiver(Past(hurts), tmp_path)
+    archiver = owner.archiver(Past(press), tmp_path)
     await write_all(archiver)
     [part] = await manifests(FolderBlobs(tmp_path))
     assert (part.runs, part.complete) == (3, False)
@@ -138,41 +138,41 @@ async def test_what_was_read_when_the_store_began_to_hurt_is_written_and_no_more
 
 
 @pytest.mark.parametrize("runs", [2, 4, 10])
-async def test_one_who_slept_while_another_wrote_spoils_nothing(
+async def test_an_archiver_that_resumes_after_another_one_wrote_keeps_the_archive_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: int
 ) -> None:
     past = Past()
 
-    async def another_comes() -> None:
+    async def write_concurrently() -> None:
         monkeypatch.setattr(archive, "_RUNS", runs)
         await write_all(Owner().archiver(Past(), tmp_path))
 
     monkeypatch.setattr(archive, "_RUNS", 4)
-    sleeper = Owner().archiver(past, tmp_path)
-    await sleeper.step(Retention())
-    past.meanwhile = another_comes
-    await sleeper.step(Retention())
+    late_archiver = Owner().archiver(past, tmp_path)
+    await late_archiver.step(Retention())
+    past.meanwhile = write_concurrently
+    await late_archiver.step(Retention())
     assert await read_all(tmp_path) == [run.id for run in past.runs]
-    # Whoever comes next finds it whole, though what the sleeper wrote came last.
+    # The next archiver finds it complete, although the late one wrote last.
     retention, more = await Owner().archiver(past, tmp_path).step(Retention())
     assert not more
     assert retention.kept_since["succeeded"] == (NOW - 7 * DAY) // DAY * DAY
 
 
-async def test_two_at_once_leave_it_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_archivers_keep_the_archive_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "_RUNS", 2)
     past = Past()
     await asyncio.gather(*(write_all(Owner().archiver(past, tmp_path)) for _ in range(3)))
     assert await read_all(tmp_path) == [run.id for run in past.runs]
 
 
-def test_a_week_is_not_taken_for_its_first_day() -> None:
+def test_a_week_and_its_first_day_have_different_folders() -> None:
     day = Manifest(store="0c", kept_as="long", since=0, until=DAY)
     week = msgspec.structs.replace(day, until=7 * DAY)
     assert (day.folder, week.folder) == ("runs/0c/long/1970-01-01", "runs/0c/long/1970-01-01_7d")
 
 
-def test_a_day_that_is_not_past_keeping_to_its_end_is_kept_whole() -> None:
+def test_a_day_is_kept_until_its_last_run_is_past_retention() -> None:
     kept = kept_since(Retention(succeeded=7 * DAY, short=DAY), NOW, {"short": 5 * DAY})
     assert kept["succeeded"] == 19_993 * DAY
     assert kept["short"] == 5 * DAY

@@ -1,4 +1,4 @@
-"""Budgets on the store in memory, in virtual time."""
+"""Budgets on the memory store, in virtual time."""
 
 from random import Random
 
@@ -15,8 +15,9 @@ from mainspring.domain.usage import Spent
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Want
-from mainspring.testing.virtual_time import VirtualClock, run_virtual
+from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_job, a_run, a_spec, a_worker, every
+from tests.support.virtual import in_virtual_time
 
 ME = Author("me")
 
@@ -26,7 +27,7 @@ class World:
         self.clock = VirtualClock()
         self.store = MemoryStore(self.clock, 4)
         self.wakeups = LocalWakeups()
-        # Two, as where there are two nodes.
+        # Two, as in a cluster of two schedulers.
         self.keepers = [BudgetKeeper(self.store, self.wakeups, self.clock, Random(seed)) for seed in (1, 2)]
         self.claims = 0
 
@@ -48,101 +49,91 @@ class World:
         [status] = await self.store.budgets(None)
         return status
 
-    async def told(self) -> list[str]:
+    async def read_events(self) -> list[str]:
         return [batch.kind for batch in await self.store.events("r", 100) if batch.kind.startswith("budget")]
 
 
-def test_it_warns_once_and_then_says_that_it_is_used_up() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.store.attach_reader("r")
-        await world.put()
-        assert (await world.look()).state == "ok"
-        await world.spend(8)
-        assert (await world.look()).state == "warned"
-        await world.spend(5)
-        status = await world.look()
-        assert (status.state, status.spent, status.held) == ("over", 13, False)
-        await world.look()
-        assert await world.told() == ["budget.warned", "budget.exceeded"]
-        await world.clock.sleep(DAY)
-        assert (await world.look()).state == "ok"
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_budget_emits_one_warning_and_one_exceeded_event_per_period() -> None:
+    world = World()
+    await world.store.attach_reader("r")
+    await world.put()
+    assert (await world.look()).state == "ok"
+    await world.spend(8)
+    assert (await world.look()).state == "warned"
+    await world.spend(5)
+    status = await world.look()
+    assert (status.state, status.spent, status.held) == ("over", 13, False)
+    await world.look()
+    assert await world.read_events() == ["budget.warned", "budget.exceeded"]
+    await world.clock.sleep(DAY)
+    assert (await world.look()).state == "ok"
 
 
-def test_a_tenant_is_paused_until_the_period_ends() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.put(then="pause")
-        await world.spend(10)
-        assert (await world.look()).held
-        [pause] = await world.store.pauses()
-        assert (pause.tenant, pause.queue, pause.author) == ("default", None, "budget:b")
-        assert pause.why == "over budget 'b': 10 tokens a day"
-        await world.clock.sleep(DAY)
-        assert not (await world.look()).held
-        assert await world.store.pauses() == []
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_an_exceeded_budget_pauses_its_tenant_until_the_period_ends() -> None:
+    world = World()
+    await world.put(then="pause")
+    await world.spend(10)
+    assert (await world.look()).held
+    [pause] = await world.store.pauses()
+    assert (pause.tenant, pause.queue, pause.author) == ("default", None, "budget:b")
+    assert pause.why == "over budget 'b': 10 tokens a day"
+    await world.clock.sleep(DAY)
+    assert not (await world.look()).held
+    assert await world.store.pauses() == []
 
 
-def test_a_pause_of_somebody_else_stays() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.put(then="pause")
-        await world.spend(10)
-        await world.store.pause(Pause(tenant="default", queue=None), ME)
-        assert (await world.look()).held
-        await world.put(then="warn")
-        assert not (await world.look()).held
-        assert [pause.author for pause in await world.store.pauses()] == ["me"]
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_budget_leaves_a_pause_by_another_author_in_place() -> None:
+    world = World()
+    await world.put(then="pause")
+    await world.spend(10)
+    await world.store.pause(Pause(tenant="default", queue=None), ME)
+    assert (await world.look()).held
+    await world.put(then="warn")
+    assert not (await world.look()).held
+    assert [pause.author for pause in await world.store.pauses()] == ["me"]
 
 
-def test_a_job_is_paused_and_goes_on_when_the_budget_is_gone() -> None:
-    async def scenario() -> None:
-        world = World()
-        [put] = await world.store.put_jobs([a_job(a_spec(name="nightly", schedule=every(DAY)))])
-        await world.put(of="job", target="nightly", then="pause")
-        await world.spend(3)
-        assert (await world.look()).spent == 0
-        await world.spend(10, JobRef(id=put.job.id, version=1))
-        assert (await world.look()).held
+@in_virtual_time
+async def test_an_exceeded_budget_pauses_its_job_until_it_is_released() -> None:
+    world = World()
+    [put] = await world.store.put_jobs([a_job(a_spec(name="nightly", schedule=every(DAY)))])
+    await world.put(of="job", target="nightly", then="pause")
+    await world.spend(3)
+    assert (await world.look()).spent == 0
+    await world.spend(10, JobRef(id=put.job.id, version=1))
+    assert (await world.look()).held
 
-        async def state() -> JobState:
-            [job] = await world.store.jobs([put.job.id])
-            assert job is not None
-            return job.state
+    async def state() -> JobState:
+        [job] = await world.store.jobs([put.job.id])
+        assert job is not None
+        return job.state
 
-        assert await state() is JobState.PAUSED
-        # Whoever dies between the two comes by again: what is held is paused.
-        await world.store.set_jobs_state([put.job.id], JobState.SCHEDULED)
-        status = await world.look()
-        assert await state() is JobState.PAUSED
-        await release(world.store, world.wakeups, status)
-        assert await state() is JobState.SCHEDULED
-
-    run_virtual(scenario())
+    assert await state() is JobState.PAUSED
+    # A keeper that died before it paused the job is replaced by one that pauses it.
+    await world.store.set_jobs_state([put.job.id], JobState.SCHEDULED)
+    status = await world.look()
+    assert await state() is JobState.PAUSED
+    await release(world.store, world.wakeups, status)
+    assert await state() is JobState.SCHEDULED
 
 
-def test_queued_runs_are_lowered_while_it_is_used_up() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.put(then="lower")
-        await world.spend(10)
-        await world.store.submit([urgent := a_run(priority=1)])
-        await world.look()
-        [view] = await world.store.runs([urgent.id])
-        assert view is not None
-        assert view.priority == 10
-        await world.clock.sleep(DAY + SECOND)
-        await world.look()
-        await world.store.submit([tomorrow := a_run(priority=1)])
-        await world.look()
-        [view] = await world.store.runs([tomorrow.id])
-        assert view is not None
-        assert view.priority == 1
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_an_exceeded_budget_lowers_the_priority_of_queued_runs() -> None:
+    world = World()
+    await world.put(then="lower")
+    await world.spend(10)
+    await world.store.submit([urgent := a_run(priority=1)])
+    await world.look()
+    [view] = await world.store.runs([urgent.id])
+    assert view is not None
+    assert view.priority == 10
+    await world.clock.sleep(DAY + SECOND)
+    await world.look()
+    await world.store.submit([tomorrow := a_run(priority=1)])
+    await world.look()
+    [view] = await world.store.runs([tomorrow.id])
+    assert view is not None
+    assert view.priority == 1

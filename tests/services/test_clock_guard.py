@@ -1,4 +1,4 @@
-"""A scheduler whose clock is wrong gives its shards up, and has them back when it is right: in virtual time."""
+"""The clock guard in virtual time: a scheduler with a wrong clock owns no shards."""
 
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
@@ -8,7 +8,8 @@ from mainspring.domain.clock_guard import ClockRules
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import HOUR, MILLISECOND, SECOND
 from mainspring.runtime.supervisor import Supervisor
-from mainspring.testing.virtual_time import VirtualClock, run_virtual
+from mainspring.testing.virtual_time import VirtualClock
+from tests.support.virtual import in_virtual_time
 
 SHARDS = 16
 
@@ -29,56 +30,50 @@ class Site:
         return clock, keeper, Supervisor(guard, keeper)
 
 
-def test_the_shards_of_a_node_whose_clock_is_set_go_to_the_others_at_once_and_come_back() -> None:
-    async def scenario() -> None:
-        site = Site()
-        clock, keeper, services = site.node()
-        _, other, others = site.node()
-        async with services, others:
+@in_virtual_time
+async def test_a_scheduler_loses_its_shards_while_its_wall_clock_is_wrong() -> None:
+    site = Site()
+    clock, keeper, services = site.node()
+    _, other, others = site.node()
+    async with services, others:
+        await clock.sleep(SECOND)
+        assert keeper.owned()
+        assert len(keeper.owned()) + len(other.owned()) == SHARDS
+        for ahead in (HOUR, -HOUR):
+            clock.skew = ahead
+            # This takes effect before the next request to the store.
+            assert keeper.owned() == {}
+            await clock.sleep(300 * MILLISECOND)
+            assert len(other.owned()) == SHARDS
+            assert [session.shards for session in await site.store.sessions("scheduler")] == [SHARDS]
+            clock.skew = 0
             await clock.sleep(SECOND)
             assert keeper.owned()
             assert len(keeper.owned()) + len(other.owned()) == SHARDS
-            for ahead in (HOUR, -HOUR):
-                clock.skew = ahead
-                # At this very moment, before the store was asked again.
-                assert keeper.owned() == {}
-                await clock.sleep(300 * MILLISECOND)
-                assert len(other.owned()) == SHARDS
-                assert [session.shards for session in await site.store.sessions("scheduler")] == [SHARDS]
-                clock.skew = 0
-                await clock.sleep(SECOND)
-                assert keeper.owned()
-                assert len(keeper.owned()) + len(other.owned()) == SHARDS
-
-    run_virtual(scenario())
 
 
-def test_a_clock_that_is_a_little_off_is_told_and_nothing_else() -> None:
-    async def scenario() -> None:
-        site = Site()
-        clock, keeper, services = site.node()
-        clock.skew = 2 * SECOND
-        async with services:
-            await clock.sleep(6 * SECOND)
-            assert len(keeper.owned()) == SHARDS
-            [seen] = await site.store.sessions("scheduler")
-            assert seen.clock is not None
-            assert abs(seen.clock.offset - 2 * SECOND) < MILLISECOND
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_small_clock_offset_is_reported_and_costs_no_shard() -> None:
+    site = Site()
+    clock, keeper, services = site.node()
+    clock.skew = 2 * SECOND
+    async with services:
+        await clock.sleep(6 * SECOND)
+        assert len(keeper.owned()) == SHARDS
+        [seen] = await site.store.sessions("scheduler")
+        assert seen.clock is not None
+        assert abs(seen.clock.offset - 2 * SECOND) < MILLISECOND
 
 
-def test_a_node_that_starts_with_a_wrong_clock_owns_nothing_unless_nobody_minds() -> None:
-    async def scenario() -> None:
-        site = Site()
-        clock, keeper, services = site.node()
-        careless_clock, careless, others = site.node(ClockRules(fence=0))
-        clock.skew = careless_clock.skew = -HOUR
-        async with services:
+@in_virtual_time
+async def test_a_scheduler_that_starts_with_a_wrong_clock_joins_only_without_a_clock_fence() -> None:
+    site = Site()
+    clock, keeper, services = site.node()
+    careless_clock, careless, others = site.node(ClockRules(fence=0))
+    clock.skew = careless_clock.skew = -HOUR
+    async with services:
+        await clock.sleep(SECOND)
+        assert keeper.member is None
+        async with others:
             await clock.sleep(SECOND)
-            assert keeper.member is None
-            async with others:
-                await clock.sleep(SECOND)
-                assert len(careless.owned()) == SHARDS
-
-    run_virtual(scenario())
+            assert len(careless.owned()) == SHARDS

@@ -1,4 +1,4 @@
-"""Workers that an engine feeds, and who tells it, on the store in memory, in virtual time."""
+"""Dispatchers and workers with a broker, on the memory store, in virtual time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -21,22 +21,23 @@ from mainspring.ports.catalog import Pause
 from mainspring.ports.dispatch import Delivery
 from mainspring.ports.wakeups import queue_topic
 from mainspring.runtime.engines import Engines, GuardedEngine
-from mainspring.testing.virtual_time import VirtualClock, run_virtual
+from mainspring.testing.virtual_time import VirtualClock
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.worker import Worker
 from tests.support.builders import a_run, some_runs
+from tests.support.virtual import in_virtual_time
 from tests.support.worker_kit import FaultyStore, Tasks
 
 
-class FlakyEngine(MemoryDispatch):
-    """One that can be away, and that can lose, repeat and delay what it is given."""
+class FlakyBroker(MemoryDispatch):
+    """A broker that can be down, and that can lose and repeat hints."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock, Sealer(b"key"))
         self.away = False
         self.times = 1
         self.asked = 0
-        #: How many hints came at once.
+        #: The number of hints of each publish.
         self.sizes: list[int] = []
         self.asked_to_publish: Callable[[], None] = lambda: None
 
@@ -63,8 +64,8 @@ class FlakyEngine(MemoryDispatch):
         return await super().depth(queue)
 
 
-class BuryingEngine(FlakyEngine):
-    """One that has a place for dead letters."""
+class DeadLetterBroker(FlakyBroker):
+    """A broker with a dead letter queue."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock)
@@ -81,17 +82,17 @@ class World:
         self.store = MemoryStore(self.clock, 4)
         self.faulty = FaultyStore(self.store)
         self.wakeups = LocalWakeups()
-        self.engine = FlakyEngine(self.clock)
+        self.broker = FlakyBroker(self.clock)
         self.owned = {0: 1}
         self.started: list[HeldRun] = []
         self.took: dict[str, Micros] = {}
-        self.use(self.engine, queues)
+        self.use(self.broker, queues)
 
-    def use(self, engine: FlakyEngine, queues: Collection[str] = ("*",)) -> None:
-        guarded = GuardedEngine(engine, self.clock)
+    def use(self, broker: FlakyBroker, queues: Collection[str] = ("*",)) -> None:
+        guarded = GuardedEngine(broker, self.clock)
         self.engines = Engines([guarded], dict.fromkeys(queues, guarded), "test")
 
-    def a_dispatcher(self) -> Dispatcher:
+    def make_dispatcher(self) -> Dispatcher:
         return Dispatcher(self.store, self.engines, self.wakeups, self.clock, lambda: self.owned)
 
     @asynccontextmanager
@@ -136,198 +137,178 @@ class World:
         raise AssertionError(f"{len(self.started)} of {len(runs)} were started")
 
 
-def test_a_run_is_brought_by_a_hint_in_a_moment() -> None:
-    async def scenario() -> None:
-        world = World()
-        # Nobody looks at the store by itself.
-        async with world.a_dispatcher() as dispatcher, world.working(poll=MINUTE):
-            await world.clock.sleep(3 * SECOND)
-            run = a_run()
-            await world.submit(run)
-            began = world.clock.monotonic()
-            await world.until_ended([run], SECOND)
-            assert world.took[run.id] - began <= 20 * MILLISECOND
-            assert (dispatcher.published, dispatcher.republished) == (1, 0)
-        hinted = [want for wants, _ in world.faulty.claims for want in wants if want.runs is not None]
-        assert [want.runs for want in hinted] == [(run.id,)]
-        assert world.engine._queues["default"].taken == {}
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_hint_starts_a_run_within_milliseconds() -> None:
+    world = World()
+    # Workers do not poll the store.
+    async with world.make_dispatcher() as dispatcher, world.working(poll=MINUTE):
+        await world.clock.sleep(3 * SECOND)
+        run = a_run()
+        await world.submit(run)
+        began = world.clock.monotonic()
+        await world.until_ended([run], SECOND)
+        assert world.took[run.id] - began <= 20 * MILLISECOND
+        assert (dispatcher.published, dispatcher.republished) == (1, 0)
+    hinted = [want for wants, _ in world.faulty.claims for want in wants if want.runs is not None]
+    assert [want.runs for want in hinted] == [(run.id,)]
+    assert world.broker._queues["default"].taken == {}
 
 
-def test_more_than_there_are_slots_for_is_brought_in_batches() -> None:
-    async def scenario() -> None:
-        world = World()
-        async with world.a_dispatcher(), world.working(poll=MINUTE):
-            await world.clock.sleep(SECOND)
-            runs = some_runs(500)
+@in_virtual_time
+async def test_hints_beyond_the_free_slots_are_claimed_in_batches() -> None:
+    world = World()
+    async with world.make_dispatcher(), world.working(poll=MINUTE):
+        await world.clock.sleep(SECOND)
+        runs = some_runs(500)
+        await world.submit(*runs)
+        # Ten runs at a time take ten milliseconds.
+        await world.until_ended(runs, 2 * SECOND)
+        assert len(world.faulty.claims) < 200
+
+
+@in_virtual_time
+async def test_a_run_whose_hint_is_delivered_three_times_starts_once() -> None:
+    world = World()
+    world.broker.times = 3
+    async with world.make_dispatcher(), world.working(poll=MINUTE), world.working(poll=MINUTE):
+        await world.clock.sleep(SECOND)
+        runs = some_runs(100)
+        await world.submit(*runs)
+        await world.until_ended(runs, 5 * SECOND)
+
+
+@in_virtual_time
+async def test_hints_that_the_broker_lost_are_published_again_within_seconds() -> None:
+    world = World()
+    async with world.make_dispatcher() as dispatcher:
+        await world.clock.sleep(SECOND)
+        await world.submit(*some_runs(50))
+        await world.clock.sleep(SECOND)
+        assert await world.broker.depth("default") == 50
+        world.broker.flush()
+        await world.clock.sleep(6 * SECOND)
+        assert await world.broker.depth("default") == 50
+        # Hints that no worker takes are not published again.
+        await world.clock.sleep(20 * SECOND)
+        assert dispatcher.republished == 50
+
+
+@in_virtual_time
+async def test_a_large_backlog_that_the_broker_lost_is_published_again_quickly() -> None:
+    world = World()
+    async with world.make_dispatcher():
+        await world.clock.sleep(SECOND)
+        runs = some_runs(2_500)
+        await world.submit(*runs)
+        await world.clock.sleep(SECOND)
+        world.broker.flush()
+        async with world.working(slots=100, poll=MINUTE):
+            await world.until_ended(runs, 12 * SECOND)
+
+
+@in_virtual_time
+async def test_a_backlog_is_published_in_batches_that_are_acknowledged_one_by_one() -> None:
+    world = World()
+    await world.store.attach_reader(READER)
+    runs = some_runs(12_000)
+    for start in range(0, 9_000, 900):
+        await world.store.submit(runs[start : start + 900])
+    # Runs of one commit are one event, however many.
+    await world.store.submit(runs[9_000:])
+    cursors: list[str] = []
+    world.broker.asked_to_publish = lambda: cursors.append(world.store._tables.readers[READER])
+    async with world.make_dispatcher() as dispatcher:
+        await world.clock.sleep(SECOND)
+        assert dispatcher.published == 12_000
+        assert await world.broker.depth("default") == 12_000
+    assert max(world.broker.sizes) <= 2_000
+    # The cursor moves between batches, so that a successor does not start at the first event.
+    assert len(set(cursors)) >= 4
+
+
+@in_virtual_time
+async def test_a_dispatcher_that_loses_its_shard_publishes_no_further_batch() -> None:
+    world = World()
+    await world.store.attach_reader(READER)
+    for _ in range(10):
+        await world.store.submit(some_runs(1_000))
+    world.broker.asked_to_publish = lambda: world.owned.clear()
+    async with world.make_dispatcher():
+        await world.clock.sleep(SECOND)
+        assert 0 < await world.broker.depth("default") < 10_000
+
+
+@in_virtual_time
+async def test_runs_submitted_before_the_first_dispatcher_started_are_published() -> None:
+    world = World()
+    await world.submit(*some_runs(5))
+    async with world.make_dispatcher():
+        await world.clock.sleep(7 * SECOND)
+        assert await world.broker.depth("default") == 5
+
+
+@in_virtual_time
+async def test_workers_poll_the_store_while_the_broker_is_down_and_use_it_again_afterwards() -> None:
+    world = World()
+    async with world.make_dispatcher(), world.working():
+        await world.clock.sleep(SECOND)
+        world.broker.away = True
+        first = some_runs(20)
+        await world.submit(*first)
+        await world.until_ended(first, 4 * SECOND)
+        asked = world.broker.asked
+        await world.clock.sleep(MINUTE)
+        # The broker gets only a probe now and then.
+        assert world.broker.asked - asked < 60
+        assert world.engines.health()["memory"] == {"state": "away", "outages": 1, "refused": 0}
+        world.broker.away = False
+        await world.clock.sleep(6 * SECOND)
+        assert not world.engines.all[0].away
+        second = some_runs(5)
+        await world.submit(*second)
+        began = world.clock.monotonic()
+        await world.until_ended(second, SECOND)
+        assert max(world.took[run.id] for run in second) - began <= 20 * MILLISECOND
+
+
+@in_virtual_time
+async def test_an_outage_of_the_broker_for_ten_minutes_delays_no_run() -> None:
+    world = World()
+    async with world.make_dispatcher(), world.working():
+        await world.clock.sleep(SECOND)
+        [guarded] = world.engines.all
+        world.broker.away = True
+        submitted: dict[str, Micros] = {}
+        opened: Micros | None = None
+        began = world.clock.monotonic()
+        while world.clock.monotonic() - began < 10 * MINUTE:
+            runs = some_runs(5)
+            submitted |= dict.fromkeys((run.id for run in runs), world.clock.monotonic())
             await world.submit(*runs)
-            # Ten at a time, ten milliseconds each.
-            await world.until_ended(runs, 2 * SECOND)
-            assert len(world.faulty.claims) < 200
-
-    run_virtual(scenario())
-
-
-def test_what_comes_three_times_is_started_once() -> None:
-    async def scenario() -> None:
-        world = World()
-        world.engine.times = 3
-        async with world.a_dispatcher(), world.working(poll=MINUTE), world.working(poll=MINUTE):
-            await world.clock.sleep(SECOND)
-            runs = some_runs(100)
-            await world.submit(*runs)
-            await world.until_ended(runs, 5 * SECOND)
-
-    run_virtual(scenario())
-
-
-def test_what_the_engine_lost_is_published_again_in_seconds() -> None:
-    async def scenario() -> None:
-        world = World()
-        async with world.a_dispatcher() as dispatcher:
-            await world.clock.sleep(SECOND)
-            await world.submit(*some_runs(50))
-            await world.clock.sleep(SECOND)
-            assert await world.engine.depth("default") == 50
-            world.engine.flush()
-            await world.clock.sleep(6 * SECOND)
-            assert await world.engine.depth("default") == 50
-            # Nobody comes for it: that it is there is enough.
-            await world.clock.sleep(20 * SECOND)
-            assert dispatcher.republished == 50
-
-    run_virtual(scenario())
+            await world.clock.sleep(5 * SECOND)
+            if guarded.away and opened is None:
+                opened = world.clock.monotonic() - began
+        assert opened is not None
+        assert opened <= 5 * SECOND
+        assert guarded.outages == 1
+        world.broker.away = False
+        back = world.clock.monotonic()
+        while guarded.away:
+            await world.clock.sleep(100 * MILLISECOND)
+        assert world.clock.monotonic() - back <= 6 * SECOND
+        claimed = guarded.claimed
+        last = some_runs(5)
+        submitted |= dict.fromkeys((run.id for run in last), world.clock.monotonic())
+        await world.submit(*last)
+        await world.clock.sleep(10 * SECOND)
+        assert guarded.claimed > claimed
+        # Each run started once and on time, because a worker polls the store once a second.
+        assert sorted(run.id for run in world.started) == sorted(submitted)
+        assert max(world.took[run] - at for run, at in submitted.items()) <= 2 * SECOND
 
 
-def test_a_large_backlog_that_was_lost_is_brought_quickly() -> None:
-    async def scenario() -> None:
-        world = World()
-        async with world.a_dispatcher():
-            await world.clock.sleep(SECOND)
-            runs = some_runs(2_500)
-            await world.submit(*runs)
-            await world.clock.sleep(SECOND)
-            world.engine.flush()
-            async with world.working(slots=100, poll=MINUTE):
-                await world.until_ended(runs, 12 * SECOND)
-
-    run_virtual(scenario())
-
-
-def test_a_backlog_is_published_in_parts_and_each_is_acknowledged() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.store.attach_reader(READER)
-        runs = some_runs(12_000)
-        for start in range(0, 9_000, 900):
-            await world.store.submit(runs[start : start + 900])
-        # What is committed together is one row, however large.
-        await world.store.submit(runs[9_000:])
-        places: list[str] = []
-        world.engine.asked_to_publish = lambda: places.append(world.store._tables.readers[READER])
-        async with world.a_dispatcher() as dispatcher:
-            await world.clock.sleep(SECOND)
-            assert dispatcher.published == 12_000
-            assert await world.engine.depth("default") == 12_000
-        assert max(world.engine.sizes) <= 2_000
-        # Whoever takes over in between does not begin with the first row again.
-        assert len(set(places)) >= 4
-
-    run_virtual(scenario())
-
-
-def test_whoever_does_not_own_the_shard_any_more_publishes_no_further_part() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.store.attach_reader(READER)
-        for _ in range(10):
-            await world.store.submit(some_runs(1_000))
-        world.engine.asked_to_publish = lambda: world.owned.clear()
-        async with world.a_dispatcher():
-            await world.clock.sleep(SECOND)
-            assert 0 < await world.engine.depth("default") < 10_000
-
-    run_virtual(scenario())
-
-
-def test_what_came_before_anybody_published_is_found() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.submit(*some_runs(5))
-        async with world.a_dispatcher():
-            await world.clock.sleep(7 * SECOND)
-            assert await world.engine.depth("default") == 5
-
-    run_virtual(scenario())
-
-
-def test_while_the_engine_is_away_the_store_feeds_and_it_is_used_again_when_it_is_back() -> None:
-    async def scenario() -> None:
-        world = World()
-        async with world.a_dispatcher(), world.working():
-            await world.clock.sleep(SECOND)
-            world.engine.away = True
-            first = some_runs(20)
-            await world.submit(*first)
-            await world.until_ended(first, 4 * SECOND)
-            asked = world.engine.asked
-            await world.clock.sleep(MINUTE)
-            # It is left alone but for a probe now and then.
-            assert world.engine.asked - asked < 60
-            assert world.engines.health()["memory"] == {"state": "away", "outages": 1, "refused": 0}
-            world.engine.away = False
-            await world.clock.sleep(6 * SECOND)
-            assert not world.engines.all[0].away
-            second = some_runs(5)
-            await world.submit(*second)
-            began = world.clock.monotonic()
-            await world.until_ended(second, SECOND)
-            assert max(world.took[run.id] for run in second) - began <= 20 * MILLISECOND
-
-    run_virtual(scenario())
-
-
-def test_an_engine_may_be_away_for_ten_minutes() -> None:
-    async def scenario() -> None:
-        world = World()
-        async with world.a_dispatcher(), world.working():
-            await world.clock.sleep(SECOND)
-            [guarded] = world.engines.all
-            world.engine.away = True
-            submitted: dict[str, Micros] = {}
-            opened: Micros | None = None
-            began = world.clock.monotonic()
-            while world.clock.monotonic() - began < 10 * MINUTE:
-                runs = some_runs(5)
-                submitted |= dict.fromkeys((run.id for run in runs), world.clock.monotonic())
-                await world.submit(*runs)
-                await world.clock.sleep(5 * SECOND)
-                if guarded.away and opened is None:
-                    opened = world.clock.monotonic() - began
-            assert opened is not None
-            assert opened <= 5 * SECOND
-            assert guarded.outages == 1
-            world.engine.away = False
-            back = world.clock.monotonic()
-            while guarded.away:
-                await world.clock.sleep(100 * MILLISECOND)
-            assert world.clock.monotonic() - back <= 6 * SECOND
-            claimed = guarded.claimed
-            last = some_runs(5)
-            submitted |= dict.fromkeys((run.id for run in last), world.clock.monotonic())
-            await world.submit(*last)
-            await world.clock.sleep(10 * SECOND)
-            assert guarded.claimed > claimed
-            # Each was started once, and none of them late: a worker asks the store once a second.
-            assert sorted(run.id for run in world.started) == sorted(submitted)
-            assert max(world.took[run] - at for run, at in submitted.items()) <= 2 * SECOND
-
-    run_virtual(scenario())
-
-
-class HalfEngine(FlakyEngine):
-    """One queue of it is broken."""
+class HalfBroker(FlakyBroker):
+    """A broker with one broken queue."""
 
     broken = True
 
@@ -337,212 +318,190 @@ class HalfEngine(FlakyEngine):
         return await super().take(queue, limit, wait)
 
 
-def test_a_queue_that_fails_beside_one_that_works_does_not_make_the_breaker_flap() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        engine = HalfEngine(clock)
-        guarded = GuardedEngine(engine, clock)
+@in_virtual_time
+async def test_a_queue_that_fails_beside_one_that_works_does_not_make_the_breaker_flap() -> None:
+    clock = VirtualClock()
+    engine = HalfBroker(clock)
+    guarded = GuardedEngine(engine, clock)
 
-        async def serve(queue: str) -> None:
-            while True:
-                if await guarded.take(queue, 1, SECOND) is None:
-                    await clock.sleep(50 * MILLISECOND)
+    async def serve(queue: str) -> None:
+        while True:
+            if await guarded.take(queue, 1, SECOND) is None:
+                await clock.sleep(50 * MILLISECOND)
 
-        serving = [asyncio.create_task(serve(queue)) for queue in ("good", "broken")]
-        await clock.sleep(MINUTE)
-        assert 2 <= guarded.outages <= 20
-        engine.broken = False
-        await clock.sleep(MINUTE)
-        assert not guarded.away
-        for task in serving:
-            task.cancel()
-        # It has worked for a while: the pause is short again.
-        engine.broken = True
-        assert await guarded.take("broken", 1, SECOND) is None
-        await clock.sleep(300 * MILLISECOND)
-        assert guarded.away
-        assert guarded.may_ask
-
-    run_virtual(scenario())
+    serving = [asyncio.create_task(serve(queue)) for queue in ("good", "broken")]
+    await clock.sleep(MINUTE)
+    assert 2 <= guarded.outages <= 20
+    engine.broken = False
+    await clock.sleep(MINUTE)
+    assert not guarded.away
+    for task in serving:
+        task.cancel()
+    # After it has worked for a while, the breaker starts with a short pause again.
+    engine.broken = True
+    assert await guarded.take("broken", 1, SECOND) is None
+    await clock.sleep(300 * MILLISECOND)
+    assert guarded.away
+    assert guarded.may_ask
 
 
-def test_what_only_makes_a_note_closes_no_breaker() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        engine = FlakyEngine(clock)
-        guarded = GuardedEngine(engine, clock)
-        engine.away = True
-        assert await guarded.depth("default") is None
-        await clock.sleep(MINUTE)
-        await guarded.done([])
-        assert guarded.away
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_call_that_does_not_reach_the_broker_does_not_close_the_breaker() -> None:
+    clock = VirtualClock()
+    engine = FlakyBroker(clock)
+    guarded = GuardedEngine(engine, clock)
+    engine.away = True
+    assert await guarded.depth("default") is None
+    await clock.sleep(MINUTE)
+    await guarded.done([])
+    assert guarded.away
 
 
-def test_what_an_engine_has_done_is_counted() -> None:
-    async def scenario() -> None:
-        world = World()
-        [guarded] = world.engines.all
-        async with world.a_dispatcher():
-            await world.clock.sleep(SECOND)
-            await world.submit(*some_runs(20))
-            await world.clock.sleep(SECOND)
-            assert (guarded.published, guarded.republished, guarded.taken, guarded.claimed) == (20, 0, 0, 0)
-            world.engine.flush()
-            await world.clock.sleep(7 * SECOND)
-            assert (guarded.published, guarded.republished) == (20, 20)
-            async with world.working(poll=MINUTE):
-                more = some_runs(5)
-                await world.clock.sleep(SECOND)
-                await world.submit(*more)
-                await world.clock.sleep(SECOND)
-                assert len(world.started) == 25
-                assert guarded.claimed >= 5
-                assert guarded.taken >= guarded.claimed
-            assert guarded.calls > 0
-            assert guarded.busy >= 0
-
-    run_virtual(scenario())
-
-
-def test_a_look_at_the_store_that_failed_is_made_again() -> None:
-    async def scenario() -> None:
-        world = World()
-        # Nobody publishes, so that hints bring nothing; and looks are far between.
+@in_virtual_time
+async def test_published_republished_taken_and_claimed_hints_are_counted() -> None:
+    world = World()
+    [guarded] = world.engines.all
+    async with world.make_dispatcher():
+        await world.clock.sleep(SECOND)
+        await world.submit(*some_runs(20))
+        await world.clock.sleep(SECOND)
+        assert (guarded.published, guarded.republished, guarded.taken, guarded.claimed) == (20, 0, 0, 0)
+        world.broker.flush()
+        await world.clock.sleep(7 * SECOND)
+        assert (guarded.published, guarded.republished) == (20, 20)
         async with world.working(poll=MINUTE):
+            more = some_runs(5)
             await world.clock.sleep(SECOND)
-            await world.store.submit([run := a_run()])
-            world.faulty.fail("claim", times=1)
-            await world.clock.sleep(2 * MINUTE)
-            assert [held.id for held in world.started] == [run.id]
-            failed = [wants for wants, _ in world.faulty.claims]
-            assert all(want.runs is None for wants in failed for want in wants)
-
-    run_virtual(scenario())
-
-
-def test_what_is_wrong_with_an_engine_is_told_once_and_shown_while_it_lasts() -> None:
-    async def scenario() -> None:
-        world = World()
-        said = ["it forgets"]
-
-        async def warnings() -> list[str]:
-            return list(said)
-
-        world.engine.warnings = warnings  # type: ignore[method-assign]
-        [guarded] = world.engines.all
-        async with EngineWatch(world.engines, world.wakeups, world.clock):
+            await world.submit(*more)
             await world.clock.sleep(SECOND)
-            assert guarded.warned == said
-            assert await guarded.look() == []
-            assert world.engines.health()["memory"] == {
-                "state": "ok",
-                "outages": 0,
-                "refused": 0,
-                "warnings": ["it forgets"],
-            }
-            said.clear()
-            await world.clock.sleep(2 * MINUTE)
-            assert world.engines.health()["memory"] == {"state": "ok", "outages": 0, "refused": 0}
-
-    run_virtual(scenario())
+            assert len(world.started) == 25
+            assert guarded.claimed >= 5
+            assert guarded.taken >= guarded.claimed
+        assert guarded.calls > 0
+        assert guarded.busy >= 0
 
 
-def test_only_the_owner_of_the_first_shard_publishes() -> None:
-    async def scenario() -> None:
-        world = World()
-        world.owned = {1: 1}
-        async with world.a_dispatcher():
-            await world.submit(*some_runs(5))
-            await world.clock.sleep(10 * SECOND)
-            assert world.engine.asked == 0
-            assert READER not in world.store._tables.readers
-            world.owned = {0: 1}
-            await world.clock.sleep(7 * SECOND)
-            assert await world.engine.depth("default") == 5
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_poll_of_the_store_that_failed_is_repeated() -> None:
+    world = World()
+    # Without a dispatcher there are no hints, and polls are rare.
+    async with world.working(poll=MINUTE):
+        await world.clock.sleep(SECOND)
+        await world.store.submit([run := a_run()])
+        world.faulty.fail("claim", times=1)
+        await world.clock.sleep(2 * MINUTE)
+        assert [held.id for held in world.started] == [run.id]
+        failed = [wants for wants, _ in world.faulty.claims]
+        assert all(want.runs is None for wants in failed for want in wants)
 
 
-def test_queues_without_an_engine_are_not_told_of() -> None:
-    async def scenario() -> None:
-        world = World(queues=["mail"])
-        async with world.a_dispatcher():
-            await world.submit(a_run(), a_run(queue="mail"))
-            await world.clock.sleep(8 * SECOND)
-            assert (await world.engine.depth("default"), await world.engine.depth("mail")) == (0, 1)
+@in_virtual_time
+async def test_a_warning_of_a_broker_is_logged_once_and_shown_while_it_lasts() -> None:
+    world = World()
+    found = ["it forgets"]
 
-    run_virtual(scenario())
+    async def warnings() -> list[str]:
+        return list(found)
 
-
-def test_another_engine_can_be_used_on_a_running_system() -> None:
-    async def scenario() -> None:
-        world = World()
-        runs = some_runs(30)
-        async with world.a_dispatcher():
-            await world.clock.sleep(SECOND)
-            await world.submit(*runs)
-            await world.clock.sleep(SECOND)
-        other = FlakyEngine(world.clock)
-        world.use(other)
-        async with world.a_dispatcher(), world.working(poll=MINUTE):
-            await world.until_ended(runs, 8 * SECOND)
-        assert await world.engine.depth("default") == 30
-
-    run_virtual(scenario())
+    world.broker.warnings = warnings  # type: ignore[method-assign]
+    [guarded] = world.engines.all
+    async with EngineWatch(world.engines, world.wakeups, world.clock):
+        await world.clock.sleep(SECOND)
+        assert guarded.warned == found
+        assert await guarded.look() == []
+        assert world.engines.health()["memory"] == {
+            "state": "ok",
+            "outages": 0,
+            "refused": 0,
+            "warnings": ["it forgets"],
+        }
+        found.clear()
+        await world.clock.sleep(2 * MINUTE)
+        assert world.engines.health()["memory"] == {"state": "ok", "outages": 0, "refused": 0}
 
 
-def test_a_dispatcher_that_died_is_followed_where_it_stopped() -> None:
-    async def scenario() -> None:
-        world = World()
-        async with world.a_dispatcher() as first:
-            await world.clock.sleep(SECOND)
-            await world.submit(*some_runs(5))
-            await world.clock.sleep(SECOND)
-            assert first.published == 5
-        await world.submit(*some_runs(7))
-        async with world.a_dispatcher() as second:
-            await world.clock.sleep(SECOND)
-            assert (second.published, second.republished) == (7, 0)
-        assert await world.engine.depth("default") == 12
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_only_the_owner_of_shard_0_publishes_hints() -> None:
+    world = World()
+    world.owned = {1: 1}
+    async with world.make_dispatcher():
+        await world.submit(*some_runs(5))
+        await world.clock.sleep(10 * SECOND)
+        assert world.broker.asked == 0
+        assert READER not in world.store._tables.readers
+        world.owned = {0: 1}
+        await world.clock.sleep(7 * SECOND)
+        assert await world.broker.depth("default") == 5
 
 
-def test_a_pause_does_not_make_hints_go_round_in_circles() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.store.pause(Pause(tenant=None, queue="default"), Author("ada"))
-        async with world.a_dispatcher() as dispatcher, world.working():
-            await world.submit(*some_runs(10))
-            await asyncio.sleep(60)
-            assert dispatcher.republished <= 10 * 12
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_no_hints_are_published_for_queues_without_a_broker() -> None:
+    world = World(queues=["mail"])
+    async with world.make_dispatcher():
+        await world.submit(a_run(), a_run(queue="mail"))
+        await world.clock.sleep(8 * SECOND)
+        assert (await world.broker.depth("default"), await world.broker.depth("mail")) == (0, 1)
 
 
-def test_what_fails_for_good_is_told_to_an_engine_that_has_a_place_for_it() -> None:
-    async def scenario() -> None:
-        world = World()
-        engine = BuryingEngine(world.clock)
-        world.use(engine)
-        runs = [a_run(payload=b'"fail"', policy=RunPolicy(retry=RetryPolicy(max_retries=0))) for _ in range(3)]
-        async with world.a_dispatcher(), world.working():
-            await world.clock.sleep(SECOND)
-            await world.submit(*runs[:2], a_run())
-            await world.clock.sleep(SECOND)
-            assert sorted(dead.id for dead in engine.dead) == sorted(run.id for run in runs[:2])
-            assert {(dead.task, dead.queue, dead.reason, dead.error) for dead in engine.dead} == {
-                ("greet", "default", "error", "KeyError")
-            }
-            assert b"hush" not in engine.dead[0].message()
-            # One that is away is told when it is back.
-            engine.away = True
-            await world.submit(runs[2])
-            await world.clock.sleep(10 * SECOND)
-            engine.away = False
-            await world.clock.sleep(10 * SECOND)
-            assert [dead.id for dead in engine.dead[2:]] == [runs[2].id]
+@in_virtual_time
+async def test_the_broker_can_be_replaced_while_runs_are_queued() -> None:
+    world = World()
+    runs = some_runs(30)
+    async with world.make_dispatcher():
+        await world.clock.sleep(SECOND)
+        await world.submit(*runs)
+        await world.clock.sleep(SECOND)
+    other = FlakyBroker(world.clock)
+    world.use(other)
+    async with world.make_dispatcher(), world.working(poll=MINUTE):
+        await world.until_ended(runs, 8 * SECOND)
+    assert await world.broker.depth("default") == 30
 
-    run_virtual(scenario())
+
+@in_virtual_time
+async def test_a_new_dispatcher_continues_at_the_cursor_of_the_last_one() -> None:
+    world = World()
+    async with world.make_dispatcher() as first:
+        await world.clock.sleep(SECOND)
+        await world.submit(*some_runs(5))
+        await world.clock.sleep(SECOND)
+        assert first.published == 5
+    await world.submit(*some_runs(7))
+    async with world.make_dispatcher() as second:
+        await world.clock.sleep(SECOND)
+        assert (second.published, second.republished) == (7, 0)
+    assert await world.broker.depth("default") == 12
+
+
+@in_virtual_time
+async def test_hints_of_a_paused_queue_are_republished_at_a_bounded_rate() -> None:
+    world = World()
+    await world.store.pause(Pause(tenant=None, queue="default"), Author("ada"))
+    async with world.make_dispatcher() as dispatcher, world.working():
+        await world.submit(*some_runs(10))
+        await asyncio.sleep(60)
+        assert dispatcher.republished <= 10 * 12
+
+
+@in_virtual_time
+async def test_dead_runs_are_sent_to_a_broker_that_has_a_dead_letter_queue() -> None:
+    world = World()
+    engine = DeadLetterBroker(world.clock)
+    world.use(engine)
+    runs = [a_run(payload=b'"fail"', policy=RunPolicy(retry=RetryPolicy(max_retries=0))) for _ in range(3)]
+    async with world.make_dispatcher(), world.working():
+        await world.clock.sleep(SECOND)
+        await world.submit(*runs[:2], a_run())
+        await world.clock.sleep(SECOND)
+        assert sorted(dead.id for dead in engine.dead) == sorted(run.id for run in runs[:2])
+        assert {(dead.task, dead.queue, dead.reason, dead.error) for dead in engine.dead} == {
+            ("greet", "default", "error", "KeyError")
+        }
+        assert b"hush" not in engine.dead[0].message()
+        # A broker that is down receives its dead runs when it is back.
+        engine.away = True
+        await world.submit(runs[2])
+        await world.clock.sleep(10 * SECOND)
+        engine.away = False
+        await world.clock.sleep(10 * SECOND)
+        assert [dead.id for dead in engine.dead[2:]] == [runs[2].id]

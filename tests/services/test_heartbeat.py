@@ -1,10 +1,9 @@
-"""The heartbeat: what it tells the store, and that a blocked loop is not death."""
+"""The heartbeat: the claims it reports to the store, and its own thread, which a blocked event loop cannot stop."""
 
-import asyncio
-import time
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import combinations_with_replacement
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,23 +12,26 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, Micros
 from mainspring.domain.run import HeldRun, RunState, settle_release
 from mainspring.ports.store import Beat, Want
-from mainspring.testing.virtual_time import VirtualClock, run_virtual
+from mainspring.testing.virtual_time import VirtualClock
 from mainspring.worker import heartbeat as heartbeat_module
 from mainspring.worker.attempt import Attempt, Holding
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.slots import Lane
 from tests.support.builders import a_run, a_worker
+from tests.support.clock import SkippingClock
+from tests.support.virtual import in_virtual_time
+from tests.support.waiting import eventually
 from tests.support.worker_kit import Bench, FaultyStore, Tasks, WorkforceContext
 
 T = TypeVar("T")
 
 
-def at_once(operation: Coroutine[None, None, T]) -> T:
-    """Call something asynchronous that never waits."""
+def run_now(operation: Coroutine[None, None, T]) -> T:
+    """Run a coroutine that never waits."""
     try:
         operation.send(None)
     except StopIteration as done:
@@ -39,32 +41,35 @@ def at_once(operation: Coroutine[None, None, T]) -> T:
 
 
 class RacingHolding(Holding):
-    """Before each look of the heartbeat the worker's loop takes some of its steps."""
+    """Lets the worker take some of its steps before each read by the heartbeat.
 
-    def __init__(self, session: SessionId, steps: list[Callable[[Holding], None]], looks: tuple[int, ...]) -> None:
-        self.looks: list[int] = []
+    ``reads`` says up to which step the worker has come before the first, second and third read.
+    """
+
+    def __init__(self, session: SessionId, steps: list[Callable[[Holding], None]], reads: Sequence[int]) -> None:
+        self.reads: list[int] = []
         super().__init__(session, 0)
         self.steps = steps
         self.taken = 0
-        self.looks = list(looks)
+        self.reads = list(reads)
 
     def __getattribute__(self, name: str) -> object:
         if name in ("last_claim", "pending", "held"):
-            looks: list[int] = object.__getattribute__(self, "looks")
-            if looks:
-                self.advance(looks.pop(0))
+            reads: list[int] = object.__getattribute__(self, "reads")
+            if reads:
+                self.advance(reads.pop(0))
         return super().__getattribute__(name)
 
     def advance(self, step: int) -> None:
-        looks, self.looks = self.looks, []
+        reads, self.reads = self.reads, []
         while self.taken < step:
             self.taken += 1
             self.steps[self.taken - 1](self)
-        self.looks = looks
+        self.reads = reads
 
 
-class Quiet:
-    """A patient with nothing but a holding."""
+class IdleWorker:
+    """A worker that ignores its heartbeat."""
 
     failing_since: Micros | None = None
 
@@ -78,14 +83,15 @@ class Quiet:
     def lease_over(self, holding: Holding, why: str) -> None: ...
 
 
-def test_whatever_the_worker_does_between_its_looks_no_held_run_is_taken_back() -> None:
-    store = MemoryStore(SystemClock())
+@in_virtual_time
+async def test_a_heartbeat_returns_no_held_run_at_any_interleaving_with_the_worker() -> None:
+    clock = VirtualClock()
     claimed: dict[int, list[HeldRun]] = {}
     lane = Lane("default", 10)
 
     def claim(number: int) -> Callable[[Holding], None]:
         def step(holding: Holding) -> None:
-            claimed[number] = at_once(store.claim(holding.session, number, [Want("default", 2)]))
+            claimed[number] = run_now(store.claim(holding.session, number, [Want("default", 2)]))
 
         return step
 
@@ -96,7 +102,7 @@ def test_whatever_the_worker_does_between_its_looks_no_held_run_is_taken_back() 
 
     def release(number: int) -> Callable[[Holding], None]:
         def step(holding: Holding) -> None:
-            at_once(store.settle([settle_release(run) for run in claimed[number]]))
+            run_now(store.settle([settle_release(run) for run in claimed[number]]))
 
         return step
 
@@ -108,93 +114,92 @@ def test_whatever_the_worker_does_between_its_looks_no_held_run_is_taken_back() 
 
         return step
 
-    def answered(number: int) -> Callable[[Holding], None]:
+    def acknowledge(number: int) -> Callable[[Holding], None]:
         return lambda holding: holding.pending.discard(number)
 
     def send(holding: Holding) -> None:
         holding.next_claim()
 
-    # Two claims of the same two runs: given back after the first, and the verdict on that comes late.
-    steps = [send, claim(1), hold(1), answered(1), release(1), send, claim(2), hold(2), forget(1), answered(2)]
-
-    async def scenario(looks: tuple[int, ...]) -> int:
-        nonlocal store
-        clock = VirtualClock()
+    # Two claims of the same two runs: released after the first, and the answer to that release comes late.
+    steps = [send, claim(1), hold(1), acknowledge(1), release(1), send, claim(2), hold(2), forget(1), acknowledge(2)]
+    for *reads, sent in combinations_with_replacement(range(len(steps) + 1), 4):
         store = MemoryStore(clock)
         claimed.clear()
         await store.submit([a_run(), a_run()])
-        session = await store.open_session(a_worker())
-        holding = RacingHolding(session, steps, looks[:3])
+        holding = RacingHolding(await store.open_session(a_worker()), steps, reads)
         holding.renewed_at = clock.monotonic()
         faulty = FaultyStore(store)
 
-        async def the_worker_goes_on() -> None:
-            holding.advance(looks[3])
+        async def advance(holding: RacingHolding = holding, step: int = sent) -> None:
+            holding.advance(step)
 
-        faulty.before["beat"] = the_worker_goes_on
-        await Heartbeat(Quiet(holding), faulty, clock, WorkerSettings()).beat(faulty)
-        assert not holding.looks, "the heartbeat did not look three times"
-        return faulty.beats[0].returned
-
-    for looks in combinations_with_replacement(range(len(steps) + 1), 4):
-        assert run_virtual(scenario(looks)) == 0, looks
+        faulty.before["beat"] = advance
+        await Heartbeat(IdleWorker(holding), faulty, clock, WorkerSettings()).beat(faulty)
+        assert not holding.reads, "the heartbeat did not read three times"
+        assert faulty.beats[0].returned == 0, (reads, sent)
 
 
-def test_a_blocked_loop_is_named_and_does_not_look_like_death(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat_module, "_PULSE", 50 * MILLISECOND)
-    monkeypatch.setattr(heartbeat_module, "_BLOCKED_AFTER", 300 * MILLISECOND)
-    settings = WorkerSettings(lease=SECOND, beat_interval=200 * MILLISECOND, lease_margin=300 * MILLISECOND)
+async def test_a_blocked_event_loop_is_logged_once_and_heartbeats_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat_module, "_PULSE", 10 * MILLISECOND)
+    monkeypatch.setattr(heartbeat_module, "_BLOCKED_AFTER", 10 * MINUTE)
+    monkeypatch.setattr(heartbeat_module, "_TELL_AGAIN_AFTER", HOUR)
+    settings = WorkerSettings(lease=2 * HOUR, beat_interval=100 * MILLISECOND)
+    clock = SkippingClock()
+    bench = Bench(clock, Tasks(), settings)
+    unblocked = threading.Lock()
+    unblocked.acquire()
+    blocked_at_beat: int | None = None
 
     async def block_the_loop(held: HeldRun) -> bytes | None:
-        time.sleep(2)  # noqa: ASYNC251
+        nonlocal blocked_at_beat
+        blocked_at_beat = len(bench.store.beats)
+        clock.skip(20 * MINUTE)
+        assert unblocked.acquire(timeout=120)
         return None
 
-    async def scenario() -> None:
-        bench = Bench(SystemClock(), Tasks(), settings)
-        worker = bench.another(
-            Tasks(block=block_the_loop), settings, open_workforce=lambda: WorkforceContext(bench.store)
-        )
+    def find_logs(event: str) -> list[Any]:
+        return [entry for entry in logs if entry["event"] == event]
+
+    async def unblock_after_some_beats() -> None:
+        beats = 0 if blocked_at_beat is None else len(bench.store.beats) - blocked_at_beat
+        if beats >= 3 and find_logs("the event loop is blocked") and unblocked.locked():
+            unblocked.release()
+
+    bench.store.after["beat"] = unblock_after_some_beats
+    worker = bench.make_worker(
+        Tasks(block=block_the_loop), settings, open_workforce=lambda: WorkforceContext(bench.store)
+    )
+    with capture_logs() as logs:
         await worker.start()
         (run,) = await bench.submit(a_run(task="block"))
         view = await bench.until(run)
-        assert (view.state, view.attempt) == (RunState.SUCCEEDED, 1)
-        assert len(bench.store.sessions) == 1
-        assert len(bench.store.beats) >= 8
-        assert all(beat.alive for beat in bench.store.beats)
-        assert await bench.memory.lost_runs(10) == []
-        await bench.clock.sleep(200 * MILLISECOND)
+        await eventually(lambda: find_logs("the event loop turns again"))
         await worker.stop()
-
-    with capture_logs() as logs:
-        asyncio.run(scenario())
-    (blocked,) = [entry for entry in logs if entry["event"] == "the event loop is blocked"]
+    assert (view.state, view.attempt) == (RunState.SUCCEEDED, 1)
+    assert len(bench.store.sessions) == 1
+    assert all(beat.alive for beat in bench.store.beats)
+    assert await bench.memory.lost_runs(10) == []
+    (blocked,) = find_logs("the event loop is blocked")
     assert blocked["task"] == "block"
     assert "test_heartbeat.py" in blocked["at"][0]
     assert "block_the_loop" in blocked["at"][0]
-    assert any(entry["event"] == "the event loop turns again" for entry in logs)
 
 
-def test_the_heartbeat_survives_a_store_that_cannot_be_opened() -> None:
-    settings = WorkerSettings(lease=2 * SECOND, beat_interval=300 * MILLISECOND, lease_margin=300 * MILLISECOND)
+async def test_the_heartbeat_opens_its_store_again_after_a_failure() -> None:
+    settings = WorkerSettings(lease=HOUR)
+    bench = Bench(SystemClock(), Tasks(), settings)
+    openings = 0
 
-    async def scenario() -> None:
-        bench = Bench(SystemClock(), Tasks(), settings)
-        failures = 0
+    def open_workforce() -> WorkforceContext:
+        nonlocal openings
+        openings += 1
+        if openings == 1:
+            raise StoreUnavailable("no server")
+        return WorkforceContext(bench.store)
 
-        def open_workforce() -> WorkforceContext:
-            nonlocal failures
-            failures += 1
-            if failures == 1:
-                raise StoreUnavailable("no server")
-            return WorkforceContext(bench.store)
-
-        worker = bench.another(Tasks(), settings, open_workforce=open_workforce)
-        await worker.start()
-        give_up = bench.clock.monotonic() + 5 * SECOND
-        while not bench.store.beats and bench.clock.monotonic() < give_up:
-            await bench.clock.sleep(10 * MILLISECOND)
-        assert bench.store.beats
-        assert len(bench.store.sessions) == 1
-        await worker.stop()
-
-    asyncio.run(scenario())
+    worker = bench.make_worker(Tasks(), settings, open_workforce=open_workforce)
+    await worker.start()
+    await eventually(lambda: bench.store.beats)
+    assert openings == 2
+    assert len(bench.store.sessions) == 1
+    await worker.stop()

@@ -1,30 +1,29 @@
-"""How much waits and runs is looked at once a minute, on the store in memory, in virtual time."""
+"""The load sampler on the memory store, in virtual time."""
 
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.load_sampler import LoadSampler
 from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.testing.virtual_time import VirtualClock, run_virtual
+from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import some_runs
+from tests.support.virtual import in_virtual_time
 
 
-def test_whoever_owns_the_first_shard_looks_once_a_minute_and_misses_none() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock, 4)
-        owned: dict[int, int] = {1: 1}
-        await store.submit(some_runs(3))
-        async with LoadSampler(store, LocalWakeups(), clock, lambda: owned):
-            await clock.sleep(3 * MINUTE)
-            assert await store.loads(None, None, 0, clock.now()) == []
-            owned[0] = 1
-            began = clock.now()
-            await clock.sleep(10 * MINUTE)
-        found = await store.loads(None, None, 0, clock.now())
-        first = began // MINUTE * MINUTE
-        assert [load.at for load in found] == [first + number * MINUTE for number in range(len(found))]
-        assert 10 <= len(found) <= 11
-        assert {load.queued for load in found} == {3}
-        assert found[-1].lag - found[1].lag >= (len(found) - 2) * MINUTE - SECOND
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_the_owner_of_shard_0_samples_every_minute() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock, 4)
+    owned: dict[int, int] = {1: 1}
+    await store.submit(some_runs(3))
+    async with LoadSampler(store, LocalWakeups(), clock, lambda: owned):
+        await clock.sleep(3 * MINUTE)
+        assert await store.loads(None, None, 0, clock.now()) == []
+        owned[0] = 1
+        began = clock.now()
+        await clock.sleep(10 * MINUTE)
+    found = await store.loads(None, None, 0, clock.now())
+    first = began // MINUTE * MINUTE
+    assert [load.at for load in found] == [first + number * MINUTE for number in range(len(found))]
+    assert 10 <= len(found) <= 11
+    assert {load.queued for load in found} == {3}
+    assert found[-1].lag - found[1].lag >= (len(found) - 2) * MINUTE - SECOND

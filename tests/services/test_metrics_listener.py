@@ -1,4 +1,4 @@
-"""The few lines of HTTP of a process without an API."""
+"""The HTTP listener for metrics and health of a process without an API."""
 
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -33,11 +33,11 @@ async def listening(ports: range | None = None, token: str = "") -> AsyncIterato
 
 
 async def ask(url: str, **headers: str) -> httpx2.Response:
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=120) as client:
         return await client.get(url, headers=headers)
 
 
-async def test_it_tells_figures_and_health() -> None:
+async def test_the_listener_serves_metrics_and_health() -> None:
     async with listening() as (_, url):
         figures = await ask(f"{url}/metrics?from=prometheus")
         assert (figures.status_code, figures.text) == (200, "figures 1\n")
@@ -46,7 +46,7 @@ async def test_it_tells_figures_and_health() -> None:
         assert (await ask(f"{url}/v1/jobs")).status_code == 404
 
 
-async def test_who_has_no_token_learns_of_health_alone() -> None:
+async def test_only_health_is_served_without_a_token() -> None:
     async with listening(token="geheim") as (_, url):
         assert (await ask(f"{url}/metrics")).status_code == 401
         assert (await ask(f"{url}/metrics", authorization="Bearer gehei")).status_code == 401
@@ -54,7 +54,7 @@ async def test_who_has_no_token_learns_of_health_alone() -> None:
         assert (await ask(f"{url}/healthz")).status_code == 200
 
 
-async def test_the_first_free_port_is_taken() -> None:
+async def test_the_listener_takes_the_first_free_port() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -65,7 +65,7 @@ async def test_the_first_free_port_is_taken() -> None:
             assert first < one.address[1] < other.address[1]
 
 
-async def test_without_a_free_port_the_process_goes_on() -> None:
+async def test_the_listener_does_nothing_without_a_free_port() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -77,13 +77,13 @@ async def test_without_a_free_port_the_process_goes_on() -> None:
 async def test_a_blocked_loop_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listeners, "_SECONDS_TO_ANSWER", 0.2)
     async with listening() as (_, url):
-        # Until it is answered: how soon a thread gets a processor is not ours to say.
         with ThreadPoolExecutor(1) as elsewhere:
-            asked = elsewhere.submit(httpx2.get, f"{url}/healthz")
-            assert asked.result(30).status_code == 503
+            # Waiting for the result blocks the loop.
+            answer = elsewhere.submit(httpx2.get, f"{url}/healthz", timeout=120).result()
+            assert answer.status_code == 503
 
 
-async def test_its_port_is_free_when_it_has_stopped() -> None:
+async def test_a_stopped_listener_frees_its_port() -> None:
     async with listening() as (service, _):
         assert service.address is not None
         port = service.address[1]

@@ -1,8 +1,8 @@
-"""Telling people of problems, on the store in memory, in virtual time: from what happens to the run of a message."""
+"""Alerts on the memory store, in virtual time: from an event to the run that delivers the alert."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from random import Random
-from typing import Any
 
 import msgspec
 import pytest
@@ -22,19 +22,20 @@ from mainspring.domain.run import About, HeldRun, JobRef, NewRun, settle_failure
 from mainspring.domain.slo import MISSED, RECOVERED, Slo
 from mainspring.ports.slos import SloSettled
 from mainspring.ports.store import Want
-from mainspring.testing.virtual_time import VirtualClock, run_virtual
+from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_job, a_policy, a_run, a_spec, a_worker, every
+from tests.support.virtual import in_virtual_time
 
 CHANNELS = {"ops": ("slack", "secret=SLACK_URL"), "pager": ("pagerduty", "secret=PAGER_KEY")}
 RULES = {"all": ("on=failed", "on=dead", "on=slo-missed", "on=recovered", "to=ops"), "worst": ("on=dead", "to=pager")}
 
 
-def the_rules(rules: Mapping[str, tuple[str, ...]] = RULES) -> NotificationRules:
+def read_rules(rules: Mapping[str, tuple[str, ...]] = RULES) -> NotificationRules:
     return read_notifications(CHANNELS, rules, {})
 
 
 class FailingStore(MemoryStore):
-    """One whose writes of what is kept of problems can be lost, before or after they are done."""
+    """A store whose writes of alert state can fail, before or after they are applied."""
 
     lose: str = ""
 
@@ -51,7 +52,7 @@ class World:
     def __init__(self, rules: NotificationRules | None = None) -> None:
         self.clock = VirtualClock()
         self.store = FailingStore(self.clock, 4)
-        self.rules = rules or the_rules()
+        self.rules = rules or read_rules()
         self.jobs = Jobs(self.store, LocalWakeups(), self.clock, Random(1), shards=4)
         self.owned = {0: 1}
         self.worker = SessionId(0)
@@ -76,7 +77,7 @@ class World:
         await self.store.settle([settle_success(run, None) for run in held])
 
     async def messages(self) -> list[tuple[str, list[tuple[str, On, int]]]]:
-        """What workers would pass on, and have done so then."""
+        """Claim and complete the runs that deliver alerts, and return the alerts."""
         held = await self.start(queue=QUEUE)
         assert {run.task for run in held} <= {NOTIFICATION}
         await self.succeed(*held)
@@ -87,19 +88,29 @@ class World:
         ]
 
 
-def scenario_of(scenario: Any) -> None:
-    async def run() -> None:
-        world = World()
-        notifier, publisher = world.scheduler()
-        async with notifier, publisher:
-            await world.clock.sleep(2 * SECOND)
-            await scenario(world)
+@asynccontextmanager
+async def notifying(rules: NotificationRules | None = None) -> AsyncIterator[World]:
+    """A world whose notifier and publisher have started."""
+    world = World(rules)
+    notifier, publisher = world.scheduler()
+    async with notifier, publisher:
+        await world.clock.sleep(2 * SECOND)
+        yield world
 
-    run_virtual(run())
+
+async def own_shards(world: World) -> SessionId:
+    owner = await world.store.join("scheduler", 1_000 * HOUR)
+    await world.store.take(owner, range(4))
+    return owner
 
 
-def test_from_a_failed_attempt_to_its_end() -> None:
-    async def scenario(world: World) -> None:
+def read_address(run: HeldRun) -> str:
+    return msgspec.json.decode(run.payload, type=Message).to
+
+
+@in_virtual_time
+async def test_a_problem_is_alerted_when_it_fails_dies_and_recovers() -> None:
+    async with notifying() as world:
         runs = [a_run(policy=a_policy(retries=1)) for _ in range(5)]
         await world.fail(*await world.start(*runs))
         await world.clock.sleep(29 * SECOND)
@@ -107,7 +118,7 @@ def test_from_a_failed_attempt_to_its_end() -> None:
         await world.clock.sleep(5 * SECOND)
         assert await world.messages() == [("ops", [("greet", On.FAILED, 5)])]
         await world.clock.sleep(HOUR)
-        await world.store.stage(await owner_of(world), range(4), 100)
+        await world.store.stage(await own_shards(world), range(4), 100)
         await world.fail(*(await world.start())[:2])
         await world.clock.sleep(3 * SECOND)
         assert await world.messages() == [("pager", [("greet", On.DEAD, 7)])]
@@ -120,18 +131,11 @@ def test_from_a_failed_attempt_to_its_end() -> None:
         assert await world.messages() == [("ops", [("greet", On.RECOVERED, 7)])]
         assert not any(name.startswith("problem:") for name in (await world.store.notification_rows()).rows)
 
-    scenario_of(scenario)
 
-
-async def owner_of(world: World) -> SessionId:
-    owner = await world.store.join("scheduler", 1_000 * HOUR)
-    await world.store.take(owner, range(4))
-    return owner
-
-
-def test_a_retry_that_succeeds_at_once_is_told_as_over() -> None:
-    async def scenario(world: World) -> None:
-        # Failure and success stand in the outbox before anybody reads it.
+@in_virtual_time
+async def test_a_retry_that_succeeds_at_once_is_alerted_as_recovered() -> None:
+    async with notifying() as world:
+        # Failure and success are both in the outbox before it is read.
         world.owned = {}
         await world.clock.sleep(SECOND)
         await world.fail(*await world.start(a_run(policy=a_policy(retries=1))))
@@ -140,11 +144,10 @@ def test_a_retry_that_succeeds_at_once_is_told_as_over() -> None:
         await world.clock.sleep(2 * MINUTE)
         assert await world.messages() == [("ops", [("greet", On.RECOVERED, 1)])]
 
-    scenario_of(scenario)
 
-
-def test_different_errors_are_different_problems_and_numbers_in_them_are_not() -> None:
-    async def scenario(world: World) -> None:
+@in_virtual_time
+async def test_different_errors_are_different_problems_and_numbers_in_them_are_not() -> None:
+    async with notifying() as world:
         one, two, three = await world.start(*(a_run(policy=a_policy(retries=0)) for _ in range(3)))
         await world.fail(one, error="Traceback\nValueError: order 7")
         await world.fail(two, error="Traceback\nValueError: order 8")
@@ -154,16 +157,15 @@ def test_different_errors_are_different_problems_and_numbers_in_them_are_not() -
         assert channel == "pager"
         assert sorted(count for _, _, count in entries) == [1, 2]
 
-    scenario_of(scenario)
 
-
-def test_deaths_are_told_however_many_attempts_failed_before_them() -> None:
-    async def scenario(world: World) -> None:
+@in_virtual_time
+async def test_dead_runs_are_alerted_although_many_failed_attempts_came_first() -> None:
+    async with notifying() as world:
         held = await world.start(
             *(a_run(policy=a_policy(retries=1)) for _ in range(25)),
             *(a_run(policy=a_policy(retries=0)) for _ in range(30)),
         )
-        # All of it is one batch to whoever reads it.
+        # The notifier reads all of it as one batch.
         world.owned = {}
         await world.clock.sleep(SECOND)
         retried = {run.id for run in held if run.policy.retry.max_retries}
@@ -173,92 +175,70 @@ def test_deaths_are_told_however_many_attempts_failed_before_them() -> None:
         await world.clock.sleep(MINUTE)
         assert await world.messages() == [("pager", [("greet", On.DEAD, 55)]), ("ops", [("greet", On.DEAD, 55)])]
 
-    scenario_of(scenario)
+
+@in_virtual_time
+async def test_each_owner_is_alerted_although_many_runs_of_others_failed_first() -> None:
+    channels = {"one": CHANNELS["ops"], "two": CHANNELS["ops"]}
+    rules = {"theirs": ("on=failed", "to=owner")}
+    async with notifying(read_notifications(channels, rules, {"anna": ("one",), "bert": ("two",)})) as world:
+        owners = ["anna"] * 30 + ["bert"] * 3
+        held = await world.start(*(a_run(policy=a_policy(retries=1), about=About(owner=owner)) for owner in owners))
+        world.owned = {}
+        await world.clock.sleep(SECOND)
+        await world.fail(*held)
+        world.owned = {0: 2}
+        await world.clock.sleep(MINUTE)
+        assert {channel for channel, _ in await world.messages()} == {"one", "two"}
 
 
-def test_each_owner_hears_of_his_own_runs_however_many_of_others_failed_before() -> None:
-    async def scenario() -> None:
-        channels = {"one": CHANNELS["ops"], "two": CHANNELS["ops"]}
-        rules = {"theirs": ("on=failed", "to=owner")}
-        world = World(read_notifications(channels, rules, {"anna": ("one",), "bert": ("two",)}))
-        notifier, publisher = world.scheduler()
-        async with notifier, publisher:
-            await world.clock.sleep(2 * SECOND)
-            owners = ["anna"] * 30 + ["bert"] * 3
-            held = await world.start(*(a_run(policy=a_policy(retries=1), about=About(owner=owner)) for owner in owners))
-            world.owned = {}
-            await world.clock.sleep(SECOND)
-            await world.fail(*held)
-            world.owned = {0: 2}
-            await world.clock.sleep(MINUTE)
-            assert {channel for channel, _ in await world.messages()} == {"one", "two"}
-
-    run_virtual(scenario())
-
-
-def test_of_several_addresses_each_has_a_run_and_who_has_it_does_not_wait_for_others() -> None:
-    async def scenario() -> None:
-        mail = "email server=localhost:25 tls=none from=m@x.example to=a@x.example to=b@x.example group=0s"
-        rules = {"dead": ("on=dead", "on=recovered", "to=desk")}
-        world = World(read_notifications({"desk": tuple(mail.split())}, rules, {}))
-        notifier, publisher = world.scheduler()
-        async with notifier, publisher:
-            await world.clock.sleep(2 * SECOND)
-            await world.fail(*await world.start(a_run(policy=a_policy(retries=0))))
-            await world.clock.sleep(5 * SECOND)
-            first, late = sorted(await world.start(queue=QUEUE), key=address_of)
-            assert (address_of(first), address_of(late)) == ("a@x.example", "b@x.example")
-            await world.succeed(first)
-            owner = await owner_of(world)
-            for _ in range(3):
-                await world.fail(late, error="MailFailed: 450")
-                await world.clock.sleep(10 * MINUTE)
-                await world.store.stage(owner, range(4), 100)
-                [late] = await world.start(queue=QUEUE)
-                assert address_of(late) == "b@x.example"
-            # What comes next passes who is late in nobody's line but his own.
-            await world.succeed(*await world.start(a_run()))
-            await world.clock.sleep(MINUTE)
-            [over] = await world.start(queue=QUEUE)
-            assert address_of(over) == "a@x.example"
-            await world.succeed(late)
-            [over] = await world.start(queue=QUEUE)
-            assert address_of(over) == "b@x.example"
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_each_mail_address_has_its_own_run_and_its_own_order() -> None:
+    mail = "email server=localhost:25 tls=none from=m@x.example to=a@x.example to=b@x.example group=0s"
+    rules = {"dead": ("on=dead", "on=recovered", "to=desk")}
+    async with notifying(read_notifications({"desk": tuple(mail.split())}, rules, {})) as world:
+        await world.fail(*await world.start(a_run(policy=a_policy(retries=0))))
+        await world.clock.sleep(5 * SECOND)
+        first, late = sorted(await world.start(queue=QUEUE), key=read_address)
+        assert (read_address(first), read_address(late)) == ("a@x.example", "b@x.example")
+        await world.succeed(first)
+        owner = await own_shards(world)
+        for _ in range(3):
+            await world.fail(late, error="MailFailed: 450")
+            await world.clock.sleep(10 * MINUTE)
+            await world.store.stage(owner, range(4), 100)
+            [late] = await world.start(queue=QUEUE)
+            assert read_address(late) == "b@x.example"
+        # The next alert waits only for the earlier alert to the same address.
+        await world.succeed(*await world.start(a_run()))
+        await world.clock.sleep(MINUTE)
+        [over] = await world.start(queue=QUEUE)
+        assert read_address(over) == "a@x.example"
+        await world.succeed(late)
+        [over] = await world.start(queue=QUEUE)
+        assert read_address(over) == "b@x.example"
 
 
-def address_of(run: HeldRun) -> str:
-    return msgspec.json.decode(run.payload, type=Message).to
+@in_virtual_time
+async def test_an_alert_names_the_job_or_the_run_and_its_owner() -> None:
+    rules = {"tagged": ("on=dead", "to=pager", "job=night*", "tag=vital")}
+    async with notifying(read_rules(rules)) as world:
+        spec = a_spec(name="nightly", schedule=every(MINUTE), owner="ann", tags=("vital",), policy=a_policy(retries=0))
+        [put] = await world.store.put_jobs([a_job(spec)])
+        about = About(name="night-shift", owner="bob", tags=("vital",))
+        held = await world.start(
+            a_run(policy=a_policy(retries=0), about=about),
+            a_run(policy=a_policy(retries=0), job=JobRef(id=put.job.id, version=1)),
+        )
+        await world.fail(*held)
+        await world.clock.sleep(5 * SECOND)
+        runs = await world.start(queue=QUEUE)
+        entries = [entry for run in runs for entry in msgspec.json.decode(run.payload, type=Message).notice.entries]
+        assert sorted((entry.name, entry.owner) for entry in entries) == [("night-shift", "bob"), ("nightly", "ann")]
 
 
-def test_a_recurring_job_is_told_by_its_name_with_its_owner_and_a_one_off_by_its_own() -> None:
-    async def run() -> None:
-        rules = {"tagged": ("on=dead", "to=pager", "job=night*", "tag=vital")}
-        world = World(the_rules(rules))
-        notifier, publisher = world.scheduler()
-        async with notifier, publisher:
-            await world.clock.sleep(2 * SECOND)
-            spec = a_spec(
-                name="nightly", schedule=every(MINUTE), owner="ann", tags=("vital",), policy=a_policy(retries=0)
-            )
-            [put] = await world.store.put_jobs([a_job(spec)])
-            about = About(name="night-shift", owner="bob", tags=("vital",))
-            held = await world.start(
-                a_run(policy=a_policy(retries=0), about=about),
-                a_run(policy=a_policy(retries=0), job=JobRef(id=put.job.id, version=1)),
-            )
-            await world.fail(*held)
-            await world.clock.sleep(5 * SECOND)
-            runs = await world.start(queue=QUEUE)
-            told = [entry for run in runs for entry in msgspec.json.decode(run.payload, type=Message).notice.entries]
-            assert sorted((entry.name, entry.owner) for entry in told) == [("night-shift", "bob"), ("nightly", "ann")]
-
-    run_virtual(run())
-
-
-def test_an_objective_is_over_when_all_of_them_are_met() -> None:
-    async def scenario(world: World) -> None:
+@in_virtual_time
+async def test_a_missed_objective_recovers_when_all_of_the_job_are_met() -> None:
+    async with notifying() as world:
         spec = a_spec(name="nightly", schedule=every(MINUTE), slo=Slo(start_within=SECOND, succeed_every=HOUR))
         [put] = await world.store.put_jobs([a_job(spec)])
         now = await world.store.now()
@@ -282,65 +262,60 @@ def test_an_objective_is_over_when_all_of_them_are_met() -> None:
         await world.clock.sleep(2 * MINUTE)
         assert await world.messages() == [("ops", [("nightly", On.RECOVERED, 2)])]
 
-    scenario_of(scenario)
 
-
-def test_a_message_that_fails_is_no_problem_to_tell() -> None:
-    async def scenario(world: World) -> None:
+@in_virtual_time
+async def test_an_alert_that_cannot_be_delivered_raises_no_alert() -> None:
+    async with notifying() as world:
         await world.fail(*await world.start(a_run(policy=a_policy(retries=0))))
         await world.clock.sleep(5 * SECOND)
-        owner, tries = await owner_of(world), 0
+        owner, tries = await own_shards(world), 0
         while held := await world.start(queue=QUEUE):
             tries += len(held)
             await world.fail(*held, error="HttpFailed: 500")
             await world.clock.sleep(10 * MINUTE)
             await world.store.stage(owner, range(4), 100)
-        # Both messages are dead.
+        # Both deliveries have failed for good.
         assert tries == 2 * 16
         kept = await world.store.notification_rows()
         assert [name for name in kept.rows if name.startswith("problem:")] != []
         assert all(b"HttpFailed" not in body for body in kept.rows.values())
         assert await world.messages() == []
 
-    scenario_of(scenario)
-
 
 @pytest.mark.parametrize("lose", ["before", "after"])
-def test_whoever_loses_the_store_tells_everything_once(lose: str) -> None:
-    async def scenario(world: World) -> None:
+@in_virtual_time
+async def test_each_alert_is_sent_once_although_the_store_was_unavailable(lose: str) -> None:
+    async with notifying() as world:
         world.store.lose = lose
         await world.fail(*await world.start(a_run(policy=a_policy(retries=0))))
         await world.clock.sleep(10 * SECOND)
         world.store.lose = ""
         await world.clock.sleep(2 * MINUTE)
-        told = await world.messages()
-        assert sorted(channel for channel, _ in told) == ["ops", "pager"]
-
-    scenario_of(scenario)
+        messages = await world.messages()
+        assert sorted(channel for channel, _ in messages) == ["ops", "pager"]
 
 
-def test_who_takes_over_goes_on_where_the_other_was_and_who_was_frozen_is_not_heard() -> None:
-    async def run() -> None:
-        world = World()
-        frozen, publisher = world.scheduler()
-        async with publisher, frozen:
-            await world.clock.sleep(2 * SECOND)
-            await world.fail(*await world.start(a_run(policy=a_policy(retries=1))))
-            await world.clock.sleep(10 * SECOND)
-            # Both believe to own the shard.
-            notifier, other = world.scheduler()
-            async with notifier, other:
-                await world.clock.sleep(5 * MINUTE)
-                assert await world.messages() == [("ops", [("greet", On.FAILED, 1)])]
-                await world.succeed(*await world.start(a_run()))
-                await world.clock.sleep(5 * MINUTE)
-                assert await world.messages() == [("ops", [("greet", On.RECOVERED, 1)])]
-
-    run_virtual(run())
+@in_virtual_time
+async def test_two_notifiers_of_one_shard_send_each_alert_once() -> None:
+    world = World()
+    frozen, publisher = world.scheduler()
+    async with publisher, frozen:
+        await world.clock.sleep(2 * SECOND)
+        await world.fail(*await world.start(a_run(policy=a_policy(retries=1))))
+        await world.clock.sleep(10 * SECOND)
+        # Both own the shard by their own account.
+        notifier, other = world.scheduler()
+        async with notifier, other:
+            await world.clock.sleep(5 * MINUTE)
+            assert await world.messages() == [("ops", [("greet", On.FAILED, 1)])]
+            await world.succeed(*await world.start(a_run()))
+            await world.clock.sleep(5 * MINUTE)
+            assert await world.messages() == [("ops", [("greet", On.RECOVERED, 1)])]
 
 
-def test_while_nothing_is_wrong_successes_are_not_looked_at() -> None:
-    async def scenario(world: World) -> None:
+@in_virtual_time
+async def test_the_notifier_reads_successes_only_while_there_is_a_problem() -> None:
+    async with notifying() as world:
         notifier, _ = world.scheduler()
         await notifier.open("/mainspring/x")
         await notifier.publish([], 1)
@@ -352,5 +327,3 @@ def test_while_nothing_is_wrong_successes_are_not_looked_at() -> None:
         assert notifier.wants("run.failed", "default")
         assert notifier.wants("run.succeeded", "default")
         await notifier.stop()
-
-    scenario_of(scenario)

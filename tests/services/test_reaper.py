@@ -1,4 +1,4 @@
-"""The reaper on the store in memory, in virtual time."""
+"""The reaper on the memory store, in virtual time."""
 
 from collections.abc import Sequence
 from random import Random
@@ -12,8 +12,9 @@ from mainspring.domain.instant import HOUR, MINUTE, SECOND, Micros
 from mainspring.domain.run import LOST_AFTER, OVERDUE_GRACE, HeldRun, NewRun, Outcome, RunState, Verdict, settle_success
 from mainspring.ports.store import Want
 from mainspring.ports.wakeups import Bell, queue_topic
-from mainspring.testing.virtual_time import VirtualClock, run_virtual
+from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_policy, a_run, a_worker, some_runs
+from tests.support.virtual import in_virtual_time
 
 
 class World:
@@ -21,16 +22,16 @@ class World:
         self.clock = VirtualClock()
         self.store = MemoryStore(self.clock, 4)
         self.wakeups = LocalWakeups()
-        self.reaper = self.a_reaper()
+        self.reaper = self.make_reaper()
 
-    def a_reaper(self) -> Reaper:
+    def make_reaper(self) -> Reaper:
         return Reaper(self.store, self.wakeups, self.clock, Random(1))
 
     def bell(self, queue: str = "default") -> Bell:
         return self.wakeups.listen([queue_topic(queue)])
 
     async def claim(self, limit: int = 1_000, ttl: Micros = 10 * SECOND) -> tuple[SessionId, list[HeldRun]]:
-        """A new worker takes what there is."""
+        """Open a session, and claim all queued runs."""
         session = await self.store.open_session(a_worker(ttl=ttl))
         return session, await self.store.claim(session, 1, [Want("default", limit)])
 
@@ -38,178 +39,156 @@ class World:
         return [None if view is None else view.state for view in await self.store.runs([run.id for run in runs])]
 
 
-def test_the_runs_of_a_dead_worker_start_elsewhere_within_fifteen_seconds() -> None:
-    async def scenario() -> None:
-        world = World()
-        run = a_run()
-        await world.store.submit([run])
-        _, (held,) = await world.claim()
-        died_at = world.clock.monotonic()
-        async with world.reaper:
-            bell = world.bell()
-            assert await bell.wait(MINUTE)
-            assert world.clock.monotonic() - died_at <= 12 * SECOND
-            _, (again,) = await world.claim()
-        assert (again.id, again.attempt, again.lost) == (run.id, 2, 1)
-        assert again.fence > held.fence
-        assert await world.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
-        (attempt,) = await world.store.attempts(run.id)
-        assert attempt.outcome is Outcome.LOST
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_runs_of_an_expired_worker_are_queued_again_within_twelve_seconds() -> None:
+    world = World()
+    run = a_run()
+    await world.store.submit([run])
+    _, (held,) = await world.claim()
+    died_at = world.clock.monotonic()
+    async with world.reaper:
+        bell = world.bell()
+        assert await bell.wait(MINUTE)
+        assert world.clock.monotonic() - died_at <= 12 * SECOND
+        _, (again,) = await world.claim()
+    assert (again.id, again.attempt, again.lost) == (run.id, 2, 1)
+    assert again.fence > held.fence
+    assert await world.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
+    (attempt,) = await world.store.attempts(run.id)
+    assert attempt.outcome is Outcome.LOST
 
 
-def test_a_worker_that_beats_keeps_its_runs() -> None:
-    async def scenario() -> None:
-        world = World()
-        run = a_run()
-        await world.store.submit([run])
-        session, (held,) = await world.claim()
-        async with world.reaper:
-            for _ in range(100):
-                await world.clock.sleep(3 * SECOND)
-                await world.store.beat(session, 10 * SECOND, [held.id], [], 1)
+@in_virtual_time
+async def test_a_worker_that_sends_heartbeats_keeps_its_runs() -> None:
+    world = World()
+    run = a_run()
+    await world.store.submit([run])
+    session, (held,) = await world.claim()
+    async with world.reaper:
+        for _ in range(100):
+            await world.clock.sleep(3 * SECOND)
+            await world.store.beat(session, 10 * SECOND, [held.id], [], 1)
+    assert await world.states([run]) == [RunState.RUNNING]
+
+
+@in_virtual_time
+async def test_one_step_requeues_more_lost_runs_than_fit_into_a_batch() -> None:
+    world = World()
+    runs = some_runs(1_700)
+    await world.store.submit(runs)
+    await world.claim(2_000)
+    await world.clock.sleep(11 * SECOND)
+    await world.reaper.step()
+    assert set(await world.states(runs)) == {RunState.QUEUED}
+
+
+@in_virtual_time
+async def test_two_reapers_do_not_count_a_loss_twice() -> None:
+    world = World()
+    run = a_run()
+    await world.store.submit([run])
+    await world.claim()
+    async with world.reaper, world.make_reaper():
+        await world.clock.sleep(20 * SECOND)
+    (view,) = await world.store.runs([run.id])
+    assert view is not None
+    assert (view.state, view.lost) == (RunState.QUEUED, 1)
+    assert len(await world.store.attempts(run.id)) == 1
+
+
+@in_virtual_time
+async def test_a_run_that_loses_several_workers_fails_as_poison() -> None:
+    world = World()
+    poison, innocent = a_run(), a_run()
+    await world.store.submit([poison, innocent])
+    deaths = 0
+    async with world.reaper:
+        while True:
+            _, held = await world.claim()
+            if deaths == 1:
+                # The innocent run shares only the first lost worker.
+                await world.store.settle([settle_success(run, None) for run in held if run.id == innocent.id])
+            if not any(run.id == poison.id for run in held):
+                break
+            deaths += 1
+            await world.clock.sleep(13 * SECOND)
+    assert deaths == LOST_AFTER
+    assert await world.states([poison, innocent]) == [RunState.FAILED, RunState.SUCCEEDED]
+    (view,) = await world.store.runs([poison.id])
+    assert view is not None
+    assert view.reason == "poison"
+
+
+@in_virtual_time
+async def test_a_lost_at_most_once_run_fails_without_a_retry() -> None:
+    world = World()
+    run = a_run(policy=a_policy(at_most_once=True))
+    await world.store.submit([run])
+    await world.claim()
+    async with world.reaper:
+        await world.clock.sleep(15 * SECOND)
+    assert await world.states([run]) == [RunState.FAILED]
+
+
+@in_virtual_time
+async def test_a_cancelling_run_is_cancelled_when_its_worker_expires() -> None:
+    world = World()
+    run = a_run()
+    await world.store.submit([run])
+    await world.claim()
+    await world.store.cancel([run.id])
+    async with world.reaper:
+        await world.clock.sleep(15 * SECOND)
+    assert await world.states([run]) == [RunState.CANCELLED]
+
+
+@in_virtual_time
+async def test_a_hung_attempt_is_timed_out_and_retried_although_its_worker_is_alive() -> None:
+    world = World()
+    run = a_run(policy=a_policy(timeout=5 * SECOND))
+    await world.store.submit([run])
+    session, (held,) = await world.claim(ttl=HOUR)
+    async with world.reaper:
+        await world.clock.sleep(5 * SECOND + OVERDUE_GRACE - SECOND)
         assert await world.states([run]) == [RunState.RUNNING]
-
-    run_virtual(scenario())
-
-
-def test_more_runs_than_fit_into_a_batch_are_returned_in_one_go() -> None:
-    async def scenario() -> None:
-        world = World()
-        runs = some_runs(1_700)
-        await world.store.submit(runs)
-        await world.claim(2_000)
-        await world.clock.sleep(11 * SECOND)
-        await world.reaper.step()
-        assert set(await world.states(runs)) == {RunState.QUEUED}
-
-    run_virtual(scenario())
+        await world.clock.sleep(4 * SECOND)
+        assert await world.states([run]) == [RunState.SCHEDULED]
+    (attempt,) = await world.store.attempts(run.id)
+    assert attempt.outcome is Outcome.TIMEOUT
+    # The worker reports too late.
+    assert await world.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
+    assert not (await world.store.beat(session, HOUR, [], [], 1)).returned
 
 
-def test_two_reapers_do_not_count_a_loss_twice() -> None:
-    async def scenario() -> None:
-        world = World()
-        run = a_run()
-        await world.store.submit([run])
-        await world.claim()
-        async with world.reaper, world.a_reaper():
-            await world.clock.sleep(20 * SECOND)
-        (view,) = await world.store.runs([run.id])
-        assert view is not None
-        assert (view.state, view.lost) == (RunState.QUEUED, 1)
-        assert len(await world.store.attempts(run.id)) == 1
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_run_that_waits_past_its_start_limit_or_deadline_ends_with_a_reason() -> None:
+    world = World()
+    unstarted, unfinished = a_run(start_within=5 * SECOND), a_run(deadline=5 * SECOND)
+    await world.store.submit([unstarted, unfinished])
+    async with world.reaper:
+        await world.clock.sleep(7 * SECOND)
+    views = await world.store.runs([unstarted.id, unfinished.id])
+    assert [view and (view.state, view.reason) for view in views] == [
+        (RunState.SKIPPED, "expired"),
+        (RunState.FAILED, "deadline"),
+    ]
 
 
-def test_poison_is_parked() -> None:
-    async def scenario() -> None:
-        world = World()
-        poison, innocent = a_run(), a_run()
-        await world.store.submit([poison, innocent])
-        deaths = 0
-        async with world.reaper:
-            while True:
-                _, held = await world.claim()
-                if deaths == 1:
-                    # The other one was there at the first death only.
-                    await world.store.settle([settle_success(run, None) for run in held if run.id == innocent.id])
-                if not any(run.id == poison.id for run in held):
-                    break
-                deaths += 1
-                await world.clock.sleep(13 * SECOND)
-        assert deaths == LOST_AFTER
-        assert await world.states([poison, innocent]) == [RunState.FAILED, RunState.SUCCEEDED]
-        (view,) = await world.store.runs([poison.id])
-        assert view is not None
-        assert view.reason == "poison"
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_reapers_jitter_their_interval() -> None:
+    world = World()
+    waits = {await world.reaper.tick() for _ in range(20)}
+    assert len(waits) > 10
+    assert all(SECOND // 2 < wait <= 1.25 * SECOND for wait in waits)
 
 
-def test_at_most_once_is_never_started_again() -> None:
-    async def scenario() -> None:
-        world = World()
-        run = a_run(policy=a_policy(at_most_once=True))
-        await world.store.submit([run])
-        await world.claim()
-        async with world.reaper:
-            await world.clock.sleep(15 * SECOND)
-        assert await world.states([run]) == [RunState.FAILED]
-
-    run_virtual(scenario())
-
-
-def test_a_run_that_was_asked_to_stop_ends_with_its_worker() -> None:
-    async def scenario() -> None:
-        world = World()
-        run = a_run()
-        await world.store.submit([run])
-        await world.claim()
-        await world.store.cancel([run.id])
-        async with world.reaper:
-            await world.clock.sleep(15 * SECOND)
-        assert await world.states([run]) == [RunState.CANCELLED]
-
-    run_virtual(scenario())
-
-
-def test_a_hung_attempt_is_taken_from_a_live_worker_and_tried_again() -> None:
-    async def scenario() -> None:
-        world = World()
-        run = a_run(policy=a_policy(timeout=5 * SECOND))
-        await world.store.submit([run])
-        session, (held,) = await world.claim(ttl=HOUR)
-        async with world.reaper:
-            await world.clock.sleep(5 * SECOND + OVERDUE_GRACE - SECOND)
-            assert await world.states([run]) == [RunState.RUNNING]
-            await world.clock.sleep(4 * SECOND)
-            assert await world.states([run]) == [RunState.SCHEDULED]
-        (attempt,) = await world.store.attempts(run.id)
-        assert attempt.outcome is Outcome.TIMEOUT
-        # Its worker wakes up too late.
-        assert await world.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
-        assert not (await world.store.beat(session, HOUR, [], [], 1)).returned
-
-    run_virtual(scenario())
-
-
-def test_what_has_waited_too_long_ends_with_a_reason() -> None:
-    async def scenario() -> None:
-        world = World()
-        unstarted, unfinished = a_run(start_within=5 * SECOND), a_run(deadline=5 * SECOND)
-        await world.store.submit([unstarted, unfinished])
-        async with world.reaper:
-            await world.clock.sleep(7 * SECOND)
-        views = await world.store.runs([unstarted.id, unfinished.id])
-        assert [view and (view.state, view.reason) for view in views] == [
-            (RunState.SKIPPED, "expired"),
-            (RunState.FAILED, "deadline"),
-        ]
-
-    run_virtual(scenario())
-
-
-def test_reapers_that_start_together_do_not_stay_together() -> None:
-    async def scenario() -> None:
-        world = World()
-        waits = {await world.reaper.tick() for _ in range(20)}
-        assert len(waits) > 10
-        assert all(SECOND // 2 < wait <= 1.25 * SECOND for wait in waits)
-
-    run_virtual(scenario())
-
-
-def test_a_large_family_is_told_within_a_second_or_two() -> None:
-    async def scenario() -> None:
-        world = World()
-        parent = a_run()
-        children = [a_run(after=[parent], rule=Rule.ALL_DONE, queue="children") for _ in range(1_200)]
-        await world.store.submit([parent, *children])
-        async with world.reaper:
-            await world.store.cancel([parent.id])
-            await world.clock.sleep(2 * SECOND)
-        assert set(await world.states(children)) == {RunState.QUEUED}
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_thousand_children_continue_within_two_seconds_of_their_parent() -> None:
+    world = World()
+    parent = a_run()
+    children = [a_run(after=[parent], rule=Rule.ALL_DONE, queue="children") for _ in range(1_200)]
+    await world.store.submit([parent, *children])
+    async with world.reaper:
+        await world.store.cancel([parent.id])
+        await world.clock.sleep(2 * SECOND)
+    assert set(await world.states(children)) == {RunState.QUEUED}

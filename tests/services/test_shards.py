@@ -1,8 +1,9 @@
-"""Who owns which shard: several keepers on one store, in virtual time."""
+"""Ownership of shards: several keepers on one store, in virtual time."""
 
 from collections.abc import Collection
 
 import msgspec
+import pytest
 
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
@@ -11,13 +12,14 @@ from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
 from mainspring.ports.coordination import Membership
-from mainspring.testing.virtual_time import VirtualClock, run_virtual
+from mainspring.testing.virtual_time import VirtualClock
+from tests.support.virtual import in_virtual_time
 
 SHARDS = 40
 
 
 class Line:
-    """One keeper's line to the coordinator: it can be slow, lose answers, or be cut."""
+    """The connection of one keeper to the coordinator. It can be slow, lose answers, or be cut."""
 
     def __init__(self, coordinator: MemoryStore, clock: VirtualClock) -> None:
         self.coordinator = coordinator
@@ -92,7 +94,7 @@ class World:
             await keeper.stop()
 
     async def pass_time(self, duration: Micros) -> None:
-        """Time passes, and at no moment do two keepers own one shard."""
+        """Let time pass, and check every 10 ms that no shard has two owners."""
         end = self.clock.monotonic() + duration
         while self.clock.monotonic() < end:
             await self.clock.sleep(10 * MILLISECOND)
@@ -103,193 +105,169 @@ class World:
         return sorted(shard for keeper in self.keepers for shard in keeper.owned()) == list(range(SHARDS))
 
 
-def test_one_alone_owns_everything_at_once() -> None:
-    async def scenario() -> None:
-        world = World()
-        (keeper,) = await world.start(1)
-        await world.pass_time(20 * MILLISECOND)
-        assert keeper.owned() == dict.fromkeys(range(SHARDS), 1)
-        await world.pass_time(10 * SECOND)
-        assert keeper.owned() == dict.fromkeys(range(SHARDS), 1)
-        await world.stop()
-        assert keeper.owned() == {}
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_single_keeper_owns_all_shards_at_once() -> None:
+    world = World()
+    (keeper,) = await world.start(1)
+    await world.pass_time(20 * MILLISECOND)
+    assert keeper.owned() == dict.fromkeys(range(SHARDS), 1)
+    await world.pass_time(10 * SECOND)
+    assert keeper.owned() == dict.fromkeys(range(SHARDS), 1)
+    await world.stop()
+    assert keeper.owned() == {}
 
 
-def test_several_share_and_a_newcomer_gets_its_part_without_waiting_for_a_lease_to_end() -> None:
-    async def scenario() -> None:
-        world = World()
-        first, second = await world.start(2)
-        await world.pass_time(100 * MILLISECOND)
-        assert world.all_owned()
-        before = [set(first.owned()), set(second.owned())]
-        (third,) = await world.start(1)
-        await world.pass_time(100 * MILLISECOND)
-        assert world.all_owned()
-        assert 5 <= len(third.owned()) <= 25
-        # Nothing moved between the two that were there.
-        assert first.owned().keys() <= before[0]
-        assert second.owned().keys() <= before[1]
-        await world.stop()
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_new_keeper_gets_its_shards_before_any_lease_expires() -> None:
+    world = World()
+    first, second = await world.start(2)
+    await world.pass_time(100 * MILLISECOND)
+    assert world.all_owned()
+    before = [set(first.owned()), set(second.owned())]
+    (third,) = await world.start(1)
+    await world.pass_time(100 * MILLISECOND)
+    assert world.all_owned()
+    assert 5 <= len(third.owned()) <= 25
+    # No shard moved between the first two.
+    assert first.owned().keys() <= before[0]
+    assert second.owned().keys() <= before[1]
+    await world.stop()
 
 
-def test_without_a_single_wakeup_shards_move_within_two_renewals() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.start(1)
-        await world.pass_time(SECOND)
-        world.wakeups = LocalWakeups()
-        (second,) = await world.start(1)
-        await world.pass_time(600 * MILLISECOND)
-        assert world.all_owned()
-        assert second.owned()
-        await world.stop()
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_shards_move_within_two_renewals_without_notifications() -> None:
+    world = World()
+    await world.start(1)
+    await world.pass_time(SECOND)
+    world.wakeups = LocalWakeups()
+    (second,) = await world.start(1)
+    await world.pass_time(600 * MILLISECOND)
+    assert world.all_owned()
+    assert second.owned()
+    await world.stop()
 
 
-def test_the_shards_of_the_dead_are_taken_as_soon_as_its_lease_is_over_and_under_a_new_epoch() -> None:
-    async def scenario(dies_after: Micros) -> Micros:
-        world = World()
-        first, *_ = await world.start(3)
-        await world.pass_time(3 * SECOND + dies_after)
-        lost = first.owned()
-        assert lost
-        world.lines[0].cut = True
-        died_at = world.clock.monotonic()
-        while not world.all_owned() or first.owned():
-            await world.pass_time(10 * MILLISECOND)
-        for shard, epoch in lost.items():
-            (taken,) = (keeper.owned()[shard] for keeper in world.keepers[1:] if shard in keeper.owned())
-            assert taken == epoch + 1
-        return world.clock.monotonic() - died_at
-
-    # Not at the next renewal after that: what a busy machine takes for the rest has to fit into two seconds.
-    for dies_after in range(0, 250, 20):
-        assert run_virtual(scenario(dies_after * MILLISECOND)) <= DEFAULT_TTL + 50 * MILLISECOND
+@pytest.mark.parametrize("cut_after", range(0, 250, 20))
+@in_virtual_time
+async def test_shards_of_an_expired_keeper_are_taken_at_once_under_a_new_epoch(cut_after: int) -> None:
+    world = World()
+    first, *_ = await world.start(3)
+    await world.pass_time(3 * SECOND + cut_after * MILLISECOND)
+    lost = first.owned()
+    assert lost
+    world.lines[0].cut = True
+    cut_at = world.clock.monotonic()
+    while not world.all_owned() or first.owned():
+        await world.pass_time(10 * MILLISECOND)
+    # Keepers do not wait for their next renewal.
+    assert world.clock.monotonic() - cut_at <= DEFAULT_TTL + 50 * MILLISECOND
+    for shard, epoch in lost.items():
+        (taken,) = (keeper.owned()[shard] for keeper in world.keepers[1:] if shard in keeper.owned())
+        assert taken == epoch + 1
 
 
-def test_one_that_is_cut_off_owns_nothing_before_anybody_else_can() -> None:
-    async def scenario() -> None:
-        world = World()
-        first, _ = await world.start(2)
-        await world.pass_time(SECOND)
-        world.lines[0].cut = True
-        # pass_time checks every 10 ms that nothing is owned twice.
-        await world.pass_time(5 * SECOND)
-        assert first.owned() == {}
-        assert world.all_owned()
-        world.lines[0].cut = False
-        await world.pass_time(SECOND)
-        # It was buried meanwhile, and has come back under another id.
-        assert first.owned()
-        assert world.all_owned()
-        await world.stop()
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_keeper_that_is_cut_off_drops_its_shards_before_another_one_takes_them() -> None:
+    world = World()
+    first, _ = await world.start(2)
+    await world.pass_time(SECOND)
+    world.lines[0].cut = True
+    await world.pass_time(5 * SECOND)
+    assert first.owned() == {}
+    assert world.all_owned()
+    world.lines[0].cut = False
+    await world.pass_time(SECOND)
+    # Its session expired, and it has joined again under another id.
+    assert first.owned()
+    assert world.all_owned()
+    await world.stop()
 
 
-def test_a_renewal_whose_answer_came_late_is_trusted_from_when_it_was_sent() -> None:
-    async def scenario() -> None:
-        world = World()
-        (keeper,) = await world.start(1)
-        await world.pass_time(SECOND)
-        world.lines[0].latency = DEFAULT_TTL // 2
-        await world.pass_time(2 * SECOND)
-        assert keeper.owned() == {}
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_renewal_counts_from_when_it_was_sent_although_its_answer_was_late() -> None:
+    world = World()
+    (keeper,) = await world.start(1)
+    await world.pass_time(SECOND)
+    world.lines[0].latency = DEFAULT_TTL // 2
+    await world.pass_time(2 * SECOND)
+    assert keeper.owned() == {}
 
 
-def test_a_lease_is_trusted_for_no_longer_than_it_was_granted() -> None:
-    async def scenario(lease: Micros) -> Micros:
-        world = World()
-        (keeper,) = await world.start(1)
-        world.lines[0].lease = lease
-        await world.pass_time(SECOND)
-        assert keeper.owned()
-        world.lines[0].cut = True
-        begun = world.clock.monotonic()
-        while keeper.owned():
-            await world.pass_time(10 * MILLISECOND)
-        return world.clock.monotonic() - begun
-
-    assert run_virtual(scenario(SECOND)) < SECOND
-    # Nor for longer than it was asked for: that is what the store goes by.
-    assert run_virtual(scenario(10 * SECOND)) < DEFAULT_TTL
-
-
-def test_what_was_taken_by_a_request_whose_answer_was_lost_is_found_at_the_next_renewal() -> None:
-    async def scenario() -> None:
-        world = World()
-        (keeper,) = await world.start(1)
-        # Joining and the first renewal take 4 ms; then it takes its shards.
-        await world.clock.sleep(4_500)
-        world.lines[0].answers_lost = True
-        await world.pass_time(100 * MILLISECOND)
-        assert keeper.owned() == {}
-        world.lines[0].answers_lost = False
-        await world.pass_time(500 * MILLISECOND)
-        assert len(keeper.owned()) == SHARDS
-        await world.stop()
-
-    run_virtual(scenario())
+@pytest.mark.parametrize(("granted", "trusted"), [(SECOND, SECOND), (10 * SECOND, DEFAULT_TTL)])
+@in_virtual_time
+async def test_a_lease_is_trusted_for_the_shorter_of_its_granted_and_its_requested_time(
+    granted: Micros, trusted: Micros
+) -> None:
+    world = World()
+    (keeper,) = await world.start(1)
+    world.lines[0].lease = granted
+    await world.pass_time(SECOND)
+    assert keeper.owned()
+    world.lines[0].cut = True
+    cut_at = world.clock.monotonic()
+    while keeper.owned():
+        await world.pass_time(10 * MILLISECOND)
+    assert world.clock.monotonic() - cut_at < trusted
 
 
-def test_one_that_leaves_hands_over_at_once() -> None:
-    async def scenario() -> None:
-        world = World()
-        first, second = await world.start(2)
-        await world.pass_time(SECOND)
-        await first.stop()
-        await world.pass_time(20 * MILLISECOND)
-        assert len(second.owned()) == SHARDS
-        await world.stop()
-
-    run_virtual(scenario())
-
-
-def test_leaving_is_not_held_up_by_a_coordinator_that_is_away() -> None:
-    async def scenario() -> None:
-        world = World()
-        (keeper,) = await world.start(1)
-        await world.pass_time(SECOND)
-        world.lines[0].cut = True
-        await world.stop()
-        assert keeper.owned() == {}
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_shards_taken_by_a_request_without_an_answer_are_found_at_the_next_renewal() -> None:
+    world = World()
+    (keeper,) = await world.start(1)
+    # Joining and the first renewal take 4 ms. The next request takes the shards.
+    await world.clock.sleep(4_500)
+    world.lines[0].answers_lost = True
+    await world.pass_time(100 * MILLISECOND)
+    assert keeper.owned() == {}
+    world.lines[0].answers_lost = False
+    await world.pass_time(500 * MILLISECOND)
+    assert len(keeper.owned()) == SHARDS
+    await world.stop()
 
 
-def test_the_wall_clock_of_a_member_does_not_matter() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.start(1, skew=-HOUR)
-        await world.start(1, skew=HOUR)
-        await world.pass_time(5 * SECOND)
-        assert world.all_owned()
-        assert all(keeper.owned() for keeper in world.keepers)
-        await world.stop()
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_keeper_that_stops_hands_over_its_shards_at_once() -> None:
+    world = World()
+    first, second = await world.start(2)
+    await world.pass_time(SECOND)
+    await first.stop()
+    await world.pass_time(20 * MILLISECOND)
+    assert len(second.owned()) == SHARDS
+    await world.stop()
 
 
-def test_whoever_wants_to_know_is_told_of_gains_and_losses() -> None:
-    async def scenario() -> None:
-        world = World()
-        told: list[int] = []
-        (keeper,) = await world.start(1)
-        keeper.on_change(lambda: told.append(len(keeper.owned())))
-        await world.pass_time(SECOND)
-        assert told == [SHARDS]
-        world.lines[0].cut = True
-        await world.pass_time(3 * SECOND)
-        assert told == [SHARDS, 0]
-        world.lines[0].cut = False
-        await world.pass_time(SECOND)
-        assert told == [SHARDS, 0, SHARDS]
+@in_virtual_time
+async def test_a_keeper_stops_without_waiting_for_an_unavailable_coordinator() -> None:
+    world = World()
+    (keeper,) = await world.start(1)
+    await world.pass_time(SECOND)
+    world.lines[0].cut = True
+    await world.stop()
+    assert keeper.owned() == {}
 
-    run_virtual(scenario())
+
+@in_virtual_time
+async def test_the_wall_clock_of_a_keeper_does_not_matter() -> None:
+    world = World()
+    await world.start(1, skew=-HOUR)
+    await world.start(1, skew=HOUR)
+    await world.pass_time(5 * SECOND)
+    assert world.all_owned()
+    assert all(keeper.owned() for keeper in world.keepers)
+    await world.stop()
+
+
+@in_virtual_time
+async def test_listeners_are_called_when_shards_are_gained_or_lost() -> None:
+    world = World()
+    changes: list[int] = []
+    (keeper,) = await world.start(1)
+    keeper.on_change(lambda: changes.append(len(keeper.owned())))
+    await world.pass_time(SECOND)
+    assert changes == [SHARDS]
+    world.lines[0].cut = True
+    await world.pass_time(3 * SECOND)
+    assert changes == [SHARDS, 0]
+    world.lines[0].cut = False
+    await world.pass_time(SECOND)
+    assert changes == [SHARDS, 0, SHARDS]

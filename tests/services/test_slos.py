@@ -1,4 +1,4 @@
-"""The keeper of objectives on the store in memory, in virtual time."""
+"""The SLO keeper on the memory store, in virtual time."""
 
 from random import Random
 
@@ -15,194 +15,183 @@ from mainspring.domain.schedule import due_of
 from mainspring.domain.slo import MISSED, RECOVERED, Slo
 from mainspring.ports.access import Author
 from mainspring.ports.store import Want
-from mainspring.testing.virtual_time import START, VirtualClock, run_virtual
+from mainspring.testing.virtual_time import START, VirtualClock
 from tests.support.builders import a_job, a_spec, a_worker, every
 from tests.support.scheduler_node import Node, RemoteStore, declared, ledger_of
+from tests.support.virtual import in_virtual_time
 
 
-async def events_of(store: RemoteStore) -> list[tuple[str, Instant]]:
+async def read_events(store: RemoteStore) -> list[tuple[str, Instant]]:
     batches = [batch for batch in await store.events("test", 10_000) if batch.kind.startswith("job.")]
     return [(batch.kind, batch.at) for batch in batches for _ in batch.runs]
 
 
-async def work(store: RemoteStore, number: int) -> None:
-    """A worker that does at once what there is."""
+async def run_all(store: RemoteStore, number: int) -> None:
+    """Claim and complete all queued runs."""
     worker = await store.open_session(a_worker(ttl=1_000 * HOUR))
     held = await store.claim(worker, number, [Want("default", 100)])
     await store.settle([settle_success(run, None) for run in held])
 
 
-def test_a_dead_mans_switch_tells_once_and_also_when_nothing_runs_at_all() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = RemoteStore(clock)
-        await store.attach_reader("test")
-        slo = Slo(start_within=10 * SECOND, succeed_every=3 * MINUTE)
-        (job,) = await declared(store, [a_job(a_spec(schedule=every(MINUTE), slo=slo))])
-        # No scheduler is alive, only somebody who watches.
-        keeper = SloKeeper(store, LocalWakeups(), clock)
-        await keeper.start()
-        await clock.sleep(HOUR + 30 * SECOND)
-        told = await events_of(store)
-        assert [kind for kind, _ in told] == [MISSED, MISSED]
+@in_virtual_time
+async def test_a_missed_objective_is_reported_once_even_if_no_scheduler_runs() -> None:
+    clock = VirtualClock()
+    store = RemoteStore(clock)
+    await store.attach_reader("test")
+    slo = Slo(start_within=10 * SECOND, succeed_every=3 * MINUTE)
+    (job,) = await declared(store, [a_job(a_spec(schedule=every(MINUTE), slo=slo))])
+    # No scheduler is alive, only the SLO keeper.
+    keeper = SloKeeper(store, LocalWakeups(), clock)
+    await keeper.start()
+    await clock.sleep(HOUR + 30 * SECOND)
+    events = await read_events(store)
+    assert [kind for kind, _ in events] == [MISSED, MISSED]
+    first = START - START % MINUTE + MINUTE
+    for (_, at), expected in zip(events, (first + 10 * SECOND, START + 3 * MINUTE), strict=True):
+        assert 0 < at - expected < 5 * SECOND
+    async with Node(store):
+        await clock.sleep(SECOND)
+        await run_all(store, 1)
+        await clock.sleep(20 * SECOND)
+        # It has succeeded again, but the next tick must also start in time.
+        assert [kind for kind, _ in await read_events(store)] == [MISSED, MISSED, RECOVERED]
+        await clock.sleep(MINUTE - clock.now() % MINUTE + SECOND)
+        await run_all(store, 2)
+        await clock.sleep(20 * SECOND)
+    await keeper.stop()
+    assert [kind for kind, _ in await read_events(store)] == [MISSED, MISSED, RECOVERED, RECOVERED]
+    state = (await store.slo_states([job.id]))[job.id]
+    assert (state.late_since, state.quiet_since) == (None, None)
+
+
+@in_virtual_time
+async def test_a_tick_skipped_by_a_new_freeze_is_no_missed_objective() -> None:
+    clock = VirtualClock()
+    store = RemoteStore(clock)
+    await store.attach_reader("test")
+    spec = a_spec(schedule=every(MINUTE), slo=Slo(start_within=30 * SECOND))
+    (job,) = await declared(store, [a_job(spec)])
+    keeper = SloKeeper(store, LocalWakeups(), clock)
+    await keeper.start()
+    async with Node(store):
         first = START - START % MINUTE + MINUTE
-        for (_, at), expected in zip(told, (first + 10 * SECOND, START + 3 * MINUTE), strict=True):
-            assert 0 < at - expected < 5 * SECOND
-        async with Node(store):
-            await clock.sleep(SECOND)
-            await work(store, 1)
-            await clock.sleep(20 * SECOND)
-            # It has succeeded again; what comes next must start in time, too.
-            assert [kind for kind, _ in await events_of(store)] == [MISSED, MISSED, RECOVERED]
-            await clock.sleep(MINUTE - clock.now() % MINUTE + SECOND)
-            await work(store, 2)
-            await clock.sleep(20 * SECOND)
-        await keeper.stop()
-        assert [kind for kind, _ in await events_of(store)] == [MISSED, MISSED, RECOVERED, RECOVERED]
-        state = (await store.slo_states([job.id]))[job.id]
-        assert (state.late_since, state.quiet_since) == (None, None)
-
-    run_virtual(scenario())
+        # The tick is planned already when the freeze begins, a second before it.
+        await clock.sleep(first - clock.now() - SECOND)
+        freeze = Freeze(start=first - SECOND, end=first + 10 * MINUTE)
+        calendar = CalendarSpec(freezes=(freeze,), covers=Covers(everything=True))
+        await store.put_calendar("default", "freeze", calendar, Author("ada"))
+        await clock.sleep(10 * MINUTE)
+        await clock.sleep(2 * SECOND)
+        ledger = await ledger_of(store, job.id)
+        assert {entry.reason for entry in ledger[:10]} == {"calendar: freeze, version 1"}
+        assert [entry.decision for entry in ledger] == ["skipped"] * 10 + ["run"]
+        await run_all(store, 1)
+        await clock.sleep(45 * SECOND)
+    await keeper.stop()
+    assert await read_events(store) == []
 
 
-def test_what_calendars_skip_is_no_miss_and_a_freeze_reaches_the_scheduler_at_once() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = RemoteStore(clock)
-        await store.attach_reader("test")
-        spec = a_spec(schedule=every(MINUTE), slo=Slo(start_within=30 * SECOND))
-        (job,) = await declared(store, [a_job(spec)])
-        keeper = SloKeeper(store, LocalWakeups(), clock)
-        await keeper.start()
-        async with Node(store):
-            first = START - START % MINUTE + MINUTE
-            # The tick is on the agenda already when everything is frozen, a second before it.
-            await clock.sleep(first - clock.now() - SECOND)
-            freeze = Freeze(start=first - SECOND, end=first + 10 * MINUTE)
-            calendar = CalendarSpec(freezes=(freeze,), covers=Covers(everything=True))
-            await store.put_calendar("default", "freeze", calendar, Author("ada"))
-            await clock.sleep(10 * MINUTE)
-            await clock.sleep(2 * SECOND)
-            ledger = await ledger_of(store, job.id)
-            assert {entry.reason for entry in ledger[:10]} == {"calendar: freeze, version 1"}
-            assert [entry.decision for entry in ledger] == ["skipped"] * 10 + ["run"]
-            await work(store, 1)
-            await clock.sleep(45 * SECOND)
-        await keeper.stop()
-        assert await events_of(store) == []
-
-    run_virtual(scenario())
-
-
-def test_ticks_of_a_pause_with_a_reason_are_no_miss() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = RemoteStore(clock)
-        await store.attach_reader("test")
-        (job,) = await declared(store, [a_job(a_spec(schedule=every(MINUTE), slo=Slo(start_within=30 * SECOND)))])
-        keeper = SloKeeper(store, LocalWakeups(), clock)
-        await keeper.start()
-        async with Node(store):
-            await clock.sleep(MINUTE - clock.now() % MINUTE - 10 * SECOND)
-            # Nobody looks while it lasts.
-            await store.set_jobs_state([job.id], JobState.PAUSED, Author("ada", why="the bank is closed"))
-            await clock.sleep(20 * SECOND)
-            await store.set_jobs_state([job.id], JobState.SCHEDULED)
-            await clock.sleep(30 * SECOND)
-        await keeper.stop()
-        assert [entry.reason for entry in await ledger_of(store, job.id)] == ["paused: the bank is closed"]
-        assert await events_of(store) == []
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_tick_skipped_by_a_pause_is_no_missed_objective() -> None:
+    clock = VirtualClock()
+    store = RemoteStore(clock)
+    await store.attach_reader("test")
+    (job,) = await declared(store, [a_job(a_spec(schedule=every(MINUTE), slo=Slo(start_within=30 * SECOND)))])
+    keeper = SloKeeper(store, LocalWakeups(), clock)
+    await keeper.start()
+    async with Node(store):
+        await clock.sleep(MINUTE - clock.now() % MINUTE - 10 * SECOND)
+        # The keeper does not check during the pause.
+        await store.set_jobs_state([job.id], JobState.PAUSED, Author("ada", why="the bank is closed"))
+        await clock.sleep(20 * SECOND)
+        await store.set_jobs_state([job.id], JobState.SCHEDULED)
+        await clock.sleep(30 * SECOND)
+    await keeper.stop()
+    assert [entry.reason for entry in await ledger_of(store, job.id)] == ["paused: the bank is closed"]
+    assert await read_events(store) == []
 
 
 @pytest.mark.parametrize("why_later", ["a calendar", "its jitter"])
-def test_what_started_when_it_was_to_is_no_miss_though_it_is_tried_again(why_later: str) -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = RemoteStore(clock)
-        await store.attach_reader("test")
-        first = START - START % MINUTE + MINUTE
-        if why_later == "a calendar":
-            span = Freeze(start=first - SECOND, end=first + 20 * SECOND)
-            await store.put_calendar("default", "office", CalendarSpec(freezes=(span,)), Author("ada"))
-            spec = _minding(a_spec(schedule=every(MINUTE), slo=Slo(start_within=5 * SECOND)), WhenClosed.AFTER)
-        else:
-            spec = a_spec(schedule=every(MINUTE, jitter=30 * SECOND), slo=Slo(start_within=SECOND))
+@in_virtual_time
+async def test_a_run_that_started_on_time_and_is_retried_is_no_missed_objective(why_later: str) -> None:
+    clock = VirtualClock()
+    store = RemoteStore(clock)
+    await store.attach_reader("test")
+    first = START - START % MINUTE + MINUTE
+    if why_later == "a calendar":
+        span = Freeze(start=first - SECOND, end=first + 20 * SECOND)
+        await store.put_calendar("default", "office", CalendarSpec(freezes=(span,)), Author("ada"))
+        spec = add_calendar(a_spec(schedule=every(MINUTE), slo=Slo(start_within=5 * SECOND)), WhenClosed.AFTER)
+    else:
+        spec = a_spec(schedule=every(MINUTE, jitter=30 * SECOND), slo=Slo(start_within=SECOND))
+    new = a_job(spec)
+    while spec.schedule.jitter and due_of(spec.schedule, first, new.id) <= first + 2 * SECOND:
+        # The jitter is drawn from the id.
         new = a_job(spec)
-        while spec.schedule.jitter and due_of(spec.schedule, first, new.id) <= first + 2 * SECOND:
-            # The jitter is drawn from the id.
-            new = a_job(spec)
-        (job,) = await declared(store, [new])
+    (job,) = await declared(store, [new])
+    keeper = SloKeeper(store, LocalWakeups(), clock)
+    await keeper.start()
+    worker = await store.open_session(a_worker(ttl=1_000 * HOUR))
+    async with Node(store):
+        await clock.sleep(first + SECOND - clock.now())
+        [entry] = await ledger_of(store, job.id)
+        assert entry.run_id is not None
+        [run] = await store.runs([entry.run_id])
+        assert run is not None
+        assert run.due > first + 2 * SECOND
+        await clock.sleep(run.due - clock.now() + SECOND // 2)
+        for number in (1, 2):
+            [held] = await store.claim(worker, number, [Want("default", 1)])
+            again = settle_failure(held, "not this time", Random(1), now=clock.now())
+            await store.settle([msgspec.structs.replace(again, delay=0)])
+            await clock.sleep(SECOND // 10)
+        await clock.sleep(first + 55 * SECOND - clock.now())
+    await keeper.stop()
+    assert await read_events(store) == []
+
+
+@in_virtual_time
+async def test_a_late_start_is_a_missed_objective_although_a_retry_follows() -> None:
+    clock = VirtualClock()
+    store = RemoteStore(clock)
+    await store.attach_reader("test")
+    await declared(store, [a_job(a_spec(schedule=every(MINUTE), slo=Slo(start_within=5 * SECOND)))])
+    worker = await store.open_session(a_worker(ttl=1_000 * HOUR))
+    async with Node(store):
+        await clock.sleep(MINUTE - clock.now() % MINUTE + 20 * SECOND)
+        [held] = await store.claim(worker, 1, [Want("default", 1)])
+        again = settle_failure(held, "not this time", Random(1), now=clock.now())
+        await store.settle([msgspec.structs.replace(again, delay=HOUR)])
+        # No keeper has checked so far.
         keeper = SloKeeper(store, LocalWakeups(), clock)
         await keeper.start()
-        worker = await store.open_session(a_worker(ttl=1_000 * HOUR))
-        async with Node(store):
-            await clock.sleep(first + SECOND - clock.now())
-            [entry] = await ledger_of(store, job.id)
-            assert entry.run_id is not None
-            [run] = await store.runs([entry.run_id])
-            assert run is not None
-            assert run.due > first + 2 * SECOND
-            await clock.sleep(run.due - clock.now() + SECOND // 2)
-            for number in (1, 2):
-                [held] = await store.claim(worker, number, [Want("default", 1)])
-                again = settle_failure(held, "not this time", Random(1), now=clock.now())
-                await store.settle([msgspec.structs.replace(again, delay=0)])
-                await clock.sleep(SECOND // 10)
-            await clock.sleep(first + 55 * SECOND - clock.now())
+        await clock.sleep(5 * SECOND)
         await keeper.stop()
-        assert await events_of(store) == []
-
-    run_virtual(scenario())
+    assert [kind for kind, _ in await read_events(store)] == [MISSED]
 
 
-def test_a_late_start_is_a_miss_though_the_next_attempt_comes_later_still() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = RemoteStore(clock)
-        await store.attach_reader("test")
-        await declared(store, [a_job(a_spec(schedule=every(MINUTE), slo=Slo(start_within=5 * SECOND)))])
-        worker = await store.open_session(a_worker(ttl=1_000 * HOUR))
-        async with Node(store):
-            await clock.sleep(MINUTE - clock.now() % MINUTE + 20 * SECOND)
-            [held] = await store.claim(worker, 1, [Want("default", 1)])
-            again = settle_failure(held, "not this time", Random(1), now=clock.now())
-            await store.settle([msgspec.structs.replace(again, delay=HOUR)])
-            # Nobody has looked up to here.
-            keeper = SloKeeper(store, LocalWakeups(), clock)
-            await keeper.start()
-            await clock.sleep(5 * SECOND)
-            await keeper.stop()
-        assert [kind for kind, _ in await events_of(store)] == [MISSED]
-
-    run_virtual(scenario())
-
-
-def test_a_scheduler_fires_before_a_span_what_falls_into_it() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = RemoteStore(clock)
-        first = START - START % MINUTE + 2 * MINUTE
-        span = Freeze(start=first - 5 * SECOND, end=first + 90 * SECOND)
-        await store.put_calendar("default", "office", CalendarSpec(freezes=(span,)), Author("ada"))
-        spec = a_spec(schedule=every(MINUTE, start=first))
-        (job,) = await declared(store, [a_job(_minding(spec, WhenClosed.BEFORE))])
-        async with Node(store):
-            await clock.sleep(first + 3 * MINUTE - clock.now())
-        ledger = await ledger_of(store, job.id)
-        assert [entry.scheduled_at for entry in ledger][:3] == [first, first + MINUTE, first + 2 * MINUTE]
-        runs = await store.runs([entry.run_id for entry in ledger[:3] if entry.run_id is not None])
-        made = [run.created_at for run in runs if run is not None]
-        last = span.start - SECOND
-        assert [0 <= at - due < 100_000 for at, due in zip(made, (last, last, first + 2 * MINUTE), strict=True)] == [
-            True,
-            True,
-            True,
-        ]
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_tick_in_a_closed_period_fires_before_it_if_the_job_says_so() -> None:
+    clock = VirtualClock()
+    store = RemoteStore(clock)
+    first = START - START % MINUTE + 2 * MINUTE
+    span = Freeze(start=first - 5 * SECOND, end=first + 90 * SECOND)
+    await store.put_calendar("default", "office", CalendarSpec(freezes=(span,)), Author("ada"))
+    spec = a_spec(schedule=every(MINUTE, start=first))
+    (job,) = await declared(store, [a_job(add_calendar(spec, WhenClosed.BEFORE))])
+    async with Node(store):
+        await clock.sleep(first + 3 * MINUTE - clock.now())
+    ledger = await ledger_of(store, job.id)
+    assert [entry.scheduled_at for entry in ledger][:3] == [first, first + MINUTE, first + 2 * MINUTE]
+    runs = await store.runs([entry.run_id for entry in ledger[:3] if entry.run_id is not None])
+    made = [run.created_at for run in runs if run is not None]
+    last = span.start - SECOND
+    assert [0 <= at - due < 100_000 for at, due in zip(made, (last, last, first + 2 * MINUTE), strict=True)] == [
+        True,
+        True,
+        True,
+    ]
 
 
-def _minding(spec: JobSpec, rule: WhenClosed) -> JobSpec:
+def add_calendar(spec: JobSpec, rule: WhenClosed) -> JobSpec:
     return msgspec.structs.replace(spec, calendars=("office",), when_closed=rule)

@@ -1,8 +1,9 @@
 """The worker on a memory store in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +16,11 @@ from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement
 from mainspring.ports.access import Author
 from mainspring.ports.wakeups import CANCELS
-from mainspring.testing.virtual_time import VirtualClock, run_virtual, virtual_loop
 from mainspring.worker.attempt import Attempt, Stop
 from mainspring.worker.settings import WorkerSettings
 from tests.support.builders import a_policy, a_run, some_runs
-from tests.support.worker_kit import Bench, Tasks
+from tests.support.virtual import in_virtual_time
+from tests.support.worker_kit import Bench, Tasks, running_worker
 
 
 async def greet(held: HeldRun) -> bytes | None:
@@ -31,21 +32,12 @@ async def sleep_long(held: HeldRun) -> bytes | None:
     return None
 
 
-@asynccontextmanager
-async def a_worker(tasks: Tasks | None = None, settings: WorkerSettings | None = None) -> AsyncIterator[Bench]:
-    """A worker that has started, in virtual time."""
-    bench = Bench(VirtualClock(), tasks or Tasks(greet=greet, sleep=sleep_long), settings or WorkerSettings())
-    await bench.worker.start()
-    try:
-        yield bench
-    finally:
-        bench.store.heal()
-        bench.worker.stop_now()
-        await bench.worker.left()
+def a_worker(tasks: Tasks | None = None, settings: WorkerSettings | None = None) -> AbstractAsyncContextManager[Bench]:
+    return running_worker(tasks or Tasks(greet=greet, sleep=sleep_long), settings)
 
 
 class Counting:
-    """A task that counts how many of it run at once."""
+    """A task that counts its concurrent calls."""
 
     def __init__(self, duration: Micros) -> None:
         self.duration = duration
@@ -67,759 +59,673 @@ class Counting:
 # Claiming
 
 
-def test_a_run_is_started_and_its_result_is_recorded() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            (run,) = await bench.submit(a_run())
-            view = await bench.until(run)
-            assert view.state is RunState.SUCCEEDED
-            assert view.result == b'"hello"'
-            assert view.attempt == 1
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_run_is_started_and_its_result_is_recorded() -> None:
+    async with a_worker() as bench:
+        (run,) = await bench.submit(a_run())
+        view = await bench.until(run)
+        assert view.state is RunState.SUCCEEDED
+        assert view.result == b'"hello"'
+        assert view.attempt == 1
 
 
-def test_a_ring_starts_a_run_at_once_and_polling_alone_within_the_interval() -> None:
-    async def scenario() -> None:
-        started: list[Micros] = []
+@in_virtual_time
+async def test_a_notification_starts_a_run_at_once_and_polling_within_its_interval() -> None:
+    started: list[Micros] = []
 
-        async def note(held: HeldRun) -> bytes | None:
-            started.append(clock.monotonic())
-            return None
+    async def note(held: HeldRun) -> bytes | None:
+        started.append(clock.monotonic())
+        return None
 
-        async with a_worker(Tasks(greet=note)) as bench:
-            clock = bench.clock
-            await clock.sleep(10 * SECOND)
-            submitted = clock.monotonic()
-            await bench.submit(a_run())
-            await clock.sleep(10 * SECOND)
-            assert started[0] - submitted <= MILLISECOND
-            submitted = clock.monotonic()
-            await bench.submit(a_run(), ring=False)
-            await clock.sleep(10 * SECOND)
-            assert MILLISECOND < started[1] - submitted <= 1.25 * SECOND
-
-    run_virtual(scenario())
+    async with a_worker(Tasks(greet=note)) as bench:
+        clock = bench.clock
+        await clock.sleep(10 * SECOND)
+        submitted = clock.monotonic()
+        await bench.submit(a_run())
+        await clock.sleep(10 * SECOND)
+        assert started[0] - submitted <= MILLISECOND
+        submitted = clock.monotonic()
+        await bench.submit(a_run(), notify=False)
+        await clock.sleep(10 * SECOND)
+        assert MILLISECOND < started[1] - submitted <= 1.25 * SECOND
 
 
-def test_it_never_runs_more_than_its_slots() -> None:
-    async def scenario() -> None:
-        mail, video = Counting(300 * MILLISECOND), Counting(2 * SECOND)
-        settings = WorkerSettings(queues={"mail": 7, "video": 2})
-        async with a_worker(Tasks(mail=mail, video=video), settings) as bench:
-            runs = [a_run(task="mail", queue="mail") for _ in range(50)]
-            runs += [a_run(task="video", queue="video") for _ in range(9)]
-            for run in await bench.submit(*runs):
-                await bench.until(run)
-            assert (mail.most, video.most) == (7, 2)
-            assert len(mail.started) == 50
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_worker_never_runs_more_than_its_slots() -> None:
+    mail, video = Counting(300 * MILLISECOND), Counting(2 * SECOND)
+    settings = WorkerSettings(queues={"mail": 7, "video": 2})
+    async with a_worker(Tasks(mail=mail, video=video), settings) as bench:
+        runs = [a_run(task="mail", queue="mail") for _ in range(50)]
+        runs += [a_run(task="video", queue="video") for _ in range(9)]
+        for run in await bench.submit(*runs):
+            await bench.until(run)
+        assert (mail.most, video.most) == (7, 2)
+        assert len(mail.started) == 50
 
 
-def test_it_claims_ahead_only_as_far_as_it_can_run() -> None:
-    async def scenario() -> None:
-        async with a_worker(settings=WorkerSettings(queues={"default": 5})) as bench:
-            runs = await bench.submit(*[a_run(task="sleep") for _ in range(20)])
-            await bench.clock.sleep(20 * SECOND)
-            states = [await bench.state(run) for run in runs]
-            assert states.count(RunState.RUNNING) == 5
-            assert states.count(RunState.QUEUED) == 15
-            assert all(sum(want.limit for want in wants) <= 5 for wants, _ in bench.store.claims)
-            assert sum(got for _, got in bench.store.claims) == 5
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_worker_claims_no_more_than_its_free_slots() -> None:
+    async with a_worker(settings=WorkerSettings(queues={"default": 5})) as bench:
+        runs = await bench.submit(*[a_run(task="sleep") for _ in range(20)])
+        await bench.clock.sleep(20 * SECOND)
+        states = [await bench.state(run) for run in runs]
+        assert states.count(RunState.RUNNING) == 5
+        assert states.count(RunState.QUEUED) == 15
+        assert all(sum(want.limit for want in wants) <= 5 for wants, _ in bench.store.claims)
+        assert sum(got for _, got in bench.store.claims) == 5
 
 
-def test_a_freed_slot_is_filled_within_milliseconds_while_others_are_busy() -> None:
-    async def scenario() -> None:
-        async def task(held: HeldRun) -> bytes | None:
-            started[held.id] = bench.clock.monotonic()
-            await asyncio.sleep(1 if held.priority == 1 else 60)
-            return None
+@in_virtual_time
+async def test_a_freed_slot_is_filled_within_milliseconds_while_others_are_busy() -> None:
+    async def task(held: HeldRun) -> bytes | None:
+        started[held.id] = bench.clock.monotonic()
+        await asyncio.sleep(1 if held.priority == 1 else 60)
+        return None
 
-        started: dict[RunId, Micros] = {}
-        async with a_worker(Tasks(greet=task), WorkerSettings(queues={"default": 20})) as bench:
-            short, *_ = await bench.submit(a_run(priority=1), *some_runs(19))
-            (late,) = await bench.submit(a_run())
-            ended = (await bench.until(short)).state
+    started: dict[RunId, Micros] = {}
+    async with a_worker(Tasks(greet=task), WorkerSettings(queues={"default": 20})) as bench:
+        short, *_ = await bench.submit(a_run(priority=1), *some_runs(19))
+        (late,) = await bench.submit(a_run())
+        ended = (await bench.until(short)).state
+        await bench.clock.sleep(100 * MILLISECOND)
+        assert ended is RunState.SUCCEEDED
+        assert started[late] - started[short] <= SECOND + 3 * MILLISECOND
+
+
+@in_virtual_time
+async def test_slots_that_become_free_under_load_are_claimed_in_batches() -> None:
+    async def task(held: HeldRun) -> bytes | None:
+        # The handlers return a tenth of a millisecond apart.
+        await asyncio.sleep(0.05 + len(ends) * 0.0001)
+        ends.append(held.id)
+        return None
+
+    ends: list[RunId] = []
+    async with a_worker(Tasks(greet=task), WorkerSettings(queues={"default": 100})) as bench:
+        for run in await bench.submit(*some_runs(1_000)):
+            await bench.until(run)
+        answered = [got for _, got in bench.store.claims if got]
+        assert len(answered) <= 60, "claims for single slots"
+
+
+@in_virtual_time
+async def test_a_worker_stops_claiming_while_too_many_outcomes_wait_for_the_store() -> None:
+    async with a_worker(settings=WorkerSettings(queues={"default": 100})) as bench:
+        bench.store.fail("settle")
+        for _ in range(50):
+            await bench.submit(*some_runs(100))
             await bench.clock.sleep(100 * MILLISECOND)
-            assert ended is RunState.SUCCEEDED
-            assert started[late] - started[short] <= SECOND + 3 * MILLISECOND
-
-    run_virtual(scenario())
-
-
-def test_under_load_slots_are_gathered_into_batches() -> None:
-    async def scenario() -> None:
-        async def task(held: HeldRun) -> bytes | None:
-            # They end one by one, a tenth of a millisecond apart.
-            await asyncio.sleep(0.05 + len(ends) * 0.0001)
-            ends.append(held.id)
-            return None
-
-        ends: list[RunId] = []
-        async with a_worker(Tasks(greet=task), WorkerSettings(queues={"default": 100})) as bench:
-            for run in await bench.submit(*some_runs(1_000)):
-                await bench.until(run)
-            answered = [got for _, got in bench.store.claims if got]
-            assert len(answered) <= 60, "claims for single slots"
-
-    run_virtual(scenario())
+        assert 2_000 <= bench.worker.unflushed <= 2_100
+        bench.store.heal()
+        await bench.clock.sleep(10 * SECOND)
+        assert bench.worker.unflushed == 0
+        assert sum(got for _, got in bench.store.claims) == 5_000
 
 
-def test_claiming_stops_while_too_many_outcomes_wait_for_the_store() -> None:
-    async def scenario() -> None:
-        async with a_worker(settings=WorkerSettings(queues={"default": 100})) as bench:
-            bench.store.fail("settle")
-            for _ in range(50):
-                await bench.submit(*some_runs(100))
-                await bench.clock.sleep(100 * MILLISECOND)
-            assert 2_000 <= bench.worker.unflushed <= 2_100
-            bench.store.heal()
-            await bench.clock.sleep(10 * SECOND)
-            assert bench.worker.unflushed == 0
-            assert sum(got for _, got in bench.store.claims) == 5_000
-
-    run_virtual(scenario())
-
-
-def test_a_task_without_a_handler_is_given_back_uncharged_and_told_once_a_minute() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            with capture_logs() as logs:
-                runs = await bench.submit(*[a_run(task="unknown") for _ in range(3)])
-                await bench.clock.sleep(100 * MILLISECOND)
-            for run in runs:
-                view = await bench.run(run)
-                assert (view.state, view.attempt) == (RunState.SCHEDULED, 0)
-                (attempt,) = await bench.memory.attempts(run)
-                assert attempt.outcome is Outcome.RELEASED
-                assert "no handler for task 'unknown'" in attempt.reason
-            assert len([entry for entry in logs if entry.get("task") == "unknown"]) == 1
-
-    run_virtual(scenario())
-
-
-# How attempts end
-
-
-def test_a_handler_that_raises_is_tried_again_and_its_error_is_kept() -> None:
-    async def scenario() -> None:
-        async def fail(held: HeldRun) -> bytes | None:
-            raise ValueError("no such user")
-
-        async with a_worker(Tasks(greet=fail)) as bench:
-            (run,) = await bench.submit(a_run(policy=a_policy(retries=3)))
-            view = await bench.until(run, RunState.SCHEDULED)
-            assert view.attempt == 1
+@in_virtual_time
+async def test_a_run_without_a_handler_is_released_uncharged_and_logged_once() -> None:
+    async with a_worker() as bench:
+        with capture_logs() as logs:
+            runs = await bench.submit(*[a_run(task="unknown") for _ in range(3)])
+            await bench.clock.sleep(100 * MILLISECOND)
+        for run in runs:
+            view = await bench.run(run)
+            assert (view.state, view.attempt) == (RunState.SCHEDULED, 0)
             (attempt,) = await bench.memory.attempts(run)
-            assert attempt.outcome is Outcome.ERROR
-            assert attempt.error is not None
-            assert attempt.error.splitlines()[-1] == "ValueError: no such user"
-            assert "in fail" in attempt.error
-            assert "loop.py" not in attempt.error
+            assert attempt.outcome is Outcome.RELEASED
+            assert "no handler for task 'unknown'" in attempt.reason
+        assert len([entry for entry in logs if entry.get("task") == "unknown"]) == 1
 
-    run_virtual(scenario())
+
+# Outcomes
+
+
+@in_virtual_time
+async def test_a_handler_that_raises_is_retried_and_its_error_is_stored() -> None:
+    async def fail(held: HeldRun) -> bytes | None:
+        raise ValueError("no such user")
+
+    async with a_worker(Tasks(greet=fail)) as bench:
+        (run,) = await bench.submit(a_run(policy=a_policy(retries=3)))
+        view = await bench.until(run, RunState.SCHEDULED)
+        assert view.attempt == 1
+        (attempt,) = await bench.memory.attempts(run)
+        assert attempt.outcome is Outcome.ERROR
+        assert attempt.error is not None
+        assert attempt.error.splitlines()[-1] == "ValueError: no such user"
+        assert "in fail" in attempt.error
+        assert "loop.py" not in attempt.error
 
 
 class NotAnException(BaseException):
-    """What a handler may raise without knowing better."""
+    """A handler may raise anything."""
 
 
 @pytest.mark.parametrize("kind", [NotAnException, GeneratorExit, KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_whatever_a_handler_raises_is_its_failure(kind: type[BaseException]) -> None:
-    async def scenario() -> None:
-        async def fail(held: HeldRun) -> bytes | None:
-            raise kind("by a handler")
+@in_virtual_time
+async def test_any_exception_of_a_handler_fails_only_its_run(kind: type[BaseException]) -> None:
+    async def fail(held: HeldRun) -> bytes | None:
+        raise kind("by a handler")
 
-        async with a_worker(Tasks(greet=greet, fail=fail)) as bench:
-            (run,) = await bench.submit(a_run(task="fail", policy=a_policy(retries=0)))
-            view = await bench.until(run)
-            assert view.state is RunState.FAILED
-            assert view.error is not None
-            assert view.error.splitlines()[-1].endswith(f"{kind.__name__}: by a handler")
-            assert bench.worker.running == 0
-            (after,) = await bench.submit(a_run())
-            assert (await bench.until(after)).state is RunState.SUCCEEDED
-
-    run_virtual(scenario())
+    async with a_worker(Tasks(greet=greet, fail=fail)) as bench:
+        (run,) = await bench.submit(a_run(task="fail", policy=a_policy(retries=0)))
+        view = await bench.until(run)
+        assert view.state is RunState.FAILED
+        assert view.error is not None
+        assert view.error.splitlines()[-1].endswith(f"{kind.__name__}: by a handler")
+        assert bench.worker.running == 0
+        (after,) = await bench.submit(a_run())
+        assert (await bench.until(after)).state is RunState.SUCCEEDED
 
 
 @pytest.mark.parametrize(
     ("result", "message"),
     [(b'"' + b"x" * 70_000 + b'"', "at most 65536"), (b"{oops", "ResultNotJSON"), (b'"\xff"', "ResultNotJSON")],
 )
-def test_a_result_that_cannot_be_kept_is_a_failure_that_says_so(result: bytes, message: str) -> None:
-    async def scenario() -> None:
-        async def give(held: HeldRun) -> bytes | None:
-            return result
+@in_virtual_time
+async def test_a_result_that_cannot_be_stored_fails_the_run_with_a_reason(result: bytes, message: str) -> None:
+    async def give(held: HeldRun) -> bytes | None:
+        return result
 
-        async with a_worker(Tasks(greet=give)) as bench:
-            (run,) = await bench.submit(a_run(policy=a_policy(retries=0)))
-            view = await bench.until(run)
-            assert view.state is RunState.FAILED
-            assert view.error is not None
-            assert message in view.error
-
-    run_virtual(scenario())
+    async with a_worker(Tasks(greet=give)) as bench:
+        (run,) = await bench.submit(a_run(policy=a_policy(retries=0)))
+        view = await bench.until(run)
+        assert view.state is RunState.FAILED
+        assert view.error is not None
+        assert message in view.error
 
 
-def test_an_attempt_past_its_time_is_stopped_and_charged() -> None:
-    async def scenario() -> None:
-        stopped: list[Micros] = []
+@in_virtual_time
+async def test_an_attempt_past_its_timeout_is_stopped_and_charged() -> None:
+    stopped: list[Micros] = []
 
-        async def task(held: HeldRun) -> bytes | None:
-            began = bench.clock.monotonic()
-            try:
-                await asyncio.sleep(1_000)
-            finally:
-                stopped.append(bench.clock.monotonic() - began)
-            return None
+    async def task(held: HeldRun) -> bytes | None:
+        began = bench.clock.monotonic()
+        try:
+            await asyncio.sleep(1_000)
+        finally:
+            stopped.append(bench.clock.monotonic() - began)
+        return None
 
-        async with a_worker(Tasks(greet=task)) as bench:
-            (run,) = await bench.submit(a_run(policy=a_policy(retries=0, timeout=2 * SECOND)))
-            view = await bench.until(run)
-            assert (view.state, view.reason) == (RunState.FAILED, "timeout")
-            assert view.error is not None
-            assert view.error.splitlines()[-1] == "TimeoutError: it may take 2s and took longer"
-            assert 2 * SECOND <= stopped[0] <= 2 * SECOND + 50 * MILLISECOND
-            assert bench.worker.running == 0
-
-    run_virtual(scenario())
+    async with a_worker(Tasks(greet=task)) as bench:
+        (run,) = await bench.submit(a_run(policy=a_policy(retries=0, timeout=2 * SECOND)))
+        view = await bench.until(run)
+        assert (view.state, view.reason) == (RunState.FAILED, "timeout")
+        assert view.error is not None
+        assert view.error.splitlines()[-1] == "TimeoutError: it may take 2s and took longer"
+        assert 2 * SECOND <= stopped[0] <= 2 * SECOND + 50 * MILLISECOND
+        assert bench.worker.running == 0
 
 
-def test_a_slow_claim_does_not_eat_the_time_of_an_attempt() -> None:
-    async def scenario() -> None:
-        async def task(held: HeldRun) -> bytes | None:
-            await asyncio.sleep(0.8)
-            return None
+@in_virtual_time
+async def test_a_slow_claim_does_not_count_towards_the_timeout() -> None:
+    async def task(held: HeldRun) -> bytes | None:
+        await asyncio.sleep(0.8)
+        return None
 
-        async with a_worker(Tasks(greet=task)) as bench:
-            bench.store.after["claim"] = lambda: asyncio.sleep(2)
-            (run,) = await bench.submit(a_run(policy=a_policy(retries=0, timeout=SECOND)))
-            assert (await bench.until(run)).state is RunState.SUCCEEDED
-
-    run_virtual(scenario())
+    async with a_worker(Tasks(greet=task)) as bench:
+        bench.store.after["claim"] = lambda: asyncio.sleep(2)
+        (run,) = await bench.submit(a_run(policy=a_policy(retries=0, timeout=SECOND)))
+        assert (await bench.until(run)).state is RunState.SUCCEEDED
 
 
-def test_a_cancelled_run_is_cancelled_when_it_has_really_stopped() -> None:
-    async def scenario() -> None:
-        async def task(held: HeldRun) -> bytes | None:
-            try:
-                await asyncio.sleep(1_000)
-            except asyncio.CancelledError:
-                assert held.cancel_requested
-                await asyncio.sleep(1)
-                raise
-            return None
+@in_virtual_time
+async def test_a_run_is_cancelled_only_when_its_handler_has_stopped() -> None:
+    async def task(held: HeldRun) -> bytes | None:
+        try:
+            await asyncio.sleep(1_000)
+        except asyncio.CancelledError:
+            assert held.cancel_requested
+            await asyncio.sleep(1)
+            raise
+        return None
 
-        async with a_worker(Tasks(greet=task)) as bench:
-            (run,) = await bench.submit(a_run())
-            await bench.until(run, RunState.RUNNING)
-            await bench.clock.sleep(500 * MILLISECOND)
-            asked = bench.clock.monotonic()
-            await bench.memory.cancel([run])
-            bench.wakeups.ring([CANCELS])
-            await bench.clock.sleep(900 * MILLISECOND)
-            assert await bench.state(run) is RunState.CANCELLING
-            assert (await bench.until(run)).state is RunState.CANCELLED
-            assert bench.clock.monotonic() - asked < 1.3 * SECOND, "the ring did not hurry the beat"
-
-    run_virtual(scenario())
+    async with a_worker(Tasks(greet=task)) as bench:
+        (run,) = await bench.submit(a_run())
+        await bench.until(run, RunState.RUNNING)
+        await bench.clock.sleep(500 * MILLISECOND)
+        asked = bench.clock.monotonic()
+        await bench.memory.cancel([run])
+        bench.wakeups.ring([CANCELS])
+        await bench.clock.sleep(900 * MILLISECOND)
+        assert await bench.state(run) is RunState.CANCELLING
+        assert (await bench.until(run)).state is RunState.CANCELLED
+        assert bench.clock.monotonic() - asked < 1.3 * SECOND, "the notification did not trigger a heartbeat"
 
 
 @pytest.mark.parametrize("why", ["cancel", "timeout"])
-def test_a_handler_that_succeeds_in_spite_of_being_stopped_is_a_success(why: str) -> None:
-    async def scenario() -> None:
-        async def task(held: HeldRun) -> bytes | None:
+@in_virtual_time
+async def test_a_handler_that_returns_after_it_was_stopped_succeeds(why: str) -> None:
+    async def task(held: HeldRun) -> bytes | None:
+        try:
+            await asyncio.sleep(1_000)
+        except asyncio.CancelledError:
+            return b'"done all the same"'
+        return None
+
+    async with a_worker(Tasks(greet=task)) as bench:
+        (run,) = await bench.submit(a_run(policy=a_policy(timeout=5 * SECOND)))
+        await bench.until(run, RunState.RUNNING)
+        if why == "cancel":
+            await bench.memory.cancel([run])
+        view = await bench.until(run)
+        assert (view.state, view.result) == (RunState.SUCCEEDED, b'"done all the same"')
+
+
+@in_virtual_time
+async def test_a_handler_that_ignores_a_stop_is_stopped_again_and_keeps_its_slot() -> None:
+    cancels = 0
+
+    async def task(held: HeldRun) -> bytes | None:
+        nonlocal cancels
+        while cancels < 3:
             try:
                 await asyncio.sleep(1_000)
             except asyncio.CancelledError:
-                return b'"done all the same"'
-            return None
+                cancels += 1
+                assert bench.worker.running == 1
+        raise asyncio.CancelledError
 
-        async with a_worker(Tasks(greet=task)) as bench:
-            (run,) = await bench.submit(a_run(policy=a_policy(timeout=5 * SECOND)))
-            await bench.until(run, RunState.RUNNING)
-            if why == "cancel":
-                await bench.memory.cancel([run])
-            view = await bench.until(run)
-            assert (view.state, view.result) == (RunState.SUCCEEDED, b'"done all the same"')
-
-    run_virtual(scenario())
+    async with a_worker(Tasks(greet=task)) as bench:
+        (run,) = await bench.submit(a_run(policy=a_policy(retries=0, timeout=SECOND)))
+        view = await bench.until(run)
+        assert (view.state, view.reason) == (RunState.FAILED, "timeout")
+        assert cancels == 3
+        assert bench.worker.running == 0
 
 
-def test_a_handler_that_ignores_being_stopped_is_stopped_again_and_keeps_its_slot_until_it_has() -> None:
-    async def scenario() -> None:
-        cancels = 0
+@in_virtual_time
+async def test_an_attempt_stopped_before_its_first_step_is_released() -> None:
+    task = Counting(SECOND)
 
-        async def task(held: HeldRun) -> bytes | None:
-            nonlocal cancels
-            while cancels < 3:
-                try:
-                    await asyncio.sleep(1_000)
-                except asyncio.CancelledError:
-                    cancels += 1
-                    assert bench.worker.running == 1
-            raise asyncio.CancelledError
+    def stop_all() -> None:
+        stopped.extend(bench.worker._running)
+        for attempt in stopped:
+            bench.worker._cancellation.request(attempt, Stop.RELEASE)
 
-        async with a_worker(Tasks(greet=task)) as bench:
-            (run,) = await bench.submit(a_run(policy=a_policy(retries=0, timeout=SECOND)))
-            view = await bench.until(run)
-            assert (view.state, view.reason) == (RunState.FAILED, "timeout")
-            assert cancels == 3
-            assert bench.worker.running == 0
+    async def stop_after_claim() -> None:
+        # This is after the claim and before the first step of their tasks.
+        bench.store.after.clear()
+        asyncio.get_running_loop().call_soon(stop_all)
 
-    run_virtual(scenario())
-
-
-def test_an_attempt_stopped_before_its_first_step_is_still_accounted_for() -> None:
-    async def scenario() -> None:
-        task = Counting(SECOND)
-
-        def stop_all() -> None:
-            stopped.extend(bench.worker._running)
-            for attempt in stopped:
-                bench.worker._cancellation.request(attempt, Stop.RELEASE)
-
-        async def stop_them_next() -> None:
-            # After they have come, and before their tasks take the first step.
-            bench.store.after.clear()
-            asyncio.get_running_loop().call_soon(stop_all)
-
-        stopped: list[Attempt] = []
-        async with a_worker(Tasks(greet=task)) as bench:
-            await bench.clock.sleep(SECOND)
-            bench.store.after["claim"] = stop_them_next
-            runs = await bench.submit(*some_runs(3))
-            await bench.clock.sleep(100 * MILLISECOND)
-            assert [attempt.begun for attempt in stopped] == [False] * 3
-            for run in runs:
-                (attempt,) = await bench.memory.attempts(run)
-                assert attempt.outcome is Outcome.RELEASED
-                assert (await bench.until(run)).attempt == 1
-            assert len(task.started) == 3
-            assert bench.worker.running == 0
-
-    run_virtual(scenario())
-
-
-# Leaving
-
-
-def test_stop_lets_what_runs_finish_and_claims_nothing_more() -> None:
-    async def scenario() -> None:
-        task = Counting(10 * SECOND)
-        async with a_worker(Tasks(greet=task), WorkerSettings(queues={"default": 1})) as bench:
-            first, second = await bench.submit(*some_runs(2))
-            await bench.until(first, RunState.RUNNING)
-            await bench.worker.stop()
-            assert await bench.state(first) is RunState.SUCCEEDED
-            assert await bench.state(second) is RunState.QUEUED
-            assert len(task.started) == 1
-
-    run_virtual(scenario())
-
-
-def test_a_run_that_outlasts_the_grace_period_goes_back_uncharged_and_the_worker_leaves_in_time() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            (run,) = await bench.submit(a_run(task="sleep"))
-            await bench.until(run, RunState.RUNNING)
-            asked = bench.clock.monotonic()
-            await bench.worker.stop()
-            view = await bench.run(run)
-            assert (view.state, view.attempt, view.lost) == (RunState.QUEUED, 0, 0)
-            assert 25 * SECOND <= bench.clock.monotonic() - asked <= 26 * SECOND
+    stopped: list[Attempt] = []
+    async with a_worker(Tasks(greet=task)) as bench:
+        await bench.clock.sleep(SECOND)
+        bench.store.after["claim"] = stop_after_claim
+        runs = await bench.submit(*some_runs(3))
+        await bench.clock.sleep(100 * MILLISECOND)
+        assert [attempt.begun for attempt in stopped] == [False] * 3
+        for run in runs:
             (attempt,) = await bench.memory.attempts(run)
-            assert (attempt.outcome, attempt.reason) == (Outcome.RELEASED, "the worker left")
-            assert await bench.memory.lost_runs(10) == []
-
-    run_virtual(scenario())
-
-
-def test_the_lease_and_cancels_live_on_while_it_drains() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            (run,) = await bench.submit(a_run(task="sleep"))
-            await bench.until(run, RunState.RUNNING)
-            leaving = asyncio.create_task(bench.worker.stop(60 * SECOND))
-            await bench.clock.sleep(20 * SECOND)
-            assert await bench.memory.lost_runs(10) == []
-            await bench.memory.cancel([run])
-            await leaving
-            assert await bench.state(run) is RunState.CANCELLED
-            assert bench.worker.running == 0
-
-    run_virtual(scenario())
+            assert attempt.outcome is Outcome.RELEASED
+            assert (await bench.until(run)).attempt == 1
+        assert len(task.started) == 3
+        assert bench.worker.running == 0
 
 
-def test_a_second_signal_gives_everything_back_at_once() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            (run,) = await bench.submit(a_run(task="sleep"))
-            await bench.until(run, RunState.RUNNING)
-            leaving = asyncio.create_task(bench.worker.stop())
-            await bench.clock.sleep(SECOND)
-            asked = bench.clock.monotonic()
-            bench.worker.stop_now()
-            await leaving
-            assert bench.clock.monotonic() - asked <= 100 * MILLISECOND
-            view = await bench.run(run)
-            assert (view.state, view.attempt) == (RunState.QUEUED, 0)
-
-    run_virtual(scenario())
+# Stopping
 
 
-def test_what_does_not_stop_when_the_worker_leaves_is_lost_when_the_lease_has_run_out() -> None:
-    async def scenario() -> None:
-        async def task(held: HeldRun) -> bytes | None:
-            while True:
-                try:
-                    await asyncio.sleep(1)
-                except asyncio.CancelledError:
-                    if over:
-                        raise
-
-        over = False
-        async with a_worker(Tasks(greet=task, sleep=sleep_long)) as bench:
-            run, neighbour = await bench.submit(a_run(), a_run(task="sleep"))
-            await bench.until(run, RunState.RUNNING)
-            asked = bench.clock.monotonic()
-            await bench.worker.stop(SECOND)
-            assert bench.clock.monotonic() - asked <= 3 * SECOND
-            assert await bench.state(neighbour) is RunState.QUEUED
-            # It may still run until its process is gone: nothing is told of it, and nobody else may have it yet.
-            assert await bench.state(run) is RunState.RUNNING
-            assert await bench.memory.lost_runs(10) == []
-            await bench.clock.sleep(bench.worker.settings.lease + 1)
-            assert [lost.id for lost in await bench.memory.lost_runs(10)] == [run]
-        over = True
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_stopping_worker_finishes_its_runs_and_claims_no_more() -> None:
+    task = Counting(10 * SECOND)
+    async with a_worker(Tasks(greet=task), WorkerSettings(queues={"default": 1})) as bench:
+        first, second = await bench.submit(*some_runs(2))
+        await bench.until(first, RunState.RUNNING)
+        await bench.worker.stop()
+        assert await bench.state(first) is RunState.SUCCEEDED
+        assert await bench.state(second) is RunState.QUEUED
+        assert len(task.started) == 1
 
 
-def test_at_most_once_is_not_given_back_once_it_has_begun() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            (run,) = await bench.submit(a_run(task="sleep", policy=a_policy(at_most_once=True)))
-            await bench.until(run, RunState.RUNNING)
-            bench.worker.stop_now()
-            await bench.worker.left()
-            view = await bench.run(run)
-            assert view.state is RunState.FAILED
-            assert view.error is not None
-            assert "never repeated" in view.error
-
-    run_virtual(scenario())
-
-
-def test_the_answer_to_a_claim_that_comes_while_it_leaves_is_given_back() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            bench.store.after["claim"] = lambda: asyncio.sleep(1)
-            (run,) = await bench.submit(a_run(task="sleep"))
-            await bench.clock.sleep(500 * MILLISECOND)
-            assert await bench.state(run) is RunState.RUNNING
-            asked = bench.clock.monotonic()
-            await bench.worker.stop()
-            assert bench.clock.monotonic() - asked <= SECOND
-            view = await bench.run(run)
-            assert (view.state, view.attempt, view.lost) == (RunState.QUEUED, 0, 0)
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_run_that_outlasts_the_grace_period_is_released_uncharged() -> None:
+    async with a_worker() as bench:
+        (run,) = await bench.submit(a_run(task="sleep"))
+        await bench.until(run, RunState.RUNNING)
+        asked = bench.clock.monotonic()
+        await bench.worker.stop()
+        view = await bench.run(run)
+        assert (view.state, view.attempt, view.lost) == (RunState.QUEUED, 0, 0)
+        assert 25 * SECOND <= bench.clock.monotonic() - asked <= 26 * SECOND
+        (attempt,) = await bench.memory.attempts(run)
+        assert (attempt.outcome, attempt.reason) == (Outcome.RELEASED, "the worker left")
+        assert await bench.memory.lost_runs(10) == []
 
 
-def test_a_drained_worker_lets_what_runs_finish_and_leaves() -> None:
-    async def scenario() -> None:
-        task = Counting(10 * SECOND)
-        async with a_worker(Tasks(greet=task), WorkerSettings(queues={"default": 1})) as bench:
-            first, second = await bench.submit(*some_runs(2))
-            await bench.until(first, RunState.RUNNING)
-            assert await bench.memory.drain(bench.store.sessions[0], Author("ops"))
-            await bench.until(first, RunState.SUCCEEDED)
-            await bench.clock.sleep(5 * SECOND)
-            await bench.worker.left()
-            assert await bench.state(second) is RunState.QUEUED
-            assert len(task.started) == 1
-            assert await bench.memory.sessions("worker") == []
-            assert not bench.worker.wants_recycling
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_heartbeats_and_cancels_continue_while_a_worker_stops() -> None:
+    async with a_worker() as bench:
+        (run,) = await bench.submit(a_run(task="sleep"))
+        await bench.until(run, RunState.RUNNING)
+        leaving = asyncio.create_task(bench.worker.stop(60 * SECOND))
+        await bench.clock.sleep(20 * SECOND)
+        assert await bench.memory.lost_runs(10) == []
+        await bench.memory.cancel([run])
+        await leaving
+        assert await bench.state(run) is RunState.CANCELLED
+        assert bench.worker.running == 0
 
 
-def test_a_drained_worker_gives_back_what_outlasts_the_grace_period() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            (run,) = await bench.submit(a_run(task="sleep"))
-            await bench.until(run, RunState.RUNNING)
-            await bench.memory.drain(bench.store.sessions[0], Author("ops"))
-            view = await bench.until(run, RunState.QUEUED)
-            assert (view.attempt, view.lost) == (0, 0)
-
-    run_virtual(scenario())
-
-
-def test_a_worker_tells_what_it_takes_and_what_it_knows() -> None:
-    async def scenario() -> None:
-        async with a_worker(settings=WorkerSettings(queues={"default": 1, "mail": 2})) as bench:
-            (session,) = await bench.memory.sessions("worker")
-            assert session.queues == ("default", "mail")
-            assert session.tasks == ("greet", "sleep")
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_second_stop_releases_all_runs_at_once() -> None:
+    async with a_worker() as bench:
+        (run,) = await bench.submit(a_run(task="sleep"))
+        await bench.until(run, RunState.RUNNING)
+        leaving = asyncio.create_task(bench.worker.stop())
+        await bench.clock.sleep(SECOND)
+        asked = bench.clock.monotonic()
+        bench.worker.stop_now()
+        await leaving
+        assert bench.clock.monotonic() - asked <= 100 * MILLISECOND
+        view = await bench.run(run)
+        assert (view.state, view.attempt) == (RunState.QUEUED, 0)
 
 
-def test_it_recycles_after_so_many_runs() -> None:
-    async def scenario() -> None:
-        settings = WorkerSettings(queues={"default": 2}, recycle_after_runs=10)
-        async with a_worker(settings=settings) as bench:
-            runs = await bench.submit(*some_runs(30))
-            await bench.clock.sleep(5 * SECOND)
-            assert bench.worker.wants_recycling
-            await bench.worker.left()
-            states = [await bench.state(run) for run in runs]
-            assert states.count(RunState.SUCCEEDED) == 10
-            assert states.count(RunState.QUEUED) == 20
+@in_virtual_time
+async def test_a_run_that_does_not_stop_with_its_worker_is_lost_when_the_lease_expires() -> None:
+    async def task(held: HeldRun) -> bytes | None:
+        while True:
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                if over:
+                    raise
 
-    run_virtual(scenario())
+    over = False
+    async with a_worker(Tasks(greet=task, sleep=sleep_long)) as bench:
+        run, neighbour = await bench.submit(a_run(), a_run(task="sleep"))
+        await bench.until(run, RunState.RUNNING)
+        asked = bench.clock.monotonic()
+        await bench.worker.stop(SECOND)
+        assert bench.clock.monotonic() - asked <= 3 * SECOND
+        assert await bench.state(neighbour) is RunState.QUEUED
+        # The handler may still run, so no outcome is reported and the run is not requeued yet.
+        assert await bench.state(run) is RunState.RUNNING
+        assert await bench.memory.lost_runs(10) == []
+        await bench.clock.sleep(bench.worker.settings.lease + 1)
+        assert [lost.id for lost in await bench.memory.lost_runs(10)] == [run]
+    over = True
+
+
+@in_virtual_time
+async def test_an_at_most_once_run_that_has_begun_fails_instead_of_being_released() -> None:
+    async with a_worker() as bench:
+        (run,) = await bench.submit(a_run(task="sleep", policy=a_policy(at_most_once=True)))
+        await bench.until(run, RunState.RUNNING)
+        bench.worker.stop_now()
+        await bench.worker.left()
+        view = await bench.run(run)
+        assert view.state is RunState.FAILED
+        assert view.error is not None
+        assert "never repeated" in view.error
+
+
+@in_virtual_time
+async def test_runs_claimed_while_a_worker_stops_are_released() -> None:
+    async with a_worker() as bench:
+        bench.store.after["claim"] = lambda: asyncio.sleep(1)
+        (run,) = await bench.submit(a_run(task="sleep"))
+        await bench.clock.sleep(500 * MILLISECOND)
+        assert await bench.state(run) is RunState.RUNNING
+        asked = bench.clock.monotonic()
+        await bench.worker.stop()
+        assert bench.clock.monotonic() - asked <= SECOND
+        view = await bench.run(run)
+        assert (view.state, view.attempt, view.lost) == (RunState.QUEUED, 0, 0)
+
+
+@in_virtual_time
+async def test_a_draining_worker_finishes_its_runs_and_closes_its_session() -> None:
+    task = Counting(10 * SECOND)
+    async with a_worker(Tasks(greet=task), WorkerSettings(queues={"default": 1})) as bench:
+        first, second = await bench.submit(*some_runs(2))
+        await bench.until(first, RunState.RUNNING)
+        assert await bench.memory.drain(bench.store.sessions[0], Author("ops"))
+        await bench.until(first, RunState.SUCCEEDED)
+        await bench.clock.sleep(5 * SECOND)
+        await bench.worker.left()
+        assert await bench.state(second) is RunState.QUEUED
+        assert len(task.started) == 1
+        assert await bench.memory.sessions("worker") == []
+        assert not bench.worker.wants_recycling
+
+
+@in_virtual_time
+async def test_a_draining_worker_releases_runs_that_outlast_the_grace_period() -> None:
+    async with a_worker() as bench:
+        (run,) = await bench.submit(a_run(task="sleep"))
+        await bench.until(run, RunState.RUNNING)
+        await bench.memory.drain(bench.store.sessions[0], Author("ops"))
+        view = await bench.until(run, RunState.QUEUED)
+        assert (view.attempt, view.lost) == (0, 0)
+
+
+@in_virtual_time
+async def test_a_session_lists_the_queues_and_tasks_of_its_worker() -> None:
+    async with a_worker(settings=WorkerSettings(queues={"default": 1, "mail": 2})) as bench:
+        (session,) = await bench.memory.sessions("worker")
+        assert session.queues == ("default", "mail")
+        assert session.tasks == ("greet", "sleep")
+
+
+@in_virtual_time
+async def test_a_worker_recycles_after_the_configured_number_of_runs() -> None:
+    settings = WorkerSettings(queues={"default": 2}, recycle_after_runs=10)
+    async with a_worker(settings=settings) as bench:
+        runs = await bench.submit(*some_runs(30))
+        await bench.clock.sleep(5 * SECOND)
+        assert bench.worker.wants_recycling
+        await bench.worker.left()
+        states = [await bench.state(run) for run in runs]
+        assert states.count(RunState.SUCCEEDED) == 10
+        assert states.count(RunState.QUEUED) == 20
 
 
 # Faults
 
 
-def test_a_claim_whose_answer_was_lost_is_returned_by_the_next_beat() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            await bench.clock.sleep(SECOND)
-            bench.store.fail("claim", applied=True, times=1)
-            (run,) = await bench.submit(a_run())
-            view = await bench.until(run)
-            assert (view.state, view.attempt) == (RunState.SUCCEEDED, 1)
-            assert sum(beat.returned for beat in bench.store.beats) == 1
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_claim_whose_answer_was_lost_is_returned_by_the_next_heartbeat() -> None:
+    async with a_worker() as bench:
+        await bench.clock.sleep(SECOND)
+        bench.store.fail("claim", applied=True, times=1)
+        (run,) = await bench.submit(a_run())
+        view = await bench.until(run)
+        assert (view.state, view.attempt) == (RunState.SUCCEEDED, 1)
+        assert sum(beat.returned for beat in bench.store.beats) == 1
 
 
-def test_a_claim_that_is_answered_too_late_is_returned_by_the_next_beat() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            await bench.clock.sleep(SECOND)
+@in_virtual_time
+async def test_a_claim_that_is_answered_too_late_is_returned_by_the_next_heartbeat() -> None:
+    async with a_worker() as bench:
+        await bench.clock.sleep(SECOND)
 
-            async def slow() -> None:
-                bench.store.after.clear()
-                await asyncio.sleep(6)
+        async def slow() -> None:
+            bench.store.after.clear()
+            await asyncio.sleep(6)
 
-            bench.store.after["claim"] = slow
-            (run,) = await bench.submit(a_run())
-            await bench.clock.sleep(4_900 * MILLISECOND)
-            # Beats went by, and left it alone: its claim is pending.
-            assert sum(beat.returned for beat in bench.store.beats) == 0
-            assert (await bench.until(run)).state is RunState.SUCCEEDED
-            assert sum(beat.returned for beat in bench.store.beats) == 1
-
-    run_virtual(scenario())
+        bench.store.after["claim"] = slow
+        (run,) = await bench.submit(a_run())
+        await bench.clock.sleep(4_900 * MILLISECOND)
+        # Heartbeats left the run alone, because its claim is pending.
+        assert sum(beat.returned for beat in bench.store.beats) == 0
+        assert (await bench.until(run)).state is RunState.SUCCEEDED
+        assert sum(beat.returned for beat in bench.store.beats) == 1
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_outcomes_are_reported_until_the_store_has_heard_them(applied: bool) -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            bench.store.fail("settle", applied=applied, times=5)
-            runs = await bench.submit(*some_runs(10))
-            await bench.clock.sleep(8 * SECOND)
-            for run in runs:
-                view = await bench.run(run)
-                assert (view.state, view.attempt) == (RunState.SUCCEEDED, 1)
-            assert bench.worker.unflushed == 0
-            assert len(bench.store.sessions) == 1
-            assert bench.worker.holding is not None
-            assert not bench.worker.holding.held
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_outcomes_are_reported_until_the_store_accepts_them(applied: bool) -> None:
+    async with a_worker() as bench:
+        bench.store.fail("settle", applied=applied, times=5)
+        runs = await bench.submit(*some_runs(10))
+        await bench.clock.sleep(8 * SECOND)
+        for run in runs:
+            view = await bench.run(run)
+            assert (view.state, view.attempt) == (RunState.SUCCEEDED, 1)
+        assert bench.worker.unflushed == 0
+        assert len(bench.store.sessions) == 1
+        assert bench.worker.holding is not None
+        assert not bench.worker.holding.held
 
 
-def test_a_refused_outcome_fails_alone_and_its_neighbours_are_heard() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            runs = [a_run(policy=a_policy(retries=0)) for _ in range(20)]
-            culprit = runs[13].id
+@in_virtual_time
+async def test_a_rejected_outcome_fails_only_its_own_run() -> None:
+    async with a_worker() as bench:
+        runs = [a_run(policy=a_policy(retries=0)) for _ in range(20)]
+        culprit = runs[13].id
 
-            def check(settlements: Sequence[Settlement]) -> None:
-                if any(item.run == culprit and item.outcome is Outcome.SUCCESS for item in settlements):
-                    raise Invalid("result", "has something the database refuses")
+        def check(settlements: Sequence[Settlement]) -> None:
+            if any(item.run == culprit and item.outcome is Outcome.SUCCESS for item in settlements):
+                raise Invalid("result", "has something the database refuses")
 
-            bench.store.check_settlements = check
-            for run in await bench.submit(*runs):
-                view = await bench.until(run)
-                assert view.state is (RunState.FAILED if run == culprit else RunState.SUCCEEDED)
-            view = await bench.run(culprit)
-            assert view.error is not None
-            assert "the database refuses" in view.error
-
-    run_virtual(scenario())
+        bench.store.check_settlements = check
+        for run in await bench.submit(*runs):
+            view = await bench.until(run)
+            assert view.state is (RunState.FAILED if run == culprit else RunState.SUCCEEDED)
+        view = await bench.run(culprit)
+        assert view.error is not None
+        assert "the database refuses" in view.error
 
 
-def test_a_batch_that_keeps_failing_does_not_hold_back_the_others() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            culprit = a_run()
+@in_virtual_time
+async def test_a_batch_of_outcomes_that_keeps_failing_does_not_delay_others() -> None:
+    async with a_worker() as bench:
+        culprit = a_run()
 
-            def check(settlements: Sequence[Settlement]) -> None:
-                if any(item.run == culprit.id for item in settlements):
-                    raise RuntimeError("something nobody thought of")
+        def check(settlements: Sequence[Settlement]) -> None:
+            if any(item.run == culprit.id for item in settlements):
+                raise RuntimeError("unexpected")
 
-            bench.store.check_settlements = check
-            await bench.submit(culprit)
-            await bench.clock.sleep(SECOND)
-            for run in await bench.submit(*some_runs(10)):
-                await bench.until(run, within=100 * MILLISECOND)
-            assert await bench.state(culprit.id) is RunState.RUNNING
-
-    run_virtual(scenario())
+        bench.store.check_settlements = check
+        await bench.submit(culprit)
+        await bench.clock.sleep(SECOND)
+        for run in await bench.submit(*some_runs(10)):
+            await bench.until(run, within=100 * MILLISECOND)
+        assert await bench.state(culprit.id) is RunState.RUNNING
 
 
-def test_outcomes_go_in_large_batches_and_at_most_two_at_once() -> None:
-    async def scenario() -> None:
-        settings = WorkerSettings(queues={"default": 3_000}, largest_settle=1_000)
-        async with a_worker(settings=settings) as bench:
-            bench.store.before["settle"] = lambda: asyncio.sleep(0.05)
-            for run in await bench.submit(*some_runs(6_000)):
-                await bench.until(run)
-            assert bench.store.most_settles_in_flight == 2
-            assert max(len(batch) for batch in bench.store.settled) <= 1_000
-            assert len(bench.store.settled) <= 20
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_outcomes_are_reported_in_large_batches_and_at_most_two_at_once() -> None:
+    settings = WorkerSettings(queues={"default": 3_000}, largest_settle=1_000)
+    async with a_worker(settings=settings) as bench:
+        bench.store.before["settle"] = lambda: asyncio.sleep(0.05)
+        for run in await bench.submit(*some_runs(6_000)):
+            await bench.until(run)
+        assert bench.store.most_settles_in_flight == 2
+        assert max(len(batch) for batch in bench.store.settled) <= 1_000
+        assert len(bench.store.settled) <= 20
 
 
-def test_a_fenced_outcome_is_told_and_not_sent_again() -> None:
-    async def scenario() -> None:
-        async with a_worker(Tasks(greet=Counting(5 * SECOND))) as bench:
-            (run,) = await bench.submit(a_run())
-            await bench.until(run, RunState.RUNNING)
-            assert bench.worker.holding is not None
-            traced: list[object] = []
-            tracing: Any = SimpleNamespace(settled=lambda batch, clock: traced.extend(batch))
-            bench.worker._settler._tracing = tracing
-            # Somebody takes the run away behind its back, and hides it.
-            stolen = bench.memory._tables.runs.pop(run)
-            with capture_logs() as logs:
-                await bench.clock.sleep(10 * SECOND)
-            bench.memory._tables.runs[run] = stolen
-            assert [entry["run"] for entry in logs if "too late" in entry["event"]] == [run]
-            assert sum(len(batch) for batch in bench.store.settled) == 1
-            assert not bench.worker.holding.held
-            # No span tells of an outcome that the store has refused.
-            assert traced == []
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_stale_outcome_is_logged_and_not_reported_again() -> None:
+    async with a_worker(Tasks(greet=Counting(5 * SECOND))) as bench:
+        (run,) = await bench.submit(a_run())
+        await bench.until(run, RunState.RUNNING)
+        assert bench.worker.holding is not None
+        traced: list[object] = []
+        tracing: Any = SimpleNamespace(settled=lambda batch, clock: traced.extend(batch))
+        bench.worker._settler._tracing = tracing
+        # The run vanishes from the store while it runs.
+        stolen = bench.memory._tables.runs.pop(run)
+        with capture_logs() as logs:
+            await bench.clock.sleep(10 * SECOND)
+        bench.memory._tables.runs[run] = stolen
+        assert [entry["run"] for entry in logs if "too late" in entry["event"]] == [run]
+        assert sum(len(batch) for batch in bench.store.settled) == 1
+        assert not bench.worker.holding.held
+        # A stale outcome records no span.
+        assert traced == []
 
 
-def test_a_worker_that_cannot_renew_its_lease_stops_everything_before_it_ends_and_tells_nothing() -> None:
-    async def scenario() -> None:
-        task = Counting(1_000 * SECOND)
-        async with a_worker(Tasks(greet=task)) as bench:
-            (run,) = await bench.submit(a_run())
-            await bench.until(run, RunState.RUNNING)
-            bench.store.fail("beat")
-            lost_at = bench.clock.monotonic()
-            while task.running:
-                await bench.clock.sleep(10 * MILLISECOND)
-            assert bench.clock.monotonic() - lost_at <= 8 * SECOND + 600 * MILLISECOND
-            assert await bench.state(run) is RunState.RUNNING
-            bench.store.heal()
-            await bench.clock.sleep(5 * SECOND)
-            assert len(bench.store.sessions) == 2
-            assert bench.store.settled == []
-            # The reaper finds it, and the new session may run it again.
-            assert [lost.id for lost in await bench.memory.lost_runs(10)] == [run]
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_worker_that_cannot_renew_its_lease_stops_its_runs_and_reports_nothing() -> None:
+    task = Counting(1_000 * SECOND)
+    async with a_worker(Tasks(greet=task)) as bench:
+        (run,) = await bench.submit(a_run())
+        await bench.until(run, RunState.RUNNING)
+        bench.store.fail("beat")
+        lost_at = bench.clock.monotonic()
+        while task.running:
+            await bench.clock.sleep(10 * MILLISECOND)
+        assert bench.clock.monotonic() - lost_at <= 8 * SECOND + 600 * MILLISECOND
+        assert await bench.state(run) is RunState.RUNNING
+        bench.store.heal()
+        await bench.clock.sleep(5 * SECOND)
+        assert len(bench.store.sessions) == 2
+        assert bench.store.settled == []
+        # The reaper requeues the run.
+        assert [lost.id for lost in await bench.memory.lost_runs(10)] == [run]
 
 
-def test_a_buried_worker_stops_what_it_runs_and_starts_afresh() -> None:
-    async def scenario() -> None:
-        task = Counting(1_000 * SECOND)
-        async with a_worker(Tasks(greet=task)) as bench:
-            (run,) = await bench.submit(a_run())
-            await bench.until(run, RunState.RUNNING)
-            await bench.memory.close_session(bench.store.sessions[0])
-            await bench.clock.sleep(4 * SECOND)
-            assert task.running == 0
-            assert bench.store.settled == []
-            assert len(bench.store.sessions) == 2
-            (new,) = await bench.submit(a_run())
-            await bench.until(new, RunState.RUNNING)
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_worker_whose_session_was_closed_stops_its_runs_and_opens_a_new_one() -> None:
+    task = Counting(1_000 * SECOND)
+    async with a_worker(Tasks(greet=task)) as bench:
+        (run,) = await bench.submit(a_run())
+        await bench.until(run, RunState.RUNNING)
+        await bench.memory.close_session(bench.store.sessions[0])
+        await bench.clock.sleep(4 * SECOND)
+        assert task.running == 0
+        assert bench.store.settled == []
+        assert len(bench.store.sessions) == 2
+        (new,) = await bench.submit(a_run())
+        await bench.until(new, RunState.RUNNING)
 
 
-def test_what_had_ended_before_the_lease_was_lost_is_still_reported() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            for operation in ("beat", "settle", "claim", "open_session"):
-                bench.store.fail(operation)
-            bench.store.before.pop("claim")
-            (run,) = await bench.submit(a_run())
-            await bench.clock.sleep(12 * SECOND)
-            assert await bench.state(run) is RunState.RUNNING
-            bench.store.heal()
+@in_virtual_time
+async def test_an_outcome_from_before_the_lease_expired_is_still_reported() -> None:
+    async with a_worker() as bench:
+        for operation in ("beat", "settle", "claim", "open_session"):
+            bench.store.fail(operation)
+        bench.store.before.pop("claim")
+        (run,) = await bench.submit(a_run())
+        await bench.clock.sleep(12 * SECOND)
+        assert await bench.state(run) is RunState.RUNNING
+        bench.store.heal()
+        assert (await bench.until(run)).state is RunState.SUCCEEDED
+        await bench.clock.sleep(3 * SECOND)
+        assert len(bench.store.sessions) == 2
+
+
+@in_virtual_time
+async def test_a_worker_that_cannot_report_outcomes_lets_its_lease_expire() -> None:
+    async with a_worker(Tasks(greet=greet, sleep=sleep_long)) as bench:
+        bench.store.fail("settle")
+        mute, other = await bench.submit(a_run(), a_run(task="sleep"))
+        await bench.clock.sleep(30 * SECOND)
+        lost = {held.id for held in await bench.memory.lost_runs(10)}
+        assert lost == {mute, other}
+        assert len(bench.store.sessions) == 2
+
+
+@in_virtual_time
+async def test_runs_succeed_after_the_store_was_unavailable_for_a_minute() -> None:
+    async with a_worker() as bench:
+        for operation in ("open_session", "beat", "claim", "settle"):
+            bench.store.fail(operation)
+        runs = await bench.submit(*some_runs(5))
+        await bench.clock.sleep(MINUTE)
+        bench.store.heal()
+        for run in runs:
             assert (await bench.until(run)).state is RunState.SUCCEEDED
-            await bench.clock.sleep(3 * SECOND)
-            assert len(bench.store.sessions) == 2
-
-    run_virtual(scenario())
 
 
-def test_a_worker_whose_outcomes_are_never_heard_lets_its_lease_go() -> None:
-    async def scenario() -> None:
-        async with a_worker(Tasks(greet=greet, sleep=sleep_long)) as bench:
-            bench.store.fail("settle")
-            mute, other = await bench.submit(a_run(), a_run(task="sleep"))
-            await bench.clock.sleep(30 * SECOND)
-            lost = {held.id for held in await bench.memory.lost_runs(10)}
-            assert lost == {mute, other}
-            assert len(bench.store.sessions) == 2
+@pytest.mark.parametrize("seed", range(10))
+@in_virtual_time
+async def test_every_run_succeeds_once_although_store_operations_fail_at_random(seed: int) -> None:
+    random = Random(seed)
 
-    run_virtual(scenario())
+    async def delay_or_fail() -> None:
+        await asyncio.sleep(random.random() * 0.2)
+        if random.random() < 0.2:
+            raise StoreUnavailable("at random")
 
-
-def test_a_store_that_is_away_for_a_minute_costs_nothing_but_time() -> None:
-    async def scenario() -> None:
-        async with a_worker() as bench:
-            for operation in ("open_session", "beat", "claim", "settle"):
-                bench.store.fail(operation)
-            runs = await bench.submit(*some_runs(5))
-            await bench.clock.sleep(MINUTE)
-            bench.store.heal()
-            for run in runs:
-                assert (await bench.until(run)).state is RunState.SUCCEEDED
-
-    run_virtual(scenario())
-
-
-def test_every_operation_may_fail_now_and_then() -> None:
-    async def scenario() -> None:
-        random = virtual_loop().random
-
-        def now_and_then() -> Callable[[], Awaitable[None]]:
-            async def maybe() -> None:
-                await asyncio.sleep(random.random() * 0.2)
-                if random.random() < 0.2:
-                    raise StoreUnavailable("by chance")
-
-            return maybe
-
-        async with a_worker(Tasks(greet=Counting(30 * MILLISECOND)), WorkerSettings(queues={"default": 10})) as bench:
-            for operation in ("beat", "claim", "settle"):
-                bench.store.before[operation] = now_and_then()
-                bench.store.after[operation] = now_and_then()
-            for run in await bench.submit(*some_runs(300)):
-                view = await bench.until(run, within=30 * MINUTE)
-                assert (view.state, view.attempt, view.lost) == (RunState.SUCCEEDED, 1, 0)
-            assert bench.worker.running == 0
-
-    for seed in range(10):
-        run_virtual(scenario(), seed)
+    async with a_worker(Tasks(greet=Counting(30 * MILLISECOND)), WorkerSettings(queues={"default": 10})) as bench:
+        for operation in ("beat", "claim", "settle"):
+            bench.store.before[operation] = bench.store.after[operation] = delay_or_fail
+        for run in await bench.submit(*some_runs(300)):
+            view = await bench.until(run, within=30 * MINUTE)
+            assert (view.state, view.attempt, view.lost) == (RunState.SUCCEEDED, 1, 0)
+        assert bench.worker.running == 0

@@ -1,13 +1,13 @@
-"""How many seeds: 200, or as many as ``--seeds N`` (with ``pytest tests/simulation``) or MAINSPRING_SEEDS says."""
+"""The number of seeds: 200, or set by ``--seeds N`` (with ``pytest tests/simulation``) or MAINSPRING_SEEDS."""
 
 import os
 
 import pytest
 
 SEEDS = 200
-#: So many of them by ``make test``.
+#: The seeds that ``make test`` runs.
 QUICK = 20
-#: So many in one test, so that the processes of a parallel run share them evenly.
+#: Seeds per test, so that the processes of a parallel run share them evenly.
 CHUNK = 5
 
 
@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seeds" in metafunc.fixturenames:
-        # Without the folder on the command line this file is read too late for its option to be known.
+        # Unless the folder is on the command line, pytest loads this file too late to know the option.
         asked = metafunc.config.getoption("--seeds", default=None)
         number = int(asked if asked is not None else os.environ.get("MAINSPRING_SEEDS", SEEDS))
         chunks = [range(first, min(first + CHUNK, number)) for first in range(0, number, CHUNK)]

@@ -1,6 +1,6 @@
-"""The simulation bites: take one of the engine's safeguards out, and seeds fail.
+"""Seeds fail when one of the store's or the worker's safeguards is removed.
 
-Nothing of this can be switched in the product: each safeguard is cut out of the store, or of the world, right here.
+The product has no switches for this: each test removes its safeguard from the store or from the simulated world.
 """
 
 from collections.abc import Collection
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.slow, pytest.mark.timeout(400)
 
 
 class WithoutFences(RecordedStore):
-    """Whoever settles a run that is running has his way."""
+    """A completion of a running run is accepted under any fence."""
 
     def _settle(self, settlement: Settlement, now: Instant) -> Verdict:
         run = self.tables.runs.get(settlement.run)
@@ -53,14 +53,14 @@ class WithoutCounting(RecordedStore):
 
 
 class WithoutReaping(RecordedStore):
-    """Nobody is ever found dead."""
+    """The reaper finds no lost runs."""
 
     async def lost_runs(self, limit: int) -> list[HeldRun]:
         return []
 
 
 class WithoutTickKey(RecordedStore):
-    """Neither is a tick recorded once, nor does anybody look whether the job has changed since it was planned."""
+    """A tick can be recorded twice, and a fire may come from an outdated version of its job."""
 
     def _fire(self, owner: SessionId, fire: Fire) -> list[RunRow] | None:
         row = self.tables.jobs[fire.job.id]
@@ -73,8 +73,8 @@ class WithoutTickKey(RecordedStore):
         return super()._record(job, tick)
 
 
-class WithoutComparingNotes(RecordedStore):
-    """A beat does not return what the worker does not know of."""
+class WithoutReturningUnknownRuns(RecordedStore):
+    """A heartbeat does not return runs that the worker does not know."""
 
     async def beat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
@@ -82,8 +82,8 @@ class WithoutComparingNotes(RecordedStore):
         return await super().beat(session, ttl, list(self.tables.held[session]), pending, last_claim)
 
 
-class WithoutLookingAtCancels(RecordedStore):
-    """A run goes on to its next attempt although it was asked to stop."""
+class WithoutCheckingCancels(RecordedStore):
+    """A run gets its next attempt although it was cancelled."""
 
     def _go_on(self, run: RunRow, state: RunState, place: int, outcome: Outcome) -> None:
         run.cancel_at = None
@@ -96,8 +96,8 @@ class ForgetfulTables(RecordingTables):
         return super().promote(key) if swept else False
 
 
-class WithoutLettingGo(RecordedStore):
-    """The end of a run does not let the next one of its key go; the sweeper has to find it."""
+class WithoutPromotion(RecordedStore):
+    """Completing a run does not promote the next one of its key. The sweeper has to find it."""
 
     def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
         super().__init__(clock, shards, history)
@@ -109,15 +109,15 @@ class CarelessTables(RecordingTables):
 
 
 class WithoutDroppedTicks(RecordedStore):
-    """Whoever ends a schedule does not look what of it is due."""
+    """Ending a schedule does not record the ticks that were due."""
 
     def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
         super().__init__(clock, shards, history)
         self.tables = self._tables = CarelessTables(clock, shards)
 
 
-class WithoutLookingAtOtherLines(RecordedStore):
-    """A tick overlooks runs that an older version of its job made under another rule or key."""
+class WithoutCheckingOlderVersions(RecordedStore):
+    """A tick ignores runs of an older job version with another overlap rule or ordering key."""
 
     def _has_room(self, job: JobRow, target: str) -> bool:
         active = self.tables.active[job.id]
@@ -131,7 +131,7 @@ class WithoutLookingAtOtherLines(RecordedStore):
 
 
 class WithoutTheStoresClock(RecordedStore):
-    """A fire is believed that its ticks are due."""
+    """The store does not check that the ticks of a fire are due."""
 
     def _fire(self, owner: SessionId, fire: Fire) -> list[RunRow] | None:
         now, latest = self.tables.now, max((tick.scheduled_at for tick in fire.ticks), default=0)
@@ -147,7 +147,7 @@ class WideLimiters(Limiters):
 
 
 class WithoutRoom(RecordedStore):
-    """Whoever comes to its gates passes."""
+    """No limiter blocks a run."""
 
     def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
         super().__init__(clock, shards, history)
@@ -160,24 +160,24 @@ class KeepingTables(RecordingTables):
             super()._leave_limits(run, ending)
 
 
-class WithoutGivingBack(RecordedStore):
-    """What is cancelled or expires while it is queued does not leave its gates; the sweeper has to find out."""
+class WithoutFreeingLimiters(RecordedStore):
+    """A run that ends while it is queued keeps its limiters. The sweeper has to free them."""
 
     def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
         super().__init__(clock, shards, history)
         self.tables = self._tables = KeepingTables(clock, shards)
 
 
-class SilentFamilies(Families):
+class UnchangedChildren(Families):
     def has_ended(self, run: RunRow) -> None: ...
 
 
-class WithoutTellingChildren(RecordedStore):
-    """The end of a run is not told to those who wait for it; the sweeper has to find them."""
+class WithoutUpdatingChildren(RecordedStore):
+    """Completing a run does not update its children. The sweeper has to find them."""
 
     def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
         super().__init__(clock, shards, history)
-        self.tables.families = SilentFamilies()
+        self.tables.families = UnchangedChildren()
 
 
 @pytest.mark.parametrize(
@@ -187,31 +187,33 @@ class WithoutTellingChildren(RecordedStore):
         pytest.param(WithoutCounting, "attempts_add_up", id="the attempt count at claim"),
         pytest.param(WithoutReaping, "nothing_is_lost", id="the reaper"),
         pytest.param(WithoutTickKey, "recorded twice", id="the unique tick key"),
-        pytest.param(WithoutComparingNotes, "nothing_is_lost", id="beats that compare notes"),
-        pytest.param(WithoutLookingAtCancels, "cancels_hold", id="a look at the cancel on every move"),
-        pytest.param(WithoutLettingGo, "the_sweeper_finds_nothing", id="letting the next one go"),
+        pytest.param(WithoutReturningUnknownRuns, "nothing_is_lost", id="heartbeats that return unknown runs"),
+        pytest.param(WithoutCheckingCancels, "cancels_hold", id="the check for a cancel on every move"),
+        pytest.param(WithoutPromotion, "the_sweeper_finds_nothing", id="promoting the next run of a key"),
         pytest.param(WithoutDroppedTicks, "ticks are missing", id="the record of ticks that were due"),
-        pytest.param(WithoutRoom, "no_more_of_a_key_than_may", id="limits at a time"),
-        pytest.param(WithoutRoom, "no_more_starts_in_a_period", id="limits per period"),
+        pytest.param(WithoutRoom, "concurrency_limits_hold", id="limits at a time"),
+        pytest.param(WithoutRoom, "rate_limits_hold", id="limits per period"),
         pytest.param(WithoutRoom, "only_one_goes_ahead", id="breakers"),
-        pytest.param(WithoutGivingBack, "the_sweeper_finds_nothing", id="giving back what was not used"),
-        pytest.param(WithoutTellingChildren, "the_sweeper_finds_nothing", id="telling children"),
+        pytest.param(
+            WithoutFreeingLimiters, "the_sweeper_finds_nothing", id="freeing the limiters of runs that end while queued"
+        ),
+        pytest.param(WithoutUpdatingChildren, "the_sweeper_finds_nothing", id="updating children"),
     ],
 )
-def test_seeds_fail_without(store: MakeStore, complaint: str) -> None:
+def test_a_seed_fails_without_the_safeguard(store: MakeStore, complaint: str) -> None:
     assert any(bites(seed, store, complaint) for seed in SEEDS)
 
 
-def test_seeds_fail_without_a_look_at_other_lines() -> None:
-    assert any(bites(seed, WithoutLookingAtOtherLines, "does not wait for", meddling=4.0) for seed in SEEDS)
+def test_a_seed_fails_if_overlap_ignores_runs_of_older_job_versions() -> None:
+    assert any(bites(seed, WithoutCheckingOlderVersions, "does not wait for", meddling=4.0) for seed in SEEDS)
 
 
-def test_seeds_fail_without_a_look_at_the_stores_clock_at_a_fire() -> None:
+def test_a_seed_fails_if_fires_are_not_checked_against_the_store_clock() -> None:
     unsteady = Chaos(every=SECOND, step_store_clock=1)
     assert any(bites(seed, WithoutTheStoresClock, "before their time", chaos=unsteady) for seed in SEEDS)
 
 
-def test_seeds_fail_without_self_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_fails_if_a_worker_without_a_lease_does_not_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "lease_over", lambda *_: None)
     lonely = Chaos(every=SECOND, cut_off=1)
     scenarios = (msgspec.structs.replace(draw(seed), ending=20 * SECOND, chaos=lonely) for seed in SEEDS)

@@ -1,4 +1,4 @@
-"""Fan-outs where workers are killed at any moment: each ends, every member is made once, and the counts are true."""
+"""Fan-outs while workers are killed at any moment: each completes with every member once and correct counts."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -27,19 +27,19 @@ MEMBERS, AT_A_TIME = 60, 20
 _handlers = WorkerMachine.handlers
 
 
-class Engine:
-    """What fan-outs see of a store: what changes it is lost, late or repeated as for everybody in this world."""
+class UnreliableStore:
+    """The store as fan-outs see it: writes go through the unreliable network of the simulated world."""
 
     def __init__(self, machine: WorkerMachine) -> None:
         self._machine = machine
         self.shards = machine.truth.shards
 
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
-        told = self._machine.stage.history.truth
+        truth = self._machine.stage.history.truth
         for run in runs:
-            told.submitted.setdefault(run.id, run)
+            truth.submitted.setdefault(run.id, run)
         accepted = await self._machine.store.submit(runs)
-        told.accepted += [answer.id for answer in accepted if answer.new]
+        truth.accepted += [answer.id for answer in accepted if answer.new]
         return accepted
 
     def __getattr__(self, name: str) -> Any:
@@ -48,16 +48,16 @@ class Engine:
 
 def with_fan_outs(machine: WorkerMachine) -> Mapping[str, Handler]:
     async def opened() -> Any:
-        engine = Engine(machine)
-        jobs = Jobs(engine, machine.wakeups, machine.clock, machine.random, shards=engine.shards)
-        return jobs, engine
+        store = UnreliableStore(machine)
+        jobs = Jobs(store, machine.wakeups, machine.clock, machine.random, shards=store.shards)
+        return jobs, store
 
     own = {FAN_OUT: fan_out_handler(opened), FAN_IN: fan_in_handler(opened)}
-    return {**_handlers(machine), **{name: written_down(machine.stage, handler) for name, handler in own.items()}}
+    return {**_handlers(machine), **{name: record_calls(machine.stage, handler) for name, handler in own.items()}}
 
 
-def written_down(stage: Stage, handler: AsyncHandler) -> AsyncHandler:
-    """The checker knows what was started."""
+def record_calls(stage: Stage, handler: AsyncHandler) -> AsyncHandler:
+    """Record every call of a handler for the checker."""
 
     async def invoke(held: HeldRun) -> bytes | None:
         with stage.writing_down(held):
@@ -67,7 +67,7 @@ def written_down(stage: Stage, handler: AsyncHandler) -> AsyncHandler:
 
 
 def a_fan_out(director: Director, chance: Random) -> NewRun:
-    """Some of its members fail for good."""
+    """A fan-out with some members that fail."""
     acts = [
         Act(chance.choice(["work", "work", "work", "fail"]), chance.randint(1, 300) * MILLISECOND)
         for _ in range(MEMBERS)
@@ -85,7 +85,7 @@ def a_fan_out(director: Director, chance: Random) -> NewRun:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_fan_out_ends_with_every_member_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_fan_out_completes_with_each_member_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WorkerMachine, "handlers", with_fan_outs)
     chance = Random(seed)
     cancels = seed == 3

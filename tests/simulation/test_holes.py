@@ -1,6 +1,6 @@
-"""The interleavings that lose or double work, one by one, each forced to happen. The numbers are those of the review.
+"""The interleavings that could lose or double work, each forced to happen. The numbers are those of the review.
 
-Every world here is also held to all invariants; what a test asserts besides is that its interleaving really took place.
+Every world is also checked for all invariants. A test asserts in addition that its interleaving took place.
 """
 
 import msgspec
@@ -27,12 +27,12 @@ KEYED = RunPolicy(ordering_key="video 7")
 
 
 @pytest.mark.parametrize("fate", [Fate.REPLY_LOST, Fate.LATE])
-def test_hole_1_a_claim_whose_answer_never_came_is_returned_by_the_beat(fate: Fate) -> None:
+def test_hole_1_a_claim_without_an_answer_is_returned_by_the_heartbeat(fate: Fate) -> None:
     async def script(director: Director) -> None:
         if fate is Fate.REPLY_LOST:
             director.next("claim", fate, of="worker-1")
         else:
-            # The claim is still on its way when the run arrives. Its sender has given up, and its next one is refused.
+            # The claim is in flight when the run arrives. The worker has timed out, and its next claim is refused.
             director.next("claim", fate, of="worker-1", request=2.5)
             await director.until(lambda: not director.world.faults.script)
             await director.sleep(2.4)
@@ -40,9 +40,9 @@ def test_hole_1_a_claim_whose_answer_never_came_is_returned_by_the_beat(fate: Fa
         [run] = director.submit(director.run(WORK))
         await director.until(lambda: director.state(run) is RunState.RUNNING)
         director.world.faults.script.clear()
-        assert not director.world.history.calls, "nobody knows of it"
+        assert not director.world.history.calls, "no worker knows the run"
         await director.until(lambda: bool(director.steps("beat")))
-        assert director.row(run).attempt == 0, "an attempt that nobody made is not charged"
+        assert director.row(run).attempt == 0, "an attempt that never started is not charged"
         await director.until(lambda: director.state(run) is RunState.SUCCEEDED)
         assert director.row(run).attempt == 1
 
@@ -50,10 +50,10 @@ def test_hole_1_a_claim_whose_answer_never_came_is_returned_by_the_beat(fate: Fa
     assert len(history.calls) == 1
 
 
-# 2. One lease a worker makes innocents poison.
+# 2. A lease per worker could make innocent runs poison.
 
 
-def test_hole_2_the_neighbours_of_a_killer_are_not_parked_with_it() -> None:
+def test_hole_2_runs_next_to_one_that_kills_its_worker_do_not_fail_as_poison() -> None:
     async def script(director: Director) -> None:
         director.world.keep_up()
         neighbours = [director.run(Act("work", 1_500 * MILLISECOND)) for _ in range(3)]
@@ -66,7 +66,7 @@ def test_hole_2_the_neighbours_of_a_killer_are_not_parked_with_it() -> None:
     play(script)
 
 
-def test_hole_2_a_child_process_that_dies_tells_who_did_it() -> None:
+def test_hole_2_a_run_that_kills_its_child_process_is_identified_as_poison() -> None:
     async def script(director: Director) -> None:
         [killer] = director.submit(director.run(Act("kill", 100 * MILLISECOND), task=CHILD))
         await director.until(lambda: director.state(killer).ended)
@@ -76,7 +76,7 @@ def test_hole_2_a_child_process_that_dies_tells_who_did_it() -> None:
     play(script)
 
 
-# 4. Reap against beat against claim.
+# 4. Reaper, heartbeat and claim at the same time.
 
 
 def test_hole_4_a_worker_without_its_lease_stops_and_its_late_claim_starts_nothing() -> None:
@@ -84,7 +84,7 @@ def test_hole_4_a_worker_without_its_lease_stops_and_its_late_claim_starts_nothi
         [run] = director.submit(director.run(Act("work", 20 * SECOND)))
         await director.until(lambda: director.state(run) is RunState.RUNNING)
         first = director.row(run).session
-        # A claim of its is under way for longer than its lease lasts, and arrives after its burial.
+        # A claim of this worker is in flight for longer than its lease, and arrives after the lease expired.
         director.next("claim", Fate.LATE, of="worker-1", request=LEASE / SECOND + 4)
         await director.sleep(0.6)
         director.world.faults.cut_off.add("worker-1#1")
@@ -101,7 +101,7 @@ def test_hole_4_a_worker_without_its_lease_stops_and_its_late_claim_starts_nothi
     assert len(history.calls) == 2
 
 
-def test_hole_4_a_beat_that_comes_after_the_burial_does_not_bring_the_session_back() -> None:
+def test_hole_4_a_heartbeat_does_not_revive_an_expired_session() -> None:
     async def script(director: Director) -> None:
         [run] = director.submit(director.run(Act("work", 3 * LEASE)))
         process = (await director.begins(run)).process
@@ -118,10 +118,10 @@ def test_hole_4_a_beat_that_comes_after_the_burial_does_not_bring_the_session_ba
     assert [call.how for call in history.calls] == ["stopped", "returned"]
 
 
-# 7. Finish applied, reply lost.
+# 7. Completion applied, reply lost.
 
 
-def test_hole_7_a_finish_that_is_told_twice_counts_once() -> None:
+def test_hole_7_an_outcome_that_is_reported_twice_counts_once() -> None:
     async def script(director: Director) -> None:
         director.next("settle", Fate.REPLY_LOST)
         [run] = director.submit(director.run(WORK))
@@ -133,9 +133,9 @@ def test_hole_7_a_finish_that_is_told_twice_counts_once() -> None:
     play(script)
 
 
-def test_hole_7_a_finish_that_arrives_during_the_next_attempt_does_nothing_to_it() -> None:
+def test_hole_7_an_outcome_that_arrives_during_the_next_attempt_has_no_effect() -> None:
     async def script(director: Director) -> None:
-        # The first report of the failure is under way for a long time; the second one is heard at once.
+        # The first report of the failure is in flight for a long time. The second one is accepted at once.
         director.next("settle", Fate.LATE, request=3.5)
         policy = RunPolicy(retry=RetryPolicy(max_retries=3, backoff="fixed", first_delay=0))
         [run] = director.submit(director.run(Act("flaky", 2 * SECOND, times=1), policy=policy))
@@ -149,7 +149,7 @@ def test_hole_7_a_finish_that_arrives_during_the_next_attempt_does_nothing_to_it
     assert [call.how for call in history.calls] == ["raised", "returned"]
 
 
-def test_hole_7_a_release_that_is_told_twice_is_uncharged_once() -> None:
+def test_hole_7_a_release_that_is_reported_twice_is_uncharged_once() -> None:
     async def script(director: Director) -> None:
         [run] = director.submit(director.run(Act("work", 10 * SECOND)))
         worker = await director.begins(run)
@@ -175,9 +175,9 @@ def test_hole_8_a_frozen_scheduler_is_replaced_and_its_late_fire_changes_nothing
         ledger = director.world.store.tables.ledgers[job]
         await director.until(lambda: len(ledger.times) == 3)
         owner = ledger.entries[ledger.times[-1]].epoch
-        machine = director.world.schedulers[_number_of_owner(director) - 1]
+        machine = director.world.schedulers[_find_owner(director) - 1]
         assert machine.process is not None
-        # Its next fire is on the line when it freezes, and reaches the store long after somebody else took over.
+        # Its next fire is in flight when it freezes, and reaches the store long after another scheduler took over.
         director.next("fire", Fate.LATE, of=machine.process.name, request=5.0)
         await director.until(lambda: not director.world.faults.script)
         machine.process.freeze()
@@ -191,23 +191,23 @@ def test_hole_8_a_frozen_scheduler_is_replaced_and_its_late_fire_changes_nothing
     play(script, schedulers=2)
 
 
-def _number_of_owner(director: Director) -> int:
-    """Which scheduler fired last."""
+def _find_owner(director: Director) -> int:
+    """The number of the scheduler that fired last."""
     return int(director.steps("fire")[-1].process.partition("#")[0].removeprefix("scheduler-"))
 
 
-# 9. Wheel and loader: what is committed late.
+# 9. Wheel and loader: late commits.
 
 
 @pytest.mark.parametrize("ahead", [0.0, 0.02, 0.3, 0.9])
-def test_hole_9_a_run_committed_after_the_load_is_staged_on_time_without_a_wake_up(ahead: float) -> None:
+def test_hole_9_a_run_committed_after_the_load_is_staged_on_time(ahead: float) -> None:
     async def script(director: Director) -> None:
         older = director.run(Act())
         [later] = director.submit(director.run(Act(), delay=3 * SECOND))
-        # A load, which happens every second, has seen the second one only.
+        # A load, which happens every second, has seen only the second run.
         await director.sleep(1.2)
         now = director.world.now()
-        # What is committed now has an older id and an earlier due time, and nobody rings.
+        # The late commit has an older id and an earlier due time, and there is no notification.
         director.submit(msgspec.structs.replace(older, at=now + round(ahead * SECOND)))
         director.world.history.truth.calm.append((now - SECOND, now + 5 * SECOND))
         await director.until(lambda: director.state(later).ended and director.state(older.id).ended)
@@ -228,13 +228,13 @@ def test_hole_9_a_job_whose_next_tick_moves_closer_is_not_fired_by_the_old_plan(
     play(script)
 
 
-# 10. The lost wake-up of what is blocked.
+# 10. The lost wake-up of a blocked run.
 
 
 @pytest.mark.parametrize("offset", [-2, -1, 0, 1, 2])
-def test_hole_10_who_queues_up_at_the_moment_the_key_is_freed_is_let_go(offset: int) -> None:
+def test_hole_10_a_run_submitted_when_its_key_is_released_is_promoted(offset: int) -> None:
     async def script(director: Director) -> None:
-        # The end of the first is on its way while the second is submitted, around the very moment it arrives.
+        # The second run is submitted around the moment when the completion of the first arrives.
         director.next("settle", Fate.ANSWERED, request=0.1)
         [first] = director.submit(director.run(WORK, policy=KEYED))
         await director.begins(first)
@@ -248,7 +248,7 @@ def test_hole_10_who_queues_up_at_the_moment_the_key_is_freed_is_let_go(offset: 
 
 
 @pytest.mark.parametrize("how", ["cancelled while queued", "expired", "worker killed", "reply lost"])
-def test_hole_10_however_the_holder_ends_the_next_goes_on(how: str) -> None:
+def test_hole_10_the_next_run_of_a_key_is_promoted_however_the_holder_ends(how: str) -> None:
     async def script(director: Director) -> None:
         act = Act("work", 2 * SECOND)
         limit = SECOND if how == "expired" else None
@@ -278,7 +278,7 @@ def test_hole_10_however_the_holder_ends_the_next_goes_on(how: str) -> None:
 # 11. Cancel lost.
 
 
-def test_hole_11_a_cancel_just_before_a_failure_is_told_prevents_the_retry() -> None:
+def test_hole_11_a_cancel_just_before_a_failure_is_reported_prevents_the_retry() -> None:
     async def script(director: Director) -> None:
         director.next("settle", request=0.3)
         [run] = director.submit(director.run(Act("fail", 100 * MILLISECOND), policy=RETRIED))
@@ -292,7 +292,7 @@ def test_hole_11_a_cancel_just_before_a_failure_is_told_prevents_the_retry() -> 
     assert len(history.calls) == 1
 
 
-def test_hole_11_a_cancel_just_before_a_release_ends_it() -> None:
+def test_hole_11_a_cancel_just_before_a_release_ends_the_run() -> None:
     async def script(director: Director) -> None:
         [run] = director.submit(director.run(Act("work", 10 * SECOND)))
         worker = await director.begins(run)
@@ -307,14 +307,14 @@ def test_hole_11_a_cancel_just_before_a_release_ends_it() -> None:
     assert len(history.calls) == 1
 
 
-def test_hole_11_a_cancel_of_what_was_lost_with_its_worker_holds() -> None:
+def test_hole_11_a_run_cancelled_while_it_is_reaped_is_not_started_again() -> None:
     async def script(director: Director) -> None:
         [run] = director.submit(director.run(Act("work", 10 * SECOND)))
         process = (await director.begins(run)).process
         assert process is not None
         process.kill()
         director.world.keep_up()
-        # The reaper knows of the loss, and its verdict is on its way, when the cancel is accepted.
+        # The completion by the reaper is in flight when the cancel is accepted.
         director.next("settle", of="scheduler", request=0.5)
         await director.until(lambda: not director.world.faults.script)
         director.cancel(run)
@@ -325,7 +325,7 @@ def test_hole_11_a_cancel_of_what_was_lost_with_its_worker_holds() -> None:
     assert len(history.calls) == 1
 
 
-def test_hole_11_a_cancel_of_a_claim_that_nobody_knows_of_holds() -> None:
+def test_hole_11_a_run_cancelled_after_a_claim_without_an_answer_never_starts() -> None:
     async def script(director: Director) -> None:
         await director.sleep(0.6)
         director.next("claim", Fate.REPLY_LOST)
@@ -339,7 +339,7 @@ def test_hole_11_a_cancel_of_a_claim_that_nobody_knows_of_holds() -> None:
     assert history.calls == []
 
 
-def test_hole_11_a_job_that_is_cancelled_while_a_tick_is_on_its_way_makes_no_run_any_more() -> None:
+def test_hole_11_a_job_cancelled_while_a_tick_is_in_flight_makes_no_run() -> None:
     async def script(director: Director) -> None:
         end = director.start + 20 * SECOND
         spec = JobSpec(name="each second", task=LOOP, schedule=CronSchedule(expression="* * * * * *", end=end))
@@ -356,11 +356,11 @@ def test_hole_11_a_job_that_is_cancelled_while_a_tick_is_on_its_way_makes_no_run
     assert {row.state for row in history.truth.runs.values()} == {RunState.CANCELLED}
 
 
-# Gaps that the simulation found in the promises, closed since.
+# Bugs that the simulation has found.
 
 
 @pytest.mark.parametrize("how", ["schedule changed", "cancelled"])
-def test_gap_ticks_that_were_due_when_their_schedule_ended_are_in_the_ledger(how: str) -> None:
+def test_ticks_that_were_due_when_their_schedule_ended_are_in_the_ledger(how: str) -> None:
     async def script(director: Director) -> None:
         end = director.start + 20 * SECOND
         job = director.put(JobSpec(name="job", task=LOOP, schedule=CronSchedule(expression="* * * * * *", end=end)))
@@ -379,7 +379,7 @@ def test_gap_ticks_that_were_due_when_their_schedule_ended_are_in_the_ledger(how
 
 
 @pytest.mark.parametrize("overlap", [Overlap.QUEUE, Overlap.CANCEL])
-def test_gap_a_tick_does_not_start_beside_a_run_of_a_version_with_another_rule(overlap: Overlap) -> None:
+def test_a_tick_does_not_overlap_a_run_of_an_older_version_of_its_job(overlap: Overlap) -> None:
     async def script(director: Director) -> None:
         schedule = CronSchedule(expression="* * * * * *", end=director.start + 8 * SECOND)
         act = Act("stubborn", 3 * SECOND)
@@ -393,7 +393,7 @@ def test_gap_a_tick_does_not_start_beside_a_run_of_a_version_with_another_rule(o
     play(script)
 
 
-def test_gap_what_does_not_stop_when_its_worker_leaves_is_not_cancelled_before_it_has_ended() -> None:
+def test_a_run_that_outlives_its_worker_is_cancelled_only_when_it_has_ended() -> None:
     async def script(director: Director) -> None:
         [run] = director.submit(director.run(Act("stubborn", 30 * SECOND)))
         worker = await director.begins(run)
@@ -412,7 +412,7 @@ def test_gap_what_does_not_stop_when_its_worker_leaves_is_not_cancelled_before_i
 
 
 @pytest.mark.parametrize("step", [1, 20, 400, 2_000])
-def test_gap_no_tick_is_recorded_early_when_the_clock_of_the_store_is_set_back(step: int) -> None:
+def test_no_tick_is_recorded_early_when_the_clock_of_the_store_is_set_back(step: int) -> None:
     async def script(director: Director) -> None:
         end = director.start + 8 * SECOND
         job = director.put(JobSpec(name="job", task=LOOP, schedule=CronSchedule(expression="* * * * * *", end=end)))

@@ -1,4 +1,4 @@
-"""The checker sees what is wrong: histories that were right until one thing in them was changed."""
+"""The checker finds every violation: correct histories in which one thing was changed."""
 
 from copy import deepcopy
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.simulation
 breaks = Breaks()
 
 
-def test_a_good_history_is_good() -> None:
+def test_a_correct_history_violates_nothing() -> None:
     assert violations(a_good_history()) == []
 
 
@@ -44,7 +44,7 @@ def a_success_without_a_handler(history: History) -> None:
 
 
 @breaks("without anybody noticing")
-def a_row_changes_unseen(history: History) -> None:
+def a_row_changes_without_a_recorded_move(history: History) -> None:
     next(iter(history.truth.runs.values())).priority += 1
 
 
@@ -164,7 +164,7 @@ def a_run_is_tried_too_often(history: History) -> None:
 
 
 @breaks("and is innocent")
-def an_innocent_is_parked(history: History) -> None:
+def an_innocent_run_fails_as_poison(history: History) -> None:
     ends(history, RunState.CANCELLED)[0][1].after.reason = "poison"
 
 
@@ -183,7 +183,7 @@ def a_cancelled_run_is_claimed_again(history: History) -> None:
 
 
 @breaks("still ran it")
-def a_cancel_is_told_before_the_work_has_stopped(history: History) -> None:
+def a_run_is_cancelled_before_its_handler_has_stopped(history: History) -> None:
     run = ends(history, RunState.CANCELLED)[0][1].after.id
     next(call for call in history.calls if call.run == run).ended_order = 1 << 40
 
@@ -216,7 +216,7 @@ def a_key_is_forgotten(history: History) -> None:
 
 
 @breaks("a sweep found 1")
-def somebody_was_forgotten(history: History) -> None:
+def the_sweeper_finds_a_forgotten_run(history: History) -> None:
     history.steps[-1].found = 1
 
 
@@ -253,5 +253,5 @@ def a_service_logs_an_exception(history: History) -> None:
 
 
 @pytest.mark.parametrize("name", breaks.ways)
-def test_the_checker_complains_when(name: str) -> None:
+def test_the_checker_reports(name: str) -> None:
     breaks.check(name)

@@ -1,4 +1,4 @@
-"""The checker of the ledger sees what is wrong with ticks and the decisions on them."""
+"""The checker finds wrong ticks and wrong decisions in the ledger."""
 
 import msgspec
 import pytest
@@ -61,7 +61,7 @@ def a_tick_is_paused_after_the_pause(history: History) -> None:
 
 
 def _paused(history: History, resume_at: Instant | None) -> None:
-    """Somebody has paused the job after its first tick."""
+    """The job was paused after its first tick."""
     first, second = fires(history, "cron")[:2]
     [row] = [change.after for change in first.jobs if change.after.id == first.ticks[0].job_id]
     paused = msgspec.structs.replace(row, state=JobState.PAUSED, resume_at=resume_at)
@@ -107,9 +107,9 @@ def a_job_never_finishes(history: History) -> None:
 
 
 @pytest.mark.parametrize("name", breaks.ways)
-def test_the_checker_complains_when(name: str) -> None:
+def test_the_checker_reports(name: str) -> None:
     breaks.check(name)
 
 
-def test_the_good_history_has_what_the_breaks_need() -> None:
+def test_the_correct_history_contains_every_case_that_is_broken() -> None:
     assert {tick.reason for step in fires(a_good_history(), "cron") for tick in step.ticks} == {"", "overlap"}

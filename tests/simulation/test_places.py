@@ -1,4 +1,4 @@
-"""Data centres: one that dies is stood in for, and seeds fail when one of the safeguards is cut out."""
+"""Data centers: one that is down is replaced, and seeds fail when a safeguard is removed."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.simulation
 WORK = Act("work", 100 * MILLISECOND)
 ORDER = Preference(("us", "eu"), 2 * SECOND)
 TWO_PLACES: dict[str, Any] = {"workers": ({"default": 4}, {"default": 4}), "places": ("us", "eu")}
-#: Every seed, with a worker in each of two places; one of them is lost again and again.
+#: Every seed, with workers in each of two data centers; one of them goes down again and again.
 PLACED: dict[str, Any] = {
     "places": ("eu", "us", "eu", "us"),
     "old_worker": False,
@@ -35,7 +35,7 @@ PLACED: dict[str, Any] = {
 }
 
 
-def test_who_prefers_a_place_that_died_is_served_elsewhere_and_there_again_when_it_is_back() -> None:
+def test_a_preferred_data_center_is_replaced_while_it_is_down() -> None:
     async def script(director: Director) -> None:
         us, _ = director.world.workers
         policy = RunPolicy(requires=(ORDER.word,))
@@ -67,7 +67,7 @@ def test_who_prefers_a_place_that_died_is_served_elsewhere_and_there_again_when_
     play(script, **TWO_PLACES)
 
 
-def test_a_place_that_died_keeps_its_runs_until_somebody_is_back() -> None:
+def test_runs_bound_to_a_data_center_wait_while_it_is_down() -> None:
     async def script(director: Director) -> None:
         _, eu = director.world.workers
         now = director.world.now()
@@ -93,29 +93,29 @@ def test_a_place_that_died_keeps_its_runs_until_somebody_is_back() -> None:
 
 
 @pytest.mark.parametrize(("store", "complaint"), [pytest.param(WithoutTickKey, "'us')]", id="the key of each target")])
-def test_seeds_fail_without(store: MakeStore, complaint: str) -> None:
+def test_a_seed_fails_without_the_safeguard(store: MakeStore, complaint: str) -> None:
     assert any(bites(seed, store, complaint, **PLACED) for seed in SEEDS)
 
 
-def test_seeds_fail_without_a_look_where_a_worker_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_fails_if_claims_ignore_the_data_center_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SessionRow, "may_take", lambda *_: True)
     assert _complain("every_run_is_where_it_belongs")
 
 
-def test_seeds_fail_without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_fails_if_a_data_center_is_replaced_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_places, "serving", lambda preference, *_: Serving(preference.order[-1], "a whim"))
-    assert _complain("nobody_stands_in_for_whoever_is_there")
+    assert _complain("no_live_data_center_is_replaced")
 
 
-def test_seeds_fail_without_a_run_for_each_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_fails_if_a_tick_does_not_make_a_run_for_each_data_center(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_places, "spread", lambda fire, _: fire)
     assert _complain("every_tick_is_in_each_of_its_places")
 
 
-def test_seeds_fail_without_a_word_about_who_stood_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_fails_if_the_ledger_does_not_name_the_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_places, "noted", lambda fire, _: fire)
     monkeypatch.setattr(MemoryDatacenters, "_note", lambda *_: None)
-    assert _complain("the_ledger_says_who_stood_in")
+    assert _complain("the_ledger_names_replacements")
 
 
 def _complain(complaint: str) -> bool:

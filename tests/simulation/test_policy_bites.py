@@ -1,4 +1,4 @@
-"""The simulation bites: take a rule of queues, calendars, pauses or objectives out, and seeds fail."""
+"""Seeds fail when a rule of queues, calendars, pauses or objectives is removed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.slow, pytest.mark.timeout(400)
 
 
 class CarelessStore(RecordedStore):
-    """A store that leaves something out."""
+    """A store with changed tables."""
 
     kind: type[RecordingTables] = RecordingTables
 
@@ -41,7 +41,7 @@ class UncountingTables(RecordingTables):
 
 
 class WithoutConcurrency(CarelessStore):
-    """Nobody counts what runs of a queue already."""
+    """A claim ignores how many runs of the queue are running."""
 
     kind = UncountingTables
 
@@ -52,7 +52,7 @@ class SpendingTables(RecordingTables):
 
 
 class WithoutBudget(CarelessStore):
-    """Retries come whenever they like."""
+    """Retries ignore the retry budget."""
 
     kind = SpendingTables
 
@@ -63,7 +63,7 @@ class UnfairTables(RecordingTables):
 
 
 class WithoutTurns(CarelessStore):
-    """Whoever was first is served first."""
+    """Fair queues are served first come, first served."""
 
     kind = UnfairTables
 
@@ -74,7 +74,7 @@ class RestlessTables(RecordingTables):
 
 
 class WithoutQueuePauses(CarelessStore):
-    """A claim does not look whether somebody is to wait."""
+    """A claim ignores pauses of queues."""
 
     kind = RestlessTables
 
@@ -85,23 +85,23 @@ class Nothing(set[str]):
 
 
 class WithoutWeights(RecordedStore):
-    """A claim gives a worker as many runs as it has slots, whatever they weigh."""
+    """A claim ignores the weight of runs."""
 
     def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
         super().__init__(clock, shards, history)
         self.tables.weighted = Nothing()
 
 
-class WithoutTellingSchedules(RecordedStore):
-    """A calendar is changed, and what was planned by the old one is fired."""
+class WithoutReplanning(RecordedStore):
+    """A change of a calendar does not replan the schedules that use it."""
 
     def _add(self, before: Calendar | None, made: Calendar, author: Author, action: str) -> None:
         self.tables.calendars.setdefault((made.tenant, made.name), []).append(made)
         self.tables.audit(action, author, [Change(made.tenant, made.name)])
 
 
-class WithoutComparingLooks(RecordedStore):
-    """Of several who judge the objectives of a job at once all are heard."""
+class WithoutRevisionCheck(RecordedStore):
+    """Several concurrent evaluations of an objective are all accepted."""
 
     async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
         rows = self.tables.slos
@@ -112,20 +112,20 @@ class WithoutComparingLooks(RecordedStore):
 @pytest.mark.parametrize(
     ("store", "complaint"),
     [
-        pytest.param(WithoutConcurrency, "no_more_of_a_queue_than_may", id="the concurrency of queues"),
+        pytest.param(WithoutConcurrency, "queue_concurrency_holds", id="the concurrency of queues"),
         pytest.param(WithoutBudget, "retries_keep_to_their_budget", id="retry budgets"),
-        pytest.param(WithoutTurns, "tenants_take_turns", id="turns"),
+        pytest.param(WithoutTurns, "tenants_take_turns", id="fair turns of tenants"),
         pytest.param(WithoutQueuePauses, "nothing_starts_that_is_paused", id="pauses of queues"),
         pytest.param(WithoutWeights, "is the limit", id="weights"),
-        pytest.param(WithoutTellingSchedules, "by its calendars", id="telling schedules of a calendar's change"),
-        pytest.param(WithoutComparingLooks, "a_miss_is_told_once", id="one verdict on objectives"),
+        pytest.param(WithoutReplanning, "by its calendars", id="replanning schedules when a calendar changes"),
+        pytest.param(WithoutRevisionCheck, "a_miss_is_reported_once", id="the revision check of objectives"),
     ],
 )
-def test_seeds_fail_without(store: MakeStore, complaint: str) -> None:
+def test_a_seed_fails_without_the_rule(store: MakeStore, complaint: str) -> None:
     assert any(bites(seed, store, complaint, operating=14, heavy=0.5) for seed in SEEDS)
 
 
-def test_seeds_fail_without_a_look_at_the_calendars(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_fails_if_calendars_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(_: ClosedTimes, __: Sequence[Job]) -> dict[JobId, Closings]:
         return {}
 
@@ -133,8 +133,8 @@ def test_seeds_fail_without_a_look_at_the_calendars(monkeypatch: pytest.MonkeyPa
     assert any(_complains(seed, "by its calendars") for seed in SEEDS)
 
 
-def test_seeds_fail_without_an_end_to_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ticks are paused as long as nobody has resumed their job."""
+def test_a_seed_fails_if_pauses_with_an_end_time_do_not_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause lasts until the job is resumed, even past its end time."""
     monkeypatch.setattr(Job, "is_paused_at", lambda job, _: job.state is JobState.PAUSED)
     assert any(_complains(seed, "in no pause", meddling=4.0) for seed in SEEDS)
 

@@ -1,4 +1,4 @@
-"""Worlds by seed: schedulers and workers, the production code unchanged, with everything going wrong that can."""
+"""Simulated worlds by seed: schedulers and workers run the production code, while faults of all kinds happen."""
 
 import os
 import subprocess
@@ -11,21 +11,36 @@ from tests.support.simulation.invariants import violations
 from tests.support.simulation.scenario import scenario_of
 from tests.support.simulation.world import simulate
 
-# Some seconds of processor time, which a busy machine may take minutes to give.
+# A test needs some seconds of processor time, for which a busy machine may take minutes.
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(400)]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_nothing_is_violated_in(seeds: range) -> None:
+#: Seeds that failed once, and why.
+FAILED_BEFORE = [
+    pytest.param(700_050, id="a run that a calendar moved was retried before its tick was judged"),
+]
+
+
+def test_invariants_hold_for_seeds(seeds: range) -> None:
     for seed in seeds:
-        replay = f"seed {seed}: replay it by `python -m tests.support.simulation {seed} --trace`"
-        try:
-            found = violations(simulate(scenario_of(seed)))
-        except BaseException as error:
-            error.add_note(replay)
-            raise
-        assert not found, "\n".join([replay, *found])
+        check(seed)
+
+
+@pytest.mark.parametrize("seed", FAILED_BEFORE)
+def test_invariants_hold_for_a_seed_that_failed_before(seed: int) -> None:
+    check(seed)
+
+
+def check(seed: int) -> None:
+    replay = f"seed {seed}: replay it by `python -m tests.support.simulation {seed} --trace`"
+    try:
+        found = violations(simulate(scenario_of(seed)))
+    except BaseException as error:
+        error.add_note(replay)
+        raise
+    assert not found, "\n".join([replay, *found])
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -34,7 +49,7 @@ def test_a_seed_gives_the_same_trace_again(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_gives_the_same_trace_in_another_process_with_other_hashes() -> None:
+def test_a_seed_gives_the_same_trace_in_a_process_with_another_hash_seed() -> None:
     def fingerprints(hash_seed: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "tests.support.simulation", "--fingerprint", "3", "4", "5", "6"],

@@ -1,4 +1,4 @@
-"""Two tenants, and something of everything for each."""
+"""Two tenants, each with at least one object of every kind."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ from tests.support.store_harness import Harness
 
 
 class Belongings(msgspec.Struct, frozen=True):
-    """What a tenant has; the tenant of nobody has ids that are nowhere."""
+    """Ids of the objects of a tenant."""
 
     tenant: str
     #: Waiting, queued, running (with a log), failed (with an attempt), succeeded, a child of the queued one.
@@ -25,7 +25,7 @@ class Belongings(msgspec.Struct, frozen=True):
 
 
 async def belongings(harness: Harness, tenant: str) -> Belongings:
-    """Something of everything, called the same whoever has it."""
+    """Create one object of every kind for a tenant, with the same names for every tenant."""
     store, author = harness.store, Author("ada", tenant)
     await store.attach_reader("somebody")
     await store.put_tenant(Tenant(name=tenant, quotas=Quotas(jobs=10)), author)

@@ -1,4 +1,4 @@
-"""An application that a child process cannot load: it refuses to be imported there."""
+"""An application that a child process cannot load: its import fails there."""
 
 import sys
 from collections.abc import Mapping

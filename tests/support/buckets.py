@@ -11,7 +11,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_
 
 
 def shared_s3() -> S3:
-    """The server that all tests share, running."""
+    """The running server that all tests share."""
     server = all_services()["s3"]
     assert isinstance(server, S3)
     started(server)
@@ -19,7 +19,7 @@ def shared_s3() -> S3:
 
 
 def new_bucket(server: S3) -> str:
-    """A setting that names a bucket of a test's own."""
+    """Create a bucket for one test; its address in the settings."""
     name = f"test-{uuid.uuid4().hex}"
     server.bucket(name)
     return bucket_address(server, name)

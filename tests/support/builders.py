@@ -1,4 +1,4 @@
-"""Small makers of values: a test names what it is about, the rest is ordinary."""
+"""Builders of domain values. A test passes only the fields it is about; the others have defaults."""
 
 import time
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ _names = count(1)
 
 
 def an_id(shard: int = 0) -> RunId:
-    """Ids grow in the order they are asked for, and carry the machine's time, as a client's would."""
+    """A new id, larger than the last one, with the time of this machine as a client's would have."""
     return _ids.run(time.time_ns() // 1_000, shard)
 
 
@@ -128,7 +128,7 @@ def every(
 
 
 def after_each(delay: Micros, *, start: Instant | None = None, end: Instant | None = None) -> Interval:
-    """A fixed delay."""
+    """An interval with a fixed delay after each run."""
     return Interval(every=delay, mode="fixed_delay", start=start, end=end)
 
 
@@ -178,7 +178,7 @@ def a_job(
     expected_version: int | None = None,
     idempotency: Idempotency | None = None,
 ) -> NewJob:
-    """A job as it is declared."""
+    """A job as a client declares it."""
     return NewJob(
         id=a_job_id(shard) if id is None else id,
         spec=a_spec() if spec is None else spec,
@@ -199,7 +199,7 @@ def a_stored_job(
     id: JobId | None = None,  # noqa: A002
     state: JobState = JobState.SCHEDULED,
 ) -> Job:
-    """A job as the store would tell it."""
+    """A job as the store returns it."""
     return Job(
         id=a_job_id() if id is None else id,
         tenant="default",
@@ -243,7 +243,7 @@ def a_held_run(
     lets_go: bool = False,
     cancel_requested: bool = False,
 ) -> HeldRun:
-    """A run as a worker holds it, for what needs no store."""
+    """A claimed run, for tests without a store."""
     return HeldRun(
         id=an_id(),
         fence=1 << 40 | 7,

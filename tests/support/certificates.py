@@ -1,11 +1,11 @@
-"""For servers that speak TLS in a test."""
+"""Certificates for servers with TLS."""
 
 import subprocess
 from pathlib import Path
 
 
 def make_certificate(folder: Path) -> None:
-    """key.pem and certificate.pem, which vouches for itself and is good for servers and clients."""
+    """Write key.pem and a self-signed certificate.pem for servers and clients on this machine."""
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"),

@@ -1,16 +1,17 @@
-"""A clock that stands still until a test moves it."""
+"""Clocks that a test moves."""
 
 import asyncio
 from heapq import heappop, heappush
 from itertools import count
 
+from mainspring.adapters.clock.system import SystemClock
 from mainspring.domain.instant import Instant, Micros, parse_instant
 
 START: Instant = parse_instant("2026-03-01T00:00:00Z")
 
 
 class ManualClock:
-    """Both clocks move together, by ``advance`` alone; whoever sleeps wakes in the order of time."""
+    """Stands still until a test calls ``advance``. Sleepers wake in the order of their times."""
 
     def __init__(self, start: Instant = START) -> None:
         self._now = start
@@ -33,7 +34,7 @@ class ManualClock:
         await future
 
     def advance(self, duration: Micros) -> None:
-        """Let time pass. Those who wake run when the caller next awaits."""
+        """Let time pass. Sleepers that wake run when the caller next awaits."""
         self._now += duration
         self._monotonic += duration
         while self._sleepers and self._sleepers[0][0] <= self._monotonic:
@@ -44,3 +45,19 @@ class ManualClock:
     def jump(self, duration: Micros) -> None:
         """Set the wall clock forward or back, as an administrator would. No time passes."""
         self._now += duration
+
+
+class SkippingClock(SystemClock):
+    """The machine's clocks, but a test can skip time. Sleeps take as long as ever."""
+
+    def __init__(self) -> None:
+        self._skipped: Micros = 0
+
+    def skip(self, duration: Micros) -> None:
+        self._skipped += duration
+
+    def now(self) -> Instant:
+        return super().now() + self._skipped
+
+    def monotonic(self) -> Micros:
+        return super().monotonic() + self._skipped

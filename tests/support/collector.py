@@ -1,9 +1,8 @@
-"""A collector that takes OTLP over HTTP and keeps what came, read by OpenTelemetry's own types."""
+"""An OTLP collector over HTTP that keeps all spans, decoded by OpenTelemetry's own types."""
 
 import gzip
 import ssl
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Any, NamedTuple, Self
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.support.waiting import wait_until
+
 
 class Recorded(NamedTuple):
-    """A span, as it came."""
+    """A received span."""
 
     name: str
     kind: int
@@ -33,11 +34,11 @@ class Recorded(NamedTuple):
 
 class Collector:
     def __init__(self, certificates: Path | None = None) -> None:
-        """With certificates it speaks TLS, to who has one of them."""
+        """``certificates``: speak TLS, and require one of them from clients."""
         self.spans: list[Recorded] = []
-        #: Of each request that came.
+        #: One entry for each request.
         self.headers: list[dict[str, str]] = []
-        #: What the next requests are answered, which are not kept then.
+        #: Status codes for the next requests, whose spans are dropped.
         self.refusals: list[int] = []
         outer = self
 
@@ -59,7 +60,7 @@ class Collector:
                 self.send_header("content-length", "0")
                 self.end_headers()
 
-            def log_message(self, *said: object) -> None: ...
+            def log_message(self, *_: object) -> None: ...
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         if certificates is not None:
@@ -83,12 +84,9 @@ class Collector:
     def of(self, trace: str) -> list[Recorded]:
         return [span for span in self.spans if span.trace == trace]
 
-    def until(self, found: Callable[[list[Recorded]], bool], seconds: float = 60) -> list[Recorded]:
-        """All spans, as soon as they are as wanted."""
-        give_up = time.monotonic() + seconds
-        while not found(self.spans):
-            assert time.monotonic() < give_up, [(span.name, span.attributes) for span in self.spans]
-            time.sleep(0.05)
+    def until(self, found: Callable[[list[Recorded]], bool]) -> list[Recorded]:
+        """Wait until the condition holds for the spans; all of them."""
+        wait_until(lambda: found(self.spans), lambda: [(span.name, span.attributes) for span in self.spans])
         return self.spans
 
 

@@ -1,4 +1,4 @@
-"""The command line called in this process, and a real installation for it to speak to."""
+"""Call the command line in this process, on a real installation that runs beside it."""
 
 import contextlib
 import io
@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 
 from mainspring.cli.main import main
 from tests.support.processes import free_port
+from tests.support.waiting import DEADLINE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 TASKS = """
@@ -43,8 +43,8 @@ async def weekly_report(week: int = 0) -> None: ...
 """
 
 
-class Said(msgspec.Struct, frozen=True):
-    """What a command printed, and how it ended."""
+class CommandResult(msgspec.Struct, frozen=True):
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -56,7 +56,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Site:
-    """``mainspring up`` with keys, in a folder of its own."""
+    """``mainspring up`` with API keys, in its own folder."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class Site:
         self.patch = patch
         self._process: subprocess.Popen[bytes] | None = None
 
-    def call(self, *words: str, stdin: str = "") -> Said:
+    def call(self, *words: str, stdin: str = "") -> CommandResult:
         out, err = io.StringIO(), io.StringIO()
         self.patch.setattr(sys, "argv", ["mainspring", *words])
         self.patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
@@ -77,13 +77,13 @@ class Site:
             except SystemExit as left:
                 code = left.code
         assert isinstance(code, int | None)
-        return Said(code or 0, out.getvalue(), err.getvalue())
+        return CommandResult(code or 0, out.getvalue(), err.getvalue())
 
-    def done(self, *words: str, stdin: str = "") -> Said:
-        """A command that has to succeed."""
-        said = self.call(*words, stdin=stdin)
-        assert said.code == 0, said
-        return said
+    def run(self, *words: str, stdin: str = "") -> CommandResult:
+        """Call a command that has to succeed."""
+        result = self.call(*words, stdin=stdin)
+        assert result.code == 0, result
+        return result
 
     def start(self) -> None:
         (self.folder / "tasks.py").write_text(TASKS)
@@ -95,33 +95,57 @@ class Site:
                 stdout=log,
                 stderr=log,
             )
-        end = time.monotonic() + 30
-        while True:
-            try:
-                httpx2.get(f"{self.url}/healthz", timeout=1)
-                return
-            except httpx2.TransportError:
-                assert time.monotonic() < end, (self.folder / "up.log").read_text()
-                time.sleep(0.05)
+        wait_for_http(self.url, self._process, self.folder / "up.log")
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(15)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            terminate(self._process)
 
-    def until(self, check: Callable[[], bool]) -> None:
-        end = time.monotonic() + 20
-        while not check():
-            assert time.monotonic() < end
-            time.sleep(0.05)
+
+def run_command(directory: Path, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command in its own process."""
+    return subprocess.run(
+        [sys.executable, "-m", "mainspring", *words],
+        cwd=directory,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def wait_for_http(url: str, process: "subprocess.Popen[Any]", log: Path | None = None) -> dict[str, Any]:
+    """Return the answer of ``/healthz`` as soon as the process serves it."""
+
+    def ask() -> dict[str, Any] | None:
+        assert process.poll() is None, log.read_text() if log else "the process has ended"
+        with contextlib.suppress(httpx2.TransportError):
+            health: dict[str, Any] = httpx2.get(f"{url}/healthz", timeout=DEADLINE_SECONDS, trust_env=False).json()
+            return health
+        return None
+
+    health = wait_until(ask, lambda: log.read_text() if log else "")
+    assert health is not None
+    return health
+
+
+def terminate(process: "subprocess.Popen[Any]") -> int:
+    """Send SIGTERM and return the exit code."""
+    process.send_signal(signal.SIGTERM)
+    return wait_for_exit(process)
+
+
+def wait_for_exit(process: "subprocess.Popen[Any]") -> int:
+    """Return the exit code; a process that hangs is killed and fails the test."""
+    try:
+        return process.wait(DEADLINE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
 
 
 @contextlib.contextmanager
-def a_site(folder: Path) -> Iterator[Site]:
+def running_site(folder: Path) -> Iterator[Site]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("MAINSPRING_")]:
             patch.delenv(name)

@@ -1,4 +1,4 @@
-"""A coordinator under test, whichever it is, with the ends of leases in the test's hands."""
+"""The coordinators behind one surface for tests, which can end leases."""
 
 from abc import ABC, abstractmethod
 
@@ -20,12 +20,12 @@ from mainspring.ports.coordination import Coordinator
 from mainspring.ports.registry import Registry
 from tests.support.store_harness import SHORT_LEASE, CoordinatedStore, Harness, MemoryHarness
 
-#: What it is started on in the tests.
+#: Servers that can be a coordinator.
 OUTSIDE = ("redis", "etcd", "zookeeper")
 
 
 class Coordination(ABC):
-    """Who grants shards, the store that has the last word, and a way to end a lease."""
+    """A coordinator, the store that checks its epochs, and a way to end a lease."""
 
     harness: Harness
     coordinator: Coordinator
@@ -45,7 +45,7 @@ class Coordination(ABC):
         """Let the lease of a member that joined for ``SHORT_LEASE`` run out."""
 
     async def owned(self, member: SessionId) -> dict[int, int]:
-        """What it owns by its own renewal; nothing when it is told that it is none any more."""
+        """The shards of a member by its renewal; none if the lease has expired."""
         try:
             return (await self.coordinator.renew(member, MINUTE)).owned
         except Fenced:
@@ -62,7 +62,7 @@ class InTheStore(Coordination):
 
 
 class OutsideTheStore(Coordination):
-    """On a store in memory: what another engine asks of a store has tests of its own on all of them."""
+    """A coordinator with a store in memory. The contract tests check what it needs from other stores."""
 
     def __init__(self, address: str, harness: Harness | None = None) -> None:
         self.harness = MemoryHarness() if harness is None else harness
@@ -90,7 +90,7 @@ def make_registry(address: str) -> Registry:
 
 
 async def expire(registry: Registry, address: str, member: SessionId) -> None:
-    """End a member's lease behind its back, as the engine does when it has run out."""
+    """End the lease of a member in the coordinator, as if it had expired."""
     match registry:
         case RedisRegistry():
             client = redis.Redis.from_url(address)
@@ -99,7 +99,7 @@ async def expire(registry: Registry, address: str, member: SessionId) -> None:
         case EtcdRegistry():
             await registry._ask("lease/revoke", {"ID": registry._leases[member].id})
         case ZooKeeperRegistry():
-            # Whoever knows a session's password can take it over, and close it.
+            # With its password another client can take over a session and close it.
             mine = registry._sessions[member]
             other = Session(mine._nodes, SHORT_LEASE, lambda: None, mine._access)
             other.id, other._password = mine.id, mine._password

@@ -1,4 +1,4 @@
-"""An engine under test, whichever it is: takers on it, and what only somebody from outside can do to it."""
+"""The brokers behind one surface for tests, which can also add messages as an intruder would."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -23,11 +23,11 @@ SHORT_LEASE: Micros = 300 * MILLISECOND
 
 
 class DispatchHarness(ABC):
-    #: The engine gives the best first; otherwise in the order they came, at best.
+    #: Hints come strictly by priority; otherwise about in the order of publishing.
     ordered = True
-    #: What is more urgent comes first, whatever came before it.
+    #: A more urgent hint overtakes others.
     prioritised = True
-    #: Whoever asks first gets what is there; otherwise each has a part of it, and is woken for that alone.
+    #: All takers share the hints; otherwise each has its partitions, and wakes for these alone.
     shared = True
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class DispatchHarness(ABC):
         self._opened: list[Dispatch] = []
 
     async def another(self, lease: Micros = SHORT_LEASE, *, key: bytes = b"a key", namespace: str = "") -> Dispatch:
-        """One more process on the same engine, about the same store unless another one is named."""
+        """Open one more connection to the broker, for the same store unless ``namespace`` names another one."""
         made = self.make(lease, Sealer(key))
         await made.open(namespace or self.namespace)
         self._opened.append(made)
@@ -47,7 +47,7 @@ class DispatchHarness(ABC):
 
     @abstractmethod
     async def smuggle(self, queue: str, message: bytes) -> None:
-        """Put bytes into a queue as somebody who has got at the engine does."""
+        """Put bytes into a queue as an intruder with access to the broker could."""
 
     async def close(self) -> None:
         for made in self._opened:
@@ -55,7 +55,7 @@ class DispatchHarness(ABC):
 
 
 class OnMemory(DispatchHarness):
-    """All of its processes are the same one."""
+    """In memory there is one broker for all."""
 
     _made: MemoryDispatch | None = None
 
@@ -70,7 +70,7 @@ class OnMemory(DispatchHarness):
 
 
 class OnServer(DispatchHarness):
-    """One that a server of ``tools/services`` is."""
+    """On a server of ``tools/services``."""
 
     service: str
     options = ""
@@ -110,24 +110,24 @@ class OnRabbit(OnServer):
         return RabbitDispatch(self.address, SystemClock(), sealer, lease)
 
     async def close(self) -> None:
-        """A server that is used again and again would be full of queues some day."""
+        """Delete the queues of this test, because the server outlives it."""
         made = {name for one in self._opened if isinstance(one, RabbitDispatch) for name in one._queues._known}
         await super().close()
         await asyncio.to_thread(rabbitmq.delete, self.address, *made)
 
     def names(self, queue: str) -> tuple[str, ...]:
-        """Of the queues in RabbitMQ."""
+        """The names of the queues in RabbitMQ."""
         return (f"mainspring.{self.namespace}.queue.{queue}",)
 
     async def smuggle(self, queue: str, message: bytes) -> None:
         taker = await self.another()
-        # The queue comes into being by that.
+        # This declares the queue.
         await taker.take(queue, 1, 0)
         await asyncio.to_thread(rabbitmq.publish, self.address, self.names(queue)[0], message)
 
 
 class OnQuorum(OnRabbit):
-    """Quorum queues, one for each band."""
+    """Quorum queues, one for each priority band."""
 
     options = "?kind=quorum"
 
@@ -136,7 +136,7 @@ class OnQuorum(OnRabbit):
 
 
 class OnKafka(OnServer):
-    """A record has its place in a partition, and a partition has one reader."""
+    """Each partition has one reader."""
 
     ordered = False
     prioritised = False
@@ -145,7 +145,7 @@ class OnKafka(OnServer):
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
-        # Both stores of a test share topics; tests do not.
+        # The stores of a test share topics, but tests do not.
         self.topics = f"run-{self.namespace}.{{queue}}"
         self.url = f"{address}/?topics={self.topics}&retries=retry-{self.namespace}&partitions=3"
 
@@ -154,7 +154,7 @@ class OnKafka(OnServer):
 
     async def smuggle(self, queue: str, message: bytes) -> None:
         server, topic = read_kafka(self.address, "address"), self.topics.format(queue=queue)
-        # Topics come into being by being used.
+        # Topics do not exist before their first use.
         await KafkaAdmin(server).make_topics([topic], 3, {})
         producer = BatchProducer(server)
         try:

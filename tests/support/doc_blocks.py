@@ -1,4 +1,4 @@
-"""The Python of a page, as the files that a reader would make of it."""
+"""Write the Python blocks of a page into files, as a reader would."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ _FILE = re.compile(r"# (\w+\.py)\n")
 
 
 def write_blocks(page: Path, folder: Path) -> list[Path]:
-    """A block that begins with ``# name.py`` begins that file; the blocks after it go on with it."""
+    """A block that begins with ``# name.py`` starts a file. The following blocks are appended to it."""
     files: dict[Path, list[str]] = {}
     file: Path | None = None
     for block in _BLOCK.findall(page.read_text()):
@@ -20,6 +20,6 @@ def write_blocks(page: Path, folder: Path) -> list[Path]:
         files.setdefault(file, []).append(block)
     for path, blocks in files.items():
         path.write_text("\n\n".join(blocks))
-        # Another page may have had a file of this name.
+        # Another page may have a file of the same name.
         sys.modules.pop(path.stem, None)
     return list(files)

@@ -1,4 +1,4 @@
-"""The drivers whose connections can be given to a submit, behind one surface for tests."""
+"""Database drivers whose connections a submit accepts, behind one surface for tests."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -72,7 +72,7 @@ class SqlAlchemy(Psycopg):
 
 
 class Blocking(Driver):
-    """One that blocks, each call on a thread as a web framework would do it."""
+    """A blocking driver. Each call runs on a thread, as in a web framework."""
 
     def __init__(self, connection: Any, statement: Callable[[str], Any]) -> None:
         self.connection = connection
@@ -108,12 +108,12 @@ DRIVERS = (
 
 @asynccontextmanager
 async def driver(name: str, dsn: str) -> AsyncIterator[Driver]:
-    """Connected, with a transaction begun."""
+    """Connect and begin a transaction."""
     address = dsn.partition("://")[2]
     match name:
         case "asyncpg":
             connection = await asyncpg.connect(dsn)
-            # As many applications do; it must not come in the way.
+            # Many applications do this. It must not affect Mainspring.
             await connection.set_type_codec("jsonb", encoder=repr, decoder=repr, schema="pg_catalog")
             await connection.execute("BEGIN")
             yield Asyncpg(connection)

@@ -1,8 +1,8 @@
-"""A process that tells a sink and is killed between telling and remembering it.
+"""A process that publishes events to a sink and is killed before it acknowledges them.
 
     python -m tests.support.dying_publisher DSN SINK ADDRESS AFTER
 
-``AFTER``: so many batches are remembered before.
+``AFTER``: how many batches it acknowledges before.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from mainspring.adapters.events import make_sinks
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.publisher import Publisher
-from mainspring.domain.instant import DAY, MINUTE
+from mainspring.domain.instant import DAY, HOUR
 
 
 class DyingStore(PostgresStore):
@@ -35,7 +35,7 @@ async def main() -> None:
     await store.open()
     [sink] = make_sinks(**{"kafka": "", "redis": "", kind: address}, redis_length=1_000_000)
     async with Publisher(store, sink, LocalWakeups(), clock, lambda: {0: 1}, DAY):
-        await clock.sleep(MINUTE)
+        await clock.sleep(HOUR)
 
 
 if __name__ == "__main__":

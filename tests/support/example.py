@@ -1,4 +1,4 @@
-"""An example as a newcomer starts it: one command, in a folder of its own."""
+"""Run an example by its one command, in a folder of its own."""
 
 import asyncio
 import os
@@ -12,10 +12,11 @@ from pathlib import Path
 import httpx2
 
 from tests.support.processes import PYTHONPATH, ROOT, free_port
+from tests.support.waiting import eventually
 
 
 async def run_example(name: str, folder: Path, **environment: str) -> str:
-    """What it said. It must have ended by itself, and well."""
+    """Run an example until it ends, which must succeed; its output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", f"examples.{name}", "--fast"),
         cwd=folder,
@@ -36,7 +37,7 @@ async def run_example(name: str, folder: Path, **environment: str) -> str:
 
 
 async def commands_of(name: str, folder: Path) -> str:
-    """What the commands of its README answer that only look, in the folder where it was run."""
+    """The output of the read-only commands of its README, in the folder where it was run."""
     page = (ROOT / "examples" / name / "README.md").read_text()
     lines = re.findall(r"^mainspring ((?:jobs|runs|datacenters) .*|datacenters)$", page, re.MULTILINE)
     return "".join(await asyncio.gather(*(_answer(name, folder, line) for line in lines)))
@@ -56,7 +57,7 @@ async def _answer(name: str, folder: Path, line: str) -> str:
 
 
 async def run_on_engine(name: str, folder: Path, store: str, engine: str) -> str:
-    """What it said. Its workers must have been fed by the engine: they have started runs by hints."""
+    """Run an example with a broker; its output. Its workers must have claimed runs by hints."""
     first = free_port()
     ports = range(first, first + 10)
     running = asyncio.create_task(
@@ -71,13 +72,17 @@ async def run_on_engine(name: str, folder: Path, store: str, engine: str) -> str
     )
     claimed = 0.0
     async with httpx2.AsyncClient() as client:
-        while not running.done():
-            await asyncio.wait([running], timeout=0.2)
+
+        async def ended() -> bool:
+            nonlocal claimed
             for port in ports:
                 with suppress(httpx2.HTTPError):
                     shown = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
                     found = re.findall(r"^mainspring_dispatch_claimed_total\{.*\} (.*)$", shown, re.MULTILINE)
                     claimed = max(claimed, *map(float, found), 0)
-    said = await running
-    assert claimed > 0, said
-    return said
+            return running.done()
+
+        await eventually(ended, deadline=250)
+    output = await running
+    assert claimed > 0, output
+    return output

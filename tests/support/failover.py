@@ -1,7 +1,7 @@
-"""Real schedulers on PostgreSQL that are killed, frozen and stopped, and what that does to the ticks of crons.
+"""Measure how late ticks are when a scheduler is killed, frozen or stopped, or its coordinator is away.
 
 python -m tests.support.failover --engine etcd --fault kill --repeat 10
-python -m tests.support.failover --engine etcd --fault away      # all of its nodes, for a minute
+python -m tests.support.failover --engine etcd --fault away      # all nodes of the coordinator, for a minute
 """
 
 import argparse
@@ -20,29 +20,31 @@ import httpx2
 import msgspec
 
 from tests.support.scheduler_cluster import SECOND, Cluster, Figures, Ticks, cluster
+from tests.support.waiting import wait_until
 from tools.services import ensure
 from tools.services.ensemble import Ensemble, Node, ask
 from tools.services.etcd import Etcd, StockEtcd
 from tools.services.redis import Redis
 from tools.services.zookeeper import StockZooKeeper, ZooKeeper
 
-#: What is later than this needs an explanation, so the logs are shown.
+#: Show the logs if a tick is later than this.
 LATE = 2.0
+LEADER_AWAY_SECONDS = 6.0
 BREAKABLE: dict[str, type[Ensemble]] = {"redis": Redis, "etcd": Etcd, "zookeeper": ZooKeeper}
 STOCK: dict[str, type[Ensemble]] = {"etcd-stock": StockEtcd, "zookeeper-stock": StockZooKeeper}
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):
-    #: Seconds that a worker took for what was submitted meanwhile.
+    #: Seconds that a worker took for runs that were submitted during the outage.
     worked: float
-    #: Seconds from the return of the engine to the first tick that is not late.
+    #: Seconds from the return of the coordinator to the first tick that is not late.
     back: float
     ticks: Ticks
 
 
 @contextmanager
 def throwaway(kind: type[Ensemble]) -> Iterator[Ensemble]:
-    """Servers of our own, which may be broken."""
+    """Start servers that a test may break; remove them at the end."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         ensemble = kind(Path(folder))
         ensemble.start()
@@ -54,7 +56,7 @@ def throwaway(kind: type[Ensemble]) -> Iterator[Ensemble]:
 
 @contextmanager
 def address_of(engine: str) -> Iterator[str]:
-    """By its name in ``tools/services``; ``store``, and the servers as they come when nobody sets anything."""
+    """The address of a server in ``tools/services``, of one with its default settings, or ``store``."""
     if engine in STOCK:
         with throwaway(STOCK[engine]) as ensemble:
             yield ensemble.address()
@@ -67,7 +69,7 @@ async def measure(engine: str, fault: str, repeat: int) -> dict[str, object]:
     with address_of(engine) as address:
         async with cluster(ensure("postgres"), address) as found:
             for number in range(repeat):
-                # Somewhere between two renewals, as it would happen.
+                # A random moment between two renewals.
                 await asyncio.sleep(random.random() / 4)
                 figures.append(await found.end(list(found.schedulers)[number % len(found.schedulers)], fault))
                 sys.stderr.write(f"{number}: moved {figures[-1].moved:.2f} s, latest {figures[-1].latest:.2f} s\n")
@@ -87,22 +89,21 @@ async def measure(engine: str, fault: str, repeat: int) -> dict[str, object]:
     }
 
 
-async def outage(found: Cluster, ensemble: Ensemble, seconds: float, runs: int = 200) -> Outage:
-    """Every node of the engine is frozen for a while: what was due fires late, and workers go on."""
+async def outage(found: Cluster, ensemble: Ensemble, seconds: float = 0, runs: int = 200) -> Outage:
+    """Freeze every node of the coordinator until no tick fires and a worker has completed runs, or for longer."""
     found.start_worker()
     begun = time.monotonic()
     try:
         for node in ensemble.nodes:
             node.signal(signal.SIGSTOP)
-        await asyncio.sleep(seconds / 2)
+        await found.until(found.stands_still)
         worked = await found.work(runs)
-        await asyncio.sleep(begun + seconds - time.monotonic())
+        await asyncio.sleep(max(0.0, begun + seconds - time.monotonic()))
     finally:
         for node in ensemble.nodes:
             node.signal(signal.SIGCONT)
-    back = await found.until(found.fires, 0.01)
-    await found.settled()
-    await asyncio.sleep(3)
+    back = await found.until(found.fires)
+    await found.until_balanced()
     return Outage(worked=worked, back=back, ticks=await found.ticks())
 
 
@@ -120,20 +121,19 @@ async def measure_outage(engine: str, seconds: float) -> dict[str, object]:
 
 
 async def measure_leader(engine: str, fault: str, repeat: int) -> dict[str, object]:
-    """The node that leads the engine is killed or frozen, and comes back: how late was the latest tick each time?"""
+    """Kill or freeze the leader of the coordinator, let it return, and measure the latest tick each time."""
     latest: list[float] = []
     with throwaway((BREAKABLE | STOCK)[engine]) as ensemble:
         async with cluster(ensure("postgres"), ensemble.address()) as found:
             for number in range(repeat):
                 begun = int(time.time()) * SECOND
-                leader = await asyncio.to_thread(leader_of, ensemble)
+                leader = await asyncio.to_thread(find_leader, ensemble)
                 leader.signal(signal.SIGKILL if fault == "kill-leader" else signal.SIGSTOP)
-                await asyncio.sleep(6)
+                await asyncio.sleep(LEADER_AWAY_SECONDS)
                 leader.signal(signal.SIGCONT)
                 leader.start()
                 await asyncio.to_thread(ensemble.wait)
-                await found.settled()
-                await asyncio.sleep(3)
+                await found.until_balanced()
                 latest.append((await found.ticks(since=begun - 2 * SECOND)).latest)
                 sys.stderr.write(f"{number}: latest {latest[-1]:.2f} s\n")
             ticks = await found.ticks()
@@ -148,12 +148,9 @@ async def measure_leader(engine: str, fault: str, repeat: int) -> dict[str, obje
     }
 
 
-def leader_of(ensemble: Ensemble) -> Node:
-    while True:
-        for node in ensemble.nodes:
-            if leads(ensemble, node):
-                return node
-        time.sleep(0.05)
+def find_leader(ensemble: Ensemble) -> Node:
+    [leader] = wait_until(lambda: [node for node in ensemble.nodes if leads(ensemble, node)][:1])
+    return leader
 
 
 def leads(ensemble: Ensemble, node: Node) -> bool:
@@ -170,7 +167,7 @@ def main() -> None:
         "--fault", default="kill", choices=["kill", "stop", "leave", "away", "kill-leader", "stop-leader"]
     )
     parser.add_argument("--repeat", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=60, help="how long the engine is away")
+    parser.add_argument("--seconds", type=float, default=60, help="how long the coordinator is away")
     arguments = parser.parse_args()
     if arguments.fault == "away":
         found = asyncio.run(measure_outage(arguments.engine, arguments.seconds))

@@ -1,4 +1,4 @@
-"""``mainspring keys`` as one types it, on a memory store."""
+"""``mainspring keys`` on a store in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from tests.support.clock import ManualClock
 
 
 class Shell:
-    """Commands that all meet the same store."""
+    """Runs commands on one store."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -35,7 +35,7 @@ class Shell:
         assert found.exit_code == 0, found.stderr
 
     def create(self, *words: str) -> tuple[str, str]:
-        """The id and the secret of what was printed, which is nothing else."""
+        """Create a key; its id and its secret. The command must print nothing else."""
         self.run("create", *words)
         [line] = self.stdout.splitlines()
         read = read_key(line)

@@ -1,4 +1,4 @@
-"""An application whose tasks say which process ran them."""
+"""An application whose tasks return the id of their process."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Stands for Slack, PagerDuty and who has a webhook: an HTTP server that keeps what it was sent. And a mail server."""
+"""An HTTP server in place of Slack, PagerDuty and webhooks, which keeps its requests; and a mail server."""
 
 import datetime
 import json
@@ -28,7 +28,7 @@ class Receiver:
     def __init__(self) -> None:
         self.got: list[tuple[str, dict[str, str], Any]] = []
         self.bodies: list[bytes] = []
-        #: What to answer next; 200 when it is empty.
+        #: Status codes of the next answers; 200 after them.
         self.answers: list[int] = []
         receiver = self
 
@@ -69,18 +69,18 @@ def receiving() -> Iterator[Receiver]:
 
 
 class Mailbox:
-    """What a mail server has taken, and how it was asked."""
+    """Messages and logins that a mail server has received."""
 
     def __init__(self) -> None:
         self.letters: list[tuple[list[str], EmailMessage]] = []
         self.logins: list[tuple[str, str]] = []
         self.secret: list[bool] = []
-        #: What to answer to the next letters; taken when it is empty.
+        #: Answers to the next messages; accepted after them.
         self.answers: list[str] = []
-        #: Who is refused for now, and who was.
+        #: Addresses that are rejected temporarily, and the rejections so far.
         self.greylisted: set[str] = set()
         self.refused: list[str] = []
-        #: What to answer to whoever leaves.
+        #: The answer to QUIT.
         self.farewell = "221 Bye"
         self.port = free_port()
 
@@ -118,8 +118,10 @@ class Mailbox:
 
 @contextmanager
 def mail_server(folder: Path, tls: str = "none") -> Iterator[Mailbox]:
-    """``tls``: ``starttls`` (nothing is taken before it), ``tls`` from the first byte, or ``none``. Its certificate, of
-    ``localhost``, is ``certificate.pem`` in the folder."""
+    """Start a mail server with ``tls``: ``starttls`` (required), ``tls`` from the first byte, or ``none``.
+
+    Its certificate for ``localhost`` is ``certificate.pem`` in the folder.
+    """
     mailbox = Mailbox()
     context = None if tls == "none" else _context(folder)
     controller = Controller(

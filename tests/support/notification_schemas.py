@@ -1,4 +1,4 @@
-"""What Slack and PagerDuty document of what they take, as JSON Schema.
+"""The documented request bodies of Slack and PagerDuty, as JSON Schema.
 
 Slack: "Sending messages using incoming webhooks"; PagerDuty: "Events API v2 overview", send an alert event.
 """

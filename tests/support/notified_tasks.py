@@ -1,4 +1,4 @@
-"""A task that fails until somebody has mended it."""
+"""A task that fails until a file exists."""
 
 import os
 from pathlib import Path
@@ -10,5 +10,5 @@ app = Mainspring()
 
 @app.task(retry=RetryPolicy(max_retries=1, backoff="list", delays=(3_000_000,)))
 def charge(order: int) -> None:
-    if not Path(os.environ["MENDED"]).exists():
+    if not Path(os.environ["FIXED"]).exists():
         raise ValueError(f"order {order} cannot be charged")

@@ -1,4 +1,4 @@
-"""A small OpenID provider over HTTP: whoever comes is let in as whoever the test says."""
+"""A small OpenID provider over HTTP. Everybody who signs in gets the claims that the test chooses."""
 
 import base64
 import hashlib
@@ -20,10 +20,10 @@ class Provider:
     def __init__(self) -> None:
         self.client, self.secret = "dashboard", "known to both"
         self.issuer = ""
-        #: What is said of whoever signs in next, and what is changed of a right token.
+        #: The claims of the next user who signs in, and wrong values for the token itself.
         self.claims: dict[str, Any] = {"sub": "ada", "groups": ["people"]}
         self.wrong: dict[str, Any] = {}
-        #: Another key than the one that is published.
+        #: Sign with another key than the published one.
         self.forged = False
         self.away = False
         self._key = RSAKey.generate_key(2048, {"kid": "one", "alg": "RS256", "use": "sig"})
@@ -90,7 +90,7 @@ class Provider:
         }
 
     def let_in(self, query: dict[str, str]) -> str:
-        """Back to where they came from, with a code."""
+        """Check a request to sign in; the address to redirect to, with a code."""
         assert query["response_type"] == "code"
         assert query["client_id"] == self.client
         assert query["code_challenge_method"] == "S256"
@@ -100,7 +100,7 @@ class Provider:
         return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
 
     def exchange(self, form: dict[str, str], authorization: str) -> str | None:
-        """A code is good once, for the client that asked, with what only it knows."""
+        """Exchange a code for a token. A code works once, with the secrets of the client that asked for it."""
         asked = self._codes.pop(form.get("code", ""), None)
         pair = base64.b64decode(authorization.removeprefix("Basic ")).decode().partition(":")
         if asked is None or (unquote(pair[0]), unquote(pair[2])) != (self.client, self.secret):

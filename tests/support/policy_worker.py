@@ -1,4 +1,4 @@
-"""A worker without handlers, as a process that can be killed: it takes runs and ends them, for ever.
+"""A worker without handlers, as a process that can be killed. It claims runs and completes them without end.
 
 ``python -m tests.support.policy_worker DSN QUEUE BATCH``
 """
@@ -14,6 +14,9 @@ from mainspring.domain.run import HeldRun, settle_success
 from mainspring.ports.store import NewSession, Want
 
 TTL = 5 * SECOND
+HEARTBEAT_SECONDS = 0.5
+#: A pause of a worker that found nothing to do.
+IDLE_SECONDS = 0.01
 
 
 async def work(dsn: str, queue: str, batch: int) -> None:
@@ -21,19 +24,19 @@ async def work(dsn: str, queue: str, batch: int) -> None:
     await store.open()
     session = await store.open_session(NewSession(name="policy-worker", kind="worker", ttl=TTL))
     held: list[HeldRun] = []
-    number, beaten = 0, asyncio.get_running_loop().time()
+    number, renewed_at = 0, asyncio.get_running_loop().time()
     while True:
         number += 1
         with suppress(StoreUnavailable):
             held = await store.claim(session, number, [Want(queue, batch)])
             if not held:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(IDLE_SECONDS)
         while held:
             with suppress(StoreUnavailable):
                 await store.settle([settle_success(run, None) for run in held])
                 held = []
-        if asyncio.get_running_loop().time() - beaten > 0.5:
-            beaten = asyncio.get_running_loop().time()
+        if asyncio.get_running_loop().time() - renewed_at > HEARTBEAT_SECONDS:
+            renewed_at = asyncio.get_running_loop().time()
             await store.beat(session, TTL, [], [], number)
 
 

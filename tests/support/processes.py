@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,24 +13,31 @@ from types import TracebackType
 from typing import Self
 
 import httpx2
+import psutil
+
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 ROOT = Path(__file__).parents[2]
-#: What a process is to run is this tree, wherever the package is installed from.
+#: A deadline for waits that include the start of a process: importing takes seconds of processor time, and a busy
+#: machine gives a new process little of it.
+START_SECONDS = 400.0
+#: Processes run this checkout, wherever the package is installed from.
 PYTHONPATH = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
 
 
 class Processes:
-    """Starts ``mainspring`` commands on one store; whatever is left at the end is killed."""
+    """Starts ``mainspring`` commands on one store, and kills those that are left at the end."""
 
     def __init__(self, store: str, logs: Path, environment: Mapping[str, str] | None = None) -> None:
-        """``environment``: of all of them, beyond ours."""
+        """``environment``: variables of every process, in addition to those of this one."""
+        logs.mkdir(exist_ok=True)
         self._store = store
         self._logs = logs
         self._environment = dict(environment or {})
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, *arguments: str, **settings: str) -> "subprocess.Popen[bytes]":
-        """``settings``: of this one, as variables of the environment."""
+        """``settings``: environment variables of this process alone."""
         log = (self._logs / f"{len(self._started)}-{arguments[0]}.log").open("wb")
         environment = {
             **os.environ,
@@ -48,7 +54,7 @@ class Processes:
         return process
 
     def logs(self) -> str:
-        return "\n".join(f"== {path.name}\n{path.read_text()[-2_000:]}" for path in sorted(self._logs.iterdir()))
+        return "\n".join(f"== {path.name}\n{path.read_text()[-2_000:]}" for path in sorted(self._logs.glob("*.log")))
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,22 +69,53 @@ class Processes:
             await asyncio.to_thread(process.wait)
 
 
+def api_client(port: int) -> httpx2.AsyncClient:
+    """A client of an API on this machine. A request fails only if it hangs."""
+    return httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_SECONDS, trust_env=False)
+
+
 async def until_ready(client: httpx2.AsyncClient, process: "subprocess.Popen[bytes]", processes: Processes) -> None:
-    """Wait for an API, as long as a busy machine may take."""
-    until = time.monotonic() + 100
-    while True:
-        with suppress(httpx2.TransportError):
-            if (await client.get("/readyz")).status_code == 200:
-                return
-        assert time.monotonic() < until, processes.logs()
+    """Wait until an API is ready. Fail as soon as its process has ended."""
+
+    async def ready() -> bool:
         assert process.poll() is None, processes.logs()
-        await asyncio.sleep(0.05)
+        with suppress(httpx2.TransportError):
+            return (await client.get("/readyz")).status_code == 200
+        return False
+
+    await eventually(ready, processes.logs, deadline=START_SECONDS)
+
+
+async def until_ended(process: "subprocess.Popen[bytes]", processes: Processes) -> int:
+    """Wait until a process ends; its exit code."""
+    await eventually(lambda: process.poll() is not None, processes.logs, deadline=START_SECONDS)
+    return int(process.returncode)
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """As the kernel does it: no farewell."""
+    """End a process without a chance to clean up."""
     process.send_signal(signal.SIGKILL)
     process.wait()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def until_gone(*pids: int) -> None:
+    await eventually(lambda: not any(map(is_alive, pids)), lambda: [pid for pid in pids if is_alive(pid)])
+
+
+async def until_written(path: Path) -> str:
+    """Wait until another process has written a file; its text."""
+
+    def text() -> str:
+        return path.read_text() if path.exists() else ""
+
+    return await eventually(text, f"{path.name} was not written", deadline=START_SECONDS)
 
 
 def free_port() -> int:

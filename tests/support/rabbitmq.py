@@ -1,4 +1,4 @@
-"""RabbitMQ as somebody else sees it: by a client that is not ours."""
+"""Access to RabbitMQ with a client library that Mainspring does not use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import amqp
 
 @contextmanager
 def channel_of(address: str, node: int = 0) -> Iterator[amqp.Channel]:
-    """On one node of an address that may name several."""
+    """Open a channel on one node of an address."""
     credentials, _, nodes = address.removeprefix("amqp://").partition("@")
     user, _, password = credentials.partition(":")
     place = nodes.partition("/")[0].split(",")[node]
@@ -23,7 +23,7 @@ def publish(address: str, queue: str, body: bytes) -> None:
 
 
 def delete(address: str, *queues: str) -> None:
-    """With the exchanges of the same names."""
+    """Delete queues and the exchanges of the same names."""
     with channel_of(address) as channel:
         for queue in queues:
             channel.queue_delete(queue)
@@ -31,7 +31,7 @@ def delete(address: str, *queues: str) -> None:
 
 
 def read_all(address: str, queue: str) -> list[amqp.Message]:
-    """Everything that is in a queue now; it is empty after that."""
+    """Remove and return all messages of a queue."""
     found: list[amqp.Message] = []
     with channel_of(address) as channel:
         while (message := channel.basic_get(queue, no_ack=True)) is not None:

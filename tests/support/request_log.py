@@ -1,4 +1,4 @@
-"""A log of requests for jobs in memory: what is not done comes again when somebody else reads it."""
+"""A log of requests for jobs in memory. A reader that starts again receives unfinished requests again."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from mainspring.ports.ingest import Ask, Refusal
 class MemoryLog:
     def __init__(self, sent_at: Instant) -> None:
         self.away = False
-        #: What was refused, with the reason.
+        #: Rejected requests with their reasons.
         self.dead: list[tuple[Ask, Refusal]] = []
         self._sent_at = sent_at
         self._records: list[Ask] = []
@@ -48,16 +48,16 @@ class MemoryLog:
 
     @property
     def keys(self) -> list[str]:
-        """Of all records, in order."""
+        """The keys of all records, in order."""
         return [ask.key for ask in self._records]
 
     @property
     def open(self) -> int:
-        """How many are neither done nor refused."""
+        """How many requests are neither done nor rejected."""
         return len(self._records) - len(self._done)
 
     def rewind(self, *, forget: bool = False) -> None:
-        """Whoever reads begins anew: with what is not done, or with everything."""
+        """Let the reader start again with unfinished requests, or with all of them (``forget``)."""
         if forget:
             self._done.clear()
         self._next = 0

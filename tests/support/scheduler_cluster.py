@@ -1,7 +1,6 @@
-"""Real schedulers on PostgreSQL, and crons whose ticks are counted by what the ledger says."""
+"""Real schedulers on PostgreSQL, and crons whose ticks are counted in the ledger."""
 
 import asyncio
-import random
 import signal
 import subprocess
 import tempfile
@@ -14,28 +13,26 @@ from pathlib import Path
 import asyncpg
 import msgspec
 
-from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.jobs import Jobs
+from mainspring.domain.catch_up import CatchUp
+from mainspring.domain.instant import HOUR
 from mainspring.domain.job import JobSpec, NewJob
-from mainspring.domain.run import NewRun
 from mainspring.domain.schedule import CronSchedule
 from tests.conftest import create_database, drop_database, with_database
-from tests.support.processes import Processes
+from tests.support.load import a_moment, make_jobs
+from tests.support.processes import START_SECONDS, Processes
+from tests.support.waiting import eventually
 
 CRONS = 50
 SECOND = 1_000_000
-#: Longer than a busy machine takes to start a process or to hand shards over.
-PATIENCE = 60.0
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """What happened in one repetition."""
+    """Measurements of one repetition."""
 
-    #: Seconds until every shard of the victim was another's; of a planned end: until it had ended.
+    #: Seconds until other schedulers owned every shard of the one that ended.
     moved: float
-    #: Seconds that the latest tick around that was late by, before its run was made.
+    #: The largest delay of a tick around that time, in seconds.
     latest: float
 
 
@@ -48,7 +45,7 @@ class Ticks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster:
-    """Some schedulers on one database, and crons that tick every second. No worker: runs stay where they are made."""
+    """Schedulers on one database, and crons that tick every second. Without a worker, runs stay queued."""
 
     def __init__(self, dsn: str, coordination: str, processes: Processes, connection: asyncpg.Connection) -> None:
         self.connection = connection
@@ -70,21 +67,30 @@ class Cluster:
         self._processes.start("worker", "tests.support.load_tasks:app", "--queue", "load:50")
 
     async def fires(self) -> bool:
-        """Whether a tick of the last two seconds has been recorded."""
-        newest = await self.connection.fetchval("SELECT max(scheduled_at) FROM mainspring.ledger")
-        return bool(newest is not None and newest > await self._now() - 2 * SECOND)
+        """Whether the ledger has a tick of the last two seconds."""
+        return await self._newest_tick() > await self._now() - 2 * SECOND
+
+    async def stands_still(self) -> bool:
+        """Whether the ledger has no tick of the last four seconds."""
+        return await self._newest_tick() < await self._now() - 4 * SECOND
+
+    async def _newest_tick(self) -> int:
+        newest: int | None = await self.connection.fetchval("SELECT max(scheduled_at) FROM mainspring.ledger")
+        return newest or 0
 
     async def declare(self, crons: int = CRONS) -> None:
         store = PostgresStore(self._dsn)
         await store.open()
         try:
-            jobs = Jobs(store, LocalWakeups(), SystemClock(), random.Random(), shards=store.shards)
+            jobs = make_jobs(store)
             schedule = CronSchedule(expression="* * * * * *")
             await jobs.put_jobs(
                 [
                     NewJob(
                         id=jobs.new_job_id("default", f"cron-{number}"),
-                        spec=JobSpec(name=f"cron-{number}", task="nothing", schedule=schedule),
+                        spec=JobSpec(
+                            name=f"cron-{number}", task="nothing", schedule=schedule, catch_up=CatchUp(grace=HOUR)
+                        ),
                         payload=b"{}",
                     )
                     for number in range(crons)
@@ -94,10 +100,10 @@ class Cluster:
             await store.close()
         self._declared = await self._now()
 
-    async def settled(self) -> None:
-        """Every scheduler has its part of the shards, and nobody else has one."""
+    async def until_balanced(self) -> None:
+        """Wait until every scheduler, and no other, owns shards, and no shard is without an owner."""
 
-        async def shared() -> bool:
+        async def balanced() -> bool:
             owners = await self.connection.fetch(
                 "SELECT s.name, count(*) AS shards FROM mainspring.shard h JOIN mainspring.session s ON s.id = h.owner "
                 "WHERE s.live GROUP BY s.name"
@@ -105,17 +111,16 @@ class Cluster:
             counted = {row["name"]: row["shards"] for row in owners}
             return counted.keys() == self.schedulers.keys() and sum(counted.values()) == 100
 
-        await self.until(shared)
+        await self.until(balanced)
 
-    async def until(self, true: Callable[[], Awaitable[bool]], pause: float = 0.02) -> float:
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> float:
+        """Wait for a condition; how many seconds that took."""
         begun = time.monotonic()
-        while not await true():
-            assert time.monotonic() - begun < PATIENCE, self._processes.logs()
-            await asyncio.sleep(pause)
+        await eventually(condition, self._processes.logs, deadline=START_SECONDS)
         return time.monotonic() - begun
 
     async def end(self, name: str, fault: str, frozen_for: float = 4.0) -> Figures:
-        """Let one die or leave, see its shards served by others, and bring the number back."""
+        """End one scheduler, wait until others own its shards, and start another one or let it continue."""
         process = self.schedulers[name]
         member = await self.connection.fetchval(
             "SELECT id FROM mainspring.session WHERE live AND name = $1 ORDER BY id DESC", name
@@ -130,7 +135,7 @@ class Cluster:
                 member,
             )
 
-        took = await self.until(moved, 0.005)
+        took = await self.until(moved)
         if fault == "stop":
             await asyncio.sleep(max(0.0, frozen_for - took))
             process.send_signal(signal.SIGCONT)
@@ -138,22 +143,16 @@ class Cluster:
             await asyncio.to_thread(process.wait)
             del self.schedulers[name]
             self.start()
-        await self.settled()
-        await asyncio.sleep(1.5)
+        await self.until_balanced()
         return Figures(moved=took, latest=(await self.ticks(since=begun - 2 * SECOND)).latest)
 
     async def work(self, runs: int) -> float:
-        """Seconds until a worker has done so many runs that are submitted now."""
+        """Submit runs and wait until a worker has completed them; how many seconds that took."""
         store = PostgresStore(self._dsn)
         await store.open()
         try:
-            jobs = Jobs(store, LocalWakeups(), SystemClock(), random.Random(), shards=store.shards)
-            await jobs.submit_many(
-                [
-                    NewRun(id=jobs.new_run_id(), task="moment", payload=b'{"milliseconds":1}', queue="load")
-                    for _ in range(runs)
-                ]
-            )
+            jobs = make_jobs(store)
+            await jobs.submit_many([a_moment(jobs, 1) for _ in range(runs)])
         finally:
             await store.close()
 
@@ -164,9 +163,18 @@ class Cluster:
         return await self.until(ended)
 
     async def ticks(self, since: int | None = None) -> Ticks:
-        """What the ledger says about every second since then, but for the newest, which are still on their way."""
+        """Count the ticks of every second until now in the ledger, as soon as every cron has ticked after that."""
         first = (since or self._declared) // SECOND + 2
-        last = await self._now() // SECOND - 2
+        last = max(await self._now() // SECOND, first)
+
+        async def ticked() -> bool:
+            return not await self.connection.fetchval(
+                "SELECT EXISTS (SELECT FROM mainspring.job j WHERE NOT EXISTS "
+                "(SELECT FROM mainspring.ledger l WHERE l.job_id = j.id AND l.scheduled_at > $1))",
+                last * SECOND,
+            )
+
+        await self.until(ticked)
         rows = await self.connection.fetch(
             "SELECT l.job_id, l.scheduled_at, l.decision, r.id, r.created_at "
             "FROM mainspring.ledger l LEFT JOIN mainspring.run r ON r.job_id = l.job_id "
@@ -193,7 +201,7 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(postgres: str, coordination: str, schedulers: int = 3, crons: int = CRONS) -> AsyncIterator[Cluster]:
-    """So many schedulers, each with its part of the shards, and crons that have begun to tick."""
+    """Start schedulers, and wait until each owns shards and the crons tick."""
     name = f"failover_{uuid.uuid4().hex}"
     await create_database(postgres, name)
     dsn = with_database(postgres, name)
@@ -207,9 +215,9 @@ async def cluster(postgres: str, coordination: str, schedulers: int = 3, crons: 
                 found = Cluster(dsn, coordination, processes, connection)
                 for _ in range(schedulers):
                     found.start()
-                await found.settled()
+                await found.until_balanced()
                 await found.declare(crons)
-                await asyncio.sleep(2)
+                await found.until(found.fires)
                 yield found
             finally:
                 await connection.close()

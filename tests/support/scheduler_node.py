@@ -1,4 +1,4 @@
-"""A scheduler process in virtual time, and a store in memory that it reaches over a network."""
+"""A scheduler process in virtual time, and a store in memory behind a simulated network."""
 
 import asyncio
 from collections import Counter
@@ -18,12 +18,12 @@ from mainspring.ports.store import Fired, Staged
 from mainspring.testing.virtual_time import START, VirtualClock
 
 SHARDS = 8
-#: What the agenda foresaw is late by the journey to the store and no more than one look that is under way.
+#: The largest delay of a tick that the agenda knew: the way to the store, and one query that is under way.
 PROMPT: Micros = 6 * MILLISECOND
 
 
 class RemoteStore(MemoryStore):
-    """The store in memory behind a network: a request and an answer take 1 ms each. Counts what is asked of it."""
+    """A store in memory behind a network, where a request and an answer take 1 ms each. Counts its calls."""
 
     def __init__(self, clock: VirtualClock, latency: Micros = MILLISECOND) -> None:
         super().__init__(clock, SHARDS)
@@ -59,7 +59,7 @@ class RemoteStore(MemoryStore):
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
         await self.travel("fire")
         fired = await super().fire(owner, fires)
-        # Some ten microseconds a fire, as in a database.
+        # Some ten microseconds for each fire, as in a database.
         await self.clock.sleep(self.latency + 40 * len(fires))
         return fired
 
@@ -98,7 +98,7 @@ class Node:
             await self.keeper.stop()
 
     def kill(self) -> None:
-        """As by kill -9: it says nothing to anybody."""
+        """End without any cleanup, as by SIGKILL."""
         for task in self._tasks:
             task.cancel()
         self._tasks = set()
@@ -109,7 +109,7 @@ async def declared(store: MemoryStore, jobs: Sequence[NewJob]) -> list[Job]:
 
 
 async def queued_at(store: MemoryStore) -> list[Instant]:
-    """When delayed runs were queued, one entry a run, since this was asked the last time."""
+    """The times when delayed runs were queued, one for each run, since the last call."""
     batches = await store.events("test", 1_000_000)
     if batches:
         await store.acknowledge("test", batches[-1].position)

@@ -1,4 +1,4 @@
-"""Tasks that say what they were told to keep to themselves, in every way there is."""
+"""Tasks that leak a secret in every way there is."""
 
 # ruff: noqa: T201
 
@@ -14,13 +14,13 @@ from mainspring import Context, Mainspring, RetryPolicy
 app = Mainspring()
 
 
-def betray(context: Context) -> dict[str, Any]:
+def leak(context: Context) -> dict[str, Any]:
     value = context.secret("CANARY")
     print("printed", value, json.dumps(value), end=" ")
     print("and", base64.b64encode(f"user:{value}".encode()).decode())
     print("to stderr", value, file=sys.stderr)
     logging.getLogger("library").warning("logged %s", value)
-    context.log.info("told %r", value)
+    context.log.info("reported %r", value)
     context.progress(1, 2, f"note {value} " + "x" * 970 + value)
     context.checkpoint({"state": value})
     try:
@@ -32,17 +32,17 @@ def betray(context: Context) -> dict[str, Any]:
 
 @app.task(retries=0)
 async def on_loop(context: Context) -> dict[str, Any]:
-    return betray(context)
+    return leak(context)
 
 
 @app.task(retry=RetryPolicy(max_retries=3, first_delay=1, max_delay=1))
 def in_child(context: Context) -> dict[str, Any]:
-    return betray(context)
+    return leak(context)
 
 
 @app.task(retries=0, executor="thread")
 def on_thread(context: Context) -> dict[str, Any]:
-    return betray(context)
+    return leak(context)
 
 
 @app.task(retries=0)

@@ -1,4 +1,4 @@
-"""Servers of a test's own, where they can be had."""
+"""Servers that a test needs: used where they can be had, and left out by name where not."""
 
 import os
 from typing import NoReturn
@@ -8,6 +8,14 @@ import pytest
 from tools.services import Service, ServiceUnavailable
 
 IN_CI = os.environ.get("CI") == "true"
+#: The servers that this run may use, separated by commas; all of them if it is not set. ``make test`` sets it.
+ALLOWED = os.environ.get("TEST_SERVERS")
+
+
+def require(name: str) -> None:
+    """Skip the test if this run leaves the server out."""
+    if ALLOWED is not None and name not in ALLOWED.split(","):
+        pytest.skip(f"{name} is left to make test-all")
 
 
 def not_here(reason: str) -> NoReturn:
@@ -18,10 +26,11 @@ def not_here(reason: str) -> NoReturn:
 
 
 def started(server: Service) -> str:
-    """The address of one that runs now. One that cannot be had leaves nothing behind."""
+    """The address of a running server. If it cannot be had, nothing is left behind."""
+    require(server.name)
     try:
         return server.ensure()
     except ServiceUnavailable as error:
-        # It may be there in a moment all the same.
+        # It may start later all the same.
         server.remove()
         not_here(f"{server.name} is not available: {error}")

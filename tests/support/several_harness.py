@@ -1,4 +1,4 @@
-"""A store over three databases of one server, under the contracts of every other store."""
+"""A sharded store over three databases of one server, for the contract tests."""
 
 import hashlib
 import time
@@ -12,17 +12,17 @@ from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres.database import PACKAGE
 from mainspring.adapters.store.several import SeveralStore
 from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import Micros
+from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import NewJob
 from mainspring.domain.run import NewRun
 from tests.conftest import create_database, make_template, with_database
-from tests.support.store_harness import SHARDS, Harness, PostgresHarness, build_wall
+from tests.support.store_harness import SHARDS, TEST_CLOCK_SQL, Harness, PostgresHarness, build_wall
 
 
 def digest() -> str:
-    """Changes with the migrations, and with the day: partitions are made ahead."""
+    """Identify a template: its migrations, its clock, and the day, because partitions are made ahead."""
     texts = "".join(text for _, _, text in named_sql.migrations(PACKAGE))
-    return hashlib.sha256(f"{texts}{time.time() // 86_400}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{texts}{TEST_CLOCK_SQL}{time.time() // 86_400}".encode()).hexdigest()[:16]
 
 
 def several(addresses: Sequence[str], shards: int = SHARDS, connections: int = 4) -> SeveralStore:
@@ -38,8 +38,7 @@ def _with(kind: type[SeveralStore], addresses: Sequence[str], shards: int, conne
 
 
 class _OnePlace(SeveralStore):
-    """The contracts make ids as they like, most of them in shard 0: so all tenants are at home in place 0, and ids may
-    carry others."""
+    """A sharded store that keeps all tenants in placement group 0, because the contract tests choose ids freely."""
 
     async def open(self) -> None:
         await super().open()
@@ -62,7 +61,7 @@ class SeveralHarness(Harness):
 
     @classmethod
     async def prepare(cls, dsn: str, names: Sequence[str]) -> list[str]:
-        """Make three databases that are one store; their addresses."""
+        """Create the databases of one sharded store and return their addresses."""
         template = await make_template(dsn, f"template_several_{digest()}", cls._prepare_one)
         addresses = [with_database(dsn, name) for name in names]
         for name, address in zip(names, addresses, strict=True):
@@ -77,7 +76,7 @@ class SeveralHarness(Harness):
         try:
             for address, (_, part) in zip(addresses, store.stores, strict=True):
                 await build_wall(part, address)
-            # Nothing must hang on the first server.
+            # No test may depend on the first server.
             await store.move_place(0, 0, 1)
         finally:
             await store.close()
@@ -119,6 +118,12 @@ class SeveralHarness(Harness):
     async def move_clock(self, duration: Micros) -> None:
         for part in self.parts:
             await part.move_clock(duration)
+
+    async def freeze_clock(self) -> Instant:
+        now = await self.store.now()
+        for part in self.parts:
+            await part.freeze_clock_at(now)
+        return now
 
     async def let_transactions_end(self) -> None:
         for part in self.parts:

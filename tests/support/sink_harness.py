@@ -1,9 +1,9 @@
-"""A sink under test, whichever it is, and what a consumer finds there."""
+"""The event sinks behind one surface for tests, and a consumer that reads them."""
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -19,17 +19,18 @@ from mainspring.domain.instant import SECOND
 from mainspring.domain.kafka import read_kafka
 from mainspring.domain.redis_address import read_redis
 from mainspring.ports.events_out import Sink
+from tests.support.waiting import wait_until
 
 NOW = 1_790_000_000 * SECOND
 
 
 class SinkHarness(ABC):
-    """Others use the same server: what is found is told apart by its source."""
+    """Other tests use the same server, so events are filtered by their source."""
 
-    #: As in the settings.
+    #: The name in the settings.
     kind = ""
     address = ""
-    #: It refuses who was replaced.
+    #: It rejects events of a publisher that was replaced.
     fences = True
 
     def __init__(self) -> None:
@@ -39,10 +40,10 @@ class SinkHarness(ABC):
 
     @abstractmethod
     async def begin(self) -> None:
-        """From here on: what others have left there before is not read."""
+        """Ignore all events until now, which other tests have published."""
 
     async def another(self) -> Sink:
-        """One more process that tells the same place."""
+        """Open one more sink to the same server, as another process would."""
         made = self.make()
         await made.open(self.source)
         self._opened.append(made)
@@ -59,7 +60,7 @@ class SinkHarness(ABC):
 
     @abstractmethod
     async def bodies(self, topic: Topic) -> list[bytes]:
-        """Everything that came since ``begin``, in order as far as there is one."""
+        """All events since ``begin``, in the order of the server if it has one."""
 
     async def found(self, topic: Topic = Topic.JOBS) -> list[str]:
         """The ids of our events."""
@@ -72,7 +73,7 @@ class SinkHarness(ABC):
 
 
 class OnMemory(SinkHarness):
-    """All of its processes are the same one."""
+    """In memory there is one sink for all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +83,7 @@ class OnMemory(SinkHarness):
         return self._sink
 
     async def begin(self) -> None:
-        """There is nothing from before."""
+        """There are no older events."""
 
     async def bodies(self, topic: Topic) -> list[bytes]:
         return [event.body for event in self._sink.topics[topic]]
@@ -132,10 +133,10 @@ class OnKafka(SinkHarness):
 
     async def begin(self) -> None:
         def look(consumer: Consumer) -> None:
-            there = consumer.list_topics(timeout=10).topics
+            there = consumer.list_topics(timeout=60).topics
             for topic in Topic:
                 for number in there[topic].partitions if topic in there else ():
-                    self._ends[topic, number] = ends_of(consumer, topic, number)[1]
+                    self._ends[topic, number] = read_offsets(consumer, topic, number)[1]
 
         await asyncio.to_thread(self._consume, look)
 
@@ -143,15 +144,15 @@ class OnKafka(SinkHarness):
         found: list[bytes] = []
 
         def read(consumer: Consumer) -> None:
-            """One partition after the other, up to where each ends now."""
-            for number in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
-                first, end = ends_of(consumer, topic, number)
+            """Read one partition after the other, up to its current end."""
+            for number in consumer.list_topics(topic, timeout=60).topics[topic].partitions:
+                first, end = read_offsets(consumer, topic, number)
                 start = max(first, self._ends.get((topic, number), 0))
                 if start == end:
                     continue
                 consumer.assign([TopicPartition(topic, number, start)])
                 while start < end:
-                    for message in consumer.consume(min(1_000, end - start), timeout=10):
+                    for message in consumer.consume(min(1_000, end - start), timeout=60):
                         value, offset = message.value(), message.offset()
                         assert value is not None
                         assert offset is not None
@@ -170,17 +171,18 @@ class OnKafka(SinkHarness):
             consumer.close()
 
 
-#: Of real servers, by their names in ``tools/services``.
+#: By the names of servers in ``tools/services``.
 HARNESSES: dict[str, Callable[[str], SinkHarness]] = {"redis": OnRedis, "kafka": OnKafka}
 
 
-def ends_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """Of a topic that was just made Kafka does not know at once who leads its partitions."""
-    until = time.monotonic() + 30
-    while True:
-        try:
-            return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
-        except KafkaException:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
+def read_offsets(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """The first and the next offset. A partition of a new topic has no leader at first."""
+
+    def offsets() -> tuple[int, int] | None:
+        with suppress(KafkaException):
+            return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
+        return None
+
+    found = wait_until(offsets, f"partition {partition} of {topic} has no leader")
+    assert found is not None
+    return found

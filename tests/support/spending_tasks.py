@@ -1,4 +1,4 @@
-"""Tasks that use some CPU, wherever they run."""
+"""Tasks that use some processor time, on threads and in processes."""
 
 import threading
 import time

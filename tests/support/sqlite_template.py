@@ -1,4 +1,4 @@
-"""An empty SQLite store, made once in each process and copied: making its tables takes longer than most tests do."""
+"""An empty SQLite store, created once per process and copied, because creating its tables is slow."""
 
 import tempfile
 from pathlib import Path
@@ -11,7 +11,7 @@ _made: dict[int, bytes] = {}
 
 
 async def copy_empty_store(path: Path, shards: int) -> None:
-    """Whoever opens it finds what he would have made. One that is there stays as it is."""
+    """Write an empty store to a path, unless the file exists."""
     if path.exists():  # noqa: ASYNC240 (nothing else waits)
         return
     if shards not in _made:

@@ -1,4 +1,4 @@
-"""Standbys of a PostgreSQL server on this machine, by streaming replication."""
+"""A PostgreSQL server on this machine with standbys by streaming replication."""
 
 import contextlib
 import random
@@ -9,15 +9,15 @@ from pathlib import Path
 
 from mainspring.bench.local_postgres import DISK, PORTS, LocalPostgres, server_account
 
-#: Small ones: three of them run at once, beside the tests' own.
+#: Small, because three of them run at the same time as the servers of other tests.
 SETTINGS = {"shared_buffers": "32MB", "max_wal_size": "256MB", "max_connections": "60"}
 
 
 class Standby(LocalPostgres):
-    """Follows another server until it is promoted."""
+    """Replicates another server until it is promoted."""
 
     def __init__(self, directory: Path, primary: LocalPostgres, name: str, settings: Mapping[str, str]) -> None:
-        # The name is what the primary knows it by when it waits for it.
+        # The primary knows a synchronous standby by this name.
         super().__init__(directory, port=random.choice(PORTS), settings=dict(settings) | {"cluster_name": name})
         self._primary = primary
 
@@ -27,7 +27,7 @@ class Standby(LocalPostgres):
             shutil.chown(self.directory, *account)
         where = ["--host=127.0.0.1", f"--port={self._primary.port}", "--username=postgres"]
         options = [f"--pgdata={self.data}", "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
-        # Beside the real programs: on the PATH there may be links to some of them only.
+        # The PATH may have links to only some of the programs.
         self.binaries = (self.binaries / "pg_ctl").resolve().parent
         self._must(self._run("pg_basebackup", *where, *options))
 
@@ -37,7 +37,7 @@ class Standby(LocalPostgres):
 
 @contextlib.contextmanager
 def primary_and_standbys(*names: str) -> Iterator[tuple[LocalPostgres, list[Standby]]]:
-    """A primary with these standbys, all of them running; removed at the end."""
+    """Start a primary with these standbys; remove them at the end."""
     directory = Path(tempfile.mkdtemp(prefix="mainspring-standbys-", dir=DISK))
     shutil.chown(directory, *(server_account() or (None, None)))
     primary = LocalPostgres(directory / "primary", port=random.choice(PORTS), settings=SETTINGS)

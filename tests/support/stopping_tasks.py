@@ -1,33 +1,28 @@
-"""Tasks that stop in different ways, and tell a file when they began and when they saw that they should."""
+"""Tasks that stop in different ways. Each makes a file when it begins, and another one when it stops."""
 
 import asyncio
-import time
 from pathlib import Path
 
 from mainspring import Context, Mainspring
+from tests.support.waiting import wait_until
 
 app = Mainspring("stopping.db")
 
 
-def _tell(note: str, what: str) -> None:
-    Path(f"{note}.{what}").write_text(str(time.time()))
-
-
 @app.task
 async def on_the_loop(note: str) -> None:
-    _tell(note, "began")
+    Path(f"{note}.began").write_text("began")  # noqa: ASYNC240
     try:
         await asyncio.sleep(1_000)
     except asyncio.CancelledError:
-        _tell(note, "stopped")
+        Path(f"{note}.stopped").write_text("stopped")  # noqa: ASYNC240
         raise
 
 
 @app.task
 def in_a_child(context: Context, note: str) -> None:
-    _tell(note, "began")
+    Path(f"{note}.began").write_text("began")
     try:
-        while not context.cancelled:
-            time.sleep(0.01)
+        wait_until(lambda: context.cancelled, deadline=1_000)
     finally:
-        _tell(note, "stopped")
+        Path(f"{note}.stopped").write_text("stopped")

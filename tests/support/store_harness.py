@@ -1,4 +1,4 @@
-"""A store under test, whichever it is, with its time in the test's hands."""
+"""The stores under test, behind one interface, with a clock that tests move."""
 
 import time
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ import pytest
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import DAY, HOUR, SECOND, Instant, Micros
+from mainspring.domain.instant import DAY, MINUTE, Instant, Micros
 from mainspring.domain.job import Job, LedgerEntry, NewJob
 from mainspring.domain.plan import plan
 from mainspring.domain.run import (
@@ -47,10 +47,9 @@ from tests.support.builders import a_worker
 from tests.support.clock import ManualClock
 from tests.support.sqlite_template import copy_empty_store
 
-#: As a newer program might have written them.
+#: Values that only a newer version of the program can read.
 UNKNOWN_POLICY = '{"guarantee":"exactly-once"}'
 UNKNOWN_SPEC = '{"name":"job","task":"greet","schedule":{"type":"moon","phase":"full"}}'
-#: Few enough that a test can own them all.
 SHARDS = 8
 
 
@@ -75,19 +74,18 @@ class CoordinatedStore(
     LogShelf,
     Protocol,
 ):
-    """What every adapter of the store also is."""
+    """All ports that every store implements."""
 
 
-#: Keeps everything.
 _EVER = 10_000 * DAY
 _ALL = Retention(succeeded=_EVER, unsuccessful=_EVER, ledger=_EVER, short=_EVER, long=_EVER, audit=_EVER)
 
 
 class Harness(ABC):
-    """The store, its clock, and what tests do again and again.
+    """A store under test, its clock, and shortcuts for common steps.
 
-    The clock of a real server moves on its own between two calls: compare times with ``now()`` taken before and after,
-    and let what must not have happened yet be minutes away.
+    The clock of a real server moves on its own between two calls until ``freeze_clock`` stops it. The contract tests
+    freeze it before every test.
     """
 
     store: CoordinatedStore
@@ -105,25 +103,30 @@ class Harness(ABC):
     async def close(self) -> None: ...
 
     @abstractmethod
-    async def move_clock(self, duration: Micros) -> None: ...
+    async def move_clock(self, duration: Micros) -> None:
+        """Move the store's clock by exactly this much."""
+
+    @abstractmethod
+    async def freeze_clock(self) -> Instant:
+        """Stop the store's clock and return its time. From then on only ``move_clock`` and ``advance`` change it."""
 
     @abstractmethod
     async def let_transactions_end(self) -> None:
-        """Wait until no transaction under way, of whomever, can hold events back."""
+        """Wait until every transaction on the server that could hold events back has ended."""
 
     async def spoil_policy(self, run: RunId) -> None:
-        """Make the stored policy of a live run one that this program cannot read."""
+        """Overwrite the stored policy of a live run with one that this program cannot read."""
         pytest.skip("it keeps values, not rows")
 
     async def spoil_spec(self, job: JobId) -> None:
-        """Make the stored spec of a job one that this program cannot read."""
+        """Overwrite the stored spec of a job with one that this program cannot read."""
         pytest.skip("it keeps values, not rows")
 
     async def advance(self, duration: Micros) -> None:
-        """Let time pass for the store."""
+        """Move the store's clock and run the hourly retention if a day or more has passed."""
         await self.move_clock(duration)
         if duration >= DAY:
-            # As the retention service does every hour: a store may need room made for the days to come.
+            # Pruning also creates the partitions of the coming days.
             await self.store.prune(_ALL, 1)
 
     async def now(self) -> Instant:
@@ -133,11 +136,11 @@ class Harness(ABC):
         return await self.store.submit(runs)
 
     async def worker(self, ttl: Micros = 365 * DAY, labels: tuple[str, ...] = ()) -> SessionId:
-        """A worker that lives as long as the test, unless told otherwise."""
+        """Open the session of a worker. By default its lease outlives the test."""
         return await self.store.open_session(msgspec.structs.replace(a_worker(ttl=ttl), labels=labels))
 
     def last_claim(self, session: SessionId) -> int:
-        """The number of the session's newest claim."""
+        """Return the number of the session's newest claim."""
         return self._claims[session]
 
     async def claim(self, session: SessionId, limit: int = 1_000, queue: str = "default") -> list[HeldRun]:
@@ -148,7 +151,7 @@ class Harness(ABC):
         return await self.store.claim(session, self._claims[session], wants)
 
     async def start(self, *runs: NewRun) -> list[HeldRun]:
-        """Submit runs and have a new worker start them; they are returned in the order given."""
+        """Submit runs and claim them as a new worker. Returns them in the order given."""
         await self.submit(*runs)
         queues = dict.fromkeys(run.queue for run in runs)
         held = await self.claim_from(await self.worker(), *(Want(queue, len(runs)) for queue in queues))
@@ -163,7 +166,7 @@ class Harness(ABC):
         assert set(verdicts) <= {Verdict.APPLIED}
 
     async def fail(self, *held: HeldRun, error: str = "boom") -> None:
-        """The attempts fail; another follows as their policy has it."""
+        """Fail the attempts. Their retry policy decides whether another follows."""
         now = await self.now()
         verdicts = await self.settle(*(settle_failure(run, error, self._random, now=now) for run in held))
         assert set(verdicts) <= {Verdict.APPLIED}
@@ -181,7 +184,7 @@ class Harness(ABC):
         return [view.state for view in views if view is not None]
 
     async def owner(self) -> SessionId:
-        """A scheduler that owns every shard and lives as long as the test."""
+        """Return a scheduler session that owns every shard. Its lease outlives the test."""
         if self._owner is None:
             self._owner = await self.store.join("scheduler", 365 * DAY)
             await self.store.take(self._owner, self.all_shards)
@@ -191,7 +194,7 @@ class Harness(ABC):
         return await self.store.stage(await self.owner(), self.all_shards, limit)
 
     async def resolve(self, limit: int = 1_000) -> int:
-        """What schedulers and housekeepers do: decide children until nothing is left. How many were decided."""
+        """Resolve dependencies until none is left, as schedulers do. Returns how many children were decided."""
         decided = 0
         while found := await self.store.resolve(limit):
             decided += found
@@ -207,7 +210,7 @@ class Harness(ABC):
         return stored
 
     async def fire_due(self) -> list[Fired]:
-        """What the scheduler does: fire every tick that is due."""
+        """Fire every due tick, as the scheduler does."""
         jobs = await self.store.due_jobs(self.all_shards, await self.now(), 1_000)
         return await self.store.fire(await self.owner(), plan(jobs, await self.now()))
 
@@ -216,29 +219,33 @@ class Harness(ABC):
         return await self.store.ledger(job, now - 50 * DAY, now + 50 * DAY, 10_000)
 
     async def events(self, reader: str, limit: int = 1_000, *, of_workers: bool = False) -> list[EventBatch]:
-        """Of runs and jobs, or of workers: those come and go in most tests without being what is tested."""
+        """Read events of runs and jobs, or those of workers, which most tests do not care about."""
         await self.let_transactions_end()
         batches = await self.store.events(reader, limit)
         return [batch for batch in batches if batch.kind.startswith("worker.") is of_workers]
 
-    async def told(self, reader: str) -> list[tuple[str, tuple[RunId, ...]]]:
-        """(kind, runs) of all that the reader has not acknowledged."""
+    async def unread_events(self, reader: str) -> list[tuple[str, tuple[RunId, ...]]]:
+        """Return (kind, runs) of every event of runs and jobs that the reader has not acknowledged."""
         return [(batch.kind, batch.runs) for batch in await self.events(reader)]
 
 
 class ClockedHarness(Harness):
-    """A store that asks the clock it was given."""
+    """A store with an injected clock."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Like that of the servers: ids carry the time, and the builders take the machine's.
+        # The machine's time, because the ids that the builders make carry it.
         self.clock = ManualClock(time.time_ns() // 1_000)
 
     async def move_clock(self, duration: Micros) -> None:
         self.clock.advance(duration)
 
+    async def freeze_clock(self) -> Instant:
+        # A manual clock stands still anyway.
+        return await self.store.now()
+
     async def let_transactions_end(self) -> None:
-        """There are none of others."""
+        """No other process uses this store."""
 
     async def open(self) -> None:
         await self.store.open()
@@ -280,7 +287,7 @@ class SqliteHarness(ClockedHarness):
 
 
 async def build_wall(store: PostgresStore, dsn: str) -> None:
-    """As an administrator does: run what the store itself has no right to."""
+    """Set up RLS as an administrator, because the store's own role lacks the rights."""
     connection = await asyncpg.connect(as_administrator(dsn))
     try:
         for statement in await store._wall.build():
@@ -288,6 +295,22 @@ async def build_wall(store: PostgresStore, dsn: str) -> None:
     finally:
         await connection.close()
     assert await store._wall.build() == []
+
+
+#: Replaces the store's clock by one that tests move or freeze. The schema is formatted in.
+TEST_CLOCK_SQL = """
+    SET search_path TO {schema};
+    CREATE TABLE test_clock (offset_us bigint NOT NULL, frozen_us bigint);
+    INSERT INTO test_clock VALUES (0, NULL);
+    GRANT SELECT ON test_clock TO PUBLIC;
+    CREATE OR REPLACE FUNCTION now_us() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS $$
+        SELECT coalesce(frozen_us, (extract(epoch FROM now()) * 1000000)::bigint + offset_us) FROM {schema}.test_clock
+    $$;
+    CREATE OR REPLACE FUNCTION clock_us() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
+        SELECT coalesce(frozen_us, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + offset_us)
+        FROM {schema}.test_clock
+    $$;
+"""
 
 
 class PostgresHarness(Harness):
@@ -303,7 +326,7 @@ class PostgresHarness(Harness):
 
     @classmethod
     async def prepare(cls, dsn: str, *, wall: bool = True) -> None:
-        """Make the schema and the role that reads for people, and put its clock into the tests' hands."""
+        """Create the schema and the read-only role, and replace the store's clock by the test clock."""
         harness = cls(dsn)
         await harness.store.open()
         try:
@@ -313,17 +336,7 @@ class PostgresHarness(Harness):
             await harness.store.close()
         connection = await asyncpg.connect(dsn)
         try:
-            await connection.execute(f"""
-                SET search_path TO {harness._schema};
-                CREATE TABLE test_clock (offset_us bigint NOT NULL);
-                GRANT SELECT ON test_clock TO PUBLIC;
-                INSERT INTO test_clock VALUES (0);
-                GRANT SELECT ON test_clock TO PUBLIC;
-                CREATE OR REPLACE FUNCTION now_us() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS $$
-                    SELECT (extract(epoch FROM now()) * 1000000)::bigint
-                           + (SELECT offset_us FROM {harness._schema}.test_clock)
-                $$;
-            """)
+            await connection.execute(TEST_CLOCK_SQL.format(schema=harness._schema))
         finally:
             await connection.close()
 
@@ -339,7 +352,7 @@ class PostgresHarness(Harness):
             await self._connection.close()
 
     async def wipe(self) -> None:
-        """Empty every table but those that say what the store is. Deleting a few rows is quicker than truncating."""
+        """Empty every table except the store's metadata. Deleting a few rows is faster than truncating."""
         kept = ("meta", "shard", "name", "test_clock", "server", "place")
         tables = await self._connection.fetch(
             """
@@ -351,7 +364,7 @@ class PostgresHarness(Harness):
             kept,
         )
         deletes = [f'DELETE FROM "{table["relname"]}"' for table in tables]
-        reset = ["UPDATE shard SET owner = NULL, epoch = 0", "UPDATE test_clock SET offset_us = 0"]
+        reset = ["UPDATE shard SET owner = NULL, epoch = 0", "UPDATE test_clock SET offset_us = 0, frozen_us = NULL"]
         await self._connection.execute("; ".join(deletes + reset))
 
     async def spoil_policy(self, run: RunId) -> None:
@@ -361,7 +374,17 @@ class PostgresHarness(Harness):
         await self._connection.execute("UPDATE job_version SET spec = $1 WHERE job_id = $2", UNKNOWN_SPEC.encode(), job)
 
     async def move_clock(self, duration: Micros) -> None:
-        await self._connection.execute("UPDATE test_clock SET offset_us = offset_us + $1", duration)
+        await self._connection.execute(
+            "UPDATE test_clock SET offset_us = offset_us + $1, frozen_us = frozen_us + $1", duration
+        )
+
+    async def freeze_clock(self) -> Instant:
+        now = await self.store.now()
+        await self.freeze_clock_at(now)
+        return now
+
+    async def freeze_clock_at(self, instant: Instant) -> None:
+        await self._connection.execute("UPDATE test_clock SET frozen_us = $1", instant)
 
     async def let_transactions_end(self) -> None:
         newest = await self._connection.fetchval("SELECT pg_current_xact_id()::text::bigint")
@@ -376,6 +399,5 @@ def ids(runs: Iterable[NewRun | HeldRun]) -> list[RunId]:
     return [run.id for run in runs]
 
 
-#: Longer than any lease in these tests that is meant to run out, shorter than the others.
-A_WHILE: Micros = HOUR
-SHORT_LEASE: Micros = 10 * SECOND
+#: The lease of a session that a test lets expire by ``advance``. Coordinators outside the store count it in real time.
+SHORT_LEASE: Micros = 10 * MINUTE

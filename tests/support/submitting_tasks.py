@@ -1,4 +1,4 @@
-"""An application whose handlers submit, from wherever they run."""
+"""An application whose handlers submit runs from every executor."""
 
 import asyncio
 import os

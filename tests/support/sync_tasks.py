@@ -1,4 +1,4 @@
-"""Sync tasks that behave badly, for child processes to run. Their payload is a JSON object of arguments."""
+"""Sync tasks for child processes, most of which behave badly. Their payload is a JSON object of arguments."""
 
 import ctypes
 import os
@@ -16,12 +16,13 @@ from mainspring import GiveUp, Retry
 from mainspring.domain.run import HeldRun
 from mainspring.worker.executors.interruption import Interrupted
 from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
+from tests.support.waiting import wait_until
 
 Arguments = dict[str, str]
 
 
 def _note(arguments: Arguments, text: str) -> None:
-    """Tell the test something through a file."""
+    """Write a file for the test, all at once."""
     path = Path(arguments["note"])
     unfinished = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
     unfinished.write_text(text)
@@ -32,18 +33,17 @@ def identify(arguments: Arguments) -> str:
     return f"{os.getpid()}"
 
 
-def sleep(arguments: Arguments) -> str:
-    """Sleeps in small steps, so that an interruption is seen."""
+def wait(arguments: Arguments) -> str:
+    """Wait in small steps, where an interruption arrives, until the test makes a file."""
     if "note" in arguments:
         _note(arguments, str(os.getpid()))
-    deadline = time.monotonic() + float(arguments.get("seconds", "1000"))
-    while time.monotonic() < deadline:
-        time.sleep(0.01)
+    released = Path(arguments.get("until", "never"))
+    wait_until(released.exists, deadline=1_000)
     return f"{os.getpid()}"
 
 
 def hang(arguments: Arguments) -> None:
-    """Waits inside C, where no interruption arrives."""
+    """Wait inside C, where no interruption arrives."""
     _note(arguments, str(os.getpid()))
     time.sleep(1_000)
 
@@ -51,8 +51,7 @@ def hang(arguments: Arguments) -> None:
 def clean_up(arguments: Arguments) -> None:
     _note(arguments, "began")
     try:
-        while True:
-            time.sleep(0.01)
+        wait_until(lambda: False, deadline=1_000)
     except Interrupted:
         _note(arguments, "cleaned up")
         raise
@@ -82,7 +81,7 @@ def fail(arguments: Arguments) -> None:
 
 
 class NotAnException(BaseException):
-    """What a handler may raise without knowing better."""
+    """Derived from ``BaseException``, which ``except Exception`` does not catch."""
 
 
 def raise_oddly(arguments: Arguments) -> None:
@@ -90,8 +89,8 @@ def raise_oddly(arguments: Arguments) -> None:
     raise next(kind for kind in kinds if kind.__name__ == arguments["kind"])("by a handler")
 
 
-def give_a_verdict(arguments: Arguments) -> None:
-    match arguments["verdict"]:
+def choose_failure(arguments: Arguments) -> None:
+    match arguments["failure"]:
         case "later":
             raise Retry(after="5m")
         case "never":
@@ -106,27 +105,25 @@ def leave_a_grandchild(arguments: Arguments) -> None:
     time.sleep(1_000)
 
 
-def run_what_escapes(arguments: Arguments) -> None:
-    """A program that ignores TERM and leaves others behind in sessions of their own, whose parents have ended."""
+def run_escaping_program(arguments: Arguments) -> None:
+    """Run a program that ignores TERM and starts others in new sessions, whose parents have ended."""
     escape = "setsid sh -c 'setsid sh -c \"trap : TERM; exec sleep 1000\" & exit' & trap '' TERM"
-    subprocess.run(
-        ["sh", "-c", f'{escape}; (setsid sleep 1000 &); sleep 0.2; echo began > "$0"; sleep 1000', arguments["note"]]
-    )
+    subprocess.run(["sh", "-c", f'{escape}; (setsid sleep 1000 &); echo began > "$0"; sleep 1000', arguments["note"]])
 
 
 def wait_for_a_program(arguments: Arguments) -> None:
-    """Waits inside C for one that says goodbye when it is asked to end."""
+    """Wait inside C for a program that cleans up on SIGTERM."""
     program = 'trap \'echo asked > "$0"; exit\' TERM; echo began > "$0.began"; while :; do sleep 0.05; done'
     started = subprocess.Popen(["sh", "-c", program, arguments["note"]])
     try:
         started.wait()
     except Interrupted:
-        started.wait(10)
+        started.wait()
         raise
 
 
 def spin(arguments: Arguments) -> None:
-    """Holds the interpreter for ever: no thread of the process ever runs again."""
+    """Hold the interpreter lock, so that no thread of the process runs again."""
     grandchild = subprocess.Popen(["sleep", "1000"])
     _note(arguments, f"{os.getpid()} {grandchild.pid}")
     ctypes.PyDLL(None).sleep(1_000)
@@ -155,7 +152,7 @@ class Application:
     def handlers(self) -> Mapping[str, Handler]:
         functions: list[Callable[[Arguments], str | None]] = [
             identify,
-            sleep,
+            wait,
             hang,
             clean_up,
             exit_at_once,
@@ -164,17 +161,17 @@ class Application:
             big,
             fail,
             raise_oddly,
-            give_a_verdict,
+            choose_failure,
             leave_a_grandchild,
-            run_what_escapes,
+            run_escaping_program,
             wait_for_a_program,
             spin,
         ]
         handlers: dict[str, Handler] = {function.__name__: _handler(function) for function in functions}
-        handlers["process_sleep"] = _handler(sleep, "process")
-        handlers["thread_sleep"] = _handler(sleep, "thread")
+        handlers["process_wait"] = _handler(wait, "process")
+        handlers["thread_wait"] = _handler(wait, "thread")
         handlers["thread_raise_oddly"] = _handler(raise_oddly, "thread")
-        handlers["thread_give_a_verdict"] = _handler(give_a_verdict, "thread")
+        handlers["thread_choose_failure"] = _handler(choose_failure, "thread")
         handlers["async_identify"] = AsyncHandler("async_identify", async_identify)
         handlers["async_exit"] = AsyncHandler("async_exit", async_exit)
         return handlers

@@ -1,4 +1,4 @@
-"""Tokens as an identity provider signs them, and as somebody forges them."""
+"""Tokens as an identity provider signs them, and forged ones."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ from tests.support.clock import START
 NOW = START // 1_000_000
 ISSUER = "https://login.example.org/"
 AUDIENCE = "mainspring"
-#: What a good token says.
+#: The claims of a valid token.
 CLAIMS: dict[str, Any] = {
     "sub": "ada",
     "iss": ISSUER,
@@ -30,14 +30,14 @@ def encode(data: object) -> bytes:
 
 
 def sign(key: Key | None, algorithm: str, claims: object = None, **header: object) -> str:
-    """Signed with this algorithm, whatever the header then says it is."""
+    """Sign with this algorithm. ``header`` may name another one."""
     text = encode({"alg": algorithm, "typ": "JWT", **header}) + b"." + encode(CLAIMS if claims is None else claims)
     signature = b"" if key is None else JWSRegistry.algorithms[algorithm].sign(text, key)
     return (text + b"." + encode(signature)).decode()
 
 
 def jwk(key: Key, **more: object) -> dict[str, Any]:
-    """The public part, as it stands in a set."""
+    """The public part of a key, as in a key set."""
     return {**key.as_dict(private=False), **more}
 
 

@@ -12,7 +12,7 @@ _tracer = trace.get_tracer("shop")
 
 @app.task(queue="mail", retries=2)
 async def order(context: Context, number: int) -> str:
-    """Fails once; then has a child."""
+    """Fail once, then spawn a child run."""
     with _tracer.start_as_current_span("look up"):
         if context.attempt == 1:
             raise ConnectionError("the shop is away")

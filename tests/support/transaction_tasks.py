@@ -1,4 +1,4 @@
-"""An application for tests with real processes: a task that adds a row in a table of the user's."""
+"""An application for tests with real processes: a task that adds a row to a table of the user."""
 
 import asyncio
 import random
@@ -13,6 +13,6 @@ app = Mainspring()
 @app.task(queue="effects")
 async def add(number: int, db: asyncpg.Connection = transaction()) -> int:
     await db.execute("INSERT INTO effects (number) VALUES ($1)", number)
-    # So that there is something to be killed in the middle of.
+    # Long enough that some workers are killed in the middle of it.
     await asyncio.sleep(random.random() / 20)
     return number

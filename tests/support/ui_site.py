@@ -1,13 +1,11 @@
-"""A whole Mainspring in a thread: scheduler, worker, API and dashboard on a real port, with something going on."""
+"""A whole Mainspring in a thread: scheduler, worker, API and dashboard on a real port, with sample data."""
 
 import asyncio
 import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from time import monotonic, sleep
 from typing import Any
 
 from mainspring.bootstrap.node import Node, Role
@@ -15,6 +13,7 @@ from mainspring.domain.instant import MILLISECOND
 from mainspring.sections import AuthSection, NotificationsSection, OidcSection, UiSection, WorkerSection
 from mainspring.settings import Settings
 from tests.support.ui_tasks import NASTY, app
+from tests.support.waiting import DEADLINE_SECONDS, wait_until
 
 SITE_SHARDS = 4
 
@@ -43,7 +42,7 @@ class Site:
             ui=UiSection(read_only=read_only),
             oidc=oidc or OidcSection(),
             notifications=notifications or NotificationsSection(),
-            # Something always runs; nobody needs its end.
+            # A run is always in progress when a site stops, and no test needs its result.
             worker=WorkerSection(grace=200 * MILLISECOND),
         )
         self._loop = asyncio.new_event_loop()
@@ -55,17 +54,18 @@ class Site:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._started.wait(120), "it did not start"
+        assert self._started.wait(DEADLINE_SECONDS), "the site did not start"
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
+        self._thread.join(DEADLINE_SECONDS)
+        assert not self._thread.is_alive(), "the site did not stop"
 
     def do(self, coroutine: Any) -> Any:
-        """Something on the loop of the site."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+        """Run a coroutine on the event loop of the site and return its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(DEADLINE_SECONDS)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -91,13 +91,13 @@ class Site:
             await self.node.engine.close()
 
     def ask(self, method: str, path: str, body: Any = None, key: str = "") -> Any:
-        """The API, over HTTP."""
+        """Call the API over HTTP."""
         headers = {"content-type": "application/json"}
         if key:
             headers["authorization"] = f"Bearer {key}"
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 (it is ours)
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 (our own server)
+        with urllib.request.urlopen(request, timeout=DEADLINE_SECONDS) as answer:  # noqa: S310
             return json.load(answer)
 
     def submit(self, task: str, payload: Any, **more: Any) -> str:
@@ -108,12 +108,15 @@ class Site:
     def state(self, run: str) -> str:
         return str(self.ask("GET", f"v1/runs/{run}")["status"])
 
+    def wait_for_state(self, run: str, state: str) -> None:
+        wait_until(lambda: self.state(run) == state, lambda: f"run {run} is {self.state(run)}, not {state}")
+
     def job(self, name: str) -> str:
         found = self.ask("GET", f"v1/jobs?kind=recurring&text={name}")["items"]
         return str(found[0]["jobId"])
 
     def workflow(self, name: str, **nodes: dict[str, Any]) -> str:
-        """Of steps; what is given of a node goes into its payload, but what it waits for."""
+        """Submit a workflow of ``step`` tasks. ``nodes``: the payload of each, and its dependencies as ``after``."""
         made = {
             node: {
                 "task": "step",
@@ -126,18 +129,15 @@ class Site:
         }
         return str(self.ask("POST", "v1/workflows", {"name": name, "nodes": made})["workflowId"])
 
-    def until(self, holds: Callable[[], object], what: str) -> None:
-        end = monotonic() + 40
-        while not holds():
-            assert monotonic() < end, what
-            sleep(0.1)
-
     def counts(self, workflow: str) -> dict[str, int]:
         found: dict[str, int] = self.ask("GET", f"v1/workflows/{workflow}")["counts"]
         return found
 
     def seed(self, *, nasty: bool = True) -> dict[str, str]:
-        """Something of everything; the ids of what tests look for. Not ``nasty``: for pictures."""
+        """Create jobs, runs and workflows in every state, and return their ids by name.
+
+        ``nasty``: also create some whose texts try to break out of the page; screenshots leave them out.
+        """
         for user in range(24):
             self.submit("send_welcome", {"user_id": user})
         for order in range(3):
@@ -145,9 +145,9 @@ class Site:
         ids = {
             "failed": self.submit("charge_card", {"order": 77}, maxRetries=1, retry={"firstDelay": "200ms"}),
             "succeeded": self.submit("send_welcome", {"user_id": 1}, name="a welcome", tags=["vip"]),
-            # Longer than all tests together.
+            # Longer than all tests take together.
             "running": self.submit("export_orders", {"pages": 20_000}),
-            "later": self.submit("send_welcome", {"user_id": 2}, delay="1h", name="later"),
+            "later": self.submit("send_welcome", {"user_id": 2}, delay="20h", name="later"),
         }
         ids["job"] = self.job("sync_inventory")
         ids["workflow"] = self.workflow(
@@ -171,19 +171,18 @@ class Site:
         freeze = {"start": begin.isoformat(), "end": end.isoformat(), "label": "release"}
         self.ask("PUT", "v1/calendars/freeze", {"freezes": [freeze], "covers": {"tags": ["frozen"]}})
         self.ask("PUT", "v1/calendars/weekend", {"timezone": "Europe/Paris", "closedDays": ["sat", "sun"]})
-        ended = {"succeeded": 5, "failed": 1, "skipped": 2}
-        self.until(lambda: self.counts(ids["workflow"]) == ended, "the workflow did not end")
-        self.until(lambda: self.state(ids["failed"]) == "failed", "nothing failed")
+        counts = {"succeeded": 5, "failed": 1, "skipped": 2}
+        wait_until(lambda: self.counts(ids["workflow"]) == counts, "the workflow did not complete")
+        for state in ("failed", "succeeded", "running"):
+            self.wait_for_state(ids[state], state)
         if nasty:
-            self.until(lambda: self.state(ids["nasty"]) == "failed", "the nasty one did not fail")
-        self.until(lambda: self.state(ids["succeeded"]) == "succeeded", "nothing succeeded")
-        self.until(lambda: self.state(ids["running"]) == "running", "nothing runs")
+            self.wait_for_state(ids["nasty"], "failed")
         return ids
 
     def _seed_nasty(self) -> dict[str, str]:
         printable = NASTY.partition("\x07")[0]
-        said = {"task": printable, "name": printable, "tags": [printable], "owner": printable}
-        job = self.ask("POST", "v1/jobs", {**said, "cronExpression": "0 * * * *", "payload": {"text": NASTY}})
+        fields = {"task": printable, "name": printable, "tags": [printable], "owner": printable}
+        job = self.ask("POST", "v1/jobs", {**fields, "cronExpression": "0 * * * *", "payload": {"text": NASTY}})
         return {
             "nasty": self.submit("nasty", {"text": NASTY}, name=printable),
             "nasty_workflow": self.workflow(printable, **{printable: {"seconds": 0}}),

@@ -1,4 +1,4 @@
-"""What runs behind the pages in tests and on screenshots: a small shop, and things that try to break out."""
+"""The tasks behind the dashboard in tests and screenshots: a small shop, and texts that try to break out."""
 
 import asyncio
 import random
@@ -7,9 +7,11 @@ from mainspring import Context, Mainspring, RetryPolicy
 from mainspring.domain.instant import MILLISECOND, SECOND
 
 app = Mainspring()
+#: How long one page of an export takes: a run that is always in progress, but keeps no core busy.
+PAGE_SECONDS = 0.5
 _random = random.Random(7)
 
-#: Markup, quotes, control characters, a character that turns the text around.
+#: Markup, quotes, control characters, and a character that reverses the direction of the text.
 NASTY = (
     "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     "'\"&{{7*7}}\x07\x1b[31m\u202egnp"
@@ -39,13 +41,13 @@ async def export_orders(context: Context, pages: int = 100) -> dict[str, int]:
     for page in range(pages):
         context.progress(page, pages, f"page {page} of {pages}")
         context.log.info("page %s: \x1b[33m%s orders\x1b[0m", page, _random.randint(10, 99))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(PAGE_SECONDS)
     return {"pages": pages}
 
 
 @app.task(queue="payments", retries=5, retry=_quick)
 async def settle_day(context: Context, fails: list[str]) -> None:
-    """Each attempt fails in a way of its own, until there is none left."""
+    """Each attempt fails with the next error of the list; the one after the last succeeds."""
     if context.attempt <= len(fails):
         raise RuntimeError(fails[context.attempt - 1])
 

@@ -1,4 +1,4 @@
-"""A small server that speaks the part of Vault's API that is used, as its documentation has it."""
+"""A small server with the part of Vault's documented API that Mainspring uses."""
 
 import json
 import ssl
@@ -14,7 +14,7 @@ ROLE, SECRET_ID = "the-role", "the-secret-id"
 
 
 class Vault:
-    """Tokens live as long as the test says."""
+    """The state of the server. A test can change secrets, leases and tokens."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] | None = {}
@@ -25,7 +25,7 @@ class Vault:
         self.asked: list[str] = []
         self.status = 200
         self.address = ""
-        #: Answers wait for it.
+        #: Answers wait until it is set.
         self.goes_on = threading.Event()
         self.goes_on.set()
 
@@ -65,7 +65,7 @@ class Vault:
 
 @contextmanager
 def running(certificates: Path | None = None) -> Iterator[Vault]:
-    """With certificates it speaks TLS."""
+    """Start a Vault; with ``certificates`` it speaks TLS."""
     vault = Vault()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,15 +1,14 @@
-"""Processes of every role that Prometheus can scrape, and a task of theirs that can be broken."""
+"""Processes of every role that Prometheus can scrape, and a task that a test can break."""
 
-import asyncio
 import subprocess
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx2
 
-from tests.support.processes import Processes, free_port, until_ready
+from tests.support.processes import START_SECONDS, Processes, api_client, free_port, until_ready
+from tests.support.waiting import eventually
 
 
 class Cluster:
@@ -23,7 +22,7 @@ class Cluster:
 
     @property
     def targets(self) -> dict[str, list[int]]:
-        """What Prometheus scrapes, by job."""
+        """Ports that Prometheus scrapes, by job."""
         return {f"mainspring-{role}": ports for role, ports in self.ports.items()}
 
     def start_worker(self, number: int) -> None:
@@ -31,15 +30,16 @@ class Cluster:
             "worker", "tests.support.alerting_tasks:app", "--queue", "mail:20", **_at(self.ports["worker"][number])
         )
 
-    async def figures(self, role: str, number: int = 0) -> str:
-        """What it tells, as soon as it does."""
-        give_up = time.monotonic() + 60
-        while True:
+    async def metrics(self, role: str, number: int = 0) -> str:
+        """Wait until a process serves metrics; their text."""
+
+        async def read() -> str:
             with suppress(httpx2.TransportError):
                 answer = await self.client.get(f"http://127.0.0.1:{self.ports[role][number]}/metrics")
                 return answer.raise_for_status().text
-            assert time.monotonic() < give_up, self.processes.logs()
-            await asyncio.sleep(0.1)
+            return ""
+
+        return await eventually(read, self.processes.logs, deadline=START_SECONDS)
 
     async def submit(self, runs: int) -> None:
         made = [{"task": "send", "queue": "mail", "payload": {"number": number}} for number in range(runs)]
@@ -55,19 +55,17 @@ def _at(port: int) -> dict[str, str]:
 async def a_cluster(
     store: str, folder: Path, *, schedulers: int = 1, workers: int = 1, **settings: str
 ) -> AsyncIterator[Cluster]:
-    (folder / "logs").mkdir()
     counts = {"api": 1, "scheduler": schedulers, "worker": workers}
     ports = {role: [free_port() for _ in range(count)] for role, count in counts.items()}
     [port] = ports["api"]
     environment = {
         "MAINSPRING_METRICS_EVERY": "1s",
-        "MAINSPRING_WORKER_LEASE": "2s",
         "BROKEN_WHILE": str(folder / "broken"),
         **settings,
     }
     async with (
         Processes(store, folder / "logs", environment) as processes,
-        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client,
+        api_client(port) as client,
     ):
         api = processes.start("api", "--port", str(port))
         await until_ready(client, api, processes)
@@ -78,5 +76,5 @@ async def a_cluster(
             cluster.start_worker(number)
         for role, count in counts.items():
             for number in range(count):
-                await cluster.figures(role, number)
+                await cluster.metrics(role, number)
         yield cluster

@@ -1,4 +1,4 @@
-"""An application whose handlers write each start and each end into a file, outside of the store."""
+"""An application whose handlers record each start and each end in a file outside of the store."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ app = Mainspring()
 
 
 def witness(word: str, context: Context) -> None:
-    # Short lines are appended whole, whoever else writes.
+    # A short line is appended as a whole, even if other processes write, too.
     descriptor = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(descriptor, f"{word} {context.run_id}\n".encode())

@@ -1,4 +1,4 @@
-"""A worker on a memory store, tasks made of small functions, and a store that fails when it is told to."""
+"""A worker on a memory store, tasks made of small functions, and a store whose operations a test can make fail."""
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
@@ -15,9 +15,12 @@ from mainspring.ports.catalog import Checkpoint, LogReport, ProgressReport
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Beat, NewSession, Want, Workforce
 from mainspring.ports.wakeups import queue_topic
+from mainspring.testing.virtual_time import VirtualClock
 from mainspring.worker.handler import AsyncHandler, Handler
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.worker import Worker
+
+_PAUSE: Micros = 5 * MILLISECOND
 
 Task = Callable[[HeldRun], Coroutine[None, None, bytes | None]]
 
@@ -33,8 +36,11 @@ class Tasks:
 
 
 class FaultyStore:
-    """Passes everything on, and remembers it. ``before`` and ``after`` may be set to fail an operation, by its name:
-    not applied, or applied and its answer lost. Either may also wait."""
+    """Forwards every operation to a memory store and records it.
+
+    ``before`` and ``after`` hold functions by the name of an operation. One that raises before the operation makes it
+    fail unapplied; one that raises after it loses the answer. Both may also wait.
+    """
 
     def __init__(self, store: MemoryStore) -> None:
         self.inner = store
@@ -45,9 +51,9 @@ class FaultyStore:
         self.claims: list[tuple[list[Want], int]] = []
         self.settled: list[list[Settlement]] = []
         self.sessions: list[SessionId] = []
-        #: How many attempts each flush of progress was about.
-        self.told: list[int] = []
-        self.kept: list[tuple[RunId, bytes]] = []
+        #: The number of attempts in each flush of progress.
+        self.progress_flushes: list[int] = []
+        self.checkpoints: list[tuple[RunId, bytes]] = []
         self.check_settlements: Callable[[Sequence[Settlement]], None] = lambda settlements: None
         self.settles_in_flight = 0
         self.most_settles_in_flight = 0
@@ -71,7 +77,7 @@ class FaultyStore:
     async def _operation(self, name: str) -> AsyncIterator[None]:
         if name in self.before:
             await self.before[name]()
-        # The heartbeat may come from a thread of its own; what the memory store does in between never waits.
+        # The heartbeat may run in its own thread. The memory store never waits while it holds the lock.
         with self._one_at_a_time:
             yield
         if name in self.after:
@@ -115,7 +121,7 @@ class FaultyStore:
 
     async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
         async with self._operation("report_progress"):
-            self.told.append(len(progress))
+            self.progress_flushes.append(len(progress))
             return await self.inner.report_progress(progress)
 
     async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
@@ -124,21 +130,21 @@ class FaultyStore:
 
     async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
         async with self._operation("save_checkpoints"):
-            self.kept += [(checkpoint.run, checkpoint.state) for checkpoint in checkpoints]
+            self.checkpoints += [(checkpoint.run, checkpoint.state) for checkpoint in checkpoints]
             return await self.inner.save_checkpoints(checkpoints)
 
 
 class Bench:
-    """A worker at its bench: the store, the bells, the clock, and what a test wants to do with them."""
+    """A worker with its store, wakeups and clock."""
 
     def __init__(self, clock: Clock, tasks: Tasks, settings: WorkerSettings, source: str | None = None) -> None:
         self.clock = clock
         self.memory = MemoryStore(clock)
         self.store = FaultyStore(self.memory)
         self.wakeups = LocalWakeups()
-        self.worker = self.another(tasks, settings, source)
+        self.worker = self.make_worker(tasks, settings, source)
 
-    def another(
+    def make_worker(
         self,
         tasks: Tasks,
         settings: WorkerSettings,
@@ -156,9 +162,9 @@ class Bench:
             jitter=Random(1),
         )
 
-    async def submit(self, *runs: NewRun, ring: bool = True) -> list[RunId]:
+    async def submit(self, *runs: NewRun, notify: bool = True) -> list[RunId]:
         await self.memory.submit(runs)
-        if ring:
+        if notify:
             self.wakeups.ring({queue_topic(run.queue) for run in runs})
         return [run.id for run in runs]
 
@@ -170,19 +176,35 @@ class Bench:
     async def state(self, run: RunId) -> RunState:
         return (await self.run(run)).state
 
-    async def until(self, run: RunId, *states: RunState, within: Micros = 60 * SECOND) -> RunView:
-        """Wait until a run is in one of the states, or has ended if none is named."""
-        give_up = self.clock.monotonic() + within
-        while True:
+    async def until(self, run: RunId, *states: RunState, within: Micros = 120 * SECOND) -> RunView:
+        """Wait until a run is in one of the states, or in a final one if none is named.
+
+        ``within`` is the sum of the pauses between two reads, so that neither a slow machine nor a clock that skips
+        time uses it up.
+        """
+        for _ in range(within // _PAUSE + 1):
             view = await self.run(run)
             if view.state in states or (not states and view.state.ended):
                 return view
-            assert self.clock.monotonic() < give_up, f"still {view.state} ({view.reason}) after {within / SECOND:g} s"
-            await self.clock.sleep(5 * MILLISECOND)
+            await self.clock.sleep(_PAUSE)
+        raise AssertionError(f"still {view.state} ({view.reason}) after {within / SECOND:g} s")
+
+
+@asynccontextmanager
+async def running_worker(tasks: Tasks, settings: WorkerSettings | None = None) -> AsyncIterator[Bench]:
+    """A started worker in virtual time. At the end it stops without a grace period."""
+    bench = Bench(VirtualClock(), tasks, settings or WorkerSettings())
+    await bench.worker.start()
+    try:
+        yield bench
+    finally:
+        bench.store.heal()
+        bench.worker.stop_now()
+        await bench.worker.left()
 
 
 class WorkforceContext:
-    """What ``open_workforce`` returns, for a store that needs no opening."""
+    """The result of ``open_workforce`` for a store that needs no opening."""
 
     def __init__(self, store: Workforce) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The task ``shell`` with real processes: as whom commands run, what they may use, and what their end means."""
+"""The task ``shell`` with real processes: the user and the limits of a command, and the meaning of its exit code."""
 
 import os
 import pwd
@@ -30,13 +30,13 @@ def builtin(limits: Limits | None = None, user: str = "", **options: Any) -> Bui
 
 def command(*words: str, **payload: object) -> NewRun:
     encoded = msgspec.json.encode({"command": words, **payload})
-    return a_run(task="shell", payload=encoded, policy=a_policy(retries=0, timeout=30 * SECOND))
+    return a_run(task="shell", payload=encoded, policy=a_policy(retries=0))
 
 
 async def ended(tasks: BuiltinTasks, run: NewRun) -> RunView:
     async with working(tasks) as bench:
         (run_id,) = await bench.submit(run)
-        return await bench.until(run_id, within=20 * SECOND)
+        return await bench.until(run_id)
 
 
 def stdout(view: RunView) -> str:
@@ -50,7 +50,7 @@ def python(text: str, **payload: object) -> NewRun:
     return command(sys.executable, "-c", text, **payload)
 
 
-async def test_a_program_cannot_get_more_rights_and_has_its_own_session() -> None:
+async def test_a_program_cannot_gain_privileges_and_has_its_own_session() -> None:
     text = (
         "import os; print(open('/proc/self/status').read()); "
         "print('leader', os.getsid(0) == os.getpid() == os.getpgrp()); "
@@ -62,7 +62,7 @@ async def test_a_program_cannot_get_more_rights_and_has_its_own_session() -> Non
     assert "files ['0', '1', '2', '3']" in shown, "nothing of the worker's is open; 3 is the folder that is listed"
 
 
-async def test_limits_of_files_and_time_hold_for_each_process() -> None:
+async def test_limits_of_open_files_and_processor_time_apply_to_each_process() -> None:
     limits = Limits(cpu_time=SECOND, open_files=64)
     text = "import resource as r; print(r.getrlimit(r.RLIMIT_NOFILE), r.getrlimit(r.RLIMIT_CORE))"
     assert stdout(await ended(builtin(limits), python(text))) == "(64, 64) (0, 0)\n"
@@ -84,7 +84,7 @@ async def test_out_of_memory_is_reported_as_such() -> None:
     assert view.error.endswith("ran out of memory: 200000000 bytes are allowed")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_a_program_runs_as_the_user_of_the_settings() -> None:
     tasks = builtin(user="nobody")
     entry = pwd.getpwnam("nobody")
@@ -94,15 +94,15 @@ async def test_a_program_runs_as_the_user_of_the_settings() -> None:
     assert seen.splitlines()[3] == entry.pw_dir
 
 
-def test_a_user_that_is_not_there_and_a_folder_that_is_no_cgroup_are_refused(tmp_path: Path) -> None:
+def test_an_unknown_user_and_a_folder_that_is_no_cgroup_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"tasks\.user: there is no user 'nobody-at-all' here"):
         Confinement(user="nobody-at-all").check()
     with pytest.raises(Invalid, match=r"tasks\.cgroup: .* is not a cgroup"):
         Confinement(cgroup=str(tmp_path)).check()
 
 
-def test_a_cgroup_gets_what_it_can_hold_and_rlimits_the_rest(tmp_path: Path) -> None:
-    """A folder stands for a cgroup: what is written there is what the kernel would read."""
+def test_limits_are_set_in_the_cgroup_where_it_has_the_controller_and_by_rlimit_otherwise(tmp_path: Path) -> None:
+    """A folder stands for a cgroup: the kernel would read the files in it."""
     (tmp_path / "cgroup.procs").touch()
     (tmp_path / "cgroup.subtree_control").write_text("memory cpu\n")
     limits = Limits(memory=1 << 30, cpus=0.5, processes=20, open_files=100, cpu_time=1_500_000)
@@ -131,16 +131,16 @@ async def test_a_command_by_name_gets_its_first_arguments_from_the_settings() ->
 
 
 @pytest.mark.parametrize("name", ["PATH", "LD_PRELOAD", "MAINSPRING_FENCE", "a b", ""])
-def test_some_variables_are_not_the_payloads_to_set(name: str) -> None:
+def test_a_payload_that_sets_a_reserved_variable_is_rejected(name: str) -> None:
     with pytest.raises(Invalid, match=r"payload\.env"):
         builtin().check("shell", msgspec.json.encode({"command": ["true"], "env": {name: "x"}}))
 
 
-# What its end means
+# Exit codes
 
 
 async def failure(run: NewRun) -> BaseException:
-    """What the handler raises."""
+    """The exception that the handler raises."""
     handler = builtin().handlers(no_egress)["shell"]
     assert isinstance(handler, AsyncHandler)
     try:
@@ -150,7 +150,7 @@ async def failure(run: NewRun) -> BaseException:
     raise AssertionError("it succeeded")
 
 
-async def test_exit_codes_say_what_a_failure_means() -> None:
+async def test_exit_codes_choose_between_fail_give_up_and_retry_later() -> None:
     assert isinstance(await failure(command("sh", "-c", "exit 65")), GiveUp)
     assert isinstance(await failure(command("sh", "-c", "exit 9", exitCodes={"9": "giveUp"})), GiveUp)
     later = await failure(command("sh", "-c", "exit 75"))
@@ -170,16 +170,16 @@ async def test_an_exit_code_can_be_a_success() -> None:
 
 
 @pytest.mark.parametrize("codes", [{"256": "ok"}, {"x": "ok"}, {"1": "maybe"}, {"-1": "ok"}])
-def test_exit_codes_are_checked(codes: dict[str, str]) -> None:
+def test_a_payload_with_bad_exit_codes_is_rejected(codes: dict[str, str]) -> None:
     with pytest.raises(Invalid, match=r"payload\.exitCodes"):
         builtin().check("shell", msgspec.json.encode({"command": ["true"], "exitCodes": codes}))
 
 
-async def test_output_is_the_runs_log_and_lines_with_colons_are_its_progress() -> None:
+async def test_output_becomes_the_log_of_the_run_and_progress_lines_its_progress() -> None:
     text = "echo one; echo ::progress 3/10 third; echo two >&2; echo ::progress nonsense; printf three"
     async with working(builtin()) as bench:
         (run,) = await bench.submit(command("sh", "-c", text))
-        view = await bench.until(run, within=20 * SECOND)
+        view = await bench.until(run)
         lines = [line for piece in await bench.memory.log(run, 0, 100) for line in piece.text.splitlines()]
     assert sorted(lines) == ["::progress nonsense", "one", "three", "two"]
     assert view.progress is not None

@@ -1,4 +1,4 @@
-"""A day in the life of a cluster: load, a task that fails, an alert, the runbook that mends it, retention, a backup."""
+"""A day of a cluster: load, a failing task, an alert and its runbook, retention, a backup and its restore."""
 
 import asyncio
 import json
@@ -19,6 +19,7 @@ from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.domain.ids import JobId
 from mainspring.domain.instant import DAY, SECOND, Instant
 from tests.conftest import create_database, drop_database, with_database
+from tests.support.load import PAUSE_SECONDS
 from tests.support.monitoring import Monitoring
 from tests.support.processes import PYTHONPATH
 from tests.support.watched_cluster import Cluster, a_cluster
@@ -26,6 +27,7 @@ from tools.much_history import write_history
 
 ROOT = Path(__file__).parents[2]
 _LAST_WEEK = 7_000
+FAILURE_ALERTS = {"MainspringDeadLettersGrowing", "MainspringFailureRate", "MainspringTaskFailing"}
 _ENDED = """
 SELECT state::text AS kind, count(payload),
        md5(string_agg(concat_ws('/', h.id, result, error, payload), ',' ORDER BY h.id)) AS sum
@@ -41,23 +43,23 @@ SELECT 'schedules', count(*),
        md5(string_agg(concat_ws('/', j.id, name, state, v.version, spec), ',' ORDER BY j.id, v.version))
 FROM mainspring.job j JOIN mainspring.job_version v ON v.job_id = j.id WHERE v.made_at < $1
 """
-pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(400), pytest.mark.xdist_group("system")]
+pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(900), pytest.mark.xdist_group("system")]
 
 
 class Desk:
-    """Whoever is on duty: has the pages and a terminal."""
+    """The operator's terminal and the documentation."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def commands(self, page: str, chapter: str) -> list[str]:
-        """What a chapter of a runbook says to type."""
+        """The commands of a chapter of a runbook."""
         text = (ROOT / "docs" / "operations" / "runbooks" / page).read_text()
         [part] = re.findall(rf"^## {chapter}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
         return [line for block in re.findall(r"```sh\n(.*?)```", part, re.DOTALL) for line in block.splitlines()]
 
     async def type(self, command: str, **settings: str) -> str:
-        """What it printed; a command that fails fails the day. With settings it opens the store, not the API."""
+        """Run a command, which must succeed; its output. With settings it opens the store, without it asks the API."""
         program, *words = shlex.split(command)
         assert program == "mainspring", command
         where = settings or {"MAINSPRING_URL": self._url}
@@ -76,7 +78,7 @@ class Desk:
 
 
 class Load:
-    """Jobs all the time, until somebody ends it; then it says how many."""
+    """Submits jobs until it is ended."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -88,16 +90,17 @@ class Load:
         while not self._ended.is_set():
             await self._cluster.submit(20)
             made += 20
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(4 * PAUSE_SECONDS)
         return made
 
     async def end(self) -> int:
+        """Stop; how many jobs were submitted."""
         self._ended.set()
         return await self._task
 
 
 async def write_last_week(dsn: str, cluster: Cluster) -> None:
-    """What the cluster would have done in seven days."""
+    """Add the history of seven days."""
     [tick] = (await cluster.client.get("/v1/jobs", params={"kind": "recurring"})).raise_for_status().json()["items"]
     store = PostgresStore(dsn)
     await store.open()
@@ -107,9 +110,8 @@ async def write_last_week(dsn: str, cluster: Cluster) -> None:
         await store.close()
 
 
-async def ended(dsn: str, until: Instant) -> dict[str, tuple[int, str]]:
-    """What has ended by then: of each state how many runs, and a sum over their ids, payloads, results and errors. And
-    dead letters and schedules."""
+async def summarize(dsn: str, until: Instant) -> dict[str, tuple[int, str]]:
+    """The number and a checksum of all runs that had ended by then, by state, and of dead letters and schedules."""
     connection = await asyncpg.connect(dsn)
     try:
         rows = [*await connection.fetch(_ENDED, until), *await connection.fetch(_BESIDE, until)]
@@ -118,34 +120,24 @@ async def ended(dsn: str, until: Instant) -> dict[str, tuple[int, str]]:
         await connection.close()
 
 
-async def live(dsn: str) -> int:
+async def fetch_number(dsn: str, query: str) -> int:
     connection = await asyncpg.connect(dsn)
     try:
-        found: int = await connection.fetchval("SELECT count(*) FROM mainspring.run")
-        return found
-    finally:
-        await connection.close()
-
-
-async def oldest(dsn: str) -> Instant:
-    connection = await asyncpg.connect(dsn)
-    try:
-        found: Instant = await connection.fetchval("SELECT min(finished_at) FROM mainspring.history")
-        return found
+        return int(await connection.fetchval(query))
     finally:
         await connection.close()
 
 
 @pytest.fixture
 async def elsewhere(postgres_dsn: str) -> AsyncIterator[str]:
-    """An empty database that nothing was ever in."""
+    """A new empty database."""
     name = f"elsewhere_{uuid.uuid4().hex}"
     await create_database(postgres_dsn, name)
     yield with_database(postgres_dsn, name)
     await drop_database(postgres_dsn, name)
 
 
-async def test_from_morning_to_evening(
+async def test_a_cluster_alerts_recovers_by_its_runbook_archives_and_restores(
     postgres_database: str, elsewhere: str, tmp_path: Path, address_of: Callable[[str], str]
 ) -> None:
     for folder in (watching := tmp_path / "watching", archive := tmp_path / "archive"):
@@ -157,13 +149,15 @@ async def test_from_morning_to_evening(
         Monitoring(watching, address_of, cluster.targets) as monitoring,
     ):
         desk = Desk(str(cluster.client.base_url))
-        await monitoring.until(lambda: monitoring.query("mainspring_live_workers == 4"), "four workers are seen")
-        await monitoring.until(lambda: monitoring.query("mainspring_live_schedulers == 3"), "three schedulers are seen")
+        await monitoring.until(lambda: monitoring.query("mainspring_live_workers == 4"), "four workers are live")
+        await monitoring.until(lambda: monitoring.query("mainspring_live_schedulers == 3"), "three schedulers are live")
         load = Load(cluster)
-        await asyncio.sleep(5)
-        assert not await monitoring.alerts()
+        completed = "sum(mainspring_ended_runs_total) > 200"
+        await monitoring.until(lambda: monitoring.query(completed), "200 runs have ended")
+        # Other alerts may fire on a busy machine, such as the one for a process that answers Prometheus too late.
+        assert not FAILURE_ALERTS & (await monitoring.alerts()).keys()
 
-        # What the task needs goes away. Nobody is told by hand.
+        # The mail server of the task goes away.
         (broken := tmp_path / "broken").touch()
         alert = await monitoring.until_fires("MainspringDeadLettersGrowing")
         broken.unlink()
@@ -183,28 +177,36 @@ async def test_from_morning_to_evening(
         await monitoring.until(replayed, "every dead letter was run again")
         await monitoring.until_resolved("MainspringDeadLettersGrowing")
 
-        # The evening. Old days go to the archive and out of the store, beside the load.
+        # In the evening, old days are archived and removed from the store under load.
         await write_last_week(postgres_database, cluster)
 
-        async def forgotten() -> bool:
-            return await oldest(postgres_database) > time_ns() // 1_000 - 5 * DAY
+        async def removed() -> bool:
+            oldest = await fetch_number(postgres_database, "SELECT min(finished_at) FROM mainspring.history")
+            return oldest > time_ns() // 1_000 - 5 * DAY
 
-        await monitoring.until(forgotten, "days that are past keeping are gone")
+        await monitoring.until(removed, "days past their retention are gone")
         made = await load.end()
         listed = json.loads(await desk.type("mainspring archive list --json", **kept))
         assert sum(part["runs"] for part in listed["items"]) > _LAST_WEEK // 4
 
         async def done() -> bool:
-            # Ticks come and go.
-            return await live(postgres_database) < 5
+            submitted = "SELECT count(*) FROM mainspring.run WHERE job_id IS NULL"
+            return await fetch_number(postgres_database, submitted) == 0
 
-        await monitoring.until(done, "all that was submitted has run")
+        await monitoring.until(done, "every submitted run has ended")
         backup = tmp_path / "evening.backup"
-        moment = time_ns() // 1_000 - SECOND
+        moment = time_ns() // 1_000
+
+        async def ticked_on() -> bool:
+            newest = await fetch_number(postgres_database, "SELECT max(finished_at) FROM mainspring.history")
+            return newest > moment + 5 * SECOND
+
+        # A transaction that completed a run before this moment has ended by now.
+        await monitoring.until(ticked_on, "ticks have run for five more seconds")
         await desk.type(f"mainspring backup {backup}", MAINSPRING_STORE=postgres_database)
         await desk.type(f"mainspring backup verify {backup}", MAINSPRING_STORE=postgres_database)
         await desk.type(f"mainspring restore {backup}", MAINSPRING_STORE=elsewhere)
-        there, here = await ended(elsewhere, moment), await ended(postgres_database, moment)
+        there, here = await summarize(elsewhere, moment), await summarize(postgres_database, moment)
         assert there == here
         assert here["5"][0] + here["6"][0] > made
         assert all(here[kind][0] for kind in ("dead letters", "schedules"))

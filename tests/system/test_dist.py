@@ -1,14 +1,12 @@
-"""What is released: built, installed fresh with each extra, and run."""
+"""The distribution: built, installed with each extra in a new environment, and run."""
 
 import hashlib
 import importlib.util
 import json
 import os
 import re
-import socket
 import subprocess
 import tarfile
-import time
 import tomllib
 import urllib.request
 import zipfile
@@ -19,14 +17,16 @@ import pytest
 
 import mainspring
 from mainspring.runtime import build as build_info
+from tests.support.processes import START_SECONDS, free_port
 from tests.support.servers import not_here
+from tests.support.waiting import wait_until
 from tools import dist
 from tools.services import ROOT
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600), pytest.mark.xdist_group("dist")]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900), pytest.mark.xdist_group("dist")]
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-#: By extra, what it must bring.
+#: A module that each extra installs.
 MODULES = {
     "postgres": "asyncpg",
     "rabbitmq": "pamqp",
@@ -47,8 +47,15 @@ async def leave(word: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The source distribution, and the wheel that was built of it."""
+def commit() -> str:
+    """The commit of the checkout before it is built. Another one may follow while tests run."""
+    shown = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return shown.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, commit: str) -> tuple[Path, Path]:
+    """The source distribution, and the wheel built from it."""
     folder = tmp_path_factory.mktemp("dist")
     wheel, source = sorted(dist.build(folder), key=lambda path: path.suffix != ".whl")
     assert (wheel.suffix, source.suffix) == (".whl", ".gz")
@@ -56,7 +63,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def contents(wheel: Path) -> dict[str, str]:
-    """But for the list of it all, whose order may differ."""
+    """The hashes of all files except RECORD, whose order may differ."""
     with zipfile.ZipFile(wheel) as archive:
         return {
             name: hashlib.sha256(archive.read(name)).hexdigest()
@@ -66,11 +73,11 @@ def contents(wheel: Path) -> dict[str, str]:
 
 
 def clean_environment() -> dict[str, str]:
-    """Nothing of this tree must be found by accident."""
+    """Variables that do not lead to this checkout."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MAINSPRING_"))}
 
 
-def test_every_extra_is_looked_at_and_named() -> None:
+def test_every_extra_is_tested_and_documented() -> None:
     extras = PROJECT["optional-dependencies"].keys()
     assert MODULES.keys() | {"all"} == extras
     page = (ROOT / "docs" / "operations" / "install.md").read_text()
@@ -78,11 +85,11 @@ def test_every_extra_is_looked_at_and_named() -> None:
     assert {name for name in extras if f"`{name}`" in said} == extras
 
 
-def test_the_version_is_said_once() -> None:
+def test_the_package_and_the_project_have_the_same_version() -> None:
     assert PROJECT["version"] == mainspring.__version__
 
 
-def test_the_wheel_has_all_of_the_package_and_nothing_else(built: tuple[Path, Path]) -> None:
+def test_the_wheel_contains_the_whole_package_and_nothing_else(built: tuple[Path, Path]) -> None:
     listed = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     ours = {name.removeprefix("src/") for name in listed.splitlines() if (ROOT / name).exists()}
     in_wheel = {name for name in contents(built[1]) if ".dist-info/" not in name}
@@ -91,11 +98,13 @@ def test_the_wheel_has_all_of_the_package_and_nothing_else(built: tuple[Path, Pa
     assert {name.split("/")[0] for name in in_wheel} == {"mainspring", "mainspring_pytest"}
 
 
-def test_a_wheel_of_the_source_distribution_is_that_of_the_checkout(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_wheels_of_the_checkout_and_the_source_distribution_are_the_same(
+    built: tuple[Path, Path], tmp_path: Path
+) -> None:
     source, wheel = built
     [direct] = dist.build(tmp_path, "--wheel")
     assert contents(direct) == contents(wheel)
-    # By whom who has no git, and in any time zone.
+    # Without git, too.
     with tarfile.open(source) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     [unpacked] = (tmp_path / "unpacked").iterdir()
@@ -103,7 +112,7 @@ def test_a_wheel_of_the_source_distribution_is_that_of_the_checkout(built: tuple
     assert again.read_bytes() == wheel.read_bytes()
 
 
-def test_the_source_distribution_has_what_its_tests_look_at(built: tuple[Path, Path]) -> None:
+def test_the_source_distribution_contains_the_files_that_tests_read(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     for wanted in ("Makefile", "deploy/helm/mainspring/values.yaml", "docs/tutorial.md", "tests/system/test_dist.py"):
@@ -112,8 +121,8 @@ def test_the_source_distribution_has_what_its_tests_look_at(built: tuple[Path, P
 
 
 @pytest.mark.parametrize("extra", ["", *PROJECT["optional-dependencies"]])
-def test_it_installs_and_runs_with_each_extra(
-    built: tuple[Path, Path], tmp_path: Path, extra: str, request: pytest.FixtureRequest
+def test_the_wheel_installs_and_runs_with_each_extra(
+    built: tuple[Path, Path], commit: str, tmp_path: Path, extra: str, request: pytest.FixtureRequest
 ) -> None:
     programs = dist.install(built[1], tmp_path / "environment", extra)
     environment = clean_environment()
@@ -130,10 +139,9 @@ def test_it_installs_and_runs_with_each_extra(
 
     version = run("mainspring", "--version")
     assert version.returncode == 0, version.stderr
-    told = version.stdout.splitlines()
-    assert told[0] == f"mainspring {PROJECT['version']}"
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert re.fullmatch(rf"commit {commit.strip()}\+? of \d{{4}}-.*", told[1]), told
+    shown = version.stdout.splitlines()
+    assert shown[0] == f"mainspring {PROJECT['version']}"
+    assert re.fullmatch(rf"commit {commit}\+? of \d{{4}}-.*", shown[1]), shown
 
     for name, module in MODULES.items():
         there = run("python", "-c", f"import {module}").returncode == 0
@@ -143,40 +151,34 @@ def test_it_installs_and_runs_with_each_extra(
         assert refused.returncode != 0
         assert "mainspring[postgres]" in refused.stderr
         assert len(refused.stderr.splitlines()) == 1
-    # A job, on what this extra is for.
+    # Run a job on the store of this extra.
     store = request.getfixturevalue("postgres_database") if extra in ("postgres", "all") else "mainspring.db"
     (tmp_path / "tasks.py").write_text(TASKS)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    with (tmp_path / "log").open("wb") as log:
+    port, log_file = str(free_port()), tmp_path / "log"
+    with log_file.open("wb") as log:
         command = [str(programs / "mainspring"), "up", "tasks:app", "--port", port]
         more = {"MAINSPRING_STORE": store, "MAINSPRING_URL": f"http://127.0.0.1:{port}"}
         up = subprocess.Popen(command, cwd=tmp_path, env=environment | more, stdout=log, stderr=log)
     try:
-        until = time.monotonic() + 100
-        while not _ready(port):
-            assert up.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < until, (tmp_path / "log").read_text()
-            time.sleep(0.1)
+
+        def ready() -> bool:
+            assert up.poll() is None, log_file.read_text()
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60):
+                return True
+            return False
+
+        wait_until(ready, log_file.read_text, deadline=START_SECONDS)
         submitted = run("mainspring", "jobs", "submit", "leave", "--payload", '{"word": "here"}', **more)
         assert submitted.returncode == 0, submitted.stderr
-        while not (tmp_path / "left").exists():
-            assert time.monotonic() < until, (tmp_path / "log").read_text()
-            time.sleep(0.1)
-        assert (tmp_path / "left").read_text() == "here"
+        wait_until(
+            lambda: (tmp_path / "left").exists() and (tmp_path / "left").read_text() == "here", log_file.read_text
+        )
     finally:
         up.terminate()
-        assert up.wait(60) == 0, (tmp_path / "log").read_text()
+        assert up.wait(120) == 0, log_file.read_text()
 
 
-def _ready(port: str) -> bool:
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
-        return True
-    return False
-
-
-def test_the_sbom_names_what_is_installed_with_licences(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_sbom_lists_installed_packages_with_their_licenses(built: tuple[Path, Path], tmp_path: Path) -> None:
     if importlib.util.find_spec("cyclonedx_py") is None:
         not_here("cyclonedx-bom is not installed: make dist does it")
     dist.write_sbom(built[1], tmp_path / "sbom.json")
@@ -191,12 +193,12 @@ def test_the_sbom_names_what_is_installed_with_licences(built: tuple[Path, Path]
         assert found[name]["version"] == pinned[name]
         assert found[name]["licenses"]
         assert found[name]["purl"].startswith(f"pkg:pypi/{name}@")
-    # What only developing needs is not shipped.
+    # Development tools are not shipped.
     assert not {"pytest", "ruff", "mypy"} & found.keys()
     assert str(tmp_path) not in json.dumps(sbom)
 
 
-def test_a_checkout_says_which_and_whether_it_was_changed(tmp_path: Path) -> None:
+def test_a_checkout_reports_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
     assert build_info.read_checkout(tmp_path) == ("", "")
     git = ["git", "-c", "user.name=me", "-c", "user.email=me@example.org"]
     (tmp_path / "file").write_text("one")

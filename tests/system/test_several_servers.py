@@ -1,10 +1,10 @@
-"""Three real servers and real processes: places move to a new one while the mover is killed and a server restarts."""
+"""A sharded store on three real servers: placement groups move to a new one while processes are killed."""
 
 import asyncio
 import contextlib
 import random
+import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,17 +17,20 @@ from mainspring.adapters.store.several import SeveralStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.bench.local_postgres import LocalPostgres, throwaway_postgres
 from mainspring.control.jobs import Jobs
+from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import RunId
+from mainspring.domain.instant import HOUR
 from mainspring.domain.job import JobSpec, NewJob
 from mainspring.domain.run import NewRun
 from mainspring.domain.schedule import CronSchedule
-from tests.support.processes import Processes, kill
+from tests.support.load import APP, PAUSE_SECONDS
+from tests.support.processes import START_SECONDS, Processes, kill
 from tests.support.several_harness import several
+from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("system")]
+pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(900), pytest.mark.xdist_group("system")]
 
-APP = "tests.support.load_tasks:app"
 TENANTS = [f"tenant-{number}" for number in range(12)]
 
 
@@ -37,7 +40,7 @@ async def servers() -> AsyncIterator[list[LocalPostgres]]:
         yield [await asyncio.to_thread(stack.enter_context, throwaway_postgres()) for _ in range(3)]
 
 
-def the_jobs(store: SeveralStore) -> Jobs:
+def make_jobs(store: SeveralStore) -> Jobs:
     return Jobs(
         store,
         LocalWakeups(),
@@ -49,7 +52,7 @@ def the_jobs(store: SeveralStore) -> Jobs:
     )
 
 
-async def rows(servers: list[LocalPostgres], query: str) -> list[asyncpg.Record]:
+async def fetch_from_all(servers: list[LocalPostgres], query: str) -> list[asyncpg.Record]:
     found: list[asyncpg.Record] = []
     for server in servers:
         connection = await asyncpg.connect(server.dsn)
@@ -60,9 +63,11 @@ async def rows(servers: list[LocalPostgres], query: str) -> list[asyncpg.Record]
     return found
 
 
-async def test_a_server_is_added_and_nothing_is_lost_or_doubled(servers: list[LocalPostgres], tmp_path: Path) -> None:
+async def test_adding_a_server_to_a_sharded_store_loses_and_doubles_nothing(
+    servers: list[LocalPostgres], tmp_path: Path
+) -> None:
     addresses = [server.dsn for server in servers]
-    # At first there are two; the third comes with no places.
+    # The third server is added to two, and has no placement groups at first.
     first = several(addresses[:2], 100)
     await first.open()
     await first.close()
@@ -70,14 +75,14 @@ async def test_a_server_is_added_and_nothing_is_lost_or_doubled(servers: list[Lo
     await store.open()
     try:
         assert [len(server.places) for server in await store.servers()] == [16, 16, 0]
-        async with Processes(msgspec.json.encode(addresses).decode(), tmp_path) as processes:
+        async with Processes(msgspec.json.encode(addresses).decode(), tmp_path / "logs") as processes:
             await _add_server(store, servers, processes)
     finally:
         await store.close()
 
 
 async def _add_server(store: SeveralStore, servers: list[LocalPostgres], processes: Processes) -> None:
-    jobs = the_jobs(store)
+    jobs = make_jobs(store)
     for _ in range(2):
         processes.start("scheduler")
         processes.start("worker", APP, "--queue", "load:50", "--queue", "ticks:20")
@@ -85,7 +90,7 @@ async def _add_server(store: SeveralStore, servers: list[LocalPostgres], process
     crons = [
         NewJob(
             id=jobs.new_job_id(tenant, "tick"),
-            spec=JobSpec(name="tick", task="tick", queue="ticks", schedule=every_second),
+            spec=JobSpec(name="tick", task="tick", queue="ticks", schedule=every_second, catch_up=CatchUp(grace=HOUR)),
             tenant=tenant,
         )
         for tenant in TENANTS
@@ -113,30 +118,39 @@ async def _add_server(store: SeveralStore, servers: list[LocalPostgres], process
             ]
             with contextlib.suppress(StoreUnavailable):
                 accepted.update(answer.id for answer in await jobs.submit_many(runs))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     submitting = asyncio.create_task(submit())
+
+    async def count_moved() -> int:
+        return len((await store.servers())[2].places)
+
     kills = 0
-    # Killed again and again, at whatever it is just doing.
-    for pause in (0.9, 1.3, 1.7, 2.2, 2.8, 3.5):
-        mover = processes.start("store", "rebalance")
-        await asyncio.sleep(pause)
+    # Kill the mover after it has moved something, at a random moment of what it does next.
+    for _ in range(5):
+        mover, before = processes.start("store", "rebalance"), await count_moved()
+
+        async def moves_or_has_ended(mover: "subprocess.Popen[bytes]" = mover, before: int = before) -> bool:
+            return mover.poll() is not None or await count_moved() > before
+
+        await eventually(moves_or_has_ended, processes.logs, deadline=START_SECONDS)
+        await asyncio.sleep(random.random() / 4)
         if mover.poll() is None:
             kill(mover)
             kills += 1
-    restarted = asyncio.create_task(asyncio.to_thread(servers[1].restart, "immediate"))
-    await restarted
-    until = time.monotonic() + 100
-    while True:
-        mover = processes.start("store", "rebalance")
-        if await asyncio.to_thread(mover.wait) == 0:
-            break
-        assert time.monotonic() < until, processes.logs()
+    await asyncio.to_thread(servers[1].restart, "immediate")
+
+    async def rebalanced() -> bool:
+        return await asyncio.to_thread(processes.start("store", "rebalance").wait) == 0
+
+    await eventually(rebalanced, processes.logs)
     moved.set()
     await submitting
     assert sorted(len(server.places) for server in await store.servers()) == [10, 11, 11]
     await _until_all_ended(servers, accepted, processes)
-    ticks = await rows(servers, "SELECT job_id::text, scheduled_at, count(*) AS n FROM mainspring.ledger GROUP BY 1, 2")
+    ticks = await fetch_from_all(
+        servers, "SELECT job_id::text, scheduled_at, count(*) AS n FROM mainspring.ledger GROUP BY 1, 2"
+    )
     keys = [(row["job_id"], row["scheduled_at"]) for row in ticks]
     assert len(keys) == len(set(keys)), "a tick was recorded on two servers"
     for cron in crons:
@@ -147,13 +161,14 @@ async def _add_server(store: SeveralStore, servers: list[LocalPostgres], process
 
 
 async def _until_all_ended(servers: list[LocalPostgres], accepted: set[RunId], processes: Processes) -> None:
-    deadline = time.monotonic() + 100
-    while True:
-        ended = await rows(servers, "SELECT id::text, state FROM mainspring.history WHERE job_id IS NULL")
-        found = [row["id"].replace("-", "") for row in ended]
-        if accepted <= set(found) or time.monotonic() > deadline:
-            break
-        await asyncio.sleep(0.3)
-    assert not accepted - set(found), f"{len(accepted - set(found))} lost\n{processes.logs()}"
+    ended: list[asyncpg.Record] = []
+    found: list[str] = []
+
+    async def all_found() -> bool:
+        ended[:] = await fetch_from_all(servers, "SELECT id::text, state FROM mainspring.history WHERE job_id IS NULL")
+        found[:] = [row["id"].replace("-", "") for row in ended]
+        return accepted <= set(found)
+
+    await eventually(all_found, lambda: f"{len(accepted - set(found))} lost\n{processes.logs()}")
     assert len(found) == len(set(found)), "a run was completed twice"
     assert {row["state"] for row in ended} == {5}

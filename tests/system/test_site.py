@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds without a warning, can be searched, and asks nobody else for anything."""
+"""The documentation as a site: it builds without a warning, has a search, and loads nothing from other sites."""
 
 import os
 import re
@@ -19,9 +19,9 @@ from playwright.sync_api import sync_playwright
 from tools.links import ROOT, pages
 from tools.site.sources import parts
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site"), pytest.mark.timeout(900)]
 NEEDED = ("sphinx", "myst_parser", "furo")
-#: What a browser gets by itself, by element.
+#: Elements whose attribute makes a browser load something.
 LOADS = {
     "script": "src",
     "img": "src",
@@ -34,7 +34,7 @@ LOADS = {
     "image": "href",
     "use": "href",
 }
-#: A link that is only named, not followed.
+#: Relations of links that a browser does not load.
 NAMES = {"canonical", "next", "prev", "search", "index", "author", "license"}
 _OUTSIDE = re.compile(r"(?:https?:)?//", re.IGNORECASE)
 _IN_STYLES = re.compile(r"url\(\s*['\"]?([^'\")]+)|@import\s+['\"]([^'\"]+)")
@@ -58,7 +58,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Loading(HTMLParser):
-    """What a page makes a browser load."""
+    """Collects the addresses that a browser loads for a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,14 +73,14 @@ class Loading(HTMLParser):
         elif tag in LOADS:
             self.found += [given[name] for name in (LOADS[tag], "srcset") if name in given]
         if "style" in given:
-            self.found += in_styles(given["style"])
+            self.found += find_in_styles(given["style"])
 
 
-def in_styles(text: str) -> list[str]:
+def find_in_styles(text: str) -> list[str]:
     return [first or second for first, second in _IN_STYLES.findall(text)]
 
 
-def test_every_page_of_the_repository_is_in_it_once_and_can_be_found_by_the_navigation(site: Path) -> None:
+def test_every_page_of_the_repository_is_in_the_site_and_its_navigation_once(site: Path) -> None:
     found = [page for group in parts(ROOT).values() for page in group]
     assert len(found) == len(set(found))
     assert set(found) == set(pages()) - {ROOT / "README.md"}
@@ -91,14 +91,14 @@ def test_every_page_of_the_repository_is_in_it_once_and_can_be_found_by_the_navi
         assert f'href="{path.as_posix()}"' in index, path
 
 
-def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+def test_no_page_loads_anything_from_another_site(site: Path) -> None:
     read = 0
     for page in site.rglob("*.html"):
         loading = Loading()
         text = page.read_text()
         loading.feed(text)
         loading.found += [
-            name for style in re.findall(r"<style[^>]*>(.*?)</style>", text, re.S) for name in in_styles(style)
+            name for style in re.findall(r"<style[^>]*>(.*?)</style>", text, re.S) for name in find_in_styles(style)
         ]
         assert [name for name in loading.found if _OUTSIDE.match(name)] == [], page
         for name in loading.found:
@@ -108,18 +108,17 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
                 read += 1
     assert read > 5 * len(pages())
     for style in site.rglob("*.css"):
-        assert [name for name in in_styles(style.read_text()) if _OUTSIDE.match(name)] == [], style
+        assert [name for name in find_in_styles(style.read_text()) if _OUTSIDE.match(name)] == [], style
 
 
-def test_the_check_would_see_a_font_from_elsewhere() -> None:
+def test_the_check_finds_a_font_from_another_site() -> None:
     loading = Loading()
     loading.feed('<link rel="stylesheet" href="https://fonts.example/a.css"><p style="background: url(//x.example/a)">')
     assert loading.found == ["https://fonts.example/a.css", "//x.example/a"]
-    assert in_styles("@import 'https://x.example/a.css';") == ["https://x.example/a.css"]
+    assert find_in_styles("@import 'https://x.example/a.css';") == ["https://x.example/a.css"]
 
 
-def test_the_runbook_that_an_alert_links_to_is_there(site: Path) -> None:
-    """With the external label that the examples have, whatever stands before docs."""
+def test_every_runbook_that_an_alert_links_to_exists(site: Path) -> None:
     text = (ROOT / "deploy" / "prometheus" / "alerts.rules.yml").read_text()
     names = re.findall(r"runbook_url: '\{\{ \$externalLabels\.runbooks \}\}/(.*)'", text)
     assert len(names) == text.count("- alert: ")
@@ -127,7 +126,7 @@ def test_the_runbook_that_an_alert_links_to_is_there(site: Path) -> None:
         assert (site / "docs" / "operations" / "runbooks" / name).is_file(), name
 
 
-def test_diagrams_are_pictures_in_the_page(site: Path) -> None:
+def test_sequence_diagrams_are_rendered_as_pictures(site: Path) -> None:
     text = (site / "docs" / "explanation" / "flows.html").read_text()
     assert text.count('<svg class="sequence"') == 5
     assert "sequenceDiagram" not in text
@@ -148,7 +147,7 @@ def address(site: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_a_browser_asks_only_the_site_and_finds_a_page_by_a_word(
+def test_a_browser_requests_only_the_site_and_its_search_finds_a_page(
     address: str, address_of: Callable[[str], str]
 ) -> None:
     asked: list[str] = []
@@ -162,7 +161,7 @@ def test_a_browser_asks_only_the_site_and_finds_a_page_by_a_word(
         for path in ("index.html", "docs/explanation/flows.html", "docs/reference/api.html"):
             page.goto(urljoin(address, path))
         page.goto(urljoin(address, "search.html?q=rendezvous"))
-        page.wait_for_selector("ul.search a[href*='architecture']", timeout=30_000)
+        page.wait_for_selector("ul.search a[href*='architecture']", timeout=120_000)
         browser.close()
     assert {urlsplit(url).netloc for url in asked if not url.startswith("data:")} == {urlsplit(address).netloc}
     assert complaints == []

@@ -1,4 +1,4 @@
-"""Runs that wait for others, in virtual time: nobody has to wait for a look that never comes."""
+"""Runs with dependencies, in virtual time."""
 
 from mainspring import Mainspring
 from mainspring.domain.dependencies import Rule
@@ -8,7 +8,7 @@ from mainspring.testing import TestScheduler
 from tests.support.builders import a_run, an_id
 
 
-async def test_children_go_when_their_parents_have_ended_also_in_other_queues() -> None:
+async def test_children_in_other_queues_start_when_their_parents_have_ended() -> None:
     app = Mainspring()
     order: list[str] = []
 
@@ -38,11 +38,11 @@ async def test_children_go_when_their_parents_have_ended_also_in_other_queues() 
         await s.run_until_idle()
         assert len(order) == 252
         assert (order[0], order[-1]) == ("extract", "report")
-        # Whoever ends a run tells a hundred of its children, the reaper the others.
+        # Completing a run promotes a hundred of its children. The reaper promotes the others.
         assert (s.now - start).total_seconds() < 2
 
 
-async def test_what_can_never_go_is_skipped_at_once() -> None:
+async def test_a_run_whose_dependency_rule_can_no_longer_hold_is_skipped_at_once() -> None:
     app = Mainspring()
 
     @app.task

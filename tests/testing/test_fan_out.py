@@ -1,4 +1,4 @@
-"""Fan-outs in virtual time: every member once, so many at a time, counted; also when workers die or it is cancelled."""
+"""Fan-outs in virtual time, with failures, cancels and lost workers."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ from mainspring.sdk.handle import RunFailed
 from mainspring.testing import TestScheduler
 
 
-async def test_results_come_in_the_order_of_the_items() -> None:
+async def test_results_of_a_fan_out_are_in_the_order_of_the_items() -> None:
     app = Mainspring()
 
     @app.task
@@ -34,7 +34,7 @@ async def test_results_come_in_the_order_of_the_items() -> None:
         assert (none.members, none.results) == (0, [])
 
 
-async def test_thousands_so_many_at_a_time_while_workers_die() -> None:
+async def test_a_fan_out_keeps_to_its_concurrency_while_workers_are_lost() -> None:
     app = Mainspring()
     seen: Counter[int] = Counter()
     most = 0
@@ -74,21 +74,21 @@ async def test_progress_grows_while_its_members_fill_the_queue(priority: int) ->
             await s.advance("1m")
             progress = (await handle.view()).progress
             behind.append(s.runs(work).succeeded - (0 if progress is None else progress.done))
-        # A hundred run at a time, and are a part that is gathered as a whole.
+        # A hundred members run at a time, and they are gathered together.
         assert max(behind) <= 200, behind
         await s.run_until_idle()
         assert (await handle.result()).succeeded == 1_000
 
 
-async def test_who_looks_after_members_goes_ahead_of_them() -> None:
+async def test_the_runs_that_manage_a_fan_out_have_priority_over_its_members() -> None:
     app = Mainspring()
 
     @app.task
     async def work(number: int) -> None: ...
 
     async with TestScheduler(app) as s:
-        for said in (1, 2, 5, 10):
-            root = await work.options(priority=said).map([said])
+        for priority in (1, 2, 5, 10):
+            root = await work.options(priority=priority).map([priority])
             await s.run_until_idle()
             await root.result()
             assert (await root.view()).priority == 1
@@ -96,7 +96,7 @@ async def test_who_looks_after_members_goes_ahead_of_them() -> None:
         assert sorted(run.priority for run in s.runs(work)) == [2, 2, 5, 10]
 
 
-async def test_the_whole_fails_when_members_have_and_says_how_many() -> None:
+async def test_a_fan_out_fails_with_the_number_of_failed_members() -> None:
     app = Mainspring()
 
     @app.task(retries=0)
@@ -120,7 +120,7 @@ async def test_the_whole_fails_when_members_have_and_says_how_many() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_cancelling_it_stops_all_of_it_within_seconds(late: bool) -> None:
+async def test_cancelling_a_fan_out_stops_all_members_within_seconds(late: bool) -> None:
     app = Mainspring()
     started: list[int] = []
 
@@ -143,7 +143,7 @@ async def test_cancelling_it_stops_all_of_it_within_seconds(late: bool) -> None:
         assert (len(s.runs(slow)), len(started)) == (len(runs), count), "nothing more is made"
 
 
-async def test_a_deadline_of_the_whole_ends_its_members() -> None:
+async def test_the_deadline_of_a_fan_out_cancels_its_members() -> None:
     app = Mainspring()
 
     @app.task
@@ -158,7 +158,7 @@ async def test_a_deadline_of_the_whole_ends_its_members() -> None:
         assert {run.state for run in s.runs(slow)} == {RunState.CANCELLED}
 
 
-async def test_members_of_a_workflow_are_what_a_step_returned() -> None:
+async def test_a_workflow_fans_out_over_the_result_of_a_step() -> None:
     app = Mainspring()
 
     @app.task
@@ -185,7 +185,7 @@ async def test_members_of_a_workflow_are_what_a_step_returned() -> None:
         assert (await made[sizes].result()).results == [8, 8, 8]
 
 
-async def test_a_fan_out_recurs() -> None:
+async def test_a_workflow_with_a_fan_out_recurs() -> None:
     app = Mainspring()
 
     @app.task
@@ -200,7 +200,7 @@ async def test_a_fan_out_recurs() -> None:
         assert s.runs(FAN_OUT).succeeded == 3
 
 
-async def test_who_is_not_gathered_ends_it() -> None:
+async def test_a_fan_out_fails_if_gathering_its_members_is_cancelled() -> None:
     app = Mainspring()
 
     @app.task

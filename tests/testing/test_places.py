@@ -1,10 +1,10 @@
-"""Labels and data centres in a test: the one worker there is stands for all."""
+"""Labels and data centers in a test: its only worker has all of them."""
 
 from mainspring import Mainspring, prefer
 from mainspring.testing import TestScheduler
 
 
-async def test_whatever_is_required_runs() -> None:
+async def test_runs_with_any_required_labels_and_data_centers_run() -> None:
     app = Mainspring()
     ran: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The fixtures, in a pytest of their own, as users have it."""
+"""The pytest plugin, in a separate pytest process as in a user's project."""
 
 import subprocess
 import sys
@@ -38,23 +38,23 @@ def test_the_first_has_ended(mainspring_blocking_scheduler):
 """
 
 
-def test_the_fixtures(tmp_path: Path) -> None:
+def test_the_fixtures_run_in_a_separate_pytest(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(A_TEST_FILE)
     run_pytest(tmp_path, "3 passed")
 
 
-def test_it_costs_nothing_where_it_is_not_used() -> None:
+def test_the_plugin_does_not_import_mainspring_until_it_is_used() -> None:
     script = "import sys, mainspring_pytest; print('mainspring' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"
 
 
-def test_it_is_found_by_pytest() -> None:
+def test_the_plugin_is_registered_as_an_entry_point() -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text())
     (module,) = project["project"]["entry-points"]["pytest11"].values()
     assert import_module(module) is mainspring_pytest
     assert f"src/{module}" in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
-def test_time_begins_where_it_does_without_a_fixture() -> None:
+def test_the_fixtures_start_at_the_default_time_of_the_test_scheduler() -> None:
     assert signature(TestScheduler).parameters["start"].default == mainspring_pytest.START

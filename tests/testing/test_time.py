@@ -1,7 +1,6 @@
-"""Time in a test: it passes when it is asked to, exactly so far, and everything due by then has happened."""
+"""Time in a test: it passes only when the test advances it, and everything due by then has happened."""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -21,7 +20,7 @@ def app() -> Mainspring:
     return Mainspring("a/path/that/is/not/there.db")
 
 
-async def test_a_day_of_an_hourly_job(app: Mainspring) -> None:
+async def test_an_hourly_job_fires_24_times_a_day(app: Mainspring) -> None:
     @app.cron("0 * * * *")
     async def hourly() -> None: ...
 
@@ -34,7 +33,7 @@ async def test_a_day_of_an_hourly_job(app: Mainspring) -> None:
     assert ticks == [first + hour * 3_600_000_000 for hour in range(24)]
 
 
-def test_a_test_needs_no_loop(app: Mainspring) -> None:
+def test_a_test_without_an_event_loop_can_advance_time(app: Mainspring) -> None:
     @app.cron("0 * * * *")
     async def hourly() -> None: ...
 
@@ -52,7 +51,7 @@ def test_a_test_needs_no_loop(app: Mainspring) -> None:
 
 
 @pytest.mark.parametrize("start", ["2026-03-28T12:00:00+02:00", datetime(2026, 3, 28, 10, tzinfo=UTC)])
-async def test_time_begins_where_it_is_told_to(app: Mainspring, start: datetime | str) -> None:
+async def test_time_begins_at_the_given_start(app: Mainspring, start: datetime | str) -> None:
     async with TestScheduler(app, start=start) as s:
         assert s.now == datetime(2026, 3, 28, 10, tzinfo=UTC)
         await s.advance_to("2026-03-29T00:00:00Z")
@@ -62,14 +61,19 @@ async def test_time_begins_where_it_is_told_to(app: Mainspring, start: datetime 
             await s.advance_to("2026-03-28T23:00:00Z")
 
 
-async def test_time_stands_still_while_nobody_asks_for_it(app: Mainspring) -> None:
+async def test_time_stands_still_until_the_test_advances_it(app: Mainspring) -> None:
     @app.every("1s")
     async def every_second() -> None: ...
 
+    @app.task
+    async def quick() -> None: ...
+
     async with TestScheduler(app) as s:
         before = s.now
-        await asyncio.sleep(0.05)
-        assert (s.now, len(s.runs())) == (before, 0)
+        for _ in range(10):
+            await quick.submit()
+        assert s.runs(quick).succeeded == 10
+        assert (s.now, len(s.runs(every_second))) == (before, 0)
 
 
 async def test_a_handler_sleeps_in_virtual_time(app: Mainspring) -> None:
@@ -83,7 +87,6 @@ async def test_a_handler_sleeps_in_virtual_time(app: Mainspring) -> None:
             await asyncio.sleep(900)
         naps.append(s.now)
 
-    began = time.perf_counter()
     async with TestScheduler(app) as s:
         start = s.now
         await nap.submit()
@@ -92,11 +95,9 @@ async def test_a_handler_sleeps_in_virtual_time(app: Mainspring) -> None:
         await s.advance("16m")
         assert s.runs(nap).succeeded == 1
     assert naps == [start + timedelta(minutes=30), start + timedelta(minutes=45)]
-    assert time.perf_counter() - began < 5
 
 
-async def test_a_run_starts_at_its_very_moment(app: Mainspring) -> None:
-    """To the microsecond, however far ahead or close together."""
+async def test_a_delayed_run_starts_exactly_at_its_time(app: Mainspring) -> None:
     started: list[datetime] = []
 
     @app.task
@@ -112,7 +113,7 @@ async def test_a_run_starts_at_its_very_moment(app: Mainspring) -> None:
     assert started == [start + delay for delay in delays]
 
 
-async def test_advance_stops_between_two_ticks_and_goes_on_exactly(app: Mainspring) -> None:
+async def test_advance_stops_between_two_ticks_to_the_microsecond(app: Mainspring) -> None:
     @app.every("10m")
     async def often() -> None: ...
 
@@ -126,7 +127,7 @@ async def test_advance_stops_between_two_ticks_and_goes_on_exactly(app: Mainspri
     assert counts == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3]
 
 
-async def test_what_takes_no_time_has_happened_when_submit_returns(app: Mainspring) -> None:
+async def test_a_run_that_takes_no_time_has_succeeded_when_submit_returns(app: Mainspring) -> None:
     @app.task
     async def quick() -> None: ...
 
@@ -137,7 +138,7 @@ async def test_what_takes_no_time_has_happened_when_submit_returns(app: Mainspri
         assert s.now == before
 
 
-async def test_until_idle_is_until_what_is_due_has_ended(app: Mainspring) -> None:
+async def test_run_until_idle_waits_for_due_runs_only(app: Mainspring) -> None:
     @app.task
     async def slow() -> None:
         await asyncio.sleep(600)
@@ -154,7 +155,7 @@ async def test_until_idle_is_until_what_is_due_has_ended(app: Mainspring) -> Non
 async def test_waiting_for_a_run_lets_time_pass(app: Mainspring) -> None:
     @app.task
     async def slow(answer: int) -> int:
-        await asyncio.sleep(1)
+        await asyncio.sleep(60)
         return answer
 
     async with TestScheduler(app) as s:
@@ -162,13 +163,13 @@ async def test_waiting_for_a_run_lets_time_pass(app: Mainspring) -> None:
         assert (await handle.view()).state == "scheduled"
         view = await handle.wait()
         assert (view.state, view.result) == ("succeeded", b"42")
-        assert timedelta(seconds=61) <= s.now - datetime(2026, 1, 1, tzinfo=UTC) < timedelta(seconds=62)
+        assert timedelta(seconds=120) <= s.now - datetime(2026, 1, 1, tzinfo=UTC) < timedelta(seconds=121)
         late = await slow.options(delay="10m").submit(1)
         with pytest.raises(TimeoutError):
             await late.wait("5m")
 
 
-async def test_the_application_is_as_before_afterwards(app: Mainspring) -> None:
+async def test_the_application_keeps_its_settings_after_a_test(app: Mainspring) -> None:
     @app.task
     async def quick() -> None: ...
 
@@ -180,7 +181,7 @@ async def test_the_application_is_as_before_afterwards(app: Mainspring) -> None:
 
 
 async def test_an_application_behind_an_api_is_tested_without_it() -> None:
-    app = Mainspring.connect("http://127.0.0.1:1", key="nobody answers there")
+    app = Mainspring.connect("http://127.0.0.1:1", key="unused")
 
     @app.task
     async def double(number: int) -> int:
@@ -190,14 +191,14 @@ async def test_an_application_behind_an_api_is_tested_without_it() -> None:
         assert await (await double.submit(21)).result() == 42
 
 
-async def test_one_test_at_a_time(app: Mainspring) -> None:
+async def test_a_second_test_scheduler_for_the_same_application_is_a_conflict(app: Mainspring) -> None:
     async with TestScheduler(app):
         with pytest.raises(Conflict, match="already"):
             async with TestScheduler(app):
                 ...
 
 
-async def test_the_same_test_sees_the_same_times(app: Mainspring) -> None:
+async def test_the_same_test_produces_the_same_times_and_ids(app: Mainspring) -> None:
     @app.task(retries=5)
     async def fails(number: int) -> None:
         raise ValueError(number)
@@ -212,7 +213,7 @@ async def test_the_same_test_sees_the_same_times(app: Mainspring) -> None:
     assert await once() == await once()
 
 
-async def test_the_context_tells_the_tick(app: Mainspring) -> None:
+async def test_the_context_contains_the_time_of_the_tick(app: Mainspring) -> None:
     seen: list[int | None] = []
 
     @app.cron("0 12 * * *")
@@ -225,7 +226,7 @@ async def test_the_context_tells_the_tick(app: Mainspring) -> None:
     assert seen == [from_datetime(noon) for noon in noons]
 
 
-async def test_a_fixed_delay_counts_from_the_end(app: Mainspring) -> None:
+async def test_a_fixed_delay_counts_from_the_end_of_the_last_run(app: Mainspring) -> None:
     started: list[timedelta] = []
 
     @app.every("10m", mode="fixed_delay")
@@ -241,10 +242,10 @@ async def test_a_fixed_delay_counts_from_the_end(app: Mainspring) -> None:
     assert len(started) >= 3
 
 
-async def test_many_more_runs_than_slots(app: Mainspring) -> None:
+async def test_runs_beyond_the_slots_wait_for_a_free_one(app: Mainspring) -> None:
     @app.task
     async def slow() -> None:
-        await asyncio.sleep(1)
+        await asyncio.sleep(60)
 
     async with TestScheduler(app) as s:
         start = s.now
@@ -252,18 +253,18 @@ async def test_many_more_runs_than_slots(app: Mainspring) -> None:
             await slow.submit()
         await s.run_until_idle()
         assert s.runs(slow).succeeded == 250
-        assert s.now == start + timedelta(seconds=3)
+        assert s.now == start + timedelta(minutes=3)
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_the_loop_of_the_test_may_be_any(app: Mainspring, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+def test_a_test_may_use_any_event_loop(app: Mainspring, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
     @app.cron("0 * * * *")
     async def hourly() -> None: ...
 
     async def test() -> None:
         async with TestScheduler(app) as s:
             handle = await hourly.submit()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await s.advance("1 day")
                 await handle.wait()
             assert s.runs(hourly).succeeded == 25
@@ -272,8 +273,8 @@ def test_the_loop_of_the_test_may_be_any(app: Mainspring, run: Callable[[Corouti
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_nothing_is_late_whatever_the_mixture(app: Mainspring, seed: int) -> None:
-    """With slots enough every attempt starts when it is due and ends when its function does, to the microsecond."""
+def test_every_attempt_starts_and_ends_to_the_microsecond(app: Mainspring, seed: int) -> None:
+    """With enough slots, each attempt starts when it is due and ends when its handler returns."""
     random = Random(seed)
     scales = [1, 1_000, 1_000_000, 60_000_000, 3_600_000_000]
     ends: list[int] = []

@@ -1,4 +1,4 @@
-"""Random workflows in virtual time end as a model of a few lines says; nothing hangs."""
+"""Random workflows in virtual time, compared with a small model."""
 
 import asyncio
 
@@ -37,7 +37,7 @@ def workflows(draw: st.DrawFn) -> list[Planned]:
 
 
 def model(nodes: list[Planned], healed: bool = False) -> list[RunState]:
-    """The state of a node is a function of its parents'."""
+    """Compute the final state of each node from the states of its parents."""
     states: list[RunState] = []
     for node in nodes:
         ends = [states[parent] for parent in node.parents]
@@ -77,7 +77,7 @@ async def play(nodes: list[Planned]) -> None:
         payloads = {name: b'{"number":%d}' % int(name) for name in chosen}
         engine = await app.engine()
         for _ in range(2):
-            # Asked twice it is done once.
+            # The second request has no effect.
             await engine.jobs.submit_whole(retried(found, payloads, chosen, ""))
         await s.run_until_idle()
         after_it = newest(s.runs(work))
@@ -90,7 +90,7 @@ async def play(nodes: list[Planned]) -> None:
 
 @settings(max_examples=6, deadline=None)
 @given(workflows())
-def test_a_workflow_ends_as_the_model_says(nodes: list[Planned]) -> None:
+def test_a_random_workflow_ends_as_the_model_predicts(nodes: list[Planned]) -> None:
     asyncio.run(play(nodes))
 
 
@@ -104,6 +104,6 @@ def test_layers_put_parents_above_their_children(nodes: list[Planned]) -> None:
         assert place[name] == 1 + max((place[parent] for parent in parents), default=-1)
 
 
-def test_a_line_of_ten_thousand_is_no_matter() -> None:
+def test_a_chain_of_ten_thousand_nodes_has_ten_thousand_layers() -> None:
     after = {str(number): [str(number + 1)] if number < 9_999 else [] for number in range(10_000)}
     assert len(layers(after)) == 10_000

@@ -1,4 +1,4 @@
-"""What applications write. Both checkers, at their strictest, have nothing to say about it."""
+"""Correct use of the SDK: both checkers accept it in their strictest mode."""
 
 import asyncio
 from collections.abc import AsyncIterator, Generator

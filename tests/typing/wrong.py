@@ -1,4 +1,4 @@
-"""What must not pass. Every line with the comment is an error in both checkers, and no other line is."""
+"""Wrong use of the SDK: every line marked ``# wrong`` is an error in both checkers, and no other line is."""
 
 from mainspring import Context, Mainspring, provided
 

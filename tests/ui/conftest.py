@@ -1,5 +1,7 @@
-"""The dashboard in a real browser, on the real API. A console error, a violation of the content security policy or a
-request to anywhere else fails any test."""
+"""The dashboard in a real browser, on the real API.
+
+A console error, a violation of the content security policy or a request to another host fails any test.
+"""
 
 import asyncio
 import hashlib
@@ -15,27 +17,31 @@ from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expec
 
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres.database import PACKAGE
-from tests.api.conftest import free_port
 from tests.conftest import create_database, drop_database, make_template, with_database
+from tests.support.processes import free_port
 from tests.support.ui_site import SITE_SHARDS, Site
+from tests.support.waiting import DEADLINE_SECONDS
 
-#: Run in the page as the browser's own tools are: the policy of the page lets no script in.
+#: Evaluated by the browser's own tools, because the content security policy allows no other script.
 AXE = (resources.files("axe_playwright_python") / "axe.min.js").read_text()
-#: As everything that a page is asked: beside other tests a browser waits for a processor, too.
-expect.set_options(timeout=20_000)
-#: The first of each store makes a whole Mainspring with what is to be seen in it, and starts a browser.
-_SECONDS = 240
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(_SECONDS))
+#: Only a test that fails ever waits that long.
+_DEADLINE_MS = 1_000 * DEADLINE_SECONDS
+expect.set_options(timeout=_DEADLINE_MS)
+#: Toasts disappear after some seconds. A busy machine may need longer to read one or to click its button.
+_KEEP_TOASTS = """
+const schedule = window.setTimeout;
+const lifetimes = [7000, 12000];
+window.setTimeout = (action, delay, ...rest) =>
+  schedule(action, lifetimes.includes(delay) ? 3600000 : delay, ...rest);
+"""
 
 
 class _Chromium:
-    """One for all tests of a process that use it, and closed before another test: while it is there, a loop runs in
-    this thread, and no asynchronous test can. What it has loaded once it keeps, as a browser does."""
+    """One browser for all tests of a process. Its context keeps what it has loaded.
+
+    It is closed before the next test that does not use it: while it is open, an event loop runs in this thread, and no
+    asynchronous test can run.
+    """
 
     def __init__(self) -> None:
         self._playwright: Playwright | None = None
@@ -77,13 +83,13 @@ def browser(address_of: Callable[[str], str]) -> Browser:
     return _chromium.open(address_of("chromium"))
 
 
-def _apart(coroutine: Coroutine[Any, Any, None]) -> None:
-    """In a thread of its own, for the same reason."""
+def _run_in_thread(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run it in another thread, because the browser's event loop may run in this one."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, coroutine).result()
 
 
-#: One process for each store: a site and a browser are not started twice.
+#: All tests of a store run in one process, so that its site and browser start only once.
 _STORES = [
     pytest.param("sqlite", marks=pytest.mark.xdist_group("ui-sqlite")),
     pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.xdist_group("ui-postgres")]),
@@ -92,21 +98,21 @@ _STORES = [
 
 @pytest.fixture(scope="session", params=_STORES)
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Without authentication: everybody is local."""
+    """A site without authentication."""
     if request.param == "sqlite":
         yield from _served(Site(str(tmp_path_factory.mktemp("ui") / "mainspring.db"), free_port()))
         return
     dsn = request.getfixturevalue("postgres_dsn")
     name = f"ui_{uuid.uuid4().hex}"
-    _apart(_copy_template(dsn, name))
+    _run_in_thread(_copy_template(dsn, name))
     try:
         yield from _served(Site(with_database(dsn, name), free_port()))
     finally:
-        _apart(drop_database(dsn, name))
+        _run_in_thread(drop_database(dsn, name))
 
 
 async def _copy_template(dsn: str, name: str) -> None:
-    """With its schema made."""
+    """Create a database that already has the schema."""
 
     async def prepare(address: str) -> None:
         store = PostgresStore(address, shards=SITE_SHARDS)
@@ -130,18 +136,20 @@ def ids(site: Site) -> dict[str, str]:
 
 
 class Watched:
-    """A page, and what it complained about."""
+    """A page, and the errors that its console and its requests report."""
 
     def __init__(self, page: Page, origin: str) -> None:
         self.page = page
         self.complaints: list[str] = []
-        #: What a test does wrong on purpose.
+        #: Parts of errors that the test causes on purpose.
         self.allowed: list[str] = []
-        page.on("console", lambda said: self._heard(said.type, said.text))
+        page.on("console", lambda message: self._log(message.type, message.text))
         page.on("pageerror", lambda error: self.complaints.append(f"script error: {error}"))
-        page.on("request", lambda asked: None if asked.url.startswith((origin, "data:")) else self._foreign(asked.url))
+        page.on(
+            "request", lambda request: None if request.url.startswith((origin, "data:")) else self._foreign(request.url)
+        )
 
-    def _heard(self, kind: str, text: str) -> None:
+    def _log(self, kind: str, text: str) -> None:
         if kind in ("error", "warning") and not any(words in text for words in self.allowed):
             self.complaints.append(f"console {kind}: {text}")
 
@@ -155,12 +163,26 @@ def watched(browser: Browser) -> Iterator[list[Watched]]:
     yield pages
     for one in pages:
         if one.page.context in _chromium.contexts.values():
-            # The choices of a viewer end with the test.
+            # Other tests share the context.
             one.page.evaluate("localStorage.clear()")
             one.page.close()
         else:
             one.page.context.close()
     assert [complaint for one in pages for complaint in one.complaints] == []
+
+
+def trigger_refresh(page: Page) -> None:
+    """Make the page refresh its live part, and wait until it has."""
+    page.evaluate("""() => new Promise((done) => {
+      document.addEventListener("htmx:afterSettle", done, { once: true });
+      htmx.trigger("#live", "live");
+    })""")
+
+
+def wait_for_frames(page: Page) -> None:
+    """Wait until the page has handled everything that was pending: timers up to 50 ms, scroll events, a repaint."""
+    page.evaluate("""() => new Promise((done) => setTimeout(
+      () => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))), 50))""")
 
 
 @pytest.fixture
@@ -169,7 +191,7 @@ def page(browser: Browser, site: Site, watched: list[Watched]) -> Page:
 
 
 def open_page(browser: Browser, site: Site, watched: list[Watched], *, width: int = 1280, dark: bool = False) -> Page:
-    """Where one signs in, of a browser that has never been there."""
+    """Open a blank page. Of a site with sign-in each page has its own browser context, without cookies."""
     context = _chromium.contexts.get((site.url, width, dark))
     if context is None:
         context = browser.new_context(
@@ -178,7 +200,8 @@ def open_page(browser: Browser, site: Site, watched: list[Watched], *, width: in
             base_url=site.url,
             timezone_id="Europe/Paris",
         )
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(_DEADLINE_MS)
+        context.add_init_script(_KEEP_TOASTS)
         if not site.guarded:
             _chromium.contexts[site.url, width, dark] = context
     made = context.new_page()
@@ -186,17 +209,17 @@ def open_page(browser: Browser, site: Site, watched: list[Watched], *, width: in
     return made
 
 
-#: What depends on colours and places.
-_OF_LOOKS = ["color-contrast", "link-in-text-block", "scrollable-region-focusable"]
-#: Rows of a table are alike: of long ones the first are looked at.
+#: Rules of axe that depend on colors and layout.
+_LAYOUT_RULES = ["color-contrast", "link-in-text-block", "scrollable-region-focusable"]
+#: Rows of a table are alike: check only the first ones of a long table.
 _CUT = "document.querySelectorAll('tbody tr:nth-child(n+13)').forEach((row) => row.remove())"
 
 
 def serious_findings(page: Page, *, again: bool = False) -> list[str]:
-    """What axe says against it; ``again``: it was asked about this page before, which looks otherwise now."""
+    """Return the serious findings of axe. ``again``: axe has checked this page before, in another layout."""
     if not again:
         page.evaluate(f"{_CUT}; {AXE}; undefined")
-    options = {"resultTypes": ["violations"], "preload": False, **({"runOnly": _OF_LOOKS} if again else {})}
+    options = {"resultTypes": ["violations"], "preload": False, **({"runOnly": _LAYOUT_RULES} if again else {})}
     report = page.evaluate("(options) => axe.run(document, options)", options)
     return [
         f"{one['id']}: {one['nodes'][0]['html'][:160]}"
@@ -207,6 +230,6 @@ def serious_findings(page: Page, *, again: bool = False) -> list[str]:
 
 @pytest.fixture(scope="session")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Where one signs in."""
+    """A site with sign-in."""
     folder: Path = tmp_path_factory.mktemp("guarded")
     yield from _served(Site(str(folder / "mainspring.db"), free_port(), auth=True))

@@ -1,4 +1,4 @@
-"""What every page must be: whole, no wider than the screen, accessible."""
+"""What every page must be: complete, no wider than the screen, accessible."""
 
 from collections.abc import Iterable
 
@@ -9,13 +9,15 @@ from tests.support.ui_site import Site
 from tests.ui.conftest import Watched, open_page, serious_findings
 
 _WIDE, _NARROW = 1440, 390
-#: Many pages: beside other tests they take a while.
+#: For tests that open many pages.
 LONG = pytest.mark.timeout(600)
 
 
 def look_at(browser: Browser, site: Site, watched: list[Watched], paths: Iterable[str]) -> None:
-    """Wide and light, then narrow and dark. What a page looks like does not depend on the store: on one of them each is
-    looked at by axe, on the other it has to be there."""
+    """Check each page wide and light, then narrow and dark.
+
+    The look of a page does not depend on the store, so axe checks it on only one of them.
+    """
     found: dict[str, list[str]] = {}
     page = open_page(browser, site, watched, width=_WIDE)
     for path in paths:
@@ -33,7 +35,7 @@ def look_at(browser: Browser, site: Site, watched: list[Watched], paths: Iterabl
                 page.emulate_media(color_scheme="dark")
                 page.set_viewport_size({"width": width, "height": 844})
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than {width}"
-            # The same elements in other colours, at other places.
+            # The same elements in other colors and another layout.
             if problems := serious_findings(page, again=scheme == "dark"):
                 found[f"{path} at {width}"] = problems
     assert not found, found

@@ -1,4 +1,4 @@
-"""Tenants, the audit, keys, the system; and who is led there."""
+"""The pages of tenants, the audit log, keys and the system, and who may see them."""
 
 import re
 
@@ -7,18 +7,19 @@ from playwright.sync_api import Browser, Page, expect
 
 from mainspring.domain.access import Role
 from tests.support.ui_site import Site
+from tests.support.waiting import wait_until
 from tests.ui.conftest import Watched, open_page
 from tests.ui.looks import LONG, look_at
-from tests.ui.test_sign_in import _key, _sign_in
+from tests.ui.test_sign_in import make_user_key, sign_in
 
 
 @LONG
-def test_they_are_whole_and_accessible(
+def test_administration_pages_are_complete_and_accessible(
     site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
 ) -> None:
     key = site.ask("POST", "v1/keys", {"name": "looked at", "role": "viewer", "expiresIn": "30d"})["keyId"]
     site.ask("PUT", "v1/budgets/looked-at", {"unit": "attempts", "limit": 1})
-    paths = ("tenants", "tenants/default", "audit", "audit?author=nobody", "keys", "keys/new", f"keys/{key}", "system")
+    paths = ("tenants", "tenants/default", "audit", "audit?author=unknown", "keys", "keys/new", f"keys/{key}", "system")
     look_at(browser, site, watched, (*paths, "notifications"))
 
 
@@ -47,7 +48,7 @@ def test_a_tenant_has_quotas_and_budgets(site: Site, ids: dict[str, str], page: 
     expect(budgets).to_contain_text("None.")
 
 
-def test_the_budget_is_dropped_that_the_button_stands_beside(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_the_drop_button_drops_its_own_budget(site: Site, ids: dict[str, str], page: Page) -> None:
     budget = {"unit": "attempts", "limit": 1_000, "tenant": "initech"}
     site.ask("PUT", "v1/budgets/zeta", budget)
     page.goto("tenants/initech")
@@ -62,21 +63,21 @@ def test_the_budget_is_dropped_that_the_button_stands_beside(site: Site, ids: di
     assert [one["name"] for one in site.ask("GET", "v1/budgets?tenant=initech")["items"]] == ["zeta"]
 
 
-def test_a_tenant_says_what_it_has_cost(site: Site, ids: dict[str, str], page: Page) -> None:
-    site.until(lambda: site.ask("GET", "v1/usage?by=tenant")["items"], "nothing has cost anything")
+def test_a_tenant_shows_its_costs(site: Site, ids: dict[str, str], page: Page) -> None:
+    wait_until(lambda: site.ask("GET", "v1/usage?by=tenant")["items"])
     page.goto("tenants")
     page.get_by_role("link", name="default").click()
     expect(page.get_by_label("By task")).to_contain_text("send_welcome")
     expect(page.locator(".chart canvas")).to_be_visible()
 
 
-def test_the_audit_says_who_did_what(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_the_audit_log_is_filtered_and_shows_changes(site: Site, ids: dict[str, str], page: Page) -> None:
     job = site.job("vacuum_database")
-    site.ask("PATCH", f"v1/jobs/{job}", {"priority": 2, "why": "nobody is in a hurry"})
+    site.ask("PATCH", f"v1/jobs/{job}", {"priority": 2, "why": "it is not urgent"})
     page.goto("audit")
     page.get_by_label("What").first.fill(job)
     expect(page).to_have_url(re.compile(job))
-    row = page.locator("tbody tr", has_text="nobody is in a hurry")
+    row = page.locator("tbody tr", has_text="it is not urgent")
     expect(row).to_contain_text("jobs.put")
     page.get_by_label("Action", exact=True).fill("keys")
     expect(page.get_by_text("Nothing like that was done")).to_be_visible()
@@ -91,13 +92,13 @@ def test_the_audit_says_who_did_what(site: Site, ids: dict[str, str], page: Page
     expect(page.get_by_role("heading", name="vacuum_database")).to_be_visible()
 
 
-def test_the_filters_of_the_audit_stand_in_one_row(
+def test_the_filters_of_the_audit_log_are_in_one_row(
     site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
 ) -> None:
     page = open_page(browser, site, watched, width=1440)
     page.goto("audit")
-    places = [page.get_by_label(name).first.bounding_box() for name in ("Who", "From, ", "Tenant")]
-    assert len({place["y"] for place in places if place is not None}) == 1
+    boxes = [page.get_by_label(name).first.bounding_box() for name in ("Who", "From, ", "Tenant")]
+    assert len({box["y"] for box in boxes if box is not None}) == 1
 
 
 def test_a_key_is_shown_once_and_revoked(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -119,7 +120,7 @@ def test_a_key_is_shown_once_and_revoked(site: Site, ids: dict[str, str], page: 
     expect(page.locator(".head .badge")).to_have_text("revoked")
 
 
-def test_the_system_says_how_it_is(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_the_system_page_shows_health_checks_and_settings(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("system")
     expect(page.locator("[data-findings]")).to_contain_text("schema: version")
     row = page.get_by_label("Settings").locator("tr", has_text=re.compile("^shards"))
@@ -132,11 +133,13 @@ def test_the_system_says_how_it_is(site: Site, ids: dict[str, str], page: Page) 
 
 
 @pytest.mark.xdist_group("ui-guarded")
-def test_whoever_may_not_administer_is_not_led_there(guarded: Site, browser: Browser, watched: list[Watched]) -> None:
+def test_administration_pages_are_denied_to_an_operator_and_not_in_the_menu(
+    guarded: Site, browser: Browser, watched: list[Watched]
+) -> None:
     page = open_page(browser, guarded, watched)
     watched[0].allowed = ["403", "404"]
     page.goto("jobs")
-    _sign_in(page, _key(guarded, Role.OPERATOR, "default")[1])
+    sign_in(page, make_user_key(guarded, Role.OPERATOR, "default")[1])
     sections = page.get_by_role("navigation", name="Sections")
     expect(sections.get_by_role("link", name="Workers")).to_be_visible()
     for name in ("Notifications", "Tenants", "Audit", "Keys", "System"):
@@ -145,7 +148,7 @@ def test_whoever_may_not_administer_is_not_led_there(guarded: Site, browser: Bro
         answer = page.goto(path)
         assert answer is not None
         assert answer.status in (403, 404), path
-    # What its own work costs, everybody may see.
+    # Every user may see the costs of their own tenant.
     answer = page.goto("tenants/default")
     assert answer is not None
     assert answer.status == 200

@@ -1,4 +1,4 @@
-"""Many schedules at once: looked at first, done, taken back."""
+"""Bulk actions: preview, apply, undo."""
 
 from typing import Any
 
@@ -9,27 +9,31 @@ from tests.ui.conftest import Watched
 from tests.ui.looks import LONG, look_at
 
 
-def schedules(site: Site, tag: str, count: int) -> list[str]:
+def create_schedules(site: Site, tag: str, count: int) -> list[str]:
     body = {"task": "send_welcome", "payload": {"user_id": 1}, "every": "1d", "tags": [tag]}
     return [str(site.ask("POST", "v1/jobs", {**body, "name": f"{tag} {n}"})["jobId"]) for n in range(count)]
 
 
-def found(site: Site, text: str) -> list[dict[str, Any]]:
+def list_runs(site: Site, text: str) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = site.ask("GET", f"v1/runs?text={text.replace(' ', '+')}")["items"]
     return items
 
 
-def states(site: Site, jobs: list[str]) -> set[str]:
+def read_states(site: Site, jobs: list[str]) -> set[str]:
     return {site.ask("GET", f"v1/jobs/{job}")["status"] for job in jobs}
 
 
 @LONG
-def test_it_is_whole_and_accessible(site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]) -> None:
-    look_at(browser, site, watched, ("jobs/all?action=pause", "jobs/all?action=cancel&tag=nobody"))
+def test_the_bulk_page_is_complete_and_accessible(
+    site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
+) -> None:
+    look_at(browser, site, watched, ("jobs/all?action=pause", "jobs/all?action=cancel&tag=unknown"))
 
 
-def test_they_are_paused_after_a_look_and_resumed_exactly(site: Site, ids: dict[str, str], page: Page) -> None:
-    jobs = schedules(site, "together", 3)
+def test_schedules_are_paused_after_a_preview_and_undo_resumes_only_those(
+    site: Site, ids: dict[str, str], page: Page
+) -> None:
+    jobs = create_schedules(site, "together", 3)
     site.ask("POST", f"v1/jobs/{jobs[0]}/pause")
     page.goto("jobs?tag=together")
     page.get_by_role("link", name="Pause these").click()
@@ -37,27 +41,27 @@ def test_they_are_paused_after_a_look_and_resumed_exactly(site: Site, ids: dict[
     expect(page.get_by_label("What this would do")).to_contain_text("together 2")
     page.get_by_role("button", name="Pause 2 schedules").click()
     expect(page.locator(".toast")).to_contain_text("2 schedules paused")
-    assert states(site, jobs) == {"paused"}
+    assert read_states(site, jobs) == {"paused"}
     page.locator(".toast").get_by_role("button", name="Undo").click()
     expect(page.locator(".toast", has_text="2 schedules resumed")).to_be_visible()
-    # What was used to take it back is gone at once, and not with its time.
+    # The toast with the Undo button disappears when it is used.
     assert page.locator(".toast").count() == 1
-    # What was paused before stays so.
-    assert states(site, jobs[:1]) == {"paused"}
-    assert states(site, jobs[1:]) == {"scheduled"}
+    # A schedule that was paused before stays paused.
+    assert read_states(site, jobs[:1]) == {"paused"}
+    assert read_states(site, jobs[1:]) == {"scheduled"}
 
 
-def test_they_are_cancelled_after_a_look(site: Site, ids: dict[str, str], page: Page) -> None:
-    jobs = schedules(site, "to be gone", 2)
+def test_schedules_are_cancelled_after_a_preview(site: Site, ids: dict[str, str], page: Page) -> None:
+    jobs = create_schedules(site, "to be gone", 2)
     page.goto("jobs?tag=to+be+gone")
     page.get_by_role("link", name="Cancel these").click()
     page.get_by_role("button", name="Cancel 2 schedules").click()
     expect(page.locator(".toast")).to_contain_text("2 schedules cancelled")
-    assert states(site, jobs) == {"cancelled"}
+    assert read_states(site, jobs) == {"cancelled"}
 
 
-def test_schedules_that_are_ticked_are_paused_and_no_others(site: Site, ids: dict[str, str], page: Page) -> None:
-    jobs = schedules(site, "ticked", 3)
+def test_only_selected_schedules_are_paused(site: Site, ids: dict[str, str], page: Page) -> None:
+    jobs = create_schedules(site, "ticked", 3)
     page.goto("jobs?tag=ticked")
     pause, resume = (page.get_by_role("button", name=f"{word} those that are ticked") for word in ("Pause", "Resume"))
     expect(pause).to_be_hidden()
@@ -72,7 +76,7 @@ def test_schedules_that_are_ticked_are_paused_and_no_others(site: Site, ids: dic
     page.get_by_role("textbox", name="Why").fill("a look at ticks")
     page.get_by_role("button", name="Pause 2 schedules").click()
     expect(page.locator(".toast")).to_contain_text("2 schedules paused")
-    assert [states(site, [job]) for job in jobs] == [{"paused"}, {"paused"}, {"scheduled"}]
+    assert [read_states(site, [job]) for job in jobs] == [{"paused"}, {"paused"}, {"scheduled"}]
     assert site.ask("GET", f"v1/jobs/{jobs[0]}")["pauseReason"] == "a look at ticks"
     page.goto("jobs?tag=ticked")
     page.get_by_label("Tick all", exact=True).check()
@@ -81,7 +85,7 @@ def test_schedules_that_are_ticked_are_paused_and_no_others(site: Site, ids: dic
     expect(page.get_by_text("1 other that was ticked is passed over")).to_be_visible()
 
 
-def test_one_offs_that_are_ticked_are_cancelled(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_selected_one_off_jobs_are_cancelled(site: Site, ids: dict[str, str], page: Page) -> None:
     runs = [site.submit("send_welcome", {"user_id": user}, delay="2h", name="one of two") for user in range(2)]
     page.goto("jobs?kind=oneOff&text=one+of+two")
     page.get_by_label(runs[0][-8:]).check()
@@ -91,7 +95,7 @@ def test_one_offs_that_are_ticked_are_cancelled(site: Site, ids: dict[str, str],
     assert [site.state(run) for run in runs] == ["cancelled", "scheduled"]
 
 
-def test_runs_that_are_ticked_are_cancelled_and_no_others(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_only_selected_runs_are_cancelled(site: Site, ids: dict[str, str], page: Page) -> None:
     runs = [site.submit("send_welcome", {"user_id": user}, delay="2h", name="one of three") for user in range(3)]
     page.goto("runs?text=one+of+three")
     button = page.get_by_role("button", name="Cancel those that are ticked")
@@ -111,7 +115,7 @@ def test_runs_that_are_ticked_are_cancelled_and_no_others(site: Site, ids: dict[
     expect(page.get_by_label("What this would do")).to_contain_text("2 others that were ticked are passed over")
 
 
-def test_runs_that_are_ticked_are_run_again_and_no_others(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_only_selected_runs_are_retried(site: Site, ids: dict[str, str], page: Page) -> None:
     about = {"delay": "2h", "name": "again and again"}
     ended = [site.submit("send_welcome", {"user_id": user}, **about) for user in range(3)]
     waiting = site.submit("send_welcome", {"user_id": 9}, **about)
@@ -127,17 +131,17 @@ def test_runs_that_are_ticked_are_run_again_and_no_others(site: Site, ids: dict[
     button.click()
     expect(page.get_by_role("heading", name="Run 2 runs again")).to_be_visible()
     expect(page.get_by_label("What this would do")).to_contain_text("1 other that was ticked is passed over")
-    # So far nothing was done.
-    assert {one["runId"] for one in found(site, "again and again")} == {*ended, waiting}
+    # The preview has changed nothing.
+    assert {one["runId"] for one in list_runs(site, "again and again")} == {*ended, waiting}
     asked = page.url
     page.get_by_role("button", name="Run 2 runs again").click()
-    # Back at the list, which says so.
+    # The list shows a toast.
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
     expect(page.locator(".toast")).to_contain_text("2 runs made again")
-    made = [one for one in found(site, "again and again") if one["runId"] not in {*ended, waiting}]
+    made = [one for one in list_runs(site, "again and again") if one["runId"] not in {*ended, waiting}]
     assert sorted(one["replayOf"] for one in made) == sorted(ended[:2])
-    # Asked once more it makes no others.
+    # The same request again creates no more runs.
     page.goto(asked)
     page.get_by_role("button", name="Run 2 runs again").click()
     expect(page.locator(".toast")).to_contain_text("2 had been before")
-    assert len(found(site, "again and again")) == 6
+    assert len(list_runs(site, "again and again")) == 6

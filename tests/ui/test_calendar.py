@@ -1,4 +1,4 @@
-"""What is to come: heat maps, what fires in a slot, closed times."""
+"""The calendar: heat maps of upcoming ticks, the ticks of a slot, closed periods."""
 
 import re
 
@@ -9,22 +9,22 @@ from tests.support.ui_site import Site
 
 
 def check_sum(page: Page) -> None:
-    """The rows have all that the header counts."""
+    """Check that the rows add up to the number in the header."""
     expect(page.locator(".heat tbody tr").first).to_be_visible()
     rows = page.locator(".heat tbody .total").all_inner_texts()
-    # At the beginning of a day, or of an hour, there is one less.
+    # Exactly at the beginning of a day or an hour there is one row less.
     assert len(rows) in (7, 8, 24, 25)
-    said = page.get_by_label("Coming runs").locator(".note").inner_text().split(" runs of ")[0]
-    assert sum(number_of(text) for text in rows) == pytest.approx(number_of(said), rel=0.01)
+    header = page.get_by_label("Coming runs").locator(".note").inner_text().split(" runs of ")[0]
+    assert sum(parse_number(text) for text in rows) == pytest.approx(parse_number(header), rel=0.01)
 
 
-def number_of(text: str) -> float:
-    """As people are told it."""
+def parse_number(text: str) -> float:
+    """Parse a number like 1,234 or 1.2k."""
     size = {"k": 1e3, "M": 1e6}.get(text[-1])
     return float(text.replace(",", "")) if size is None else float(text[:-1]) * size
 
 
-def test_the_coming_week_is_laid_out_in_the_zone_of_the_viewer(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_the_upcoming_week_is_in_the_time_zone_of_the_viewer(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("calendar")
     expect(page.locator("[data-calendar-zone]")).to_have_attribute("data-calendar-zone", "Europe/Paris")
     check_sum(page)
@@ -32,7 +32,7 @@ def test_the_coming_week_is_laid_out_in_the_zone_of_the_viewer(site: Site, ids: 
     expect(page.locator("[data-calendar-zone]")).to_have_attribute("data-calendar-zone", "UTC")
 
 
-def test_what_fires_in_a_slot_is_listed(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_slot_lists_its_ticks(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("calendar?zone=UTC")
     cell = page.locator(".heat tbody tr").nth(2).locator("a").nth(5)
     cell.click()
@@ -51,7 +51,7 @@ def test_what_fires_in_a_slot_is_listed(site: Site, ids: dict[str, str], page: P
     expect(page.locator("h1")).to_have_text("sync_inventory")
 
 
-def test_the_coming_day_is_shown_by_the_minute(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_the_upcoming_day_is_shown_by_the_minute(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("calendar?view=day")
     rows = page.locator(".heat tbody tr")
     check_sum(page)
@@ -62,7 +62,7 @@ def test_the_coming_day_is_shown_by_the_minute(site: Site, ids: dict[str, str], 
     expect(page.get_by_label("What fires then")).to_contain_text(re.compile(r"for 5 minutes: 15\d runs"))
 
 
-def test_closed_times_are_shown(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_closed_periods_are_shown(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("calendar")
     closed = page.get_by_label("Closed times")
     expect(closed).to_contain_text("tag frozen")

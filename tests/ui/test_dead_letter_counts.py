@@ -1,4 +1,4 @@
-"""What a replay or a discard says that it would do is what it does."""
+"""The previews of replay and discard count the dead letters that the action affects."""
 
 import re
 
@@ -14,8 +14,8 @@ HEADING = re.compile(r"<h1>(.*?)</h1>")
 BUTTON = re.compile(r'<button class="button[^"]*primary">(?:<svg.*?</svg>)?(.*?)</button>', re.DOTALL)
 
 
-async def bury(api: httpx2.AsyncClient, queue: str, tasks: list[str]) -> None:
-    """A dead letter of each task."""
+async def make_dead_letters(api: httpx2.AsyncClient, queue: str, tasks: list[str]) -> None:
+    """Make one dead letter of each task."""
     for task in tasks:
         made = await api.post("/v1/jobs", json={"task": task, "queue": queue})
         assert made.status_code == 201, made.text
@@ -29,8 +29,8 @@ async def bury(api: httpx2.AsyncClient, queue: str, tasks: list[str]) -> None:
     assert failed == len(tasks)
 
 
-async def said(client: httpx2.AsyncClient, act: str) -> tuple[str, str, str]:
-    """The heading, the button, and all of the page."""
+async def read_preview(client: httpx2.AsyncClient, act: str) -> tuple[str, str, str]:
+    """Return the heading, the button and the text of the page."""
     text = (await client.get(f"/dead-letters/{act}")).text
     return HEADING.findall(text)[0], BUTTON.findall(text)[0], text
 
@@ -40,11 +40,11 @@ def local() -> Service:
     return Service(auth=False)
 
 
-async def test_all_groups_are_counted_and_not_only_those_that_are_shown(local: Service) -> None:
+async def test_a_preview_counts_all_groups_not_only_those_shown(local: Service) -> None:
     async with local.client() as api, ui(local) as client:
-        await bury(api, "default", [f"task_{number}" for number in range(103)])
+        await make_dead_letters(api, "default", [f"task_{number}" for number in range(103)])
         for act, words in (("discard", "Discard 103 dead letters"), ("replay", "Replay 103 dead letters")):
-            heading, button, text = await said(client, act)
+            heading, button, text = await read_preview(client, act)
             assert (heading, button) == (words, words)
             assert "and 40 smaller groups or more" in text
         token = KEY.findall(text)[0]
@@ -52,32 +52,32 @@ async def test_all_groups_are_counted_and_not_only_those_that_are_shown(local: S
         assert (await api.get("/v1/dead-letters")).json()["items"] == []
 
 
-async def test_more_than_one_discard_deals_with_are_said_to_be_more(
+async def test_a_preview_shows_that_there_are_more_than_one_discard_can_take(
     local: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letters, "_AT_ONCE", 5)
     async with local.client() as api, ui(local) as client:
-        await bury(api, "default", ["t"] * 7)
-        heading, button, text = await said(client, "discard")
+        await make_dead_letters(api, "default", ["t"] * 7)
+        heading, button, text = await read_preview(client, "discard")
         assert (heading, button) == ("Discard 5 dead letters", "Discard 5 dead letters")
         assert "There are more" in text
-        # A replay deals with all of them, however many.
-        heading, button, text = await said(client, "replay")
+        # A replay has no limit.
+        heading, button, text = await read_preview(client, "replay")
         assert (heading, button) == ("Replay more than 5 dead letters", "Replay more than 5 dead letters")
 
 
 @pytest.mark.parametrize("act", ["discard", "replay"])
-async def test_who_is_bound_to_queues_is_told_of_these_alone(act: str) -> None:
+async def test_a_user_bound_to_queues_sees_only_their_dead_letters(act: str) -> None:
     closed = Service(auth=True)
     async with closed.client(await closed.key(Role.ADMIN, "acme")) as api:
-        await bury(api, "mail", ["send"] * 2)
-        await bury(api, "bank", ["charge"] * 3)
+        await make_dead_letters(api, "mail", ["send"] * 2)
+        await make_dead_letters(api, "bank", ["charge"] * 3)
     async with ui(closed) as client:
         await sign_in(client, await closed.key(Role.OPERATOR, "acme", ("mail",)))
-        heading, button, text = await said(client, act)
+        heading, button, text = await read_preview(client, act)
         words = f"{act.capitalize()} 2 dead letters"
         assert (heading, button) == (words, words)
         assert "<span>send</span>" in text
         assert "<span>charge</span>" not in text
-        # What they may not do is said before they ask for it.
+        # The preview of another queue is denied, too.
         assert (await client.get(f"/dead-letters/{act}?queue=bank")).status_code == 403

@@ -1,4 +1,4 @@
-"""Dead letters: looked at by their error, replayed, discarded."""
+"""Dead letters: grouped by error, replayed, discarded."""
 
 import re
 
@@ -9,22 +9,19 @@ from tests.ui.conftest import Watched
 from tests.ui.looks import LONG, look_at
 
 
-def dead(site: Site, task: str) -> int:
-    return sum(group["count"] for group in site.ask("GET", f"v1/dead-letters?task={task}")["items"])
-
-
-def bury(site: Site, count: int, text: str) -> str:
-    """Dead letters of an error of their own; its fingerprint."""
+def make_dead_letters(site: Site, count: int, text: str) -> str:
+    """Make dead letters with the same error, and return its fingerprint."""
     runs = [site.submit("nasty", {"text": text}, maxRetries=0) for _ in range(count)]
-    site.until(lambda: all(site.state(run) == "failed" for run in runs), "they did not fail")
+    for run in runs:
+        site.wait_for_state(run, "failed")
     return str(site.ask("GET", f"v1/runs/{runs[0]}")["fingerprint"])
 
 
 @LONG
-def test_they_are_whole_and_accessible(
+def test_dead_letter_pages_are_complete_and_accessible(
     site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
 ) -> None:
-    fingerprint = bury(site, 1, "a look at it")
+    fingerprint = make_dead_letters(site, 1, "a look at it")
     nasty = site.ask("GET", f"v1/runs/{ids['nasty']}")["fingerprint"]
     replay = site.ask("POST", "v1/dead-letters/replays", {"task": "no-such-task", "canaries": 1})["replayId"]
     paths = (
@@ -40,7 +37,7 @@ def test_they_are_whole_and_accessible(
     look_at(browser, site, watched, paths)
 
 
-def test_a_group_says_what_they_have_in_common(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_group_shows_its_error_trend_and_runs(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("dead-letters")
     expect(page.get_by_role("link", name="Discard all")).to_be_visible()
     page.get_by_label("Task").fill("charge_card")
@@ -56,8 +53,8 @@ def test_a_group_says_what_they_have_in_common(site: Site, ids: dict[str, str], 
     expect(page).to_have_url(re.compile("/runs/[0-9a-f]{32}"))
 
 
-def test_a_replay_goes_by_its_canaries_and_is_followed(site: Site, ids: dict[str, str], page: Page) -> None:
-    fingerprint = bury(site, 3, "to be replayed")
+def test_a_replay_stops_when_its_canary_fails(site: Site, ids: dict[str, str], page: Page) -> None:
+    fingerprint = make_dead_letters(site, 3, "to be replayed")
     page.goto(f"dead-letters/{fingerprint}?task=nasty")
     page.get_by_role("link", name="Replay").click()
     expect(page.get_by_role("heading", name="Replay 3 dead letters")).to_be_visible()
@@ -65,16 +62,16 @@ def test_a_replay_goes_by_its_canaries_and_is_followed(site: Site, ids: dict[str
     page.get_by_label("Runs a second").fill("2.5")
     page.get_by_role("button", name="Replay 3 dead letters").click()
     expect(page).to_have_url(re.compile("/dead-letters/replays/"))
-    # It fails as it did before: the rest stays where it is.
+    # The canary fails again, so the others are not replayed.
     expect(page.locator(".head .badge")).to_have_text("stopped")
     expect(page.locator(".health")).to_contain_text("failed")
     expect(page.get_by_label("Progress").first).to_contain_text("1 of 3 replayed")
     expect(page.get_by_label("Details")).to_contain_text("2.5 a second")
 
 
-def test_a_replay_is_stopped_by_hand(site: Site, ids: dict[str, str], page: Page) -> None:
-    fingerprint = bury(site, 3, "to be stopped")
-    body = {"fingerprint": fingerprint, "perSecond": 0.01}
+def test_a_replay_is_stopped_by_the_user(site: Site, ids: dict[str, str], page: Page) -> None:
+    fingerprint = make_dead_letters(site, 3, "to be stopped")
+    body = {"fingerprint": fingerprint, "perSecond": 0.0001}
     replay = site.ask("POST", "v1/dead-letters/replays", body)["replayId"]
     page.goto(f"dead-letters/replays/{replay}")
     page.get_by_role("button", name="Stop").first.click()
@@ -85,8 +82,10 @@ def test_a_replay_is_stopped_by_hand(site: Site, ids: dict[str, str], page: Page
     expect(page.locator(".health")).to_contain_text("the wrong ones")
 
 
-def test_they_are_discarded_after_a_look(site: Site, ids: dict[str, str], page: Page) -> None:
-    fingerprint = bury(site, 2, "to be discarded")
+def test_dead_letters_are_discarded_after_a_preview_and_brought_back(
+    site: Site, ids: dict[str, str], page: Page
+) -> None:
+    fingerprint = make_dead_letters(site, 2, "to be discarded")
     page.goto(f"dead-letters/{fingerprint}?task=nasty")
     page.get_by_role("link", name="Discard").click()
     expect(page.get_by_label("What this would do")).to_contain_text("to be discarded")

@@ -1,4 +1,4 @@
-"""What the door lets in, on the memory store and without a browser."""
+"""Requests to the dashboard: sessions, forms and headers, on the memory store and without a browser."""
 
 import re
 from pathlib import Path
@@ -34,7 +34,7 @@ def closed() -> Service:
     return Service(auth=True)
 
 
-async def a_job(service: Service) -> str:
+async def create_job(service: Service) -> str:
     async with service.client() as client:
         made = await client.post("/v1/jobs", json={"task": "t", "name": "n", "every": "1h"})
         return str(made.json()["jobId"])
@@ -45,7 +45,7 @@ async def sign_in(client: httpx2.AsyncClient, key: str) -> httpx2.Response:
     return await client.post("/sign-in", data={"csrf": token, "credentials": key, "to": "jobs"})
 
 
-async def test_the_api_is_where_it_was(local: Service) -> None:
+async def test_the_api_is_served_beside_the_dashboard(local: Service) -> None:
     async with ui(local) as client:
         assert (await client.get("/healthz")).status_code == 200
         assert (await client.get("/v1/jobs")).json() == {"items": [], "nextCursor": None}
@@ -53,7 +53,7 @@ async def test_the_api_is_where_it_was(local: Service) -> None:
         assert (await client.get("/v1/nowhere")).headers["content-type"] == "application/problem+json"
 
 
-async def test_every_page_has_a_strict_policy(local: Service) -> None:
+async def test_every_page_has_a_strict_content_security_policy(local: Service) -> None:
     async with ui(local) as client:
         for path in ("/", "/runs", "/jobs", "/jobs/new", "/workflows", "/calendar", "/calendar?view=day", "/nowhere"):
             answer = await client.get(path)
@@ -65,7 +65,7 @@ async def test_every_page_has_a_strict_policy(local: Service) -> None:
             assert not re.findall(r"<script(?![^>]* src=)|\son\w+=", answer.text)
 
 
-async def test_static_files_are_kept_for_good_under_their_version(local: Service) -> None:
+async def test_static_files_are_cached_forever_under_their_version(local: Service) -> None:
     async with ui(local) as client:
         found = re.findall(r'"(/static/[^"]+)"', (await client.get("/")).text)
         assert len(found) >= 6
@@ -77,8 +77,8 @@ async def test_static_files_are_kept_for_good_under_their_version(local: Service
         assert (await client.get(found[0].rsplit("/", 1)[0] + "/../app.py")).status_code == 404
 
 
-async def test_a_form_of_another_site_is_refused(local: Service) -> None:
-    job = await a_job(local)
+async def test_a_form_post_from_another_site_is_refused(local: Service) -> None:
+    job = await create_job(local)
     async with ui(local) as client:
         token = KEY.findall((await client.get(f"/jobs/{job}")).text)[0]
         path, data = f"/jobs/{job}/pause", {"csrf": token}
@@ -94,7 +94,7 @@ async def test_a_form_of_another_site_is_refused(local: Service) -> None:
         assert (await client.get(f"/v1/jobs/{job}")).json()["status"] == "paused"
 
 
-async def test_who_is_not_signed_in_sees_nothing(closed: Service) -> None:
+async def test_pages_without_a_session_redirect_to_sign_in(closed: Service) -> None:
     async with ui(closed) as client:
         for path in ("/", "/runs", "/runs/x", "/nowhere", "/live"):
             answer = await client.get(path)
@@ -106,18 +106,18 @@ async def test_who_is_not_signed_in_sees_nothing(closed: Service) -> None:
         assert (await client.get("/runs", headers=script)).headers["hx-redirect"] == "/sign-in"
 
 
-async def test_whose_session_ends_comes_back_to_the_page_that_they_see(closed: Service) -> None:
+async def test_an_expired_session_returns_to_the_current_page_after_sign_in(closed: Service) -> None:
     async with ui(closed) as client:
 
-        async def sent_to(shown: str) -> str:
+        async def read_redirect(shown: str) -> str:
             headers = {"hx-request": "true", "hx-current-url": shown}
             return (await client.get("/runs/x/log", headers=headers)).headers["hx-redirect"]
 
-        assert await sent_to(f"{client.base_url}/runs?status=failed") == "/sign-in?to=runs%3Fstatus%3Dfailed"
-        assert await sent_to("http://elsewhere.example/runs") == "/sign-in"
+        assert await read_redirect(f"{client.base_url}/runs?status=failed") == "/sign-in?to=runs%3Fstatus%3Dfailed"
+        assert await read_redirect("http://elsewhere.example/runs") == "/sign-in"
 
 
-async def test_a_session_is_one_key_with_its_role(closed: Service) -> None:
+async def test_a_session_has_the_role_of_its_key(closed: Service) -> None:
     operator, viewer = await closed.key(Role.OPERATOR, "acme"), await closed.key(Role.VIEWER, "acme")
     async with closed.client(operator) as api:
         job = (await api.post("/v1/jobs", json={"task": "t", "name": "n", "every": "1h"})).json()["jobId"]
@@ -137,14 +137,14 @@ async def test_a_session_is_one_key_with_its_role(closed: Service) -> None:
         assert (await client.post(f"/jobs/{job}/pause", data={"csrf": token})).status_code == 303
 
 
-async def test_a_viewer_gets_no_form(closed: Service) -> None:
+async def test_a_viewer_gets_no_job_form(closed: Service) -> None:
     async with ui(closed) as client:
         await sign_in(client, await closed.key(Role.VIEWER, "acme"))
         assert (await client.get("/jobs/new")).status_code == 403
         assert "/jobs/new" not in (await client.get("/jobs")).text
 
 
-async def test_a_form_says_what_was_changed_and_nothing_else(local: Service) -> None:
+async def test_a_form_changes_only_the_edited_fields(local: Service) -> None:
     async with local.client() as api:
         retry = {"backoff": "fixed", "firstDelay": "7s"}
         catch_up = {"mode": "all", "cap": 3}
@@ -171,7 +171,7 @@ async def test_a_form_says_what_was_changed_and_nothing_else(local: Service) -> 
     )
 
 
-async def test_another_tenants_things_are_not_there(closed: Service) -> None:
+async def test_a_job_of_another_tenant_is_not_found(closed: Service) -> None:
     async with closed.client(await closed.key(Role.OPERATOR, "acme")) as api:
         job = (await api.post("/v1/jobs", json={"task": "t", "name": "n", "every": "1h"})).json()["jobId"]
     async with ui(closed) as client:
@@ -179,7 +179,7 @@ async def test_another_tenants_things_are_not_there(closed: Service) -> None:
         assert (await client.get(f"/jobs/{job}")).status_code == 404
 
 
-async def test_after_signing_in_one_stays_on_this_site(closed: Service) -> None:
+async def test_sign_in_does_not_redirect_to_another_site(closed: Service) -> None:
     key = await closed.key(Role.VIEWER, None)
     async with ui(closed) as client:
         token = KEY.findall((await client.get("/sign-in")).text)[0]
@@ -197,8 +197,8 @@ async def test_after_signing_in_one_stays_on_this_site(closed: Service) -> None:
             client.cookies.clear()
 
 
-async def test_read_only_offers_and_accepts_nothing(local: Service) -> None:
-    job = await a_job(local)
+async def test_a_read_only_dashboard_has_no_forms_and_refuses_posts(local: Service) -> None:
+    job = await create_job(local)
     async with ui(local) as client:
         token = KEY.findall((await client.get(f"/jobs/{job}")).text)[0]
     async with ui(local, read_only=True) as client:
@@ -213,8 +213,8 @@ async def test_read_only_offers_and_accepts_nothing(local: Service) -> None:
             assert "changes nothing" in answer.text
 
 
-async def test_it_can_be_mounted_under_a_prefix(local: Service) -> None:
-    job = await a_job(local)
+async def test_the_dashboard_can_be_mounted_under_a_prefix(local: Service) -> None:
+    job = await create_job(local)
     async with ui(local, root="/tools/mainspring") as client:
         page = await client.get("/tools/mainspring/jobs")
         assert page.status_code == 200
@@ -222,19 +222,19 @@ async def test_it_can_be_mounted_under_a_prefix(local: Service) -> None:
         assert not re.findall(r'(?:href|src|action|hx-get|hx-post)="/(?!tools/mainspring/)', page.text)
 
 
-async def test_an_error_of_ours_is_a_page_that_tells_nothing(local: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_internal_error_page_shows_no_details(local: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("a secret of ours")
+        raise RuntimeError("a secret detail")
 
     monkeypatch.setattr(local.store, "list_runs", broken)
     async with ui(local) as client:
         answer = await client.get("/runs")
         assert answer.status_code == 500
         assert "our fault" in answer.text
-        assert "a secret of ours" not in answer.text
+        assert "a secret detail" not in answer.text
 
 
-def test_the_settings_of_the_guide_can_be_read(tmp_path: Path) -> None:
+def test_the_settings_of_the_guide_are_valid(tmp_path: Path) -> None:
     guide = (Path(__file__).parents[2] / "docs/how-to/dashboard.md").read_text()
     [block] = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
     file = tmp_path / "mainspring.toml"
@@ -243,7 +243,7 @@ def test_the_settings_of_the_guide_can_be_read(tmp_path: Path) -> None:
     assert (found.enabled, found.read_only, bool(found.secret)) == (True, True, True)
 
 
-async def test_what_is_not_to_be_shown_is_not_and_stays_as_it_was(local: Service) -> None:
+async def test_redacted_fields_are_hidden_and_unchanged_by_an_edit(local: Service) -> None:
     app = make_ui(local.api, local.app, UiSettings(secret="s" * 32, redact=("password", "*token*")))
     made = {"task": "t", "name": "n", "every": "1h", "payload": {"user": "ada", "password": "open sesame"}}
     async with local.client() as api:
@@ -267,7 +267,7 @@ async def test_what_is_not_to_be_shown_is_not_and_stays_as_it_was(local: Service
         assert (await api.get(f"/v1/runs/{runs[0]['runId']}")).json()["payload"]["password"] == "open sesame"
 
 
-async def test_names_in_paths_may_hold_anything(local: Service) -> None:
+async def test_names_in_paths_may_contain_any_character(local: Service) -> None:
     async with local.client() as api, ui(local, root="/ops") as client:
         for name in ("100% ours", "a%41", "what?#", "ü & ß", 'quote"s'):
             await api.post("/v1/jobs", json={"task": "t", "queue": name})

@@ -1,4 +1,4 @@
-"""A job is made and changed by a form that says at once what would come of it."""
+"""The job form: it validates while the user types and previews the result."""
 
 import re
 import uuid
@@ -9,7 +9,9 @@ from tests.support.ui_site import Site
 from tests.ui.conftest import Watched, serious_findings
 
 
-def test_a_schedule_is_made_by_a_form_that_checks_while_one_types(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_the_form_validates_while_the_user_types_and_creates_a_schedule(
+    site: Site, ids: dict[str, str], page: Page
+) -> None:
     name = f"made_{uuid.uuid4().hex[:8]}"
     page.goto("jobs")
     page.get_by_role("link", name="New job").click()
@@ -35,7 +37,7 @@ def test_a_schedule_is_made_by_a_form_that_checks_while_one_types(site: Site, id
     expect(page.get_by_label("Details")).to_contain_text("Europe/Paris")
 
 
-def test_all_that_is_wrong_is_marked_at_once(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_every_invalid_field_is_marked(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("jobs/new")
     page.get_by_label("Name", exact=True).fill("much_is_wrong")
     page.get_by_label("Task", exact=True).fill("send_welcome")
@@ -60,7 +62,7 @@ def test_all_that_is_wrong_is_marked_at_once(site: Site, ids: dict[str, str], pa
     expect(page.locator(".field-wrong")).to_have_count(4)
 
 
-def test_what_is_refused_stays_in_the_form(site: Site, ids: dict[str, str], page: Page, watched: list[Watched]) -> None:
+def test_a_refused_form_keeps_its_input(site: Site, ids: dict[str, str], page: Page, watched: list[Watched]) -> None:
     watched[0].allowed = ["409"]
     page.goto("jobs/new")
     page.get_by_label("Name", exact=True).fill("weekly_report")
@@ -73,7 +75,7 @@ def test_what_is_refused_stays_in_the_form(site: Site, ids: dict[str, str], page
     expect(page.get_by_label("Name", exact=True)).to_have_value("weekly_report")
 
 
-def test_a_one_off_is_made_for_later(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_one_off_job_is_created_for_later(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("jobs/new")
     page.get_by_label("Task", exact=True).fill("send_welcome")
     page.get_by_label("Queue", exact=True).fill("mail")
@@ -122,7 +124,7 @@ def test_a_schedule_is_changed_compared_and_restored(site: Site, ids: dict[str, 
     assert (found["payload"], found["calendars"]) == ({"user_id": 1, "how": "by mail"}, ["weekend"])
 
 
-def test_a_job_that_others_changed_meanwhile_is_not_overwritten(
+def test_a_job_that_was_changed_meanwhile_is_not_overwritten(
     site: Site, ids: dict[str, str], page: Page, watched: list[Watched]
 ) -> None:
     watched[0].allowed = ["409"]
@@ -136,7 +138,7 @@ def test_a_job_that_others_changed_meanwhile_is_not_overwritten(
     expect(page.locator(".toast.is-bad")).to_contain_text("version 2 by now")
 
 
-def test_a_job_is_made_like_another(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_copy_fills_the_form_from_another_job(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto(f"jobs/{site.job('weekly_report')}")
     page.get_by_role("link", name="Copy").click()
     expect(page.get_by_label("Expression", exact=True)).to_have_value("0 30 9 * * MON")
@@ -144,7 +146,7 @@ def test_a_job_is_made_like_another(site: Site, ids: dict[str, str], page: Page)
     expect(page.get_by_label("Preview", exact=True)).to_contain_text("Still to be said: name")
 
 
-def test_a_one_off_is_changed_until_it_starts(
+def test_a_one_off_job_can_be_edited_until_it_starts(
     site: Site, ids: dict[str, str], page: Page, watched: list[Watched]
 ) -> None:
     watched[0].allowed = ["409"]
@@ -159,9 +161,9 @@ def test_a_one_off_is_changed_until_it_starts(
     page.get_by_label("Payload", exact=True).fill('{"user_id": 2}')
     page.get_by_role("button", name="Save").click()
     expect(page).to_have_url(re.compile(f"/runs/{run}$"))
-    said = site.ask("GET", f"v1/jobs/{run}")
-    assert (said["payload"], said["tags"], said["name"]) == ({"user_id": 2}, ["kept"], "to be changed")
-    assert said["scheduleTime"].startswith("2099-01-02T03:04:05")
+    job = site.ask("GET", f"v1/jobs/{run}")
+    assert (job["payload"], job["tags"], job["name"]) == ({"user_id": 2}, ["kept"], "to be changed")
+    assert job["scheduleTime"].startswith("2099-01-02T03:04:05")
     page.goto(f"jobs/{run}/edit")
     page.get_by_text("Now", exact=True).click()
     page.get_by_role("button", name="Save").click()

@@ -1,4 +1,4 @@
-"""What lists say of what they show, on the memory store and without a browser."""
+"""Lists: their filters, counts and links, on the memory store and without a browser."""
 
 import html
 import re
@@ -17,7 +17,7 @@ def local() -> Service:
     return Service(auth=False)
 
 
-async def schedules(service: Service, count: int) -> list[str]:
+async def create_schedules(service: Service, count: int) -> list[str]:
     made = []
     async with service.client() as api:
         for number in range(count):
@@ -30,12 +30,12 @@ def links(page: str, words: str) -> list[str]:
     return [html.unescape(link) for link in re.findall(rf'href="([^"]+)"[^>]*>{words}', page)]
 
 
-async def test_what_is_done_to_these_is_done_to_those_of_the_state_that_is_shown(local: Service) -> None:
-    jobs = await schedules(local, 4)
+async def test_a_bulk_action_affects_only_jobs_of_the_shown_status(local: Service) -> None:
+    jobs = await create_schedules(local, 4)
     async with local.client() as api, ui(local) as client:
         await api.post(f"/v1/jobs/{jobs[0]}/pause")
         shown = (await client.get("/jobs?status=paused")).text
-        # What is paused cannot be paused.
+        # Paused jobs cannot be paused again.
         assert links(shown, "Pause these") == []
         [link] = links(shown, "Cancel these")
         page = (await client.get(link)).text
@@ -47,8 +47,8 @@ async def test_what_is_done_to_these_is_done_to_those_of_the_state_that_is_shown
         assert states == ["cancelled", *["scheduled"] * 3]
 
 
-async def test_nothing_is_done_where_no_state_can_be_meant(local: Service) -> None:
-    jobs = await schedules(local, 2)
+async def test_a_bulk_action_on_a_final_or_unknown_status_changes_nothing(local: Service) -> None:
+    jobs = await create_schedules(local, 2)
     async with local.client() as api, ui(local) as client:
         token = KEY.findall((await client.get("/jobs/all?action=cancel")).text)[0]
         for status in ("cancelled", "finished", "nonsense"):
@@ -58,7 +58,7 @@ async def test_nothing_is_done_where_no_state_can_be_meant(local: Service) -> No
         assert {(await api.get(f"/v1/jobs/{job}")).json()["status"] for job in jobs} == {"scheduled"}
 
 
-async def test_counts_follow_the_filters_or_are_not_there(local: Service) -> None:
+async def test_counts_follow_the_filters_or_are_left_out(local: Service) -> None:
     async with local.client() as api, ui(local) as client:
         for queue in ("mail", "mail", "reports"):
             await api.post("/v1/jobs", json={"task": "t", "queue": queue, "delay": "1h"})
@@ -73,24 +73,24 @@ async def test_counts_follow_the_filters_or_are_not_there(local: Service) -> Non
             assert await counts(none) == [], none
 
 
-async def test_what_is_done_to_dead_letters_is_done_to_those_that_the_filters_leave(local: Service) -> None:
+async def test_links_to_dead_letter_actions_carry_the_filters(local: Service) -> None:
     async with local.client() as api, ui(local) as client:
         for task in ("charge", "mail"):
             await api.post("/v1/jobs", json={"task": task})
         assert len(await work(api, fail=True)) == 2
         for query, words in (("", "all"), ("?task=charge", "these")):
             page = (await client.get(f"/dead-letters{query}")).text
-            # What the filters and events swap.
+            # The part of the page that filters and events replace.
             live = page[page.index('id="live"') :]
             for action in ("Discard", "Replay"):
                 assert links(live, f"<svg.*?</svg>{action} {words}") == [
                     f"/dead-letters/{action.lower()}{query or '?'}"
                 ]
-        assert "Discard" not in (await client.get("/dead-letters?task=nobody")).text
+        assert "Discard" not in (await client.get("/dead-letters?task=unknown")).text
 
 
-async def test_the_audit_is_asked_for_times_of_the_viewer(local: Service) -> None:
-    await schedules(local, 1)
+async def test_the_times_of_an_audit_filter_are_in_the_time_zone_of_the_viewer(local: Service) -> None:
+    await create_schedules(local, 1)
     async with local.client() as api, ui(local) as client:
         [entry] = (await api.get("/v1/audit")).json()["items"]
         made = datetime.fromisoformat(entry["time"])
@@ -104,12 +104,12 @@ async def test_the_audit_is_asked_for_times_of_the_viewer(local: Service) -> Non
 
         assert await is_found(-1, "Asia/Tokyo")
         assert not await is_found(1, "Asia/Tokyo")
-        # Whoever is sent the address sees what was meant.
+        # A zone in the URL takes precedence over the viewer's.
         assert not await is_found(1, "Europe/Paris", "&zone=Europe/Paris")
         assert await is_found(-1, "Europe/Paris", "&zone=Europe/Paris")
 
 
-async def test_a_large_family_is_counted_and_leads_to_all_of_it(local: Service) -> None:
+async def test_a_run_with_many_dependencies_links_to_the_full_list(local: Service) -> None:
     async with local.client() as api, ui(local) as client:
 
         async def submit(**more: object) -> str:

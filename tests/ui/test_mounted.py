@@ -22,7 +22,7 @@ async def visiting(mounted: Mounted) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def test_pages_links_and_the_api_are_below_where_it_is_mounted(tmp_path: Path) -> None:
+async def test_pages_links_and_the_api_are_below_the_mount_path(tmp_path: Path) -> None:
     mounted = Mounted({"store": str(tmp_path / "mainspring.db")}, open_to_all=True)
     async with mounted, visiting(mounted) as client:
         page = await client.get("/ops/jobs/runs")
@@ -34,13 +34,13 @@ async def test_pages_links_and_the_api_are_below_where_it_is_mounted(tmp_path: P
         assert [run["task"] for run in listed.json()["items"]] == ["greet"]
 
 
-async def test_before_it_is_entered_it_says_so(tmp_path: Path) -> None:
+async def test_a_mounted_app_without_its_lifespan_answers_503(tmp_path: Path) -> None:
     async with visiting(Mounted({"store": str(tmp_path / "mainspring.db")}, open_to_all=True)) as client:
         answer = await client.get("/ops/jobs/")
     assert answer.status_code == 503
     assert "lifespan" in answer.json()["detail"]
 
 
-def test_nobody_is_let_in_without_a_key_by_accident(tmp_path: Path) -> None:
+def test_a_mounted_app_without_authentication_must_be_open_to_all(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="everybody"):
         Mounted({"store": str(tmp_path / "mainspring.db")})

@@ -1,4 +1,4 @@
-"""The page of notifications, on the memory store and without a browser."""
+"""The page of alerts, on the memory store and without a browser."""
 
 import re
 from importlib import resources
@@ -41,7 +41,7 @@ async def local() -> Service:
     return service
 
 
-async def test_problems_channels_and_rules_are_shown(local: Service) -> None:
+async def test_the_page_shows_problems_channels_and_rules(local: Service) -> None:
     async with ui(local) as client:
         page = (await client.get("/notifications")).text
         assert "3 problems" in page
@@ -50,15 +50,15 @@ async def test_problems_channels_and_rules_are_shown(local: Service) -> None:
         assert "<script>alert" not in page
         assert "22:00–07:00 Europe/Paris" in page
         assert "urgent: also in quiet hours" in page
-        # In a column of its own that has room, or below the name where there is none.
+        # In its own column, or below the name on a narrow screen.
         assert re.search(r'class="sub show-m">only .*tenant default', page)
         assert re.search(r'class="hide-m muted only-cell">.*tenant default', page)
         assert "SLACK_URL" not in page
-        # Of a channel that writes to owners a test would need to know which.
+        # A channel that writes to owners has no test button, because the owner is unknown.
         assert _POST.findall(page) == ["ops"]
 
 
-async def test_every_page_names_events_that_it_is_told_of(local: Service) -> None:
+async def test_every_live_page_names_events_that_the_stream_has(local: Service) -> None:
     listened = (resources.files("mainspring.ui") / "static/live.js").read_text()
     runs = re.search(r"kinds = (\[.*?\])\.map", listened, re.DOTALL)
     others = re.search(r"\[\.\.\.kinds, (.*?)\]", listened)
@@ -73,25 +73,25 @@ async def test_every_page_names_events_that_it_is_told_of(local: Service) -> Non
                     assert any(kind.startswith(word) for kind in kinds), (path, word)
 
 
-async def test_the_button_sends_a_test_with_the_pages_own_token_alone(local: Service) -> None:
-    async def sent() -> int:
+async def test_the_test_button_needs_the_token_of_the_page(local: Service) -> None:
+    async def count_messages() -> int:
         return len((await local.store.list_runs(RunFilter(tenant=None, queue=QUEUE), None, 10)).items)
 
     async with ui(local) as client:
         token = KEY.findall((await client.get("/notifications")).text)[0]
         path = "/notifications/channels/ops/test"
         assert (await client.post(path, data={"csrf": "another"})).status_code == 403
-        assert await sent() == 0
+        assert await count_messages() == 0
         assert (await client.post(path, data={"csrf": token})).status_code == 303
-        assert await sent() == 1
+        assert await count_messages() == 1
         page = (await client.get("/notifications")).text
         assert "queued" in page
-        assert (await client.post("/notifications/channels/nobody/test", data={"csrf": token})).status_code == 404
+        assert (await client.post("/notifications/channels/unknown/test", data={"csrf": token})).status_code == 404
     async with ui(local, read_only=True) as client:
         assert _POST.findall((await client.get("/notifications")).text) == []
 
 
-async def test_it_is_for_administrators_of_all() -> None:
+async def test_only_administrators_of_all_tenants_see_the_page() -> None:
     closed = Service(auth=True)
     for role, tenant, status in ((Role.ADMIN, None, 200), (Role.ADMIN, "acme", 403), (Role.VIEWER, None, 403)):
         async with ui(closed) as client:

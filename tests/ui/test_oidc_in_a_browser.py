@@ -1,4 +1,4 @@
-"""There and back again, as a person goes."""
+"""Sign-in at an OpenID provider, in a real browser."""
 
 import re
 from pathlib import Path
@@ -7,14 +7,15 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from mainspring.sections import OidcSection
-from tests.api.conftest import free_port
 from tests.support.openid_provider import Provider
+from tests.support.processes import free_port
 from tests.support.ui_site import Site
+from tests.support.waiting import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.xdist_group("ui-guarded")
 
 
-def test_whoever_signs_in_at_the_provider_comes_back_to_where_they_were_going(browser: Browser, tmp_path: Path) -> None:
+def test_sign_in_at_the_provider_returns_to_the_requested_page(browser: Browser, tmp_path: Path) -> None:
     port = free_port()
     with Provider().serving() as provider:
         oidc = OidcSection(
@@ -29,6 +30,7 @@ def test_whoever_signs_in_at_the_provider_comes_back_to_where_they_were_going(br
         site.start()
         try:
             context = browser.new_context(base_url=site.url)
+            context.set_default_timeout(1_000 * DEADLINE_SECONDS)
             page = context.new_page()
             page.goto("runs?status=failed")
             page.get_by_role("link", name="Sign in with the company").click()
@@ -36,7 +38,7 @@ def test_whoever_signs_in_at_the_provider_comes_back_to_where_they_were_going(br
             expect(page.locator(".side-foot")).to_contain_text("user:ada")
             page.goto("jobs")
             page.get_by_role("link", name="sync_inventory").click()
-            # What is done is done in their name, as their role allows.
+            # The role of the user allows this.
             page.get_by_role("button", name="Pause").first.click()
             page.locator("dialog[open]").get_by_role("button", name="Pause").click()
             expect(page.locator(".head .badge")).to_have_text("paused")

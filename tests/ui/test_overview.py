@@ -1,17 +1,22 @@
-"""What the overview draws, without a browser."""
+"""The charts and panels of the overview, without a browser."""
 
 import html
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import httpx2
 import msgspec
 
-from mainspring.domain.instant import MINUTE, Instant
+from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
 from mainspring.ui.app import UiSettings, make_ui
 from tests.api.conftest import Service
 from tests.support.builders import some_runs
+from tests.support.clock import START, ManualClock
+
+
+def make_service() -> Service:
+    """An API at noon, within a minute: charts have a point for each minute and one for now."""
+    return Service(auth=False, clock=ManualClock(START + 12 * HOUR + 30 * SECOND))
 
 
 async def overview(service: Service, query: str = "") -> str:
@@ -22,49 +27,48 @@ async def overview(service: Service, query: str = "") -> str:
     return answer.text
 
 
-def chart_of(page: str, title: str) -> Any:
-    """What stands in the chart of a panel."""
+def read_chart(page: str, title: str) -> Any:
+    """Return the data of the chart in a panel."""
     panel = page[page.index(f'<section class="panel" aria-label="{title}"') :]
     found = re.search(r'data-chart="([^"]*)"', panel)
     assert found is not None
     return msgspec.json.decode(html.unescape(found[1]))
 
 
-def values_of(chart: Any, name: str) -> dict[Instant, float]:
-    """By minute, where there is something to say; the last is now."""
+def read_values(chart: Any, name: str) -> dict[Instant, float]:
+    """Return the values of a series by minute, without gaps; the last one is now."""
     [series] = [series for series in chart["series"] if series["name"] == name]
     return {at: value for at, value in zip(chart["x"], series["values"], strict=True) if value is not None}
 
 
-async def test_a_queue_that_nobody_works_off_is_drawn_as_full() -> None:
-    service = Service(auth=False)
+async def test_a_queue_without_workers_is_drawn_with_its_waiting_runs() -> None:
+    service = make_service()
     await service.store.submit(some_runs(3))
     looked = await service.store.sample_load()
     await service.store.submit(some_runs(2))
     page = await overview(service)
-    load = chart_of(page, "Load")
-    waiting = values_of(load, "waiting")
+    load = read_chart(page, "Load")
+    waiting = read_values(load, "waiting")
     assert waiting.pop(load["x"][-1]) == 5
     assert waiting == {looked // MINUTE * 60: 3}
-    assert set(values_of(load, "running").values()) == {0}
-    lags = values_of(chart_of(page, "Lateness"), "lag")
+    assert set(read_values(load, "running").values()) == {0}
+    lags = read_values(read_chart(page, "Lateness"), "lag")
     assert [at for at in lags if at != load["x"][-1]] == [looked // MINUTE * 60]
 
 
-async def test_every_colour_has_its_name() -> None:
-    page = await overview(Service(auth=False))
+async def test_every_series_is_in_the_legend() -> None:
+    page = await overview(make_service())
     for title in ("Throughput", "Load", "Lateness", "Duration"):
         panel = page[page.index(f'<section class="panel" aria-label="{title}"') :].split("</section>")[0]
         shown = re.findall(r'<span class="is-(\w+)">(\w+)</span>', panel)
-        drawn = chart_of(page, title)["series"]
+        drawn = read_chart(page, title)["series"]
         assert shown == [(one["colour"][2:].removesuffix("-fill"), one["name"]) for one in drawn]
         assert len({state for state, _ in shown}) == len(shown) > 1
 
 
-async def test_the_busiest_minutes_come_in_the_order_of_their_time() -> None:
-    service = Service(auth=False)
-    now = datetime.now(UTC)
-    hours = [(now + timedelta(hours=ahead)).hour for ahead in (8, 7, 9)]
+async def test_the_busiest_minutes_are_ordered_by_time() -> None:
+    service = make_service()
+    hours = [20, 19, 21]
     async with service.client() as client:
         for jobs, hour in zip((3, 2, 1), hours, strict=True):
             for number in range(jobs):
@@ -72,16 +76,16 @@ async def test_the_busiest_minutes_come_in_the_order_of_their_time() -> None:
                 assert (await client.post("/v1/jobs", json=body)).status_code == 201
     page = await overview(service)
     panel = page[page.index('<section class="panel" aria-label="Coming up"') :].split("</section>")[0]
-    # On the clock, and how far away that is.
-    told = re.findall(r'<time datetime="([^"]*)"[^>]*?( data-style="clock")?>', panel)
-    assert [style.strip() for _, style in told] == ['data-style="clock"', ""] * 3
-    assert [int(at[11:13]) for at, _ in told[::2]] == [hours[1], hours[0], hours[2]]
+    # Each one has its time of day and the distance from now.
+    times = re.findall(r'<time datetime="([^"]*)"[^>]*?( data-style="clock")?>', panel)
+    assert [style.strip() for _, style in times] == ['data-style="clock"', ""] * 3
+    assert [int(at[11:13]) for at, _ in times[::2]] == [hours[1], hours[0], hours[2]]
 
 
-async def test_where_nobody_looked_nothing_is_drawn_but_how_it_is_now() -> None:
-    service = Service(auth=False)
+async def test_without_samples_only_the_current_load_is_drawn() -> None:
+    service = make_service()
     await service.store.submit(some_runs(3))
     for query in ("", "?range=24h"):
-        load = chart_of(await overview(service, query), "Load")
-        assert list(values_of(load, "waiting").values()) == [3]
+        load = read_chart(await overview(service, query), "Load")
+        assert list(read_values(load, "waiting").values()) == [3]
         assert len(load["x"]) > 60

@@ -1,4 +1,4 @@
-"""What every page must do, and what each of them is for."""
+"""The pages of the dashboard: what all of them must do, and what each one is for."""
 
 import json
 import re
@@ -10,7 +10,8 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.ui_site import Site
 from tests.support.ui_tasks import NASTY
-from tests.ui.conftest import Watched, open_page, serious_findings
+from tests.support.waiting import wait_until
+from tests.ui.conftest import Watched, open_page, serious_findings, trigger_refresh, wait_for_frames
 from tests.ui.looks import LONG, look_at
 
 PAGES = (
@@ -26,7 +27,7 @@ PAGES = (
     "calendar",
     "calendar?view=day",
 )
-OF_IDS = (
+PAGES_BY_ID = (
     "runs/{failed}",
     "runs/{running}",
     "runs/{nasty}",
@@ -41,15 +42,15 @@ OF_IDS = (
 
 
 @LONG
-def test_every_page_is_whole_and_accessible(
+def test_every_page_is_complete_and_accessible(
     site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
 ) -> None:
-    look_at(browser, site, watched, [path.format(**ids) for path in (*PAGES, *OF_IDS)])
+    look_at(browser, site, watched, [path.format(**ids) for path in (*PAGES, *PAGES_BY_ID)])
 
 
 @LONG
-def test_what_others_wrote_is_shown_as_text(site: Site, ids: dict[str, str], page: Page) -> None:
-    # Without a slash: so it may be the name of a queue, too.
+def test_markup_in_user_data_is_shown_as_text(site: Site, ids: dict[str, str], page: Page) -> None:
+    # Without a slash, so that it can also be the name of a queue.
     markup = NASTY.partition("<script>")[0]
     named = quote(markup, safe="")
     waiting = site.submit("send_welcome", {"user_id": 1}, queue=markup, tags=[markup])
@@ -62,7 +63,7 @@ def test_what_others_wrote_is_shown_as_text(site: Site, ids: dict[str, str], pag
     site.ask("PATCH", f"v1/jobs/{ids['nasty_job']}", {"priority": 2, "why": markup})
     site.ask("POST", "v1/dead-letters/replays", {"task": markup})
     group = site.ask("GET", f"v1/runs/{ids['nasty']}")["fingerprint"]
-    # What is certain to show some of it.
+    # These pages certainly show it.
     for path in (
         f"runs?text={named}",
         f"runs?tag={named}",
@@ -90,7 +91,7 @@ def test_what_others_wrote_is_shown_as_text(site: Site, ids: dict[str, str], pag
         assert page.locator("img, #content script").count() == 0, path
         shown = page.content().replace("&quot;", '"')
         assert "&lt;img src=x onerror=" in shown or 'value="<img src=x onerror=' in shown, path
-    # Nobody serves its queue, which other tests would be told of.
+    # No worker serves its queue, and the overview would report that in other tests.
     site.ask("POST", f"v1/runs/{waiting}/cancel")
     for path in (
         "",
@@ -121,9 +122,9 @@ def test_what_others_wrote_is_shown_as_text(site: Site, ids: dict[str, str], pag
     expect(page.locator(".log")).to_contain_text("␇")
 
 
-def test_the_overview_says_how_it_goes(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_the_overview_shows_failures_charts_and_upcoming_ticks(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("")
-    # What cannot be charged has failed for good.
+    # The failed charges are dead letters.
     expect(page.locator(".health")).to_contain_text(re.compile(r"\d+ dead letters? in the last hour"))
     expect(page.locator(".tile", has_text="Lateness")).to_contain_text("p50")
     expect(page.locator(".chart canvas")).to_have_count(4)
@@ -135,7 +136,7 @@ def test_the_overview_says_how_it_goes(site: Site, ids: dict[str, str], page: Pa
     expect(page.get_by_label("What fires then")).to_contain_text("sync_inventory")
 
 
-def test_runs_are_found_by_what_stands_in_the_address(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_search_for_runs_is_kept_in_the_url(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("runs")
     page.keyboard.press("/")
     page.keyboard.type("a welcome")
@@ -149,12 +150,12 @@ def test_runs_are_found_by_what_stands_in_the_address(site: Site, ids: dict[str,
     expect(page.locator("tbody .badge").first).to_have_text("failed")
 
 
-def test_the_keyboard_leads_everywhere(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_pages_and_rows_are_reached_by_keyboard(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("")
     page.keyboard.press("g")
     page.keyboard.press("r")
     expect(page).to_have_url(re.compile("/runs$"))
-    # A list that nothing is added to meanwhile.
+    # A list that gets no new rows meanwhile.
     page.goto("runs?status=failed&text=charge_card")
     page.keyboard.press("j")
     page.keyboard.press("j")
@@ -168,7 +169,7 @@ def test_the_keyboard_leads_everywhere(site: Site, ids: dict[str, str], page: Pa
     expect(page).to_have_url(re.compile("/runs/[0-9a-f]{32}"))
 
 
-def test_a_new_run_appears_by_itself(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_new_run_appears_without_a_reload(site: Site, ids: dict[str, str], page: Page) -> None:
     with page.expect_response(re.compile("/live$")):
         page.goto("runs?text=brand-new")
     expect(page.get_by_text("No run is like that")).to_be_visible()
@@ -177,8 +178,10 @@ def test_a_new_run_appears_by_itself(site: Site, ids: dict[str, str], page: Page
     expect(page.locator("tbody .badge")).to_have_text("succeeded")
 
 
-def test_a_running_run_is_followed_and_cancelled(site: Site, ids: dict[str, str], page: Page) -> None:
-    run = site.submit("export_orders", {"pages": 400})
+def test_the_log_of_a_running_run_is_followed_until_it_is_cancelled(
+    site: Site, ids: dict[str, str], page: Page
+) -> None:
+    run = site.submit("export_orders", {"pages": 20_000})
     page.goto(f"runs/{run}")
     expect(page.locator(".log .line").nth(3)).to_be_visible()
     expect(page.locator(".log .ansi-fg-yellow").first).to_be_visible()
@@ -192,20 +195,20 @@ def test_a_running_run_is_followed_and_cancelled(site: Site, ids: dict[str, str]
     expect(page.locator(".head .badge")).to_have_text("cancelled")
 
 
-def test_a_log_is_followed_on_when_the_server_was_away(
+def test_a_log_is_followed_after_the_server_was_unavailable(
     site: Site, ids: dict[str, str], page: Page, watched: list[Watched]
 ) -> None:
     watched[0].allowed = ["503", "Response Status Error Code"]
     refused = iter(range(2))
 
-    def now_and_then(route: Route) -> None:
+    def refuse_first(route: Route) -> None:
         if next(refused, None) is None:
             route.continue_()
         else:
             route.fulfill(status=503, headers={"hx-reswap": "none"}, body="")
 
-    page.route(re.compile(r"/log\?after="), now_and_then)
-    run = site.submit("export_orders", {"pages": 400})
+    page.route(re.compile(r"/log\?after="), refuse_first)
+    run = site.submit("export_orders", {"pages": 20_000})
     page.goto(f"runs/{run}")
     expect(page.locator(".log .line").nth(12)).to_be_visible()
     assert next(refused, None) is None
@@ -213,7 +216,7 @@ def test_a_log_is_followed_on_when_the_server_was_away(
     page.unroute_all()
 
 
-def test_a_failed_run_runs_again_with_another_payload(
+def test_a_failed_run_is_retried_with_another_payload(
     site: Site, ids: dict[str, str], page: Page, watched: list[Watched]
 ) -> None:
     watched[0].allowed = ["400"]
@@ -228,7 +231,7 @@ def test_a_failed_run_runs_again_with_another_payload(
     box = page.get_by_label("Payload").last
     box.fill("{not json")
     page.locator("dialog[open]").get_by_role("button", name="Run again").click()
-    # At the field, and not in a corner.
+    # The error is at the field, not in a toast.
     expect(page.locator("dialog[open] .field-wrong")).to_contain_text("is not JSON")
     expect(box).to_have_attribute("aria-invalid", "true")
     expect(box).to_be_focused()
@@ -239,9 +242,9 @@ def test_a_failed_run_runs_again_with_another_payload(
     expect(page.get_by_label("Payload").first).to_contain_text("4711")
 
 
-def test_every_attempt_says_what_went_wrong(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_every_attempt_shows_its_error(site: Site, ids: dict[str, str], page: Page) -> None:
     run = site.submit("settle_day", {"fails": ["the ledger is locked", "<b>no</b> balance"]})
-    site.until(lambda: site.state(run) == "succeeded", "it did not succeed")
+    site.wait_for_state(run, "succeeded")
     page.goto(f"runs/{run}")
     first, second = (page.locator("tr", has_text=words) for words in ("the ledger is locked", "<b>no</b> balance"))
     expect(first.locator("summary")).to_have_text("RuntimeError: the ledger is locked")
@@ -251,18 +254,16 @@ def test_every_attempt_says_what_went_wrong(site: Site, ids: dict[str, str], pag
     expect(page.locator(".timeline rect.is-success")).to_have_count(1)
     first.locator("summary").click()
     expect(first.locator("pre")).to_contain_text("Traceback")
-    # Also after the page was asked for anew.
-    with page.expect_response(re.compile(f"/runs/{run}$")):
-        page.evaluate("htmx.trigger('#live', 'live')")
-    page.wait_for_timeout(300)
+    # It stays open after a refresh.
+    trigger_refresh(page)
     expect(first.locator("pre")).to_be_visible()
     expect(second.locator("pre")).to_be_hidden()
     assert serious_findings(page) == []
 
 
-def test_when_it_was_made_and_when_it_is_tried_next_are_two_times(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_run_shows_its_creation_time_and_its_next_attempt(site: Site, ids: dict[str, str], page: Page) -> None:
     run = site.submit("settle_day", {"fails": ["locked"]}, retry={"firstDelay": "1h", "maxDelay": "1h"})
-    site.until(lambda: site.ask("GET", f"v1/runs/{run}")["attempts"], "it did not fail")
+    wait_until(lambda: site.ask("GET", f"v1/runs/{run}")["attempts"])
     found = site.ask("GET", f"v1/runs/{run}")
     assert found["scheduledFor"] > found["attempts"][0]["endTime"]
     page.goto(f"runs/{run}")
@@ -300,7 +301,7 @@ def test_a_schedule_is_paused_resumed_and_run_now(site: Site, ids: dict[str, str
     expect(page.get_by_role("link", name="sync_inventory")).to_be_visible()
 
 
-def test_a_job_is_cancelled_after_a_look_and_for_a_reason(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_cancel_of_a_job_shows_its_effect_and_stores_the_reason(site: Site, ids: dict[str, str], page: Page) -> None:
     body = {
         "task": "send_welcome",
         "payload": {"user_id": 1},
@@ -316,24 +317,24 @@ def test_a_job_is_cancelled_after_a_look_and_for_a_reason(site: Site, ids: dict[
     dialog = page.locator("dialog[open]")
     expect(dialog).to_contain_text("The schedule ends, with 2 waiting runs.")
     assert serious_findings(page) == []
-    dialog.get_by_label("Why").fill("nobody reads it")
+    dialog.get_by_label("Why").fill("it is not needed")
     dialog.get_by_role("button", name="Cancel the job").click()
     expect(page.locator(".toast")).to_contain_text("The job is cancelled, with 2 waiting runs")
     expect(page.locator(".head .badge")).to_have_text("cancelled")
     [entry] = site.ask("GET", f"v1/audit?target={job}&action=jobs.cancel")["items"]
-    assert entry["why"] == "nobody reads it"
+    assert entry["why"] == "it is not needed"
 
 
-def test_what_was_done_is_told_though_its_button_is_gone(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_toast_appears_even_if_the_button_is_gone(site: Site, ids: dict[str, str], page: Page) -> None:
     job = site.job("vacuum_database")
     site.ask("POST", f"v1/jobs/{job}/pause")
     page.goto(f"jobs/{job}")
-    # As a refresh does that comes between the click and the answer.
+    # A refresh between the click and the response removes the form like this.
     page.evaluate("const form = document.querySelector('form[action$=resume]'); form.requestSubmit(); form.remove()")
     expect(page.locator("#toasts .toast")).to_contain_text("Resumed")
 
 
-def test_a_version_is_restored(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_an_old_version_of_a_job_is_restored(site: Site, ids: dict[str, str], page: Page) -> None:
     job = site.job("weekly_report")
     site.ask("PATCH", f"v1/jobs/{job}", {"cronExpression": "0 0 10 * * TUE", "why": "moved"})
     page.goto(f"jobs/{job}")
@@ -343,7 +344,7 @@ def test_a_version_is_restored(site: Site, ids: dict[str, str], page: Page) -> N
     expect(page.get_by_label("Details")).to_contain_text("every Monday at 09:30")
 
 
-def test_many_are_cancelled_after_a_look(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_many_runs_are_cancelled_after_a_preview(site: Site, ids: dict[str, str], page: Page) -> None:
     for user in range(3):
         site.submit("send_welcome", {"user_id": user}, delay="2h", name="to be cancelled")
     page.goto("runs?status=scheduled&text=to+be+cancelled")
@@ -353,7 +354,7 @@ def test_many_are_cancelled_after_a_look(site: Site, ids: dict[str, str], page: 
     expect(page.locator(".toast")).to_contain_text("3 runs cancelled")
 
 
-def test_times_are_in_the_zone_of_the_viewer(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_times_are_in_the_time_zone_of_the_viewer(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto(f"runs/{ids['failed']}")
     due = page.locator(".kv time").first
     expect(due).to_contain_text(re.compile("GMT[+][12]|CES?T"))
@@ -361,18 +362,19 @@ def test_times_are_in_the_zone_of_the_viewer(site: Site, ids: dict[str, str], pa
     expect(due).to_contain_text("UTC")
 
 
-def test_why_a_run_waits_is_told_in_the_zone_of_the_viewer(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_the_reason_why_a_run_waits_is_in_the_time_zone_of_the_viewer(
+    site: Site, ids: dict[str, str], page: Page
+) -> None:
     page.goto(f"runs/{ids['later']}")
     why = page.get_by_label("Why is it not running?")
     expect(why).to_contain_text(re.compile(r"it is not due: [-0-9]{10} [:0-9]{8} (GMT[+]\d|CES?T), in \d"))
-    # Once.
     expect(why.locator("time")).to_have_count(1)
     expect(why).not_to_contain_text("until")
     page.get_by_title("Zone of all times").click()
     expect(why.locator("time")).to_contain_text("UTC")
 
 
-def test_where_a_run_is_and_how_it_ended_is_told(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_run_shows_its_current_status_and_its_outcome(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto(f"runs/{ids['running']}")
     where = page.get_by_label("Where it is")
     expect(where).to_contain_text("it runs on")
@@ -383,14 +385,14 @@ def test_where_a_run_is_and_how_it_ended_is_told(site: Site, ids: dict[str, str]
     expect(page.get_by_label("How it ended")).to_contain_text("it has ended: succeeded")
 
 
-def test_a_list_says_how_long_ago_and_when_and_in_which_zone(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_list_shows_relative_and_absolute_times_with_their_zone(site: Site, ids: dict[str, str], page: Page) -> None:
     run = site.submit("send_welcome", {"user_id": 5}, name="dated", delay="2h")
     due = datetime.fromisoformat(site.ask("GET", f"v1/runs/{run}")["scheduledFor"])
     page.goto("runs?text=dated")
-    # What a phone shows instead stands in the row as well.
+    # The row also has the hidden text for narrow screens.
     shown, zone = page.locator("tbody .when:visible"), page.locator("th [data-zone]:visible")
     expect(zone).to_have_text(re.compile("GMT[+][12]|CES?T"))
-    expect(shown).to_contain_text("in 1h 59m")
+    expect(shown).to_contain_text(re.compile(r"in 1h 5\dm"))
     expect(shown).to_contain_text(f"{due.astimezone(ZoneInfo('Europe/Paris')):%H:%M}")
     page.get_by_title("Zone of all times").click()
     expect(zone).to_have_text("UTC")
@@ -398,7 +400,7 @@ def test_a_list_says_how_long_ago_and_when_and_in_which_zone(site: Site, ids: di
     site.ask("POST", f"v1/runs/{run}/cancel")
 
 
-def test_a_phone_leads_to_the_zone_and_to_the_help(
+def test_a_phone_has_the_time_zone_and_the_help_in_its_menu(
     site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
 ) -> None:
     page = open_page(browser, site, watched, width=390)
@@ -414,20 +416,18 @@ def test_a_phone_leads_to_the_zone_and_to_the_help(
     expect(page.get_by_role("heading", name="Keyboard")).to_be_visible()
 
 
-def test_a_missing_page_looks_like_the_others(site: Site, ids: dict[str, str], browser: Browser) -> None:
-    context = browser.new_context(base_url=site.url)
-    page = context.new_page()
+def test_a_missing_page_has_the_navigation(site: Site, ids: dict[str, str], page: Page, watched: list[Watched]) -> None:
+    watched[0].allowed = ["404"]
     answer = page.goto("runs/00000000000000000000000000000000")
     assert answer is not None
     assert answer.status == 404
     expect(page.get_by_role("heading", name="Not found")).to_be_visible()
     expect(page.get_by_role("link", name="Runs")).to_be_visible()
-    context.close()
 
 
-def test_what_can_be_done_changes_with_the_run_that_is_watched(site: Site, ids: dict[str, str], page: Page) -> None:
-    run = site.submit("export_orders", {"pages": 400})
-    site.until(lambda: site.state(run) == "running", "it does not run")
+def test_the_actions_of_a_run_change_with_its_state(site: Site, ids: dict[str, str], page: Page) -> None:
+    run = site.submit("export_orders", {"pages": 20_000})
+    site.wait_for_state(run, "running")
     with page.expect_response(re.compile("/live$")):
         page.goto(f"runs/{run}")
     expect(page.locator(".head").get_by_role("button", name="Cancel")).to_be_visible()
@@ -436,7 +436,7 @@ def test_what_can_be_done_changes_with_the_run_that_is_watched(site: Site, ids: 
     expect(page.get_by_role("heading", name="Run it again?")).to_be_visible()
     box = page.locator("dialog[open]").get_by_label("Payload")
     box.fill('{"pages": 1}')
-    # What comes meanwhile waits: what was typed stays.
+    # A refresh waits while a dialog is open: the typed text stays.
     with page.expect_response(re.compile(f"/runs/{run}$")):
         page.evaluate("htmx.trigger('#live', 'live')")
     expect(page.get_by_role("heading", name="Run it again?")).to_be_visible()
@@ -445,7 +445,7 @@ def test_what_can_be_done_changes_with_the_run_that_is_watched(site: Site, ids: 
     expect(page.get_by_text("Replay of")).to_be_visible()
 
 
-def test_kinds_of_jobs_lead_on_with_what_was_typed(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_switching_the_kind_of_jobs_keeps_the_search(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("jobs")
     page.get_by_label("Search by name, task or id").fill("a welcome")
     expect(page.get_by_text("No job is like that")).to_be_visible()
@@ -453,7 +453,7 @@ def test_kinds_of_jobs_lead_on_with_what_was_typed(site: Site, ids: dict[str, st
     expect(page.locator("tbody tr")).to_have_count(1)
 
 
-def test_what_is_asked_for_anew_leaves_room_for_dialogs(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_refresh_keeps_the_container_of_dialogs(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("runs")
     for _ in range(2):
         with page.expect_response(re.compile("/runs$")):
@@ -461,10 +461,10 @@ def test_what_is_asked_for_anew_leaves_room_for_dialogs(site: Site, ids: dict[st
     expect(page.locator("#dialogs")).to_have_count(1)
 
 
-def test_what_was_asked_for_by_what_is_gone_changes_nothing(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_late_response_for_a_removed_element_changes_nothing(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("runs")
     with page.expect_response(re.compile("/runs$")) as answer:
         page.evaluate("() => { const live = htmx.find('#live'); htmx.trigger(live, 'live'); live.remove(); }")
     answer.value.finished()
-    page.wait_for_timeout(300)
+    wait_for_frames(page)
     expect(page.locator("#live")).to_have_count(0)

@@ -1,20 +1,21 @@
-"""What a wide screen says in a column, a phone says in a line: nothing of substance is left out."""
+"""On a phone every list has the same information as on a wide screen."""
 
 import re
 
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.ui_site import Site
+from tests.support.waiting import wait_until
 from tests.ui.conftest import Watched, open_page
 from tests.ui.looks import LONG
 from tools.screenshots import show_whole
 
-#: How long ago, and when.
+#: A relative time followed by a time of day.
 _WHEN = re.compile(r"(now|ago|in \d+).*\d\d:\d\d")
 
 
 @LONG
-def test_lists_say_on_a_phone_what_they_say_elsewhere(
+def test_lists_on_a_phone_have_times_filters_and_actions(
     site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
 ) -> None:
     page = open_page(browser, site, watched, width=390)
@@ -41,12 +42,12 @@ def test_lists_say_on_a_phone_what_they_say_elsewhere(
     expect(page.locator("tbody .diff:visible").first).to_contain_text("concurrency")
 
 
-def test_a_phone_says_who_holds_what_others_wait_for(
+def test_a_queue_on_a_phone_shows_the_holder_of_a_limit(
     site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
 ) -> None:
     limit = {"limits": [{"key": "one phone", "most": 1}]}
-    first, second = (site.submit("export_orders", {"pages": 2_000}, **limit) for _ in range(2))
-    site.until(lambda: {site.state(first), site.state(second)} == {"running", "blocked"}, "none waits for the other")
+    first, second = (site.submit("export_orders", {"pages": 20_000}, **limit) for _ in range(2))
+    wait_until(lambda: {site.state(first), site.state(second)} == {"running", "blocked"})
     page = open_page(browser, site, watched, width=390)
     page.goto("queues/reports")
     row = page.get_by_label("Held back").locator("tr", has_text="one phone")
@@ -56,7 +57,7 @@ def test_a_phone_says_who_holds_what_others_wait_for(
         site.ask("POST", f"v1/runs/{run}/cancel")
 
 
-def test_a_picture_of_a_phone_shows_the_whole_page(
+def test_a_screenshot_of_a_phone_shows_the_whole_page(
     site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
 ) -> None:
     page = open_page(browser, site, watched, width=390)

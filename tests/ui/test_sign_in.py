@@ -1,4 +1,4 @@
-"""Who may look, and who may act."""
+"""Signing in to the dashboard, and what each role may do there."""
 
 import re
 
@@ -9,29 +9,32 @@ from mainspring.api.auth import make_key
 from mainspring.domain.access import Role
 from mainspring.ports.access import Author
 from tests.support.ui_site import Site
+from tests.support.waiting import wait_until
 from tests.ui.conftest import Watched, open_page
 
-#: One process for all of them: a site and a browser are not started twice.
+#: All of them run in one process, so that the site and the browser start only once.
 pytestmark = pytest.mark.xdist_group("ui-guarded")
 
 
-def _key(site: Site, role: Role, tenant: str | None = None) -> tuple[str, str]:
+def make_user_key(site: Site, role: Role, tenant: str | None = None) -> tuple[str, str]:
     key, text = make_key(name=f"a {role.value}", role=role, tenant=tenant, author="test")
     assert site.node is not None
     site.do(site.node.engine.store.put_key(key, Author("test", tenant)))
     return key.id, text
 
 
-def _sign_in(page: Page, text: str) -> None:
+def sign_in(page: Page, text: str) -> None:
     page.get_by_label("API key or token").fill(text)
     page.get_by_role("button", name="Sign in").click()
 
 
-def test_in_and_out(guarded: Site, browser: Browser, watched: list[Watched]) -> None:
+def test_sign_in_returns_to_the_requested_page_and_sign_out_ends_the_session(
+    guarded: Site, browser: Browser, watched: list[Watched]
+) -> None:
     page = open_page(browser, guarded, watched)
     page.goto("runs?status=failed")
     expect(page).to_have_url(re.compile("/sign-in"))
-    _sign_in(page, _key(guarded, Role.OPERATOR)[1])
+    sign_in(page, make_user_key(guarded, Role.OPERATOR)[1])
     expect(page).to_have_url(re.compile(r"/runs\?status=failed$"))
     cookie = page.context.cookies()[0]
     assert cookie["httpOnly"]
@@ -43,20 +46,19 @@ def test_in_and_out(guarded: Site, browser: Browser, watched: list[Watched]) -> 
     expect(page).to_have_url(re.compile("/sign-in"))
 
 
-def test_a_wrong_key_is_told_so(guarded: Site, browser: Browser) -> None:
-    context = browser.new_context(base_url=guarded.url)
-    page = context.new_page()
+def test_a_wrong_key_is_refused_with_a_message(guarded: Site, browser: Browser, watched: list[Watched]) -> None:
+    page = open_page(browser, guarded, watched)
+    watched[-1].allowed = ["401"]
     page.goto("sign-in")
-    _sign_in(page, "ms_aaaaaaaaaaaa_" + "b" * 43)
+    sign_in(page, "ms_aaaaaaaaaaaa_" + "b" * 43)
     expect(page.get_by_role("alert")).to_contain_text("not valid")
-    context.close()
 
 
-def test_an_address_that_nothing_is_at_knows_who_looks(guarded: Site, browser: Browser, watched: list[Watched]) -> None:
+def test_a_missing_page_shows_the_signed_in_user(guarded: Site, browser: Browser, watched: list[Watched]) -> None:
     page = open_page(browser, guarded, watched)
     watched[-1].allowed = ["404"]
     page.goto("")
-    _sign_in(page, _key(guarded, Role.ADMIN)[1])
+    sign_in(page, make_user_key(guarded, Role.ADMIN)[1])
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     answer = page.goto("no-such-page")
     assert answer is not None
@@ -65,10 +67,10 @@ def test_an_address_that_nothing_is_at_knows_who_looks(guarded: Site, browser: B
     expect(page.locator(".side").get_by_role("link", name="Keys")).to_be_visible()
 
 
-def test_a_viewer_is_offered_nothing_to_do(guarded: Site, browser: Browser, watched: list[Watched]) -> None:
+def test_a_viewer_sees_no_actions(guarded: Site, browser: Browser, watched: list[Watched]) -> None:
     page = open_page(browser, guarded, watched)
     page.goto("jobs")
-    _sign_in(page, _key(guarded, Role.VIEWER)[1])
+    sign_in(page, make_user_key(guarded, Role.VIEWER)[1])
     page.get_by_role("link", name="sync_inventory").click()
     expect(page.get_by_label("Details")).to_be_visible()
     for words in ("Pause", "Cancel", "Run now"):
@@ -77,13 +79,13 @@ def test_a_viewer_is_offered_nothing_to_do(guarded: Site, browser: Browser, watc
 
 def test_a_revoked_key_ends_the_session(guarded: Site, browser: Browser, watched: list[Watched]) -> None:
     page = open_page(browser, guarded, watched)
-    # The page of keys is not for operators.
+    # Operators may not see the page of keys.
     watched[0].allowed = ["403"]
-    identifier, text = _key(guarded, Role.OPERATOR)
+    identifier, text = make_user_key(guarded, Role.OPERATOR)
     page.goto("runs")
-    _sign_in(page, text)
+    sign_in(page, text)
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     assert guarded.node is not None
     guarded.do(guarded.node.engine.store.revoke_key(identifier, None, Author("test", None)))
-    # Keys are kept for some seconds by whoever has seen them.
-    guarded.until(lambda: "/sign-in" in (page.goto("keys") or page).url, "the session goes on")
+    # The site caches keys for some seconds.
+    wait_until(lambda: "/sign-in" in (page.goto("keys") or page).url, "the session is still valid")

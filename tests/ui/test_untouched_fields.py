@@ -1,4 +1,4 @@
-"""What nobody changed in a form comes back as it was, whatever signs are in it."""
+"""A form leaves the fields that the user did not change as they were, with any character in them."""
 
 from collections.abc import Mapping
 from html.parser import HTMLParser
@@ -10,16 +10,16 @@ import pytest
 from tests.api.conftest import Service
 from tests.ui.test_door import ui
 
-#: Turns the text around, has no width, sounds a bell; and what looks as a page shows such a sign.
+#: Text that changes direction, has no width or rings a bell, and text that looks like the page's notation for it.
 HIDDEN = "a\u200fb\u200bc\x07d\x85e\ufefff‹U+200F›"
 PAYLOAD = {"text": HIDDEN, HIDDEN: [1, 1.0, True, "line\nend\ttab\\u200f"], "sum": 0.1}
-#: A name is of printable characters.
+#: Names may only have printable characters.
 NAME = 'ü ‹U+200F› "q" & <b>, c'
 LARGE = {"text": "x" * 70_000 + HIDDEN}
 
 
 class Fields(HTMLParser):
-    """The fields of a form, by where it is sent, as a browser would send them."""
+    """The fields of each form by its action, as a browser would send them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Fields(HTMLParser):
             self._select = ""
 
 
-async def form_of(client: httpx2.AsyncClient, page: str, action: str) -> dict[str, str]:
+async def read_form(client: httpx2.AsyncClient, page: str, action: str) -> dict[str, str]:
     answer = await client.get(page)
     assert answer.status_code == 200, answer.text
     fields = Fields()
@@ -66,7 +66,7 @@ async def form_of(client: httpx2.AsyncClient, page: str, action: str) -> dict[st
 
 
 async def send(client: httpx2.AsyncClient, path: str, form: Mapping[str, str]) -> str:
-    """As browsers write line ends; where it leads to."""
+    """Post a form with the line ends of a browser, and return the redirect."""
     data = {name: value.replace("\n", "\r\n") for name, value in form.items()}
     answer = await client.post(path, data=data)
     assert answer.status_code == 303, answer.text
@@ -78,7 +78,7 @@ def local() -> Service:
     return Service(auth=False)
 
 
-async def made(service: Service, **fields: object) -> str:
+async def create_job(service: Service, **fields: object) -> str:
     async with service.client() as api:
         answer = await api.post("/v1/jobs", json={"task": "t", **fields})
         assert answer.status_code == 201, answer.text
@@ -91,12 +91,12 @@ async def read(service: Service, path: str) -> Any:
 
 
 @pytest.mark.parametrize("payload", [PAYLOAD, LARGE, HIDDEN, None], ids=["object", "large", "text", "none"])
-async def test_a_job_of_which_the_cron_was_changed_has_nothing_else_changed(local: Service, payload: object) -> None:
+async def test_editing_the_cron_expression_changes_nothing_else(local: Service, payload: object) -> None:
     names = {"name": NAME, "queue": NAME, "owner": NAME, "tags": [NAME, "b"]}
-    job = await made(local, cronExpression="0 4 * * *", payload=payload, **names)
+    job = await create_job(local, cronExpression="0 4 * * *", payload=payload, **names)
     path = f"/jobs/{job}/edit"
     async with ui(local) as client:
-        form = await form_of(client, path, path)
+        form = await read_form(client, path, path)
         await send(client, path, {**form, "cronExpression": "0 5 * * *"})
     assert set((await read(local, f"jobs/{job}/diff"))["changes"]) == {"cronExpression"}
     found = await read(local, f"jobs/{job}")
@@ -104,55 +104,55 @@ async def test_a_job_of_which_the_cron_was_changed_has_nothing_else_changed(loca
     assert {name: found[name] for name in names} == names
 
 
-async def test_a_part_of_a_payload_is_changed_and_the_rest_stays(local: Service) -> None:
-    job = await made(local, name="n", every="1h", payload=PAYLOAD)
+async def test_editing_a_part_of_a_payload_keeps_the_rest(local: Service) -> None:
+    job = await create_job(local, name="n", every="1h", payload=PAYLOAD)
     path = f"/jobs/{job}/edit"
     async with ui(local) as client:
-        form = await form_of(client, path, path)
+        form = await read_form(client, path, path)
         await send(client, path, {**form, "payload": form["payload"].replace("0.1", "0.2")})
     assert (await read(local, f"jobs/{job}"))["payload"] == {**PAYLOAD, "sum": 0.2}
 
 
-async def test_the_kind_of_a_number_can_be_changed_and_spaces_are_no_change(local: Service) -> None:
-    job = await made(local, name="n", every="1h", payload={"a": 1, "b": 2})
+async def test_a_value_can_change_its_type_and_whitespace_is_no_change(local: Service) -> None:
+    job = await create_job(local, name="n", every="1h", payload={"a": 1, "b": 2})
     path = f"/jobs/{job}/edit"
     async with ui(local) as client:
-        form = await form_of(client, path, path)
+        form = await read_form(client, path, path)
         await send(client, path, {**form, "payload": '{"a":1,"b":2}', "every": "2h"})
         assert set((await read(local, f"jobs/{job}/diff"))["changes"]) == {"every"}
-        form = await form_of(client, path, path)
+        form = await read_form(client, path, path)
         await send(client, path, {**form, "payload": '{"a":true,"b":2}'})
     assert (await read(local, f"jobs/{job}"))["payload"]["a"] is True
 
 
-async def test_a_one_off_keeps_what_was_not_changed(local: Service) -> None:
-    run = await made(local, name=NAME, queue=NAME, delay="2h", payload=LARGE)
+async def test_editing_a_one_off_job_keeps_its_other_fields(local: Service) -> None:
+    run = await create_job(local, name=NAME, queue=NAME, delay="2h", payload=LARGE)
     path = f"/jobs/{run}/edit"
     async with ui(local) as client:
-        form = await form_of(client, path, path)
+        form = await read_form(client, path, path)
         assert "is not JSON" not in (await client.post(f"{path}/preview", data=form)).text
         await send(client, path, {**form, "maxRetries": "7"})
     found = await read(local, f"jobs/{run}")
     assert (found["name"], found["queue"], found["payload"], found["maxRetries"]) == (NAME, NAME, LARGE, 7)
 
 
-async def test_a_job_made_like_another_is_like_it(local: Service) -> None:
-    job = await made(local, name="n", owner=NAME, queue=NAME, every="1h", payload=PAYLOAD)
+async def test_a_copied_job_has_the_same_fields(local: Service) -> None:
+    job = await create_job(local, name="n", owner=NAME, queue=NAME, every="1h", payload=PAYLOAD)
     async with ui(local) as client:
-        form = await form_of(client, f"/jobs/new?like={job}", "/jobs/new")
+        form = await read_form(client, f"/jobs/new?like={job}", "/jobs/new")
         where = await send(client, "/jobs/new", {**form, "name": "other"})
     found = await read(local, where.lstrip("/"))
     assert (found["owner"], found["queue"], found["payload"]) == (NAME, NAME, PAYLOAD)
 
 
 @pytest.mark.parametrize("payload", [PAYLOAD, LARGE], ids=["small", "large"])
-async def test_what_runs_now_and_again_has_the_payload_as_it_was(local: Service, payload: object) -> None:
-    job = await made(local, name="n", every="1h", payload=payload)
+async def test_run_now_and_retry_keep_the_payload(local: Service, payload: object) -> None:
+    job = await create_job(local, name="n", every="1h", payload=payload)
     async with ui(local) as client:
-        run = await send(client, f"/jobs/{job}/run", await form_of(client, f"/jobs/{job}", f"/jobs/{job}/run"))
+        run = await send(client, f"/jobs/{job}/run", await read_form(client, f"/jobs/{job}", f"/jobs/{job}/run"))
         assert (await read(local, run.lstrip("/")))["payload"] == payload
         async with local.client() as api:
             await api.post(f"/v1{run}/cancel")
-        again = await send(client, f"{run}/retry", await form_of(client, run, f"{run}/retry"))
+        again = await send(client, f"{run}/retry", await read_form(client, run, f"{run}/retry"))
         assert again != run
         assert (await read(local, again.lstrip("/")))["payload"] == payload

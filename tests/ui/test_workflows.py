@@ -1,4 +1,4 @@
-"""Workflows: found, drawn, followed, run again."""
+"""The pages of workflows: search, graph, live updates, cancel, retry."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from tests.support.ui_site import Site
 
 
-def test_a_workflow_is_found_and_drawn_by_state(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_the_graph_of_a_workflow_shows_the_state_of_each_node(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("workflows")
     row = page.locator("tr", has_text="nightly_close")
     expect(row.locator(".badge")).to_have_text("failed")
@@ -31,17 +31,17 @@ def test_a_workflow_is_found_and_drawn_by_state(site: Site, ids: dict[str, str],
     expect(page).to_have_url(re.compile(f"/workflows/{ids['workflow']}"))
 
 
-def test_a_wide_layer_is_one_box(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_wide_layer_is_drawn_as_one_box(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto(f"workflows/{ids['wide']}")
     expect(page.locator(".dag .node")).to_have_count(4)
     expect(page.locator(".dag")).to_contain_text("20 nodes")
     expect(page.locator(".head .badge")).to_have_text("running")
 
 
-def test_of_a_large_workflow_what_matters_is_drawn(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_the_graph_of_a_large_workflow_shows_its_relevant_nodes(site: Site, ids: dict[str, str], page: Page) -> None:
     fail: dict[str, dict[str, Any]] = {"first": {"fails": "no luck"}, "after it": {"after": ["first"]}}
     rest: dict[str, dict[str, Any]] = {f"later {number}": {"after": ["gate"]} for number in range(230)}
-    workflow = site.workflow("a large one", gate={"seconds": 300}, **rest, **fail, end={"after": ["later 229"]})
+    workflow = site.workflow("a large one", gate={"seconds": 7_200}, **rest, **fail, end={"after": ["later 229"]})
     page.goto(f"workflows/{workflow}")
     expect(page.get_by_label("first: failed")).to_be_visible()
     expect(page.get_by_label("after it: skipped")).to_be_visible()
@@ -53,7 +53,7 @@ def test_of_a_large_workflow_what_matters_is_drawn(site: Site, ids: dict[str, st
     expect(page.locator(".dag .node")).to_have_count(2)
     expect(graph).to_contain_text("those around first")
     graph.get_by_role("link", name="What failed, runs or waits").click()
-    # The state of many is told of all of them, and leads to all of them.
+    # The count of a state covers all nodes and links to all of them.
     page.get_by_role("link", name="231 blocked").click()
     expect(page.get_by_label("Nodes", exact=True).locator("tbody .badge").first).to_have_text("blocked")
     graph.get_by_role("link", name="All of its runs that are blocked").click()
@@ -63,9 +63,9 @@ def test_of_a_large_workflow_what_matters_is_drawn(site: Site, ids: dict[str, st
     site.ask("POST", f"v1/workflows/{workflow}/cancel")
 
 
-def test_a_workflow_is_followed_stopped_and_run_again(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_workflow_is_followed_cancelled_and_retried(site: Site, ids: dict[str, str], page: Page) -> None:
     workflow = site.workflow(
-        "followed", first={"seconds": 0.2}, second={"seconds": 300, "after": ["first"]}, third={"after": ["second"]}
+        "followed", first={"seconds": 0.2}, second={"seconds": 7_200, "after": ["first"]}, third={"after": ["second"]}
     )
     page.goto(f"workflows/{workflow}")
     expect(page.get_by_label("second: running")).to_be_visible()
@@ -73,13 +73,13 @@ def test_a_workflow_is_followed_stopped_and_run_again(site: Site, ids: dict[str,
     page.get_by_role("button", name="Cancel the workflow").click()
     expect(page.locator(".toast")).to_contain_text("2 nodes are cancelled")
     expect(page.locator(".head .badge")).to_have_text("cancelled")
-    # Looked at when it could not be stopped.
+    # Reload the page of the cancelled workflow.
     page.reload()
     page.get_by_role("button", name="Run what failed again").click()
     expect(page.locator(".toast").last).to_contain_text("2 nodes run again")
     expect(page.get_by_label("second: running")).to_be_visible()
     expect(page.get_by_label("first: succeeded")).to_be_visible()
-    # What goes on again can be stopped again.
+    # The retried workflow can be cancelled again.
     page.get_by_role("button", name="Cancel").first.click()
     page.get_by_role("button", name="Cancel the workflow").click()
     expect(page.locator(".head .badge")).to_have_text("cancelled")

@@ -1,4 +1,4 @@
-"""Who may do what: roles, keys and quotas."""
+"""Roles, permissions, API keys and quotas."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ SECRET = "s" * SECRET_LENGTH
 KEY = ApiKey(id=IDENTIFIER, tenant="acme", name="ci", role=Role.SUBMITTER, secret_hash=hash_secret(SECRET))
 
 
-def somebody(role: Role, tenant: str | None = None) -> Principal:
+def a_principal(role: Role, tenant: str | None = None) -> Principal:
     return Principal(name="ada", role=role, tenant=tenant)
 
 
@@ -40,22 +40,22 @@ def somebody(role: Role, tenant: str | None = None) -> Principal:
         (Role.WORKER, {Permission.WORK}),
     ],
 )
-def test_a_role_grants_this_and_nothing_else(role: Role, permissions: set[Permission]) -> None:
-    assert {permission for permission in Permission if somebody(role).may(permission)} == permissions
+def test_a_role_grants_exactly_its_permissions(role: Role, permissions: set[Permission]) -> None:
+    assert {permission for permission in Permission if a_principal(role).may(permission)} == permissions
 
 
-def test_every_role_is_in_the_table() -> None:
+def test_every_role_has_grants() -> None:
     assert set(GRANTS) == set(Role)
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_somebody_bound_to_a_tenant_never_administers_all(role: Role) -> None:
-    assert not somebody(role, "acme").may(Permission.ADMINISTER_ALL)
+def test_a_principal_bound_to_a_tenant_never_administers_all_tenants(role: Role) -> None:
+    assert not a_principal(role, "acme").may(Permission.ADMINISTER_ALL)
     ordinary = set(Permission) - {Permission.ADMINISTER_ALL}
-    assert all(somebody(role, "acme").may(asked) is somebody(role).may(asked) for asked in ordinary)
+    assert all(a_principal(role, "acme").may(asked) is a_principal(role).may(asked) for asked in ordinary)
 
 
-def test_a_key_is_read_as_it_was_written() -> None:
+def test_an_api_key_is_parsed_as_it_was_written() -> None:
     assert write_key(IDENTIFIER, SECRET) == f"ms_{IDENTIFIER}_{SECRET}"
     assert read_key(write_key(IDENTIFIER, SECRET)) == (IDENTIFIER, SECRET)
     awkward = "_-" * (SECRET_LENGTH // 2) + "_"
@@ -79,7 +79,7 @@ def test_a_key_is_read_as_it_was_written() -> None:
         "eyJhbGciOiJSUzI1NiJ9.e30.c2lnbmF0dXJl",
     ],
 )
-def test_what_is_no_key_is_not_read_as_one(text: str) -> None:
+def test_text_that_is_not_an_api_key_is_not_parsed_as_one(text: str) -> None:
     assert read_key(text) is None
     assert len(IDENTIFIER) == KEY_ID_LENGTH
 
@@ -94,12 +94,12 @@ def test_a_key_is_valid_with_its_secret_until_it_expires_or_is_revoked() -> None
     assert not msgspec.structs.replace(KEY, revoked_at=1).is_valid(SECRET, 100)
 
 
-def test_the_secret_is_not_in_what_is_kept() -> None:
+def test_a_stored_api_key_does_not_contain_its_secret() -> None:
     assert SECRET.encode() not in msgspec.json.encode(KEY)
     assert hash_secret(SECRET) != hash_secret(SECRET[1:] + "x")
 
 
-def test_the_holder_of_a_key_is_who_the_key_says() -> None:
+def test_the_principal_of_an_api_key_has_its_role_tenant_and_queues() -> None:
     key = msgspec.structs.replace(KEY, queues=("mail", "images"))
     assert key.principal == Principal(
         name=f"key:{IDENTIFIER}", role=Role.SUBMITTER, tenant="acme", queues=frozenset({"mail", "images"})
@@ -114,7 +114,7 @@ def test_the_holder_of_a_key_is_who_the_key_says() -> None:
         (msgspec.structs.replace(KEY, queues=("mail", "a\nb")), "queues"),
     ],
 )
-def test_a_key_with_a_bad_name_is_refused(key: ApiKey, field: str) -> None:
+def test_an_api_key_with_an_invalid_name_is_rejected(key: ApiKey, field: str) -> None:
     KEY.check()
     with pytest.raises(Invalid) as error:
         key.check()
@@ -131,13 +131,13 @@ def test_a_quota_is_zero_or_more(field: str) -> None:
         assert error.value.field == f"quotas.{field}"
 
 
-def test_no_quota_lets_payloads_be_larger_than_the_engine_does() -> None:
+def test_a_payload_quota_cannot_exceed_the_maximum_payload_size() -> None:
     Quotas(payload_bytes=MAX_PAYLOAD).check()
     with pytest.raises(Invalid):
         Quotas(payload_bytes=MAX_PAYLOAD + 1).check()
 
 
-def test_a_tenant_has_a_name_and_quotas_that_hold() -> None:
+def test_a_tenant_needs_a_name_and_valid_quotas() -> None:
     Tenant(name="acme", quotas=Quotas(running=1)).check()
     with pytest.raises(Invalid):
         Tenant(name="").check()

@@ -1,4 +1,4 @@
-"""Which tests CI runs once more, by the names that pytest knows them by."""
+"""Names of the tests that CI runs a second time, in the form that pytest accepts."""
 
 import pytest
 
@@ -14,5 +14,5 @@ from tools.again import alone
         ("tests/unit/test_a.py::test_b[a@b]", "tests/unit/test_a.py::test_b[a@b]"),
     ],
 )
-def test_the_group_is_no_part_of_a_name(name: str, known: str) -> None:
+def test_the_xdist_group_is_removed_from_a_test_name(name: str, known: str) -> None:
     assert alone(name) == known

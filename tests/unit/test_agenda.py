@@ -1,4 +1,4 @@
-"""The agenda holds everything once, and nothing that is out of date."""
+"""The scheduler's agenda holds each mark and fire once, and drops outdated ones."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ def a_planned_fire(at: Instant) -> Fire:
     return a_fire(a_stored_job(next_fire=at), next_fire=at + SECOND)
 
 
-def of_rev(fire: Fire, rev: int, at: Instant) -> Fire:
+def with_rev(fire: Fire, rev: int, at: Instant) -> Fire:
     return msgspec.structs.replace(fire, job=msgspec.structs.replace(fire.job, rev=rev, next_fire=at))
 
 
@@ -28,7 +28,7 @@ def test_a_mark_that_is_loaded_again_is_held_once() -> None:
     assert agenda.take_due(START + SECOND) == ([START + SECOND], [])
 
 
-def test_a_fire_that_is_planned_again_comes_once() -> None:
+def test_a_fire_that_is_planned_twice_is_returned_once() -> None:
     agenda = Agenda()
     fire = a_planned_fire(START + SECOND)
     agenda.plan(fire, START)
@@ -38,17 +38,17 @@ def test_a_fire_that_is_planned_again_comes_once() -> None:
     assert not agenda.knows(fire.job.id, fire.job.rev)
 
 
-def test_a_newer_revision_makes_the_older_one_void() -> None:
+def test_a_newer_revision_of_a_job_replaces_its_older_fire() -> None:
     agenda = Agenda()
     fire = a_planned_fire(START + SECOND)
-    newer = of_rev(fire, fire.job.rev + 1, START + 500 * MILLISECOND)
+    newer = with_rev(fire, fire.job.rev + 1, START + 500 * MILLISECOND)
     agenda.plan(fire, START)
     agenda.plan(newer, START)
     agenda.plan(fire, START)
     assert agenda.take_due(START + 2 * SECOND) == ([], [newer])
 
 
-def test_a_job_that_somebody_else_takes_care_of_is_forgotten() -> None:
+def test_forgetting_a_job_drops_its_planned_fire() -> None:
     agenda = Agenda()
     fire = a_planned_fire(START + SECOND)
     agenda.plan(fire, START)
@@ -56,7 +56,7 @@ def test_a_job_that_somebody_else_takes_care_of_is_forgotten() -> None:
     assert agenda.take_due(START + 2 * SECOND) == ([], [])
 
 
-def test_it_tells_when_something_is_next_and_can_be_cleared() -> None:
+def test_the_agenda_returns_the_next_due_time_and_can_be_cleared() -> None:
     agenda = Agenda()
     assert agenda.next_due() is None
     agenda.mark(START + 100 * MILLISECOND, START)

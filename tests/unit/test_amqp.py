@@ -1,4 +1,4 @@
-"""Frames of AMQP that are made and read here are the same that pamqp makes and reads; and how a broker is named."""
+"""AMQP frames are encoded and decoded as by pamqp; broker addresses and queue names are parsed."""
 
 import pytest
 from hypothesis import given
@@ -22,21 +22,21 @@ CHANNELS = st.integers(1, 65_535)
 
 
 @given(CHANNELS, TAGS, st.booleans())
-def test_what_settles_a_delivery_is_written_as_pamqp_writes_it(channel: int, tag: int, multiple: bool) -> None:
+def test_acks_nacks_and_rejects_are_encoded_as_by_pamqp(channel: int, tag: int, multiple: bool) -> None:
     assert wire.ack_frame(channel, tag, multiple=multiple) == frame.marshal(commands.Basic.Ack(tag, multiple), channel)
     assert wire.nack_frame(channel, tag) == frame.marshal(commands.Basic.Nack(tag, False, True), channel)
     assert wire.reject_frame(channel, tag) == frame.marshal(commands.Basic.Reject(tag, False), channel)
 
 
 @given(CHANNELS, st.binary(max_size=300))
-def test_a_body_is_written_as_pamqp_writes_it(channel: int, content: bytes) -> None:
+def test_a_body_is_encoded_as_by_pamqp(channel: int, content: bytes) -> None:
     before, after = wire.around_body(channel, len(content))
     whole = frame.marshal(body.ContentBody(content), channel) if content else b""
     assert before + content + after == whole
 
 
 @given(CHANNELS, TAGS, st.text("abc.", max_size=100), st.booleans())
-def test_what_comes_often_is_read_as_pamqp_reads_it(channel: int, tag: int, name: str, flag: bool) -> None:
+def test_deliveries_and_confirms_are_decoded_as_by_pamqp(channel: int, tag: int, name: str, flag: bool) -> None:
     sent = [
         commands.Basic.Deliver(consumer_tag=name, delivery_tag=tag, redelivered=flag, exchange="", routing_key=name),
         commands.Basic.Ack(tag, flag),
@@ -66,17 +66,16 @@ def test_frames_are_found_wherever_the_stream_is_cut(bodies: list[bytes], data: 
 @pytest.mark.parametrize(
     "data", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x01\x00\x01\x00\x00\x00\x01xx", b"AMQP\0\0\1\0"]
 )
-def test_what_is_not_amqp_is_not_waited_for(data: bytes) -> None:
+def test_data_that_is_not_amqp_is_rejected_at_once(data: bytes) -> None:
     with pytest.raises(ConnectionLost):
         wire.FrameReader().feed(data)
 
 
-def test_an_address_says_all_there_is_to_know() -> None:
+def test_a_broker_address_sets_nodes_credentials_tls_and_queue_kind() -> None:
     broker = read_broker("amqps://me:p%40ss@a,b:1,[::1]:2/my%2Fhost?kind=quorum&ssl_ca_certs=/ca.pem", "field")
     assert broker.nodes == (("a", 5671), ("b", 1), ("::1", 2))
     assert (broker.user, broker.password, broker.vhost) == ("me", "p@ss", "my/host")
     assert (broker.tls, broker.kind) == (Tls(authority="/ca.pem"), "quorum")
-    # Nor does it say more than it should.
     assert "p@ss" not in repr(broker)
     plain = read_broker("amqp://a", "field")
     assert (plain.nodes, plain.user, plain.vhost, plain.tls, plain.kind) == (
@@ -103,7 +102,7 @@ def test_an_address_says_all_there_is_to_know() -> None:
         f"amqp://a/{'v' * 200}",
     ],
 )
-def test_what_has_no_meaning_is_refused_without_its_words(text: str) -> None:
+def test_an_invalid_broker_address_is_rejected_without_showing_the_password(text: str) -> None:
     with pytest.raises(Invalid) as raised:
         read_broker(text.replace("amqp://", "amqp://u:hush@") if "@" not in text else text, "field")
     assert "hush" not in str(raised.value)
@@ -113,19 +112,19 @@ def queues(kind: Kind) -> Queues:
     return Queues(Client(read_broker("amqp://a", ""), SystemClock(), SECOND), kind, "store")
 
 
-def test_priorities_become_those_of_rabbitmq_or_bands() -> None:
-    def places(kind: Kind) -> list[tuple[str, int]]:
+def test_priorities_map_to_rabbitmq_priorities_or_to_bands_of_quorum_queues() -> None:
+    def routes(kind: Kind) -> list[tuple[str, int]]:
         return [queues(kind).place(Hint(a_run().id, "mail", 0, priority)) for priority in range(11)]
 
-    assert places("classic") == [
+    assert routes("classic") == [
         ("mainspring.store.queue.mail", number) for number in (5, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
     ]
-    assert [name[17:19] for name, _ in places("quorum")] == ["p2"] + ["p1"] * 3 + ["p2"] * 3 + ["p3"] * 4
+    assert [name[17:19] for name, _ in routes("quorum")] == ["p2"] + ["p1"] * 3 + ["p2"] * 3 + ["p3"] * 4
 
 
-def test_a_queue_with_a_strange_name_has_a_name_that_every_client_takes() -> None:
+def test_an_unusual_queue_name_maps_to_a_valid_and_unique_amqp_name() -> None:
     [name] = queues("classic").names("q" * 150 + "ü")
     commands.Queue.Declare(queue=name).validate()
     assert [name] != list(queues("classic").names("q" * 150 + "ä"))
-    # No queue is taken for the dead letters.
+    # A queue named "dead" does not collide with the dead-letter queue.
     assert queues("classic").names("dead") != (queues("classic").dead,)

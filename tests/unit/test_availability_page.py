@@ -1,4 +1,4 @@
-"""docs/operations/availability.md: its sums are right, and its seconds are those that were measured."""
+"""docs/operations/availability.md: the sums are right, and the durations are the measured ones."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from mainspring.domain.capacity import YEAR_SECONDS, allowed_downtime
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "operations" / "availability.md").read_text()
-#: By name; one may be recorded for each indicator.
+#: By name. A recording rule exists once per indicator.
 RULES: dict[str, list[dict[str, Any]]] = {}
 for file in sorted((DOCS.parent / "deploy" / "prometheus").glob("*.rules.yml")):
     for group in yaml.safe_load(file.read_text())["groups"]:
@@ -36,45 +36,45 @@ def number(text: str) -> float:
     return float(re.sub(r"[*,]|( %)$", "", text))
 
 
-def worst() -> dict[tuple[str, str], float]:
-    """By fault and by who grants shards, in seconds."""
+def parse_worst_recoveries() -> dict[tuple[str, str], float]:
+    """The longest measured recovery in seconds, by fault and coordinator."""
     found = re.search("<!-- chaos: begin -->(.*)<!-- chaos: end -->", FAILOVER, re.DOTALL)
     assert found is not None
     return {(row[0], row[1]): float(row[-1].removesuffix(" s")) for row in cells(found[1])}
 
 
-def test_what_mends_itself_adds_up() -> None:
+def test_downtime_of_faults_that_recover_by_themselves_adds_up() -> None:
     *rows, last = table("by itself")
     for row in rows:
         assert number(row[2]) * number(row[3]) == pytest.approx(number(row[4])), row[0]
     assert sum(number(row[4]) for row in rows) == pytest.approx(number(last[4]))
 
 
-def test_what_needs_people_adds_up() -> None:
+def test_downtime_of_faults_that_need_people_adds_up() -> None:
     *rows, last = table("by people")
     for row in rows:
         assert number(row[1]) * number(row[2]) * 60 == number(row[3]), row[0]
     assert sum(number(row[3]) for row in rows) == number(last[3])
 
 
-def test_each_fault_takes_as_long_as_the_worst_that_was_measured() -> None:
-    measured = worst()
+def test_each_fault_lists_its_longest_measured_recovery() -> None:
+    measured = parse_worst_recoveries()
     faults = set()
     for row in table("by itself")[:-1]:
         fault = re.fullmatch(r"`([a-z-]+)`", row[1])
         if fault is None:
-            # With Patroni it was measured on another page.
+            # The recovery with Patroni is measured on another page.
             assert row[1] == "[Patroni](postgresql.md)"
             assert f"| {row[3]}, " in (DOCS / "operations" / "postgresql.md").read_text()
             continue
         assert number(row[3]) == measured[fault[1], "store"], fault[1]
         faults.add(fault[1])
-    # That a worker hears nothing while it can be heard took no longer than both.
-    assert {fault for fault, who in measured if who == "store"} - faults == {"cut-worker-one-way"}
+    # A worker that is cut off in one direction recovers as fast as one cut off in both.
+    assert {fault for fault, coordinator in measured if coordinator == "store"} - faults == {"cut-worker-one-way"}
 
 
-def test_with_another_engine_each_takes_as_long_as_was_measured() -> None:
-    measured = worst()
+def test_faults_with_another_coordinator_list_their_measured_recovery() -> None:
+    measured = parse_worst_recoveries()
     rows = table("engines")
     assert rows
     for row in rows:
@@ -84,7 +84,7 @@ def test_with_another_engine_each_takes_as_long_as_was_measured() -> None:
     assert "up to 10.3 s" in PAGE
 
 
-def test_the_sums_are_set_against_four_nines() -> None:
+def test_the_total_downtime_is_compared_with_99_99_percent() -> None:
     alone, people = number(table("by itself")[-1][4]), number(table("by people")[-1][3])
     allowed = allowed_downtime(99.99)
     found = {
@@ -99,14 +99,14 @@ def test_the_sums_are_set_against_four_nines() -> None:
     assert f"**{allowed:,.0f} s**" in PAGE
 
 
-def test_every_metric_that_is_named_exists() -> None:
+def test_every_metric_named_on_the_page_exists() -> None:
     named = set(re.findall(r"mainspring_\w+", PAGE))
     known = set(re.findall(r"mainspring_\w+", (DOCS / "reference" / "metrics.md").read_text()))
     assert named
     assert {name.removesuffix("_bucket").removesuffix("_count") for name in named} <= known
 
 
-def test_the_rules_that_are_named_are_shipped_with_the_objective_of_this_page() -> None:
+def test_the_rules_named_on_the_page_are_shipped_with_its_objective() -> None:
     named = set(re.findall(r"mainspring:\w+:\w+", PAGE)) | set(re.findall(r"\[(MainspringErrorBudget\w+)\]", PAGE))
     assert len(named) == 5
     assert named <= RULES.keys()
@@ -128,7 +128,7 @@ def test_the_alerts_fire_as_the_page_says(name: str, row: str) -> None:
     assert alert["expr"].endswith(">= 10")
 
 
-def test_submits_are_named_as_the_api_does() -> None:
+def test_submits_are_selected_by_the_operation_names_of_the_api() -> None:
     names = re.findall(r'"operationId": "(\w+)"', (DOCS / "reference" / "openapi.json").read_text())
     operations = {
         found for rules in RULES.values() for rule in rules for found in re.findall(r'operation=~"(.*?)"', rule["expr"])

@@ -1,4 +1,4 @@
-"""Bodies made of values."""
+"""Request bodies that contain values of the run and of the payload."""
 
 import pytest
 from hypothesis import given
@@ -14,13 +14,13 @@ json_values = st.recursive(
 
 
 @given(value=json_values)
-def test_a_value_is_placed_as_it_is_whatever_it_holds(value: object) -> None:
+def test_a_value_is_inserted_unchanged_whatever_it_contains(value: object) -> None:
     filled = fill_template({"order": {"$data": "a.0.b"}, "id": {"$run": "id"}}, {"a": [{"b": value}]}, a_held_run())
     assert filled["order"] == value
     assert set(filled) == {"order", "id"}
 
 
-def test_everything_of_a_run_has_its_type() -> None:
+def test_fields_of_a_run_keep_their_type() -> None:
     held = a_held_run(attempt=3)
     body = {
         name: {"$run": name} for name in ("id", "attempt", "fence", "task", "queue", "tenant", "jobId", "scheduledAt")
@@ -48,7 +48,7 @@ def test_everything_of_a_run_has_its_type() -> None:
         ([{"deep": [{"$data": 7}]}], "is no path"),
     ],
 )
-def test_what_could_never_be_filled_in_is_refused_beforehand(body: object, words: str) -> None:
+def test_a_template_that_can_never_be_filled_is_rejected_early(body: object, words: str) -> None:
     with pytest.raises(Invalid, match=words):
         check_template(body, {"a": [1]})
 
@@ -59,6 +59,6 @@ def test_a_short_body_cannot_become_a_huge_one() -> None:
         check_template(body, {"long": "x" * 200_000})
 
 
-def test_a_body_without_references_is_left_alone() -> None:
+def test_a_body_without_references_is_not_a_template() -> None:
     assert not is_template(b'{"price":"17 $","run":1}')
     assert is_template(b'{"a":{"$run":"id"}}')

@@ -1,4 +1,4 @@
-"""Days that must match both fields, as a cron expression that takes either."""
+"""Conversion of schedules whose day of month and day of week must both match, into cron expressions."""
 
 from datetime import UTC, date, datetime, timedelta
 
@@ -21,7 +21,9 @@ some_minutes = st.frozensets(st.integers(0, 59), min_size=1)
 @example(frozenset({13}), frozenset({5}), frozenset({0}))
 @example(frozenset({1, 15}), frozenset({5}), frozenset({0}))
 @example(frozenset({15}), frozenset({0, 3}), frozenset({0}))
-def test_the_same_days(days: frozenset[int], weekdays: frozenset[int], minutes: frozenset[int]) -> None:
+def test_a_converted_expression_fires_on_the_same_days(
+    days: frozenset[int], weekdays: frozenset[int], minutes: frozenset[int]
+) -> None:
     try:
         text = cron_of(Calendar(minutes=minutes, hours=frozenset({3}), days=days, weekdays=weekdays))
     except Untranslatable:

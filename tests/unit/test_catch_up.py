@@ -1,4 +1,4 @@
-"""What happens to ticks that were missed."""
+"""The catch-up policy: which missed ticks run, and when."""
 
 from typing import Literal
 
@@ -55,30 +55,30 @@ def test_ticks_within_the_grace_are_on_time_and_run_unless_an_outage_left_later_
 
 
 @given(policies, ticks_so_far)
-def test_no_more_missed_ticks_run_than_the_rule_says(policy: CatchUp, ticks: list[Instant]) -> None:
+def test_no_more_missed_ticks_run_than_the_policy_allows(policy: CatchUp, ticks: list[Instant]) -> None:
     late = [one for one in decide(policy, ticks, NOW) if NOW - one.tick > policy.grace]
     caught_up = [one for one in late if one.not_before is not None]
     most = {"none": 0, "latest": 1, "all": policy.cap}[policy.mode]
     assert len(caught_up) <= most
-    # Those that run are the newest of those that might have.
+    # The newest candidates run.
     if policy.mode == "all":
         young = [one for one in late if NOW - one.tick <= policy.max_age]
         assert caught_up == young[len(young) - len(caught_up) :]
         assert len(caught_up) == min(policy.cap, len(young))
 
 
-def test_none_skips_whatever_is_late() -> None:
+def test_mode_none_skips_every_late_tick() -> None:
     decided = decide(CatchUp(mode="none"), ago(HOUR, 2 * MINUTE, SECOND), NOW)
     assert [(one.not_before, one.reason) for one in decided] == [(None, "missed"), (None, "missed"), (NOW - SECOND, "")]
 
 
-def test_latest_runs_the_newest_of_the_missed_now() -> None:
+def test_mode_latest_runs_the_newest_missed_tick_at_once() -> None:
     decided = decide(CatchUp(mode="latest"), ago(HOUR, 2 * MINUTE), NOW)
     assert [one.not_before for one in decided] == [None, NOW]
     assert decided[0].reason == "superseded by a later tick"
 
 
-def test_after_an_outage_a_job_of_every_second_runs_once() -> None:
+def test_mode_latest_runs_a_per_second_job_once_after_an_outage() -> None:
     ticks = [NOW - second * SECOND for second in range(300, -1, -1)]
     decided = decide(CatchUp(mode="latest"), ticks, NOW)
     assert [one.tick for one in decided if one.not_before is not None] == [NOW]
@@ -89,19 +89,19 @@ def test_a_short_stall_skips_nothing() -> None:
     assert all(one.not_before == one.tick for one in decide(CatchUp(mode="latest"), ticks, NOW))
 
 
-def test_latest_runs_no_missed_one_beside_one_on_time() -> None:
+def test_mode_latest_runs_no_missed_tick_if_a_later_one_is_on_time() -> None:
     decided = decide(CatchUp(mode="latest"), ago(HOUR, 2 * MINUTE, SECOND), NOW)
     assert [one.not_before for one in decided] == [None, None, NOW - SECOND]
 
 
-def test_all_keeps_the_newest_within_cap_and_age_at_a_pace() -> None:
+def test_mode_all_runs_the_newest_ticks_within_cap_and_max_age_at_its_pace() -> None:
     policy = CatchUp(mode="all", cap=2, max_age=5 * HOUR, pace=10 * SECOND)
     decided = decide(policy, ago(6 * HOUR, 3 * HOUR, 2 * HOUR, HOUR, 0), NOW)
     assert [one.not_before for one in decided] == [None, None, NOW, NOW + 10 * SECOND, NOW]
     assert [one.reason for one in decided] == ["too old", "over the cap of 2", "", "", ""]
 
 
-def test_all_with_a_cap_of_none_runs_none() -> None:
+def test_mode_all_with_a_cap_of_zero_runs_nothing() -> None:
     decided = decide(CatchUp(mode="all", cap=0), ago(2 * HOUR, HOUR), NOW)
     assert [one.not_before for one in decided] == [None, None]
 
@@ -117,33 +117,33 @@ def test_all_with_a_cap_of_none_runs_none() -> None:
         CatchUp(pace=1 << 62),
     ],
 )
-def test_what_cannot_be_meant_is_refused(policy: CatchUp) -> None:
+def test_an_out_of_range_policy_is_rejected(policy: CatchUp) -> None:
     with pytest.raises(Invalid):
         policy.check()
 
 
 @pytest.mark.parametrize("mode", ["none", "latest"])
-@pytest.mark.parametrize(("said", "field"), [({"cap": 4}, "cap"), ({"pace": 1}, "pace"), ({"max_age": 1}, "maxAge")])
-def test_what_would_be_ignored_is_refused_where_it_is_said(
-    mode: Literal["none", "latest"], said: dict[str, int], field: str
+@pytest.mark.parametrize(("option", "field"), [({"cap": 4}, "cap"), ({"pace": 1}, "pace"), ({"max_age": 1}, "maxAge")])
+def test_an_option_that_the_mode_ignores_is_rejected(
+    mode: Literal["none", "latest"], option: dict[str, int], field: str
 ) -> None:
-    policy = CatchUp(mode=mode, grace=MINUTE, **said)
+    policy = CatchUp(mode=mode, grace=MINUTE, **option)
     policy.check()
     with pytest.raises(Invalid, match=f"does not go with mode {mode}") as refused:
         policy.check_meant()
     assert refused.value.field == f"catchUp.{field}"
     assert policy.effective() == CatchUp(mode=mode, grace=MINUTE)
     policy.effective().check_meant()
-    CatchUp(mode="all", **said).check_meant()
+    CatchUp(mode="all", **option).check_meant()
 
 
-def test_the_ordinary_is_taken() -> None:
+def test_the_default_policy_is_valid() -> None:
     CatchUp().check_meant()
     CatchUp().check()
 
 
-def test_the_grace_is_outside_the_cap() -> None:
-    """As the reference tells it: every 4 s, nothing for 83 s."""
+def test_ticks_within_the_grace_do_not_count_against_the_cap() -> None:
+    """The example of the reference: a tick every 4 s, and an outage of 83 s."""
     ticks = [NOW - 83 * SECOND + number * 4 * SECOND + 3 * SECOND for number in range(21)]
     decided = decide(CatchUp(mode="all", cap=4), ticks, NOW)
     assert sum(one.not_before is not None for one in decided) == 4 + 16

@@ -1,4 +1,4 @@
-"""Structs do not look at what they are made of: `check` refuses what nobody could read back from the store."""
+"""``check`` rejects values of the wrong type, which structs accept when code builds them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,13 +27,13 @@ CHECKED: list[Any] = [
 WRONG = ["bogus\n", 1.5, 2.0, True, b"\xff", ["x"], {"x": 1}, -1, 1 << 70, object()]
 
 
-def wrong_ones() -> Iterator[Any]:
-    """Every struct, with each of its fields made wrong in every way."""
+def wrong_structs() -> Iterator[Any]:
+    """Every struct with each of its fields replaced by each wrong value."""
     for struct in CHECKED:
         for field in msgspec.structs.fields(struct):
             optional = getattr(struct, field.name) is None
             for value in [*WRONG, *([] if optional else [None])]:
-                # A payload is bytes, whatever they say; and a truth is a truth.
+                # Any bytes are a valid payload, and any bool is a valid ``must_be_new``.
                 if type(value) is not type(getattr(struct, field.name)) or field.name not in ("payload", "must_be_new"):
                     yield pytest.param(
                         msgspec.structs.replace(struct, **{field.name: value}),
@@ -41,15 +41,15 @@ def wrong_ones() -> Iterator[Any]:
                     )
 
 
-@pytest.mark.parametrize("struct", list(wrong_ones()))
-def test_a_field_of_the_wrong_kind_is_refused(struct: Any) -> None:
+@pytest.mark.parametrize("struct", list(wrong_structs()))
+def test_a_field_of_the_wrong_type_is_rejected(struct: Any) -> None:
     with pytest.raises(Invalid):
         struct.check()
 
 
 @pytest.mark.parametrize("schedule", [every(DAY), CronSchedule("* * * * *")])
 @pytest.mark.parametrize("value", [*WRONG, None])
-def test_a_field_of_a_schedule_of_the_wrong_kind_is_refused(schedule: Interval | CronSchedule, value: object) -> None:
+def test_a_schedule_field_of_the_wrong_type_is_rejected(schedule: Interval | CronSchedule, value: object) -> None:
     for field in msgspec.structs.fields(schedule):
         if value is None and field.name in ("start", "end"):
             continue
@@ -58,7 +58,7 @@ def test_a_field_of_a_schedule_of_the_wrong_kind_is_refused(schedule: Interval |
             a_spec(schedule=wrong).check()
 
 
-def test_the_ordinary_is_taken() -> None:
+def test_valid_structs_pass_the_check() -> None:
     for struct in CHECKED:
         struct.check()
 
@@ -83,7 +83,9 @@ def test_the_ordinary_is_taken() -> None:
         (a_run(queue=5), "queue"),  # type: ignore[arg-type]
     ],
 )
-def test_the_field_is_named(struct: RunPolicy | RetryPolicy | CatchUp | JobSpec | NewRun | NewJob, field: str) -> None:
+def test_the_error_names_the_wrong_field(
+    struct: RunPolicy | RetryPolicy | CatchUp | JobSpec | NewRun | NewJob, field: str
+) -> None:
     with pytest.raises(Invalid) as refused:
         struct.check()
     assert refused.value.field == field

@@ -1,4 +1,4 @@
-"""Which times of an expression fall into a gap or a fold, and what the rules do with them."""
+"""DST changes that affect a cron expression, and what the gap and fold rules do with them."""
 
 from zoneinfo import ZoneInfo
 
@@ -24,48 +24,48 @@ def fires(cron: Cron, zone: ZoneInfo, gap: DstGap, fold: DstFold) -> set[Instant
 
 @pytest.mark.parametrize("name", ZONES)
 @pytest.mark.parametrize("expression", [*EXPRESSIONS[:4], *EXPRESSIONS[5:]])
-def test_what_the_rules_change_is_what_is_told(expression: str, name: str) -> None:
+def test_reported_clock_changes_match_the_fires_that_the_rules_change(expression: str, name: str) -> None:
     cron, zone = Cron.parse(expression), ZoneInfo(name)
     after, skip, once, twice = DstGap.RUN_AFTER, DstGap.SKIP, DstFold.ONCE, DstFold.TWICE
-    told = clock_changes(cron, zone, after, once, START, START + YEAR)
-    gaps = [change for change in told if change.kind == "gap"]
-    folds = [change for change in told if change.kind == "fold"]
+    changes = clock_changes(cron, zone, after, once, START, START + YEAR)
+    gaps = [change for change in changes if change.kind == "gap"]
+    folds = [change for change in changes if change.kind == "fold"]
     ran_after, skipped = fires(cron, zone, after, once), fires(cron, zone, skip, once)
     repeated = fires(cron, zone, skip, twice)
     if not cron.fixed_times:
         assert ran_after == skipped == repeated
-        assert {change.rule for change in told} <= {"elapsed"}
+        assert {change.rule for change in changes} <= {"elapsed"}
         return
     assert ran_after - skipped == {change.at for change in gaps} - skipped
     assert all(change.at in ran_after for change in gaps)
     assert len(repeated) - len(skipped) == sum(change.count for change in folds)
 
 
-def words(expression: str, gap: DstGap = DstGap.RUN_AFTER, fold: DstFold = DstFold.ONCE) -> list[str]:
+def describe_changes(expression: str, gap: DstGap = DstGap.RUN_AFTER, fold: DstFold = DstFold.ONCE) -> list[str]:
     changes = clock_changes(Cron.parse(expression), ZoneInfo("Europe/Paris"), gap, fold, START, START + YEAR)
     return [f"{isoformat(change.at)} {change.words}" for change in changes]
 
 
-def test_it_is_told_in_words() -> None:
-    assert words("30 2 * * *") == [
+def test_clock_changes_are_described_in_words() -> None:
+    assert describe_changes("30 2 * * *") == [
         "2026-03-29T01:00:00Z clocks jump from 02:00 to 03:00; 02:30 does not exist: runs once, at 03:00",
         "2026-10-25T01:00:00Z clocks go back from 03:00 to 02:00; 02:30 comes twice: runs the first time only",
     ]
-    assert [line.rpartition(": ")[2] for line in words("30 2 * * *", DstGap.SKIP, DstFold.TWICE)] == [
+    assert [line.rpartition(": ")[2] for line in describe_changes("30 2 * * *", DstGap.SKIP, DstFold.TWICE)] == [
         "does not run",
         "runs both times",
     ]
-    assert words("0 12 * * *") == []
-    assert words("30 2 * 7 *") == []
+    assert describe_changes("0 12 * * *") == []
+    assert describe_changes("30 2 * 7 *") == []
 
 
-def test_many_times_are_counted_and_the_first_are_named() -> None:
-    [gap, fold] = words("*/5 2 * * *")
+def test_a_description_names_the_first_times_and_counts_the_rest() -> None:
+    [gap, fold] = describe_changes("*/5 2 * * *")
     assert "02:00, 02:05, 02:10, 02:15, 02:20 and 7 more do not exist: does not run then, as it goes by" in gap
     assert "come twice: runs both times, as it goes by elapsed time" in fold
 
 
-def test_a_gap_over_midnight_names_the_day_of_each_time() -> None:
+def test_a_gap_of_a_whole_day_names_its_day() -> None:
     start = parse_instant("2011-12-01T00:00:00Z")
     [change] = clock_changes(
         Cron.parse("0 12 * * *"), ZoneInfo("Pacific/Apia"), DstGap.SKIP, DstFold.ONCE, start, start + 40 * DAY
@@ -74,7 +74,7 @@ def test_a_gap_over_midnight_names_the_day_of_each_time() -> None:
     assert change.day == "2011-12-30"
 
 
-def test_only_changes_of_the_stretch_are_told() -> None:
+def test_only_clock_changes_within_the_period_are_reported() -> None:
     cron, zone = Cron.parse("30 2 * * *"), ZoneInfo("Europe/Paris")
     jump = parse_instant("2026-03-29T01:00:00Z")
     rules = (DstGap.SKIP, DstFold.ONCE)

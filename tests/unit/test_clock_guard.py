@@ -1,4 +1,4 @@
-"""What a measured clock means: never judged by what is not known, always by what is."""
+"""The clock guard judges a clock only by an offset that is certain despite the measuring error."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ states = st.sampled_from(ClockState)
 
 
 def measured(offset: Micros, there: Micros, back: Micros, later: Micros = 0) -> ClockReading:
-    """A node whose clock is ahead by ``offset`` asked the store, and looks at its clocks some time after."""
+    """The reading of a node whose clock is ahead by ``offset``, some time after its request to the store."""
     sent = 1_000 * SECOND
     store_ahead = 50 * HOUR
     answered = sent + there + store_ahead
@@ -34,7 +34,7 @@ def test_the_true_offset_is_within_the_error_however_long_the_request_and_the_an
 
 
 @given(offsets, travels, travels, states)
-def test_who_is_right_is_never_fenced_anew_and_who_is_far_off_always(
+def test_a_right_clock_is_never_fenced_and_one_that_is_far_off_always_is(
     offset: Micros, there: Micros, back: Micros, was: ClockState
 ) -> None:
     state = judge(measured(offset, there, back), RULES, was)
@@ -49,7 +49,7 @@ def test_who_is_right_is_never_fenced_anew_and_who_is_far_off_always(
 
 
 @given(offsets, travels, states)
-def test_who_is_fenced_comes_back_only_when_it_is_surely_right_and_then_stays(
+def test_a_fenced_clock_is_accepted_again_only_if_it_is_certainly_right(
     offset: Micros, error: Micros, was: ClockState
 ) -> None:
     reading = ClockReading(offset, error)
@@ -60,20 +60,20 @@ def test_who_is_fenced_comes_back_only_when_it_is_surely_right_and_then_stays(
     assert judge(reading, RULES, state) is state
 
 
-def test_a_fence_of_zero_fences_nobody() -> None:
+def test_a_fence_of_zero_disables_fencing() -> None:
     assert judge(ClockReading(HOUR, 0), ClockRules(warn=SECOND, fence=0)) is ClockState.OFF
 
 
-def test_a_slow_line_is_no_reason() -> None:
+def test_a_slow_network_alone_does_not_make_a_clock_wrong() -> None:
     assert judge(ClockReading(20 * SECOND, 30 * SECOND), RULES) is ClockState.RIGHT
 
 
-def test_a_fence_before_the_warning_is_a_mistake() -> None:
+def test_a_fence_below_the_warning_threshold_is_rejected() -> None:
     with pytest.raises(Invalid):
         ClockRules(warn=SECOND, fence=500 * MILLISECOND).check()
 
 
-def test_doctor_names_who_is_off_and_by_how_much() -> None:
+def test_doctor_names_the_processes_whose_clocks_are_off_and_by_how_much() -> None:
     clocks = (("right", ClockReading(0, 1)), ("slow", ClockReading(-2 * SECOND, 1)))
     assert clock_finding(*clocks).level is Level.WARNING
     assert "slow by -2s" in clock_finding(*clocks).says

@@ -1,4 +1,4 @@
-"""The forecast under calendars, against ticks that are placed one by one."""
+"""The forecast with calendars, compared with ticks that are moved one by one."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ from tests.support.builders import every
 FRIDAY = parse_instant("2026-06-05T00:00:00Z")
 
 
-def closings(rule: WhenClosed, *freezes: tuple[int, int], weekend: bool = True) -> Closings:
+def closed_periods(rule: WhenClosed, *freezes: tuple[int, int], weekend: bool = True) -> Closings:
     spec = CalendarSpec(
         closed_days=("sat", "sun") if weekend else (),
         freezes=tuple(Freeze(start=FRIDAY + start * MINUTE, end=FRIDAY + end * MINUTE) for start, end in freezes),
@@ -30,24 +30,24 @@ def closings(rule: WhenClosed, *freezes: tuple[int, int], weekend: bool = True) 
     st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_every_tick_is_counted_where_it_starts(
+def test_every_tick_is_counted_in_the_minute_in_which_its_run_starts(
     rule: WhenClosed, spans: list[tuple[int, int]], schedule: CronSchedule, weekend: bool
 ) -> None:
-    found = closings(rule, *((start, start + long) for start, long in spans), weekend=weekend)
+    found = closed_periods(rule, *((start, start + long) for start, long in spans), weekend=weekend)
     planned = Planned(name="job", schedule=schedule, key="job", closings=found)
     counted = forecast([planned], FRIDAY, 1_440)
     expected: Counter[int] = Counter()
     for tick in ticks_between(schedule, FRIDAY - 1, FRIDAY + 4 * DAY, "job", 10_000):
         at = found.place(tick).at
-        # What goes after a span that began before this is a run already.
+        # Ticks that an earlier closed period delays are runs already.
         if at is not None and FRIDAY <= at < FRIDAY + DAY:
             expected[(at - FRIDAY) // MINUTE] += 1
     assert {minute: runs for minute, runs in enumerate(counted.counts) if runs} == expected
 
 
-def test_what_is_closed_is_told() -> None:
-    planned = Planned(name="job", schedule=every(HOUR), key="job", closings=closings(WhenClosed.SKIP))
+def test_the_forecast_counts_skipped_and_moved_ticks() -> None:
+    planned = Planned(name="job", schedule=every(HOUR), key="job", closings=closed_periods(WhenClosed.SKIP))
     assert forecast([planned], FRIDAY, 2 * 1_440).closed == 24
-    planned = Planned(name="job", schedule=every(HOUR), key="job", closings=closings(WhenClosed.BEFORE))
+    planned = Planned(name="job", schedule=every(HOUR), key="job", closings=closed_periods(WhenClosed.BEFORE))
     counted = forecast([planned], FRIDAY, 1_440)
     assert (counted.moved, counted.counts[1_439]) == (48, 48)

@@ -1,4 +1,4 @@
-"""``deploy/compose.yaml`` cannot be run by a test; what can be said of it without an engine is said here."""
+"""``deploy/compose.yaml``, as far as it can be checked without a container runtime."""
 
 import os
 import re
@@ -22,23 +22,23 @@ FILE = ROOT / "deploy/compose.yaml"
 TEXT = FILE.read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-#: Built from this repository. etcd has a build too, and is a server.
+#: Built from this repository. etcd has a build as well, but it is a server.
 ROLES = {name for name, service in SERVICES.items() if "context" in service.get("build", {})}
 SERVERS = SERVICES.keys() - ROLES
 
 
-def test_it_is_a_compose_file() -> None:
+def test_the_file_is_valid_by_the_compose_schema() -> None:
     jsonschema_rs.validate(get_builtin_schema("vendor.compose-spec"), COMPOSE)
 
 
-def test_it_has_every_server_and_every_role() -> None:
-    engines = {"postgres", "redis", "rabbitmq", "kafka", "etcd", "zookeeper"}
-    assert engines | {"prometheus", "alertmanager", "grafana", "node-exporter"} == SERVERS
+def test_every_server_and_every_role_is_a_service() -> None:
+    backends = {"postgres", "redis", "rabbitmq", "kafka", "etcd", "zookeeper"}
+    assert backends | {"prometheus", "alertmanager", "grafana", "node-exporter"} == SERVERS
     assert {"migration", "scheduler", "worker", "api"} == ROLES
     assert SERVICES["scheduler"]["deploy"]["replicas"] == 3
 
 
-def test_nothing_is_published_beyond_loopback() -> None:
+def test_ports_are_published_on_loopback_only() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published), published
@@ -52,36 +52,36 @@ def test_no_password_has_a_default() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SERVERS))
-def test_a_server_is_pinned_probed_and_keeps_its_data(name: str) -> None:
+def test_a_server_has_a_pinned_version_a_health_check_and_a_volume(name: str) -> None:
     server = SERVICES[name]
     assert re.search(r":v?\d+\.\d+\.?\d*(-\w+)?$", server["image"]), server["image"]
     assert server["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
     mounted = {volume.partition(":")[0]: volume for volume in server["volumes"]}
-    ours = {place for place in mounted if place.startswith("./")}
+    ours = {source for source in mounted if source.startswith("./")}
     kept = mounted.keys() - ours
     assert kept
     assert kept <= COMPOSE["volumes"].keys()
-    assert all((FILE.parent / place).is_dir() and mounted[place].endswith(":ro") for place in ours)
+    assert all((FILE.parent / source).is_dir() and mounted[source].endswith(":ro") for source in ours)
 
 
 @pytest.mark.parametrize("name", sorted(ROLES))
-def test_a_role_is_a_command_with_settings_that_there_are(name: str) -> None:
+def test_a_role_runs_an_existing_command_with_valid_settings(name: str) -> None:
     role = SERVICES[name]
     assert role["command"][0] in get_command(application).commands  # type: ignore[attr-defined]
     assert (FILE.parent / role["build"]["context"] / role["build"]["dockerfile"]).is_file()
-    # A container may do little, and nothing is written to it.
+    # The container has no capabilities and a read-only root file system.
     assert (role["read_only"], role["tmpfs"], role["cap_drop"]) == (True, ["/tmp"], ["ALL"])
-    environment = {key: _interpolated(value) for key, value in role["environment"].items()}
+    environment = {key: _interpolate(value) for key, value in role["environment"].items()}
     loaded = settings.load(environment=environment)
     assert loaded.store == "postgresql://mainspring:s3cret@postgres:5432/mainspring"
     assert (loaded.metrics.host, list(loaded.metrics.ports), loaded.metrics.token) == ("0.0.0.0", [7170], "s3cret")
     if name in ("scheduler", "worker"):
         assert ":7170/healthz" in role["healthcheck"]["test"][-1]
     if name == "worker":
-        # Told of no queues it takes those of messages and webhooks by itself, where there are some.
+        # Without explicit queues, a worker also takes those of messages and webhooks.
         assert role["command"] == ["worker"]
     if name == "api":
-        # Not only on loopback inside the container, so not without keys.
+        # The API listens on every interface of the container, so it requires keys.
         assert (loaded.host, loaded.auth.mode) == ("0.0.0.0", "keys")
 
 
@@ -89,7 +89,7 @@ def test_a_role_is_a_command_with_settings_that_there_are(name: str) -> None:
 def test_every_setting_reaches_every_role(name: str) -> None:
     role = SERVICES[name]
     assert role["env_file"] == [{"path": ".env", "required": False}]
-    # What the file sets goes before what people set: it is what containers need, and nothing else.
+    # These override the settings of the user, so the file sets only what containers need.
     ours = {key for key in role["environment"] if key.startswith("MAINSPRING_")}
     needed = {"STORE", "LOG_FORMAT", "METRICS_HOST", "METRICS_FIRST_PORT", "METRICS_LAST_PORT", "METRICS_TOKEN"}
     more = {"HOST", "AUTH_MODE"} if name == "api" else set()
@@ -97,7 +97,7 @@ def test_every_setting_reaches_every_role(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ROLES))
-def test_a_role_is_not_told_the_passwords_of_others(name: str) -> None:
+def test_a_role_does_not_receive_the_passwords_of_other_services(name: str) -> None:
     named = {word for word in re.findall(r"(?<!\$)\$\{(\w+)", TEXT) if not word.startswith(("BUILD_", "MAINSPRING_"))}
     named |= {secret["environment"] for secret in COMPOSE["secrets"].values()}
     own = {"POSTGRES_PASSWORD", "METRICS_TOKEN"}
@@ -105,7 +105,7 @@ def test_a_role_is_not_told_the_passwords_of_others(name: str) -> None:
     assert kept_away == named - own
 
 
-def test_the_addresses_of_the_page_are_those_of_the_services() -> None:
+def test_addresses_on_the_page_name_existing_services() -> None:
     page = (ROOT / "docs/operations/compose.md").read_text()
     lines = re.findall(r"^  (MAINSPRING_\w+)=(\w+://\S+:\d\S+)", page, re.MULTILINE)
     assert len(lines) == 5
@@ -115,15 +115,15 @@ def test_the_addresses_of_the_page_are_those_of_the_services() -> None:
         assert SERVICES[host]["profiles"] == [host]
 
 
-def test_the_settings_of_the_page_are_taken_together() -> None:
+def test_the_settings_on_the_page_are_valid_together() -> None:
     page = (ROOT / "docs/operations/compose.md").read_text()
     [block] = re.findall(r"```sh\n(  MAINSPRING_NOTIFICATIONS_.*?)```", page, re.DOTALL)
     loaded = settings.load(environment=dict(word.split("=", 1) for word in shlex.split(block)))
     assert loaded.notifications.read().channels.keys() == {"ops"}
 
 
-def test_the_page_makes_a_key_as_the_command_line_does(tmp_path: Path) -> None:
-    """All of the page's commands that can be run without an engine."""
+def test_the_command_on_the_page_creates_an_api_key(tmp_path: Path) -> None:
+    """The only command on the page that runs without a container runtime."""
     page = (ROOT / "docs/operations/compose.md").read_text()
     [arguments] = re.findall(
         r"^docker compose --file deploy/compose.yaml run --rm api (.*) > me.key$", page, re.MULTILINE
@@ -134,11 +134,11 @@ def test_the_page_makes_a_key_as_the_command_line_does(tmp_path: Path) -> None:
     assert len(done.stdout.split()) == 1
 
 
-def test_what_prometheus_scrapes_is_there() -> None:
+def test_prometheus_scrapes_existing_services_and_uses_existing_files() -> None:
     scraped = yaml.safe_load((ROOT / "deploy/prometheus/compose.yml").read_text())
     *jobs, disks = scraped["scrape_configs"]
     assert disks["static_configs"] == [{"targets": ["node-exporter:9100"]}]
-    # It sees the database's volume, in the place where the database has it.
+    # It mounts the volume of the database at the same path as the database does.
     [volume] = SERVICES["postgres"]["volumes"]
     assert SERVICES["node-exporter"]["volumes"] == [f"{volume}:ro"]
     assert SERVICES["node-exporter"]["profiles"] == SERVICES["prometheus"]["profiles"]
@@ -158,7 +158,7 @@ def test_what_prometheus_scrapes_is_there() -> None:
     assert f"./grafana:{provider['options']['path']}:ro" in SERVICES["grafana"]["volumes"]
 
 
-def _interpolated(value: str) -> str:
-    """As Compose does it, where those that must be are set."""
+def _interpolate(value: str) -> str:
+    """Interpolate variables as Compose does, with the required ones set."""
     value = re.sub(r"\$\{(POSTGRES_PASSWORD|METRICS_TOKEN):\?[^}]*\}", "s3cret", value)
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)

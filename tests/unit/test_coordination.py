@@ -1,4 +1,4 @@
-"""Which engine grants shards: how it is written, and what is refused."""
+"""Parsing of the ``coordination`` setting, and the encoded table of shard owners."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from mainspring.domain.ids import SessionId
 from mainspring.settings import Settings, load
 
 
-def test_the_store_needs_nothing_else() -> None:
+def test_the_store_is_the_default_coordinator() -> None:
     assert read_coordination("store") is None
     assert load(environment={}).coordination == "store"
 
@@ -28,7 +28,7 @@ def test_the_store_needs_nothing_else() -> None:
         ("rediss://cache/0?ssl_ca_certs=/etc/ca.pem", "redis", (("cache", 6379),), ""),
     ],
 )
-def test_an_engine_has_nodes_and_a_place_in_them(
+def test_a_coordinator_address_has_nodes_and_a_root(
     text: str, kind: str, nodes: tuple[tuple[str, int], ...], root: str
 ) -> None:
     found = read_coordination(text)
@@ -37,7 +37,7 @@ def test_an_engine_has_nodes_and_a_place_in_them(
 
 
 @pytest.mark.parametrize("kind", ["etcd", "zookeeper"])
-def test_there_may_be_a_user(kind: str) -> None:
+def test_a_coordinator_address_may_contain_credentials(kind: str) -> None:
     found = read_coordination(f"{kind}://me:p%40ss@a")
     assert found is not None
     assert found.credentials == ("me", "p@ss")
@@ -45,7 +45,7 @@ def test_there_may_be_a_user(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "port"), [("etcds", 2379), ("zookeepers", 2281)])
-def test_an_s_at_the_end_is_tls(scheme: str, port: int) -> None:
+def test_a_scheme_that_ends_in_s_enables_tls(scheme: str, port: int) -> None:
     assert read_coordination(f"{scheme}://a/x?ssl_ca_certs=ca.pem&ssl_certfile=c.pem&ssl_keyfile=k.pem") == Engine(
         kind=scheme.removesuffix("s"),
         url=f"{scheme}://a/x?ssl_ca_certs=ca.pem&ssl_certfile=c.pem&ssl_keyfile=k.pem",
@@ -81,17 +81,17 @@ def test_an_s_at_the_end_is_tls(scheme: str, port: int) -> None:
         ("etcds://a?ssl_keyfile=k.pem", "has 'ssl_keyfile' without the certificate"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(text: str, reason: str) -> None:
+def test_an_invalid_coordinator_address_is_rejected_with_its_reason(text: str, reason: str) -> None:
     with pytest.raises(Invalid, match=f"coordination: .*{reason}") as refused:
         load({"coordination": text}, {})
     assert "secret" not in str(refused.value)
 
 
-def test_a_password_is_not_shown() -> None:
+def test_settings_do_not_show_the_password_of_a_coordinator() -> None:
     assert "hush" not in repr(Settings(coordination="etcd://me:hush@a"))
 
 
 @given(st.dictionaries(st.integers(0, 16_383), st.integers(1, 10**12).map(SessionId), max_size=50))
-def test_a_table_of_owners_comes_back_as_it_was(owners: dict[int, SessionId]) -> None:
+def test_a_table_of_shard_owners_is_decoded_as_it_was_encoded(owners: dict[int, SessionId]) -> None:
     assert decode_owners(encode_owners(owners)) == owners
     assert decode_owners(b"") == {}

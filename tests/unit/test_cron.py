@@ -1,7 +1,6 @@
-"""Cron expressions, against a reference that scans wall time, against cronsim, and by example."""
+"""Cron expressions, compared with a scan of wall time and with cronsim, and by example."""
 
 import calendar
-import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from mainspring.domain.cron import Cron, DstFold, DstGap, load_zone
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import LATEST, SECOND, Instant, from_datetime, isoformat, to_datetime
+from tests.support.line_count import at_most_lines
 
 DEBIAN = (DstGap.RUN_AFTER, DstFold.ONCE)
 SWITCHES = list(product(DstGap, DstFold))
@@ -69,7 +69,7 @@ def next_in_utc(expression: str, after: str, hash_key: str = "") -> str:
     return "never" if following is None else isoformat(following)
 
 
-# --- The reference: every second or minute of UTC in turn, decided by membership and policy -----------------------
+# --- The reference: every second or minute of UTC in turn, decided by membership and policy -------------------------
 
 
 class Part(NamedTuple):
@@ -175,13 +175,13 @@ def expressions(second: st.SearchStrategy[Part] = NO_SECONDS) -> st.SearchStrate
 class Step(NamedTuple):
     second: int
     wall: datetime
-    #: The second time of a wall time that comes twice.
+    #: Whether this is the second pass of a repeated wall time.
     again: bool
-    #: The wall times that were jumped over just before.
+    #: The wall times that the clocks skipped just before.
     missed: list[datetime]
 
 
-def change_of(zone: str, day: str) -> datetime:
+def find_change(zone: str, day: str) -> datetime:
     """The hour of UTC on that day at or before which the offset changes, or midnight if it does not."""
     midnight = datetime.fromisoformat(day).replace(tzinfo=UTC)
     hours = [midnight + timedelta(hours=hour) for hour in range(24)]
@@ -193,7 +193,7 @@ def change_of(zone: str, day: str) -> datetime:
 
 def steps(zone: str, day: str, size: int, before: int, after: int) -> list[Step]:
     """The hours around a change, a step of ``size`` seconds at a time."""
-    middle = change_of(zone, day)
+    middle = find_change(zone, day)
     moment, last = middle - timedelta(hours=before), middle + timedelta(hours=after)
     step, found = timedelta(seconds=size), []
     previous = (moment - step).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
@@ -241,8 +241,8 @@ def backwards(cron: Cron, zone: str, low: int, high: int, gap: DstGap, fold: Dst
     return found[::-1]
 
 
-def possible(text: str) -> Cron | None:
-    """The expression, or ``None`` if it is right in all but that its day never comes."""
+def parse_if_possible(text: str) -> Cron | None:
+    """Parse an expression; return ``None`` if it is valid except that its day never exists."""
     try:
         return Cron.parse(text)
     except Invalid as refused:
@@ -251,8 +251,8 @@ def possible(text: str) -> Cron | None:
         raise
 
 
-def agree(expression: Expression, zone: str, walk: list[Step], size: int) -> None:
-    cron = possible(expression.text)
+def check_agreement(expression: Expression, zone: str, walk: list[Step], size: int) -> None:
+    cron = parse_if_possible(expression.text)
     if cron is None:
         assert scan(expression, walk, *DEBIAN) == []
         return
@@ -265,20 +265,20 @@ def agree(expression: Expression, zone: str, walk: list[Step], size: int) -> Non
 
 
 @pytest.mark.parametrize(("zone", "day"), CHANGES)
-def test_every_fire_around_a_change_of_the_clocks_is_what_a_scan_of_the_minutes_finds(zone: str, day: str) -> None:
+def test_fires_around_a_clock_change_are_those_that_a_scan_by_minute_finds(zone: str, day: str) -> None:
     walk = steps(zone, day, 60, 30, 30)
     assert zone in ("Asia/Kolkata", "UTC") or any(step.missed or step.again for step in walk)
 
     @settings(max_examples=12, deadline=None)
     @given(expressions())
     def check(expression: Expression) -> None:
-        agree(expression, zone, walk, 60)
+        check_agreement(expression, zone, walk, 60)
 
     check()
 
 
 @pytest.mark.parametrize(("zone", "day"), CHANGES[::3])
-def test_every_fire_with_seconds_is_what_a_scan_of_the_seconds_finds(zone: str, day: str) -> None:
+def test_fires_with_seconds_are_those_that_a_scan_by_second_finds(zone: str, day: str) -> None:
     walk = steps(zone, day, 1, 2, 3)
     sparse = st.sampled_from(["0", "30", "59", "15,45"]).map(
         lambda text: Part(text, frozenset(int(value) for value in text.split(",")))
@@ -288,7 +288,7 @@ def test_every_fire_with_seconds_is_what_a_scan_of_the_seconds_finds(zone: str, 
     @settings(max_examples=4, deadline=None)
     @given(expressions(second=st.one_of(sparse, st.just(twenty))))
     def check(expression: Expression) -> None:
-        agree(expression, zone, walk, 1)
+        check_agreement(expression, zone, walk, 1)
 
     check()
 
@@ -298,34 +298,34 @@ def test_every_fire_with_seconds_is_what_a_scan_of_the_seconds_finds(zone: str, 
 DayRule = tuple[str, Callable[[date], bool]]
 
 
-def last_of(day: date) -> int:
+def last_day(day: date) -> int:
     return calendar.monthrange(day.year, day.month)[1]
 
 
 def nearest_weekday(day: date, target: int) -> bool:
     """Whether ``day`` is the weekday of its month that is nearest to its day ``target``."""
-    if target > last_of(day):
+    if target > last_day(day):
         return False
-    month = [day.replace(day=number) for number in range(1, last_of(day) + 1)]
+    month = [day.replace(day=number) for number in range(1, last_day(day) + 1)]
     weekdays = [other.day for other in month if other.weekday() < 5]
-    # Nearest; no two weekdays are as near as one another to a Saturday or a Sunday.
+    # The minimum is unique: no two weekdays are equally near to a Saturday or a Sunday.
     return day.day == min(weekdays, key=lambda number: abs(number - target))
 
 
 def last_weekday(day: date) -> bool:
-    return day.day == max(n for n in range(1, last_of(day) + 1) if day.replace(day=n).weekday() < 5)
+    return day.day == max(n for n in range(1, last_day(day) + 1) if day.replace(day=n).weekday() < 5)
 
 
 month_days: st.SearchStrategy[DayRule] = st.one_of(
-    st.just(("L", lambda day: day.day == last_of(day))),
+    st.just(("L", lambda day: day.day == last_day(day))),
     st.just(("LW", last_weekday)),
-    st.integers(1, 30).map(lambda n: (f"L-{n}", lambda day: day.day == last_of(day) - n)),
+    st.integers(1, 30).map(lambda n: (f"L-{n}", lambda day: day.day == last_day(day) - n)),
     st.integers(1, 31).map(lambda n: (f"{n}W", lambda day: nearest_weekday(day, n))),
     st.integers(1, 31).map(lambda n: (str(n), lambda day: day.day == n)),
 )
 week_days: st.SearchStrategy[DayRule] = st.one_of(
     st.integers(0, 7).map(
-        lambda n: (f"{n}L", lambda day: day.isoweekday() % 7 == n % 7 and day.day + 7 > last_of(day))
+        lambda n: (f"{n}L", lambda day: day.isoweekday() % 7 == n % 7 and day.day + 7 > last_day(day))
     ),
     st.tuples(st.integers(0, 7), st.integers(1, 5)).map(
         lambda pair: (
@@ -340,7 +340,7 @@ DAYS = [date(2024, 1, 1) + timedelta(days=number) for number in range(3 * 365)]
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(month_days, max_size=2), st.lists(week_days, max_size=2), parts(1, 12, stars=2), st.sampled_from("*?"))
-def test_special_days_are_what_the_calendar_says(
+def test_special_days_match_the_calendar(
     of_month: list[DayRule], of_week: list[DayRule], months: Part, anything: str
 ) -> None:
     day_text = ",".join(text for text, _ in of_month) or anything
@@ -348,7 +348,7 @@ def test_special_days_are_what_the_calendar_says(
     cron_text = f"0 0 {day_text} {months.text} {week_text}"
     rules = [rule for _, rule in of_month + of_week] or [lambda _: True]
     expected = [day for day in DAYS if day.month in months.values and any(rule(day) for rule in rules)]
-    cron = possible(cron_text)
+    cron = parse_if_possible(cron_text)
     if cron is None:
         assert not expected
         return
@@ -362,7 +362,7 @@ def test_special_days_are_what_the_calendar_says(
 
 ZONES = sorted({zone for zone, _ in CHANGES})
 # A zone and an instant: any, or within a day or so of a change of the clocks.
-places = st.one_of(
+zoned_instants = st.one_of(
     st.tuples(st.sampled_from(ZONES), st.integers(at("1990-01-01T00:00Z"), at("2040-01-01T00:00Z"))),
     st.tuples(st.sampled_from(CHANGES), st.integers(-100_000, 100_000)).map(
         lambda pair: (pair[0][0], at(f"{pair[0][1]}T00:00Z") + pair[1] * SECOND)
@@ -371,9 +371,9 @@ places = st.one_of(
 
 
 @settings(max_examples=150, deadline=None)
-@given(expressions(), places)
-def test_cronsim_finds_the_same_fires_by_the_default_rules(expression: Expression, place: tuple[str, Instant]) -> None:
-    zone, start = place
+@given(expressions(), zoned_instants)
+def test_cronsim_finds_the_same_fires_by_the_default_rules(expression: Expression, zoned: tuple[str, Instant]) -> None:
+    zone, start = zoned
     local = to_datetime(start).astimezone(ZoneInfo(zone))
     if any(f"{number}-{number}/" in expression.text for number in range(60)):
         return  # cronsim takes 5-5/2 for 5/2
@@ -398,13 +398,13 @@ def test_cronsim_finds_the_same_fires_by_the_default_rules(expression: Expressio
 @settings(max_examples=150, deadline=None)
 @given(
     expressions(second=st.one_of(NO_SECONDS, parts(0, 59))),
-    places,
+    zoned_instants,
     st.sampled_from(SWITCHES),
 )
-def test_the_latest_fire_until_an_instant_and_the_next_one_after_it_are_neighbours(
-    expression: Expression, place: tuple[str, Instant], switches: tuple[DstGap, DstFold]
+def test_the_latest_fire_until_an_instant_and_the_next_one_after_it_are_neighbors(
+    expression: Expression, zoned: tuple[str, Instant], switches: tuple[DstGap, DstFold]
 ) -> None:
-    zone, moment = place
+    zone, moment = zoned
     try:
         cron = Cron.parse(expression.text)
     except Invalid:
@@ -460,7 +460,7 @@ def test_a_fixed_time_in_the_autumn_fold_runs_in_the_first_pass_or_in_both(
 
 
 @pytest.mark.parametrize(("gap", "fold"), SWITCHES)
-def test_wildcard_hours_go_by_elapsed_time_whatever_the_switches_say(gap: DstGap, fold: DstFold) -> None:
+def test_wildcard_hours_fire_by_elapsed_time_under_every_dst_rule(gap: DstGap, fold: DstFold) -> None:
     spring = fires("*/30 * * * *", "Europe/Paris", "2026-03-29T01:15+01:00", 3, gap, fold)
     assert spring == ["29 01:30+01:00", "29 03:00+02:00", "29 03:30+02:00"]
     autumn = fires("*/30 * * * *", "Europe/Paris", "2026-10-25T01:45+02:00", 5, gap, fold)
@@ -469,12 +469,12 @@ def test_wildcard_hours_go_by_elapsed_time_whatever_the_switches_say(gap: DstGap
     assert wild_minute == ["30 02:00+02:00"]
 
 
-def test_asking_from_inside_the_second_pass_does_not_go_back_to_the_first() -> None:
+def test_the_next_fire_from_the_second_pass_of_a_fold_is_not_in_the_first() -> None:
     assert fires("30 2 * * *", "Europe/Paris", "2026-10-25T02:10+01:00", 1) == ["26 02:30+01:00"]
     assert fires("30 2 * * *", "Europe/Paris", "2026-10-25T02:10+01:00", 1, fold=DstFold.TWICE) == ["25 02:30+01:00"]
 
 
-def test_half_an_hour_of_lord_howe_is_a_gap_too() -> None:
+def test_a_gap_of_half_an_hour_moves_a_fire_to_its_end() -> None:
     found = fires("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T12:00+10:30", 2)
     assert found == ["04 02:30+11:00", "05 02:15+11:00"]
 
@@ -492,13 +492,12 @@ def test_samoas_missing_day_is_one_gap() -> None:
     assert skipped == ["29 12:00-10:00", "31 12:00+14:00"]
 
 
-def test_a_gap_that_swallows_every_fire_ends_in_none_and_soon() -> None:
-    # The second Sunday of March is when New York's clocks jump over this time, each year.
+def test_an_expression_that_fires_only_inside_gaps_never_fires() -> None:
+    # New York's clocks jump over 02:30 on the second Sunday of March, every year.
     cron, zone = Cron.parse("30 2 * 3 0#2"), ZoneInfo("America/New_York")
-    started = time.perf_counter()
-    assert cron.next_after(at("2026-01-01T00:00Z"), zone, DstGap.SKIP, DstFold.ONCE) is None
-    assert Cron.parse("* * 2 * 3 0#2").next_after(at("2026-01-01T00:00Z"), zone, *DEBIAN) is None
-    assert time.perf_counter() - started < 1
+    with at_most_lines(300_000):
+        assert cron.next_after(at("2026-01-01T00:00Z"), zone, DstGap.SKIP, DstFold.ONCE) is None
+        assert Cron.parse("* * 2 * 3 0#2").next_after(at("2026-01-01T00:00Z"), zone, *DEBIAN) is None
     assert cron.next_after(at("2026-01-01T00:00Z"), zone, *DEBIAN) == at("2026-03-08T03:00-04:00")
 
 
@@ -543,12 +542,12 @@ def test_a_gap_that_swallows_every_fire_ends_in_none_and_soon() -> None:
         ("* * * * * *", "9999-12-31T23:59:59Z", "never"),
     ],
 )
-def test_the_next_fire_is(expression: str, after: str, expected: str) -> None:
+def test_the_next_fire_in_utc(expression: str, after: str, expected: str) -> None:
     assert next_in_utc(expression, after) == expected
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago", "Europe/Paris"])
-def test_the_ends_of_time_are_answered_and_not_raised(zone: str) -> None:
+def test_instants_out_of_range_have_no_fires_and_raise_nothing(zone: str) -> None:
     cron, local = Cron.parse("0 0 * * *"), ZoneInfo(zone)
     for moment in (-(10**30), -(10**17), 0, LATEST - SECOND, LATEST, LATEST + 1, 10**30):
         following = cron.next_after(moment, local, *DEBIAN)
@@ -559,22 +558,16 @@ def test_the_ends_of_time_are_answered_and_not_raised(zone: str) -> None:
     assert cron.latest_until(-(10**30), local, *DEBIAN) is None
 
 
-def test_the_latest_fire_is_computed_however_long_the_outage() -> None:
+def test_the_latest_fire_is_computed_without_walking_a_long_outage() -> None:
     cron, zone = Cron.parse("* * * * * *"), ZoneInfo("Europe/Paris")
     assert cron.latest_until(at("2036-05-05T05:05:05.9Z"), zone, *DEBIAN) == at("2036-05-05T05:05:05Z")
     rare = Cron.parse("0 0 29 2 */7")
     assert rare.latest_until(at("2128-01-01T00:00Z"), zone, *DEBIAN) == at("2088-02-29T00:00+01:00")
-    best = min(_duration(lambda: cron.latest_until(at("2046-05-05T05:05:05.9Z"), zone, *DEBIAN)) for _ in range(20))
-    assert best < 0.001
+    with at_most_lines(1_000):
+        cron.latest_until(at("2046-05-05T05:05:05.9Z"), zone, *DEBIAN)
 
 
-def _duration(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-# --- Refusals -------------------------------------------------------------------------------------------------------
+# --- Rejections -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -643,24 +636,25 @@ def _duration(work: Callable[[], object]) -> float:
         ("1" * 10_000_000, "is longer than 200 characters"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_the_part_and_the_reason(expression: str, reason: str) -> None:
+def test_an_invalid_expression_is_rejected_with_field_and_reason(expression: str, reason: str) -> None:
     with pytest.raises(Invalid) as refused:
         Cron.parse(expression, field="schedule.cron")
     assert refused.value.field == "schedule.cron"
     assert refused.value.reason == reason
 
 
-@settings(max_examples=500, deadline=500)
+@settings(max_examples=500)
 @given(st.one_of(st.text(max_size=60), st.text("0123456789*/-,#?LWH()MONJAN@= \t", max_size=60)), st.text(max_size=5))
 @example("0 0 29 2 */7", "")
 @example("* * * * * *", "\ud800")
-def test_any_text_is_parsed_or_refused_and_never_anything_else(text: str, key: str) -> None:
+def test_any_text_is_parsed_or_rejected_as_invalid(text: str, key: str) -> None:
     try:
         cron = Cron.parse(text, hash_key=key)
     except Invalid:
         return
     assert cron.describe()
-    assert cron.next_after(0, ZoneInfo("UTC"), *DEBIAN) is not None
+    with at_most_lines(300_000):
+        assert cron.next_after(0, ZoneInfo("UTC"), *DEBIAN) is not None
 
 
 pieces = st.sampled_from(
@@ -688,21 +682,22 @@ pieces = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=500)
+@settings(max_examples=400)
 @given(st.lists(st.lists(pieces, min_size=1, max_size=2).map(",".join), min_size=5, max_size=6).map(" ".join))
-def test_any_mixture_of_pieces_is_parsed_or_refused_and_what_is_parsed_fires(text: str) -> None:
+def test_any_mixture_of_pieces_is_rejected_or_fires(text: str) -> None:
     try:
         cron = Cron.parse(text)
     except Invalid:
         return
     assert cron.describe()
-    assert cron.next_after(0, ZoneInfo("Asia/Kolkata"), *DEBIAN) is not None
-    assert cron.latest_until(at("2026-01-01T00:00Z"), ZoneInfo("Asia/Kolkata"), *DEBIAN) is not None
+    with at_most_lines(300_000):
+        assert cron.next_after(0, ZoneInfo("Asia/Kolkata"), *DEBIAN) is not None
+        assert cron.latest_until(at("2026-01-01T00:00Z"), ZoneInfo("Asia/Kolkata"), *DEBIAN) is not None
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text())
-def test_whether_an_hashed_expression_is_refused_does_not_depend_on_the_key(key: str) -> None:
+def test_the_validity_of_a_hashed_expression_does_not_depend_on_its_key(key: str) -> None:
     for expression in ("0 0 28 H *", "H H H H H", "0 0 29 H */7", "H H(2-3) */31 H H"):
         Cron.parse(expression, hash_key=key)
     with pytest.raises(Invalid):
@@ -712,7 +707,7 @@ def test_whether_an_hashed_expression_is_refused_does_not_depend_on_the_key(key:
 # --- H --------------------------------------------------------------------------------------------------------------
 
 
-def test_hashed_fields_never_move() -> None:
+def test_hashed_values_are_stable_across_versions() -> None:
     # These values are a promise: changing them moves the fires of every schedule that has an H.
     after = "2026-02-01T00:00Z"
     assert next_in_utc("H H * * *", after, "nightly-report") == "2026-02-01T14:40:00Z"
@@ -720,14 +715,14 @@ def test_hashed_fields_never_move() -> None:
     assert next_in_utc("H H/6 * * * *", after, "nightly-report") == "2026-02-01T00:04:28Z"
 
 
-def test_hashed_minutes_spread_a_herd() -> None:
+def test_hashed_minutes_are_spread_evenly() -> None:
     minutes = Counter(Cron.parse("H * * * *", hash_key=f"job-{n}").minutes for n in range(6_000))
     assert len(minutes) == 60
     assert max(minutes.values()) < 150
 
 
 @pytest.mark.parametrize("key", ["a", "b", "c", "nightly-report", ""])
-def test_hashed_ranges_and_steps_stay_inside(key: str) -> None:
+def test_hashed_ranges_and_steps_stay_in_their_range(key: str) -> None:
     def minutes(text: str) -> list[int]:
         mask = Cron.parse(f"{text} * * * *", hash_key=key).minutes
         return [minute for minute in range(60) if mask >> minute & 1]
@@ -749,7 +744,7 @@ def test_hashed_minute_and_hour_are_independent() -> None:
     assert len(pairs) > 250
 
 
-# --- Words ----------------------------------------------------------------------------------------------------------
+# --- Descriptions ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -784,7 +779,7 @@ def test_hashed_minute_and_hour_are_independent() -> None:
         ("*/7 1,5,9 * * *", "at minutes 0, 7, 14, 21, 28, 35, 42, 49 and 56, in hours 1, 5 and 9"),
     ],
 )
-def test_it_says_in_words(expression: str, words: str) -> None:
+def test_an_expression_is_described_in_words(expression: str, words: str) -> None:
     assert Cron.parse(expression).describe() == words
 
 
@@ -813,7 +808,7 @@ def test_a_known_zone_is_loaded_once() -> None:
         ("x" * 100_000, ""),
     ],
 )
-def test_an_unknown_zone_is_refused_with_near_ones(name: str, hint: str) -> None:
+def test_an_unknown_zone_is_rejected_with_suggestions(name: str, hint: str) -> None:
     with pytest.raises(Invalid) as refused:
         load_zone(name, "zone")
     assert refused.value.field == "zone"

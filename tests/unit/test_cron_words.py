@@ -1,4 +1,4 @@
-"""Expressions in words: a table of sentences, and that the words tell apart what fires apart."""
+"""Descriptions of cron expressions: a table of sentences, and different fires are described differently."""
 
 from itertools import combinations
 from zoneinfo import ZoneInfo
@@ -81,7 +81,7 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize(("expression", "words"), SENTENCES)
-def test_it_says_in_words(expression: str, words: str) -> None:
+def test_an_expression_is_described_in_words(expression: str, words: str) -> None:
     assert Cron.parse(expression).describe() == words
 
 
@@ -94,7 +94,7 @@ def fires(cron: Cron, count: int = 400) -> list[int]:
     return found
 
 
-def test_other_fires_are_other_words() -> None:
+def test_descriptions_are_equal_exactly_if_the_fires_are() -> None:
     samples = [(cron := Cron.parse(expression), fires(cron, 100)) for expression, _ in SENTENCES]
     for (one, its_fires), (other, other_fires) in combinations(samples, 2):
         assert (one.describe() == other.describe()) == (its_fires == other_fires), (one.expression, other.expression)
@@ -105,7 +105,7 @@ fields = st.lists(st.lists(pieces, min_size=1, max_size=2).map(",".join), min_si
 
 @settings(max_examples=300, deadline=None)
 @given(fields, fields)
-def test_words_tell_apart_what_fires_apart(first: str, second: str) -> None:
+def test_expressions_with_equal_descriptions_have_equal_fires(first: str, second: str) -> None:
     try:
         one, other = Cron.parse(first), Cron.parse(second)
     except Invalid:
@@ -118,7 +118,7 @@ def test_words_tell_apart_what_fires_apart(first: str, second: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(fields)
-def test_every_field_is_said(expression: str) -> None:
+def test_every_field_is_explained(expression: str) -> None:
     try:
         cron = Cron.parse(expression)
     except Invalid:
@@ -128,7 +128,7 @@ def test_every_field_is_said(expression: str) -> None:
     assert all(part.means for part in found)
 
 
-def test_a_word_is_shown_as_the_fields_it_stands_for() -> None:
+def test_a_macro_is_explained_by_its_fields() -> None:
     assert [(part.field, part.written, part.means) for part in parts(Cron.parse("@weekly"))] == [
         ("minute", "0", "minute 0"),
         ("hour", "0", "hour 0"),

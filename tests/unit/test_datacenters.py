@@ -1,4 +1,4 @@
-"""Where runs go, and who stands in."""
+"""Data centers: placement of runs, preferences and failover."""
 
 import msgspec
 import pytest
@@ -36,38 +36,38 @@ orders = st.permutations(NAMES).flatmap(
         st.integers(1, 600).map(lambda seconds: seconds * SECOND),
     )
 )
-seen = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 20 * MINUTE))
+last_seen = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 20 * MINUTE))
 
 
 @given(orders)
-def test_an_order_is_a_word_that_is_read_back(order: Preference) -> None:
+def test_a_preference_is_encoded_as_a_label_and_decoded_again(order: Preference) -> None:
     check_labels_kept("requires", (order.word,))
     assert preference_of(("gpu=a100", order.word)) == order
     assert place_of((order.word,)) is None
 
 
-@given(orders, seen, st.integers(0, 20 * MINUTE), st.integers(0, 5 * MINUTE))
-def test_the_first_that_is_not_gone_for_too_long_serves(
+@given(orders, last_seen, st.integers(0, 20 * MINUTE), st.integers(0, 5 * MINUTE))
+def test_the_first_data_center_that_was_seen_within_the_failover_time_serves(
     order: Preference, last: dict[str, Instant], since: Instant, later: int
 ) -> None:
     now = max([since, *last.values()]) + later
-    place, why = serving(order, last, since, now)
+    served_by, why = serving(order, last, since, now)
     there = [name for name in order.order if now - last.get(name, since) <= order.patience]
-    assert place == (there[0] if there else order.order[0])
-    assert bool(why) == (place != order.order[0])
+    assert served_by == (there[0] if there else order.order[0])
+    assert bool(why) == (served_by != order.order[0])
     if why:
-        assert place in why
+        assert served_by in why
 
 
-@given(orders, seen, st.integers(0, 20 * MINUTE))
-def test_whoever_comes_back_serves_those_that_prefer_it(
+@given(orders, last_seen, st.integers(0, 20 * MINUTE))
+def test_a_data_center_that_returns_serves_its_runs_again(
     order: Preference, last: dict[str, Instant], now: Instant
 ) -> None:
     first = order.order[0]
     assert serving(order, {**last, first: now}, 0, now) == (first, "")
 
 
-def test_a_worker_is_where_its_label_says_or_says_where_it_is() -> None:
+def test_a_worker_gets_its_data_center_from_a_label_or_from_its_setting() -> None:
     assert at_home(("gpu=a100",), "eu") == (("datacenter=eu", "gpu=a100"), "eu")
     assert at_home(("datacenter=eu",), "") == (("datacenter=eu",), "eu")
     assert at_home(("gpu=a100",), "") == (("gpu=a100",), "")
@@ -77,7 +77,7 @@ def test_a_worker_is_where_its_label_says_or_says_where_it_is() -> None:
         at_home((), "a b")
 
 
-def test_who_may_run_what() -> None:
+def test_a_worker_runs_what_its_data_center_serves_and_its_labels_allow() -> None:
     word = Preference(("us", "eu"), SECOND).word
     served = {word: "eu"}
     assert may_run((), "eu", (word,), served)
@@ -86,28 +86,28 @@ def test_who_may_run_what() -> None:
     assert may_run(("datacenter=us",), "us", ("datacenter=us",), {})
 
 
-def test_a_required_place_takes_the_place_of_another() -> None:
+def test_a_required_data_center_replaces_another() -> None:
     assert requiring(("datacenter=us", "gpu=a100"), "datacenter=eu") == ("datacenter=eu", "gpu=a100")
     assert placed(a_policy(requires=("gpu=a100",)), "").requires == ("gpu=a100",)
 
 
-def test_every_tick_happens_once_in_each_place() -> None:
+def test_every_tick_fires_once_in_each_data_center() -> None:
     job = a_stored_job(a_spec(schedule=every(MINUTE)), next_fire=5 * MINUTE)
     fire = plan_job(job, 5 * MINUTE)
-    far = spread(fire, ("eu", "us"))
-    assert [(tick.scheduled_at, tick.target) for tick in far.ticks] == [(5 * MINUTE, "eu"), (5 * MINUTE, "us")]
-    assert len({tick.run_id for tick in (*far.ticks, *fire.ticks)}) == 3
-    assert (far.next_fire, far.job) == (fire.next_fire, fire.job)
+    spread_fire = spread(fire, ("eu", "us"))
+    assert [(tick.scheduled_at, tick.target) for tick in spread_fire.ticks] == [(5 * MINUTE, "eu"), (5 * MINUTE, "us")]
+    assert len({tick.run_id for tick in (*spread_fire.ticks, *fire.ticks)}) == 3
+    assert (spread_fire.next_fire, spread_fire.job) == (fire.next_fire, fire.job)
 
 
-def test_without_a_place_nothing_runs_and_the_ledger_says_so() -> None:
+def test_a_tick_without_any_data_center_is_skipped_with_a_reason() -> None:
     job = a_stored_job(a_spec(schedule=every(MINUTE)), next_fire=5 * MINUTE)
     [tick] = spread(plan_job(job, 5 * MINUTE), ()).ticks
     assert (tick.decision, tick.reason, tick.run_id) == ("skipped", NOWHERE, None)
 
 
 @given(st.lists(st.integers(0, 5), max_size=30).map(sorted), st.integers(1, 30))
-def test_a_page_tears_no_tick_apart(times: list[int], limit: int) -> None:
+def test_a_page_of_the_ledger_never_splits_a_tick(times: list[int], limit: int) -> None:
     entries = [
         LedgerEntry(job_id=a_job_id(), scheduled_at=at, decision="run", reason="", run_id=None, job_version=1, epoch=1)
         for at in times
@@ -117,7 +117,7 @@ def test_a_page_tears_no_tick_apart(times: list[int], limit: int) -> None:
     assert not (0 < end < len(times) and times[end - 1] == times[end])
 
 
-def test_an_objective_is_kept_when_it_is_kept_in_every_place() -> None:
+def test_an_objective_is_met_only_if_every_data_center_meets_it() -> None:
     early, late, never, excused = TickFact(1, 0), TickFact(9, 0), TickFact(None, 0), TickFact(None, 0, excused=True)
     assert worse(None, early) == early
     assert worse(early, late) == worse(late, early) == late
@@ -126,14 +126,14 @@ def test_an_objective_is_kept_when_it_is_kept_in_every_place() -> None:
 
 
 @pytest.mark.parametrize(("labels", "datacenter"), [((), "us>eu>30s"), (("datacenter=us>eu>30s",), "")])
-def test_nobody_is_in_an_order_of_preference(labels: tuple[str, ...], datacenter: str) -> None:
+def test_a_preference_is_not_the_name_of_a_data_center(labels: tuple[str, ...], datacenter: str) -> None:
     with pytest.raises(Invalid, match="is not a name of a data centre"):
         at_home(labels, datacenter)
     with pytest.raises(Invalid, match="datacenter: 'us>eu>30s' is not a name of a data centre"):
         load({"datacenter": "us>eu>30s"}, {})
 
 
-def test_a_job_that_names_several_says_so_in_one_way() -> None:
+def test_a_job_lists_distinct_data_centers_or_all() -> None:
     for datacenters in ((ALL, "us"), ("us", "us"), ("a b",), ("us>eu",)):
         with pytest.raises(Invalid):
             a_spec_for(*datacenters).check()
@@ -145,7 +145,7 @@ def a_spec_for(*datacenters: str) -> JobSpec:
     return msgspec.structs.replace(a_spec(schedule=every(MINUTE)), datacenters=datacenters)
 
 
-def test_as_it_is_typed() -> None:
+def test_data_centers_are_parsed_from_the_sdk_and_the_command_line() -> None:
     assert prefer("us", "eu", failover_after="1m") == "us>eu>60s"
     with pytest.raises(Invalid, match="'us>eu' is not a name of a data centre"):
         prefer("us>eu", "asia")

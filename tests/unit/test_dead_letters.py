@@ -1,4 +1,4 @@
-"""When somebody is told of dead letters, what a merge patch does, and how a replay goes on."""
+"""Dead letters: when alarms are raised, merge patches of payloads, and the pace of a replay."""
 
 import msgspec
 import pytest
@@ -13,12 +13,13 @@ from mainspring.domain.merge_patch import check_patch, patched
 from mainspring.domain.replay import AT_ONCE, Replay, judged, room, stopped
 from mainspring.domain.run import RunState, RunView
 from tests.support.builders import an_id
+from tests.support.views import a_run_view
 
 NOW = 1_000 * DAY
 
 
 @given(st.lists(st.tuples(st.integers(SECOND, 2 * HOUR), st.integers(1, 300)), min_size=1, max_size=40))
-def test_alarms_are_for_new_groups_and_for_quick_growth_an_hour_apart(looks: list[tuple[int, int]]) -> None:
+def test_an_alarm_is_raised_for_a_new_group_and_hourly_for_quick_growth(looks: list[tuple[int, int]]) -> None:
     seen: Watch | None = None
     now, grew_at = NOW, None
     for pause, new in looks:
@@ -33,7 +34,7 @@ def test_alarms_are_for_new_groups_and_for_quick_growth_an_hour_apart(looks: lis
             grew_at = now
 
 
-def test_a_slow_trickle_is_no_alarm() -> None:
+def test_slow_growth_raises_no_alarm() -> None:
     seen, _ = watch(None, 1, NOW)
     for minute in range(1, 600):
         seen, alarm = watch(seen, 5, NOW + minute * MINUTE)
@@ -59,12 +60,12 @@ def test_a_trend_counts_the_last_day_by_the_hour(ages: list[int]) -> None:
         ("{}", '{"a":{"bb":{"ccc":null}}}', {"a": {"bb": {}}}),
     ],
 )
-def test_a_merge_patch_is_that_of_the_standard(payload: str, patch: str, becomes: object) -> None:
+def test_a_merge_patch_follows_rfc_7396(payload: str, patch: str, becomes: object) -> None:
     assert msgspec.json.decode(patched(payload.encode(), patch.encode())) == becomes
 
 
 @pytest.mark.parametrize("patch", [b"[]", b"1", b"null", b'"x"'])
-def test_a_patch_is_an_object(patch: bytes) -> None:
+def test_a_patch_must_be_an_object(patch: bytes) -> None:
     with pytest.raises(Invalid, match="payloadPatch"):
         check_patch("payloadPatch", patch)
 
@@ -73,38 +74,23 @@ def a_replay(**fields: object) -> Replay:
     return msgspec.structs.replace(Replay(id=an_id(), author="ada", tenant=None, made_at=NOW), **fields)
 
 
-def a_view(state: RunState, reason: str = "") -> RunView:
-    return RunView(
-        id=an_id(),
-        state=state,
-        task="t",
-        queue="q",
-        tenant="default",
-        priority=5,
-        attempt=1,
-        due=0,
-        created_at=0,
-        reason=reason,
-    )
-
-
 @given(st.floats(0.1, 10_000), st.lists(st.integers(1, 5 * SECOND), min_size=1, max_size=30))
-def test_a_pace_is_kept(per_second: float, pauses: list[int]) -> None:
+def test_a_replay_keeps_its_pace(per_second: float, pauses: list[int]) -> None:
     replay, now = a_replay(state="going", going_since=NOW, per_second=per_second), NOW
     for pause in pauses:
         now += pause
-        wanted = room(replay, now)
-        assert 0 <= wanted <= AT_ONCE
-        replay = msgspec.structs.replace(replay, replayed=replay.replayed + wanted)
+        allowed = room(replay, now)
+        assert 0 <= allowed <= AT_ONCE
+        replay = msgspec.structs.replace(replay, replayed=replay.replayed + allowed)
         assert replay.replayed <= (now - NOW) * per_second / SECOND + 1
 
 
-def test_the_rest_waits_until_every_canary_has_succeeded() -> None:
+def test_a_replay_waits_until_every_canary_has_succeeded() -> None:
     canaries = (RunId(an_id()), RunId(an_id()))
     replay = a_replay(canaries=2)
     assert room(replay, NOW) == 2
     replay = msgspec.structs.replace(replay, replayed=2, canary_runs=canaries)
-    good, busy = a_view(RunState.SUCCEEDED), a_view(RunState.RUNNING)
+    good, busy = a_run_view(RunState.SUCCEEDED), a_run_view(RunState.RUNNING)
     assert room(replay, NOW) == 0
     assert judged(replay, [good, busy], NOW) == replay
     going = judged(replay, [good, good], NOW + 5)
@@ -114,8 +100,8 @@ def test_the_rest_waits_until_every_canary_has_succeeded() -> None:
 @pytest.mark.parametrize(
     ("run", "why"),
     [
-        (a_view(RunState.FAILED, "error"), "failed (error)"),
-        (a_view(RunState.CANCELLED, "cancelled"), "cancelled (cancelled)"),
+        (a_run_view(RunState.FAILED, reason="error"), "failed (error)"),
+        (a_run_view(RunState.CANCELLED, reason="cancelled"), "cancelled (cancelled)"),
         (None, "is gone"),
     ],
 )
@@ -127,6 +113,6 @@ def test_a_canary_that_does_not_succeed_stops_the_replay(run: RunView | None, wh
     assert not over.is_open
 
 
-def test_what_was_chosen_and_not_made_is_not_counted_when_it_is_stopped() -> None:
+def test_a_stopped_replay_does_not_count_runs_that_were_chosen_but_not_created() -> None:
     replay = a_replay(state="going", replayed=7, next=(RunId(an_id()), RunId(an_id())))
     assert (stopped(replay, "enough", NOW).replayed, stopped(replay, "enough", NOW).next) == (5, ())

@@ -1,4 +1,4 @@
-"""Dependencies: what becomes of a run is a function of how its parents ended, and nobody waits in a circle."""
+"""Dependencies between runs: the outcomes of the parents decide, and cycles are rejected."""
 
 from itertools import pairwise
 
@@ -34,7 +34,7 @@ def count(states: list[str], parents: int) -> Ended:
 
 
 @given(rule=st.sampled_from(Rule), ends=st.lists(st.sampled_from(STATES), min_size=1, max_size=6))
-def test_a_decision_stands_however_the_rest_end_and_comes_at_last(rule: Rule, ends: list[str]) -> None:
+def test_a_decision_is_final_and_is_made_when_all_parents_have_ended(rule: Rule, ends: list[str]) -> None:
     decisions = [decide(rule, count(ends[:known], len(ends))) for known in range(len(ends) + 1)]
     assert decisions[0] == "wait"
     assert decisions[-1] != "wait"
@@ -43,7 +43,7 @@ def test_a_decision_stands_however_the_rest_end_and_comes_at_last(rule: Rule, en
 
 
 @given(rule=st.sampled_from(Rule), ends=st.lists(st.sampled_from(STATES), min_size=1, max_size=6))
-def test_the_rules_in_plain_words(rule: Rule, ends: list[str]) -> None:
+def test_each_rule_decides_by_the_outcomes_of_all_parents(rule: Rule, ends: list[str]) -> None:
     goes = {
         Rule.ALL_SUCCEEDED: all(end == "succeeded" for end in ends),
         Rule.ALL_DONE: True,
@@ -55,13 +55,13 @@ def test_the_rules_in_plain_words(rule: Rule, ends: list[str]) -> None:
 
 @given(ends=st.lists(st.sampled_from(STATES), max_size=5))
 def test_a_decision_is_made_as_soon_as_it_is_certain(ends: list[str]) -> None:
-    """It waits only while the last parent could make it either; or, by one rule, for its end."""
+    """A child waits only while its last parent can still change the decision."""
     for rule in (Rule.ALL_SUCCEEDED, Rule.ANY_SUCCEEDED, Rule.ANY_FAILED):
         possible = {decide(rule, count([*ends, last], len(ends) + 1)) for last in STATES}
         assert decide(rule, count(ends, len(ends) + 1)) == (possible.pop() if len(possible) == 1 else "wait")
 
 
-def _reaches(edges: dict[str, list[str]], start: str) -> set[str]:
+def find_reachable(edges: dict[str, list[str]], start: str) -> set[str]:
     seen: set[str] = set()
     left = list(edges.get(start, ()))
     while left:
@@ -73,9 +73,9 @@ def _reaches(edges: dict[str, list[str]], start: str) -> set[str]:
 
 
 @given(GRAPHS)
-def test_a_circle_is_found_if_and_only_if_there_is_one(edges: dict[str, list[str]]) -> None:
+def test_a_cycle_is_found_if_and_only_if_there_is_one(edges: dict[str, list[str]]) -> None:
     circle = find_circle(edges)
-    assert (circle is not None) == any(node in _reaches(edges, node) for node in edges)
+    assert (circle is not None) == any(node in find_reachable(edges, node) for node in edges)
     if circle is not None:
         assert circle[0] == circle[-1]
         assert len(circle) > 1
@@ -90,30 +90,30 @@ def test_parents_come_before_their_children(edges: dict[str, list[str]]) -> None
         return
     order = parents_first(edges)
     assert sorted(order) == sorted(edges)
-    places = {node: place for place, node in enumerate(order)}
+    positions = {node: position for position, node in enumerate(order)}
     for child, parents in edges.items():
-        assert all(places[parent] < places[child] for parent in parents if parent in edges)
+        assert all(positions[parent] < positions[child] for parent in parents if parent in edges)
 
 
-def test_a_long_row_is_no_trouble() -> None:
+def test_a_long_chain_is_checked_without_recursion() -> None:
     edges = {str(number): [str(number + 1)] for number in range(50_000)}
     assert find_circle(edges) is None
     edges["50000"] = ["0"]
     assert find_circle(edges) is not None
 
 
-def test_a_circle_is_told_by_name() -> None:
+def test_the_error_names_the_nodes_of_a_cycle() -> None:
     with pytest.raises(Invalid, match="a → b → a"):
         check_no_circle({"a": ["b"], "b": ["a"]})
 
 
-def test_the_reason_of_a_skip() -> None:
+def test_a_skipped_run_names_its_parent_or_says_that_nothing_failed() -> None:
     parent = an_id()
     assert reason_of_skip(Rule.ALL_SUCCEEDED, parent, "failed") == f"parent {parent} failed"
     assert reason_of_skip(Rule.ANY_FAILED, parent, "succeeded") == "nothing to clean up"
 
 
-def test_dependencies_that_make_no_sense_are_refused() -> None:
+def test_invalid_dependencies_are_rejected() -> None:
     one = an_id()
     bad = [
         Dependencies(parents=()),

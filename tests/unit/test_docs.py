@@ -1,4 +1,4 @@
-"""The pages belong together: links lead somewhere, and nothing is left out of its list."""
+"""Documentation pages: every link has a target, and every page is linked."""
 
 import re
 from pathlib import Path
@@ -18,12 +18,12 @@ def _text(page: Path) -> str:
 
 
 def _anchors(page: Path) -> set[str]:
-    """As GitHub makes them."""
+    """The anchors that GitHub generates for the headings."""
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in _HEADING.findall(_text(page))}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_every_link_of_a_page_has_a_target(page: Path) -> None:
     for link in _LINK.findall(_text(page)):
         if link.startswith(("https://", "http://")):
             continue
@@ -33,7 +33,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), link
 
 
-def test_every_page_is_named_by_the_readme_or_by_the_index_of_its_kind() -> None:
+def test_every_page_is_linked_from_the_readme_or_from_the_index_of_its_kind() -> None:
     readme, index = (ROOT / "README.md").read_text(), (DOCS / "adr" / "README.md").read_text()
     monitoring = (DOCS / "operations" / "monitoring.md").read_text()
     for page in DOCS.rglob("*.md"):

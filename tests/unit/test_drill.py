@@ -1,4 +1,4 @@
-"""What a drill makes of ledgers and runs."""
+"""How a drill judges ticks by the ledger and the runs."""
 
 import pytest
 from hypothesis import given
@@ -17,9 +17,10 @@ from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.domain.job import Job, JobState, LedgerEntry
-from mainspring.domain.run import RunState, RunView
+from mainspring.domain.run import RunView
 from mainspring.domain.schedule import CronSchedule, Interval
 from tests.support.builders import a_spec, an_id
+from tests.support.views import a_run_view
 
 NOW: Instant = 1_800_000_000 * SECOND
 JOB = JobId(an_id())
@@ -40,28 +41,17 @@ def an_entry(tick: Instant, last: Instant | None = None, target: str = "") -> Le
 
 
 def a_view(tick: Instant, late: Micros = 0, name: str = "") -> RunView:
-    return RunView(
-        id=RunId(name or f"run of {tick}"),
-        state=RunState.QUEUED,
-        task="t",
-        queue="q",
-        tenant="default",
-        priority=5,
-        attempt=0,
-        due=tick,
-        created_at=tick + late,
-        scheduled_at=tick,
-    )
+    return a_run_view(id=RunId(name or f"run of {tick}"), due=tick, created_at=tick + late, scheduled_at=tick)
 
 
 fates = st.lists(
-    st.one_of(st.just("missed"), st.just("doubled"), st.just("twin"), st.integers(0, 5_000).map(lambda ms: ms)),
+    st.one_of(st.just("missed"), st.just("doubled"), st.just("twin"), st.integers(0, 5_000)),
     max_size=30,
 )
 
 
 @given(fates)
-def test_every_tick_is_counted_as_what_became_of_it(fates: list[str | int]) -> None:
+def test_every_tick_is_counted_as_on_time_late_missed_or_doubled(fates: list[str | int]) -> None:
     ticks = [NOW + number * SECOND for number in range(len(fates))]
     ledger, runs = [], []
     for tick, fate in zip(ticks, fates, strict=True):
@@ -81,19 +71,19 @@ def test_every_tick_is_counted_as_what_became_of_it(fates: list[str | int]) -> N
     assert found.harmless == (not found.missed and not found.doubled)
 
 
-def test_one_row_may_stand_for_several_ticks() -> None:
+def test_one_ledger_row_may_cover_several_ticks() -> None:
     ticks = tuple(NOW + number * SECOND for number in range(5))
     assert judge_ticks([Observed(ticks=ticks, ledger=(an_entry(ticks[0], last=ticks[3]),))]).missed == 1
 
 
-def test_ticks_of_other_times_are_not_looked_at() -> None:
+def test_ticks_outside_the_drill_are_ignored() -> None:
     other = NOW + MINUTE
     seen = Observed(ticks=(NOW,), ledger=(an_entry(NOW), an_entry(other), an_entry(other)), runs=(a_view(NOW),))
     assert judge_ticks([seen]).doubled == 0
 
 
-def in_places(*rows: str, runs: int) -> Observed:
-    """A tick of a job that goes to us and to eu."""
+def in_data_centers(*rows: str, runs: int) -> Observed:
+    """A tick of a job that runs in the data centers us and eu."""
     return Observed(
         ticks=(NOW,),
         targets=("eu", "us"),
@@ -102,16 +92,16 @@ def in_places(*rows: str, runs: int) -> Observed:
     )
 
 
-def test_a_tick_in_each_of_two_data_centres_is_not_doubled() -> None:
-    assert judge_ticks([in_places("us", "eu", runs=2)]).harmless
+def test_a_tick_in_each_of_two_data_centers_is_not_doubled() -> None:
+    assert judge_ticks([in_data_centers("us", "eu", runs=2)]).harmless
 
 
-def test_a_tick_is_missed_that_lacks_one_of_its_data_centres() -> None:
-    assert judge_ticks([in_places("us", runs=1)]).missed == 1
+def test_a_tick_that_lacks_one_of_its_data_centers_is_missed() -> None:
+    assert judge_ticks([in_data_centers("us", runs=1)]).missed == 1
 
 
-@pytest.mark.parametrize("seen", [in_places("us", "eu", "eu", runs=2), in_places("us", "eu", runs=3)])
-def test_a_tick_is_doubled_by_a_second_row_or_run_in_one_data_centre(seen: Observed) -> None:
+@pytest.mark.parametrize("seen", [in_data_centers("us", "eu", "eu", runs=2), in_data_centers("us", "eu", runs=3)])
+def test_a_tick_is_doubled_by_a_second_row_or_run_in_one_data_center(seen: Observed) -> None:
     assert judge_ticks([seen]).doubled == 1
 
 
@@ -120,16 +110,16 @@ def a_job(schedule: CronSchedule | Interval) -> Job:
     return Job(id=JOB, tenant="default", spec=spec, version=1, state=JobState.SCHEDULED, next_fire=NOW, rev=1)
 
 
-def test_the_coming_ticks_are_those_of_the_schedule() -> None:
+def test_the_upcoming_ticks_are_those_of_the_schedule() -> None:
     job = a_job(CronSchedule(expression="* * * * * *"))
     assert coming_ticks(job, NOW + 3 * SECOND) == tuple(NOW + number * SECOND for number in range(4))
 
 
-def test_nobody_knows_the_ticks_of_a_fixed_delay() -> None:
+def test_a_fixed_delay_has_no_known_upcoming_ticks() -> None:
     assert coming_ticks(a_job(Interval(every=SECOND, mode="fixed_delay")), NOW + MINUTE) == ()
 
 
-def test_production_must_be_meant() -> None:
+def test_a_drill_in_production_needs_confirmation() -> None:
     check_allowed(in_production=False, insists=False)
     check_allowed(in_production=True, insists=True)
     with pytest.raises(Conflict, match="production"):
@@ -137,6 +127,6 @@ def test_production_must_be_meant() -> None:
 
 
 @pytest.mark.parametrize("watch", [0, SECOND, LONGEST_WATCH + 1])
-def test_a_watch_has_its_bounds(watch: Micros) -> None:
+def test_a_watch_that_is_too_short_or_too_long_is_rejected(watch: Micros) -> None:
     with pytest.raises(Invalid):
         check_watch(watch)

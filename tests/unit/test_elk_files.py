@@ -1,4 +1,4 @@
-"""The files for Elasticsearch: each field that our logs write is in the template and conversely, and the parts fit."""
+"""The Elasticsearch files: the index template has exactly the fields of the logs, and the files fit together."""
 
 import json
 import re
@@ -19,46 +19,46 @@ FILEBEAT = yaml.safe_load((ELK / "filebeat.yml").read_text())
 INPUTS = {given["id"].removeprefix("mainspring-"): given for given in FILEBEAT["filebeat.inputs"]}
 
 
-def fields_of(properties: dict[str, Any], before: str = "") -> dict[str, str]:
+def flatten_fields(properties: dict[str, Any], before: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for name, field in properties.items():
         if "properties" in field:
-            found |= fields_of(field["properties"], f"{before}{name}.")
+            found |= flatten_fields(field["properties"], f"{before}{name}.")
         else:
             found[before + name] = field["type"]
     return found
 
 
 def mapped() -> dict[str, str]:
-    return fields_of(TEMPLATE["template"]["mappings"]["properties"])
+    return flatten_fields(TEMPLATE["template"]["mappings"]["properties"])
 
 
-def test_the_template_has_exactly_what_our_logs_write() -> None:
+def test_the_template_has_exactly_the_fields_of_the_logs() -> None:
     assert mapped().keys() == {*FIELDS.values(), *MORE_FIELDS, LABELS}
 
 
-def test_what_is_a_number_is_one_there() -> None:
+def test_numeric_fields_are_mapped_as_numbers() -> None:
     numbers = {name for name, kind in mapped().items() if kind in ("long", "integer")}
     assert numbers == {"mainspring.attempt", "mainspring.session", "process.pid"}
 
 
-def test_labels_are_words_whatever_they_are() -> None:
+def test_labels_are_mapped_as_keywords() -> None:
     [rule] = TEMPLATE["template"]["mappings"]["dynamic_templates"]
     assert rule["labels"]["path_match"] == f"{LABELS}.*"
     assert rule["labels"]["mapping"]["type"] == "keyword"
 
 
-def test_everybody_writes_to_the_stream_that_the_template_is_for() -> None:
+def test_filebeat_and_logstash_write_to_the_data_stream_of_the_template() -> None:
     stream = FILEBEAT["output.elasticsearch"]["index"]
-    said = dict(re.findall(r'data_stream_(type|dataset|namespace) => "(\w+)"', LOGSTASH))
-    assert f"{said['type']}-{said['dataset']}-{said['namespace']}" == stream
+    parts = dict(re.findall(r'data_stream_(type|dataset|namespace) => "(\w+)"', LOGSTASH))
+    assert f"{parts['type']}-{parts['dataset']}-{parts['namespace']}" == stream
     assert TEMPLATE["index_patterns"] == [stream.rpartition("-")[0] + "-*"]
     for given in INPUTS.values():
         parser = given["parsers"][-1]["ndjson"]
         assert (parser["target"], parser["expand_keys"]) == ("", True)
 
 
-def test_what_runs_in_a_container_is_read_where_its_runtime_writes() -> None:
+def test_container_logs_are_read_where_the_container_runtime_writes_them() -> None:
     manifests = yaml.safe_load_all((DEPLOY / "kubernetes" / "mainspring.yaml").read_text())
     names = {one["metadata"]["name"] for one in manifests if one and one["kind"] in ("Deployment", "StatefulSet")}
     [path] = INPUTS["kubernetes"]["paths"]
@@ -70,7 +70,7 @@ def test_what_runs_in_a_container_is_read_where_its_runtime_writes() -> None:
         assert next(iter(INPUTS[kind]["parsers"][0])) == "container"
 
 
-def test_compose_s_own_services_are_read_and_no_others() -> None:
+def test_only_logs_of_mainspring_services_are_read_under_compose() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     _, drop = INPUTS["docker"]["processors"]
     pattern = re.compile(drop["drop_event"]["when"]["not"]["regexp"]["container.name"])
@@ -86,13 +86,13 @@ def test_units_are_read_from_the_journal_by_the_name_of_their_program() -> None:
         assert match == f"SYSLOG_IDENTIFIER={Path(program).name}"
 
 
-def test_logstash_parts_the_names_of_all_fields() -> None:
+def test_logstash_splits_the_names_of_all_fields() -> None:
     [fields] = re.findall(r"fields => \[(.*?)\]", LOGSTASH, re.DOTALL)
     assert sorted(re.findall(r'"([^"]+)"', fields)) == sorted(name for name in mapped() if "." in name)
     assert LOGSTASH.count("{") - LOGSTASH.count('\\{"') == LOGSTASH.count("}")
 
 
-def test_saved_searches_look_at_fields_that_there_are() -> None:
+def test_saved_searches_use_existing_fields() -> None:
     saved = [json.loads(line) for line in (ELK / "saved-search.ndjson").read_text().splitlines()]
     [view] = [one for one in saved if one["type"] == "index-pattern"]
     assert [view["attributes"]["title"]] == TEMPLATE["index_patterns"]

@@ -1,4 +1,4 @@
-"""Events as others are told of them: every kind that a store writes has a name, and each event is a CloudEvent."""
+"""Published events: every kind that a store writes has a type, and each event is a CloudEvent."""
 
 import json
 import re
@@ -39,46 +39,43 @@ def composed(kind: str, *runs: RunId, **facts: Any) -> list[Event]:
     return list(compose("/mainspring/x", kind, runs, subjects, position="7", at=NOW, tenant="default"))
 
 
-def test_every_kind_that_a_store_writes_can_be_told() -> None:
+def test_every_kind_that_a_store_writes_can_be_published() -> None:
     written = set()
     for path in [*(ROOT / "src/mainspring/adapters/store").rglob("*.sql")]:
         written |= set(_WRITTEN.findall(path.read_text()))
     assert {"run.submitted", "worker.lost", "dependency.resolved"} <= written <= KINDS.keys()
 
 
-def test_the_reference_lists_every_type_with_its_topic_and_what_it_says() -> None:
+def test_the_reference_lists_every_type_with_its_topic_and_description() -> None:
     page = (ROOT / "docs/reference/events.md").read_text()
     listed = re.findall(r"^\| `([a-z_.]+)` \| `([a-z-]+)` \| (\w+) \| (.*?) \|$", page, re.MULTILINE)
+    dropped_says = next((says for name, _, _, says in listed if name == DROPPED), "is not listed")
     known = [(name, str(kind.topic), kind.subject, kind.says) for kind in KINDS.values() for name in kind.types]
-    assert sorted(listed) == sorted([*known, (DROPPED, str(Topic.JOBS), "none", listed_says(listed))])
+    assert sorted(listed) == sorted([*known, (DROPPED, str(Topic.JOBS), "none", dropped_says)])
     for topic, partitions in PARTITIONS.items():
         assert f"| `{topic}` | {partitions} |" in page
 
 
-def listed_says(listed: list[tuple[str, str, str, str]]) -> str:
-    return next((says for name, _, _, says in listed if name == DROPPED), "is not listed")
-
-
-def test_an_event_is_json_with_all_that_a_cloud_event_must_have() -> None:
+def test_an_event_is_json_with_the_required_cloudevents_attributes() -> None:
     job = JobId(a_run().id)
     for kind in KINDS:
         run = a_run().id
         for event in composed(kind, run, job_id=job, scheduled_at=NOW, ended=True, reason='"', error="\n"):
-            told = json.loads(event.body)
-            assert told["specversion"] == "1.0"
-            assert (told["id"], told["type"]) == (event.id, event.type)
-            assert told["source"] == "/mainspring/x"
-            assert told["subject"] in (run, str(worker_of_id(run)))
-            assert told["time"] == "2027-01-15T08:00:00.000123Z"
+            body = json.loads(event.body)
+            assert body["specversion"] == "1.0"
+            assert (body["id"], body["type"]) == (event.id, event.type)
+            assert body["source"] == "/mainspring/x"
+            assert body["subject"] in (run, str(worker_of_id(run)))
+            assert body["time"] == "2027-01-15T08:00:00.000123Z"
 
 
-def test_what_one_key_is_for() -> None:
+def test_the_key_of_an_event_is_its_job_or_else_its_run() -> None:
     run, job = a_run().id, JobId(a_run().id)
     assert composed("run.started", run)[0].key == run
     assert composed("run.started", run, job_id=job)[0].key == job
 
 
-def test_the_same_row_has_the_same_ids_and_another_one_others() -> None:
+def test_event_ids_depend_on_the_row_alone() -> None:
     runs = [a_run().id for _ in range(3)]
     first, again = composed("run.failed", *runs), composed("run.failed", *runs)
     assert first == again
@@ -87,10 +84,12 @@ def test_the_same_row_has_the_same_ids_and_another_one_others() -> None:
     assert not {event.id for event in first} & {event.id for event in later}
 
 
-def test_only_an_end_that_is_no_success_is_explained() -> None:
+def test_only_an_unsuccessful_outcome_has_an_error() -> None:
     run = a_run().id
     assert "error" not in json.loads(composed("run.succeeded", run, ended=True, error="e")[0].body)["data"]
-    assert json.loads(composed("run.dead", run, ended=True)[0].body)["type"] == "run.dead", "a kind of a newer program"
+    assert json.loads(composed("run.dead", run, ended=True)[0].body)["type"] == "run.dead", (
+        "a kind that only a newer version knows"
+    )
     assert json.loads(composed("run.failed", run, ended=True, error="e")[0].body)["data"]["error"] == "e"
 
 
@@ -99,9 +98,9 @@ def test_a_worker_has_an_id_of_32_digits() -> None:
     assert worker_of_id(id_of_worker(SessionId(4711))) == 4711
 
 
-def test_what_was_given_up_is_told() -> None:
-    told = json.loads(dropped("/mainspring/x", "7", NOW, 12, NOW - SECOND, NOW).body)
-    assert (told["type"], told["data"]["count"]) == ("events.dropped", 12)
+def test_dropped_events_are_published_with_their_count() -> None:
+    body = json.loads(dropped("/mainspring/x", "7", NOW, 12, NOW - SECOND, NOW).body)
+    assert (body["type"], body["data"]["count"]) == ("events.dropped", 12)
 
 
 def a_webhook(words: str) -> Webhook:
@@ -113,7 +112,7 @@ def an_event(kind: str = "run.dead", tenant: str = "default", task: str = "charg
     return Event(Topic.JOBS, "k", kind, "1", tenant, task, queue, b"{}")
 
 
-def test_a_webhook_wants_what_its_words_say() -> None:
+def test_a_webhook_receives_the_events_that_match_its_filters() -> None:
     everything = a_webhook("https://a.example secret=KEY_ONE")
     assert everything.wants(an_event())
     assert not everything.wants(an_event(tenant="acme"))
@@ -122,9 +121,9 @@ def test_a_webhook_wants_what_its_words_say() -> None:
     assert some.wants(an_event(tenant="acme"))
     assert not some.wants(an_event(kind="run.failed"))
     assert not some.wants(an_event(task="mail"))
-    assert not some.wants(an_event("worker.lost", "", "")), "a task was asked for"
+    assert not some.wants(an_event("worker.lost", "", "")), "the filter names a task"
     assert (everything.owner, some.owner) == ("default", "default")
-    assert some.may_want("run.failed", "acme"), "it is told as run.dead, too"
+    assert some.may_want("run.failed", "acme"), "it is also published as run.dead"
     assert not some.may_want("run.started", "acme")
     assert not everything.may_want("worker.joined", "")
 
@@ -142,6 +141,6 @@ def test_a_webhook_wants_what_its_words_say() -> None:
         "https://a.example secret=KEY_ONE type=",
     ],
 )
-def test_what_is_no_webhook_is_refused(words: str) -> None:
+def test_an_invalid_webhook_is_rejected(words: str) -> None:
     with pytest.raises(Invalid, match=r"events\.webhooks"):
         a_webhook(words)

@@ -1,14 +1,15 @@
-"""Why a run is where it is."""
+"""Explanations of a run's state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.explain import Facts, PausedBy, explain
-from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
 from mainspring.domain.queues import NO_POLICY, QueuePolicy, RetryBudget
 from mainspring.domain.reason import Holder, Reason, over_at
 from mainspring.domain.run import ENDED, RunPolicy, RunState, RunView
+from tests.support.views import a_run_view
 
 NOW: Instant = 1_800_000_000 * SECOND
 WAITING = (RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED)
@@ -17,20 +18,8 @@ WAITING = (RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED)
 def a_view(
     state: RunState, *, due: Instant = NOW, attempt: int = 0, reason: str = "", key: str = "", **more: object
 ) -> RunView:
-    return RunView(
-        id=RunId("0" * 12 + "7" + "0" * 19),
-        state=state,
-        task="greet",
-        queue="default",
-        tenant="default",
-        priority=5,
-        attempt=attempt,
-        due=due,
-        created_at=NOW,
-        reason=reason,
-        policy=RunPolicy(ordering_key=key),
-        **more,  # type: ignore[arg-type]
-    )
+    policy = RunPolicy(ordering_key=key)
+    return a_run_view(state, due=due, created_at=NOW, attempt=attempt, reason=reason, policy=policy, **more)
 
 
 reasons = st.builds(
@@ -53,7 +42,7 @@ facts = st.builds(
 
 
 @given(st.sampled_from(list(RunState)), facts, st.integers(-HOUR, HOUR), st.integers(0, 3))
-def test_every_state_has_a_reason_and_only_what_waits_has_a_start(
+def test_every_state_has_a_reason_and_only_waiting_runs_an_estimated_start(
     state: RunState, known: Facts, later: int, attempt: int
 ) -> None:
     found = explain(a_view(state, due=NOW + later, attempt=attempt), known)
@@ -61,7 +50,7 @@ def test_every_state_has_a_reason_and_only_what_waits_has_a_start(
     assert all(reason.code and reason.words for reason in found.because)
     assert len({reason.code for reason in found.because if reason.code != "limit"}) >= 1 or known.also
     if state in WAITING:
-        assert found.because[: len(known.also)] == list(known.also), "what other rules say comes first"
+        assert found.because[: len(known.also)] == list(known.also), "reasons of other rules come first"
         ends = [reason.until for reason in found.because]
         assert (found.estimated_start is None) == (None in ends)
         assert found.estimated_start is None or found.estimated_start >= NOW
@@ -69,33 +58,33 @@ def test_every_state_has_a_reason_and_only_what_waits_has_a_start(
         assert found.estimated_start is None
 
 
-def test_a_start_is_known_when_the_end_of_every_reason_is() -> None:
+def test_a_start_is_estimated_only_if_every_reason_has_an_end() -> None:
     one, two = (Reason(code="a", words="a", until=until) for until in (1, 3))
     assert over_at([one, two]) == 3
     assert over_at([one, Reason(code="b", words="b")]) is None
     assert over_at([]) is None
 
 
-def test_a_blocked_run_names_who_holds_its_key() -> None:
+def test_a_blocked_run_names_the_run_that_holds_its_key() -> None:
     [reason] = explain(a_view(RunState.BLOCKED, key="k"), Facts(now=NOW, key_holder="abc")).because
     assert (reason.code, reason.holders) == ("ordering-key", (Holder("run", "abc"),))
     [reason] = explain(a_view(RunState.BLOCKED), Facts(now=NOW)).because
     assert reason.code == "overlap"
 
 
-def test_another_rule_that_blocks_is_told_instead() -> None:
+def test_a_run_blocked_by_a_limit_is_explained_by_the_limit() -> None:
     limit = Reason(code="limit", words="3 of customer:7 run", holders=(Holder("key", "customer:7"),))
     assert explain(a_view(RunState.BLOCKED), Facts(now=NOW, also=(limit,))).because == [limit]
 
 
-def test_a_retry_is_told_apart_from_what_is_not_due() -> None:
+def test_a_retry_a_release_and_a_future_run_have_different_reasons() -> None:
     for attempt, reason, code in ((0, "", "not-due"), (2, "timeout", "retry"), (0, "released", "put-off")):
         view = a_view(RunState.SCHEDULED, due=NOW + MINUTE, attempt=attempt, reason=reason)
         found = explain(view, Facts(now=NOW))
         assert (found.because[0].code, found.estimated_start) == (code, NOW + MINUTE)
 
 
-def test_what_runs_says_where_and_until_when_at_most() -> None:
+def test_a_running_run_names_its_worker_and_its_time_limit() -> None:
     view = a_view(RunState.RUNNING, attempt=1, started_at=NOW - SECOND, session=SessionId(7), executor="w")
     [reason] = explain(view, Facts(now=NOW)).because
     assert (reason.holders, reason.until) == ((Holder("worker", "7"),), NOW - SECOND + HOUR)
@@ -103,7 +92,7 @@ def test_what_runs_says_where_and_until_when_at_most() -> None:
     assert (asked.code, asked.holders) == ("cancelling", (Holder("worker", "7"),))
 
 
-def test_every_end_is_put_into_words() -> None:
+def test_every_final_state_is_explained() -> None:
     for state in ENDED:
         assert explain(a_view(state), Facts(now=NOW)).because[0].code == state.value
     expired = explain(a_view(RunState.SKIPPED, reason="expired"), Facts(now=NOW))

@@ -1,4 +1,4 @@
-"""Why a run waits for a limit."""
+"""Explanations of runs that are blocked by a limit."""
 
 import pytest
 
@@ -8,29 +8,18 @@ from mainspring.domain.limits import Breaker, GateState, Limit, gates_of
 from mainspring.domain.reason import Holder
 from mainspring.domain.run import RunPolicy, RunState, RunView
 from tests.support.builders import an_id
+from tests.support.views import a_run_view
 
 NOW = 1_000 * SECOND
 
 
-def waiting(policy: RunPolicy) -> RunView:
+def a_blocked_view(policy: RunPolicy) -> RunView:
     [gate] = gates_of("default", "call", policy.limits, policy.breaker)
-    return RunView(
-        id=an_id(),
-        state=RunState.BLOCKED,
-        task="call",
-        queue="default",
-        tenant="default",
-        priority=5,
-        attempt=0,
-        due=0,
-        created_at=0,
-        policy=policy,
-        gate=gate.number,
-    )
+    return a_run_view(RunState.BLOCKED, task="call", policy=policy, gate=gate.number)
 
 
-def test_of_a_limit_at_a_time_some_of_those_inside_are_named() -> None:
-    run = waiting(RunPolicy(limits=(Limit(key="api", most=6),)))
+def test_a_concurrency_limit_names_some_of_the_runs_that_hold_it() -> None:
+    run = a_blocked_view(RunPolicy(limits=(Limit(key="api", most=6),)))
     inside = [an_id() for _ in range(6)]
     reason = reason_of_limit(run, GateState(used=6), inside, NOW)
     named = ", ".join(inside[:5])
@@ -39,8 +28,8 @@ def test_of_a_limit_at_a_time_some_of_those_inside_are_named() -> None:
     assert reason.holders == tuple(Holder("run", holder) for holder in inside[:5])
 
 
-def test_of_a_period_it_is_told_when_there_is_room() -> None:
-    run = waiting(RunPolicy(limits=(Limit(key="api", most=2, per=MINUTE),)))
+def test_a_rate_limit_says_when_it_has_room_again() -> None:
+    run = a_blocked_view(RunPolicy(limits=(Limit(key="api", most=2, per=MINUTE),)))
     reason = reason_of_limit(run, GateState(times=(NOW - 50 * SECOND, NOW)), [], NOW)
     assert (reason.words, reason.until) == ("it waits for limit 'api': 2 in 1m", NOW + 10 * SECOND)
     reason = reason_of_limit(run, GateState(times=(NOW - 2 * MINUTE,)), [], NOW)
@@ -50,8 +39,8 @@ def test_of_a_period_it_is_told_when_there_is_room() -> None:
 @pytest.mark.parametrize(
     ("ahead", "words"), [(0, "when its pause ends, one run goes ahead to see"), (1, "one run has gone ahead to see")]
 )
-def test_of_a_breaker_it_is_told_when_one_goes_ahead(ahead: int, words: str) -> None:
-    run = waiting(RunPolicy(breaker=Breaker()))
+def test_an_open_breaker_says_when_a_trial_run_starts(ahead: int, words: str) -> None:
+    run = a_blocked_view(RunPolicy(breaker=Breaker()))
     reason = reason_of_limit(run, GateState(used=ahead, open_until=NOW + SECOND), [], NOW)
     assert reason.words.startswith(f"the breaker of task 'call' is open; {words}")
     assert reason.until == (None if ahead else NOW + SECOND)

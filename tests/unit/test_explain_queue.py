@@ -1,4 +1,4 @@
-"""What the policy of a queue has against a start."""
+"""Explanations of runs that wait because of the policy of their queue."""
 
 import msgspec
 from hypothesis import given
@@ -17,7 +17,7 @@ QUEUED = a_view(RunState.QUEUED)
 
 
 @given(st.integers(1, 20), st.integers(0, 20), st.integers(0, 20))
-def test_a_full_queue_is_a_reason_and_names_a_few(most: int, running: int, known: int) -> None:
+def test_a_full_queue_is_a_reason_and_names_some_of_its_runs(most: int, running: int, known: int) -> None:
     ids = [RunId(f"{number:032x}") for number in range(min(known, running))]
     reason = reason_of_full_queue(QUEUED, QueuePolicy(concurrency=most), running, ids)
     assert (reason is None) == (running < most)
@@ -28,11 +28,11 @@ def test_a_full_queue_is_a_reason_and_names_a_few(most: int, running: int, known
         assert ("…" in reason.words) == (0 < len(ids[:NAMED]) < most)
 
 
-def test_without_a_number_no_queue_is_full() -> None:
+def test_a_queue_without_a_concurrency_limit_is_never_full() -> None:
     assert reason_of_full_queue(QUEUED, QueuePolicy(fair=True), 1_000, []) is None
 
 
-def test_in_a_fair_queue_the_rank_does_not_say_who_is_next() -> None:
+def test_a_fair_queue_explains_turns_and_estimates_no_start() -> None:
     facts = Facts(now=NOW, workers=1, workers_knowing_task=1, ahead=7, rate=1.0)
     assert explain(QUEUED, facts).because[0].code == "behind"
     fair = QueuePolicy(fair=True, shares={"default": 3})
@@ -51,7 +51,7 @@ def test_a_heavy_run_waits_for_more_than_one_slot() -> None:
     assert "4 free slots" in words
 
 
-def test_a_retry_tells_the_budget_of_its_queue() -> None:
+def test_a_retry_mentions_the_retry_budget_of_its_queue() -> None:
     policy = QueuePolicy(retries=RetryBudget(most=10, per=SECOND))
     [words] = explain(a_view(RunState.SCHEDULED, due=NOW + MINUTE, attempt=1), Facts(now=NOW, policy=policy)).reasons
     assert words.endswith("queue 'default' lets 10/1s retries come")

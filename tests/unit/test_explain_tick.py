@@ -1,4 +1,4 @@
-"""Did it run then? If not, why?"""
+"""Explanations of a tick: whether it ran, and if not, why."""
 
 import msgspec
 from hypothesis import given
@@ -10,16 +10,17 @@ from mainspring.domain.ids import RunId
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from mainspring.domain.job import Job, JobState, LedgerEntry
 from mainspring.domain.plan import plan_job
-from mainspring.domain.run import RunState, RunView
+from mainspring.domain.run import RunState
 from tests.support.builders import a_spec, a_stored_job, after_each, every
+from tests.support.views import a_run_view
 
-MADE: Instant = 1_800_000_000 * SECOND // HOUR * HOUR
-NOW = MADE + DAY
+CREATED: Instant = 1_800_000_000 * SECOND // HOUR * HOUR
+NOW = CREATED + DAY
 
 
-def a_daily(next_fire: Instant | None = NOW + HOUR, state: JobState = JobState.SCHEDULED) -> Job:
+def an_hourly_job(next_fire: Instant | None = NOW + HOUR, state: JobState = JobState.SCHEDULED) -> Job:
     job = a_stored_job(a_spec(name="report", schedule=every(HOUR)), next_fire=next_fire, state=state)
-    return msgspec.structs.replace(job, created_at=MADE, updated_at=MADE)
+    return msgspec.structs.replace(job, created_at=CREATED, updated_at=CREATED)
 
 
 def an_entry(at: Instant, reason: str = "", **more: object) -> LedgerEntry:
@@ -29,32 +30,27 @@ def an_entry(at: Instant, reason: str = "", **more: object) -> LedgerEntry:
     return msgspec.convert({**fields, "job_version": 1, "epoch": 1, **more}, LedgerEntry)
 
 
-def a_run_view(state: RunState, **more: object) -> RunView:
-    fields = {"id": "0" * 32, "state": state, "task": "t", "queue": "q", "tenant": "d", "priority": 5}
-    return msgspec.convert({**fields, "attempt": 1, "due": NOW, "created_at": NOW, **more}, RunView)
-
-
-def asked(job: Job, at: Instant, **more: object) -> TickExplained:
-    known = {"version": job.version, "schedule": job.spec.schedule, "oldest": MADE, **more}
+def explain_at(job: Job, at: Instant, **more: object) -> TickExplained:
+    known = {"version": job.version, "schedule": job.spec.schedule, "oldest": CREATED, **more}
     return explain_tick(TickFacts(now=NOW, job=job, at=at, **known))  # type: ignore[arg-type]
 
 
-def codes(found: TickExplained) -> tuple[str, str]:
+def answer_and_code(found: TickExplained) -> tuple[str, str]:
     return found.answer, found.because[0].code
 
 
-def test_a_tick_that_ran_says_how_it_ended() -> None:
+def test_a_tick_that_ran_has_the_outcome_of_its_run() -> None:
     at = NOW - HOUR
     ended = a_run_view(RunState.SUCCEEDED, started_at=at, finished_at=at + 1)
-    assert codes(asked(a_daily(), at, entry=an_entry(at), run=ended)) == ("ran", "succeeded")
+    assert answer_and_code(explain_at(an_hourly_job(), at, entry=an_entry(at), run=ended)) == ("ran", "succeeded")
     never = a_run_view(RunState.SKIPPED, reason="expired", finished_at=at + 1)
-    assert codes(asked(a_daily(), at, entry=an_entry(at), run=never)) == ("skipped", "skipped")
-    assert codes(asked(a_daily(), at, entry=an_entry(at))) == ("ran", "run-forgotten")
+    assert answer_and_code(explain_at(an_hourly_job(), at, entry=an_entry(at), run=never)) == ("skipped", "skipped")
+    assert answer_and_code(explain_at(an_hourly_job(), at, entry=an_entry(at))) == ("ran", "run-forgotten")
     for state, answer in ((RunState.RUNNING, "running"), (RunState.QUEUED, "waiting"), (RunState.BLOCKED, "waiting")):
-        assert asked(a_daily(), at, entry=an_entry(at), run=a_run_view(state)).answer == answer
+        assert explain_at(an_hourly_job(), at, entry=an_entry(at), run=a_run_view(state)).answer == answer
 
 
-def test_a_tick_without_a_run_says_why() -> None:
+def test_a_skipped_tick_has_the_reason_of_the_ledger() -> None:
     at = NOW - HOUR
     for reason, code in (
         ("paused", "paused"),
@@ -67,61 +63,64 @@ def test_a_tick_without_a_run_says_why() -> None:
         ("cancelled", "cancelled"),
         ("calendar holidays: New Year", "skipped"),
     ):
-        assert codes(asked(a_daily(), at, entry=an_entry(at, reason))) == ("skipped", code)
+        assert answer_and_code(explain_at(an_hourly_job(), at, entry=an_entry(at, reason))) == ("skipped", code)
 
 
-def test_a_span_of_ticks_speaks_for_each_of_them() -> None:
+def test_a_ledger_row_for_a_span_explains_each_of_its_ticks() -> None:
     span = an_entry(NOW - 10 * HOUR, "missed: more ticks than are listed one by one", ticks=0, last_at=NOW - 5 * HOUR)
-    assert codes(asked(a_daily(), NOW - 7 * HOUR, entry=span)) == ("skipped", "missed")
-    assert codes(asked(a_daily(), NOW - 7 * HOUR + 1, entry=span)) == ("no-tick", "no-tick")
-    assert asked(a_daily(), NOW - 4 * HOUR, entry=span).entry is None
+    assert answer_and_code(explain_at(an_hourly_job(), NOW - 7 * HOUR, entry=span)) == ("skipped", "missed")
+    assert answer_and_code(explain_at(an_hourly_job(), NOW - 7 * HOUR + 1, entry=span)) == ("no-tick", "no-tick")
+    assert explain_at(an_hourly_job(), NOW - 4 * HOUR, entry=span).entry is None
 
 
-def test_a_time_that_is_no_tick_names_its_neighbours() -> None:
-    found = asked(a_daily(), NOW - MINUTE)
-    assert codes(found) == ("no-tick", "no-tick")
+def test_a_time_that_is_not_a_tick_names_its_neighbors() -> None:
+    found = explain_at(an_hourly_job(), NOW - MINUTE)
+    assert answer_and_code(found) == ("no-tick", "no-tick")
     assert (found.before, found.after) == (NOW - HOUR, NOW)
 
 
-def test_before_the_job_and_beyond_the_ledger() -> None:
-    assert codes(asked(a_daily(), MADE - HOUR, version=None, schedule=None)) == ("no-tick", "before-the-job")
-    assert codes(asked(a_daily(), MADE + HOUR, oldest=NOW - HOUR)) == ("unknown", "forgotten")
-    assert codes(asked(a_daily(), MADE + HOUR, oldest=None)) == ("unknown", "forgotten")
-    gone = a_daily(None, JobState.CANCELLED)
-    assert codes(asked(gone, NOW - HOUR)) == ("no-tick", "job-cancelled")
-    assert codes(asked(gone, NOW + HOUR)) == ("no-tick", "job-cancelled")
-    assert codes(asked(a_daily(), NOW - HOUR)) == ("no-tick", "not-active")
+def test_a_time_outside_the_job_or_the_ledger_is_explained() -> None:
+    assert answer_and_code(explain_at(an_hourly_job(), CREATED - HOUR, version=None, schedule=None)) == (
+        "no-tick",
+        "before-the-job",
+    )
+    assert answer_and_code(explain_at(an_hourly_job(), CREATED + HOUR, oldest=NOW - HOUR)) == ("unknown", "forgotten")
+    assert answer_and_code(explain_at(an_hourly_job(), CREATED + HOUR, oldest=None)) == ("unknown", "forgotten")
+    gone = an_hourly_job(None, JobState.CANCELLED)
+    assert answer_and_code(explain_at(gone, NOW - HOUR)) == ("no-tick", "job-cancelled")
+    assert answer_and_code(explain_at(gone, NOW + HOUR)) == ("no-tick", "job-cancelled")
+    assert answer_and_code(explain_at(an_hourly_job(), NOW - HOUR)) == ("no-tick", "not-active")
 
 
-def test_a_tick_that_is_due_names_who_should_fire_it() -> None:
-    job = a_daily(NOW - HOUR)
-    found = asked(job, NOW - HOUR, owner=(7, "node-1"), schedulers=1)
-    assert codes(found) == ("due", "firing")
+def test_a_due_tick_names_the_scheduler_that_should_fire_it() -> None:
+    job = an_hourly_job(NOW - HOUR)
+    found = explain_at(job, NOW - HOUR, owner=(7, "node-1"), schedulers=1)
+    assert answer_and_code(found) == ("due", "firing")
     assert [(holder.kind, holder.id) for holder in found.because[0].holders] == [("scheduler", "7")]
-    assert codes(asked(job, NOW - HOUR, schedulers=1)) == ("due", "no-owner")
-    assert codes(asked(job, NOW)) == ("due", "no-scheduler")
+    assert answer_and_code(explain_at(job, NOW - HOUR, schedulers=1)) == ("due", "no-owner")
+    assert answer_and_code(explain_at(job, NOW)) == ("due", "no-scheduler")
 
 
-def test_what_is_ahead_is_told_with_what_will_keep_it_from_running() -> None:
-    assert codes(asked(a_daily(), NOW + HOUR)) == ("ahead", "not-due")
-    assert codes(asked(a_daily(state=JobState.PAUSED), NOW + HOUR)) == ("ahead", "paused")
-    assert codes(asked(a_daily(), NOW + HOUR + 1)) == ("no-tick", "no-tick")
+def test_a_future_tick_is_explained_with_what_will_prevent_it() -> None:
+    assert answer_and_code(explain_at(an_hourly_job(), NOW + HOUR)) == ("ahead", "not-due")
+    assert answer_and_code(explain_at(an_hourly_job(state=JobState.PAUSED), NOW + HOUR)) == ("ahead", "paused")
+    assert answer_and_code(explain_at(an_hourly_job(), NOW + HOUR + 1)) == ("no-tick", "no-tick")
 
 
 def test_a_fixed_delay_has_no_ticks_but_those_in_the_ledger() -> None:
     job = msgspec.structs.replace(
-        a_stored_job(a_spec(schedule=after_each(HOUR)), next_fire=None), created_at=MADE, updated_at=MADE
+        a_stored_job(a_spec(schedule=after_each(HOUR)), next_fire=None), created_at=CREATED, updated_at=CREATED
     )
-    assert codes(asked(job, NOW - HOUR)) == ("no-tick", "no-tick")
-    assert codes(asked(job, NOW + HOUR)) == ("ahead", "fixed-delay")
+    assert answer_and_code(explain_at(job, NOW - HOUR)) == ("no-tick", "no-tick")
+    assert answer_and_code(explain_at(job, NOW + HOUR)) == ("ahead", "fixed-delay")
     late = msgspec.structs.replace(job, next_fire=NOW - HOUR)
-    assert codes(asked(late, NOW - MINUTE)) == ("due", "no-scheduler")
+    assert answer_and_code(explain_at(late, NOW - MINUTE)) == ("due", "no-scheduler")
 
 
-def test_a_backfill_is_told_before_what_it_made_up_for() -> None:
+def test_a_backfill_comes_before_the_reason_of_the_skipped_tick() -> None:
     at = NOW - HOUR
-    made_up = a_run_view(RunState.SUCCEEDED, started_at=NOW, finished_at=NOW)
-    found = asked(a_daily(), at, entry=an_entry(at, "paused"), backfill=made_up)
+    backfill = a_run_view(RunState.SUCCEEDED, started_at=NOW, finished_at=NOW)
+    found = explain_at(an_hourly_job(), at, entry=an_entry(at, "paused"), backfill=backfill)
     assert (found.answer, [reason.code for reason in found.because]) == ("ran", ["backfilled", "paused"])
 
 
@@ -133,6 +132,6 @@ def test_every_tick_that_a_plan_decides_has_an_answer(mode: str, age: int, cap: 
     job = a_stored_job(spec, next_fire=first, state=JobState.PAUSED if paused else JobState.SCHEDULED)
     for tick in plan_job(job, NOW).ticks:
         entry = an_entry(tick.scheduled_at, tick.reason)
-        found = asked(job, tick.scheduled_at, entry=entry, oldest=first)
+        found = explain_at(job, tick.scheduled_at, entry=entry, oldest=first)
         assert found.answer == ("ran" if tick.decision == "run" else "skipped")
-        assert found.because[0].code != "skipped", "each of our own reasons has a word"
+        assert found.because[0].code != "skipped", "every reason of the planner has a code"

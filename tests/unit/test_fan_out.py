@@ -1,4 +1,4 @@
-"""How members are put into parts and lines, and how a fan-out follows them."""
+"""Layout of a fan-out into parts, and the survey that counts its members."""
 
 from random import Random
 
@@ -30,7 +30,7 @@ ENDS = (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPE
 
 
 @given(layouts)
-def test_every_member_is_in_one_part(layout: Layout) -> None:
+def test_every_member_is_in_exactly_one_part(layout: Layout) -> None:
     members = [number for part in range(layout.parts) for number in layout.members_of(part)]
     assert members == list(range(layout.members))
     assert all(layout.members_of(part) for part in range(layout.parts))
@@ -38,16 +38,16 @@ def test_every_member_is_in_one_part(layout: Layout) -> None:
 
 
 @given(some.integers(0, 5_000_000), some.integers(1, MAX_AT_A_TIME))
-def test_no_more_are_open_than_was_asked_for_and_parts_are_small(members: int, at_a_time: int) -> None:
+def test_open_parts_hold_nearly_the_requested_concurrency_and_never_more(members: int, at_a_time: int) -> None:
     layout = layout_of(members, at_a_time)
     assert layout.open * layout.size <= at_a_time
     assert 1 <= layout.size <= min(LARGEST_PART, at_a_time)
     assert (layout.open == 0) == (members == 0)
-    # What is asked for is nearly used: less than a tenth is given away.
+    # Less than a tenth of the requested concurrency is lost to rounding.
     assert layout.open * layout.size > 0.9 * at_a_time - 1 or layout.open == layout.parts
 
 
-def test_so_many_at_a_time_is_a_number_within_bounds() -> None:
+def test_a_concurrency_out_of_bounds_is_rejected() -> None:
     for wrong in (0, MAX_AT_A_TIME + 1):
         with pytest.raises(Invalid, match="atATime"):
             layout_of(10, wrong)
@@ -55,7 +55,7 @@ def test_so_many_at_a_time_is_a_number_within_bounds() -> None:
 
 @settings(max_examples=30)
 @given(some.integers(0, 40), some.integers(1, 8), some.randoms(use_true_random=False))
-def test_whatever_the_order_of_the_ends_all_are_counted_once(members: int, at_a_time: int, chance: Random) -> None:
+def test_every_member_is_counted_once_in_any_order_of_completion(members: int, at_a_time: int, chance: Random) -> None:
     layout = layout_of(members, at_a_time)
     states = [chance.choice(ENDS) for _ in range(members)]
     parts = [count(len(of), [states[number] for number in of]) for of in map(layout.members_of, range(layout.parts))]
@@ -69,7 +69,7 @@ def test_whatever_the_order_of_the_ends_all_are_counted_once(members: int, at_a_
             missing = [one for one in range(layout.open, layout.parts) if one not in made]
             made.update(choice_of(missing, part, layout.open)[:1])
             beyond = [one for one in missing if one < max(made)]
-            assert len(beyond) <= layout.open, "they are made nearly in order"
+            assert len(beyond) <= layout.open, "parts are created nearly in order"
         if chance.random() < 0.5:
             end = max(made, default=-1) + 1
             seen = survey.after(end, {one: parts[one] for one in survey.ahead(end) if one in gathered})
@@ -80,23 +80,25 @@ def test_whatever_the_order_of_the_ends_all_are_counted_once(members: int, at_a_
     assert (expected.words() == "") == (expected.succeeded == members)
 
 
-def test_what_went_wrong_is_said_in_words() -> None:
+def test_the_counts_describe_the_members_that_did_not_succeed() -> None:
     counts = Counts(members=1_000_000, succeeded=999_983, failed=12, cancelled=5)
     assert counts.words() == "17 of 1,000,000 members did not succeed (12 failed, 5 cancelled)"
-    assert count(3, [RunState.SUCCEEDED]) == Counts(members=3, succeeded=1, skipped=2), "what is gone counts as skipped"
+    assert count(3, [RunState.SUCCEEDED]) == Counts(members=3, succeeded=1, skipped=2), (
+        "a missing member counts as skipped"
+    )
 
 
-def test_ids_follow_from_the_root_and_are_all_different() -> None:
+def test_ids_are_derived_from_the_root_and_are_unique() -> None:
     layout, names = layout_of(1_200), Names(ROOT)
     ids = [names.member(number, part) for part in range(layout.parts) for number in layout.members_of(part)]
     ids += [names.gathering(part) for part in range(layout.parts)] + [names.clean_up()]
     assert len(set(ids)) == len(ids)
     assert all(is_id(one) for one in ids)
     assert Names(ROOT).member(7, 0) == names.member(7, 0)
-    assert names.member(0, 0) < names.member(0, 1), "parts lie one behind the other"
+    assert names.member(0, 0) < names.member(0, 1), "ids are ordered by part"
 
 
 @given(some.integers(0, 10_000 * SECOND))
-def test_looks_are_seldom_where_it_takes_long(waited: int) -> None:
+def test_the_polling_interval_grows_with_the_time_waited(waited: int) -> None:
     assert 0.1 * SECOND <= look_after(waited) <= 10 * SECOND
     assert look_after(waited) <= max(0.1 * SECOND, waited / 20)

@@ -1,4 +1,4 @@
-"""Fingerprints: errors of one kind have one, whatever differs from run to run."""
+"""Error fingerprints: errors of one kind share one, although details differ between runs."""
 
 import pytest
 
@@ -12,17 +12,17 @@ ValueError: no such order {order}
 """
 
 
-def same(one: str, other: str) -> bool:
+def have_same_fingerprint(one: str, other: str) -> bool:
     return fingerprint_of("error", one) == fingerprint_of("error", other)
 
 
-def test_it_is_sixteen_hexadecimal_digits() -> None:
+def test_a_fingerprint_has_sixteen_hexadecimal_digits() -> None:
     fingerprint = fingerprint_of("error", "boom")
     assert len(fingerprint) == 16
     assert set(fingerprint) <= set("0123456789abcdef")
 
 
-def test_it_is_the_same_on_every_machine() -> None:
+def test_a_fingerprint_is_the_same_on_every_machine() -> None:
     assert fingerprint_of("error", "ValueError: no 17") == "07fa83a628feeee7"
     assert fingerprint_of("deadline", "") == "c567d0e18f33177a"
 
@@ -43,8 +43,8 @@ def test_it_is_the_same_on_every_machine() -> None:
         ("first\nboom", "second\nboom"),
     ],
 )
-def test_what_varies_does_not_count(one: str, other: str) -> None:
-    assert same(one, other)
+def test_numbers_quotes_ids_and_line_numbers_do_not_change_a_fingerprint(one: str, other: str) -> None:
+    assert have_same_fingerprint(one, other)
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_what_varies_does_not_count(one: str, other: str) -> None:
         ("a dead bee", "a bad bee"),
     ],
 )
-def test_what_is_said_counts(one: str, other: str) -> None:
-    assert not same(one, other)
+def test_different_wordings_have_different_fingerprints(one: str, other: str) -> None:
+    assert not have_same_fingerprint(one, other)
 
 
-def test_the_reason_counts() -> None:
+def test_the_reason_changes_the_fingerprint() -> None:
     assert fingerprint_of("error", "boom") != fingerprint_of("timeout", "boom")
 
 
@@ -72,10 +72,10 @@ def test_the_kind_of_a_traceback_is_its_exception() -> None:
 def test_a_long_error_has_the_kind_of_its_end() -> None:
     error = "x" * 100_000 + "\nValueError: at the end 17"
     assert kind_of(error) == "ValueError: at the end …"
-    assert same(error, "ValueError: at the end 4")
-    assert same(error, clean_error(error)), "before and after it is cut for the store"
+    assert have_same_fingerprint(error, "ValueError: at the end 4")
+    assert have_same_fingerprint(error, clean_error(error)), "before and after truncation"
 
 
 @pytest.mark.parametrize("error", ["", "\n\n", "\ud800 lone", "\x00", "'unclosed", "größe 🕰"])
-def test_nothing_is_too_strange_for_one(error: str) -> None:
+def test_every_text_has_a_fingerprint(error: str) -> None:
     assert len(fingerprint_of("error", error)) == 16

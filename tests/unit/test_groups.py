@@ -1,9 +1,9 @@
-"""Tests that share something costly are run by one process."""
+"""Tests of one xdist group run in one process."""
 
 import pytest
 
 
 @pytest.mark.xdist_group("alone")
-def test_a_group_is_known_to_whoever_hands_out_tests(request: pytest.FixtureRequest) -> None:
+def test_the_xdist_group_is_part_of_the_node_id(request: pytest.FixtureRequest) -> None:
     if getattr(request.config.option, "loadgroup", False):
         assert request.node.nodeid.endswith("@alone")

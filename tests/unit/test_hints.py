@@ -1,4 +1,4 @@
-"""Hints: what was sealed is opened with the same key, in the same queue, and nothing else is."""
+"""Hints: a sealed message opens only with the same key and in the same queue."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ QUEUES = st.sampled_from(["default", "mail", "m", "ail"])
 
 
 @given(RANKS, QUEUES, QUEUES)
-def test_a_hint_is_read_where_it_belongs_and_nowhere_else(rank: int, queue: str, other: str) -> None:
+def test_a_hint_opens_only_in_its_queue_and_with_its_key(rank: int, queue: str, other: str) -> None:
     sealer = Sealer(b"key")
     hint = Hint(a_run().id, queue, rank)
     message = sealer.seal(hint)
@@ -23,18 +23,18 @@ def test_a_hint_is_read_where_it_belongs_and_nowhere_else(rank: int, queue: str,
 
 
 @given(st.binary(max_size=80))
-def test_bytes_of_others_are_no_hint(message: bytes) -> None:
+def test_random_bytes_are_not_a_hint(message: bytes) -> None:
     assert Sealer(b"key").open("default", message) is None
 
 
 @given(st.integers(0, MESSAGE - 1), st.integers(1, 255))
-def test_a_changed_byte_is_found(place: int, change: int) -> None:
+def test_a_changed_byte_is_detected(index: int, change: int) -> None:
     sealer = Sealer(b"key")
     message = bytearray(sealer.seal(Hint(a_run().id, "default", 7)))
-    message[place] ^= change
+    message[index] ^= change
     assert sealer.open("default", bytes(message)) is None
 
 
-def test_the_same_hint_is_the_same_message() -> None:
+def test_a_hint_is_sealed_deterministically() -> None:
     run = a_run().id
     assert Sealer(b"key").seal(Hint(run, "q", 1, 3, "a")) == Sealer(b"key").seal(Hint(run, "q", 1))

@@ -31,7 +31,7 @@ def freezes(*events: str) -> list[tuple[int, int]]:
     return [(one.start, one.end) for one in found]
 
 
-def test_a_day_and_several_days() -> None:
+def test_an_all_day_event_is_a_holiday_of_one_or_more_days() -> None:
     assert holidays(
         "DTSTART;VALUE=DATE:20261225\nSUMMARY:Noël\\, férié",
         "DTSTART;VALUE=DATE:20260713\nDTEND;VALUE=DATE:20260715",
@@ -43,7 +43,7 @@ def test_a_day_and_several_days() -> None:
     ]
 
 
-def test_yearly_is_written_out_for_ten_years_and_what_is_long_over_is_not() -> None:
+def test_a_yearly_event_is_expanded_for_ten_years_without_past_years() -> None:
     found = holidays("DTSTART;VALUE=DATE:19580714\nRRULE:FREQ=YEARLY\nSUMMARY:14 juillet")
     assert [day for day, _, _ in found] == [f"{year}-07-14" for year in range(2025, 2036)]
 
@@ -59,11 +59,11 @@ def test_yearly_is_written_out_for_ten_years_and_what_is_long_over_is_not() -> N
         ("FREQ=YEARLY;BYMONTH=11;BYDAY=4TH;COUNT=2", ["2026-11-26", "2027-11-25"]),
     ],
 )
-def test_rules(rule: str, days: list[str]) -> None:
+def test_recurrence_rules_are_expanded(rule: str, days: list[str]) -> None:
     assert [day for day, _, _ in holidays(f"DTSTART;VALUE=DATE:20260101\nRRULE:{rule}")] == days
 
 
-def test_dates_are_left_out_added_moved_and_cancelled() -> None:
+def test_single_dates_are_excluded_added_moved_and_cancelled() -> None:
     text = ical(
         "DTSTART;VALUE=DATE:20260105\nRRULE:FREQ=WEEKLY;COUNT=4\nEXDATE;VALUE=DATE:20260112\nRDATE;VALUE=DATE:20260301",
         "DTSTART;VALUE=DATE:20260120\nRECURRENCE-ID;VALUE=DATE:20260119",
@@ -73,7 +73,7 @@ def test_dates_are_left_out_added_moved_and_cancelled() -> None:
     assert [one.date for one in found] == ["2026-01-05", "2026-01-20", "2026-01-26", "2026-03-01"]
 
 
-def test_times_are_freezes_in_their_zone_in_utc_or_in_that_of_the_calendar() -> None:
+def test_events_with_times_are_freezes_in_their_own_zone_or_that_of_the_calendar() -> None:
     assert freezes(
         "DTSTART:20260701T220000Z\nDTEND:20260702T010000Z",
         "DTSTART;TZID=America/New_York:20260703T090000\nDURATION:PT1H",
@@ -86,7 +86,7 @@ def test_times_are_freezes_in_their_zone_in_utc_or_in_that_of_the_calendar() -> 
     ]
 
 
-def test_what_repeats_by_the_clock_keeps_its_time_when_the_clocks_change() -> None:
+def test_a_recurring_event_keeps_its_local_time_across_a_clock_change() -> None:
     found = freezes("DTSTART;TZID=Europe/Paris:20261018T090000\nDURATION:PT1H\nRRULE:FREQ=WEEKLY;COUNT=2")
     assert [start for start, _ in found] == [at("2026-10-18T07:00:00Z"), at("2026-10-25T08:00:00Z")]
 
@@ -100,24 +100,24 @@ def test_what_repeats_by_the_clock_keeps_its_time_when_the_clocks_change() -> No
         ("SUMMARY:no time at all", "ical, event 1"),
     ],
 )
-def test_what_cannot_be_read_is_refused_and_the_event_named(event: str, field: str) -> None:
+def test_an_invalid_event_is_rejected_by_its_number(event: str, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         read_ical(ical(event), "UTC", NOW)
     assert refused.value.field == field
 
 
 @pytest.mark.parametrize("text", ["", "hello", "BEGIN:VCALENDAR\r\nEND:VCALENDAR\r\n", '{"a": 1}'])
-def test_what_is_no_calendar_is_refused(text: str) -> None:
+def test_text_that_is_not_a_calendar_is_rejected(text: str) -> None:
     with pytest.raises(Invalid) as refused:
         read_ical(text, "UTC", NOW)
     assert refused.value.field == "ical"
 
 
-def test_a_rule_that_never_matches_ends() -> None:
+def test_a_rule_that_never_matches_gives_no_holidays() -> None:
     assert holidays("DTSTART;VALUE=DATE:20260101\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30;COUNT=5") == []
 
 
-def test_a_rule_without_end_by_the_day_is_no_bomb() -> None:
+def test_a_daily_rule_without_an_end_is_bounded() -> None:
     found, _ = read_ical(ical("DTSTART;VALUE=DATE:20260101\nRRULE:FREQ=DAILY"), "UTC", NOW)
     assert len(found) < 4_000
     assert found[0] == Holiday(date="2026-01-01")

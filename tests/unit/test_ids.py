@@ -1,4 +1,4 @@
-"""Ids sort in the order they were made, and carry their shard."""
+"""Ids sort in the order in which they were made, and carry their shard."""
 
 from random import Random
 
@@ -94,11 +94,11 @@ def test_each_version_of_a_job_has_its_own_body() -> None:
 
 
 @given(st.text(max_size=40))
-def test_a_text_is_an_id_only_in_its_form(text: str) -> None:
+def test_arbitrary_text_is_not_an_id(text: str) -> None:
     assert not is_id(text)
 
 
-def test_what_only_looks_like_an_id_is_none() -> None:
+def test_text_that_resembles_an_id_is_not_one() -> None:
     made = IdMaker(Random(0)).make(START, 0)
     assert not is_id(made.upper())
     assert not is_id(made[:-1])
@@ -108,13 +108,13 @@ def test_what_only_looks_like_an_id_is_none() -> None:
 
 
 def test_the_hash_of_a_key_is_the_same_on_every_machine_and_fits_a_signed_bigint() -> None:
-    # Stored in every database: a change of these numbers would orphan gates.
+    # Stored in every database: a change of these numbers would orphan limiters and key locks.
     assert stable_hash("order:default:video-1") == 2_855_879_542_516_377_283
     assert 0 <= stable_hash("") < 1 << 63
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(1, MAX_SHARDS))
-def test_a_key_chooses_a_shard_that_there_is(key: str, count: int) -> None:
+def test_a_key_maps_to_an_existing_shard(key: str, count: int) -> None:
     assert 0 <= shard_for(key, count) < count
 
 

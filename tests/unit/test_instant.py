@@ -30,12 +30,12 @@ instants = st.integers(0, LATEST)
 
 
 @given(instants)
-def test_an_instant_survives_being_a_datetime(instant: Instant) -> None:
+def test_an_instant_survives_conversion_to_a_datetime(instant: Instant) -> None:
     assert from_datetime(to_datetime(instant)) == instant
 
 
 @given(instants)
-def test_an_instant_survives_being_text(instant: Instant) -> None:
+def test_an_instant_survives_conversion_to_text(instant: Instant) -> None:
     assert parse_instant(isoformat(instant)) == instant
 
 
@@ -46,7 +46,7 @@ def test_the_zone_a_time_is_written_in_does_not_matter(instant: Instant, offset:
     assert parse_instant(moment.isoformat()) == instant
 
 
-def test_both_readings_of_an_hour_that_comes_twice_are_told_apart() -> None:
+def test_both_passes_of_a_repeated_hour_are_different_instants() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     first = datetime(2026, 10, 25, 2, 30, tzinfo=berlin)
     second = first.replace(fold=1)
@@ -73,13 +73,13 @@ def test_text_is_rfc_3339_in_utc() -> None:
         "1969-12-31T23:59:59Z",
     ],
 )
-def test_what_is_not_an_instant_is_refused_by_name(text: str) -> None:
+def test_an_invalid_instant_is_rejected_by_field(text: str) -> None:
     with pytest.raises(Invalid) as refused:
         parse_instant(text, "startBy")
     assert refused.value.field == "startBy"
 
 
-def test_a_datetime_without_a_zone_is_refused() -> None:
+def test_a_datetime_without_a_zone_is_rejected() -> None:
     with pytest.raises(Invalid):
         from_datetime(datetime(2026, 1, 1))  # noqa: DTZ001
 
@@ -90,7 +90,7 @@ def test_the_ends_of_the_calendar_do_not_overflow() -> None:
 
 
 @given(st.integers(0, LATEST))
-def test_a_duration_survives_being_text(micros: int) -> None:
+def test_a_duration_survives_conversion_to_text(micros: int) -> None:
     assert parse_duration(format_duration(micros)) == micros
 
 
@@ -134,14 +134,14 @@ def test_durations_may_be_written_in_many_ways(value: Duration, micros: int) -> 
         1e13,
     ],
 )
-def test_what_is_not_a_duration_is_refused_by_name(value: Duration) -> None:
+def test_an_invalid_duration_is_rejected_by_field(value: Duration) -> None:
     with pytest.raises(Invalid) as refused:
         parse_duration(value, "timeout")
     assert refused.value.field == "timeout"
 
 
 @given(st.text(max_size=200))
-def test_no_text_makes_the_parsers_fail_otherwise(text: str) -> None:
+def test_any_text_is_parsed_or_rejected_as_invalid(text: str) -> None:
     for parse in (parse_duration, parse_instant):
         with suppress(Invalid):
             assert parse(text) >= 0

@@ -1,4 +1,4 @@
-"""The judge finds each kind of wrong in a history that was broken by hand, and nothing in one that was not."""
+"""The judge finds each kind of violation in a broken history, and none in a sound one."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ JOB = "job"
 
 
 def a_run(name: str, at: int, *, fence: int = 1, session: int = 1, effect: bool = False) -> Lines:
-    """Submitted, started a millisecond later, ended ten later."""
+    """A run that starts 1 ms after its submit and ends 10 ms later."""
     began = at + 1_000
     lines: Lines = [
         {"kind": "acknowledged", "run": name, "at": at, "effect": effect},
@@ -46,7 +46,7 @@ def a_tick(number: int, *, late: int = 0, epoch: int = 1) -> Lines:
 
 
 def sound() -> Lines:
-    """Three runs, one of which was lost with its worker and done by another; and ten ticks of a job."""
+    """Three runs, one of which was lost with its worker and repeated by another, and ten ticks of a job."""
     expected = {"kind": "expected", "job": JOB, "first": BEGIN, "last": BEGIN + 9 * SECOND, "every": SECOND}
     return [
         *a_run("plain", BEGIN),
@@ -59,7 +59,7 @@ def sound() -> Lines:
     ]
 
 
-def judged(lines: Lines) -> Judgement:
+def judge_lines(lines: Lines) -> Judgement:
     return judge(read(map(json.dumps, lines)))
 
 
@@ -75,7 +75,7 @@ def changed(lines: Lines, words: Line, **other: Any) -> Lines:
 PLAIN_END = {"kind": "ended", "run": "plain"}
 SECOND_TICK = BEGIN + 2 * SECOND
 
-#: What is broken, how, and the rules that must notice.
+#: How each history is broken, and the rules that must detect it.
 BROKEN: dict[str, tuple[Callable[[Lines], Lines], set[str]]] = {
     "an acknowledged run is nowhere": (
         lambda lines: [*without(lines, run="plain"), a_run("plain", BEGIN)[0]],
@@ -99,7 +99,7 @@ BROKEN: dict[str, tuple[Callable[[Lines], Lines], set[str]]] = {
         {"doubled"},
     ),
     "an effect is there twice": (lambda lines: [*lines, {"kind": "effect", "run": "effective"}], {"doubled"}),
-    "what was sent again was made again": (
+    "a repeated submit made a second run": (
         lambda lines: [
             *changed(lines, {"kind": "acknowledged", "run": "plain"}, key="k"),
             {"kind": "started", "run": "again", "fence": 9, "at": BEGIN + SECOND, "due": BEGIN, "key": "k"},
@@ -111,8 +111,8 @@ BROKEN: dict[str, tuple[Callable[[Lines], Lines], set[str]]] = {
         lambda lines: changed(lines, {"kind": "ended", "run": "effective"}, state="cancelled"),
         {"torn", "failed"},
     ),
-    "a success that no handler had": (lambda lines: without(lines, kind="started", run="plain"), {"unstarted"}),
-    "a success under a fence that nobody began under": (
+    "a success without a handler": (lambda lines: without(lines, kind="started", run="plain"), {"unstarted"}),
+    "a success under a fence without a start": (
         lambda lines: changed(lines, PLAIN_END, fence=9),
         {"unstarted"},
     ),
@@ -124,7 +124,7 @@ BROKEN: dict[str, tuple[Callable[[Lines], Lines], set[str]]] = {
         lambda lines: changed(lines, {"kind": "started", "run": "tick-2"}, at=SECOND_TICK - 3_000),
         {"early"},
     ),
-    "the store says itself that it was early": (
+    "the store itself recorded an early start": (
         lambda lines: changed(lines, {"kind": "ended", "run": "tick-2"}, started=SECOND_TICK - 1),
         {"early"},
     ),
@@ -157,7 +157,7 @@ BROKEN: dict[str, tuple[Callable[[Lines], Lines], set[str]]] = {
         ],
         {"ticked twice"},
     ),
-    "a tick at a time that is none": (
+    "a tick at a time that the schedule does not have": (
         lambda lines: [*lines, {"kind": "tick", "job": JOB, "tick": BEGIN + 5, "decision": "run", "epoch": 1}],
         {"ticked twice"},
     ),
@@ -165,11 +165,11 @@ BROKEN: dict[str, tuple[Callable[[Lines], Lines], set[str]]] = {
         lambda lines: changed(lines, {"kind": "ended", "run": "again"}, fence=7),
         {"stale"},
     ),
-    "a worker that was given up ended a run before anybody else had it": (
+    "an expired worker ended a run before another worker claimed it": (
         lambda lines: [*lines, {"kind": "given up", "run": "plain", "fence": 1}],
         {"stale"},
     ),
-    "a scheduler fired that had been replaced": (
+    "a replaced scheduler fired": (
         lambda lines: changed(lines, {"kind": "tick", "tick": BEGIN + 8 * SECOND}, epoch=1),
         {"stale"},
     ),
@@ -177,15 +177,15 @@ BROKEN: dict[str, tuple[Callable[[Lines], Lines], set[str]]] = {
 
 
 def test_a_sound_history_is_found_sound() -> None:
-    judgement = judged(sound())
+    judgement = judge_lines(sound())
     assert judgement.sound, judgement.examples
     assert (judgement.runs, judgement.ticks) == (13, 10)
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_each_kind_of_wrong_is_found(name: str) -> None:
+def test_each_kind_of_violation_is_found(name: str) -> None:
     breaks, rules = BROKEN[name]
-    judgement = judged(breaks(sound()))
+    judgement = judge_lines(breaks(sound()))
     assert {rule for rule, times in judgement.counts.items() if times} >= rules
     assert not judgement.sound
     assert {wrong.rule for wrong in judgement.examples} >= rules
@@ -195,32 +195,32 @@ def test_there_is_a_broken_history_for_every_rule() -> None:
     assert set().union(*(rules for _, rules in BROKEN.values())) == set(RULES)
 
 
-def test_a_fault_is_felt_by_the_ticks_that_were_late() -> None:
+def test_the_effect_of_a_fault_is_measured_by_late_ticks() -> None:
     ticks = [line for number in range(10) for line in a_tick(number, late=1_400_000 if number == 5 else 200)]
     fault = {"kind": "fault", "name": "kill", "at": BEGIN + 4_700_000}
-    (felt,) = judged([*ticks, fault]).felt
+    (felt,) = judge_lines([*ticks, fault]).felt
     assert felt.latest == 1_401_000
     assert felt.recovered == 1_701_000
 
 
-def test_a_fault_is_felt_by_those_who_submit() -> None:
+def test_the_effect_of_a_fault_is_measured_by_delayed_submits() -> None:
     answered = [line for at in (0, 100, 200, 3_300, 3_400) for line in a_run(f"{at}", BEGIN + at * 1_000)]
-    (felt,) = judged([*answered, {"kind": "fault", "name": "kill", "at": BEGIN + 250_000}]).felt
+    (felt,) = judge_lines([*answered, {"kind": "fault", "name": "kill", "at": BEGIN + 250_000}]).felt
     assert felt.recovered == 3_050_000
 
 
-def test_each_fault_is_judged_by_what_comes_before_the_next() -> None:
+def test_each_fault_is_measured_until_the_next_one() -> None:
     ticks = [line for number in range(20) for line in a_tick(number, late=3_000_000 if number == 5 else 0)]
     faults = [{"kind": "fault", "name": "kill", "at": BEGIN + at * SECOND} for at in (5, 15)]
-    assert [felt.recovered for felt in judged([*ticks, *faults]).felt] == [3_001_000, 0]
+    assert [felt.recovered for felt in judge_lines([*ticks, *faults]).felt] == [3_001_000, 0]
 
 
-def test_a_line_that_is_none_is_told_by_its_number() -> None:
+def test_an_invalid_line_is_reported_by_its_number() -> None:
     with pytest.raises(Misread, match="line 2"):
         read(['{"kind": "effect", "run": "a"}', '{"kind": "efect", "run": "a"}'])
 
 
-def test_the_program_imports_nothing_of_the_product_and_says_what_is_wrong(tmp_path: Path) -> None:
+def test_the_judge_program_reports_violations_without_importing_mainspring(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     history.write_text("\n".join(map(json.dumps, [*sound(), an_end("plain", BEGIN)])))
     program = (

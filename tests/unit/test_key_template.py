@@ -1,4 +1,4 @@
-"""Keys that name fields of the payload."""
+"""Limit and uniqueness keys that refer to fields of the payload."""
 
 import msgspec
 import pytest
@@ -30,7 +30,7 @@ def test_fields_are_found_by_their_path(template: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         ("{payload.customer.age}", "'customer.age'"),
         ("{payload.items.2}", "'items.2'"),
@@ -44,8 +44,8 @@ def test_fields_are_found_by_their_path(template: str, key: str) -> None:
         ("{{payload.vip}}", "brace"),
     ],
 )
-def test_what_cannot_be_rendered_is_refused_and_named(template: str, said: str) -> None:
-    with pytest.raises(Invalid, match=said) as refused:
+def test_a_template_that_cannot_be_rendered_is_rejected_by_field(template: str, message: str) -> None:
+    with pytest.raises(Invalid, match=message) as refused:
         rendered(template, PAYLOAD, "limits.key")
     assert refused.value.field == "limits.key"
 
@@ -57,13 +57,13 @@ def test_a_payload_that_is_not_json_has_no_fields() -> None:
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), st.integers() | st.text(), min_size=1))
-def test_whatever_a_payload_holds_is_put_in_as_it_is(fields: dict[str, int | str]) -> None:
+def test_values_of_the_payload_are_inserted_unchanged(fields: dict[str, int | str]) -> None:
     payload = msgspec.json.encode(fields)
     template = "|".join(f"{{payload.{name}}}" for name in fields)
     assert rendered(template, payload, "limits.key") == "|".join(map(str, fields.values()))
 
 
-def test_a_run_gets_its_keys_and_an_ordinary_policy_stays_the_same_object() -> None:
+def test_keys_of_a_run_are_rendered_and_a_policy_without_templates_is_not_copied() -> None:
     policy = RunPolicy(limits=(Limit(key="customer:{payload.customer.id}", most=3), Limit(key="api", most=9)))
     run = with_keys(a_run(payload=PAYLOAD, policy=policy, unique=Unique(key="{payload.customer.name}")))
     assert [limit.key for limit in run.policy.limits] == ["customer:7", "api"]

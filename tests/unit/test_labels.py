@@ -1,4 +1,4 @@
-"""Labels: how they are written, and who has what is required."""
+"""Worker labels, required labels and broadcasts."""
 
 import pytest
 
@@ -7,13 +7,14 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.explain import Facts, explain
 from mainspring.domain.ids import SessionId
 from mainspring.domain.labels import MAX_LABELS, has_all, label_words, labels_of, read_label
-from mainspring.domain.run import Idempotency, NewRun, RunPolicy, RunState, RunView
+from mainspring.domain.run import Idempotency, NewRun, RunPolicy, RunView
 from mainspring.ports.catalog import SessionView
 from mainspring.settings import load
 from tests.support.builders import a_policy, a_run
+from tests.support.views import a_run_view
 
 
-def test_there_is_one_way_to_write_a_set_of_labels() -> None:
+def test_a_set_of_labels_has_one_canonical_form() -> None:
     words = label_words("labels", {"region": "eu", "gpu": "a100"})
     assert words == ("gpu=a100", "region=eu")
     assert labels_of(words) == {"gpu": "a100", "region": "eu"}
@@ -37,19 +38,19 @@ def test_there_is_one_way_to_write_a_set_of_labels() -> None:
         ["gpu=a100"],
     ],
 )
-def test_what_is_not_a_label_is_refused(labels: dict[str, str]) -> None:
+def test_an_invalid_label_is_rejected(labels: dict[str, str]) -> None:
     with pytest.raises(Invalid) as caught:
         label_words("requires", labels)
     assert caught.value.field == "requires"
 
 
 @pytest.mark.parametrize("requires", [("b=1", "a=1"), ("a=1", "a=2"), ("a",), ("a=b=c",), ["a=1"], "a=1"])
-def test_a_policy_keeps_only_what_is_written_that_one_way(requires: tuple[str, ...]) -> None:
+def test_a_policy_accepts_only_labels_in_canonical_form(requires: tuple[str, ...]) -> None:
     with pytest.raises(Invalid, match="requires"):
         RunPolicy(requires=requires).check()
 
 
-def test_a_worker_must_have_all_that_is_required() -> None:
+def test_a_worker_needs_every_required_label() -> None:
     assert has_all((), ())
     assert has_all(("gpu=a100",), ())
     assert has_all(("gpu=a100", "region=eu"), ("region=eu",))
@@ -57,14 +58,14 @@ def test_a_worker_must_have_all_that_is_required() -> None:
     assert not has_all(("gpu=a100",), ("gpu=h100",))
 
 
-def test_a_label_as_it_is_typed() -> None:
+def test_a_label_is_parsed_from_the_command_line() -> None:
     assert read_label("--label", "gpu=a100") == ("gpu", "a100")
     for wrong in ("gpu", "=a100", "gpu=", "gpu=a=b"):
         with pytest.raises(Invalid, match="label"):
             read_label("--label", wrong)
 
 
-def test_labels_in_the_settings(tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_are_read_from_the_settings(tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(str(tmp_path))
     monkeypatch.setenv("MAINSPRING_WORKER_LABELS", "gpu=a100, region=eu")
     assert load({}).worker.labels == {"gpu": "a100", "region": "eu"}
@@ -103,29 +104,17 @@ def test_a_broadcast_is_one_run_for_each_worker_that_can_take_it() -> None:
     assert copies_of(run, workers) == copies
 
 
-def test_a_broadcast_is_not_made_under_a_key() -> None:
+def test_a_broadcast_with_an_idempotency_key_is_rejected() -> None:
     run: NewRun = a_run(idempotency=Idempotency("k", b""))
     with pytest.raises(Invalid, match="broadcast"):
         copies_of(run, [])
 
 
 def a_queued_run(requires: tuple[str, ...] = (), target: int | None = None) -> RunView:
-    return RunView(
-        id=a_run().id,
-        state=RunState.QUEUED,
-        task="greet",
-        queue="default",
-        tenant="default",
-        priority=5,
-        attempt=0,
-        due=0,
-        created_at=0,
-        policy=RunPolicy(requires=requires),
-        target=None if target is None else SessionId(target),
-    )
+    return a_run_view(policy=RunPolicy(requires=requires), target=None if target is None else SessionId(target))
 
 
-def test_an_explanation_names_the_labels_that_nobody_has() -> None:
+def test_an_explanation_names_the_labels_that_no_worker_has() -> None:
     facts = Facts(now=0, workers=2, workers_knowing_task=2)
     explained = explain(a_queued_run(("gpu=a100", "region=eu")), facts)
     assert explained.reasons == ["no live worker has gpu=a100, region=eu"]

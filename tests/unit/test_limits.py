@@ -1,4 +1,4 @@
-"""Limits and breakers: whatever happens, in whatever order, the gates let through no more than they may."""
+"""Limits and circuit breakers: no sequence of events lets more runs start than allowed."""
 
 import msgspec
 import pytest
@@ -27,13 +27,13 @@ from mainspring.domain.limits import (
 )
 
 PER = 10
-#: What happens next, to which of those it can happen to, and how much later.
-EVENTS = st.lists(st.tuples(st.sampled_from(["pass", "start", "end", "give up"]), st.integers(0, 9), st.integers(0, 6)))
+#: An event, the run that it happens to, and the time that passes before it.
+EVENTS = st.lists(st.tuples(st.sampled_from(["pass", "start", "end", "cancel"]), st.integers(0, 9), st.integers(0, 6)))
 ENDINGS: list[Ending] = ["succeeded", "failed", "other"]
 
 
 class Model:
-    """Runs at one gate, and what they did, in full."""
+    """The runs of one limiter, and their complete history."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
@@ -57,7 +57,7 @@ class Model:
         elif what == "end" and self.running:
             run = list(self.running)[which % len(self.running)]
             self.leave(self.running.pop(run), ENDINGS[which % 3])
-        elif what == "give up" and self.queued:
+        elif what == "cancel" and self.queued:
             self.queued.pop(which % len(self.queued))
             self.leave(None, "other")
 
@@ -66,7 +66,7 @@ class Model:
 
 
 @given(most=st.integers(1, 4), events=EVENTS)
-def test_there_are_never_more_than_most_inside_at_a_time_and_room_is_what_is_left(
+def test_a_concurrency_limit_is_never_exceeded_and_reports_its_remaining_room(
     most: int, events: list[tuple[str, int, int]]
 ) -> None:
     model = Model(Gate(kind=AT_A_TIME, number=1, most=most))
@@ -80,7 +80,7 @@ def test_there_are_never_more_than_most_inside_at_a_time_and_room_is_what_is_lef
 
 
 @given(most=st.integers(1, 4), events=EVENTS)
-def test_there_are_never_more_than_most_starts_in_any_period(most: int, events: list[tuple[str, int, int]]) -> None:
+def test_a_rate_limit_is_never_exceeded_in_any_period(most: int, events: list[tuple[str, int, int]]) -> None:
     model = Model(Gate(kind=PER_PERIOD, number=1, most=most, per=PER))
     for what, which, pause in events:
         model.now += pause
@@ -94,7 +94,7 @@ def test_there_are_never_more_than_most_starts_in_any_period(most: int, events: 
             assert room(model.gate, model.state, comes - 1) == 0
             assert room(model.gate, model.state, comes) > 0
         elif not room(model.gate, model.state, model.now):
-            assert len(model.queued) == most, "only what has not started never gives room by itself"
+            assert len(model.queued) == most, "only runs that have not started never free room by themselves"
     for first, last in zip(model.starts, model.starts[most:], strict=False):
         assert last - first >= PER
 
@@ -103,7 +103,9 @@ def test_there_are_never_more_than_most_starts_in_any_period(most: int, events: 
     mosts=st.lists(st.integers(1, 5), min_size=1),
     pauses=st.lists(st.integers(0, 4), min_size=30, max_size=30),
 )
-def test_those_with_other_mosts_at_the_same_gate_do_not_make_it_forget(mosts: list[int], pauses: list[int]) -> None:
+def test_a_rate_limit_holds_for_runs_with_different_maximums_at_one_limiter(
+    mosts: list[int], pauses: list[int]
+) -> None:
     state, now, starts = GateState(), 1_000, list[Instant]()
     for number, pause in enumerate(pauses):
         now += pause
@@ -115,30 +117,30 @@ def test_those_with_other_mosts_at_the_same_gate_do_not_make_it_forget(mosts: li
 
 
 class Task:
-    """A breaker and the runs of its task, with the rule said once more in plain words."""
+    """The runs of a task with a breaker, and the rule of the breaker implemented a second time."""
 
     def __init__(self, gate: Gate) -> None:
         self.model = Model(gate)
         self.failures: list[Instant] = []
         self.opens_at: Instant | None = None
-        self.ahead: int | None = None
+        self.trial: int | None = None
 
     def step(self, what: str, which: int) -> None:
         model = self.model
         if what == "pass":
-            may = self.opens_at is None or (self.ahead is None and model.now >= self.opens_at)
+            may = self.opens_at is None or (self.trial is None and model.now >= self.opens_at)
             assert (room(model.gate, model.state, model.now) > 0) is may
             if may:
                 model.step(what, which)
                 if self.opens_at is not None:
-                    self.ahead = model.number
+                    self.trial = model.number
         elif what == "start" and model.queued:
             model.step(what, which)
         elif what == "end" and model.running:
             run = list(model.running)[which % len(model.running)]
             model.step(what, which)
             self.ended(run, ENDINGS[which % 3])
-        elif what == "give up" and model.queued:
+        elif what == "cancel" and model.queued:
             run = model.queued[which % len(model.queued)]
             model.step(what, which)
             self.ended(run, "other")
@@ -150,12 +152,12 @@ class Task:
                 self.failures = [*(at for at in self.failures if at > now - gate.per), now]
                 if len(self.failures) >= gate.most:
                     self.opens_at = now + gate.pause
-                    # The store lets what is queued wait again.
+                    # The store blocks the queued runs again.
                     while self.model.queued:
                         self.model.queued.pop()
                         self.model.leave(None, "other")
-        elif run == self.ahead:
-            self.ahead = None
+        elif run == self.trial:
+            self.trial = None
             if ending == "succeeded":
                 self.opens_at, self.failures = None, []
             elif ending == "failed":
@@ -163,27 +165,27 @@ class Task:
 
 
 @given(most=st.integers(1, 3), events=EVENTS)
-def test_a_breaker_opens_lets_one_ahead_and_closes_as_the_rule_says(
+def test_a_breaker_opens_admits_one_trial_run_and_closes_by_its_rule(
     most: int, events: list[tuple[str, int, int]]
 ) -> None:
     task = Task(Gate(kind=BREAKER, number=1, most=most, per=PER, pause=7))
     for what, which, pause in events:
-        # Nothing starts in the very moment in which it opens: a claim is a transaction of its own.
+        # No run starts in the instant in which the breaker opens: a claim is a separate transaction.
         task.model.now += pause + 1
         task.step(what, which)
         assert task.model.state.open_until == task.opens_at
-        assert task.model.state.used == (task.ahead is not None)
+        assert task.model.state.used == (task.trial is not None)
 
 
 @given(state=st.builds(GateState, used=st.integers(0, 5)), kind=st.sampled_from([AT_A_TIME, PER_PERIOD, BREAKER]))
-def test_what_is_given_back_twice_never_makes_a_count_negative(state: GateState, kind: int) -> None:
+def test_a_double_release_never_makes_the_count_negative(state: GateState, kind: int) -> None:
     gate = Gate(kind=kind, number=1, most=3, per=PER, pause=5)
     for _ in range(7):
         state = left(gate, started(gate, state, 1), 2, "other", started_at=None)
     assert state.used >= 0
 
 
-def test_gates_are_in_the_order_of_their_numbers_and_belong_to_a_tenant() -> None:
+def test_limiters_are_sorted_by_number_and_belong_to_a_tenant() -> None:
     limits = (Limit(key="a", most=3), Limit(key="a", most=5, per=MINUTE), Limit(key="b", most=1))
     gates = gates_of("default", "call", limits, Breaker())
     assert len({gate.number for gate in gates}) == 4
@@ -210,7 +212,7 @@ def test_gates_are_in_the_order_of_their_numbers_and_belong_to_a_tenant() -> Non
         ((Limit(key="a", most=1), Limit(key="a", most=2)), "limits"),
     ],
 )
-def test_limits_that_make_no_sense_are_refused_by_name(limits: tuple[Limit, ...], field: str) -> None:
+def test_invalid_limits_are_rejected_by_field(limits: tuple[Limit, ...], field: str) -> None:
     with pytest.raises(Invalid) as refused:
         check_limits(limits)
     assert refused.value.field == field
@@ -224,7 +226,7 @@ def test_limits_that_make_no_sense_are_refused_by_name(limits: tuple[Limit, ...]
         (Breaker(pause=1), "breaker.pause"),
     ],
 )
-def test_breakers_that_make_no_sense_are_refused_by_name(breaker: Breaker, field: str) -> None:
+def test_invalid_breakers_are_rejected_by_field(breaker: Breaker, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         breaker.check()
     assert refused.value.field == field

@@ -1,4 +1,4 @@
-"""Every link of the documentation leads somewhere, and the check would see it if one did not."""
+"""The link checker, and the links of the documentation."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ import pytest
 from tools.links import anchors_of, broken, links_of, pages, slug_of
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_the_documentation_has_no_broken_links() -> None:
     assert len(pages()) > 60
     assert broken() == []
 
 
-def a_page(
+def check_page(
     root: Path, text: str, other: str = "# Other\n\n## The `way` of a job\n\n## Twice\n\n## Twice\n"
 ) -> list[str]:
     (root / "docs").mkdir()
@@ -35,8 +35,8 @@ def a_page(
         '[a](other.md "a title")',
     ],
 )
-def test_what_is_right_is_let_through(tmp_path: Path, text: str) -> None:
-    assert a_page(tmp_path, text) == []
+def test_a_valid_link_is_accepted(tmp_path: Path, text: str) -> None:
+    assert check_page(tmp_path, text) == []
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_what_is_right_is_let_through(tmp_path: Path, text: str) -> None:
         ("[a][b]\n\n[b]: gone.md", "docs/page.md:3: gone.md is not there"),
     ],
 )
-def test_what_leads_nowhere_is_named_with_its_line(tmp_path: Path, text: str, why: str) -> None:
-    assert a_page(tmp_path, text) == [why]
+def test_a_broken_link_is_reported_with_its_line(tmp_path: Path, text: str, why: str) -> None:
+    assert check_page(tmp_path, text) == [why]
 
 
-def test_a_heading_in_code_is_no_heading(tmp_path: Path) -> None:
+def test_a_heading_in_a_code_block_has_no_anchor(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One\n```sh\n# two\n```\n")
     assert anchors_of(page) == {"one"}
@@ -68,5 +68,5 @@ def test_a_heading_in_code_is_no_heading(tmp_path: Path) -> None:
     ("heading", "slug"),
     [("What one job takes", "what-one-job-takes"), ("`a_b`: it's [a](b.md)!", "a_b-its-a"), ("A – b", "a--b")],
 )
-def test_headings_are_named_as_on_github(heading: str, slug: str) -> None:
+def test_anchors_of_headings_are_those_of_github(heading: str, slug: str) -> None:
     assert slug_of(heading) == slug

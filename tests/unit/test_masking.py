@@ -1,4 +1,4 @@
-"""What is hidden is found in no form."""
+"""Masking of secret values in text and JSON."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ around = st.text(max_size=20)
 
 
 @given(value=values, before=around, after=around)
-def test_a_value_is_found_as_it_is_and_as_programs_spell_it(value: str, before: str, after: str) -> None:
+def test_a_value_is_found_as_plain_text_and_in_common_encodings(value: str, before: str, after: str) -> None:
     mask = Mask([value])
     whole = before + value + after
     for text in (whole, json.dumps(whole), json.dumps(whole, ensure_ascii=False), before + repr(value) + after):
@@ -34,14 +34,14 @@ def test_a_value_is_found_as_it_is_and_as_programs_spell_it(value: str, before: 
     value=st.text(alphabet=st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=8, max_size=60),
     data=st.data(),
 )
-def test_a_value_is_found_in_base64_wherever_it_stands(value: str, data: st.DataObject) -> None:
+def test_a_value_is_found_in_base64_at_any_offset(value: str, data: st.DataObject) -> None:
     before, after = data.draw(st.binary(max_size=9)), data.draw(st.binary(max_size=9))
     mask = Mask([value])
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         assert mask.found_in(encode(before + value.encode() + after).decode())
 
 
-def test_basic_authentication_and_lines_of_a_key_are_hidden() -> None:
+def test_basic_authentication_and_lines_of_a_key_are_masked() -> None:
     key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG\n9w0BAQEFAASCBKcwggSj\n-----END KEY-----\n"
     mask = Mask(["correct horse", key])
     header = base64.b64encode(b"alice:correct horse").decode()
@@ -55,7 +55,7 @@ def test_basic_authentication_and_lines_of_a_key_are_hidden() -> None:
         st.none() | st.booleans() | st.integers() | around, lambda x: st.lists(x) | st.dictionaries(around, x)
     ),
 )
-def test_json_stays_json(value: str, deep: object) -> None:
+def test_masked_json_is_still_valid_json(value: str, deep: object) -> None:
     masks = Masks()
     masks.learn("a", value)
     encoded = msgspec.json.encode({"deep": deep, "hidden": [value, {value: 1}]})
@@ -64,21 +64,21 @@ def test_json_stays_json(value: str, deep: object) -> None:
     assert not Mask([value]).found_in(masked.decode()) or any(form in MASK for form in forms_of(value))
 
 
-def test_a_number_is_hidden_too() -> None:
+def test_a_number_is_masked() -> None:
     masks = Masks()
     masks.learn("a", "123456789")
     assert masks.json("a", b'{"pin":123456789,"n":1}') == b'{"pin":"***","n":1}'
 
 
-def test_a_tenant_does_not_find_out_what_others_have() -> None:
+def test_values_are_masked_for_their_own_tenant_only() -> None:
     masks = Masks()
     masks.learn("a", "open sesame")
     assert masks.text("b", "open sesame") == "open sesame"
     assert masks.text("a", "open sesame") == MASK
-    assert masks.everything("open sesame") == MASK, "the log of the process is nobody's"
+    assert masks.everything("open sesame") == MASK, "the log of the process belongs to no tenant"
 
 
-def test_nothing_is_paid_for_nothing() -> None:
+def test_without_values_nothing_is_copied() -> None:
     masks = Masks()
     assert not masks.any
     data = b'{"a":1}'
@@ -87,22 +87,22 @@ def test_nothing_is_paid_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("text", ["one two", "two one"])
-def test_of_two_values_that_overlap_both_go(text: str) -> None:
+def test_overlapping_values_are_both_masked(text: str) -> None:
     assert Mask(["secret-one", "secret-one-and-two"]).text("secret-one-and-two") == MASK
     assert Mask([text]).text(text) == MASK
 
 
-def test_a_value_is_masked_when_it_is_given_to_whoever_asks() -> None:
+def test_a_value_is_masked_as_soon_as_any_thread_has_learned_it() -> None:
     masks = Masks()
     together = threading.Barrier(8)
     seen: list[str] = []
 
-    def ask() -> None:
+    def learn_and_mask() -> None:
         together.wait()
         masks.learn("a", "open sesame")
         seen.append(masks.text("a", "open sesame"))
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=learn_and_mask) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

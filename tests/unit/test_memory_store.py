@@ -1,11 +1,10 @@
-"""What only the memory store can be asked: its fences, its clock, and damage for the sweeper to find."""
+"""The memory store: fences, its clock, and damaged state that the sweeper fixes."""
 
 import asyncio
 
 import pytest
 
 from mainspring.adapters.store.memory import MemoryStore, catalog
-from mainspring.adapters.store.memory.tables import Tables
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
@@ -33,37 +32,33 @@ def store(clock: ManualClock) -> MemoryStore:
     return MemoryStore(clock, shards=4)
 
 
-def tables_of(store: MemoryStore) -> Tables:
-    return store._tables
+def test_the_memory_store_implements_every_store_port(store: MemoryStore) -> None:
+    control: tuple[Store, Coordinator] = (store, store)
+    queries: tuple[Catalog, Reports, Access, Operations] = (store, store, store, store)
+    assert control[0].shards == 4
+    assert len(queries) == 4
 
 
-def test_it_is_all_that_a_store_can_be(store: MemoryStore) -> None:
-    for_the_engine: tuple[Store, Coordinator] = (store, store)
-    for_people: tuple[Catalog, Reports, Access, Operations] = (store, store, store, store)
-    assert for_the_engine[0].shards == 4
-    assert len(for_people) == 4
-
-
-async def test_a_page_looks_at_so_many_rows_and_says_where_to_go_on(
+async def test_a_page_examines_a_limited_number_of_rows_and_returns_a_cursor(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "LOOKED_AT", 3)
     rare = a_run(task="rare")
     runs = some_runs(7)
     await store.submit([rare, *runs, a_run(tenant="acme")])
-    wanted = RunFilter(tenant="default", task="rare")
-    first = await store.list_runs(wanted, None, 10)
+    rare_runs = RunFilter(tenant="default", task="rare")
+    first = await store.list_runs(rare_runs, None, 10)
     assert (first.items, first.after) == ([], runs[4].id)
-    second = await store.list_runs(wanted, runs[4].id, 10)
+    second = await store.list_runs(rare_runs, runs[4].id, 10)
     assert (second.items, second.after) == ([], runs[1].id)
-    last = await store.list_runs(wanted, runs[1].id, 10)
+    last = await store.list_runs(rare_runs, runs[1].id, 10)
     assert ([view.id for view in last.items], last.after) == ([rare.id], None)
 
 
-async def test_the_sweeper_lets_go_what_is_blocked_by_nothing(store: MemoryStore) -> None:
+async def test_the_sweeper_unblocks_a_run_whose_key_lock_has_no_holder(store: MemoryStore) -> None:
     first, second, third = some_runs(3, key="a")
     await store.submit([first, second, third])
-    [gate] = tables_of(store).gates.values()
+    [gate] = store._tables.gates.values()
     gate.holder = None
     await store.cancel([first.id])
     assert await store.sweep(10) == 1
@@ -72,10 +67,10 @@ async def test_the_sweeper_lets_go_what_is_blocked_by_nothing(store: MemoryStore
     assert await store.sweep(10) == 0
 
 
-async def test_the_sweeper_does_not_trust_a_holder_that_is_gone(store: MemoryStore) -> None:
+async def test_the_sweeper_unblocks_a_run_whose_key_lock_holder_is_gone(store: MemoryStore) -> None:
     first, second = some_runs(2, key="a")
     await store.submit([first, second])
-    [gate] = tables_of(store).gates.values()
+    [gate] = store._tables.gates.values()
     gate.holder = a_run().id
     assert await store.sweep(10) == 1
 
@@ -83,19 +78,19 @@ async def test_the_sweeper_does_not_trust_a_holder_that_is_gone(store: MemorySto
 async def test_the_sweeper_stops_at_its_limit(store: MemoryStore) -> None:
     for key in ("a", "b", "c"):
         await store.submit(some_runs(2, key=key))
-    for gate in tables_of(store).gates.values():
+    for gate in store._tables.gates.values():
         gate.holder = a_run().id
     assert [await store.sweep(2), await store.sweep(2), await store.sweep(2)] == [2, 1, 0]
 
 
-async def test_the_sweeper_starts_a_fixed_delay_whose_run_is_gone(store: MemoryStore, clock: ManualClock) -> None:
+async def test_the_sweeper_restarts_a_fixed_delay_whose_run_is_gone(store: MemoryStore, clock: ManualClock) -> None:
     [put] = await store.put_jobs([a_job(a_spec(schedule=after_each(MINUTE)))])
     owner = await store.join("one", 60 * MINUTE)
     await store.take(owner, [0])
     clock.advance(MINUTE)
     await store.fire(owner, plan(await store.due_jobs([0], clock.now(), 10), clock.now()))
     assert await store.sweep(10) == 0
-    tables_of(store).jobs[put.job.id].awaits = a_run().id
+    store._tables.jobs[put.job.id].awaits = a_run().id
     assert await store.sweep(10) == 1
     [swept] = await store.jobs([put.job.id])
     assert swept is not None
@@ -106,12 +101,12 @@ async def test_a_higher_epoch_of_the_store_gives_greater_fences(store: MemorySto
     await store.submit(some_runs(2))
     worker = await store.open_session(a_worker())
     [before] = await store.claim(worker, 1, [Want("default", 1)])
-    tables_of(store).store_epoch += 1
+    store._tables.store_epoch += 1
     [after] = await store.claim(worker, 2, [Want("default", 1)])
     assert after.fence >> 40 == (before.fence >> 40) + 1
 
 
-async def test_its_time_never_goes_back(store: MemoryStore, clock: ManualClock) -> None:
+async def test_the_time_of_the_store_never_goes_back(store: MemoryStore, clock: ManualClock) -> None:
     before = await store.now()
     clock.jump(-MINUTE)
     assert await store.now() == before
@@ -119,7 +114,7 @@ async def test_its_time_never_goes_back(store: MemoryStore, clock: ManualClock) 
     assert await store.now() == before + SECOND
 
 
-async def test_an_id_of_a_shard_that_there_is_not_is_refused_before_anything_is_done(store: MemoryStore) -> None:
+async def test_an_id_of_an_unknown_shard_is_rejected_before_anything_is_stored(store: MemoryStore) -> None:
     good = a_run()
     with pytest.raises(Invalid):
         await store.submit([good, a_run(shard=4)])
@@ -128,7 +123,7 @@ async def test_an_id_of_a_shard_that_there_is_not_is_refused_before_anything_is_
         await store.put_jobs([a_job(shard=4)])
 
 
-async def test_a_job_cannot_be_told_to_finish(store: MemoryStore) -> None:
+async def test_a_job_cannot_be_set_to_finished(store: MemoryStore) -> None:
     [put] = await store.put_jobs([a_job()])
     with pytest.raises(Invalid):
         await store.set_jobs_state([put.job.id], JobState.FINISHED)
@@ -157,12 +152,12 @@ def a_memory_store(wakeups: LocalWakeups | None = None) -> MemoryStore:
     return MemoryStore(ManualClock(1_000_000_000), shards=1, wakeups=wakeups)
 
 
-async def test_the_sweep_counts_anew_who_is_inside_of_a_gate() -> None:
+async def test_the_sweeper_recounts_the_runs_of_a_limiter() -> None:
     store = a_memory_store()
     first, second = a_run(limits=(a_limit(),)), a_run(limits=(a_limit(),))
     await store.submit([first, second])
     [limiter] = store._tables.limiters.gates.values()
-    # As if somebody had forgotten to let it leave.
+    # Damage the state: the run does not leave its limiter.
     store._tables.runs[first.id].inside = False
     await store.cancel([first.id])
     assert (await store.runs([second.id]))[0].state is RunState.BLOCKED  # type: ignore[union-attr]
@@ -172,7 +167,7 @@ async def test_the_sweep_counts_anew_who_is_inside_of_a_gate() -> None:
     assert await store.sweep(100) == 0
 
 
-async def test_the_sweep_finds_children_that_nobody_told() -> None:
+async def test_the_sweeper_resolves_children_that_missed_the_end_of_their_parent() -> None:
     store = a_memory_store()
     parent = a_run()
     child = a_run(after=[parent])
@@ -185,18 +180,18 @@ async def test_the_sweep_finds_children_that_nobody_told() -> None:
     assert await store.sweep(100) == 0
 
 
-async def test_whoever_is_let_go_in_another_queue_is_rung_for() -> None:
+async def test_unblocking_a_run_notifies_the_workers_of_its_queue() -> None:
     wakeups = LocalWakeups()
     store = a_memory_store(wakeups)
-    bell = wakeups.listen([queue_topic("other")])
+    wakeup = wakeups.listen([queue_topic("other")])
     parent = a_run(limits=(a_limit(),))
     await store.submit([parent, a_run(limits=(a_limit(),), queue="other"), a_run(after=[parent], queue="third")])
-    assert not await bell.wait(0)
+    assert not await wakeup.wait(0)
     await store.cancel([parent.id])
-    assert await bell.wait(0)
+    assert await wakeup.wait(0)
 
 
-async def test_gates_that_nobody_needs_are_forgotten() -> None:
+async def test_unused_limiters_are_deleted() -> None:
     clock = ManualClock(1_000_000_000)
     store = MemoryStore(clock, shards=1)
     session = await store.open_session(a_worker(ttl=DAY))
@@ -204,7 +199,7 @@ async def test_gates_that_nobody_needs_are_forgotten() -> None:
     [held] = await store.claim(session, 1, [Want("default", 1)])
     await store.settle([settle_success(held, None)])
     await store.tidy()
-    assert len(store._tables.limiters.gates) == 2, "the starts of an hour and the failures of a minute count still"
+    assert len(store._tables.limiters.gates) == 2, "starts of the last hour and failures of the last minute still count"
     clock.advance(2 * HOUR)
     await store.tidy()
     assert store._tables.limiters.gates == {}

@@ -1,4 +1,4 @@
-"""Counting: what a figure is, that labels have a bound, and that what is told is what is declared."""
+"""Metrics: counting, bounded labels, and the declared names."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -31,8 +31,8 @@ class Attempt(NamedTuple):
     ended_at: int
 
 
-def told(figures: Figures) -> dict[tuple[str, ...], float]:
-    """Every sample, by its name and the values of its labels, as these stand in the alphabet."""
+def read_samples(figures: Figures) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and its label values, in alphabetical order of the labels."""
     text = Press([figures.tell]).print(Book()).decode()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
@@ -42,7 +42,7 @@ def told(figures: Figures) -> dict[tuple[str, ...], float]:
 
 
 @given(some.lists(some.integers(0, 20 * SECOND), max_size=60))
-def test_values_that_come_together_count_as_if_they_came_one_by_one(values: list[int]) -> None:
+def test_values_added_together_count_as_if_added_one_by_one(values: list[int]) -> None:
     together, alone = Spread((0.001, 0.5, 1, 10), SECOND), Spread((0.001, 0.5, 1, 10), SECOND)
     for value in values:
         alone.add(value)
@@ -51,13 +51,13 @@ def test_values_that_come_together_count_as_if_they_came_one_by_one(values: list
     assert together.total == pytest.approx(alone.total)
 
 
-def test_a_value_on_a_bound_is_within_it() -> None:
+def test_a_value_on_the_bound_of_a_bucket_is_in_that_bucket() -> None:
     spread = Spread((1, 10), SECOND)
     spread.add(10 * SECOND)
     assert spread.counts == [0, 1, 0]
 
 
-def test_names_beyond_the_bound_are_one() -> None:
+def test_label_values_beyond_the_bound_share_one_name() -> None:
     names = Names(2)
     assert [names[name] for name in ("a", "b", "c", "a", "d")] == ["a", "b", OTHER, "a", OTHER]
     assert len(names) == 2
@@ -79,7 +79,7 @@ def test_attempts_are_counted_by_task_and_outcome() -> None:
             (Attempt(held, 0, SECOND), end(Outcome.RELEASED, RunState.QUEUED)),
         ]
     )
-    found = told(figures)
+    found = read_samples(figures)
     assert found["mainspring_attempts_total", "success", "greet"] == 2
     assert found["mainspring_attempts_total", "error", "greet"] == 2
     assert found["mainspring_attempts_total", "released", "greet"] == 1
@@ -91,11 +91,13 @@ def test_attempts_are_counted_by_task_and_outcome() -> None:
     assert found["mainspring_attempt_seconds_bucket", "0.025", "greet"] == 1
 
 
-def test_what_a_worker_offers_is_counted_from_nothing() -> None:
-    """Prometheus sees growth between two scrapes alone: not that of a series that begins with 1."""
+def test_counters_of_the_tasks_of_a_worker_start_at_zero() -> None:
+    """Prometheus only sees growth between two scrapes, so a series must not start at 1."""
     figures = Figures(most_names=2)
     figures.offers(["nightly", "greet", "one too many"])
-    ended = {labels: value for labels, value in told(figures).items() if labels[0] == "mainspring_ended_runs_total"}
+    ended = {
+        labels: value for labels, value in read_samples(figures).items() if labels[0] == "mainspring_ended_runs_total"
+    }
     assert ended == {
         ("mainspring_ended_runs_total", state, task): 0
         for state in ("succeeded", "failed")
@@ -103,9 +105,9 @@ def test_what_a_worker_offers_is_counted_from_nothing() -> None:
     }
 
 
-def test_runs_that_ended_without_an_attempt_are_counted_by_task_as_all_others() -> None:
+def test_runs_that_ended_without_an_attempt_are_counted_by_task() -> None:
     figures = Figures(most_names=2)
-    figures.submitted([_submitted("mail"), _submitted("report")])
+    figures.submitted([a_submitted_run("mail"), a_submitted_run("report")])
     figures.unattempted(
         [
             Unattempted(task=task, state=state, runs=3)
@@ -113,43 +115,43 @@ def test_runs_that_ended_without_an_attempt_are_counted_by_task_as_all_others() 
             for state in (RunState.CANCELLED, RunState.SKIPPED)
         ]
     )
-    found = told(figures)
+    found = read_samples(figures)
     assert found["mainspring_ended_runs_total", "cancelled", "mail"] == 3
     assert found["mainspring_ended_runs_total", "skipped", OTHER] == 6
 
 
-def test_an_attempt_is_late_from_when_it_could_have_started() -> None:
+def test_lateness_counts_from_the_time_an_attempt_could_have_started() -> None:
     figures = Figures()
     held = [a_held_run() for _ in range(3)]
     for run, due, ready in zip(held, (0, 0, 60), (0, 60, 30), strict=True):
         run.due, run.ready_at, run.started_at = due * SECOND, ready * SECOND, 61 * SECOND
     figures.claimed(held)
-    found = told(figures)
+    found = read_samples(figures)
     assert found["mainspring_start_lateness_seconds_sum", "default"] == 61 + 1 + 1
 
 
 def test_tasks_beyond_the_bound_are_counted_as_other() -> None:
     figures = Figures(most_names=2)
-    figures.submitted([_submitted(f"task-{number}") for number in range(5)])
-    found = told(figures)
+    figures.submitted([a_submitted_run(f"task-{number}") for number in range(5)])
+    found = read_samples(figures)
     assert found["mainspring_submitted_runs_total", "task-1"] == 1
     assert found["mainspring_submitted_runs_total", OTHER] == 3
 
 
 @pytest.mark.parametrize("tenants", [False, True])
-def test_tenants_are_told_on_request_alone(tenants: bool) -> None:
+def test_tenants_are_labels_only_on_request(tenants: bool) -> None:
     figures = Figures(tenants=tenants)
-    figures.submitted([_submitted("t", tenant="acme")])
-    found = told(figures)
+    figures.submitted([a_submitted_run("t", tenant="acme")])
+    found = read_samples(figures)
     assert (("mainspring_tenant_submitted_runs_total", "acme") in found) is tenants
     assert any("acme" in labels for labels in found) is tenants
 
 
-def _submitted(task: str, tenant: str = "default") -> NewRun:
+def a_submitted_run(task: str, tenant: str = "default") -> NewRun:
     return a_run(task=task, tenant=tenant)
 
 
-def test_names_and_units_are_as_prometheus_wants_them() -> None:
+def test_metric_names_follow_the_conventions_of_prometheus() -> None:
     names = [metric.name for metric in ALL]
     assert len(set(names)) == len(names)
     for metric in ALL:
@@ -158,12 +160,12 @@ def test_names_and_units_are_as_prometheus_wants_them() -> None:
         assert metric.says.endswith("."), metric.name
 
 
-def test_no_label_is_without_a_bound() -> None:
+def test_every_label_has_a_bounded_set_of_values() -> None:
     bounded = {
         *("version", "roles", "state", "outcome", "call", "why", "change", "operation", "status", "kind"),
-        # One for each that somebody has set up …
+        # One value for each configured server, sink or table.
         *("engine", "sink", "server", "table"),
-        # … and those that are counted as other beyond metrics.names: test_names_of_all_kinds_have_a_bound tries it.
+        # Values beyond ``metrics.names`` are counted as other.
         *("task", "queue", "tenant"),
     }
     assert {label for metric in ALL for label in metric.labels} == bounded
@@ -175,7 +177,7 @@ def test_the_reference_is_current() -> None:
     assert all(f"`{metric.name}`" in PAGE.read_text() for metric in (*ALL, *STANDARD))
 
 
-def test_what_is_told_says_what_it_means_without_markdown() -> None:
+def test_help_texts_contain_no_markdown() -> None:
     book = Book()
     book.put(declared.BEHIND, 1, "kafka")
     text = Press().print(book).decode()
@@ -201,6 +203,6 @@ def test_metrics_beyond_loopback_need_a_token(tmp_path: Path) -> None:
         (MetricsSection(token="a", token_file="b"), "one of them"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(wrong: MetricsSection, says: str) -> None:
+def test_invalid_metrics_settings_are_rejected(wrong: MetricsSection, says: str) -> None:
     with pytest.raises(Invalid, match=says):
         Settings(metrics=wrong).check()

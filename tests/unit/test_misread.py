@@ -1,4 +1,4 @@
-"""What is wrong with JSON is told with its place, and a choice with its words."""
+"""Decode errors of JSON name the field, and for a choice the allowed values."""
 
 from typing import Annotated, Any, Literal
 
@@ -27,7 +27,7 @@ class Tree(msgspec.Struct, rename="camel"):
     deep: dict[str, dict[str, list[int]]] = {}
 
 
-def said_of(value: object, kind: Any = Tree) -> Misread:
+def decode_error(value: object, kind: Any = Tree) -> Misread:
     data = msgspec.json.encode(value)
     with pytest.raises(msgspec.ValidationError) as failed:
         msgspec.json.decode(data, type=kind)
@@ -62,8 +62,8 @@ def said_of(value: object, kind: Any = Tree) -> Misread:
         ([1], "", "expected 'object', got 'array'", ""),
     ],
 )
-def test_the_place_and_the_words(value: object, field: str, reason: str, hint: str) -> None:
-    assert said_of(value) == Misread(field, reason, hint)
+def test_a_decode_error_has_a_field_a_reason_and_a_hint(value: object, field: str, reason: str, hint: str) -> None:
+    assert decode_error(value) == Misread(field, reason, hint)
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,18 @@ def test_the_place_and_the_words(value: object, field: str, reason: str, hint: s
         ({"words": ["a", "b"]}, "must have at most 1 entry"),
     ],
 )
-def test_bounds_are_told_in_words(value: object, reason: str) -> None:
-    assert said_of(value, Bounds).reason == reason
+def test_violated_bounds_are_described_in_words(value: object, reason: str) -> None:
+    assert decode_error(value, Bounds).reason == reason
 
 
 @given(st.integers(1, 40), st.data())
-def test_the_first_that_is_wrong_is_named(count: int, data: st.DataObject) -> None:
+def test_the_first_wrong_field_is_named(count: int, data: st.DataObject) -> None:
     wrong = data.draw(st.sets(st.integers(0, count - 1), min_size=1))
     value = {f"n{number}": "x" if number in wrong else 1 for number in range(count)}
-    assert said_of(value, dict[str, int]).field == f"n{min(wrong)}"
+    assert decode_error(value, dict[str, int]).field == f"n{min(wrong)}"
 
 
-def test_without_the_data_there_are_dots() -> None:
+def test_without_the_data_the_key_in_a_path_is_unknown() -> None:
     with pytest.raises(msgspec.ValidationError) as failed:
         msgspec.json.decode(b'{"deep": {"a": 1}}', type=Tree)
     assert misread(failed.value).field == "deep[...]"

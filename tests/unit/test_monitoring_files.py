@@ -1,4 +1,4 @@
-"""Rules, dashboards and runbooks name what there is: metrics, labels, commands, pages."""
+"""Alert rules, dashboards and runbooks refer to existing metrics, labels, commands and pages."""
 
 import json
 import re
@@ -27,7 +27,7 @@ RULES: list[dict[str, Any]] = [
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
-#: Of others: Prometheus itself, and node_exporter.
+#: Metrics of Prometheus itself and of node_exporter.
 FOREIGN = {"up", "node_filesystem_avail_bytes", "node_filesystem_size_bytes"}
 COMMANDS: Any = get_command(application)
 _NAME = re.compile(r"(?<![\w:{])(?:mainspring[_:]|process_|node_)[\w:]+|\bup(?=\{)")
@@ -36,7 +36,7 @@ _SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 _TOML = re.compile(r"```toml\n(.*?)```", re.DOTALL)
 
 
-def told() -> set[str]:
+def list_series() -> set[str]:
     """The names of all series."""
     found = set[str]()
     for metric in (*ALL, *STANDARD):
@@ -50,32 +50,32 @@ def told() -> set[str]:
     return found
 
 
-def labels() -> set[str]:
+def list_labels() -> set[str]:
     recorded = {label for rule in RULES if "record" in rule for label in rule.get("labels", ())}
     return {label for metric in ALL for label in metric.labels} | recorded | {"instance", "job", "le", "mountpoint"}
 
 
-def queries() -> Iterator[tuple[str, str]]:
+def list_queries() -> Iterator[tuple[str, str]]:
     for rule in RULES:
         yield rule.get("alert") or rule["record"], rule["expr"]
     for name, (_, panels) in dashboards.DASHBOARDS.items():
         for panel in panels:
             for query, legend in panel.queries:
                 yield f"{name}: {panel.title}", query
-                assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= labels(), panel.title
+                assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= list_labels(), panel.title
 
 
-@pytest.mark.parametrize(("where", "query"), list(queries()))
-def test_a_query_names_only_what_is_told_or_recorded(where: str, query: str) -> None:
+@pytest.mark.parametrize(("where", "query"), list(list_queries()))
+def test_a_query_names_only_exported_or_recorded_metrics(where: str, query: str) -> None:
     names = set(_NAME.findall(query))
     assert names
-    assert names <= told() | RECORDED | FOREIGN
+    assert names <= list_series() | RECORDED | FOREIGN
     for group in _GROUPED.findall(query):
-        assert {label.strip() for label in group.split(",")} <= labels()
+        assert {label.strip() for label in group.split(",")} <= list_labels()
 
 
-def test_what_is_recorded_is_used() -> None:
-    used = " ".join(query for _, query in queries())
+def test_every_recorded_metric_is_used() -> None:
+    used = " ".join(query for _, query in list_queries())
     assert {name for name in RECORDED if not re.search(rf"{name}\b", used)} == set()
 
 
@@ -84,15 +84,15 @@ def test_the_dashboards_are_current(name: str) -> None:
     assert (dashboards.FOLDER / f"{name}.json").read_text() == dashboards.render(name), "make reference"
 
 
-def test_there_is_a_dashboard_for_each_part() -> None:
+def test_every_dashboard_has_a_file_and_a_unique_uid() -> None:
     assert {path.stem for path in dashboards.FOLDER.glob("*.json")} == set(dashboards.DASHBOARDS)
     assert set(dashboards.DASHBOARDS) == {"overview", "queues", "workers", "schedulers", "store"}
     identifiers = [json.loads(path.read_text())["uid"] for path in dashboards.FOLDER.glob("*.json")]
     assert len(set(identifiers)) == len(identifiers)
 
 
-def runbook_of(rule: dict[str, Any]) -> str:
-    """The page, whose name on the site that is linked to ends otherwise."""
+def find_runbook(rule: dict[str, Any]) -> str:
+    """The source page of the linked runbook, which has another suffix on the site."""
     folder, _, name = rule["annotations"]["runbook_url"].rpartition("/")
     assert folder == "{{ $externalLabels.runbooks }}"
     assert name.endswith(".html"), name
@@ -100,23 +100,23 @@ def runbook_of(rule: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", ["prometheus.yml", "compose.yml"])
-def test_an_example_says_where_runbooks_are_on_the_site(name: str) -> None:
+def test_an_example_configures_the_address_of_the_runbooks(name: str) -> None:
     example = yaml.safe_load((ROOT / "deploy" / "prometheus" / name).read_text())
     assert example["global"]["external_labels"]["runbooks"].endswith(f"/{RUNBOOKS.relative_to(ROOT)}")
 
 
 @pytest.mark.parametrize("name", ["prometheus.yml", "compose.yml", "kubernetes.yml"])
-def test_an_example_scrapes_every_job_that_an_alert_asks_for(name: str) -> None:
+def test_an_example_scrapes_every_job_that_an_alert_uses(name: str) -> None:
     scraped = yaml.safe_load((ROOT / "deploy" / "prometheus" / name).read_text())["scrape_configs"]
-    asked = {job for rule in ALERTS for job in re.findall(r'\bjob="([^"]*)"', rule["expr"])}
-    assert asked
-    assert asked <= {job["job_name"] for job in scraped}
-    # One that does not answer is told of.
+    used = {job for rule in ALERTS for job in re.findall(r'\bjob="([^"]*)"', rule["expr"])}
+    assert used
+    assert used <= {job["job_name"] for job in scraped}
+    # The alert for an instance that does not answer selects jobs by this prefix.
     assert all(job["job_name"].startswith("mainspring-") for job in scraped)
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
-    linked = {rule["alert"]: runbook_of(rule) for rule in ALERTS}
+    linked = {rule["alert"]: find_runbook(rule) for rule in ALERTS}
     assert set(linked.values()) == {path.name for path in RUNBOOKS.glob("*.md")}
     for alert, page in linked.items():
         text = (RUNBOOKS / page).read_text()
@@ -124,18 +124,18 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
         assert all(f"\n## {title}\n" in text for title in ("What it means", "How to look", "How to mend it"))
 
 
-def test_a_runbook_shows_the_rule_as_it_is() -> None:
+def test_a_runbook_shows_the_current_rule() -> None:
     for rule in ALERTS:
-        text = (RUNBOOKS / runbook_of(rule)).read_text()
+        text = (RUNBOOKS / find_runbook(rule)).read_text()
         shown = text.partition("```promql\n")[2].partition("```")[0]
         assert " ".join(shown.split()) == " ".join(rule["expr"].split()), rule["alert"]
 
 
-def test_every_alert_says_whom_it_calls() -> None:
+def test_every_alert_has_a_severity() -> None:
     assert {rule["labels"]["severity"] for rule in ALERTS} == {"page", "ticket"}
 
 
-def commands() -> Iterator[tuple[str, str]]:
+def list_commands() -> Iterator[tuple[str, str]]:
     for page in sorted(RUNBOOKS.glob("*.md")):
         for block in _SHELL.findall(page.read_text()):
             for line in block.splitlines():
@@ -143,8 +143,8 @@ def commands() -> Iterator[tuple[str, str]]:
                     yield page.name, line
 
 
-@pytest.mark.parametrize(("page", "line"), list(commands()))
-def test_a_command_of_a_runbook_is_one_of_ours(page: str, line: str) -> None:
+@pytest.mark.parametrize(("page", "line"), list(list_commands()))
+def test_a_command_in_a_runbook_exists(page: str, line: str) -> None:
     words = shlex.split(line)
     settings = {f"MAINSPRING_{path.replace('.', '_').upper()}" for path, _ in describe()}
     environment = dict[str, str]()
@@ -154,10 +154,10 @@ def test_a_command_of_a_runbook_is_one_of_ours(page: str, line: str) -> None:
         environment[name] = value
     load(environment=environment)
     assert words.pop(0) == "mainspring"
-    _read(words)
+    _parse(words)
 
 
-def test_settings_in_a_runbook_are_taken_together(tmp_path: Path) -> None:
+def test_settings_in_a_runbook_are_valid_together(tmp_path: Path) -> None:
     found = [(page, block) for page in sorted(RUNBOOKS.glob("*.md")) for block in _TOML.findall(page.read_text())]
     assert {page.stem for page, _ in found} >= {"api-errors", "events-behind"}
     for number, (_, block) in enumerate(found):
@@ -166,13 +166,13 @@ def test_settings_in_a_runbook_are_taken_together(tmp_path: Path) -> None:
         load(environment={}, file=file)
 
 
-def test_what_all_schedulers_must_agree_on_is_not_set_for_one_more() -> None:
-    """Only the owner of the first shard gives events up, by its own settings."""
-    assert not [(page, line) for page, line in commands() if "MAINSPRING_EVENTS_" in line]
+def test_no_runbook_sets_event_settings_for_a_single_scheduler() -> None:
+    """Only the owner of the first shard drops events, by its own settings."""
+    assert not [(page, line) for page, line in list_commands() if "MAINSPRING_EVENTS_" in line]
 
 
-def _read(words: list[str]) -> None:
-    """Reads a command line without running it: what is unknown or missing is an error."""
+def _parse(words: list[str]) -> None:
+    """Parse a command line without running it; unknown and missing arguments are errors."""
     command: Any = COMMANDS
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
@@ -180,6 +180,6 @@ def _read(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("line", ["nope", "queues pause mail --bogus 3", "runs show", "queues set"])
-def test_a_command_that_is_none_of_ours_would_be_noticed(line: str) -> None:
+def test_the_check_of_commands_finds_unknown_ones(line: str) -> None:
     with pytest.raises((KeyError, TyperException)):
-        _read(line.split())
+        _parse(line.split())

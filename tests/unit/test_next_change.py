@@ -1,4 +1,4 @@
-"""When the memory store changes by itself: where a clock may jump to."""
+"""``next_change``: when the memory store changes next by itself, so that a virtual clock may jump there."""
 
 from random import Random
 
@@ -22,20 +22,22 @@ def store(clock: ManualClock) -> MemoryStore:
     return MemoryStore(clock, shards=4)
 
 
-async def test_never_where_nothing_waits(store: MemoryStore, clock: ManualClock) -> None:
+async def test_a_store_without_waiting_work_has_no_next_change(store: MemoryStore, clock: ManualClock) -> None:
     assert store.next_change() is None
     await store.submit([a_run()])
     assert store.next_change() is None
 
 
-async def test_the_earliest_run_or_tick(store: MemoryStore, clock: ManualClock) -> None:
+async def test_the_earliest_due_run_or_tick_is_the_next_change(store: MemoryStore, clock: ManualClock) -> None:
     await store.submit([a_run(delay=2 * HOUR), a_run(delay=HOUR + 1, shard=3)])
     assert store.next_change() == clock.now() + HOUR + 1
     put = await store.put_jobs([a_job()])
     assert store.next_change() == put[0].job.next_fire
 
 
-async def test_the_limits_of_what_waits(store: MemoryStore, clock: ManualClock) -> None:
+async def test_start_limits_and_deadlines_of_queued_runs_are_next_changes(
+    store: MemoryStore, clock: ManualClock
+) -> None:
     now = clock.now()
     await store.submit([a_run(deadline=HOUR)])
     assert store.next_change() == now + HOUR
@@ -49,7 +51,7 @@ async def test_the_limits_of_what_waits(store: MemoryStore, clock: ManualClock) 
     assert store.next_change() is None
 
 
-async def test_what_runs_has_its_time_its_lease_and_its_orders(store: MemoryStore, clock: ManualClock) -> None:
+async def test_timeout_and_cancel_of_a_running_run_are_next_changes(store: MemoryStore, clock: ManualClock) -> None:
     now = clock.now()
     session = await store.open_session(a_worker(ttl=10 * SECOND))
     assert store.next_change() is None
@@ -64,13 +66,15 @@ async def test_what_runs_has_its_time_its_lease_and_its_orders(store: MemoryStor
     assert store.next_change() is None
 
 
-async def test_a_lease_that_ends_and_a_session_that_is_gone(store: MemoryStore, clock: ManualClock) -> None:
+async def test_the_end_of_a_lease_is_the_next_change_until_lost_runs_are_released(
+    store: MemoryStore, clock: ManualClock
+) -> None:
     session = await store.open_session(a_worker(ttl=10 * SECOND))
     await store.submit([a_run()])
     await store.claim(session, 1, [Want("default", 10)])
     ends = clock.now() + 10 * SECOND
-    assert store.next_change() == ends + 1
-    clock.advance(10 * SECOND)
+    assert store.next_change() == ends
+    clock.advance(10 * SECOND - 1)
     assert await store.lost_runs(10) == []
     clock.advance(1)
     (lost,) = await store.lost_runs(10)
@@ -81,7 +85,7 @@ async def test_a_lease_that_ends_and_a_session_that_is_gone(store: MemoryStore, 
     assert store.next_change() is None
 
 
-async def test_a_retry_has_kept_its_start(store: MemoryStore, clock: ManualClock) -> None:
+async def test_the_start_limit_does_not_apply_to_a_retry(store: MemoryStore, clock: ManualClock) -> None:
     session = await store.open_session(a_worker(ttl=10 * HOUR))
     await store.submit([a_run(policy=a_policy(pause=HOUR), start_within=MINUTE)])
     (held,) = await store.claim(session, 1, [Want("default", 10)])

@@ -1,4 +1,4 @@
-"""What people are told: one line a problem, in the shapes that are documented, and nothing that others wrote."""
+"""Alert messages: one line per problem, in the formats that Slack and PagerDuty document."""
 
 import json
 from typing import Any
@@ -33,32 +33,32 @@ def an_entry(stage: On = On.DEAD, **fields: Any) -> Entry:
     return Entry(stage=stage, **(known | {"since": NOW - MINUTE, "at": NOW} | fields))
 
 
-def test_a_message_says_what_is_wrong_on_one_line() -> None:
+def test_a_message_describes_a_problem_on_one_line() -> None:
     notice = Notice(
         entries=(an_entry(error="ValueError: no", run="r1", count=3, owner="billing"),), url="https://m.example"
     )
     assert title_of(notice) == "Mainspring: nightly is dead"
     title, empty, line = text_of(notice).splitlines()
     assert (title, empty) == ("Mainspring: nightly is dead", "")
-    said = (
+    expected = (
         "nightly is dead · 3 failures since 2026-09-21T14:12:20Z · task charge · queue billing · owner billing · run r1"
     )
-    assert line == f"{said} · ValueError: no https://m.example/runs/r1"
+    assert line == f"{expected} · ValueError: no https://m.example/runs/r1"
 
 
-def test_several_are_counted_and_what_is_over_apart() -> None:
+def test_the_title_counts_open_and_resolved_problems() -> None:
     two = (an_entry(), an_entry(On.RECOVERED, problem="p2"))
     assert title_of(Notice(entries=two)) == "Mainspring: 1 problem, 1 over"
     assert title_of(Notice(entries=two[1:] * 2)) == "Mainspring: 2 problems are over"
-    told = Notice(entries=two, more=7, held_since=NOW)
-    assert title_of(told) == "Mainspring: 8 problems, 1 over"
-    assert list(lines_of(told))[2:] == [
+    message = Notice(entries=two, more=7, held_since=NOW)
+    assert title_of(message) == "Mainspring: 8 problems, 1 over"
+    assert list(lines_of(message))[2:] == [
         "… and 7 more.",
         "Held back since 2026-09-21T14:13:20Z, by quiet hours or the channel's limit.",
     ]
 
 
-def test_what_slack_gets_is_what_it_documents_and_mentions_nobody() -> None:
+def test_a_slack_message_has_the_documented_format_and_escapes_mentions() -> None:
     body = json.loads(slack_body(Notice(entries=(an_entry(name="<!channel> & <https://evil.example|me>"),))))
     validate(SLACK, body)
     assert "<" not in body["text"]
@@ -82,7 +82,7 @@ def test_what_slack_gets_is_what_it_documents_and_mentions_nobody() -> None:
     ),
     st.integers(0, 10),
 )
-def test_every_message_has_a_line_for_each_problem_and_the_documented_shapes(entries: list[Entry], more: int) -> None:
+def test_every_message_has_a_line_for_each_problem_and_the_documented_format(entries: list[Entry], more: int) -> None:
     notice = Notice(entries=tuple(entries), more=more, url="https://m.example")
     assert len(list(lines_of(notice))) == len(entries) + bool(more)
     assert all("\n" not in line and line.isprintable() for line in (title_of(notice), *lines_of(notice)))
@@ -91,11 +91,11 @@ def test_every_message_has_a_line_for_each_problem_and_the_documented_shapes(ent
     for event in events:
         validate(PAGERDUTY, event)
     assert len(events) == sum(not entry.unheard for entry in entries) + bool(more)
-    told = json.loads(webhook_body(notice))
-    assert [each["state"] for each in told["problems"]] == [entry.stage for entry in entries]
+    message = json.loads(webhook_body(notice))
+    assert [each["state"] for each in message["problems"]] == [entry.stage for entry in entries]
 
 
-def test_pagerduty_opens_and_resolves_by_the_key_of_the_problem() -> None:
+def test_pagerduty_incidents_open_and_resolve_by_the_key_of_the_problem() -> None:
     opened, resolved = (
         json.loads(pagerduty_bodies(Notice(entries=(entry,)), "R" * 32, "mainspring")[0])
         for entry in (an_entry(error="boom"), an_entry(On.RECOVERED, first=False))
@@ -106,7 +106,7 @@ def test_pagerduty_opens_and_resolves_by_the_key_of_the_problem() -> None:
     assert opened["payload"]["custom_details"]["error"] == "boom"
 
 
-def test_an_incident_about_too_many_is_opened_and_resolved_by_one_key() -> None:
+def test_the_incident_for_too_many_problems_opens_and_resolves_by_one_key() -> None:
     bodies = [
         json.loads(pagerduty_bodies(notice, "R" * 32, "mainspring")[0])
         for notice in (Notice(more=3, more_key="k"), Notice(more_over=True, more_key="k"))
@@ -114,7 +114,7 @@ def test_an_incident_about_too_many_is_opened_and_resolved_by_one_key() -> None:
     assert [(event["event_action"], event["dedup_key"]) for event in bodies] == [("trigger", "k"), ("resolve", "k")]
 
 
-def test_a_test_leaves_no_incident_behind() -> None:
+def test_a_test_message_leaves_no_open_incident() -> None:
     actions = [json.loads(body)["event_action"] for body in pagerduty_bodies(Notice(test=True), "R" * 32, "mainspring")]
     assert actions == ["trigger", "resolve"]
     assert "test" in text_of(Notice(test=True))
@@ -129,10 +129,10 @@ def test_a_test_leaves_no_incident_behind() -> None:
         ("x" * 999, "x" * 300),
     ],
 )
-def test_of_an_error_its_last_line_is_told(error: str, line: str) -> None:
+def test_the_last_line_of_an_error_is_shown(error: str, line: str) -> None:
     assert last_line(error) == line
 
 
-def test_a_notice_is_read_as_it_was_written() -> None:
+def test_an_alert_is_decoded_as_it_was_encoded() -> None:
     notice = Notice(entries=(an_entry(),), more=2, held_since=NOW)
     assert msgspec.json.decode(msgspec.json.encode(notice), type=Notice) == notice

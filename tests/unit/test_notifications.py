@@ -1,4 +1,4 @@
-"""Who is told of what, when, and how often: the rules by themselves, and by random histories."""
+"""Alert rules: which problems go to which channel, when and how often; by example and by random histories."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ SLACK = ("slack", "secret=SLACK_URL")
 PAGER = ("pagerduty", "secret=PAGER_KEY")
 
 
-def rules_of(
+def make_rules(
     channels: Mapping[str, tuple[str, ...]], *rules: str, owners: Mapping[str, tuple[str, ...]] | None = None
 ) -> NotificationRules:
     table = {f"r{number}": tuple(words.split()) for number, words in enumerate(rules)}
@@ -35,25 +35,25 @@ def trouble(stage: On = On.FAILED, at: Instant = NOON, **fields: Any) -> Trouble
     return Trouble(stage=stage, at=at, **(known | fields))
 
 
-class Told:
-    """A situation whose messages are taken as they come."""
+class Recorder:
+    """A situation whose outgoing messages are delivered at once and recorded."""
 
     def __init__(self, rules: NotificationRules) -> None:
         self.situation = Situation(rules, "store")
         self.rows: dict[str, bytes] = {}
         self.messages: list[tuple[str, Instant, Notice]] = []
 
-    def at(self, now: Instant) -> list[tuple[str, Notice]]:
-        """What is said then."""
+    def deliver(self, now: Instant) -> list[tuple[str, Notice]]:
+        """Advance to ``now`` and deliver what is due."""
         self.situation.advance(now)
         found = [(target, each.notice) for target, all_of in self.situation.outgoing().items() for each in all_of]
         for target in self.situation.outgoing():
             self.situation.delivered(target)
         self.messages += [(target, now, notice) for target, notice in found]
-        self.keep()
+        self.save()
         return found
 
-    def keep(self) -> None:
+    def save(self) -> None:
         for name, body in self.situation.changes().items():
             if body is None:
                 self.rows.pop(name, None)
@@ -61,129 +61,134 @@ class Told:
                 self.rows[name] = body
 
     def restart(self) -> None:
-        self.keep()
+        self.save()
         self.situation = Situation(self.situation.rules, "store", self.rows)
 
-    def stages(self, now: Instant) -> list[tuple[str, list[str]]]:
-        return [(target, [entry.stage.value for entry in notice.entries]) for target, notice in self.at(now)]
+    def deliver_stages(self, now: Instant) -> list[tuple[str, list[str]]]:
+        return [(target, [entry.stage.value for entry in notice.entries]) for target, notice in self.deliver(now)]
 
 
-def test_failures_of_one_kind_are_told_once_together() -> None:
-    told = Told(rules_of({"ops": SLACK}, "on=failed to=ops"))
+def test_failures_of_one_kind_are_sent_once_in_one_message() -> None:
+    recorder = Recorder(make_rules({"ops": SLACK}, "on=failed to=ops"))
     for second in range(10):
-        told.situation.trouble(trouble(at=NOON + second * SECOND))
-    told.situation.trouble(trouble(at=NOON + SECOND, fingerprint="other"))
-    assert told.at(NOON + 29 * SECOND) == []
-    [(target, notice)] = told.at(NOON + 30 * SECOND)
+        recorder.situation.trouble(trouble(at=NOON + second * SECOND))
+    recorder.situation.trouble(trouble(at=NOON + SECOND, fingerprint="other"))
+    assert recorder.deliver(NOON + 29 * SECOND) == []
+    [(target, notice)] = recorder.deliver(NOON + 30 * SECOND)
     assert target == "ops"
     assert [(entry.count, entry.stage) for entry in notice.entries] == [(10, On.FAILED), (1, On.FAILED)]
     for hour in range(1, 9):
-        told.situation.trouble(trouble(at=NOON + hour * HOUR))
-        assert told.at(NOON + hour * HOUR + MINUTE) == []
+        recorder.situation.trouble(trouble(at=NOON + hour * HOUR))
+        assert recorder.deliver(NOON + hour * HOUR + MINUTE) == []
 
 
-def test_a_problem_that_gets_worse_is_told_once_more_and_its_end_once() -> None:
-    told = Told(rules_of({"ops": SLACK, "pager": PAGER}, "on=failed on=dead on=recovered to=ops", "on=dead to=pager"))
-    told.situation.trouble(trouble())
-    assert told.stages(NOON + MINUTE) == [("ops", ["failed"])]
-    told.situation.trouble(trouble(On.DEAD, NOON + 2 * MINUTE))
-    assert told.stages(NOON + 2 * MINUTE) == [("pager", ["dead"])]
-    assert told.stages(NOON + 3 * MINUTE) == [("ops", ["dead"])]
-    told.situation.trouble(trouble(On.DEAD, NOON + 4 * MINUTE))
-    told.situation.succeeded("default", "task:other", NOON + 5 * MINUTE)
-    assert told.stages(NOON + 5 * MINUTE) == []
-    told.situation.succeeded("default", "task:charge", NOON + 6 * MINUTE)
-    assert told.stages(NOON + 6 * MINUTE) == [("pager", ["recovered"])]
-    assert told.stages(NOON + 7 * MINUTE) == [("ops", ["recovered"])]
-    assert told.situation.problems == {}
-    assert told.situation.rests
+def test_a_problem_is_sent_again_when_it_gets_worse_and_once_when_it_ends() -> None:
+    recorder = Recorder(
+        make_rules({"ops": SLACK, "pager": PAGER}, "on=failed on=dead on=recovered to=ops", "on=dead to=pager")
+    )
+    recorder.situation.trouble(trouble())
+    assert recorder.deliver_stages(NOON + MINUTE) == [("ops", ["failed"])]
+    recorder.situation.trouble(trouble(On.DEAD, NOON + 2 * MINUTE))
+    assert recorder.deliver_stages(NOON + 2 * MINUTE) == [("pager", ["dead"])]
+    assert recorder.deliver_stages(NOON + 3 * MINUTE) == [("ops", ["dead"])]
+    recorder.situation.trouble(trouble(On.DEAD, NOON + 4 * MINUTE))
+    recorder.situation.succeeded("default", "task:other", NOON + 5 * MINUTE)
+    assert recorder.deliver_stages(NOON + 5 * MINUTE) == []
+    recorder.situation.succeeded("default", "task:charge", NOON + 6 * MINUTE)
+    assert recorder.deliver_stages(NOON + 6 * MINUTE) == [("pager", ["recovered"])]
+    assert recorder.deliver_stages(NOON + 7 * MINUTE) == [("ops", ["recovered"])]
+    assert recorder.situation.problems == {}
+    assert recorder.situation.rests
 
 
-def test_who_was_not_told_of_a_problem_does_not_hear_of_its_end() -> None:
-    told = Told(rules_of({"ops": SLACK}, "on=dead on=recovered to=ops"))
-    told.situation.trouble(trouble(On.FAILED))
-    told.situation.succeeded("default", "task:charge", NOON + SECOND)
-    assert told.stages(NOON + MINUTE) == told.stages(NOON + HOUR) == []
-    assert told.situation.rests
+def test_a_channel_that_did_not_get_a_problem_does_not_get_its_recovery() -> None:
+    recorder = Recorder(make_rules({"ops": SLACK}, "on=dead on=recovered to=ops"))
+    recorder.situation.trouble(trouble(On.FAILED))
+    recorder.situation.succeeded("default", "task:charge", NOON + SECOND)
+    assert recorder.deliver_stages(NOON + MINUTE) == recorder.deliver_stages(NOON + HOUR) == []
+    assert recorder.situation.rests
 
 
-def test_who_was_told_hears_of_the_end_also_when_it_has_only_failed_since() -> None:
-    told = Told(rules_of({"ops": SLACK}, "on=dead on=recovered to=ops"))
-    told.situation.trouble(trouble(On.DEAD))
-    assert told.stages(NOON + MINUTE) == [("ops", ["dead"])]
-    told.situation.trouble(trouble(On.FAILED, NOON + 2 * MINUTE))
-    told.situation.succeeded("default", "task:charge", NOON + 3 * MINUTE)
-    told.at(NOON + 4 * MINUTE)
-    assert told.stages(NOON + 5 * MINUTE) == [("ops", ["recovered"])]
+def test_a_channel_that_got_a_problem_gets_its_recovery_after_lesser_failures() -> None:
+    recorder = Recorder(make_rules({"ops": SLACK}, "on=dead on=recovered to=ops"))
+    recorder.situation.trouble(trouble(On.DEAD))
+    assert recorder.deliver_stages(NOON + MINUTE) == [("ops", ["dead"])]
+    recorder.situation.trouble(trouble(On.FAILED, NOON + 2 * MINUTE))
+    recorder.situation.succeeded("default", "task:charge", NOON + 3 * MINUTE)
+    recorder.deliver(NOON + 4 * MINUTE)
+    assert recorder.deliver_stages(NOON + 5 * MINUTE) == [("ops", ["recovered"])]
 
 
-def test_who_asks_for_ends_alone_hears_of_every_one() -> None:
-    told = Told(rules_of({"ops": SLACK}, "on=recovered to=ops"))
-    told.situation.trouble(trouble(On.FAILED))
-    told.situation.succeeded("default", "task:charge", NOON + SECOND)
-    told.at(NOON + MINUTE)
-    assert told.stages(NOON + 2 * MINUTE) == [("ops", ["recovered"])]
+def test_a_rule_for_recoveries_only_sends_every_recovery() -> None:
+    recorder = Recorder(make_rules({"ops": SLACK}, "on=recovered to=ops"))
+    recorder.situation.trouble(trouble(On.FAILED))
+    recorder.situation.succeeded("default", "task:charge", NOON + SECOND)
+    recorder.deliver(NOON + MINUTE)
+    assert recorder.deliver_stages(NOON + 2 * MINUTE) == [("ops", ["recovered"])]
 
 
-def test_what_fails_again_and_again_is_not_over_at_the_first_success() -> None:
-    told = Told(rules_of({"ops": SLACK}, "on=failed on=recovered to=ops"))
+def test_a_flapping_problem_recovers_only_after_a_minute_without_failures() -> None:
+    recorder = Recorder(make_rules({"ops": SLACK}, "on=failed on=recovered to=ops"))
     for second in range(0, 600, 10):
-        told.situation.trouble(trouble(at=NOON + second * SECOND))
-        told.situation.succeeded("default", "task:charge", NOON + second * SECOND + 5 * SECOND)
-        told.at(NOON + second * SECOND + 9 * SECOND)
-    assert [notice.entries[0].stage for _, _, notice in told.messages] == [On.FAILED]
-    assert told.stages(NOON + 590 * SECOND + 30 * SECOND) == []
-    assert told.stages(NOON + 590 * SECOND + MINUTE) == [("ops", ["recovered"])]
+        recorder.situation.trouble(trouble(at=NOON + second * SECOND))
+        recorder.situation.succeeded("default", "task:charge", NOON + second * SECOND + 5 * SECOND)
+        recorder.deliver(NOON + second * SECOND + 9 * SECOND)
+    assert [notice.entries[0].stage for _, _, notice in recorder.messages] == [On.FAILED]
+    assert recorder.deliver_stages(NOON + 590 * SECOND + 30 * SECOND) == []
+    assert recorder.deliver_stages(NOON + 590 * SECOND + MINUTE) == [("ops", ["recovered"])]
 
 
-def test_what_was_over_before_anybody_heard_of_it_is_one_line_and_no_incident() -> None:
-    told = Told(rules_of({"ops": (*SLACK, "group=5m"), "pager": (*PAGER, "group=5m")}, *_BOTH))
-    told.situation.trouble(trouble(On.DEAD))
-    told.situation.succeeded("default", "task:charge", NOON + SECOND)
-    told.at(NOON + MINUTE)
-    assert told.stages(NOON + 10 * MINUTE) == [("ops", ["recovered"])]
-
-
-_BOTH = ("on=dead on=recovered to=ops", "on=dead to=pager")
+def test_a_problem_that_ended_before_it_was_sent_is_one_line_and_no_incident() -> None:
+    recorder = Recorder(
+        make_rules(
+            {"ops": (*SLACK, "group=5m"), "pager": (*PAGER, "group=5m")},
+            "on=dead on=recovered to=ops",
+            "on=dead to=pager",
+        )
+    )
+    recorder.situation.trouble(trouble(On.DEAD))
+    recorder.situation.succeeded("default", "task:charge", NOON + SECOND)
+    recorder.deliver(NOON + MINUTE)
+    assert recorder.deliver_stages(NOON + 10 * MINUTE) == [("ops", ["recovered"])]
 
 
 def test_an_incident_that_was_resolved_too_late_is_not_left_open() -> None:
-    told = Told(rules_of({"pager": (*PAGER, "rate=1/h")}, "on=failed to=pager"))
-    told.situation.trouble(trouble())
-    assert told.stages(NOON) == [("pager", ["failed"])]
-    told.situation.succeeded("default", "task:charge", NOON + MINUTE)
-    assert told.stages(NOON + 2 * MINUTE) == []
-    told.situation.trouble(trouble(at=NOON + 3 * MINUTE))
-    told.situation.succeeded("default", "task:charge", NOON + 4 * MINUTE)
-    told.at(NOON + 5 * MINUTE)
-    [(_, notice)] = told.at(NOON + HOUR)
+    recorder = Recorder(make_rules({"pager": (*PAGER, "rate=1/h")}, "on=failed to=pager"))
+    recorder.situation.trouble(trouble())
+    assert recorder.deliver_stages(NOON) == [("pager", ["failed"])]
+    recorder.situation.succeeded("default", "task:charge", NOON + MINUTE)
+    assert recorder.deliver_stages(NOON + 2 * MINUTE) == []
+    recorder.situation.trouble(trouble(at=NOON + 3 * MINUTE))
+    recorder.situation.succeeded("default", "task:charge", NOON + 4 * MINUTE)
+    recorder.deliver(NOON + 5 * MINUTE)
+    [(_, notice)] = recorder.deliver(NOON + HOUR)
     [entry] = notice.entries
     assert (entry.stage, entry.unheard) == (On.RECOVERED, False)
 
 
-def test_an_objective_ends_when_it_is_met_and_not_by_a_success() -> None:
-    told = Told(rules_of({"ops": (*SLACK, "group=0s")}, "on=slo-missed on=recovered to=ops"))
-    told.situation.trouble(trouble(On.SLO_MISSED, subject="j1", fingerprint=SLO))
-    assert told.stages(NOON) == [("ops", ["slo-missed"])]
-    told.situation.succeeded("default", "j1", NOON + MINUTE)
-    assert told.stages(NOON + HOUR) == []
-    told.situation.met_again("default", "j1", NOON + HOUR)
-    assert told.stages(NOON + HOUR) == [("ops", ["recovered"])]
+def test_a_missed_objective_recovers_when_it_is_met_and_not_by_a_success() -> None:
+    recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=slo-missed on=recovered to=ops"))
+    recorder.situation.trouble(trouble(On.SLO_MISSED, subject="j1", fingerprint=SLO))
+    assert recorder.deliver_stages(NOON) == [("ops", ["slo-missed"])]
+    recorder.situation.succeeded("default", "j1", NOON + MINUTE)
+    assert recorder.deliver_stages(NOON + HOUR) == []
+    recorder.situation.met_again("default", "j1", NOON + HOUR)
+    assert recorder.deliver_stages(NOON + HOUR) == [("ops", ["recovered"])]
 
 
-def test_in_quiet_hours_only_what_is_urgent_is_told_and_the_rest_at_their_end_as_one() -> None:
+def test_quiet_hours_delay_all_but_urgent_problems_until_their_end() -> None:
     quiet = (*SLACK, "quiet=22:00-07:00", "zone=Europe/Paris", "group=0s")
-    told = Told(rules_of({"ops": quiet}, "on=failed to=ops", "on=failed to=ops task=pay urgent"))
+    recorder = Recorder(make_rules({"ops": quiet}, "on=failed to=ops", "on=failed to=ops task=pay urgent"))
     night = parse_instant("2026-11-16T23:30:00+01:00")
     for number in range(3):
-        told.situation.trouble(trouble(at=night + number * HOUR, subject=f"task:{number}"))
-    assert told.at(night + 3 * HOUR) == []
-    told.situation.trouble(trouble(at=night + 3 * HOUR, subject="task:pay", task="pay"))
-    [(_, urgent)] = told.at(night + 3 * HOUR)
+        recorder.situation.trouble(trouble(at=night + number * HOUR, subject=f"task:{number}"))
+    assert recorder.deliver(night + 3 * HOUR) == []
+    recorder.situation.trouble(trouble(at=night + 3 * HOUR, subject="task:pay", task="pay"))
+    [(_, urgent)] = recorder.deliver(night + 3 * HOUR)
     assert [entry.task for entry in urgent.entries] == ["pay"]
     morning = parse_instant("2026-11-17T07:00:00+01:00")
-    assert told.at(morning - SECOND) == []
-    [(_, notice)] = told.at(morning)
+    assert recorder.deliver(morning - SECOND) == []
+    [(_, notice)] = recorder.deliver(morning)
     assert len(notice.entries) == 3
     assert notice.held_since == night
 
@@ -195,134 +200,136 @@ def test_in_quiet_hours_only_what_is_urgent_is_told_and_the_rest_at_their_end_as
         (QuietHours(60, 90), ["01:00", "01:29"], ["00:59", "01:30", "13:00"]),
     ],
 )
-def test_quiet_hours_may_go_over_midnight(hours: QuietHours, inside: list[str], outside: list[str]) -> None:
+def test_quiet_hours_may_span_midnight(hours: QuietHours, inside: list[str], outside: list[str]) -> None:
     assert all(hours.covers(parse_instant(f"2026-11-16T{time}:00Z")) for time in inside)
     assert not any(hours.covers(parse_instant(f"2026-11-16T{time}:00Z")) for time in outside)
 
 
-def test_quiet_hours_are_by_the_clock_on_the_wall_also_when_it_is_changed() -> None:
+def test_quiet_hours_follow_local_time_across_a_clock_change() -> None:
     hours = QuietHours(22 * 60, 7 * 60, "Europe/Paris")
-    # The night in which it is two o'clock twice has an hour more.
+    # The night in which clocks go back is an hour longer.
     assert hours.covers(parse_instant("2026-10-25T05:59:00Z"))
     assert not hours.covers(parse_instant("2026-10-25T06:00:00Z"))
     assert not hours.covers(parse_instant("2026-07-25T05:00:00Z"))
 
 
-def test_a_channel_says_no_more_than_its_limit_and_then_what_was_held_back() -> None:
-    told = Told(rules_of({"ops": (*SLACK, "rate=2/h", "group=0s")}, "on=failed to=ops"))
+def test_a_channel_sends_no_more_than_its_rate_and_later_what_was_held_back() -> None:
+    recorder = Recorder(make_rules({"ops": (*SLACK, "rate=2/h", "group=0s")}, "on=failed to=ops"))
     for minute in range(50):
-        told.situation.trouble(trouble(at=NOON + minute * MINUTE, subject=f"task:{minute}"))
-        told.at(NOON + minute * MINUTE)
-    assert [len(notice.entries) for _, _, notice in told.messages] == [1, 1]
-    [(_, notice)] = told.at(NOON + HOUR)
+        recorder.situation.trouble(trouble(at=NOON + minute * MINUTE, subject=f"task:{minute}"))
+        recorder.deliver(NOON + minute * MINUTE)
+    assert [len(notice.entries) for _, _, notice in recorder.messages] == [1, 1]
+    [(_, notice)] = recorder.deliver(NOON + HOUR)
     assert len(notice.entries) == MOST_TOLD
     assert notice.more == 48 - MOST_TOLD
     assert notice.held_since == NOON + 2 * MINUTE
 
 
-def test_pagerduty_hears_of_every_problem_by_itself() -> None:
-    told = Told(rules_of({"pager": (*PAGER, "rate=1000/h")}, "on=failed to=pager"))
+def test_pagerduty_gets_an_event_for_every_problem() -> None:
+    recorder = Recorder(make_rules({"pager": (*PAGER, "rate=1000/h")}, "on=failed to=pager"))
     for number in range(50):
-        told.situation.trouble(trouble(subject=f"task:{number}"))
+        recorder.situation.trouble(trouble(subject=f"task:{number}"))
     for second in range(5):
-        told.at(NOON + second * SECOND)
-    heard = [entry.problem for _, _, notice in told.messages for entry in notice.entries]
-    assert len(heard) == len(set(heard)) == 50
-    assert max(len(notice.entries) for _, _, notice in told.messages) <= MOST_TOLD
+        recorder.deliver(NOON + second * SECOND)
+    sent = [entry.problem for _, _, notice in recorder.messages for entry in notice.entries]
+    assert len(sent) == len(set(sent)) == 50
+    assert max(len(notice.entries) for _, _, notice in recorder.messages) <= MOST_TOLD
 
 
-def test_more_than_can_be_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_beyond_the_maximum_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.domain.notifications.MOST_PROBLEMS", 3)
-    told = Told(rules_of({"ops": (*SLACK, "group=0s")}, "on=failed to=ops"))
+    recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed to=ops"))
     for number in range(5):
-        told.situation.trouble(trouble(subject=f"task:{number}"))
-    [(_, notice)] = told.at(NOON)
+        recorder.situation.trouble(trouble(subject=f"task:{number}"))
+    [(_, notice)] = recorder.deliver(NOON)
     assert (len(notice.entries), notice.more) == (3, 2)
-    told.situation.trouble(trouble(subject="task:5", at=NOON + MINUTE))
-    [(_, notice)] = told.at(NOON + MINUTE)
+    recorder.situation.trouble(trouble(subject="task:5", at=NOON + MINUTE))
+    [(_, notice)] = recorder.deliver(NOON + MINUTE)
     assert (notice.entries, notice.more) == ((), 1)
-    assert told.situation.rests
+    assert recorder.situation.rests
 
 
-def test_one_task_with_errors_of_every_wording_takes_no_room_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_task_beyond_the_maximum_of_kinds_share_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.domain.notifications.MOST_KINDS", 3)
-    told = Told(rules_of({"ops": (*SLACK, "group=0s")}, "on=failed on=slo-missed on=recovered to=ops"))
+    recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed on=slo-missed on=recovered to=ops"))
     for number in range(10):
-        told.situation.trouble(trouble(fingerprint=f"f{number}", error=f"no {number}"))
-    told.restart()
-    told.situation.trouble(trouble(fingerprint="f1", error="no 1"))
-    told.situation.trouble(trouble(On.SLO_MISSED, fingerprint=SLO))
-    [(_, notice)] = told.at(NOON)
+        recorder.situation.trouble(trouble(fingerprint=f"f{number}", error=f"no {number}"))
+    recorder.restart()
+    recorder.situation.trouble(trouble(fingerprint="f1", error="no 1"))
+    recorder.situation.trouble(trouble(On.SLO_MISSED, fingerprint=SLO))
+    [(_, notice)] = recorder.deliver(NOON)
     others = [(entry.count, entry.error) for entry in notice.entries if entry.count > 2]
     assert others == [(7, "one of many kinds of errors: no 9")]
     assert len(notice.entries) == 5
-    told.situation.succeeded("default", "task:charge", NOON + SECOND)
-    told.situation.met_again("default", "task:charge", NOON + SECOND)
-    told.at(NOON + MINUTE)
-    assert told.situation.problems == {}
-    assert not told.situation.has_open_of("default")
+    recorder.situation.succeeded("default", "task:charge", NOON + SECOND)
+    recorder.situation.met_again("default", "task:charge", NOON + SECOND)
+    recorder.deliver(NOON + MINUTE)
+    assert recorder.situation.problems == {}
+    assert not recorder.situation.has_open_of("default")
 
 
-def test_one_tenant_takes_no_room_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenant_with_many_problems_does_not_crowd_out_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.domain.notifications.MOST_OF_A_TENANT", 3)
-    told = Told(rules_of({"ops": (*SLACK, "group=0s")}, "on=failed to=ops tenant=*"))
+    recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed to=ops tenant=*"))
     for number in range(5):
-        told.situation.trouble(trouble(tenant="loud", subject=f"task:{number}"))
-    told.situation.trouble(trouble(tenant="calm"))
-    [(_, notice)] = told.at(NOON)
+        recorder.situation.trouble(trouble(tenant="loud", subject=f"task:{number}"))
+    recorder.situation.trouble(trouble(tenant="calm"))
+    [(_, notice)] = recorder.deliver(NOON)
     assert [entry.tenant for entry in notice.entries] == ["loud", "loud", "loud", "calm"]
     assert notice.more == 2
 
 
-def test_an_incident_about_too_many_ends_when_there_were_none_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_incident_for_too_many_problems_ends_after_an_hour_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.domain.notifications.MOST_PROBLEMS", 1)
-    told = Told(rules_of({"pager": PAGER, "ops": (*SLACK, "group=0s")}, "on=failed to=pager", "on=failed to=ops"))
+    recorder = Recorder(
+        make_rules({"pager": PAGER, "ops": (*SLACK, "group=0s")}, "on=failed to=pager", "on=failed to=ops")
+    )
     for number in range(3):
-        told.situation.trouble(trouble(subject=f"task:{number}"))
-    opened = dict(told.at(NOON))
+        recorder.situation.trouble(trouble(subject=f"task:{number}"))
+    opened = dict(recorder.deliver(NOON))
     assert (opened["pager"].more, opened["ops"].more) == (2, 2)
-    assert not told.situation.rests
-    told.restart()
-    told.situation.trouble(trouble(subject="task:1", at=NOON + 50 * MINUTE))
-    again = dict(told.at(NOON + 50 * MINUTE))
+    assert not recorder.situation.rests
+    recorder.restart()
+    recorder.situation.trouble(trouble(subject="task:1", at=NOON + 50 * MINUTE))
+    again = dict(recorder.deliver(NOON + 50 * MINUTE))
     assert again["pager"].more_key == opened["pager"].more_key
-    assert told.at(NOON + 100 * MINUTE) == []
-    [(target, ended)] = told.at(NOON + 110 * MINUTE)
+    assert recorder.deliver(NOON + 100 * MINUTE) == []
+    [(target, ended)] = recorder.deliver(NOON + 110 * MINUTE)
     assert (target, ended.more_over, ended.more_key) == ("pager", True, opened["pager"].more_key)
-    assert told.situation.rests
+    assert recorder.situation.rests
 
 
-def test_two_installations_have_incidents_of_their_own() -> None:
-    rules = rules_of({"pager": PAGER}, "on=failed to=pager")
+def test_two_installations_use_different_incident_keys() -> None:
+    rules = make_rules({"pager": PAGER}, "on=failed to=pager")
     assert Situation(rules, "one")._digest("pager") != Situation(rules, "other")._digest("pager")
 
 
-def test_a_problem_that_nobody_hears_of_any_more_is_forgotten() -> None:
-    told = Told(rules_of({"ops": (*SLACK, "group=0s")}, "on=failed on=recovered to=ops"))
-    told.situation.trouble(trouble())
-    told.at(NOON)
-    assert told.at(NOON + FORGOTTEN_AFTER) == []
-    assert told.situation.problems == {}
-    assert not any(name.startswith("problem:") for name in told.rows)
+def test_a_problem_without_news_is_eventually_forgotten() -> None:
+    recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed on=recovered to=ops"))
+    recorder.situation.trouble(trouble())
+    recorder.deliver(NOON)
+    assert recorder.deliver(NOON + FORGOTTEN_AFTER) == []
+    assert recorder.situation.problems == {}
+    assert not any(name.startswith("problem:") for name in recorder.rows)
 
 
-def test_a_lane_that_has_nothing_to_say_is_forgotten_and_its_numbers_go_on() -> None:
-    told = Told(rules_of({"ops": (*SLACK, "group=0s")}, "on=failed to=ops"))
+def test_an_idle_channel_is_forgotten_and_its_message_numbers_stay_unique() -> None:
+    recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed to=ops"))
     numbers = []
     for hour in range(0, 6, 2):
-        told.situation.trouble(trouble(at=NOON + hour * HOUR, subject=f"task:{hour}"))
-        told.situation.advance(NOON + hour * HOUR)
-        numbers += [each.number for each in told.situation.outgoing()["ops"]]
-        told.at(NOON + hour * HOUR)
-        assert "lane:ops" in told.rows
-        told.at(NOON + (hour + 1) * HOUR)
-        assert "lane:ops" not in told.rows
-        told.restart()
+        recorder.situation.trouble(trouble(at=NOON + hour * HOUR, subject=f"task:{hour}"))
+        recorder.situation.advance(NOON + hour * HOUR)
+        numbers += [each.number for each in recorder.situation.outgoing()["ops"]]
+        recorder.deliver(NOON + hour * HOUR)
+        assert "lane:ops" in recorder.rows
+        recorder.deliver(NOON + (hour + 1) * HOUR)
+        assert "lane:ops" not in recorder.rows
+        recorder.restart()
     assert len(set(numbers)) == 3
 
 
-def test_rules_choose_by_task_queue_job_tag_and_tenant() -> None:
-    rules = rules_of({"ops": SLACK}, "on=dead to=ops task=pay* queue=money job=night* tag=vital tenant=acme")
+def test_rules_select_by_task_queue_job_tag_and_tenant() -> None:
+    rules = make_rules({"ops": SLACK}, "on=dead to=ops task=pay* queue=money job=night* tag=vital tenant=acme")
     right: dict[str, Any] = {
         "tenant": "acme",
         "task": "payout",
@@ -343,18 +350,18 @@ def test_rules_choose_by_task_queue_job_tag_and_tenant() -> None:
     assert rules.wishes(trouble(On.FAILED, **right)) == {}
 
 
-def test_a_run_that_is_dead_has_also_failed() -> None:
-    rules = rules_of({"ops": SLACK}, "on=failed to=ops")
+def test_a_rule_for_failures_also_matches_dead_runs() -> None:
+    rules = make_rules({"ops": SLACK}, "on=failed to=ops")
     assert rules.wishes(trouble(On.DEAD))["ops"].stage is On.FAILED
 
 
-def test_owners_are_told_by_their_channel_or_by_mail_in_the_domains_that_are_named() -> None:
+def test_owners_are_notified_on_their_channel_or_by_mail_to_allowed_domains() -> None:
     channels = {
         "billing": SLACK,
         "mail": ("email", "server=localhost:25", "tls=none", "from=m@x.example", "to=owner", "domain=x.example"),
     }
-    rules = rules_of(channels, "on=dead to=owner", owners={"team-billing": ("billing",), "*": ("mail",)})
-    told = {
+    rules = make_rules(channels, "on=dead to=owner", owners={"team-billing": ("billing",), "*": ("mail",)})
+    notified = {
         owner: list(rules.wishes(trouble(On.DEAD, owner=owner)))
         for owner in (
             "team-billing",
@@ -367,7 +374,7 @@ def test_owners_are_told_by_their_channel_or_by_mail_in_the_domains_that_are_nam
             "a@x.example\n",
         )
     }
-    assert told == {
+    assert notified == {
         "team-billing": ["billing"],
         "ann@x.example": ["mail ann@x.example"],
         "ann@X.example": ["mail ann@X.example"],
@@ -408,14 +415,14 @@ def test_owners_are_told_by_their_channel_or_by_mail_in_the_domains_that_are_nam
         ("email server=x from=a@x.example to=owner to=b@x.example domain=x.example", "goes alone"),
     ],
 )
-def test_a_channel_that_could_not_work_is_refused_by_its_name(words: str, message: str) -> None:
+def test_an_invalid_channel_is_rejected_by_name(words: str, message: str) -> None:
     with pytest.raises(Invalid, match=rf"notifications\.channels\.ops: .*{message}"):
-        rules_of({"ops": tuple(words.split())})
+        make_rules({"ops": tuple(words.split())})
 
 
-def test_what_was_meant_to_be_a_secret_is_not_repeated() -> None:
+def test_a_misspelled_secret_option_is_not_shown() -> None:
     with pytest.raises(Invalid) as refused:
-        rules_of({"ops": ("slack", "secrt=xoxb-12345", "secret=KEY_ONE")})
+        make_rules({"ops": ("slack", "secrt=xoxb-12345", "secret=KEY_ONE")})
     assert "xoxb" not in str(refused.value)
 
 
@@ -430,47 +437,49 @@ def test_what_was_meant_to_be_a_secret_is_not_repeated() -> None:
         ("on=dead to=ops tenant=a tenant=b", "has two tenants"),
     ],
 )
-def test_a_rule_that_could_not_work_is_refused_by_its_name(words: str, message: str) -> None:
+def test_an_invalid_rule_is_rejected_by_name(words: str, message: str) -> None:
     with pytest.raises(Invalid, match=rf"notifications\.rules\.r0: .*{message}"):
-        rules_of({"ops": SLACK}, words)
+        make_rules({"ops": SLACK}, words)
 
 
-def test_owners_need_channels_that_are_there() -> None:
+def test_owners_need_existing_channels() -> None:
     with pytest.raises(Invalid, match=r"notifications\.owners\.ann: names no channel"):
-        rules_of({"ops": SLACK}, "on=dead to=owner", owners={"ann": ("nobody",)})
+        make_rules({"ops": SLACK}, "on=dead to=owner", owners={"ann": ("nobody",)})
     with pytest.raises(Invalid, match=r"notifications\.owners: is empty"):
-        rules_of({"ops": SLACK}, "on=dead to=owner")
+        make_rules({"ops": SLACK}, "on=dead to=owner")
 
 
-def test_what_was_written_down_can_be_looked_at() -> None:
-    told = Told(rules_of({"ops": SLACK}, "on=failed to=ops"))
-    told.situation.trouble(trouble(subject="task:a"))
-    told.situation.trouble(trouble(subject="task:b", at=NOON + SECOND))
-    told.keep()
-    assert [problem.subject for problem in open_problems(told.rows)] == ["task:b", "task:a"]
-    assert waiting_of(told.rows) == {"ops": 2}
+def test_open_problems_and_waiting_messages_are_read_from_saved_rows() -> None:
+    recorder = Recorder(make_rules({"ops": SLACK}, "on=failed to=ops"))
+    recorder.situation.trouble(trouble(subject="task:a"))
+    recorder.situation.trouble(trouble(subject="task:b", at=NOON + SECOND))
+    recorder.save()
+    assert [problem.subject for problem in open_problems(recorder.rows)] == ["task:b", "task:a"]
+    assert waiting_of(recorder.rows) == {"ops": 2}
 
 
-def test_a_channel_that_is_gone_from_the_settings_is_forgotten() -> None:
-    told = Told(rules_of({"ops": SLACK}, "on=failed on=recovered to=ops"))
-    told.situation.trouble(trouble())
-    told.keep()
-    told.situation = Situation(rules_of({"other": SLACK}, "on=failed on=recovered to=other"), "store", told.rows)
-    told.situation.succeeded("default", "task:charge", NOON + SECOND)
-    assert told.at(NOON + HOUR) == []
+def test_a_channel_that_was_removed_from_the_settings_is_forgotten() -> None:
+    recorder = Recorder(make_rules({"ops": SLACK}, "on=failed on=recovered to=ops"))
+    recorder.situation.trouble(trouble())
+    recorder.save()
+    recorder.situation = Situation(
+        make_rules({"other": SLACK}, "on=failed on=recovered to=other"), "store", recorder.rows
+    )
+    recorder.situation.succeeded("default", "task:charge", NOON + SECOND)
+    assert recorder.deliver(NOON + HOUR) == []
 
 
-def test_the_page_shows_settings_that_can_be_used(tmp_path: Path) -> None:
+def test_the_settings_on_the_page_are_valid(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs/how-to/notifications.md"
     [block] = re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
     (tmp_path / "mainspring.toml").write_text(block)
     rules = load(environment={}, file=tmp_path / "mainspring.toml").notifications.read()
     assert [channel.kind for channel in rules.channels.values()] == ["slack", "pagerduty", "email", "webhook"]
-    told = rules.wishes(trouble(On.DEAD, task="payout_drivers", owner="ann@example.org", tags=("money",)))
-    assert told.keys() == {"ops", "pager", "mail ann@example.org", "billing"}
+    wishes = rules.wishes(trouble(On.DEAD, task="payout_drivers", owner="ann@example.org", tags=("money",)))
+    assert wishes.keys() == {"ops", "pager", "mail ann@example.org", "billing"}
 
 
-def test_rules_can_be_written_in_the_environment() -> None:
+def test_rules_are_read_from_the_environment() -> None:
     settings = load(
         environment={
             "MAINSPRING_NOTIFICATIONS_CHANNELS": "ops=slack secret=SLACK_URL,pager=pagerduty secret=PAGER_KEY",
@@ -482,7 +491,7 @@ def test_rules_can_be_written_in_the_environment() -> None:
     assert "PAGER_KEY" not in repr(settings)
 
 
-# By random histories.
+# --- Random histories ---
 
 _STEPS = st.lists(
     st.tuples(
@@ -502,35 +511,35 @@ _CHANNELS = st.fixed_dictionaries(
 )
 
 
-def _history(channel: dict[str, str], kind: tuple[str, ...], steps: list[tuple[str, int, str, int]]) -> Told:
+def run_history(channel: dict[str, str], kind: tuple[str, ...], steps: list[tuple[str, int, str, int]]) -> Recorder:
     words = tuple(f"{key}={value}" for key, value in channel.items() if value)
-    told = Told(rules_of({"ops": (*kind, *words)}, "on=failed on=dead on=recovered to=ops"))
+    recorder = Recorder(make_rules({"ops": (*kind, *words)}, "on=failed on=dead on=recovered to=ops"))
     now = NOON
     for what, number, fingerprint, seconds in steps:
         now += seconds * SECOND
         subject = f"task:{number}"
         if what in ("failed", "dead"):
-            told.situation.trouble(trouble(On(what), now, subject=subject, fingerprint=fingerprint))
+            recorder.situation.trouble(trouble(On(what), now, subject=subject, fingerprint=fingerprint))
         elif what == "success":
-            told.situation.succeeded("default", subject, now)
+            recorder.situation.succeeded("default", subject, now)
         elif what == "restart":
-            told.restart()
-        told.at(now)
+            recorder.restart()
+        recorder.deliver(now)
     for number in range(6):
-        told.situation.succeeded("default", f"task:{number}", now)
+        recorder.situation.succeeded("default", f"task:{number}", now)
     for hour in range(60):
-        told.at(now + hour * HOUR + MINUTE)
-    return told
+        recorder.deliver(now + hour * HOUR + MINUTE)
+    return recorder
 
 
 @settings(max_examples=150)
 @given(_CHANNELS, _STEPS)
-def test_no_more_is_said_than_the_limit_and_nothing_in_quiet_hours(
+def test_no_channel_exceeds_its_rate_or_sends_in_quiet_hours(
     channel: dict[str, str], steps: list[tuple[str, int, str, int]]
 ) -> None:
-    told = _history(channel, SLACK, steps)
-    made: Channel = told.situation.rules.channels["ops"]
-    times = [now for _, now, _ in told.messages]
+    recorder = run_history(channel, SLACK, steps)
+    made: Channel = recorder.situation.rules.channels["ops"]
+    times = [now for _, now, _ in recorder.messages]
     for now in times:
         assert sum(now - HOUR < other <= now for other in times) <= made.rate
         assert made.quiet is None or not made.quiet.covers(now)
@@ -538,36 +547,36 @@ def test_no_more_is_said_than_the_limit_and_nothing_in_quiet_hours(
 
 @settings(max_examples=150)
 @given(_CHANNELS, _STEPS, st.sampled_from([SLACK, PAGER]))
-def test_every_problem_is_told_and_so_is_its_end_whoever_is_restarted(
+def test_every_problem_and_its_end_are_sent_across_restarts(
     channel: dict[str, str], steps: list[tuple[str, int, str, int]], kind: tuple[str, ...]
 ) -> None:
-    told = _history(channel, kind, steps)
-    assert told.situation.problems == {}
-    assert told.situation.rests
-    assert all(not name.startswith("problem:") for name in told.rows)
+    recorder = run_history(channel, kind, steps)
+    assert recorder.situation.problems == {}
+    assert recorder.situation.rests
+    assert all(not name.startswith("problem:") for name in recorder.rows)
     entries: dict[str, list[Entry]] = {}
-    for _, _, notice in told.messages:
+    for _, _, notice in recorder.messages:
         assert len({entry.problem for entry in notice.entries}) == len(notice.entries)
         for entry in notice.entries:
             entries.setdefault(entry.problem, []).append(entry)
     failing = {(number, fingerprint) for what, number, fingerprint, _ in steps if what in ("failed", "dead")}
     assert kind == PAGER or len(entries) == len(failing)
-    for heard in entries.values():
-        assert heard[-1].stage is On.RECOVERED
-        # Between two ends it gets worse at most: nothing is told twice.
-        stages = [entry.stage for entry in heard]
+    for sent in entries.values():
+        assert sent[-1].stage is On.RECOVERED
+        # Between two recoveries a problem only gets worse: no stage is sent twice.
+        stages = [entry.stage for entry in sent]
         while stages:
             end = stages.index(On.RECOVERED)
             assert len(set(stages[:end])) == end
             stages = stages[end + 1 :]
         if kind == PAGER:
-            assert not any(entry.unheard for entry in heard)
+            assert not any(entry.unheard for entry in sent)
 
 
 @given(_CHANNELS, _STEPS)
-def test_what_is_written_down_is_all_that_counts(
+def test_restarts_between_steps_do_not_change_the_messages(
     channel: dict[str, str], steps: list[tuple[str, int, str, int]]
 ) -> None:
     restarted = [each for step in steps for each in (step, ("restart", 0, "f", 0))]
-    one, other = _history(channel, SLACK, steps), _history(channel, SLACK, restarted)
+    one, other = run_history(channel, SLACK, steps), run_history(channel, SLACK, restarted)
     assert msgspec.to_builtins(one.messages) == msgspec.to_builtins(other.messages)

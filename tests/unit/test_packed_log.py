@@ -1,4 +1,4 @@
-"""A log as an object: any tool unpacks it, and some lines need not all of it."""
+"""Packed run logs: gzip that any tool can read, with an index for partial reads."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ def unpacked(data: bytes, after: int = 0) -> list[LogLine]:
     return [line for frame in frames for line in unpack(data[frame.first : frame.first + frame.size])]
 
 
-def test_any_tool_reads_it() -> None:
+def test_a_packed_log_is_gzipped_json_lines() -> None:
     whole = lines(3_000)
     read = [json.loads(line) for line in gzip.decompress(pack(whole)).splitlines()]
     assert [(one["position"], one["text"]) for one in read] == [(line.position, line.text) for line in whole]
@@ -36,11 +36,11 @@ def test_any_tool_reads_it() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5_000])
-def test_everything_comes_back(count: int) -> None:
+def test_every_line_is_unpacked_as_it_was_packed(count: int) -> None:
     assert unpacked(pack(lines(count))) == lines(count)
 
 
-def test_some_lines_need_some_frames() -> None:
+def test_a_partial_read_needs_only_some_frames() -> None:
     whole = lines(5_000)
     data = pack(whole)
     frames = read_index(data)
@@ -54,25 +54,25 @@ def test_some_lines_need_some_frames() -> None:
     assert len(from_position(frames, whole[-2].position)) == 1
 
 
-def test_after_the_last_there_is_nothing() -> None:
+def test_there_are_no_lines_after_the_last_position() -> None:
     whole = lines(50)
     assert [line for line in unpacked(pack(whole), after=10**9) if line.position > 10**9] == []
 
 
 @given(st.lists(st.text(max_size=400), max_size=60))
-def test_any_text(texts: list[str]) -> None:
+def test_lines_with_any_text_are_unpacked_unchanged(texts: list[str]) -> None:
     whole = [LogLine(position=n + 1, at=AT, attempt=1, text=text) for n, text in enumerate(texts)]
     assert unpacked(pack(whole)) == whole
 
 
-def test_repetition_is_compressed() -> None:
+def test_repeated_lines_are_compressed() -> None:
     whole = [
         LogLine(position=n + 1, at=AT + n, attempt=1, text="the same thing again and again\n") for n in range(5_000)
     ]
     assert len(pack(whole)) < 5_000 * 30 // 3
 
 
-def test_what_is_no_log_is_said() -> None:
+def test_damaged_data_is_rejected() -> None:
     for data in (b"", b"short", gzip.compress(b"not one of ours" * 10), b"\x00" * 100):
         with pytest.raises(Damaged):
             index_size(data)
@@ -95,11 +95,11 @@ def test_what_is_no_log_is_said() -> None:
         ("größe", "gr=c3=b6=c3=9fe"),
     ],
 )
-def test_a_tenant_is_a_part_of_a_path(tenant: str, folder: str) -> None:
+def test_the_name_of_a_tenant_is_escaped_for_a_path(tenant: str, folder: str) -> None:
     assert folder_of(tenant) == folder
 
 
-def test_a_long_name_is_shortened_and_stays_its_own() -> None:
+def test_long_names_are_shortened_and_stay_unique() -> None:
     names = {folder_of("ß" * 199 + letter) for letter in "ab"}
     assert len(names) == 2
     assert all(len(name) <= 150 for name in names)

@@ -1,4 +1,4 @@
-"""Pages that repeat what stands elsewhere: versions, the comparison, and how tables are made again."""
+"""Pages that repeat data from elsewhere: versions, the comparison, costs, and benchmark commands."""
 
 import re
 import tomllib
@@ -20,14 +20,14 @@ VERSIONS = (DOCS / "reference" / "versions.md").read_text()
 
 
 def row(page: str, *begin: str) -> list[str]:
-    """The cells of the row that begins so."""
+    """The cells of the table row that starts with ``begin``."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
     [found] = [cells for cells in rows if tuple(cells[: len(begin)]) == begin]
     return found
 
 
 @pytest.mark.parametrize(("store", "column"), [("PostgreSQL", 3), ("SQLite", 4)])
-def test_the_comparison_has_the_figures_of_the_benchmark(store: str, column: int) -> None:
+def test_the_comparison_repeats_the_numbers_of_the_benchmark(store: str, column: int) -> None:
     shown = row(COMPARISON, "Mainspring", store)
     herd = row(BENCHMARK, "5,000 due at one instant, p50 / p99 / max ms late")[column]
     assert shown[2:] == [
@@ -38,12 +38,12 @@ def test_the_comparison_has_the_figures_of_the_benchmark(store: str, column: int
     ]
 
 
-def test_the_costs_that_are_shipped_are_the_published_ones() -> None:
+def test_the_shipped_costs_are_the_published_ones() -> None:
     costs = tomllib.loads((ROOT / "src/mainspring/cli/figures/costs.toml").read_text())
     begin = "processor time of submitter / scheduler / worker / server, µs"
     _, scheduler, worker, server = row(BENCHMARK, begin)[1].split(" / ")
     assert [costs[name] for name in ("scheduler_us", "worker_us", "server_us")] == [
-        float(figure) for figure in (scheduler, worker, server)
+        float(number) for number in (scheduler, worker, server)
     ]
     of_the_api = row(BENCHMARK, "of the API / the server, for `POST /v1/jobs` one by one, µs")[1]
     assert of_the_api == f"up to {costs['api_us']} / up to {costs['server_api_us']}"
@@ -57,7 +57,7 @@ def test_the_costs_that_are_shipped_are_the_published_ones() -> None:
     assert row(BENCHMARK, "full cycle over 60 s, jobs/s")[3] == f"{costs['seen_per_second']:,}"
 
 
-def test_every_command_that_makes_a_table_again_is_there() -> None:
+def test_every_command_that_reproduces_a_table_exists() -> None:
     commands = [command for command in re.findall(r"^\|[^|]*\| `([^`]+)`", REPRODUCE, re.MULTILINE) if command]
     assert len(commands) > 10
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -74,7 +74,7 @@ def test_every_command_that_makes_a_table_again_is_there() -> None:
                 assert set(words[words.index("--only") + 1].split(",")) <= measurements, command
 
 
-def test_every_benchmark_that_a_page_names_stands_among_them() -> None:
+def test_every_benchmark_named_on_a_page_is_listed_for_reproduction() -> None:
     pages = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", *DOCS.rglob("*.md")]
     named = {name for page in pages for name in re.findall(r"python -m (bench\.\w+)", page.read_text())}
     programs = {f"bench.{file.stem}" for file in (ROOT / "bench").glob("[!_]*.py")}
@@ -83,16 +83,17 @@ def test_every_benchmark_that_a_page_names_stands_among_them() -> None:
     assert {name for name in named if f"`python -m {name}" not in rows} == set()
 
 
-def test_versions_are_those_of_the_code_and_of_the_services() -> None:
+def test_the_listed_versions_match_the_code_and_the_services() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"{project['requires-python'].removeprefix('>=')} or newer" in row(VERSIONS, "Python")[2]
     assert f"{_OLDEST_SERVER // 10_000} or newer" in row(VERSIONS, "PostgreSQL")[2]
-    kafka = re.search(r"<artifactId>kafka_[^<]*</artifactId>\s*<version>(\d+\.\d+)", _kafka())
+    kafka_pom = (ROOT / "tools" / "services" / "kafka.xml").read_text()
+    kafka = re.search(r"<artifactId>kafka_[^<]*</artifactId>\s*<version>(\d+\.\d+)", kafka_pom)
     assert kafka is not None
     assert row(VERSIONS, "Kafka")[1].startswith(f"{kafka[1]}, ")
 
 
-def test_what_compose_has_and_nobody_has_tried_is_said() -> None:
+def test_the_page_names_the_untested_versions_of_compose() -> None:
     services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
     images = [service["image"] for service in services.values() if "image" in service]
     for name, begin in (
@@ -106,7 +107,3 @@ def test_what_compose_has_and_nobody_has_tried_is_said() -> None:
         assert re.search(
             rf"\b{re.escape(shown)} \((`deploy/compose.yaml` has|in `deploy/compose.yaml`)", row(VERSIONS, begin)[3]
         )
-
-
-def _kafka() -> str:
-    return (ROOT / "tools" / "services" / "kafka.xml").read_text()

@@ -1,6 +1,4 @@
-"""The scheduler's brain: every tick that is due is decided, once."""
-
-import time
+"""Planning: every due tick is decided exactly once."""
 
 import msgspec
 import pytest
@@ -14,6 +12,7 @@ from mainspring.domain.plan import LISTED, dropped_ticks, plan, plan_job
 from mainspring.domain.schedule import CronSchedule, Interval, due_of, next_after, ticks_between
 from tests.support.builders import a_spec, a_stored_job, after_each, every
 from tests.support.clock import START
+from tests.support.line_count import at_most_lines
 
 schedules = st.one_of(
     st.builds(
@@ -42,7 +41,7 @@ catch_ups = st.builds(
 
 @st.composite
 def due_jobs(draw: st.DrawFn) -> tuple[Job, Instant]:
-    """A job with its next tick, and a time at which it is looked at: in time or much too late."""
+    """A job with its next tick, and the time of planning: on time or much too late."""
     schedule = draw(schedules)
     spec = a_spec(schedule=schedule, catch_up=draw(catch_ups), overlap=draw(st.sampled_from(list(Overlap))))
     state = draw(st.sampled_from([JobState.SCHEDULED, JobState.PAUSED]))
@@ -65,7 +64,7 @@ def test_every_tick_in_the_window_is_decided_exactly_once(case: tuple[Job, Insta
     assert decided == sorted(set(decided))
     assert decided[0] == job.next_fire
     assert decided[-1] <= now
-    # What is listed are all ticks since the first, or since the end of the span that stands for the older ones.
+    # Every tick is listed since the first, or since the end of the span that covers older ones.
     since = listed[0].scheduled_at
     assert [tick.scheduled_at for tick in listed] == ticks_between(
         job.spec.schedule, since - 1, now, job.id, len(listed) + 1
@@ -100,7 +99,7 @@ def test_no_run_is_early_and_none_is_skipped_without_a_reason(case: tuple[Job, I
 
 @given(due_jobs())
 @settings(max_examples=150)
-def test_the_overlap_rule_limits_what_fires_together(case: tuple[Job, Instant]) -> None:
+def test_the_overlap_rule_limits_the_runs_of_one_plan(case: tuple[Job, Instant]) -> None:
     job, now = case
     runs = [tick for tick in plan_job(job, now).ticks if tick.decision == "run"]
     limits = {Overlap.SKIP: 1, Overlap.QUEUE: 2, Overlap.CANCEL: 1}
@@ -112,14 +111,14 @@ def test_the_overlap_rule_limits_what_fires_together(case: tuple[Job, Instant]) 
 
 @given(due_jobs())
 @settings(max_examples=50)
-def test_the_same_job_at_the_same_time_is_planned_the_same_on_every_node(case: tuple[Job, Instant]) -> None:
+def test_planning_is_deterministic(case: tuple[Job, Instant]) -> None:
     job, now = case
     assert plan_job(job, now) == plan_job(job, now)
 
 
 @given(due_jobs())
 @settings(max_examples=100)
-def test_a_schedule_that_ends_drops_the_ticks_that_would_have_been_fired(case: tuple[Job, Instant]) -> None:
+def test_an_ended_schedule_drops_the_ticks_that_would_have_fired(case: tuple[Job, Instant]) -> None:
     job, now = case
     dropped = dropped_ticks(job, now, "cancelled")
     fired = plan_job(job, now).ticks
@@ -130,25 +129,25 @@ def test_a_schedule_that_ends_drops_the_ticks_that_would_have_been_fired(case: t
     assert {tick.reason for tick in dropped if tick.ticks == 1} == {"cancelled"}
 
 
-def test_a_schedule_that_ends_drops_nothing_that_is_not_due() -> None:
+def test_an_ended_schedule_drops_no_tick_that_is_not_due() -> None:
     assert dropped_ticks(a_stored_job(next_fire=START + 1), START, "cancelled") == []
     assert dropped_ticks(a_stored_job(next_fire=None), START, "cancelled") == []
 
 
-def test_a_fixed_delay_drops_the_tick_that_is_due_unless_it_is_over() -> None:
+def test_an_ended_fixed_delay_drops_its_due_tick_unless_it_was_over() -> None:
     pending = a_stored_job(a_spec(schedule=after_each(HOUR)), next_fire=START)
     assert [tick.scheduled_at for tick in dropped_ticks(pending, START + DAY, "cancelled")] == [START]
     over = a_stored_job(a_spec(schedule=after_each(HOUR, end=START - 1)), next_fire=START)
     assert dropped_ticks(over, START + DAY, "cancelled") == []
 
 
-def test_a_job_whose_zone_is_not_known_any_more_can_still_be_ended() -> None:
+def test_a_job_whose_time_zone_no_longer_exists_can_be_ended() -> None:
     lost = a_spec(schedule=CronSchedule("* * * * *", timezone="Atlantis/Capital"))
     [tick] = dropped_ticks(a_stored_job(lost, next_fire=START), START + HOUR, "schedule changed")
     assert (tick.scheduled_at, tick.reason) == (START, "schedule changed")
 
 
-def test_only_what_is_due_is_planned() -> None:
+def test_only_due_jobs_are_planned() -> None:
     due, later, waits = (a_stored_job(next_fire=at) for at in (START, START + 1, None))
     fires = plan([later, due, waits], START)
     assert [fire.job for fire in fires] == [due]
@@ -159,7 +158,7 @@ def one_fire(schedule: Interval | CronSchedule, now: Instant, **changes: object)
     return plan_job(a_stored_job(spec, next_fire=START), now)
 
 
-def test_a_tick_in_time_becomes_a_run_and_the_schedule_moves_on() -> None:
+def test_a_tick_on_time_becomes_a_run_and_the_schedule_advances() -> None:
     fire = one_fire(every(HOUR), START + 3)
     [tick] = fire.ticks
     assert (tick.scheduled_at, tick.decision, tick.due, tick.late) == (START, "run", START, False)
@@ -174,7 +173,7 @@ def test_jitter_moves_the_due_time_and_never_the_tick() -> None:
     assert tick.run_id == tick_run_id(fire.job.id, START)
 
 
-def test_a_paced_catch_up_spreads_what_was_missed() -> None:
+def test_a_paced_catch_up_spreads_missed_ticks() -> None:
     policy = CatchUp(mode="all", pace=10 * SECOND)
     now = START + 3 * HOUR + 2 * MINUTE
     fire = one_fire(every(HOUR), now, catch_up=policy)
@@ -182,7 +181,7 @@ def test_a_paced_catch_up_spreads_what_was_missed() -> None:
     assert all(tick.late for tick in fire.ticks)
 
 
-def test_the_ticks_of_a_paused_job_are_skipped_and_its_schedule_moves_on() -> None:
+def test_the_ticks_of_a_paused_job_are_skipped_and_its_schedule_advances() -> None:
     job = a_stored_job(a_spec(schedule=every(HOUR)), next_fire=START, state=JobState.PAUSED)
     fire = plan_job(job, START + 2 * HOUR)
     assert [(tick.decision, tick.reason) for tick in fire.ticks] == [("skipped", "paused")] * 3
@@ -195,7 +194,7 @@ def test_the_ticks_of_a_paused_job_are_skipped_and_its_schedule_moves_on() -> No
     st.none() | st.integers(-HOUR, 10 * HOUR),
     st.integers(0, 9 * HOUR),
 )
-def test_a_pause_skips_exactly_its_ticks_whenever_they_are_looked_at(
+def test_a_pause_skips_exactly_its_ticks_whenever_they_are_planned(
     state: JobState, resume_in: int | None, over_in: int | None, late: int
 ) -> None:
     job = msgspec.structs.replace(
@@ -220,7 +219,7 @@ def test_a_pause_skips_exactly_its_ticks_whenever_they_are_looked_at(
         (Overlap.CANCEL, [3]),
     ],
 )
-def test_ticks_that_fire_together_overlap_with_one_another(overlap: Overlap, kept: list[int]) -> None:
+def test_ticks_of_one_plan_follow_the_overlap_rule(overlap: Overlap, kept: list[int]) -> None:
     fire = one_fire(every(HOUR), START + 3 * HOUR, catch_up=CatchUp(mode="all"), overlap=overlap)
     assert [number for number, tick in enumerate(fire.ticks) if tick.decision == "run"] == kept
     assert {tick.reason for tick in fire.ticks if tick.decision == "skipped"} <= {"overlap"}
@@ -232,14 +231,14 @@ def test_the_last_tick_finishes_the_job() -> None:
     assert (fire.next_fire, fire.finished) == (None, True)
 
 
-def test_a_tick_that_the_schedule_does_not_know_any_more_still_happened() -> None:
-    """A zone changed its rules between two nodes, or two versions of its data."""
+def test_a_stored_tick_that_the_schedule_no_longer_has_is_still_decided() -> None:
+    """The rules of a zone can differ between two versions of its data."""
     job = a_stored_job(a_spec(schedule=every(HOUR)), next_fire=START + 7)
     fire = plan_job(job, START + HOUR)
     assert [tick.scheduled_at for tick in fire.ticks] == [START + 7, START + HOUR]
 
 
-def test_a_huge_gap_is_one_row_and_the_newest_ticks_are_listed() -> None:
+def test_a_long_outage_is_one_row_and_a_list_of_the_newest_ticks() -> None:
     now = START + 30 * DAY
     fire = one_fire(every(SECOND), now)
     span, *listed = fire.ticks
@@ -248,20 +247,17 @@ def test_a_huge_gap_is_one_row_and_the_newest_ticks_are_listed() -> None:
     assert [tick.scheduled_at for tick in listed] == list(range(now - (LISTED - 1) * SECOND, now + 1, SECOND))
 
 
-def test_more_ticks_are_listed_if_the_cap_asks_for_more() -> None:
+def test_more_ticks_are_listed_if_the_cap_is_larger() -> None:
     policy = CatchUp(mode="all", cap=3 * LISTED)
     fire = one_fire(every(SECOND), START + 30 * DAY, catch_up=policy)
     runs = [tick for tick in fire.ticks if tick.late and tick.decision == "run"]
     assert len(runs) == 3 * LISTED - 61, "the newest are on time"
 
 
-def test_a_per_second_cron_after_a_year_is_planned_quickly() -> None:
+def test_a_per_second_cron_after_a_year_is_planned_without_walking_its_ticks() -> None:
     job = a_stored_job(a_spec(schedule=CronSchedule("* * * * * *", timezone="Europe/Berlin")), next_fire=START)
-    plan_job(job, START + DAY)
-    began = time.perf_counter()
-    fire = plan_job(job, START + 366 * DAY)
-    # Some milliseconds; a walk over 31 million ticks would take minutes.
-    assert time.perf_counter() - began < 1
+    with at_most_lines(500_000):
+        fire = plan_job(job, START + 366 * DAY)
     assert len(fire.ticks) == LISTED + 1
     assert fire.next_fire == START + 366 * DAY + SECOND
 
@@ -272,7 +268,7 @@ def test_a_fixed_delay_waits_for_the_end_of_the_run_it_made() -> None:
     assert (fire.next_fire, fire.finished) == (None, False)
 
 
-def test_a_fixed_delay_that_made_no_run_goes_on_by_itself() -> None:
+def test_a_fixed_delay_that_made_no_run_schedules_its_next_tick() -> None:
     fire = one_fire(after_each(5 * MINUTE), START + HOUR, catch_up=CatchUp(mode="none"))
     assert [tick.decision for tick in fire.ticks] == ["skipped"]
     assert (fire.next_fire, fire.finished) == (START + HOUR + 5 * MINUTE, False)
@@ -280,7 +276,7 @@ def test_a_fixed_delay_that_made_no_run_goes_on_by_itself() -> None:
     assert plan_job(job, START + 1).next_fire == START + 1 + 5 * MINUTE
 
 
-def test_a_fixed_delay_makes_up_for_one_tick_only_however_long_it_was_away() -> None:
+def test_a_fixed_delay_catches_up_with_one_tick_after_any_outage() -> None:
     fire = one_fire(after_each(5 * MINUTE), START + DAY, catch_up=CatchUp(mode="all"))
     assert [tick.decision for tick in fire.ticks] == ["run"]
 

@@ -1,4 +1,4 @@
-"""Ticks under calendars: each is decided once, at its time or in the last second before a span."""
+"""Planning with calendars: each tick is decided once, at its time or just before a closed period."""
 
 import msgspec
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ MONDAY = parse_instant("2026-06-01T00:00:00Z")
 WEEKENDS = CalendarSpec(closed_days=("sat", "sun"))
 
 
-def closings(spec: CalendarSpec, rule: WhenClosed) -> Closings:
+def closed_periods(spec: CalendarSpec, rule: WhenClosed) -> Closings:
     return Closings([Closed(Calendar(tenant="default", name="office", version=3, spec=spec))], rule)
 
 
@@ -27,28 +27,28 @@ def a_job(spec: JobSpec, rule: WhenClosed, first: Instant, *, state: JobState = 
     return msgspec.structs.replace(job, next_tick=first) if rule is WhenClosed.BEFORE else job
 
 
-def followed(job: Job, fire: Fire) -> Job:
+def advance_job(job: Job, fire: Fire) -> Job:
     return msgspec.structs.replace(job, next_fire=fire.next_fire, next_tick=fire.next_tick, rev=job.rev + 1)
 
 
-def hourly(rule: WhenClosed, first: Instant, **other: object) -> Job:
+def an_hourly_job(rule: WhenClosed, first: Instant, **other: object) -> Job:
     return a_job(a_spec(schedule=every(HOUR), **other), rule, first)  # type: ignore[arg-type]
 
 
-def test_a_tick_in_a_closed_span_is_skipped_and_the_reason_names_the_version() -> None:
+def test_a_tick_in_a_closed_period_is_skipped_and_the_reason_names_the_calendar() -> None:
     saturday = MONDAY + 5 * DAY + 9 * HOUR
-    fire = plan_job(hourly(WhenClosed.SKIP, saturday), saturday, closings(WEEKENDS, WhenClosed.SKIP))
+    fire = plan_job(an_hourly_job(WhenClosed.SKIP, saturday), saturday, closed_periods(WEEKENDS, WhenClosed.SKIP))
     [tick] = fire.ticks
     assert (tick.decision, tick.reason) == ("skipped", "calendar: office, version 3")
     assert fire.next_fire == saturday + HOUR
 
 
-def test_after_keeps_the_key_and_moves_what_is_due() -> None:
+def test_rule_after_keeps_the_tick_and_moves_its_due_time() -> None:
     saturday = MONDAY + 5 * DAY + 9 * HOUR
-    job = hourly(WhenClosed.AFTER, saturday)
-    found = closings(WEEKENDS, WhenClosed.AFTER)
+    job = an_hourly_job(WhenClosed.AFTER, saturday)
+    found = closed_periods(WEEKENDS, WhenClosed.AFTER)
     first = plan_job(job, saturday, found)
-    second = plan_job(followed(job, first), saturday + HOUR, found)
+    second = plan_job(advance_job(job, first), saturday + HOUR, found)
     ticks = [*first.ticks, *second.ticks]
     assert [tick.scheduled_at for tick in ticks] == [saturday, saturday + HOUR]
     assert [tick.due for tick in ticks] == [MONDAY + 7 * DAY] * 2
@@ -56,22 +56,22 @@ def test_after_keeps_the_key_and_moves_what_is_due() -> None:
     assert ticks[0].reason == "moved after, calendar: office, version 3"
 
 
-def test_before_looks_ahead_and_fires_all_of_the_span_in_the_last_open_second() -> None:
-    found = closings(WEEKENDS, WhenClosed.BEFORE)
+def test_rule_before_fires_all_ticks_of_a_closed_period_in_the_last_open_second() -> None:
+    found = closed_periods(WEEKENDS, WhenClosed.BEFORE)
     friday = MONDAY + 4 * DAY
     last = friday + DAY - SECOND
     job = a_job(a_spec(schedule=CronSchedule("0 9 * * *")), WhenClosed.BEFORE, friday + 9 * HOUR)
     fire = plan_job(job, friday + 9 * HOUR, found)
     assert [tick.scheduled_at for tick in fire.ticks] == [friday + 9 * HOUR]
     assert (fire.next_fire, fire.next_tick) == (last, friday + DAY + 9 * HOUR)
-    weekend = plan_job(followed(job, fire), last, found)
+    weekend = plan_job(advance_job(job, fire), last, found)
     assert [tick.scheduled_at for tick in weekend.ticks] == [friday + DAY + 9 * HOUR, friday + 2 * DAY + 9 * HOUR]
     assert [(tick.due, tick.early, tick.late) for tick in weekend.ticks] == [(last, last, False)] * 2
     assert (weekend.next_fire, weekend.next_tick) == (friday + 3 * DAY + 9 * HOUR,) * 2
 
 
-def test_a_look_that_comes_too_early_fires_nothing_and_says_when_to_look_again() -> None:
-    found = closings(WEEKENDS, WhenClosed.BEFORE)
+def test_planning_too_early_fires_nothing_and_returns_when_to_plan_again() -> None:
+    found = closed_periods(WEEKENDS, WhenClosed.BEFORE)
     saturday = MONDAY + 5 * DAY
     job = a_job(a_spec(schedule=CronSchedule("0 9 * * SAT")), WhenClosed.BEFORE, saturday + 9 * HOUR)
     fire = plan_job(msgspec.structs.replace(job, next_fire=MONDAY), MONDAY, found)
@@ -79,28 +79,28 @@ def test_a_look_that_comes_too_early_fires_nothing_and_says_when_to_look_again()
     assert (fire.next_fire, fire.next_tick) == (saturday - SECOND, saturday + 9 * HOUR)
 
 
-def test_a_span_that_has_begun_already_is_caught_up_with_when_it_is_over() -> None:
-    """A freeze that was set when it had begun: the second before it is gone, and it is not broken."""
+def test_rule_before_catches_up_after_a_closed_period_that_has_already_begun() -> None:
+    """The freeze is set after its start: the second before it has passed, and nothing runs during it."""
     noon = MONDAY + 12 * HOUR
     freeze = CalendarSpec(freezes=(Freeze(start=MONDAY + 10 * HOUR, end=MONDAY + 14 * HOUR),))
-    job = hourly(WhenClosed.BEFORE, noon + HOUR)
-    fire = plan_job(job, noon, closings(freeze, WhenClosed.BEFORE))
+    job = an_hourly_job(WhenClosed.BEFORE, noon + HOUR)
+    fire = plan_job(job, noon, closed_periods(freeze, WhenClosed.BEFORE))
     [tick] = fire.ticks
     assert (tick.scheduled_at, tick.late, tick.due) == (noon + HOUR, True, MONDAY + 14 * HOUR)
 
 
-def test_a_missed_tick_is_not_caught_up_with_inside_a_closed_span() -> None:
+def test_a_missed_tick_is_not_caught_up_during_a_closed_period() -> None:
     friday_evening = MONDAY + 4 * DAY + 20 * HOUR
     job = a_job(a_spec(schedule=CronSchedule("0 20 * * FRI")), WhenClosed.SKIP, friday_evening)
     saturday = MONDAY + 5 * DAY + 12 * HOUR
-    fire = plan_job(job, saturday, closings(WEEKENDS, WhenClosed.SKIP))
+    fire = plan_job(job, saturday, closed_periods(WEEKENDS, WhenClosed.SKIP))
     [tick] = fire.ticks
     assert (tick.decision, tick.late, tick.due) == ("run", True, MONDAY + 7 * DAY)
 
 
-def test_a_closed_tick_does_not_supersede_an_open_one() -> None:
-    job = hourly(WhenClosed.SKIP, MONDAY + 5 * DAY - 2 * HOUR)
-    fire = plan_job(job, MONDAY + 5 * DAY + 2 * HOUR, closings(WEEKENDS, WhenClosed.SKIP))
+def test_a_tick_in_a_closed_period_does_not_supersede_an_open_one() -> None:
+    job = an_hourly_job(WhenClosed.SKIP, MONDAY + 5 * DAY - 2 * HOUR)
+    fire = plan_job(job, MONDAY + 5 * DAY + 2 * HOUR, closed_periods(WEEKENDS, WhenClosed.SKIP))
     assert [(tick.scheduled_at - MONDAY - 5 * DAY, tick.decision, tick.reason) for tick in fire.ticks] == [
         (-2 * HOUR, "skipped", "superseded by a later tick"),
         (-HOUR, "run", ""),
@@ -109,8 +109,8 @@ def test_a_closed_tick_does_not_supersede_an_open_one() -> None:
 
 
 def test_the_cap_counts_ticks_that_were_moved_to_the_same_instant_one_by_one() -> None:
-    job = hourly(WhenClosed.AFTER, MONDAY + 5 * DAY, catch_up=CatchUp(mode="all", cap=5, max_age=3 * DAY))
-    fire = plan_job(job, MONDAY + 7 * DAY + 30 * MINUTE, closings(WEEKENDS, WhenClosed.AFTER))
+    job = an_hourly_job(WhenClosed.AFTER, MONDAY + 5 * DAY, catch_up=CatchUp(mode="all", cap=5, max_age=3 * DAY))
+    fire = plan_job(job, MONDAY + 7 * DAY + 30 * MINUTE, closed_periods(WEEKENDS, WhenClosed.AFTER))
     assert sum(tick.decision == "run" for tick in fire.ticks) == 5
     assert len(fire.ticks) == 49
 
@@ -118,22 +118,22 @@ def test_the_cap_counts_ticks_that_were_moved_to_the_same_instant_one_by_one() -
 def test_a_fixed_delay_that_is_skipped_ticks_again_a_delay_later() -> None:
     saturday = MONDAY + 5 * DAY
     job = a_job(a_spec(schedule=after_each(HOUR)), WhenClosed.SKIP, saturday)
-    fire = plan_job(job, saturday, closings(WEEKENDS, WhenClosed.SKIP))
+    fire = plan_job(job, saturday, closed_periods(WEEKENDS, WhenClosed.SKIP))
     assert fire.ticks[0].decision == "skipped"
     assert fire.next_fire == saturday + HOUR
 
 
-def test_a_tick_in_the_last_second_before_a_span_is_not_fired_early() -> None:
-    """It lies between two seconds: those that go before the span wait for it."""
+def test_a_tick_in_the_last_second_before_a_closed_period_is_not_fired_early() -> None:
+    """The tick lies between two whole seconds; ticks that move before the period wait for it."""
     start = MONDAY + SECOND // 2
     span = CalendarSpec(freezes=(Freeze(start=MONDAY + MINUTE, end=MONDAY + 2 * MINUTE),))
-    found = closings(span, WhenClosed.BEFORE)
+    found = closed_periods(span, WhenClosed.BEFORE)
     job = a_job(a_spec(schedule=every(SECOND, start=start)), WhenClosed.BEFORE, start + 59 * SECOND)
     at = MONDAY + MINUTE - SECOND
     early = plan_job(job, at, found)
     assert early.ticks == ()
     assert early.next_fire == start + 59 * SECOND
-    fire = plan_job(followed(job, early), start + 59 * SECOND, found)
+    fire = plan_job(advance_job(job, early), start + 59 * SECOND, found)
     assert len(fire.ticks) == 61
 
 
@@ -159,7 +159,7 @@ def cases(draw: st.DrawFn) -> tuple[Job, Closings, list[Micros]]:
     )
     first = next_after(schedule, MONDAY, "job")
     assert first is not None
-    return a_job(spec, rule, first), closings(calendar, rule), draw(st.lists(st.integers(0, DAY), max_size=4))
+    return a_job(spec, rule, first), closed_periods(calendar, rule), draw(st.lists(st.integers(0, DAY), max_size=4))
 
 
 @given(cases())
@@ -181,11 +181,11 @@ def test_every_tick_is_decided_once_in_order_and_never_before_it_happens(
             assert tick.happens_at == happens_at(tick.scheduled_at, found) or tick.scheduled_at <= now
             if tick.decision == "run":
                 assert tick.early is None or tick.early < tick.scheduled_at
-                # It starts at its own time or later, or in the second that the calendar says.
+                # The run starts at its own time or later, or in the second that the calendar chooses.
                 assert tick.due >= happens_at(tick.scheduled_at, found)
                 assert tick.due > now or tick.late or not found.is_closed(tick.due)
         decided += [tick.scheduled_at for tick in fire.ticks]
-        job = followed(job, fire)
+        job = advance_job(job, fire)
     assert decided == sorted(set(decided))
     if decided:
         assert decided == ticks_between(job.spec.schedule, start - 1, decided[-1], job.id, 100_000)

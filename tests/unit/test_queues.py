@@ -1,4 +1,4 @@
-"""Turns, weights and budgets of queues: whatever comes, shares hold, nobody starves, nothing is dropped."""
+"""Fair queues, weights and retry budgets: shares hold, no tenant starves, no retry is dropped."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ class Queue:
     st.dictionaries(st.sampled_from(TENANTS), st.integers(1, 9), min_size=2),
     st.lists(st.integers(1, 17), min_size=5, max_size=40),
 )
-def test_shares_hold_however_the_claims_are_cut(shares: dict[str, int], claims: list[int]) -> None:
+def test_shares_hold_for_claims_of_any_size(shares: dict[str, int], claims: list[int]) -> None:
     queue = Queue(shares)
     for tenant in shares:
         queue.put(tenant, sum(claims))
@@ -65,7 +65,7 @@ def test_shares_hold_however_the_claims_are_cut(shares: dict[str, int], claims: 
     total = sum(claims)
     assert sum(taken.values()) == total
     for tenant, share in shares.items():
-        # No tenant is ever more than one run of each ahead of, or behind, its part.
+        # A tenant deviates from its share by at most one run per tenant.
         assert abs(taken[tenant] - total * share / sum(shares.values())) <= len(shares)
 
 
@@ -75,7 +75,7 @@ def test_shares_hold_however_the_claims_are_cut(shares: dict[str, int], claims: 
     st.lists(st.integers(1, 30), max_size=10),
     st.sampled_from(["0", "z"]),
 )
-def test_one_that_comes_alone_is_not_held_up_by_more_than_one_run_of_each_other(
+def test_a_single_new_run_waits_for_at_most_one_run_of_each_other_tenant(
     shares: dict[str, int], others: list[str], claims: list[int], alone: str
 ) -> None:
     queue = Queue(shares)
@@ -95,7 +95,7 @@ def test_one_that_comes_alone_is_not_held_up_by_more_than_one_run_of_each_other(
     st.integers(1, 10),
     st.booleans(),
 )
-def test_weights_never_take_more_slots_than_are_free_and_everything_runs(
+def test_weights_never_take_more_slots_than_are_free_and_every_run_starts(
     runs: list[tuple[str, int]], slots: int, fair: bool
 ) -> None:
     queue = Queue()
@@ -114,7 +114,7 @@ def test_weights_never_take_more_slots_than_are_free_and_everything_runs(
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 5))
-def test_a_tenant_without_room_does_not_take_the_place_of_others(limit: int, most: int, room: int) -> None:
+def test_a_tenant_without_room_does_not_block_others(limit: int, most: int, room: int) -> None:
     queue = Queue()
     queue.put("a", 30)
     queue.put("b", 30)
@@ -124,16 +124,16 @@ def test_a_tenant_without_room_does_not_take_the_place_of_others(limit: int, mos
 
 
 @given(st.integers(1, 5), st.lists(st.integers(0, 20 * SECOND), max_size=200))
-def test_a_budget_is_never_exceeded_and_nothing_is_dropped_or_early(most: int, wanted: list[int]) -> None:
+def test_a_retry_budget_is_never_exceeded_and_no_retry_is_dropped_or_early(most: int, wanted: list[int]) -> None:
     budget = RetryBudget(most=most, per=SECOND)
     counts: dict[int, int] = {}
     dues = [place_retry(budget, counts, due) for due in wanted]
     assert all(due >= asked for due, asked in zip(dues, wanted, strict=True))
     assert max(Counter(due // SECOND for due in dues).values(), default=0) <= most
-    # Periods are those of the clock: a second that begins anywhere sees part of two.
+    # Periods are aligned to the clock, so any other second overlaps two of them.
     in_order = sorted(dues)
     assert all(later - due >= SECOND for due, later in zip(in_order, in_order[2 * most :], strict=False))
-    # They are not held up for longer than it takes to let all of them through.
+    # No retry is delayed longer than the budget needs for all of them.
     for due, asked in zip(dues, wanted, strict=True):
         assert due - asked <= (len(wanted) // most + 1) * SECOND
 
@@ -141,12 +141,12 @@ def test_a_budget_is_never_exceeded_and_nothing_is_dropped_or_early(most: int, w
 @pytest.mark.parametrize(
     ("text", "most", "per"), [("10/s", 10, SECOND), ("600/5m", 600, 5 * MINUTE), ("1/1m", 1, MINUTE)]
 )
-def test_a_budget_is_read(text: str, most: int, per: int) -> None:
+def test_a_retry_budget_is_parsed(text: str, most: int, per: int) -> None:
     assert parse_budget(text) == RetryBudget(most=most, per=per)
     assert parse_budget(str(parse_budget(text))) == parse_budget(text)
 
 
 @pytest.mark.parametrize("text", ["", "10", "/s", "0/s", "ten/s", "10/", "10/fortnight", "-1/s", "10/2d"])
-def test_what_is_no_budget_is_refused(text: str) -> None:
+def test_an_invalid_retry_budget_is_rejected(text: str) -> None:
     with pytest.raises(Invalid):
         parse_budget(text)

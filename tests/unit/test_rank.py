@@ -1,4 +1,4 @@
-"""The rank: priority with ageing, and its published bound."""
+"""Ranks: priority with aging, and the documented bound of overtaking."""
 
 import pytest
 from hypothesis import given
@@ -21,17 +21,17 @@ priorities = st.integers(MOST_URGENT, IDLE)
 
 
 @given(times, priorities, priorities)
-def test_of_two_eligible_together_the_more_urgent_goes_first(at: int, one: int, other: int) -> None:
+def test_the_more_urgent_of_two_runs_eligible_together_ranks_first(at: int, one: int, other: int) -> None:
     assert (rank_of(at, one) < rank_of(at, other)) == (one < other)
 
 
 @given(times, times, priorities)
-def test_of_two_equally_urgent_the_older_goes_first(one: int, other: int, priority: int) -> None:
+def test_the_older_of_two_equally_urgent_runs_ranks_first(one: int, other: int, priority: int) -> None:
     assert (rank_of(one, priority) < rank_of(other, priority)) == (one < other)
 
 
 @given(times, st.integers(1, 30 * DAY), priorities, priorities)
-def test_nothing_eligible_later_than_the_bound_goes_ahead(at: int, beyond: int, mine: int, other: int) -> None:
+def test_no_run_eligible_later_than_the_bound_overtakes(at: int, beyond: int, mine: int, other: int) -> None:
     assert rank_of(at, mine) < rank_of(at + OVERTAKING_BOUND + beyond, other)
 
 
@@ -41,18 +41,18 @@ def test_a_step_of_priority_is_worth_exactly_one_head_start(at: int, priority: i
 
 
 @given(times, priorities)
-def test_the_late_stand_behind_live_work_of_their_priority_but_not_of_the_next(at: int, priority: int) -> None:
+def test_late_runs_rank_behind_live_runs_of_their_priority_but_not_of_the_next(at: int, priority: int) -> None:
     assert rank_of(at, priority, late=True) == rank_of(at + LATE_PENALTY, priority)
     assert rank_of(at, priority, late=True) < rank_of(at, priority + 1)
 
 
 @pytest.mark.parametrize("priority", [0, 11, -1])
-def test_a_priority_outside_the_scale_is_refused(priority: int) -> None:
+def test_a_priority_outside_the_scale_is_rejected(priority: int) -> None:
     with pytest.raises(Invalid) as refused:
         check_priority(priority)
     assert refused.value.field == "priority"
 
 
 @given(priorities)
-def test_every_priority_of_the_scale_is_taken(priority: int) -> None:
+def test_every_priority_of_the_scale_is_accepted(priority: int) -> None:
     assert check_priority(priority) == priority

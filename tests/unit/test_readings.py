@@ -1,4 +1,4 @@
-"""What is kept for the next page."""
+"""The cache of results for the next page."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ from tests.support.clock import ManualClock
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 15_000)), max_size=20))
-def test_no_more_is_kept_than_there_is_room_for_and_the_newest_stay(kept: list[tuple[str, int]]) -> None:
+def test_the_cache_stays_within_its_size_and_keeps_the_newest(kept: list[tuple[str, int]]) -> None:
     found: Readings[int] = Readings(ManualClock())
     for name, size in kept:
         found.keep((None, name), size, size)
@@ -19,7 +19,7 @@ def test_no_more_is_kept_than_there_is_room_for_and_the_newest_stay(kept: list[t
         assert sum(held) == found._size <= readings._MOST
 
 
-def test_it_is_forgotten_after_a_while_and_belongs_to_one_tenant() -> None:
+def test_cached_results_expire_and_belong_to_one_tenant() -> None:
     clock = ManualClock()
     found: Readings[str] = Readings(clock)
     found.keep(("acme", "w"), "read", 1)

@@ -1,4 +1,4 @@
-"""Schedules as code: what must be done, and that doing it leaves nothing to do."""
+"""Reconciling declared schedules with the store: applying the steps leaves nothing to do."""
 
 import msgspec
 import pytest
@@ -34,20 +34,22 @@ def declarations(draw: st.DrawFn) -> list[Declared]:
 def stores(draw: st.DrawFn) -> dict[str, Job]:
     chosen = draw(st.lists(names, unique=True))
     return {
-        name: a_stored(
+        name: a_stored_job(
             draw(specs(name, draw(st.sampled_from(["", MINE, OTHER])))), draw(payloads), draw(st.sampled_from(JobState))
         )
         for name in chosen
     }
 
 
-def a_stored(spec: JobSpec, payload: bytes = b"null", state: JobState = JobState.SCHEDULED, version: int = 1) -> Job:
+def a_stored_job(
+    spec: JobSpec, payload: bytes = b"null", state: JobState = JobState.SCHEDULED, version: int = 1
+) -> Job:
     job_id = JobId(f"{spec.name:0>12}")
     return Job(id=job_id, tenant="t", spec=spec, version=version, state=state, next_fire=None, rev=1, payload=payload)
 
 
-def applied(store: dict[str, Job], steps: Steps) -> dict[str, Job]:
-    """As a store does it: a changed one that ticked stays as it was, one that did not comes back."""
+def apply_steps(store: dict[str, Job], steps: Steps) -> dict[str, Job]:
+    """Apply the steps like a store: a changed job stays paused, any other one is scheduled."""
     after = dict(store)
     for step in steps.steps:
         if step.declared is None:
@@ -56,21 +58,21 @@ def applied(store: dict[str, Job], steps: Steps) -> dict[str, Job]:
             continue
         state = JobState.PAUSED if step.job is not None and step.job.state is JobState.PAUSED else JobState.SCHEDULED
         version = 1 if step.job is None else step.job.version + 1
-        after[step.name] = a_stored(step.declared.spec, step.declared.payload, state, version)
+        after[step.name] = a_stored_job(step.declared.spec, step.declared.payload, state, version)
     return after
 
 
 @given(declarations(), stores())
 def test_applying_the_plan_makes_the_next_one_empty(declared: list[Declared], store: dict[str, Job]) -> None:
-    after = applied(store, reconcile(declared, store.values(), MINE))
+    after = apply_steps(store, reconcile(declared, store.values(), MINE))
     again = reconcile(declared, after.values(), MINE)
     assert again.steps == ()
     assert sorted(again.unchanged) == sorted(one.spec.name for one in declared)
 
 
 @given(declarations(), stores())
-def test_what_others_made_is_not_touched(declared: list[Declared], store: dict[str, Job]) -> None:
-    after = applied(store, reconcile(declared, store.values(), MINE))
+def test_schedules_of_other_sources_are_not_touched(declared: list[Declared], store: dict[str, Job]) -> None:
+    after = apply_steps(store, reconcile(declared, store.values(), MINE))
     mine = {one.spec.name for one in declared}
     for name, job in store.items():
         if name not in mine and job.spec.source != MINE:
@@ -78,8 +80,10 @@ def test_what_others_made_is_not_touched(declared: list[Declared], store: dict[s
 
 
 @given(declarations(), stores())
-def test_after_it_what_ticks_of_mine_is_what_i_declare(declared: list[Declared], store: dict[str, Job]) -> None:
-    after = applied(store, reconcile(declared, store.values(), MINE))
+def test_after_applying_the_active_schedules_of_a_source_are_the_declared_ones(
+    declared: list[Declared], store: dict[str, Job]
+) -> None:
+    after = apply_steps(store, reconcile(declared, store.values(), MINE))
     ticking = {
         name
         for name, job in after.items()
@@ -99,9 +103,9 @@ def actions(found: Steps) -> list[tuple[str, str]]:
     return [(step.action.value, step.name) for step in found.steps]
 
 
-def test_each_kind_of_step() -> None:
+def test_every_kind_of_step_is_planned() -> None:
     def stored(name: str, source: str) -> Job:
-        return a_stored(JobSpec(name=name, task="t", schedule=Interval(every=10 * SECOND), source=source))
+        return a_stored_job(JobSpec(name=name, task="t", schedule=Interval(every=10 * SECOND), source=source))
 
     store = [stored("same", MINE), stored("slower", MINE), stored("gone", MINE), stored("theirs", OTHER)]
     store += [stored("by-hand", ""), stored("adopted", ""), stored("taken", OTHER)]
@@ -117,8 +121,8 @@ def test_each_kind_of_step() -> None:
     assert found.unchanged == ("same",)
 
 
-def test_one_that_was_renamed_is_removed_and_added() -> None:
-    old = a_stored(JobSpec(name="old", task="t", schedule=Interval(every=10 * SECOND), source=MINE))
+def test_a_renamed_schedule_is_removed_and_added() -> None:
+    old = a_stored_job(JobSpec(name="old", task="t", schedule=Interval(every=10 * SECOND), source=MINE))
     assert actions(reconcile([a_declared("new")], [old], MINE)) == [("add", "new"), ("remove", "old")]
 
 
@@ -126,12 +130,13 @@ def test_one_that_was_renamed_is_removed_and_added() -> None:
     ("state", "expected"),
     [(JobState.PAUSED, []), (JobState.FINISHED, []), (JobState.CANCELLED, [(Action.CHANGE.value, "a")])],
 )
-def test_what_a_state_means(state: JobState, expected: list[tuple[str, str]]) -> None:
-    """A paused one stays paused, a finished one has nothing left to fire, a cancelled one comes back."""
+def test_a_paused_or_finished_schedule_stays_and_a_cancelled_one_comes_back(
+    state: JobState, expected: list[tuple[str, str]]
+) -> None:
     spec = JobSpec(name="a", task="t", schedule=Interval(every=10 * SECOND), source=MINE)
-    assert actions(reconcile([a_declared("a")], [a_stored(spec, state=state)], MINE)) == expected
+    assert actions(reconcile([a_declared("a")], [a_stored_job(spec, state=state)], MINE)) == expected
 
 
-def test_a_name_is_declared_once() -> None:
+def test_a_name_that_is_declared_twice_is_rejected() -> None:
     with pytest.raises(Conflict, match="'a' is declared twice"):
         reconcile([a_declared("a"), a_declared("a")], [], MINE)

@@ -1,4 +1,4 @@
-"""Where a Redis is: how it is written, and what is refused."""
+"""Parsing of Redis addresses."""
 
 import pytest
 
@@ -28,7 +28,7 @@ from mainspring.settings import load
         ),
     ],
 )
-def test_an_address_is_read(text: str, expected: RedisAddress) -> None:
+def test_an_address_is_parsed(text: str, expected: RedisAddress) -> None:
     assert read_redis(text, "dispatch.engine") == expected
     assert load({}, {"MAINSPRING_DISPATCH_ENGINE": text}).dispatch.engine == text
 
@@ -46,12 +46,12 @@ def test_an_address_is_read(text: str, expected: RedisAddress) -> None:
         ("redis://a/x", "'x' is not the number"),
     ],
 )
-def test_what_is_none_is_refused(text: str, reason: str) -> None:
+def test_an_invalid_address_is_rejected_with_its_reason(text: str, reason: str) -> None:
     for setting in ("ENGINE", "STATUS"):
         with pytest.raises(Invalid, match=reason):
             load({}, {f"MAINSPRING_DISPATCH_{setting}": text})
 
 
-def test_no_password_is_shown() -> None:
+def test_addresses_and_settings_do_not_show_passwords() -> None:
     assert "hush" not in repr(read_redis("redis+cluster://:hush@a", "dispatch.engine"))
     assert "hush" not in repr(load({}, {"MAINSPRING_DISPATCH_STATUS": "redis://:hush@a"}))

@@ -1,18 +1,14 @@
-"""Of which runs a restored store cannot know whether they were done."""
+"""Runs of a restored store whose outcome is in doubt."""
+
+from typing import Any
 
 import pytest
 
-from mainspring.domain.ids import RunId
 from mainspring.domain.restored import Doubt, Restored, Unfinished, doubt_of, why_held
-from mainspring.domain.run import RunState, RunView
+from mainspring.domain.run import RunState
+from tests.support.views import a_run_view
 
 RESTORED = Restored(taken_at=1_000, restored_at=2_000, store_id="x", unfinished=Unfinished.HOLD)
-
-
-def a_view(**fields: object) -> RunView:
-    usual = {"state": RunState.QUEUED, "attempt": 0, "due": 900, "created_at": 900}
-    about = {"id": RunId("a"), "task": "t", "queue": "q", "tenant": "default", "priority": 5}
-    return RunView(**about | usual | fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -22,27 +18,28 @@ def a_view(**fields: object) -> RunView:
         ({"attempt": 1}, Doubt.STARTED),
         ({"state": RunState.RUNNING, "attempt": 1}, Doubt.STARTED),
         ({"state": RunState.BLOCKED}, Doubt.WAITED),
-        # It came due between the two.
+        # Became due between backup and restore.
         ({"state": RunState.SCHEDULED, "due": 1_500}, Doubt.WAITED),
-        # Not before the restore, so it cannot have run.
+        # Due only after the restore, so it cannot have run.
         ({"state": RunState.SCHEDULED, "due": 2_001}, None),
-        # Of this life.
+        # Created after the restore.
         ({"created_at": 2_500, "due": 1_500}, None),
         ({"created_at": 2_500, "due": 1_500, "scheduled_at": 1_500}, Doubt.TICK),
         ({"created_at": 2_500, "due": 2_500, "scheduled_at": 2_400}, None),
-        # It waited for others, and they have ended here.
+        # Waited for parents that ended after the restore.
         ({"due": 2_500, "parents": 1}, Doubt.WAITED),
         ({"state": RunState.BLOCKED, "due": 3_001, "parents": 1}, None),
         ({"created_at": 2_400, "due": 2_500, "parents": 1}, None),
-        # It is known how it ended.
+        # The outcome is known.
         ({"state": RunState.SUCCEEDED}, None),
         ({"state": RunState.CANCELLED, "attempt": 1}, None),
     ],
 )
-def test_what_is_in_doubt(fields: dict[str, object], doubt: Doubt | None) -> None:
-    assert doubt_of(a_view(**fields), RESTORED, 3_000) is doubt
+def test_a_run_is_in_doubt_if_it_may_have_run_after_the_backup(fields: dict[str, Any], doubt: Doubt | None) -> None:
+    run = a_run_view(**{"due": 900, "created_at": 900} | fields)
+    assert doubt_of(run, RESTORED, 3_000) is doubt
 
 
-def test_the_pause_says_what_to_do() -> None:
+def test_the_reason_of_the_pause_names_the_review_command() -> None:
     assert "mainspring restore review" in why_held(RESTORED)
     assert "1970-01-01T00:00:00.001" in why_held(RESTORED)

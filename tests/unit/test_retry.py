@@ -1,4 +1,4 @@
-"""When a failed run is tried again."""
+"""Retry policies: when a failed run is retried."""
 
 from random import Random
 
@@ -18,7 +18,7 @@ def test_attempts_are_one_more_than_retries() -> None:
 
 
 @given(st.integers(1, MAX_RETRIES), st.integers(0, HOUR), st.integers(0, DAY), st.integers())
-def test_an_exponential_pause_stays_under_its_ceiling(failures: int, first: int, most: int, seed: int) -> None:
+def test_an_exponential_delay_stays_under_its_ceiling(failures: int, first: int, most: int, seed: int) -> None:
     policy = RetryPolicy(first_delay=first, max_delay=most)
     delay = policy.delay_after(failures, Random(seed))
     assert 0 <= delay <= min(first * 2 ** (failures - 1), most)
@@ -34,12 +34,12 @@ def test_the_ceiling_doubles_and_the_jitter_fills_it() -> None:
         assert max(delays) > ceiling * 0.95
 
 
-def test_a_fixed_pause_is_always_the_same() -> None:
+def test_a_fixed_delay_is_always_the_same() -> None:
     policy = RetryPolicy(backoff="fixed", first_delay=7 * SECOND)
     assert {policy.delay_after(failures, Random(0)) for failures in range(1, 20)} == {7 * SECOND}
 
 
-def test_the_last_of_a_list_of_pauses_repeats() -> None:
+def test_the_last_of_a_list_of_delays_repeats() -> None:
     policy = RetryPolicy(backoff="list", delays=(SECOND, MINUTE, HOUR))
     assert [policy.delay_after(failures, Random(0)) for failures in (1, 2, 3, 4, 99)] == [
         SECOND,
@@ -67,7 +67,7 @@ def test_the_last_of_a_list_of_pauses_repeats() -> None:
         RetryPolicy(retry_on="ValueError"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_meant_is_refused(policy: RetryPolicy) -> None:
+def test_an_invalid_policy_is_rejected(policy: RetryPolicy) -> None:
     with pytest.raises(Invalid):
         policy.check()
 
@@ -81,7 +81,7 @@ def test_what_cannot_be_meant_is_refused(policy: RetryPolicy) -> None:
         (RetryPolicy(first_delay=2 * HOUR), "retry.maxDelay", "at least 2h"),
     ],
 )
-def test_what_would_be_ignored_is_refused_where_it_is_said(policy: RetryPolicy, field: str, words: str) -> None:
+def test_an_option_that_the_backoff_ignores_is_rejected(policy: RetryPolicy, field: str, words: str) -> None:
     policy.check()
     with pytest.raises(Invalid, match=words) as refused:
         policy.check_meant()
@@ -98,12 +98,12 @@ def test_what_would_be_ignored_is_refused_where_it_is_said(policy: RetryPolicy, 
         max_delay=st.integers(0, DAY),
     )
 )
-def test_what_is_ignored_changes_no_pause(policy: RetryPolicy) -> None:
+def test_ignored_options_do_not_change_the_delay(policy: RetryPolicy) -> None:
     for failures in range(1, 5):
         assert policy.delay_after(failures, Random(1)) == policy.effective().delay_after(failures, Random(1))
 
 
-def test_the_ordinary_is_taken() -> None:
+def test_valid_policies_are_accepted() -> None:
     for policy in (RetryPolicy(), RetryPolicy(backoff="fixed", first_delay=2 * HOUR)):
         policy.check_meant()
     RetryPolicy().check()
@@ -131,9 +131,7 @@ REFUSED = ("smtplib.SMTPRecipientsRefused", "smtplib.SMTPException", "builtins.O
         (("OSError",), ("SMTPRecipientsRefused",), False),
     ],
 )
-def test_errors_are_tried_again_by_their_kinds(
-    retry_on: tuple[str, ...], never_on: tuple[str, ...], covered: bool
-) -> None:
+def test_errors_are_retried_by_their_type(retry_on: tuple[str, ...], never_on: tuple[str, ...], covered: bool) -> None:
     assert RetryPolicy(retry_on=retry_on, never_on=never_on).covers(REFUSED) is covered
 
 
@@ -142,7 +140,7 @@ patterns = st.lists(st.sampled_from(["*", "OSError", "smtplib.*", "app.*", "B*",
 
 
 @given(kinds, patterns, patterns)
-def test_a_never_is_stronger_and_nothing_said_is_everything(
+def test_never_on_overrides_retry_on_and_an_empty_policy_covers_every_error(
     kinds: list[str], retry_on: tuple[str, ...], never_on: tuple[str, ...]
 ) -> None:
     both = RetryPolicy(retry_on=retry_on, never_on=never_on).covers(kinds)

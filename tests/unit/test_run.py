@@ -1,4 +1,4 @@
-"""The states of a run, its legal moves, and what the end of an attempt does to it."""
+"""Run states, their transitions, and the outcomes of attempts."""
 
 from collections.abc import Callable
 from random import Random
@@ -43,38 +43,38 @@ from tests.support.builders import a_held_run, a_policy, a_run
 NOW = 100 * DAY
 
 
-# States and moves
+# States and transitions
 
 
-def test_every_state_has_its_moves() -> None:
+def test_every_state_lists_its_transitions() -> None:
     assert set(MOVES) == set(RunState)
 
 
-def test_what_has_ended_moves_no_more() -> None:
+def test_final_states_have_no_transitions() -> None:
     for state in RunState:
         assert state.ended == (not MOVES[state])
         assert state.ended == (state in ENDED)
 
 
-def test_every_run_can_still_be_cancelled_until_it_has_ended() -> None:
+def test_a_run_can_be_cancelled_until_it_has_ended() -> None:
     for state in set(RunState) - ENDED:
         assert may_move(state, RunState.CANCELLED)
 
 
-def test_a_run_that_runs_is_never_skipped() -> None:
+def test_a_running_run_is_never_skipped() -> None:
     assert not may_move(RunState.RUNNING, RunState.SKIPPED)
     assert not may_move(RunState.CANCELLING, RunState.SKIPPED)
 
 
-def test_what_was_asked_to_stop_does_not_go_on() -> None:
+def test_a_cancelling_run_moves_only_to_a_final_state() -> None:
     assert MOVES[RunState.CANCELLING] <= ENDED
 
 
-def test_only_the_queued_start() -> None:
+def test_only_queued_runs_start() -> None:
     assert [state for state in RunState if may_move(state, RunState.RUNNING)] == [RunState.QUEUED]
 
 
-def test_no_state_is_out_of_reach_and_an_end_can_be_reached_from_every_state() -> None:
+def test_every_state_is_reachable_and_leads_to_a_final_state() -> None:
     def reach(start: RunState) -> set[RunState]:
         seen = {start}
         while more := {after for state in seen for after in MOVES[state]} - seen:
@@ -85,7 +85,7 @@ def test_no_state_is_out_of_reach_and_an_end_can_be_reached_from_every_state() -
     assert all(reach(state) & ENDED for state in RunState)
 
 
-# How an attempt ends
+# Outcomes of attempts
 
 
 held_runs = st.builds(
@@ -104,7 +104,7 @@ held_runs = st.builds(
     st.booleans(),
     st.booleans(),
 )
-ways_to_end: list[Callable[[HeldRun], Settlement]] = [
+ways_to_complete: list[Callable[[HeldRun], Settlement]] = [
     lambda held: settle_success(held, b"1"),
     lambda held: settle_failure(held, "boom", Random(0), now=NOW),
     lambda held: settle_failure(held, "slow", Random(0), now=NOW, timed_out=True),
@@ -116,16 +116,16 @@ ways_to_end: list[Callable[[HeldRun], Settlement]] = [
 ]
 
 
-@given(held_runs, st.sampled_from(ways_to_end))
-def test_every_settlement_is_a_legal_move_under_the_runs_own_fence(
+@given(held_runs, st.sampled_from(ways_to_complete))
+def test_every_completion_is_a_legal_transition_under_the_fence_of_the_run(
     held: HeldRun, end: Callable[[HeldRun], Settlement]
 ) -> None:
-    settlement = end(held)
-    assert may_move(RunState.RUNNING, settlement.state)
-    assert (settlement.run, settlement.fence, settlement.lets_go) == (held.id, held.fence, held.lets_go)
-    assert settlement.delay == 0 or settlement.state is RunState.SCHEDULED
-    assert (settlement.outcome is Outcome.SUCCESS) == (settlement.state is RunState.SUCCEEDED)
-    assert settlement.state is RunState.SUCCEEDED or settlement.reason
+    completion = end(held)
+    assert may_move(RunState.RUNNING, completion.state)
+    assert (completion.run, completion.fence, completion.lets_go) == (held.id, held.fence, held.lets_go)
+    assert completion.delay == 0 or completion.state is RunState.SCHEDULED
+    assert (completion.outcome is Outcome.SUCCESS) == (completion.state is RunState.SUCCEEDED)
+    assert completion.state is RunState.SUCCEEDED or completion.reason
 
 
 @given(held_runs, st.booleans())
@@ -136,21 +136,21 @@ def test_an_at_most_once_run_that_may_have_started_is_never_repeated(held: HeldR
 
 
 @given(held_runs, st.booleans())
-def test_a_lost_run_ends_or_goes_on_at_once(held: HeldRun, blamed: bool) -> None:
-    settlement = settle_loss(held, blamed=blamed)
-    assert settlement.outcome is Outcome.LOST
-    assert settlement.state.ended or settlement.state is RunState.QUEUED
+def test_a_lost_run_ends_or_is_requeued_at_once(held: HeldRun, blamed: bool) -> None:
+    completion = settle_loss(held, blamed=blamed)
+    assert completion.outcome is Outcome.LOST
+    assert completion.state.ended or completion.state is RunState.QUEUED
 
 
 def test_a_run_fails_after_its_last_retry() -> None:
     policy = a_policy(retries=2)
-    settlements = [
+    completions = [
         settle_failure(a_held_run(attempt=attempt, policy=policy), "boom", Random(0), now=NOW) for attempt in (1, 2, 3)
     ]
-    assert [settlement.state for settlement in settlements] == [RunState.SCHEDULED, RunState.SCHEDULED, RunState.FAILED]
-    assert [settlement.delay for settlement in settlements] == [policy.retry.first_delay] * 2 + [0]
-    assert {settlement.reason for settlement in settlements} == {"error"}
-    assert {settlement.error for settlement in settlements} == {"boom"}
+    assert [completion.state for completion in completions] == [RunState.SCHEDULED, RunState.SCHEDULED, RunState.FAILED]
+    assert [completion.delay for completion in completions] == [policy.retry.first_delay] * 2 + [0]
+    assert {completion.reason for completion in completions} == {"error"}
+    assert {completion.error for completion in completions} == {"boom"}
 
 
 def test_losses_do_not_count_against_the_retries() -> None:
@@ -170,20 +170,20 @@ causes = st.builds(
 
 
 @given(held_runs, causes, st.booleans())
-def test_a_failure_is_tried_again_exactly_if_tries_again_says_so(held: HeldRun, cause: Cause, picky: bool) -> None:
+def test_a_failure_is_retried_exactly_if_tries_again_is_true(held: HeldRun, cause: Cause, picky: bool) -> None:
     held.deadline = None
     if picky:
         retry = msgspec.structs.replace(held.policy.retry, never_on=("ValueError",))
         held.policy = msgspec.structs.replace(held.policy, retry=retry)
-    settlement = settle_failure(held, "boom", Random(0), now=NOW, cause=cause)
-    assert (settlement.state is RunState.SCHEDULED) == tries_again(held, cause)
+    completion = settle_failure(held, "boom", Random(0), now=NOW, cause=cause)
+    assert (completion.state is RunState.SCHEDULED) == tries_again(held, cause)
     assert not (cause.gives_up and tries_again(held, cause))
     assert tries_again(held) or not tries_again(held, cause)
-    if settlement.state is RunState.SCHEDULED and cause.after is not None:
-        assert settlement.delay == max(0, min(cause.after, LONGEST_DELAY))
+    if completion.state is RunState.SCHEDULED and cause.after is not None:
+        assert completion.delay == max(0, min(cause.after, LONGEST_DELAY))
 
 
-def test_a_handler_says_when_to_try_again_or_to_give_up() -> None:
+def test_a_handler_can_set_the_retry_delay_or_prevent_a_retry() -> None:
     later = settle_failure(a_held_run(), "busy", Random(0), now=NOW, cause=cause_of(RetryLater(5 * MINUTE)))
     assert (later.state, later.delay, later.reason) == (RunState.SCHEDULED, 5 * MINUTE, "error")
     never = settle_failure(a_held_run(), "bad", Random(0), now=NOW, cause=cause_of(GiveUp("bad address")))
@@ -194,25 +194,25 @@ def test_a_handler_says_when_to_try_again_or_to_give_up() -> None:
     assert (last.state, last.reason) == (RunState.FAILED, "error")
 
 
-def test_an_error_of_a_kind_that_is_not_retried_fails_at_once() -> None:
+def test_an_error_of_a_type_that_is_not_retried_fails_at_once() -> None:
     policy = RunPolicy(retry=RetryPolicy(retry_on=("OSError",)))
     held = a_held_run(policy=policy)
     assert settle_failure(held, "x", Random(0), now=NOW, cause=cause_of(KeyError("x"))).reason == "not retried"
     for cause in (cause_of(ConnectionResetError()), UNKNOWN, cause_of(RetryLater(1))):
         assert settle_failure(held, "x", Random(0), now=NOW, cause=cause).state is RunState.SCHEDULED
-    # A timeout is one whatever the handler made of being stopped.
+    # A timeout counts as a timeout, whatever the handler raises when it is stopped.
     assert settle_failure(held, "x", Random(0), now=NOW, timed_out=True, cause=cause_of(KeyError())).delay > 0
 
 
-def test_a_timeout_is_told_from_an_error() -> None:
-    settlement = settle_failure(a_held_run(), "stopped", Random(0), now=NOW, timed_out=True)
-    assert (settlement.outcome, settlement.reason) == (Outcome.TIMEOUT, "timeout")
+def test_a_timeout_has_its_own_outcome_and_reason() -> None:
+    completion = settle_failure(a_held_run(), "stopped", Random(0), now=NOW, timed_out=True)
+    assert (completion.outcome, completion.reason) == (Outcome.TIMEOUT, "timeout")
 
 
-def test_a_failure_past_the_deadline_is_not_tried_again() -> None:
+def test_a_failure_past_the_deadline_is_not_retried() -> None:
     held = a_held_run(deadline=NOW)
-    settlement = settle_failure(held, "boom", Random(0), now=NOW)
-    assert (settlement.state, settlement.reason) == (RunState.FAILED, "deadline")
+    completion = settle_failure(held, "boom", Random(0), now=NOW)
+    assert (completion.state, completion.reason) == (RunState.FAILED, "deadline")
     assert settle_failure(held, "boom", Random(0), now=NOW - 1).state is RunState.SCHEDULED
 
 
@@ -226,24 +226,26 @@ def test_a_failure_past_the_deadline_is_not_tried_again() -> None:
         (LOST_AFTER - 1, False, RunState.FAILED),
     ],
 )
-def test_a_run_is_parked_for_losses_suffered_alone_or_for_too_many(lost: int, blamed: bool, state: RunState) -> None:
-    settlement = settle_loss(a_held_run(attempt=lost + 1, lost=lost), blamed=blamed)
-    assert settlement.state is state
-    assert settlement.reason == ("poison" if state is RunState.FAILED else "lost")
+def test_a_run_fails_as_poison_after_losses_that_it_caused_or_after_too_many(
+    lost: int, blamed: bool, state: RunState
+) -> None:
+    completion = settle_loss(a_held_run(attempt=lost + 1, lost=lost), blamed=blamed)
+    assert completion.state is state
+    assert completion.reason == ("poison" if state is RunState.FAILED else "lost")
 
 
-def test_a_run_that_was_there_at_several_losses_runs_alone() -> None:
+def test_a_run_that_was_lost_repeatedly_runs_alone() -> None:
     assert [a_held_run(lost=lost).alone for lost in range(ALONE_AFTER + 2)] == [False, False, True, True]
 
 
-def test_a_lost_run_that_was_asked_to_stop_has_stopped() -> None:
+def test_a_lost_run_with_a_cancel_request_is_cancelled() -> None:
     assert settle_loss(a_held_run(cancel_requested=True), blamed=False).state is RunState.CANCELLED
 
 
-def test_a_release_goes_back_at_once_or_after_a_while() -> None:
+def test_a_released_run_is_requeued_at_once_or_after_a_delay() -> None:
     assert settle_release(a_held_run()).state is RunState.QUEUED
-    settlement = settle_release(a_held_run(), "unknown task", MINUTE)
-    assert (settlement.state, settlement.delay, settlement.reason) == (RunState.SCHEDULED, MINUTE, "unknown task")
+    completion = settle_release(a_held_run(), "unknown task", MINUTE)
+    assert (completion.state, completion.delay, completion.reason) == (RunState.SCHEDULED, MINUTE, "unknown task")
 
 
 def test_a_success_carries_its_result() -> None:
@@ -251,11 +253,11 @@ def test_a_success_carries_its_result() -> None:
     assert settle_success(a_held_run(), None).result is None
 
 
-# What may be asked for
+# Validation
 
 
 @given(st.text(max_size=MAX_ERROR * 2))
-def test_an_error_is_something_every_database_takes(error: str) -> None:
+def test_a_cleaned_error_is_short_and_valid_text(error: str) -> None:
     cleaned = clean_error(error)
     assert "\x00" not in cleaned
     assert cleaned.encode().decode() == cleaned
@@ -268,23 +270,23 @@ def test_a_long_error_keeps_its_end() -> None:
     assert cleaned.endswith("the cause")
 
 
-def test_an_ordinary_error_is_left_alone() -> None:
+def test_a_short_and_valid_error_is_not_changed() -> None:
     assert clean_error("größer 🕰\n  line 2") == "größer 🕰\n  line 2"
 
 
 @pytest.mark.parametrize("name", ["", " a", "a ", "a\n", "a\x00b", "\ud800", "x" * (MAX_NAME + 1)])
-def test_what_is_not_a_name_is_refused(name: str) -> None:
+def test_an_invalid_name_is_rejected_by_field(name: str) -> None:
     with pytest.raises(Invalid) as refused:
         check_name("task", name)
     assert refused.value.field == "task"
 
 
 @pytest.mark.parametrize("name", ["a", "größe", "客户/1", "two words", "x" * MAX_NAME])
-def test_names_are_printable(name: str) -> None:
+def test_printable_names_are_accepted(name: str) -> None:
     assert check_name("task", name) == name
 
 
-def test_an_ordinary_run_is_taken() -> None:
+def test_a_run_at_the_upper_limits_is_accepted() -> None:
     a_run(payload=b"x" * MAX_PAYLOAD, key="video 1", at=LATEST, start_within=1, deadline=100 * 366 * DAY).check()
 
 
@@ -309,11 +311,11 @@ def test_an_ordinary_run_is_taken() -> None:
         (a_run(policy=a_policy(retries=-1)), "maxRetries"),
     ],
 )
-def test_what_one_bad_run_would_do_to_a_batch_is_refused_at_the_edge(run: NewRun, field: str) -> None:
+def test_an_invalid_run_is_rejected_by_field(run: NewRun, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         run.check()
     assert refused.value.field == field
 
 
-def test_a_policy_without_a_word_is_valid() -> None:
+def test_the_default_policy_is_valid() -> None:
     RunPolicy().check()

@@ -1,4 +1,4 @@
-"""Files of schedules: what is written is read back, and what is wrong is said with its place."""
+"""Schedule files: round trips, and errors that name the schedule or the line."""
 
 import json
 from contextlib import suppress
@@ -40,7 +40,7 @@ schedules:
 """
 
 
-def test_a_file_is_read() -> None:
+def test_a_yaml_file_is_parsed_into_schedules() -> None:
     (nightly, payload), (poll, nothing) = read_text(YAML)
     assert nightly.schedule == CronSchedule("30 2 * * *", "Europe/Paris")
     assert (nightly.queue, nightly.priority, nightly.owner, nightly.tags) == ("reports", 2, "ada", ("finance",))
@@ -53,7 +53,7 @@ def test_a_file_is_read() -> None:
     assert nothing == b"null"
 
 
-def test_the_suffix_says_what_it_is(tmp_path: Path) -> None:
+def test_the_suffix_determines_the_format(tmp_path: Path) -> None:
     entry = {"name": "a", "task": "t", "every": "1m", "payload": {"n": 1}}
     texts = {
         "x.json": json.dumps({"schedules": [entry]}),
@@ -101,19 +101,19 @@ def test_the_suffix_says_what_it_is(tmp_path: Path) -> None:
         ("schedules: []\n---\nschedules: []", "f: has 2 documents"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
+def test_an_error_names_the_schedule_or_the_line(text: str, message: str) -> None:
     with pytest.raises(Invalid) as refused:
         read_text(text, ".yaml", "f")
     assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize(("suffix", "text"), [(".json", "{"), (".toml", "="), (".ini", "")])
-def test_other_formats_are_refused_as_clearly(suffix: str, text: str) -> None:
+def test_invalid_json_invalid_toml_and_unknown_formats_are_rejected(suffix: str, text: str) -> None:
     with pytest.raises(Invalid, match=r"^f: (is not|\.ini is no format)"):
         read_text(text, suffix, "f")
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="cannot be read: No such file"):
         read(tmp_path / "absent.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"\xe9")
@@ -141,7 +141,7 @@ def test_any_payload_is_read_back_as_it_was_written(payload: Any) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(values)
-def test_what_is_written_is_read_the_same_by_this_and_by_older_readers(value: Any) -> None:
+def test_written_yaml_is_read_the_same_by_this_reader_and_by_pyyaml(value: Any) -> None:
     text = write_yaml(value)
     assert read_yaml(text, "x") == [value]
     assert yaml.safe_load(text) == value
@@ -149,6 +149,6 @@ def test_what_is_written_is_read_the_same_by_this_and_by_older_readers(value: An
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=80) | st.text("[]{}:,&*!|>'\"#%-\n ab1", max_size=80))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected_as_invalid(text: str) -> None:
     with suppress(Invalid):
         read_text(text)

@@ -1,4 +1,4 @@
-"""How payloads refer to secrets, and who may use which."""
+"""References to secrets in payloads, and which tenant may use which secret."""
 
 import pytest
 from hypothesis import given
@@ -20,27 +20,27 @@ def test_a_reference_is_found_and_filled(name: str, before: str, after: str) -> 
 
 
 @given(value=json_values, name=names)
-def test_a_value_can_only_become_part_of_a_string(value: object, name: str) -> None:
+def test_a_secret_value_can_only_become_part_of_a_string(value: object, name: str) -> None:
     wild = '"}, "admin": true, ${secret:OTHER}'
     filled = fill_json({"a": value, "b": "${secret:" + name + "}"}, lambda _: wild)
-    assert filled["b"] == wild, "and what it holds is not read again"
+    assert filled["b"] == wild, "references inside a value are not resolved"
     assert set(filled) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
     "text", ["${secret:}", "${secret:lower}", "${secret:A B}", "${secret:A", "${secret:A}${secret:"]
 )
-def test_a_reference_that_names_nothing_is_refused(text: str) -> None:
+def test_an_invalid_reference_is_rejected(text: str) -> None:
     with pytest.raises(Invalid, match=r"payload\.headers\.Authorization"):
         names_in({"headers": {"Authorization": text}})
 
 
-def test_a_name_of_a_field_cannot_hold_one() -> None:
+def test_a_field_name_cannot_contain_a_secret() -> None:
     with pytest.raises(Invalid, match="a name of a field cannot hold a secret"):
         names_in({"${secret:A}": 1})
 
 
-def test_what_is_nested_too_deeply_is_refused() -> None:
+def test_a_payload_that_is_nested_too_deeply_is_rejected() -> None:
     value: object = "${secret:A}"
     for _ in range(5_000):
         value = [value]
@@ -54,7 +54,7 @@ def test_a_short_payload_cannot_become_a_huge_one() -> None:
         names_in("${secret:A}" * 101)
 
 
-def test_by_default_only_the_tenant_default_may_use_any() -> None:
+def test_only_the_default_tenant_may_use_secrets_by_default() -> None:
     rules = SecretRules()
     assert rules.allows("default", "ANYTHING")
     assert not rules.allows("acme", "ANYTHING")
@@ -62,21 +62,21 @@ def test_by_default_only_the_tenant_default_may_use_any() -> None:
         rules.check("payload", "acme", "API_KEY")
 
 
-def test_a_tenant_may_use_what_it_was_given() -> None:
+def test_a_tenant_may_use_the_secrets_that_it_was_granted() -> None:
     rules = SecretRules({"acme": ("API_KEY",)})
     assert rules.allows("acme", "API_KEY")
     assert not rules.allows("acme", "OTHER")
-    assert not rules.allows("default", "API_KEY"), "a table of one's own says all there is to say"
+    assert not rules.allows("default", "API_KEY"), "a configured table replaces the default"
 
 
-def test_escaped_references_are_noticed() -> None:
+def test_escaped_references_are_detected() -> None:
     assert mentions(b'{"a":"${secret:A}"}')
     assert mentions(b'{"a":"\\u0024{secret:A}"}')
     assert not mentions(b'{"a":"plain"}')
 
 
 @pytest.mark.parametrize("value", ["", "short", "a" * 100_000, "zero\0inside"])
-def test_what_cannot_be_hidden_is_refused(value: str) -> None:
+def test_a_value_that_cannot_be_masked_is_rejected(value: str) -> None:
     with pytest.raises(Invalid, match=r"^NAME: the secret ") as refused:
         check_secret_value("NAME", value)
     assert not value or value not in str(refused.value)

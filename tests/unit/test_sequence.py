@@ -1,4 +1,4 @@
-"""The diagrams of the documentation are drawn, and name what there is in the code."""
+"""The sequence diagrams of the documentation can be drawn, and name existing methods of the ports."""
 
 import inspect
 import pkgutil
@@ -24,8 +24,7 @@ Note over A,B: five
 """
 
 
-def calls_of_the_ports() -> set[str]:
-    """Methods of every protocol."""
+def list_port_methods() -> set[str]:
     return {
         name
         for module in pkgutil.iter_modules(mainspring.ports.__path__)
@@ -34,20 +33,20 @@ def calls_of_the_ports() -> set[str]:
     }
 
 
-def test_there_are_five() -> None:
+def test_every_section_of_the_page_has_a_diagram() -> None:
     assert len(DIAGRAMS) == 5
     assert len(re.findall("^## ", PAGE, re.MULTILINE)) == 5
 
 
 @pytest.mark.parametrize("text", DIAGRAMS)
-def test_each_call_is_one_of_the_ports(text: str) -> None:
+def test_a_diagram_calls_only_methods_of_the_ports(text: str) -> None:
     named = set(re.findall(r"\b(\w+)\(\)", text))
     assert named
-    assert named <= calls_of_the_ports()
+    assert named <= list_port_methods()
 
 
 @pytest.mark.parametrize("text", DIAGRAMS)
-def test_each_can_be_drawn_with_everything_in_the_picture(text: str) -> None:
+def test_a_diagram_is_drawn_with_every_text_inside_the_picture(text: str) -> None:
     diagram = parse(text)
     picture = ElementTree.fromstring(draw(diagram, "a title"))  # noqa: S314 - it is our own
     width, height = (float(number) for number in picture.attrib["viewBox"].split()[2:])
@@ -60,11 +59,11 @@ def test_each_can_be_drawn_with_everything_in_the_picture(text: str) -> None:
         assert 0 < float(span.attrib["y"]) < height
 
 
-def test_who_does_not_see_it_is_told() -> None:
+def test_a_diagram_has_a_text_alternative() -> None:
     assert in_words(parse(SMALL)) == ("Ann to B: one <two>. B to Ann: three. Ann to B (does not arrive): four. five.")
 
 
-def test_what_is_drawn_is_escaped_and_stands_where_the_text_stood() -> None:
+def test_a_drawing_is_escaped_and_replaces_its_source() -> None:
     page = with_pictures(f"before\n\n```mermaid\n{SMALL}```\n\nafter\n", "a & b")
     assert "one &lt;two&gt;" in page
     assert "<title>a &amp; b</title>" in page
@@ -80,6 +79,6 @@ def test_what_is_drawn_is_escaped_and_stands_where_the_text_stood() -> None:
         "sequenceDiagram\nparticipant A\nloop every second",
     ],
 )
-def test_what_is_not_understood_is_refused(text: str) -> None:
+def test_an_unknown_diagram_syntax_is_rejected(text: str) -> None:
     with pytest.raises(Unreadable):
         parse(text)

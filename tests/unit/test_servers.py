@@ -1,4 +1,4 @@
-"""A test that needs what is not there is skipped by name on a laptop, and fails in CI."""
+"""A test whose server is missing is skipped on a laptop and fails in CI."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ TESTS = Path(__file__).parents[1]
 
 
 class Missing(Service):
-    """One that cannot be had, and would leave a file behind."""
+    """A service that cannot be installed. ``remove`` leaves a file, so that tests can see the call."""
 
     name = "missing"
     packages = ()
@@ -38,16 +38,25 @@ class Missing(Service):
 
 
 @pytest.mark.parametrize(("in_ci", "outcome"), [(False, pytest.skip.Exception), (True, pytest.fail.Exception)])
-def test_a_server_that_cannot_be_had(
+def test_a_missing_server_skips_the_test_on_a_laptop_and_fails_it_in_ci(
     in_ci: bool, outcome: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "IN_CI", in_ci)
+    monkeypatch.setattr(servers, "ALLOWED", None)
     with pytest.raises(outcome, match="missing is not available: no such package"):
         servers.started(Missing(tmp_path))
     assert (tmp_path / "removed").exists()
 
 
-def test_no_test_skips_in_another_way() -> None:
+def test_a_server_that_the_run_leaves_out_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "ALLOWED", "postgres,redis")
+    servers.require("redis")
+    with pytest.raises(pytest.skip.Exception, match="missing is left to make test-all"):
+        servers.started(Missing(tmp_path))
+    assert not (tmp_path / "removed").exists()
+
+
+def test_no_test_skips_for_a_missing_server_by_itself() -> None:
     for file in TESTS.rglob("*.py"):
         text = file.read_text()
         assert not re.search(r"except ServiceUnavailable.*\n(?:.*\n){0,3}? +pytest\.skip\(", text), file

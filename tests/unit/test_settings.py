@@ -10,13 +10,13 @@ from mainspring.sections import without_secrets
 from mainspring.settings import RANGES, describe, load
 
 
-def test_defaults_need_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_setting_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = load(environment={})
     assert (settings.store, settings.host, settings.port) == ("mainspring.db", "127.0.0.1", 7070)
 
 
-def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "m.toml"
     file.write_text('store = "file.db"\nport = 1\n[worker]\ngrace = "1m"\nqueues = { mail = 3 }\n')
     settings = load({"store": "flag.db"}, {"MAINSPRING_STORE": "env.db", "MAINSPRING_PORT": "2"}, file)
@@ -24,7 +24,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     assert settings.worker.queues == {"mail": 3}
 
 
-def test_nested_settings_have_names_in_the_environment() -> None:
+def test_nested_settings_are_read_from_the_environment() -> None:
     settings = load(environment={"MAINSPRING_WORKER_GRACE": "5s", "MAINSPRING_WORKER_QUEUES": "mail:20, default"})
     assert settings.worker.grace == 5 * SECOND
     assert settings.worker.queues == {"mail": 20, "default": 100}
@@ -86,14 +86,14 @@ def test_an_error_in_the_environment_names_the_variable() -> None:
         load(environment={"MAINSPRING_PORT": "x"})
 
 
-def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "m.toml"
     file.write_bytes(b"store = '\xff'")
     with pytest.raises(Invalid, match=r"m\.toml: is not TOML: 'utf-8' codec"):
         load(environment={}, file=file)
 
 
-def test_a_mistyped_variable_is_refused() -> None:
+def test_a_misspelled_variable_is_rejected() -> None:
     with pytest.raises(Invalid, match=r"MAINSPRING_STROE: is no setting \(did you mean MAINSPRING_STORE\?\)"):
         load(environment={"MAINSPRING_STROE": "x"})
     with pytest.raises(Invalid, match=r"MAINSPRING_XYZZY: is no setting$"):
@@ -146,7 +146,7 @@ def test_built_in_tasks_are_safe_by_default_and_can_be_set_from_everywhere(tmp_p
     assert (tasks.http, tasks.http_allow, tasks.scripts, tasks.commands) == (False, ("10.1.0.0/16",), "/srv/s", True)
 
 
-def test_commands_are_none_any_or_these(tmp_path: Path) -> None:
+def test_commands_are_disabled_unrestricted_or_a_fixed_list(tmp_path: Path) -> None:
     file = tmp_path / "m.toml"
     file.write_text('[tasks]\ncommands = { disk = "df -k \'/a b\'", greet = ["echo", "hello"] }\n')
     expected = {"disk": ("df", "-k", "/a b"), "greet": ("echo", "hello")}
@@ -159,7 +159,7 @@ def test_commands_are_none_any_or_these(tmp_path: Path) -> None:
             load(environment={"MAINSPRING_TASKS_COMMANDS": wrong})
 
 
-def test_secrets_are_for_the_tenant_default_unless_a_table_says_otherwise() -> None:
+def test_secrets_are_for_the_default_tenant_unless_configured() -> None:
     assert load(environment={}).secrets.allow == {"default": ("*",)}
     allow = load(environment={"MAINSPRING_SECRETS_ALLOW": "acme=API_KEY HOOK_KEY,default=*"}).secrets.allow
     assert allow == {"acme": ("API_KEY", "HOOK_KEY"), "default": ("*",)}
@@ -167,7 +167,7 @@ def test_secrets_are_for_the_tenant_default_unless_a_table_says_otherwise() -> N
         load(environment={"MAINSPRING_SECRETS_ALLOW": "acme=api-key"})
 
 
-def test_a_secret_in_the_environment_is_no_setting() -> None:
+def test_a_secret_in_the_environment_is_not_a_setting() -> None:
     assert "hidden" not in repr(load(environment={"MAINSPRING_SECRET_API_KEY": "hidden value"}))
 
 
@@ -175,6 +175,6 @@ def test_a_secret_in_the_environment_is_no_setting() -> None:
     ("name", "value"),
     [("TASKS_CONTAINERS", "lxc"), ("TASKS_NETWORK", "host"), ("TASKS_NETWORK", "--privileged"), ("TASKS_CPUS", "-1")],
 )
-def test_what_programs_may_use_is_checked(name: str, value: str) -> None:
+def test_invalid_limits_of_programs_are_rejected(name: str, value: str) -> None:
     with pytest.raises(Invalid):
         load(environment={f"MAINSPRING_{name}": value})

@@ -1,4 +1,4 @@
-"""Settings of authentication: what fits together, and that no secret is ever shown."""
+"""Authentication settings: valid combinations, and that secrets are never shown."""
 
 import json
 from pathlib import Path
@@ -21,12 +21,12 @@ RS256 = {**WHO, "jwt_algorithm": "RS256", "jwks_url": "https://login.example.org
 OKP = OKPKey.generate_key("Ed25519", auto_kid=True)
 
 
-def read(**auth: str) -> Settings:
+def load_auth(**auth: str) -> Settings:
     return load(environment={f"MAINSPRING_AUTH_{name.upper()}": value for name, value in auth.items()})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "api.example.org"])
-def test_an_address_for_others_needs_authentication(host: str) -> None:
+def test_a_public_address_needs_authentication(host: str) -> None:
     with pytest.raises(Invalid, match=r"host: .* can be reached from outside.*mainspring keys create --role admin"):
         Settings(host=host).check()
     for mode in ("keys", "both"):
@@ -37,13 +37,13 @@ def test_an_address_for_others_needs_authentication(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_this_machine_needs_none(host: str) -> None:
+def test_a_loopback_address_needs_no_authentication(host: str) -> None:
     Settings(host=host).check()
 
 
 @pytest.mark.parametrize("auth", [HS256, RS256, {**RS256, "mode": "both", "jwt_algorithm": "EdDSA"}, {"mode": "keys"}])
-def test_what_fits_together(auth: dict[str, str]) -> None:
-    assert read(**auth).auth.mode == auth["mode"]
+def test_valid_combinations_are_accepted(auth: dict[str, str]) -> None:
+    assert load_auth(**auth).auth.mode == auth["mode"]
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_what_fits_together(auth: dict[str, str]) -> None:
         ({**HS256, "jwt_tenant_claim": ""}, r"auth\.jwt_tenant_claim: is missing"),
     ],
 )
-def test_what_does_not_fit_is_named(auth: dict[str, str], message: str) -> None:
+def test_an_invalid_combination_is_rejected_by_setting(auth: dict[str, str], message: str) -> None:
     with pytest.raises(Invalid, match=message) as caught:
-        read(**auth)
+        load_auth(**auth)
     assert SECRET not in str(caught.value)
 
 
-def test_no_secret_is_shown() -> None:
+def test_settings_show_no_secret() -> None:
     settings = load(
         environment={
             "MAINSPRING_STORE": "postgresql://ada:hunter2@db/jobs?password=hunter2",
@@ -94,7 +94,7 @@ def test_no_secret_is_shown() -> None:
     assert "mode='jwt'" in repr(settings)
 
 
-def test_a_secret_of_a_wrong_kind_is_not_shown_either(tmp_path: Path) -> None:
+def test_a_secret_of_the_wrong_type_is_not_shown(tmp_path: Path) -> None:
     file = tmp_path / "m.toml"
     file.write_text("[auth]\njwt_secret = 987654321\n")
     with pytest.raises(Invalid, match=r"auth\.jwt_secret: is not a text") as caught:
@@ -102,7 +102,7 @@ def test_a_secret_of_a_wrong_kind_is_not_shown_either(tmp_path: Path) -> None:
     assert "987654321" not in str(caught.value)
 
 
-def test_lists_and_numbers_are_read_from_everywhere(tmp_path: Path) -> None:
+def test_lists_and_numbers_are_read_from_the_file_and_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "m.toml"
     file.write_text("[api]\nrate = 2.5\ntrusted_proxies = ['10.0.0.0/8']\n")
     assert load(environment={}, file=file).api.trusted_proxies == ("10.0.0.0/8",)
@@ -113,11 +113,11 @@ def test_lists_and_numbers_are_read_from_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["none", "keys"])
-def test_without_tokens_there_is_nothing_that_reads_them(mode: str) -> None:
+def test_modes_without_jwt_have_no_token_reader(mode: str) -> None:
     assert make_tokens(AuthSection(mode=mode), ManualClock()) is None
 
 
-async def test_tokens_are_read_with_the_key_that_is_set_up(tmp_path: Path) -> None:
+async def test_tokens_are_verified_with_the_configured_key(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET + "\n")
     (tmp_path / "key.pem").write_bytes(OKP.as_pem())
     (tmp_path / "keys.json").write_bytes(jwks(jwk(OKP)))
@@ -130,7 +130,7 @@ async def test_tokens_are_read_with_the_key_that_is_set_up(tmp_path: Path) -> No
         ({**eddsa, "jwt_key_file": str(tmp_path / "key.pem")}, pair, secret),
         ({**eddsa, "jwks_file": str(tmp_path / "keys.json")}, pair, secret),
     ):
-        tokens = make_tokens(read(**auth).auth, ManualClock())
+        tokens = make_tokens(load_auth(**auth).auth, ManualClock())
         assert tokens is not None
         found = await tokens.principal(good)
         assert found is not None
@@ -149,13 +149,13 @@ async def test_tokens_are_read_with_the_key_that_is_set_up(tmp_path: Path) -> No
         ("jwks_file", json.dumps({"keys": []}).encode(), r"auth\.jwks_file: holds no usable key"),
     ],
 )
-def test_a_file_is_checked_when_the_api_starts(
+def test_key_files_are_checked_when_the_api_starts(
     tmp_path: Path, setting: str, content: bytes | None, message: str
 ) -> None:
     file = tmp_path / "file"
     if content is not None:
         file.write_bytes(content)
     algorithm = "HS256" if setting == "jwt_secret_file" else "EdDSA"
-    settings = read(**{**WHO, "jwt_algorithm": algorithm, setting: str(file)})
+    settings = load_auth(**{**WHO, "jwt_algorithm": algorithm, setting: str(file)})
     with pytest.raises(Invalid, match=message):
         make_tokens(settings.auth, ManualClock())

@@ -25,16 +25,16 @@ def test_the_order_in_which_members_are_listed_does_not_matter(members: list[Ses
 
 
 @given(members.filter(lambda members: len(members) > 1), st.data())
-def test_a_death_moves_only_the_shards_of_the_dead(members: list[SessionId], data: st.DataObject) -> None:
-    dead = data.draw(st.sampled_from(members))
-    left = [member for member in members if member != dead]
+def test_removing_a_member_moves_only_its_shards(members: list[SessionId], data: st.DataObject) -> None:
+    removed = data.draw(st.sampled_from(members))
+    left = [member for member in members if member != removed]
     for shard in range(SHARDS):
         before = owner_of(shard, members)
-        assert before == dead or owner_of(shard, left) == before
+        assert before == removed or owner_of(shard, left) == before
 
 
 @given(members, st.integers(10_001, 20_000).map(SessionId))
-def test_a_newcomer_takes_shards_and_moves_no_others(members: list[SessionId], newcomer: SessionId) -> None:
+def test_a_new_member_takes_shards_and_moves_no_others(members: list[SessionId], newcomer: SessionId) -> None:
     for shard in range(SHARDS):
         after = owner_of(shard, [*members, newcomer])
         assert after == newcomer or after == owner_of(shard, members)
@@ -46,7 +46,7 @@ def test_shards_are_spread_evenly() -> None:
     assert all(2_300 < share[member] < 2_700 for member in members)
 
 
-def test_every_one_of_a_few_members_gets_a_fair_part_of_a_hundred_shards() -> None:
+def test_three_members_get_fair_shares_of_a_hundred_shards() -> None:
     for first in range(1, 200):
         members = [SessionId(first + step) for step in range(3)]
         share = Counter(owner_of(shard, members) for shard in range(SHARDS))
@@ -64,20 +64,20 @@ living = st.sets(st.integers(1, 12).map(SessionId), max_size=6)
 
 
 @given(owners, living, st.integers(1, 12).map(SessionId), some_shards)
-def test_only_what_has_no_live_owner_is_taken(
+def test_only_shards_without_a_live_owner_are_taken(
     before: dict[int, SessionId], live: set[SessionId], member: SessionId, wanted: set[int]
 ) -> None:
     after = taken(before, live, member, wanted)
     for shard in range(SHARDS):
         free = before.get(shard) not in live
         assert after.get(shard) == (member if shard in wanted and free else before.get(shard))
-    # Once more changes nothing, if the member is alive.
+    # Taking the same shards again changes nothing.
     assert taken(after, live | {member}, member, wanted) == after
 
 
 @given(owners, st.integers(1, 12).map(SessionId), some_shards)
-def test_only_ones_own_is_given_up(before: dict[int, SessionId], member: SessionId, given_up: set[int]) -> None:
-    after = freed(before, member, given_up)
-    assert all(after.get(shard) == owner or (owner == member and shard in given_up) for shard, owner in before.items())
-    assert not [shard for shard in given_up if after.get(shard) == member]
+def test_a_member_frees_only_its_own_shards(before: dict[int, SessionId], member: SessionId, to_free: set[int]) -> None:
+    after = freed(before, member, to_free)
+    assert all(after.get(shard) == owner or (owner == member and shard in to_free) for shard, owner in before.items())
+    assert not [shard for shard in to_free if after.get(shard) == member]
     assert after.items() <= before.items()

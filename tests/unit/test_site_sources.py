@@ -1,4 +1,4 @@
-"""The way through the documentation is made of the README and of folders: nobody keeps a list."""
+"""The navigation of the documentation site follows from the README and the folders."""
 
 from pathlib import Path
 
@@ -37,13 +37,13 @@ def test_pages_come_in_the_order_of_the_readme_and_then_by_name(root: Path) -> N
     assert found["Decisions"] == ["README", "0001-one"]
 
 
-def test_runbooks_are_a_part_of_their_own_and_what_fits_nowhere_is_not_lost(root: Path) -> None:
+def test_runbooks_are_a_separate_section_and_stray_pages_are_listed_under_more(root: Path) -> None:
     found = {title: [page.stem for page in pages] for title, pages in parts(root).items()}
     assert (found["Operations"], found["Runbooks"], found["More"]) == (["disk"], ["lag"], ["stray"])
     assert "Examples" not in found
 
 
-def test_what_is_linked_comes_along_and_the_readme_is_the_first_page(root: Path, tmp_path: Path) -> None:
+def test_linked_files_are_copied_and_the_readme_is_the_first_page(root: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     assemble(root, source)
     assert {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()} == {

@@ -1,4 +1,4 @@
-"""Whether a schedule keeps what it owes: every miss and its end once, however seldom somebody looks."""
+"""Service level objectives: each miss and each recovery is reported once, however rarely it is checked."""
 
 import msgspec
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ def started(tick: Instant, late: int = 0) -> TickFact:
     return TickFact(tick + late, tick)
 
 
-def test_a_tick_that_starts_late_or_is_not_there_at_all_is_a_miss_and_told_once() -> None:
+def test_a_late_or_missing_tick_is_a_miss_that_is_reported_once() -> None:
     state = begin(0)
     ticks = [HOUR, 2 * HOUR, 3 * HOUR, 4 * HOUR]
     facts = {HOUR: started(HOUR), 2 * HOUR: started(2 * HOUR, 2 * MINUTE), 4 * HOUR: started(4 * HOUR, SECOND)}
@@ -31,13 +31,13 @@ def test_a_tick_that_starts_late_or_is_not_there_at_all_is_a_miss_and_told_once(
     assert judged.state.late_since is None
 
 
-def test_what_happened_while_nobody_looked_is_found_in_order() -> None:
+def test_events_between_two_checks_are_reported_in_order() -> None:
     ticks = [HOUR, 2 * HOUR, 3 * HOUR]
     judged = judge(STARTS, begin(0), ticks, None, {3 * HOUR: started(3 * HOUR)}, None, 10 * HOUR)
     assert judged.events == (MISSED, RECOVERED)
 
 
-def test_a_tick_that_was_moved_has_its_time_from_there() -> None:
+def test_a_moved_tick_is_judged_by_its_new_time() -> None:
     facts = {HOUR: TickFact(None, 5 * HOUR)}
     judged = judge(STARTS, begin(0), [HOUR], 2 * HOUR, facts, None, 2 * HOUR)
     assert (judged.events, judged.state.judged, judged.next_check) == ((), 0, 5 * HOUR + MINUTE + 1)
@@ -46,7 +46,7 @@ def test_a_tick_that_was_moved_has_its_time_from_there() -> None:
     assert judge(STARTS, begin(0), [HOUR], 2 * HOUR, excused, None, 6 * HOUR).events == ()
 
 
-def test_a_success_is_awaited_also_when_nothing_ever_runs() -> None:
+def test_a_missing_success_is_a_miss_even_if_nothing_runs() -> None:
     judged = judge(SUCCEEDS, begin(0), [], None, {}, None, 30 * MINUTE)
     assert (judged.events, judged.next_check) == ((), HOUR + 1)
     judged = judge(SUCCEEDS, judged.state, [], None, {}, None, 2 * HOUR)
@@ -55,12 +55,12 @@ def test_a_success_is_awaited_also_when_nothing_ever_runs() -> None:
     assert judged.events == ()
     judged = judge(SUCCEEDS, judged.state, [], None, {}, 3 * HOUR, 3 * HOUR + MINUTE)
     assert (judged.events, judged.state.quiet_since, judged.next_check) == ((RECOVERED,), None, 4 * HOUR + 1)
-    # The run is forgotten, and the success is not.
+    # The success still counts after its run was deleted.
     assert judge(SUCCEEDS, judged.state, [], None, {}, None, 4 * HOUR).events == ()
     assert judge(SUCCEEDS, judged.state, [], None, {}, None, 4 * HOUR + 1).events == (MISSED,)
 
 
-def test_a_pause_ends_a_miss_and_begins_anew() -> None:
+def test_a_pause_ends_a_miss_and_restarts_the_objective() -> None:
     missed = judge(SUCCEEDS, begin(0), [], None, {}, None, 2 * HOUR).state
     paused = rest(missed, 3 * HOUR)
     assert paused.events == (RECOVERED,)
@@ -70,12 +70,12 @@ def test_a_pause_ends_a_miss_and_begins_anew() -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.lists(st.integers(1, 5), min_size=1))
 @settings(max_examples=200)
-def test_the_events_are_the_changes_however_often_somebody_looks(in_time: list[bool], looks: list[int]) -> None:
+def test_reported_events_do_not_depend_on_the_frequency_of_checks(in_time: list[bool], batch_sizes: list[int]) -> None:
     ticks = [HOUR * number for number in range(1, len(in_time) + 1)]
     facts = {tick: started(tick) for tick, good in zip(ticks, in_time, strict=True) if good}
     events: list[str] = []
     state, left = begin(0), ticks
-    for size in [*looks, *([5] * len(ticks))]:
+    for size in [*batch_sizes, *([5] * len(ticks))]:
         some, left = left[:size], left[size:]
         judged = judge(STARTS, state, some, None, facts, None, ticks[-1] + HOUR)
         state = judged.state

@@ -1,4 +1,4 @@
-"""A replica is never said to be fresher than it is."""
+"""A replica is never reported as fresher than it is."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +10,10 @@ growth = st.lists(st.integers(0, 5), min_size=1, max_size=30)
 
 
 @given(growth, st.sets(st.integers(0, 29)), st.integers(0, 200), st.integers(0, 10))
-def test_what_was_committed_before_that_long_ago_is_shown(
+def test_a_replica_shows_every_commit_older_than_its_reported_staleness(
     grown: list[int], looked_at: set[int], replayed: int, later: int
 ) -> None:
-    """At each moment something was committed just before it, at the position that the log had then."""
+    """A commit happens just before each moment, at the log position of that moment."""
     log = [sum(grown[: moment + 1]) for moment in range(len(grown))]
     samples = [(moment, log[moment]) for moment in sorted(looked_at) if moment < len(log)]
     now = len(log) - 1 + later
@@ -25,7 +25,7 @@ def test_what_was_committed_before_that_long_ago_is_shown(
     assert all(log[earlier] <= replayed for earlier in range(moment + 1))
 
 
-def test_one_that_is_where_the_primary_was_just_now_is_fresh() -> None:
+def test_a_replica_at_the_latest_position_of_the_primary_is_fresh() -> None:
     assert staleness([(0, 10), (7, 20)], 20, 7) == 0
     assert staleness([(0, 10), (7, 20)], 19, 7) == 7
     assert staleness([(7, 20)], 19, 7) is None

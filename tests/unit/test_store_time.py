@@ -1,4 +1,4 @@
-"""The estimate of the store's time is never early, and hardly late."""
+"""The estimate of the store's time is never early, and only slightly late."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def ask(time: StoreTime, clock: ManualClock, there: Micros, back: Micros, offset
     st.lists(st.tuples(st.integers(0, 50 * MILLISECOND), st.integers(0, 50 * MILLISECOND)), min_size=1, max_size=20),
     st.integers(-HOUR, HOUR),
 )
-def test_it_is_never_early_and_late_by_no_more_than_the_quickest_answer(
+def test_the_estimate_is_never_early_and_late_by_at_most_the_fastest_answer(
     travels: list[tuple[Micros, Micros]], offset: Micros
 ) -> None:
     clock = ManualClock()
@@ -36,17 +36,17 @@ def test_it_is_never_early_and_late_by_no_more_than_the_quickest_answer(
 
 
 @given(st.integers(0, 10 * SECOND))
-def test_it_is_not_early_either_when_the_clock_of_the_node_gains(since: Micros) -> None:
+def test_the_estimate_is_not_early_if_the_clock_of_the_node_runs_fast(since: Micros) -> None:
     clock = ManualClock()
     time = StoreTime(clock)
     ask(time, clock, 0, 0, SECOND)
     answered = clock.monotonic() + SECOND
     clock.advance(since)
-    # The store's clock has gone on a little less.
+    # The store's clock has advanced a little less.
     assert time.now() <= answered + since - since // 5_000
 
 
-def test_a_slow_answer_does_not_spoil_what_is_known() -> None:
+def test_a_slow_answer_does_not_worsen_the_estimate() -> None:
     clock = ManualClock()
     time = StoreTime(clock)
     ask(time, clock, 1_000, 1_000, SECOND)
@@ -54,7 +54,7 @@ def test_a_slow_answer_does_not_spoil_what_is_known() -> None:
     assert 0 <= clock.monotonic() + SECOND - time.now() <= 1_200
 
 
-def test_a_store_whose_clock_was_set_is_believed_at_once() -> None:
+def test_a_change_of_the_clock_of_the_store_is_adopted_at_once() -> None:
     clock = ManualClock()
     time = StoreTime(clock)
     assert not time.known

@@ -1,4 +1,4 @@
-"""Which topics hints are put into, and which a worker reads."""
+"""Kafka topics: where hints are published, and which topics a worker reads."""
 
 import pytest
 
@@ -18,14 +18,14 @@ def a_hint(queue: str = "mail", priority: int = 5, attempt: int = 1, datacenter:
     return Hint(a_run().id, queue, 1, priority, attempt=attempt, datacenter=datacenter)
 
 
-def test_first_tries_and_others_have_topics_of_their_own() -> None:
+def test_first_attempts_and_retries_have_separate_topics() -> None:
     assert names().of(a_hint()) == "run-queue"
     assert names().of(a_hint(attempt=2)) == "retry-queue"
     assert names().served("mail", "") == ["run-queue", "retry-queue"]
     assert (names().dead, names().partitions) == ("dead-letter-queue", 12)
 
 
-def test_a_template_keeps_queues_priorities_and_data_centres_apart() -> None:
+def test_a_template_separates_queues_priorities_and_data_centers() -> None:
     found = names("topics={queue}-{priority}-{datacenter}&retries=again-{queue}")
     assert found.of(a_hint(priority=1, datacenter="us-east")) == "mail-p1-us-east"
     assert found.of(a_hint(priority=10)) == "mail-p3-any"
@@ -38,7 +38,9 @@ def test_a_template_keeps_queues_priorities_and_data_centres_apart() -> None:
 @pytest.mark.parametrize("attempt", [1, 2])
 @pytest.mark.parametrize("datacenter", ["", "eu"])
 @pytest.mark.parametrize("query", ["", "topics={queue}.{priority}.{datacenter}", "topics=x{datacenter}&retries=x-r"])
-def test_what_is_put_somewhere_is_read_there(query: str, priority: int, attempt: int, datacenter: str) -> None:
+def test_a_worker_reads_every_topic_that_its_hints_are_published_to(
+    query: str, priority: int, attempt: int, datacenter: str
+) -> None:
     found = names(query)
     hint = a_hint("a queue / ü", priority, attempt, datacenter)
     assert found.of(hint) in found.served("a queue / ü", datacenter)
@@ -47,12 +49,12 @@ def test_what_is_put_somewhere_is_read_there(query: str, priority: int, attempt:
 @pytest.mark.parametrize(
     "query", ["topics={what}", "topics=a/b", "topics=", "retries={}", "dead={queue}", "partitions=0", "partitions=x"]
 )
-def test_what_names_no_topics_is_refused(query: str) -> None:
+def test_an_invalid_topic_template_is_rejected(query: str) -> None:
     with pytest.raises(Invalid):
         names(query)
 
 
-def test_a_name_behind_the_servers_is_for_requests() -> None:
+def test_a_topic_in_the_address_is_for_requests_only() -> None:
     with pytest.raises(Invalid):
         read_topics(read_kafka("kafka://a/job-requests", "field", OPTIONS), "field")
     found = read_request_topic("kafka://a/job-requests?partitions=3", "field")
@@ -60,12 +62,12 @@ def test_a_name_behind_the_servers_is_for_requests() -> None:
 
 
 @pytest.mark.parametrize("text", ["kafka://a", "kafka://a/", "kafka://a/x/y", "kafka://a/x?topics=y", "redis://a/x"])
-def test_what_names_no_topic_of_requests_is_refused(text: str) -> None:
+def test_an_address_without_a_request_topic_is_rejected(text: str) -> None:
     with pytest.raises(Invalid):
         read_request_topic(text, "field")
 
 
-def test_who_has_submitted_a_request_is_sealed_with_all_of_it() -> None:
+def test_a_voucher_covers_the_submitter_and_the_whole_request() -> None:
     voucher = Voucher(b"key")
     seal = voucher.seal("ada", "acme", "1", b"{}")
     assert voucher.holds(seal, "ada", "acme", "1", b"{}")

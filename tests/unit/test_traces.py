@@ -1,4 +1,4 @@
-"""Which trace a run belongs to, and how a ``traceparent`` is read."""
+"""Traces of runs, parsing of ``traceparent``, and sampling."""
 
 import random
 from random import Random
@@ -18,7 +18,7 @@ SENT = f"00-{TRACE}-{SPAN}-01"
 
 
 @pytest.mark.parametrize("text", [SENT, f" {SENT} ", f"00-{TRACE}-{SPAN}-03", f"01-{TRACE}-{SPAN}-01-more"])
-def test_what_a_caller_records_is_kept_in_one_form(text: str) -> None:
+def test_a_sampled_traceparent_is_normalized(text: str) -> None:
     assert read_traceparent(text) == SENT
 
 
@@ -37,7 +37,7 @@ def test_what_a_caller_records_is_kept_in_one_form(text: str) -> None:
         SENT * 1_000,
     ],
 )
-def test_what_is_not_recorded_or_not_read_leaves_nothing(text: str) -> None:
+def test_an_unsampled_or_invalid_traceparent_is_ignored(text: str) -> None:
     assert read_traceparent(text) == ""
 
 
@@ -50,7 +50,7 @@ def test_the_trace_of_a_run_is_that_of_its_policy() -> None:
     assert trace_of(a_held_run(), 1) is None
 
 
-def test_of_a_tick_everybody_decides_alike() -> None:
+def test_sampling_of_a_tick_is_deterministic() -> None:
     ids = [RunId(derived_id(1_700_000_000_000_000 + number, 7, "job", number)) for number in range(4_000)]
     chosen = [run for run in ids if chosen_tick(run, 0.1)]
     assert 300 < len(chosen) < 500
@@ -66,21 +66,21 @@ def test_each_attempt_has_a_span_of_its_own() -> None:
     assert len({span_of_attempt(run, attempt) for run in runs for attempt in range(5)}) == 500
 
 
-def test_a_trace_makes_no_request_another_one() -> None:
-    """A policy without one is written and compared as before there were traces."""
+def test_an_empty_trace_does_not_change_the_fingerprint_of_a_request() -> None:
+    """Fingerprints that were stored before traces existed must stay valid."""
     assert fingerprint_of_request(RunPolicy()) == fingerprint_of_request(RunPolicy(trace=""))
 
 
 @given(count=st.integers(0, 3_000), ratio=st.floats(0, 1), seed=st.integers(0, 1_000))
-def test_of_many_each_is_chosen_once_at_most_and_in_order(count: int, ratio: float, seed: int) -> None:
+def test_sampling_chooses_each_item_at_most_once_in_order(count: int, ratio: float, seed: int) -> None:
     found = chosen(count, ratio, Random(seed).random)
     assert found == sorted(set(found))
     assert set(found) <= set(range(count))
 
 
 @pytest.mark.parametrize("ratio", [0, 1e-12, 0.01, 0.5, 0.99, 1])
-def test_as_many_are_chosen_as_the_ratio_says_wherever_they_stand(ratio: float) -> None:
+def test_sampling_chooses_the_given_ratio_independent_of_position(ratio: float) -> None:
     random = Random(1).random
-    places = [number for _ in range(2_000) for number in chosen(100, ratio, random)]
-    assert abs(len(places) / 200_000 - ratio) <= 0.005
-    assert not places or abs(sum(number < 50 for number in places) / len(places) - 0.5) < 0.05
+    positions = [number for _ in range(2_000) for number in chosen(100, ratio, random)]
+    assert abs(len(positions) / 200_000 - ratio) <= 0.005
+    assert not positions or abs(sum(number < 50 for number in positions) / len(positions) - 0.5) < 0.05

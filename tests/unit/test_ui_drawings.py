@@ -1,4 +1,4 @@
-"""Where things stand in the pictures of the dashboard."""
+"""Layout of the dashboard's drawings: workflow graphs and heat maps."""
 
 from zoneinfo import ZoneInfo
 
@@ -19,7 +19,7 @@ def overlap(one: Box, other: Box) -> bool:
     return one.x == other.x and abs(one.y - other.y) < HEIGHT
 
 
-def test_layers_go_from_the_left_to_the_right_and_nothing_overlaps() -> None:
+def test_layers_run_from_left_to_right_and_boxes_do_not_overlap() -> None:
     drawing = draw(
         [spot("a"), spot("b"), spot("c", "a", "b"), spot("d", "c"), spot("e", "a", "d"), spot("f", "b", state="failed")]
     )
@@ -34,7 +34,7 @@ def test_layers_go_from_the_left_to_the_right_and_nothing_overlaps() -> None:
     assert max(box.y for box in drawing.boxes) + HEIGHT <= drawing.height
 
 
-def test_what_is_alike_in_a_wide_layer_is_one_box() -> None:
+def test_similar_nodes_of_a_wide_layer_share_one_box() -> None:
     many = [spot(f"n{number}", "a", state="failed" if number == 7 else "succeeded") for number in range(9_990)]
     drawing = draw([spot("a"), *many, spot("z", *(one.name for one in many[:1_000]))])
     assert drawing is not None
@@ -44,20 +44,20 @@ def test_what_is_alike_in_a_wide_layer_is_one_box() -> None:
     assert len(drawing.edges) == 2
 
 
-def test_a_wide_layer_of_many_kinds_stays_narrow() -> None:
+def test_a_layer_has_a_maximum_number_of_boxes() -> None:
     drawing = draw([spot(f"n{number}", kind=f"t{number}") for number in range(50)])
     assert drawing is not None
     assert len(drawing.boxes) == WIDEST
     assert sum(len(box.names) for box in drawing.boxes) == 50
 
 
-def test_what_is_too_long_is_not_drawn() -> None:
+def test_a_graph_that_is_too_long_is_not_drawn() -> None:
     chain = [spot("n0"), *(spot(f"n{number}", f"n{number - 1}") for number in range(1, MOST_BOXES + 1))]
     assert draw(chain[:-1]) is not None
     assert draw(chain) is None
 
 
-def test_a_week_is_laid_out_by_the_clocks_of_a_zone() -> None:
+def test_a_week_is_laid_out_in_local_time() -> None:
     start = parse_instant("2026-03-27T22:30:00Z")
     days = heat.week([1] * 7 * 1_440, start, PARIS)
     assert [day.name for day in days[:3]] == ["Fri 27", "Sat 28", "Sun 29"]
@@ -98,7 +98,7 @@ def test_a_day_is_laid_out_by_the_minute() -> None:
         *("2026-04-04T01:10:00Z", "2026-10-03T01:10:00Z"),
     ],
 )
-def test_rows_have_all_that_the_header_counts(zone: str, start: str) -> None:
+def test_rows_add_up_to_the_total_of_the_header(zone: str, start: str) -> None:
     at, found = parse_instant(start), ZoneInfo(zone)
     for minutes in (1_440, 7 * 1_440):
         counts = [minute % 7 for minute in range(minutes)]
@@ -110,7 +110,7 @@ def test_rows_have_all_that_the_header_counts(zone: str, start: str) -> None:
     assert len({day.name for day in days}) == len(days)
 
 
-def test_half_hours_of_a_zone_are_minded() -> None:
+def test_rows_follow_zones_with_half_hour_offsets() -> None:
     start = parse_instant("2026-11-16T03:00:00Z")
     rows = heat.day([1] * 1_440, start, ZoneInfo("Asia/Kolkata"))
     assert (rows[0].name, rows[0].runs, rows[1].runs) == ("08:00", 30, 60)
@@ -118,7 +118,7 @@ def test_half_hours_of_a_zone_are_minded() -> None:
     assert start % HOUR == 0
 
 
-def test_where_all_are_alike_none_is_a_peak() -> None:
+def test_equal_values_have_a_medium_level() -> None:
     scale = heat.scale_of([30] * 100)
     assert heat.level_of(30, scale) == heat.LEVELS // 2
     assert heat.level_of(0, scale) == 0

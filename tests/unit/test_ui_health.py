@@ -1,4 +1,4 @@
-"""The line that says what is wrong."""
+"""The findings that the overview page shows."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def seen(**fields: Any) -> Seen:
     return Seen(**{"workers": Workers(items=[worker()]), "schedulers": schedulers(), "now": instant(NOW), **fields})
 
 
-def told(*queues: QueueOut, **fields: Any) -> list[tuple[str, bool]]:
+def list_findings(*queues: QueueOut, **fields: Any) -> list[tuple[str, bool]]:
     return [(finding.words, finding.bad) for finding in findings(seen(queues=queues, **fields))]
 
 
@@ -53,27 +53,27 @@ def queue(**fields: Any) -> QueueOut:
     return QueueOut(**{**base, **fields})
 
 
-def test_nothing_is_wrong() -> None:
-    assert told(FINE) == []
+def test_a_healthy_system_has_no_findings() -> None:
+    assert list_findings(FINE) == []
 
 
-def test_what_is_wrong_is_said_the_worst_first() -> None:
-    assert told(FINE, workers=Workers(items=[])) == [("no worker is alive: nothing runs", True)]
-    assert told(FINE, schedulers=Schedulers(items=[], lag_ms=0)) == [
+def test_findings_are_listed_with_the_worst_first() -> None:
+    assert list_findings(FINE, workers=Workers(items=[])) == [("no worker is alive: nothing runs", True)]
+    assert list_findings(FINE, schedulers=Schedulers(items=[], lag_ms=0)) == [
         ("no scheduler is alive: nothing becomes due", True)
     ]
-    assert told(FINE, schedulers=schedulers(65_000)) == [("schedulers are 1m 05s behind", True)]
-    assert told(queue(paused=True), queue(name="a b", workers=0, queued=1)) == [
+    assert list_findings(FINE, schedulers=schedulers(65_000)) == [("schedulers are 1m 05s behind", True)]
+    assert list_findings(queue(paused=True), queue(name="a b", workers=0, queued=1)) == [
         ("no worker takes queue a b: 1 run waits", True),
         ("queue mail is paused: 3 runs wait", False),
     ]
-    assert told(queue(lag_ms=90_000)) == [("queue mail is 1m 30s late: 3 runs wait", False)]
-    assert told(FINE, workers=Workers(items=[worker(-5_000)])) == [
+    assert list_findings(queue(lag_ms=90_000)) == [("queue mail is 1m 30s late: 3 runs wait", False)]
+    assert list_findings(FINE, workers=Workers(items=[worker(-5_000)])) == [
         ("the clocks of 1 process are wrong by over a second", False)
     ]
 
 
-def test_the_way_there_is_an_address() -> None:
+def test_the_link_of_a_finding_is_url_encoded() -> None:
     [finding] = findings(seen(queues=[queue(name="a b&c", paused=True)]))
     assert finding.path == "runs?status=queued&queue=a%20b%26c"
 
@@ -83,13 +83,13 @@ def point(time: str, succeeded: int, failed: int) -> Point:
     return Point(time=time, succeeded=succeeded, failed=failed, took_ms_mean=0.0, took_ms_max=0.0, **other)
 
 
-def test_a_high_share_of_failures_in_the_last_hour_is_said() -> None:
+def test_a_high_share_of_failures_in_the_last_hour_is_a_finding() -> None:
     words = "30% of the runs of the last hour failed: 6 of 20"
-    assert told(points=[point("2026-11-15T11:30:00Z", 14, 6)]) == [(words, True)]
-    assert told(points=[point("2026-11-15T11:30:00Z", 16, 4)]) == []
-    # Few say little, and what was before is over.
-    assert told(points=[point("2026-11-15T11:30:00Z", 0, 19)]) == []
-    assert told(points=[point("2026-11-15T10:45:00Z", 0, 100), point("2026-11-15T11:30:00Z", 20, 0)]) == []
+    assert list_findings(points=[point("2026-11-15T11:30:00Z", 14, 6)]) == [(words, True)]
+    assert list_findings(points=[point("2026-11-15T11:30:00Z", 16, 4)]) == []
+    # Few runs are no evidence, and older failures no longer count.
+    assert list_findings(points=[point("2026-11-15T11:30:00Z", 0, 19)]) == []
+    assert list_findings(points=[point("2026-11-15T10:45:00Z", 0, 100), point("2026-11-15T11:30:00Z", 20, 0)]) == []
 
 
 def group(*trend: int) -> GroupOut:
@@ -107,10 +107,10 @@ def group(*trend: int) -> GroupOut:
 
 
 def test_dead_letters_of_the_last_hour_are_counted() -> None:
-    assert told(groups=[group(7, 2), group(5, 0), group(0, 1)]) == [("3 dead letters in the last hour", False)]
-    assert told(groups=[group(7, 0)]) == []
+    assert list_findings(groups=[group(7, 2), group(5, 0), group(0, 1)]) == [("3 dead letters in the last hour", False)]
+    assert list_findings(groups=[group(7, 0)]) == []
     words = "at least 1 dead letter in the last hour"
-    assert told(groups=[group(0, 1)], more_groups=True) == [(words, False)]
+    assert list_findings(groups=[group(0, 1)], more_groups=True) == [(words, False)]
 
 
 def budget(state: Any, *, held: bool = False) -> BudgetOut:
@@ -131,14 +131,16 @@ def budget(state: Any, *, held: bool = False) -> BudgetOut:
 
 
 def test_budgets_that_are_spent_are_named() -> None:
-    assert told(budgets=[budget("ok"), budget("warned")]) == []
-    assert told(budgets=[budget("over")]) == [("budget gpu of a/b is spent", False)]
-    assert told(budgets=[budget("over", held=True)]) == [("budget gpu of a/b is spent, and its tenant is paused", True)]
+    assert list_findings(budgets=[budget("ok"), budget("warned")]) == []
+    assert list_findings(budgets=[budget("over")]) == [("budget gpu of a/b is spent", False)]
+    assert list_findings(budgets=[budget("over", held=True)]) == [
+        ("budget gpu of a/b is spent, and its tenant is paused", True)
+    ]
     [finding] = findings(seen(budgets=[budget("over")]))
     assert finding.path == "tenants/a%2Fb"
 
 
-def place(name: str, workers: int, queued: int = 0) -> DatacenterOut:
+def a_datacenter(name: str, workers: int, queued: int = 0) -> DatacenterOut:
     return DatacenterOut(
         name=name,
         health="ok" if workers else "no-workers",
@@ -151,11 +153,15 @@ def place(name: str, workers: int, queued: int = 0) -> DatacenterOut:
     )
 
 
-def test_data_centres_without_workers_are_named() -> None:
-    assert told(datacenters=[place("paris", 2), place("oslo", 0)]) == [("data centre oslo has no worker", False)]
-    assert told(datacenters=[place("oslo", 0, queued=2)]) == [("data centre oslo has no worker: 2 runs wait", True)]
-    # It is said of all of them already.
-    assert told(workers=Workers(items=[]), datacenters=[place("oslo", 0)]) == [
+def test_data_centers_without_workers_are_named() -> None:
+    assert list_findings(datacenters=[a_datacenter("paris", 2), a_datacenter("oslo", 0)]) == [
+        ("data centre oslo has no worker", False)
+    ]
+    assert list_findings(datacenters=[a_datacenter("oslo", 0, queued=2)]) == [
+        ("data centre oslo has no worker: 2 runs wait", True)
+    ]
+    # The finding for all workers covers it.
+    assert list_findings(workers=Workers(items=[]), datacenters=[a_datacenter("oslo", 0)]) == [
         ("no worker is alive: nothing runs", True)
     ]
 
@@ -166,7 +172,7 @@ def run(due: str, **fields: Any) -> RunOut:
     return RunOut(**{"run_id": "r", "status": "queued", **base, **times, **fields})
 
 
-def test_what_stands_in_the_table_of_late_runs_is_said_above_it() -> None:
+def test_late_runs_of_the_table_are_also_a_finding() -> None:
     waits = run("2026-11-15T11:59:00Z")
     began = run("2026-11-15T11:00:00Z", run_id="s", status="succeeded", start_time="2026-11-15T11:01:30Z")
     in_time = run("2026-11-15T11:59:55Z", run_id="q")
@@ -174,7 +180,7 @@ def test_what_stands_in_the_table_of_late_runs_is_said_above_it() -> None:
     assert [(one.run_id, seconds) for one, seconds in late] == [("s", 90.0), ("r", 60.0)]
     [finding] = findings(seen(queues=[FINE], late=late))
     assert finding == ("runs are up to 1m 30s late", "runs/s", False)
-    assert told(FINE, late=late_runs([in_time], instant(NOW))) == []
+    assert list_findings(FINE, late=late_runs([in_time], instant(NOW))) == []
 
 
 def test_missed_objectives_are_named() -> None:

@@ -1,4 +1,4 @@
-"""What no page shows."""
+"""Masking of payload fields on dashboard pages."""
 
 import msgspec
 import pytest
@@ -15,16 +15,16 @@ class Thing(msgspec.Struct, frozen=True):
     parts: dict[str, "Thing"] = {}
 
 
-def shown(*names: str, payload: object) -> object:
+def redact(*names: str, payload: object) -> object:
     thing = Thing("password", msgspec.Raw(msgspec.json.encode(payload)))
     [found] = Redactor(names)(Page(items=[thing])).items
     assert found.name == "password"
     return msgspec.json.decode(found.payload)
 
 
-def test_fields_are_masked_wherever_they_stand() -> None:
+def test_fields_are_masked_at_any_depth() -> None:
     payload = {"user": 1, "Password": "x", "cards": [{"access_token": "y", "tokens": None}], "password_hint": "z"}
-    assert shown("password", "*token*", payload=payload) == {
+    assert redact("password", "*token*", payload=payload) == {
         "user": 1,
         "Password": MASK,
         "cards": [{"access_token": MASK, "tokens": None}],
@@ -33,19 +33,19 @@ def test_fields_are_masked_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize("payload", [None, 7, "password", ["password"], {"user": {"name": "ada"}}])
-def test_what_has_none_of_them_stays_as_it_is(payload: object) -> None:
+def test_a_page_without_such_fields_is_not_copied(payload: object) -> None:
     raw = msgspec.Raw(msgspec.json.encode(payload))
     page = Page(items=[Thing("a", raw), Thing("b", parts={"c": Thing("c", raw)})])
     assert Redactor(["password"])(page) is page
 
 
-def test_it_reaches_what_lies_deep() -> None:
+def test_fields_of_nested_structs_are_masked() -> None:
     raw = msgspec.Raw(b'{"password": 1}')
     found = Redactor(["password"])(Thing("a", parts={"b": Thing("b", raw)}))
     assert msgspec.json.decode(found.parts["b"].payload) == {"password": MASK}
 
 
-def test_a_mask_is_not_taken_for_a_value() -> None:
+def test_a_mask_is_not_accepted_as_a_value() -> None:
     with pytest.raises(AsWritten, match="not shown"):
         json_field({"payload": f'{{"password": "{MASK}"}}'}, "payload")
     assert json_field({"payload": " "}, "payload") is None

@@ -1,4 +1,4 @@
-"""What others wrote, times and numbers, as pages show them."""
+"""How pages show user text, times and numbers; sealed sessions and CSRF tokens."""
 
 import pytest
 
@@ -18,11 +18,11 @@ NOW = instant("2026-11-15T12:00:00Z")
         ("a\u202eb", "a‹U+202E›b"),
     ],
 )
-def test_what_would_act_is_shown(text: str, shown: str) -> None:
+def test_control_characters_are_made_visible(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
-def test_colours_of_a_terminal_become_classes() -> None:
+def test_colors_of_a_terminal_become_classes() -> None:
     assert ansi("a\x1b[31mb\x1b[1mc\x1b[0md") == (
         'a<span class="ansi-fg-red">b</span><span class="ansi-bold ansi-fg-red">c</span>d'
     )
@@ -31,7 +31,7 @@ def test_colours_of_a_terminal_become_classes() -> None:
     assert ansi("\x1b") == "␛"
 
 
-def test_json_is_indented_and_cut() -> None:
+def test_json_is_indented_and_truncated() -> None:
     assert pretty({"a": [1]}) == '{\n  "a": [\n    1\n  ]\n}'
     assert "bytes in all" in pretty("x" * 100_000)
 
@@ -63,7 +63,7 @@ def test_times_and_numbers_are_short() -> None:
     assert [count(value) for value in (0, 1_234, 123_456, 2_500_000, 6.25)] == ["0", "1,234", "123k", "2.5M", "6.2"]
 
 
-def test_a_session_is_opened_by_whoever_has_the_secret() -> None:
+def test_a_session_opens_only_with_the_secret_and_before_it_expires() -> None:
     session = new_session("ms_key", NOW)
     sealed = Sealer("secret").seal(session)
     assert "ms_key" not in sealed
@@ -75,7 +75,7 @@ def test_a_session_is_opened_by_whoever_has_the_secret() -> None:
         assert Sealer("secret").open(wrong, NOW) is None
 
 
-def test_a_token_looks_different_each_time() -> None:
+def test_a_csrf_token_is_masked_differently_each_time() -> None:
     token = new_session("k", NOW).csrf
     assert mask(token) != mask(token)
     assert is_masked(token, mask(token))
@@ -89,5 +89,5 @@ def test_times_in_a_sentence_are_elements() -> None:
     assert ">2026-11-17 00:17:06 UTC</time>, in 59m" in shown
 
 
-def test_what_is_no_time_in_a_sentence_stays() -> None:
+def test_an_invalid_time_in_a_sentence_is_not_changed() -> None:
     assert moments("<b>2026-99-17T00:17:06Z\u202e</b>") == "&lt;b&gt;2026-99-17T00:17:06Z‹U+202E›&lt;/b&gt;"

@@ -1,4 +1,4 @@
-"""What work costs, and what it may cost: the rules."""
+"""Usage and budgets."""
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ amounts = st.integers(0, 10**9).map(float)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), units, amounts)))
-def test_lines_hold_all_that_was_summed(rows: list[tuple[int, str, str, float]]) -> None:
+def test_usage_lines_add_up_to_the_rows(rows: list[tuple[int, str, str, float]]) -> None:
     usage = [Usage(day=day * DAY, tenant="t", key=key, unit=unit, amount=amount) for day, key, unit, amount in rows]
     lines = by_line(usage)
     assert len({(line.day, line.key) for line in lines}) == len(lines)
@@ -26,7 +26,7 @@ def test_lines_hold_all_that_was_summed(rows: list[tuple[int, str, str, float]])
     assert sum(line.units.get("tokens", 0) for line in lines) == sum(row[3] for row in rows if row[2] == "tokens")
 
 
-def test_an_attempt_that_was_given_back_costs_time_and_counts_for_nothing_else() -> None:
+def test_a_released_attempt_costs_only_wall_time() -> None:
     assert cost_of(5, None, charged=False) == {"wall": 5}
     assert cost_of(5, Spent(cpu=3, units={"tokens": 2.0}), charged=True) == {
         "attempts": 1,
@@ -39,18 +39,18 @@ def test_an_attempt_that_was_given_back_costs_time_and_counts_for_nothing_else()
 
 
 @pytest.mark.parametrize("unit", ["wall", "cpu", "attempts", "", "Tokens", "a b", "1a", "x" * 41, 5])
-def test_what_is_no_unit(unit: str) -> None:
+def test_an_invalid_unit_is_rejected(unit: str) -> None:
     with pytest.raises(Invalid):
         check_unit(unit)
 
 
 @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), 1e16, True, "1"])
-def test_what_is_no_amount(amount: float) -> None:
+def test_an_invalid_amount_is_rejected(amount: float) -> None:
     with pytest.raises(Invalid):
         check_amount(amount)
 
 
-def test_an_attempt_spends_so_many_kinds_of_units_at_most() -> None:
+def test_an_attempt_spends_at_most_20_units() -> None:
     check_units({f"u{number}": 1 for number in range(20)})
     with pytest.raises(Invalid, match="at most 20"):
         check_units({f"u{number}": 1 for number in range(21)})
@@ -61,7 +61,7 @@ def a_budget(**more: object) -> Budget:
 
 
 @given(st.integers(0, LATEST // DAY - 400).map(lambda day: day * DAY + 12_345), st.sampled_from(["day", "month"]))
-def test_a_moment_lies_in_one_period(now: int, period: str) -> None:
+def test_every_instant_lies_in_exactly_one_budget_period(now: int, period: str) -> None:
     budget = a_budget(period=period)
     begin, end = period_of(budget, now)
     assert begin <= now < end
@@ -72,23 +72,23 @@ def test_a_moment_lies_in_one_period(now: int, period: str) -> None:
 
 
 @given(st.lists(st.integers(0, 60), max_size=8), st.floats(0.1, 1.0))
-def test_every_step_is_told_once_in_a_period_however_it_is_reached(steps: list[int], warn_at: float) -> None:
+def test_each_budget_event_is_emitted_once_per_period(steps: list[int], warn_at: float) -> None:
     status = BudgetStatus(budget=a_budget(warn_at=warn_at), id="x")
-    told: list[str] = []
+    emitted: list[str] = []
     spent = 0.0
     for step in steps:
         spent += step
         after = judge(status, spent, NOW)
-        told += news(status, after)
+        emitted += news(status, after)
         status = after
-    assert told == ["budget.warned", "budget.exceeded"][: len(told)]
-    assert ("budget.exceeded" in told) == (spent >= 100)
-    assert ("budget.warned" in told) == (spent >= 100 * warn_at)
+    assert emitted == ["budget.warned", "budget.exceeded"][: len(emitted)]
+    assert ("budget.exceeded" in emitted) == (spent >= 100)
+    assert ("budget.warned" in emitted) == (spent >= 100 * warn_at)
     following = judge(status, 0.0, NOW + 31 * DAY)
     assert (following.state, news(status, following)) == ("ok", [])
 
 
-def test_a_budget_that_is_raised_is_all_right_again() -> None:
+def test_raising_a_budget_resets_its_state() -> None:
     over = judge(BudgetStatus(budget=a_budget(), id="x"), 150.0, NOW)
     raised = msgspec.structs.replace(over, budget=a_budget(limit=1000.0))
     after = judge(raised, 150.0, NOW)
@@ -108,12 +108,12 @@ def test_a_budget_that_is_raised_is_all_right_again() -> None:
         ({"tenant": "*"}, "tenant"),
     ],
 )
-def test_what_is_no_budget(fields: dict[str, object], field: str) -> None:
+def test_an_invalid_budget_is_rejected_by_field(fields: dict[str, object], field: str) -> None:
     with pytest.raises(Invalid) as refused:
         a_budget(**fields).check()
     assert refused.value.field == field
 
 
-def test_amounts_in_words() -> None:
+def test_amounts_are_formatted_with_their_unit() -> None:
     assert amount_words("wall", 90.0 * SECOND) == "90s of wall"
     assert amount_words("tokens", 5.0) == "5 tokens"

@@ -1,4 +1,4 @@
-"""What a blocked run waits for, from its own row."""
+"""The reason of a blocked run, derived from its own row."""
 
 import msgspec
 import pytest
@@ -28,11 +28,11 @@ BROKEN = RunPolicy(breaker=Breaker())
         ),
     ],
 )
-def test_what_it_waits_for(run: RunView, words: str) -> None:
+def test_a_blocked_run_says_what_it_waits_for(run: RunView, words: str) -> None:
     assert reason_told(run) == words
 
 
 @given(st.sampled_from(list(RunState)), st.sampled_from(["", "error"]), st.sampled_from(["", "k"]), st.integers(0, 2))
-def test_all_others_tell_their_own_reason(state: RunState, reason: str, key: str, parents: int) -> None:
-    told = reason_told(a_view(state, reason=reason, key=key, parents=parents))
-    assert told.startswith("waits") if state is RunState.BLOCKED else told == reason
+def test_a_run_that_is_not_blocked_keeps_its_own_reason(state: RunState, reason: str, key: str, parents: int) -> None:
+    found = reason_told(a_view(state, reason=reason, key=key, parents=parents))
+    assert found.startswith("waits") if state is RunState.BLOCKED else found == reason

@@ -1,4 +1,4 @@
-"""The timing wheel against a model that is a heap."""
+"""The timing wheel, compared with a heap."""
 
 import heapq
 
@@ -21,32 +21,32 @@ distances = st.one_of(
 )
 
 
-def rounded_up(due: Instant) -> Instant:
+def round_up(due: Instant) -> Instant:
     return -(-due // MILLISECOND) * MILLISECOND
 
 
 class WheelAgainstHeap(RuleBasedStateMachine):
-    """Whatever is inserted in whatever order, the same comes out at the same time as from a heap."""
+    """Items leave the wheel at the same time and in the same order as a heap."""
 
     @initialize(start=st.integers(START, START + DAY))
     def begin(self, start: Instant) -> None:
         self.now = start
         self.wheel: TimingWheel[int] = TimingWheel(start)
         self.heap: list[tuple[Instant, int]] = []
-        self.due_of: dict[int, Instant] = {}
+        self.dues: dict[int, Instant] = {}
 
     def put(self, due: Instant) -> None:
-        item = len(self.due_of)
-        self.due_of[item] = rounded_up(due)
+        item = len(self.dues)
+        self.dues[item] = round_up(due)
         self.wheel.insert(due, item)
-        heapq.heappush(self.heap, (rounded_up(due), item))
+        heapq.heappush(self.heap, (round_up(due), item))
 
     @rule(distance=distances)
     def insert_ahead(self, distance: Micros) -> None:
         self.put(self.now + distance)
 
     @rule(distance=distances, count=st.integers(2, 30))
-    def insert_a_herd(self, distance: Micros, count: int) -> None:
+    def insert_many(self, distance: Micros, count: int) -> None:
         for _ in range(count):
             self.put(self.now + distance)
 
@@ -60,7 +60,7 @@ class WheelAgainstHeap(RuleBasedStateMachine):
         self.compare()
 
     @rule()
-    def advance_to_what_is_next(self) -> None:
+    def advance_to_the_next_due(self) -> None:
         due = self.wheel.next_due()
         if due is not None:
             self.now = max(self.now, due)
@@ -76,11 +76,11 @@ class WheelAgainstHeap(RuleBasedStateMachine):
         expected = []
         while self.heap and self.heap[0][0] <= self.now:
             expected.append(heapq.heappop(self.heap))
-        assert [self.due_of[item] for item in came_out] == [due for due, _ in expected]
+        assert [self.dues[item] for item in came_out] == [due for due, _ in expected]
         assert sorted(came_out) == sorted(item for _, item in expected)
 
     @invariant()
-    def nothing_is_forgotten_and_the_next_is_not_overslept(self) -> None:
+    def no_item_is_lost_and_the_next_due_is_not_late(self) -> None:
         if not hasattr(self, "wheel"):
             return
         assert len(self.wheel) == len(self.heap)
@@ -101,7 +101,7 @@ def test_an_item_comes_out_at_its_millisecond_and_not_before() -> None:
     assert len(wheel) == 0
 
 
-def test_what_is_overdue_comes_out_at_the_next_advance() -> None:
+def test_an_overdue_item_comes_out_at_the_next_advance() -> None:
     wheel: TimingWheel[str] = TimingWheel(START)
     wheel.insert(START - HOUR, "late")
     assert wheel.next_due() == START - HOUR
@@ -109,7 +109,7 @@ def test_what_is_overdue_comes_out_at_the_next_advance() -> None:
     assert wheel.next_due() is None
 
 
-def test_the_end_of_time_fits() -> None:
+def test_an_item_at_the_latest_instant_comes_out_on_time() -> None:
     wheel: TimingWheel[str] = TimingWheel(START)
     wheel.insert(LATEST, "last")
     assert wheel.advance(LATEST - MILLISECOND) == []

@@ -1,4 +1,4 @@
-"""The task ``http``: bodies made of values, signatures, secrets, and what a status means for another try."""
+"""The task ``http``: bodies with references, signatures, secrets, and retries by status."""
 
 import hashlib
 import hmac
@@ -43,7 +43,7 @@ class Kept:
 
 
 class Receiver:
-    """Keeps what it is sent."""
+    """Records the requests."""
 
     def __init__(self, answer: Answer | Exception | None = None) -> None:
         self.answer = answer or Answer(status=200, headers={}, body=b"ok")
@@ -91,7 +91,7 @@ async def test_values_of_the_run_and_of_the_data_are_placed_in_the_body() -> Non
     assert msgspec.json.decode(receiver.sent[0].body or b"") == {"run": held.id, "try": 2, "customer": wild, "n": 1}
 
 
-async def test_a_body_without_references_is_sent_to_the_byte() -> None:
+async def test_a_body_without_references_is_sent_unchanged() -> None:
     receiver = Receiver()
     text = b'{"url": "https://hooks.example/a", "body": { "n":1.50,  "e": 1e2}}'
     await call(receiver, msgspec.structs.replace(held_for(), payload=text))
@@ -128,7 +128,7 @@ async def test_secrets_are_placed_in_the_url_headers_and_body() -> None:
     assert msgspec.json.decode(sent.body or b"") == {"deep": [{"password": '<a/b "c&d>'}], "id": held.id}
 
 
-async def test_a_receiver_that_echoes_is_masked_also_where_the_answer_is_cut() -> None:
+async def test_secrets_echoed_by_the_receiver_are_masked_even_in_a_truncated_answer() -> None:
     value = "hidden-value-0123456789"
     body = b"x" * 1_900 + value.encode() * 60
     receiver = Receiver(Answer(status=500, headers={"location": value}, body=body, cut=True))
@@ -153,7 +153,7 @@ async def test_a_receiver_that_echoes_is_masked_also_where_the_answer_is_cut() -
         ("acme", {"sign": "TOKEN"}, "tenant 'acme' may not use the secret TOKEN"),
     ],
 )
-async def test_a_secret_that_is_not_to_be_had_ends_the_run_and_is_named(
+async def test_an_unavailable_secret_fails_the_run_and_is_named(
     tenant: str, payload: dict[str, object], words: str
 ) -> None:
     receiver = Receiver()
@@ -162,7 +162,7 @@ async def test_a_secret_that_is_not_to_be_had_ends_the_run_and_is_named(
     assert receiver.sent == []
 
 
-def test_what_a_tenant_may_not_use_is_refused_when_it_is_submitted() -> None:
+def test_a_secret_that_a_tenant_may_not_use_is_rejected_at_submit() -> None:
     tasks = BuiltinTasks(keyring=a_keyring(), commands=True)
     for task, payload in {
         "http": {"url": URL, "headers": {"X": "${secret:TOKEN}"}},
@@ -179,28 +179,28 @@ def test_what_a_tenant_may_not_use_is_refused_when_it_is_submitted() -> None:
         tasks.check("http", msgspec.json.encode({"url": URL, "headers": {"X": "${secret:A"}}))
 
 
-# What a status means
+# Retries by status
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410, 422, 301, 304])
-async def test_what_would_fail_the_same_way_is_given_up(status: int) -> None:
+async def test_a_permanent_error_status_is_not_retried(status: int) -> None:
     assert isinstance(await failure(status), GiveUp)
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599])
-async def test_what_may_pass_is_tried_again_by_the_policy(status: int) -> None:
+async def test_a_temporary_error_status_is_retried_by_the_policy(status: int) -> None:
     assert not isinstance(await failure(status), GiveUp | RetryLater)
 
 
-async def test_the_payload_can_say_what_is_worth_another_try() -> None:
+async def test_the_payload_can_list_the_statuses_to_retry() -> None:
     assert isinstance(await failure(503, [429]), GiveUp)
     assert not isinstance(await failure(404, [404, "5xx"]), GiveUp)
     assert not isinstance(await failure(418, ["4xx"]), GiveUp)
 
 
-async def test_no_answer_is_tried_again() -> None:
-    with pytest.raises(Exception, match="nobody there") as raised:
-        await call(Receiver(NoAnswer("nobody there")), held_for(url=URL))
+async def test_a_call_without_an_answer_is_retried() -> None:
+    with pytest.raises(Exception, match="connection refused") as raised:
+        await call(Receiver(NoAnswer("connection refused")), held_for(url=URL))
     assert not isinstance(raised.value, GiveUp | RetryLater)
 
 
@@ -214,12 +214,12 @@ async def test_no_answer_is_tried_again() -> None:
         ({"retry_after": "Thu, 01 Jan 2026 00:00:00 GMT", "date": "Thu, 01 Jan 2026 00:05:00 GMT"}, 0),
     ],
 )
-async def test_a_pause_that_the_receiver_asks_for_is_kept(headers: dict[str, str], delay: int) -> None:
+async def test_a_retry_after_header_sets_the_delay(headers: dict[str, str], delay: int) -> None:
     error = await failure(429, None, **headers)
     assert isinstance(error, RetryLater)
     assert error.delay == delay
 
 
 @pytest.mark.parametrize("asked", ["soon", "-1", "Thu, 01 Jan 2026 00:05:00 GMT", ""])
-async def test_a_pause_that_cannot_be_read_is_ignored(asked: str) -> None:
+async def test_an_unreadable_retry_after_header_is_ignored(asked: str) -> None:
     assert not isinstance(await failure(503, retry_after=asked), RetryLater)

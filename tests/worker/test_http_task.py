@@ -1,4 +1,4 @@
-"""The task ``http``, run by a worker: what it sends, what it keeps, what it takes for a failure."""
+"""The task ``http``, run by a worker: its requests, results and failures."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -6,22 +6,21 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId
 from mainspring.domain.instant import SECOND, parse_instant
 from mainspring.domain.run import MAX_RESULT, JobRef, RunState, RunView
 from mainspring.ports.egress import Answer, NoAnswer, Outgoing
 from mainspring.worker.builtin.tasks import BuiltinTasks
-from mainspring.worker.settings import WorkerSettings
 from tests.support.builders import a_policy, a_run, an_id
-from tests.support.worker_kit import Bench, Tasks
+from tests.support.virtual import in_virtual_time
+from tests.support.worker_kit import Tasks, running_worker
 
 URL = "https://hooks.example/a?token=secret"
 
 
 class FakeEgress:
-    """Answers as it is told, and keeps what it was given."""
+    """Gives the prepared answers in order, and records the requests."""
 
     def __init__(self, *answers: Answer | Exception) -> None:
         self._answers = list(answers)
@@ -41,23 +40,20 @@ def answered(status: int = 200, body: bytes = b"done", **headers: str) -> Answer
 
 @asynccontextmanager
 async def a_worker(egress: FakeEgress) -> AsyncIterator[Callable[..., Awaitable[RunView]]]:
-    bench = Bench(SystemClock(), Tasks(BuiltinTasks().handlers(lambda: egress)), WorkerSettings())
-    await bench.worker.start()
+    """A function that runs a call of the task until it succeeds, fails or is to be retried."""
+    async with running_worker(Tasks(BuiltinTasks().handlers(lambda: egress))) as bench:
 
-    async def run(retries: int = 0, job: JobRef | None = None, **payload: object) -> RunView:
-        policy = a_policy(retries=retries, pause=0)
-        run = a_run(task="http", payload=msgspec.json.encode(payload), policy=policy, job=job)
-        (run_id,) = await bench.submit(run)
-        return await bench.until(run_id, RunState.SCHEDULED, RunState.SUCCEEDED, RunState.FAILED, within=5 * SECOND)
+        async def run(retries: int = 0, job: JobRef | None = None, **payload: object) -> RunView:
+            policy = a_policy(retries=retries, pause=SECOND)
+            run = a_run(task="http", payload=msgspec.json.encode(payload), policy=policy, job=job)
+            (run_id,) = await bench.submit(run)
+            return await bench.until(run_id, RunState.SCHEDULED, RunState.SUCCEEDED, RunState.FAILED)
 
-    try:
         yield run
-    finally:
-        bench.worker.stop_now()
-        await bench.worker.left()
 
 
-async def test_a_body_is_posted_as_json_with_who_asks() -> None:
+@in_virtual_time
+async def test_a_body_is_posted_as_json_with_headers_that_identify_the_run() -> None:
     egress = FakeEgress(answered(201, b'{"ok":true}', content_type="application/json", set_cookie="x"))
     async with a_worker(egress) as run:
         view = await run(url=URL, body={"n": 1}, headers={"Authorization": "Bearer x"}, timeout="5s")
@@ -81,7 +77,8 @@ async def test_a_body_is_posted_as_json_with_who_asks() -> None:
     }
 
 
-async def test_a_tick_says_which_one_it_is() -> None:
+@in_virtual_time
+async def test_the_call_of_a_tick_has_a_header_with_its_time() -> None:
     egress = FakeEgress(answered())
     tick = JobRef(id=JobId(an_id()), version=1, kind="backfill", scheduled_at=parse_instant("2026-01-02T02:00:00Z"))
     async with a_worker(egress) as run:
@@ -89,7 +86,8 @@ async def test_a_tick_says_which_one_it_is() -> None:
     assert egress.sent[0].headers["X-Mainspring-Tick"] == "2026-01-02T02:00:00Z"
 
 
-async def test_without_a_body_it_gets_and_a_text_goes_as_it_is() -> None:
+@in_virtual_time
+async def test_the_default_method_is_get_and_a_text_body_is_sent_unchanged() -> None:
     egress = FakeEgress(answered(), answered())
     async with a_worker(egress) as run:
         await run(url=URL)
@@ -109,7 +107,8 @@ async def test_without_a_body_it_gets_and_a_text_goes_as_it_is() -> None:
         (302, "302 Found; redirects are not followed"),
     ],
 )
-async def test_another_status_is_a_failure_with_the_start_of_the_body(status: int, words: str) -> None:
+@in_virtual_time
+async def test_an_unexpected_status_fails_the_run_with_the_start_of_the_body(status: int, words: str) -> None:
     async with a_worker(FakeEgress(answered(status, b"because\n" + b"y" * 100_000))) as run:
         view = await run(url=URL)
     assert view.state is RunState.FAILED
@@ -122,21 +121,24 @@ async def test_another_status_is_a_failure_with_the_start_of_the_body(status: in
     assert "secret" not in view.error, "a query may hold one"
 
 
-async def test_a_failure_is_retried_by_the_policy_with_the_same_key() -> None:
+@in_virtual_time
+async def test_a_failed_call_is_retried_by_the_policy() -> None:
     egress = FakeEgress(answered(503))
     async with a_worker(egress) as run:
         view = await run(retries=3, url=URL)
     assert (view.state, view.attempt) == (RunState.SCHEDULED, 1)
 
 
-async def test_expected_statuses_replace_the_usual_ones() -> None:
+@in_virtual_time
+async def test_expected_statuses_replace_the_defaults() -> None:
     async with a_worker(FakeEgress(answered(404), answered(200))) as run:
         assert (await run(url=URL, expectStatus=[404])).state is RunState.SUCCEEDED
         assert (await run(url=URL, expectStatus=[404])).state is RunState.FAILED
 
 
 @pytest.mark.parametrize("body", [b"x" * 500_000, b"\x00\x01" * 100_000, "€".encode() * 100_000, b"\xff" * 500_000])
-async def test_a_long_answer_is_cut_so_that_it_fits(body: bytes) -> None:
+@in_virtual_time
+async def test_a_long_answer_is_truncated_to_the_result_limit(body: bytes) -> None:
     async with a_worker(FakeEgress(answered(200, body))) as run:
         view = await run(url=URL)
     assert view.state is RunState.SUCCEEDED
@@ -146,7 +148,8 @@ async def test_a_long_answer_is_cut_so_that_it_fits(body: bytes) -> None:
     assert b"\\u0000" not in view.result
 
 
-async def test_no_answer_and_a_refused_address_are_told_in_one_line() -> None:
+@in_virtual_time
+async def test_a_missing_answer_and_a_refused_address_are_errors_of_one_line() -> None:
     egress = FakeEgress(NoAnswer("no complete answer within 1 s"), Invalid("url", "leads inwards"))
     async with a_worker(egress) as run:
         assert (await run(url=URL)).error == "HttpFailed: no complete answer within 1 s"
@@ -177,7 +180,8 @@ async def test_no_answer_and_a_refused_address_are_told_in_one_line() -> None:
         ({"url": URL, "headers": {"idempotency-key": "x"}}, "is set by Mainspring"),
     ],
 )
-async def test_a_bad_payload_is_refused_beforehand_and_by_the_worker(payload: dict[str, object], message: str) -> None:
+@in_virtual_time
+async def test_a_bad_payload_is_rejected_at_submit_and_by_the_worker(payload: dict[str, object], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         BuiltinTasks().check("http", msgspec.json.encode(payload))
     egress = FakeEgress()
@@ -186,7 +190,7 @@ async def test_a_bad_payload_is_refused_beforehand_and_by_the_worker(payload: di
     assert egress.sent == []
 
 
-def test_the_task_can_be_turned_off() -> None:
+def test_the_http_task_can_be_turned_off() -> None:
     off = BuiltinTasks(http=False)
     assert off.names == []
     assert dict(off.handlers(FakeEgress)) == {}
@@ -194,5 +198,5 @@ def test_the_task_can_be_turned_off() -> None:
         off.check("http", b'{"url":"https://example.org"}')
 
 
-def test_nothing_is_said_of_other_tasks() -> None:
+def test_payloads_of_other_tasks_are_not_checked() -> None:
     BuiltinTasks(http=False).check("mail", b"not even JSON")

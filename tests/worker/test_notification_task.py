@@ -1,4 +1,4 @@
-"""Passing a message on: to an HTTP server in the place of Slack, PagerDuty and a webhook, and to a real mail server."""
+"""Delivery of alerts to an HTTP server that stands in for Slack, PagerDuty and a webhook, and to a mail server."""
 
 import hashlib
 import hmac
@@ -50,7 +50,7 @@ def held(*entries: Entry, channel: str = "ops", owner: str = "", to: str = "", t
     return msgspec.structs.replace(a_held_run(), payload=msgspec.json.encode(message), tenant=tenant)
 
 
-async def pass_on(words: str, run: HeldRun, **secrets: str) -> None:
+async def deliver(words: str, run: HeldRun, **secrets: str) -> None:
     rules = read_notifications({"ops": tuple(words.split())}, {}, {})
     tasks = BuiltinTasks(http=False, keyring=a_keyring(**secrets), notifications=rules, mail=SmtpMail())
     handler = tasks.handlers(lambda: GuardedEgress(["127.0.0.1"]), now=lambda: NOW)[NOTIFICATION]
@@ -58,18 +58,18 @@ async def pass_on(words: str, run: HeldRun, **secrets: str) -> None:
     await handler.invoke(run)
 
 
-async def test_slack_gets_one_message_at_the_url_that_is_its_secret(receiver: Receiver) -> None:
-    await pass_on("slack secret=SLACK_URL", held(ENTRY, OVER), SLACK_URL=f"{receiver.url}/services/T/B/x")
+async def test_slack_receives_one_message_at_its_secret_url(receiver: Receiver) -> None:
+    await deliver("slack secret=SLACK_URL", held(ENTRY, OVER), SLACK_URL=f"{receiver.url}/services/T/B/x")
     [body] = receiver.at("/services/T/B/x")
     validate(SLACK, body)
     assert body["text"].startswith("*Mainspring: 1 problem, 1 over*\nnightly is dead")
     assert "ü &lt;b&gt;" in body["text"]
 
 
-async def test_pagerduty_is_told_of_each_problem_by_its_key(receiver: Receiver) -> None:
+async def test_pagerduty_receives_trigger_and_resolve_under_one_key(receiver: Receiver) -> None:
     words = f"pagerduty secret=PAGER_KEY url={receiver.url}/v2/enqueue"
-    await pass_on(words, held(ENTRY), PAGER_KEY="R" * 32)
-    await pass_on(words, held(OVER), PAGER_KEY="R" * 32)
+    await deliver(words, held(ENTRY), PAGER_KEY="R" * 32)
+    await deliver(words, held(OVER), PAGER_KEY="R" * 32)
     trigger, resolve = receiver.at("/v2/enqueue")
     for event in (trigger, resolve):
         validate(PAGERDUTY, event)
@@ -77,9 +77,9 @@ async def test_pagerduty_is_told_of_each_problem_by_its_key(receiver: Receiver) 
     assert trigger["dedup_key"] == resolve["dedup_key"]
 
 
-async def test_a_webhook_is_signed_as_all_calls_are(receiver: Receiver) -> None:
+async def test_an_alert_to_a_webhook_is_signed(receiver: Receiver) -> None:
     run = held(ENTRY)
-    await pass_on(f"webhook url={receiver.url}/hook secret=HOOK_KEY", run, HOOK_KEY="not to be seen")
+    await deliver(f"webhook url={receiver.url}/hook secret=HOOK_KEY", run, HOOK_KEY="not to be seen")
     [(_, headers, body)] = receiver.got
     signed = f"{NOW // SECOND}.{run.id}.{run.fence}.".encode() + receiver.bodies[0]
     expected = hmac.new(b"not to be seen", signed, hashlib.sha256).hexdigest()
@@ -87,50 +87,50 @@ async def test_a_webhook_is_signed_as_all_calls_are(receiver: Receiver) -> None:
     assert [problem["state"] for problem in body["problems"]] == ["dead"]
 
 
-async def test_who_is_busy_is_asked_again_and_who_refuses_is_not(receiver: Receiver) -> None:
+async def test_an_alert_is_retried_after_503_and_not_after_404(receiver: Receiver) -> None:
     receiver.answers = [503, 404]
     url = f"{receiver.url}/services/T/B/hidden"
     with pytest.raises(Exception, match="answered with 503") as busy:
-        await pass_on("slack secret=SLACK_URL", held(ENTRY), SLACK_URL=url)
+        await deliver("slack secret=SLACK_URL", held(ENTRY), SLACK_URL=url)
     assert not isinstance(busy.value, GiveUp)
     with pytest.raises(Exception, match="answered with 404") as refused:
-        await pass_on("slack secret=SLACK_URL", held(ENTRY), SLACK_URL=url)
+        await deliver("slack secret=SLACK_URL", held(ENTRY), SLACK_URL=url)
     assert isinstance(refused.value, GiveUp)
     assert all("hidden" not in str(error.value) for error in (busy, refused))
 
 
-async def test_only_where_users_may_call_anybody_is_told() -> None:
+async def test_an_alert_to_a_forbidden_address_or_without_its_secret_fails() -> None:
     with pytest.raises(Exception, match="leads to an address that is"):
-        await pass_on("slack secret=SLACK_URL", held(ENTRY), SLACK_URL="http://127.0.0.2/services/T/B/x")
+        await deliver("slack secret=SLACK_URL", held(ENTRY), SLACK_URL="http://127.0.0.2/services/T/B/x")
     with pytest.raises(Exception, match="the secret is no URL") as refused:
-        await pass_on("slack secret=SLACK_URL", held(ENTRY), SLACK_URL="xoxb-not-a-url")
+        await deliver("slack secret=SLACK_URL", held(ENTRY), SLACK_URL="xoxb-not-a-url")
     assert "xoxb" not in str(refused.value)
     with pytest.raises(Exception, match="there is no SLACK_URL here"):
-        await pass_on("slack secret=SLACK_URL", held(ENTRY))
+        await deliver("slack secret=SLACK_URL", held(ENTRY))
 
 
-async def test_nothing_goes_to_a_channel_that_is_not_in_the_settings_or_is_of_another_tenant(
+async def test_an_alert_to_an_unknown_channel_or_of_another_tenant_is_refused(
     receiver: Receiver,
 ) -> None:
     for run in (held(ENTRY, channel="other"), held(ENTRY, tenant="acme")):
         with pytest.raises(Exception, match="there is no channel"):
-            await pass_on("slack secret=SLACK_URL", run, SLACK_URL=receiver.url)
+            await deliver("slack secret=SLACK_URL", run, SLACK_URL=receiver.url)
     assert receiver.got == []
 
 
 @pytest.mark.parametrize("tls", ["starttls", "tls"])
-async def test_mail_is_sent_in_secret_with_a_password(
+async def test_mail_is_sent_over_verified_tls_with_a_password(
     tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with mail_server(tmp_path, tls) as mailbox:
         words = f"email server=localhost:{mailbox.port} tls={tls} from=m@x.example to=a@x.example to=b@x.example"
         words += " user=me secret=MAIL_PASSWORD"
         with pytest.raises(Exception, match="did not prove its name"):
-            await pass_on(words, held(ENTRY), MAIL_PASSWORD="a password")
+            await deliver(words, held(ENTRY), MAIL_PASSWORD="a password")
         assert mailbox.letters == []
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
         run = held(ENTRY)
-        await pass_on(words, run, MAIL_PASSWORD="a password")
+        await deliver(words, run, MAIL_PASSWORD="a password")
         [(to, letter)] = mailbox.letters
         assert to == ["a@x.example", "b@x.example"]
         assert (letter["From"], letter["Subject"]) == ("m@x.example", "Mainspring: nightly is dead")
@@ -139,85 +139,85 @@ async def test_mail_is_sent_in_secret_with_a_password(
         assert mailbox.secret == [True]
         assert mailbox.logins == [("me", "a password")]
         with pytest.raises(Exception, match="did not let us in: 535") as refused:
-            await pass_on(words, held(ENTRY), MAIL_PASSWORD="another one")
+            await deliver(words, held(ENTRY), MAIL_PASSWORD="another one")
         assert "another one" not in str(refused.value)
 
 
-async def test_a_server_without_tls_gets_nothing_unless_that_is_asked_for(tmp_path: Path) -> None:
+async def test_mail_to_a_server_without_tls_needs_an_explicit_setting(tmp_path: Path) -> None:
     with mail_server(tmp_path) as mailbox:
         words = f"email server=localhost:{mailbox.port} from=m@x.example to=a@x.example"
         with pytest.raises(Exception, match="cannot do what is asked for: STARTTLS"):
-            await pass_on(words, held(ENTRY))
+            await deliver(words, held(ENTRY))
         assert mailbox.letters == []
-        await pass_on(f"{words} tls=none", held(ENTRY))
+        await deliver(f"{words} tls=none", held(ENTRY))
         assert len(mailbox.letters) == 1
 
 
-async def test_mail_that_is_refused_for_now_is_tried_again(tmp_path: Path) -> None:
+async def test_temporarily_refused_mail_is_retried_and_permanently_refused_mail_is_not(tmp_path: Path) -> None:
     with mail_server(tmp_path) as mailbox:
         words = f"email server=localhost:{mailbox.port} tls=none from=m@x.example"
         mailbox.answers = ["451 later", "554 never"]
         with pytest.raises(Exception, match="answered 451 later") as later:
-            await pass_on(f"{words} to=a@x.example", held(ENTRY))
+            await deliver(f"{words} to=a@x.example", held(ENTRY))
         assert not isinstance(later.value, GiveUp)
         with pytest.raises(Exception, match="answered 554 never") as never:
-            await pass_on(f"{words} to=a@x.example", held(ENTRY))
+            await deliver(f"{words} to=a@x.example", held(ENTRY))
         assert isinstance(never.value, GiveUp)
-        with pytest.raises(Exception, match=r"refused nobody@x\.example: 550 no such user") as nobody:
-            await pass_on(f"{words} to=nobody@x.example", held(ENTRY))
-        assert isinstance(nobody.value, GiveUp)
+        with pytest.raises(Exception, match=r"refused nobody@x\.example: 550 no such user") as unknown:
+            await deliver(f"{words} to=nobody@x.example", held(ENTRY))
+        assert isinstance(unknown.value, GiveUp)
     with pytest.raises(Exception, match="did not answer") as away:
-        await pass_on(f"{words} to=a@x.example", held(ENTRY))
+        await deliver(f"{words} to=a@x.example", held(ENTRY))
     assert not isinstance(away.value, GiveUp)
 
 
-async def test_of_several_addresses_each_is_written_to_by_itself_and_one_that_is_not_there_is_none(
+async def test_a_run_for_one_address_sends_mail_to_this_address_only(
     tmp_path: Path,
 ) -> None:
     with mail_server(tmp_path) as mailbox:
         words = f"email server=localhost:{mailbox.port} tls=none from=m@x.example to=a@x.example to=b@x.example"
         mailbox.greylisted = {"b@x.example"}
-        await pass_on(words, held(ENTRY, to="a@x.example"))
+        await deliver(words, held(ENTRY, to="a@x.example"))
         with pytest.raises(Exception, match=r"refused b@x\.example: 450 come back later") as later:
-            await pass_on(words, held(ENTRY, to="b@x.example"))
+            await deliver(words, held(ENTRY, to="b@x.example"))
         assert not isinstance(later.value, GiveUp)
         mailbox.greylisted = set()
-        await pass_on(words, held(ENTRY, to="b@x.example"))
+        await deliver(words, held(ENTRY, to="b@x.example"))
         assert [to for to, _ in mailbox.letters] == [["a@x.example"], ["b@x.example"]]
         with pytest.raises(Exception, match="writes to no such address"):
-            await pass_on(words, held(ENTRY, to="c@x.example"))
+            await deliver(words, held(ENTRY, to="c@x.example"))
 
 
-async def test_what_some_of_several_addresses_have_is_not_sent_again(tmp_path: Path) -> None:
+async def test_mail_that_reached_some_of_its_addresses_is_not_retried(tmp_path: Path) -> None:
     with mail_server(tmp_path) as mailbox:
         words = f"email server=localhost:{mailbox.port} tls=none from=m@x.example to=a@x.example to=b@x.example"
         mailbox.greylisted = {"b@x.example"}
         with pytest.raises(Exception, match=r"refused b@x\.example: 450 come back later") as refused:
-            await pass_on(words, held(ENTRY))
+            await deliver(words, held(ENTRY))
         assert isinstance(refused.value, GiveUp)
         assert [to for to, _ in mailbox.letters] == [["a@x.example"]]
         mailbox.greylisted = {"a@x.example", "b@x.example"}
         with pytest.raises(Exception, match=r"refused a@x\.example: 450") as later:
-            await pass_on(words, held(ENTRY))
+            await deliver(words, held(ENTRY))
         assert not isinstance(later.value, GiveUp)
 
 
-async def test_a_letter_that_was_taken_is_sent_whatever_the_server_says_in_the_end(tmp_path: Path) -> None:
+async def test_mail_counts_as_sent_once_the_server_has_accepted_it(tmp_path: Path) -> None:
     with mail_server(tmp_path) as mailbox:
         mailbox.farewell = "421 closing"
-        await pass_on(f"email server=localhost:{mailbox.port} tls=none from=m@x.example to=a@x.example", held(ENTRY))
+        await deliver(f"email server=localhost:{mailbox.port} tls=none from=m@x.example to=a@x.example", held(ENTRY))
         assert len(mailbox.letters) == 1
 
 
-async def test_owners_are_written_to_in_the_domains_that_are_named(tmp_path: Path) -> None:
+async def test_mail_to_owners_stays_within_the_configured_domains(tmp_path: Path) -> None:
     with mail_server(tmp_path) as mailbox:
         words = f"email server=localhost:{mailbox.port} tls=none from=m@x.example to=owner domain=x.example"
-        await pass_on(words, held(ENTRY, owner="ann@x.example"))
+        await deliver(words, held(ENTRY, owner="ann@x.example"))
         for owner in ("ann@evil.example", "", "ann"):
             with pytest.raises(Exception, match="writes to no such address"):
-                await pass_on(words, held(ENTRY, owner=owner))
+                await deliver(words, held(ENTRY, owner=owner))
         assert [to for to, _ in mailbox.letters] == [["ann@x.example"]]
 
 
-def test_without_channels_there_is_no_such_task() -> None:
+def test_the_notification_task_does_not_exist_without_channels() -> None:
     assert NOTIFICATION not in BuiltinTasks().handlers(lambda: GuardedEgress())

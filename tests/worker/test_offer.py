@@ -1,4 +1,4 @@
-"""What a worker offers in all: the built-in tasks beside the application's."""
+"""The tasks that a worker offers: built-in ones and those of the application."""
 
 from mainspring import Mainspring
 from mainspring.bootstrap.tasks import Offer
@@ -7,7 +7,7 @@ from mainspring.settings import Settings
 from mainspring.worker.handler import AsyncHandler
 
 
-def test_the_built_in_tasks_stand_beside_the_applications() -> None:
+def test_a_worker_offers_built_in_tasks_and_tasks_of_the_application() -> None:
     app = Mainspring("memory:")
 
     @app.task(queue="mail")
@@ -18,7 +18,7 @@ def test_the_built_in_tasks_stand_beside_the_applications() -> None:
     assert set(offer.queues()) == {"mail"}
 
 
-def test_a_task_of_the_application_wins() -> None:
+def test_a_task_of_the_application_overrides_a_built_in_one() -> None:
     app = Mainspring("memory:")
 
     @app.task(name="http")
@@ -29,7 +29,7 @@ def test_a_task_of_the_application_wins() -> None:
     assert not handler.harmless
 
 
-def test_without_an_application_there_are_the_built_in_ones_on_the_queue_default() -> None:
+def test_a_worker_without_an_application_offers_built_in_tasks_on_queue_default() -> None:
     offer = Offer(Settings(tasks=TasksSection(scripts="/srv/scripts")), None)
     assert set(offer.handlers()) == {"http", "shell"}
     assert set(offer.queues()) == {"default"}

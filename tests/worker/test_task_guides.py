@@ -1,4 +1,4 @@
-"""The guides to built-in tasks and to secrets: every block of them runs, or is read by who would read it."""
+"""The guides to built-in tasks and to secrets: every block runs or is parsed."""
 
 import asyncio
 import importlib.util
@@ -50,7 +50,7 @@ class Receiver:
 
 
 class Reader:
-    """Follows a page: files are written, commands run, settings loaded, jobs executed."""
+    """Follows a page: writes its files, runs its commands, loads its settings and executes its jobs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,13 +69,11 @@ class Reader:
                 self.read_settings(text)
             elif kind == "python":
                 assert file is not None
-                self.modules[file[1]] = _module(self.folder / file[1])
+                self.modules[file[1]] = _load_module(self.folder / file[1])
             elif kind == "json":
                 await self.run(msgspec.json.decode(text))
             elif kind == "sh" and file is None:
-                await asyncio.to_thread(
-                    subprocess.run, ["/bin/sh", "-ec", text], cwd=self.folder, check=True, timeout=20
-                )
+                await asyncio.to_thread(subprocess.run, ["/bin/sh", "-ec", text], cwd=self.folder, check=True)
         return len(blocks)
 
     def read_settings(self, text: str) -> None:
@@ -87,7 +85,7 @@ class Reader:
         task, payload = job["task"], msgspec.json.encode(job["payload"])
         tasks = make_builtin_tasks(self.settings)
         if task == "shell" and task not in tasks.names:
-            # The page on secrets says nothing of how commands are allowed.
+            # The page on secrets does not show how to allow commands.
             tasks = make_builtin_tasks(msgspec.structs.replace(self.settings, tasks=TasksSection(commands=True)))
         tasks.check(task, payload)
         if task == "container":
@@ -98,7 +96,7 @@ class Reader:
         self.results.append(msgspec.json.decode(result or b"null"))
 
 
-def _module(path: Path) -> ModuleType:
+def _load_module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -107,7 +105,9 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-async def test_the_guide_to_http_and_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_block_of_the_guide_to_http_and_shell_jobs_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MAINSPRING_SECRET_HOOK_KEY", KEY)
     reader = Reader(tmp_path)
     assert await reader.follow("http-and-shell-jobs.md") >= 14
@@ -127,7 +127,7 @@ async def test_the_guide_to_http_and_shell(tmp_path: Path, monkeypatch: pytest.M
     assert shown[0].endswith("::progress 4/4 part 4\ndone\n")
 
 
-async def test_the_guide_to_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_block_of_the_guide_to_secrets_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DOCS / "secrets.md").read_text()
     name, value = re.findall("export (MAINSPRING_SECRET_[A-Z_]+)='(.*)'", text)[0]
     monkeypatch.setenv(name, value)
@@ -147,7 +147,7 @@ async def test_the_guide_to_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert os.environ.get(name) is None
 
 
-def test_the_examples_of_the_reference_are_payloads(tmp_path: Path) -> None:
+def test_the_examples_of_the_task_reference_are_valid_payloads(tmp_path: Path) -> None:
     page = (DOCS.parent / "reference" / "tasks.md").read_text()
     allowed = TasksSection(scripts=str(tmp_path), containers="podman", images=("registry.example/*",))
     tasks = make_builtin_tasks(Settings(tasks=allowed))
@@ -155,9 +155,9 @@ def test_the_examples_of_the_reference_are_payloads(tmp_path: Path) -> None:
     assert len(payloads) == 3
     for task, payload in zip(("http", "shell", "container"), payloads, strict=True):
         tasks.check(task, payload)
-    assert {field for field in _fields() if f"`{field}`" not in page} == set()
+    assert {field for field in _list_fields() if f"`{field}`" not in page} == set()
 
 
-def _fields() -> set[str]:
+def _list_fields() -> set[str]:
     calls = (http.HttpCall, shell.ShellCall, container.ContainerCall)
     return {field.encode_name for call in calls for field in msgspec.structs.fields(call)}

@@ -1,4 +1,4 @@
-"""What is kept of an exception."""
+"""The description of an exception that is stored with a run."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from mainspring.domain.verdicts import GiveUp
 from mainspring.worker.trace import describe
 
 
-def raised_by_us() -> Invalid:
-    """As where a built-in task raises it: no frame is the application's."""
+def raise_in_mainspring() -> Invalid:
+    """An error as a built-in task raises it, without a frame of the application."""
     with pytest.raises(Invalid) as raised:
         check_priority(99)
     trace = raised.value.__traceback__
@@ -17,20 +17,20 @@ def raised_by_us() -> Invalid:
     return raised.value.with_traceback(trace.tb_next)
 
 
-def test_our_own_words_are_one_line() -> None:
-    error = raised_by_us()
+def test_an_error_raised_by_mainspring_is_described_in_one_line() -> None:
+    error = raise_in_mainspring()
     assert describe(error) == f"Invalid: {error}"
     assert describe(GiveUp("part 1 was not gathered")) == "GiveUp: part 1 was not gathered"
 
 
-def test_what_led_to_them_is_shown() -> None:
-    error = raised_by_us()
+def test_the_cause_of_an_error_is_shown() -> None:
+    error = raise_in_mainspring()
     error.__cause__ = ValueError("from the application")
     assert "ValueError: from the application" in describe(error)
     assert describe(error).endswith(f"Invalid: {error}")
 
 
-def test_where_an_application_raised_one_is_shown() -> None:
+def test_an_error_raised_by_the_application_is_shown_with_its_traceback() -> None:
     with pytest.raises(GiveUp) as raised:
         raise GiveUp("no such customer")
     text = describe(raised.value)

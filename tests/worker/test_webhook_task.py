@@ -1,4 +1,4 @@
-"""Telling a webhook: as it was stored, signed, to nowhere but where the settings say."""
+"""Delivery of events to the webhooks in the settings."""
 
 import hashlib
 import hmac
@@ -35,7 +35,7 @@ def held(name: str = "billing", tenant: str = "default") -> HeldRun:
     return msgspec.structs.replace(a_held_run(attempt=2), payload=payload, tenant=tenant)
 
 
-async def tell(receiver: Receiver, run: HeldRun) -> None:
+async def deliver(receiver: Receiver, run: HeldRun) -> None:
     webhooks = read_webhooks({"billing": (URL, "secret=KEY_ONE")})
     tasks = BuiltinTasks(http=False, keyring=a_keyring(KEY_ONE="not to be seen"), webhooks=webhooks)
     handler = tasks.handlers(lambda: receiver, now=lambda: NOW)[WEBHOOK]
@@ -43,10 +43,10 @@ async def tell(receiver: Receiver, run: HeldRun) -> None:
     await handler.invoke(run)
 
 
-async def test_events_are_sent_to_the_byte_and_signed() -> None:
+async def test_events_are_sent_unchanged_and_signed() -> None:
     receiver = Receiver()
     run = held()
-    await tell(receiver, run)
+    await deliver(receiver, run)
     [sent] = receiver.sent
     assert (sent.method, sent.url, sent.body) == ("POST", URL, EVENTS)
     assert sent.headers["Content-Type"] == "application/cloudevents-batch+json; charset=UTF-8"
@@ -56,22 +56,22 @@ async def test_events_are_sent_to_the_byte_and_signed() -> None:
     assert sent.headers["Idempotency-Key"] == run.id
 
 
-async def test_what_is_refused_is_not_tried_again_and_what_may_pass_is() -> None:
+async def test_a_delivery_is_retried_after_503_and_not_after_400() -> None:
     with pytest.raises(Exception, match="answered with 400") as refused:
-        await tell(Receiver(Answer(status=400, headers={}, body=b"no")), held())
+        await deliver(Receiver(Answer(status=400, headers={}, body=b"no")), held())
     assert isinstance(refused.value, GiveUp)
     with pytest.raises(Exception, match="answered with 503") as busy:
-        await tell(Receiver(Answer(status=503, headers={}, body=b"no")), held())
+        await deliver(Receiver(Answer(status=503, headers={}, body=b"no")), held())
     assert not isinstance(busy.value, GiveUp)
 
 
-async def test_nothing_goes_to_a_webhook_that_is_not_in_the_settings_or_is_of_another_tenant() -> None:
+async def test_a_delivery_to_an_unknown_webhook_or_of_another_tenant_is_refused() -> None:
     receiver = Receiver()
     for run in (held("other"), held(tenant="acme")):
         with pytest.raises(Exception, match="there is no webhook"):
-            await tell(receiver, run)
+            await deliver(receiver, run)
     assert receiver.sent == []
 
 
-def test_without_webhooks_there_is_no_such_task() -> None:
+def test_the_webhook_task_does_not_exist_without_webhooks() -> None:
     assert WEBHOOK not in BuiltinTasks().handlers(lambda: Receiver())

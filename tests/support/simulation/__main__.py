@@ -1,4 +1,4 @@
-"""Replays seeds: ``python -m tests.support.simulation 17`` tells what was violated, ``--trace`` everything else too."""
+"""Replay seeds: ``python -m tests.support.simulation 17`` prints violations, ``--trace`` the whole history."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""What handlers do in a world, as their payload says, and the record of it."""
+"""The behavior of handlers in a world, given by their payload, and the record of their calls."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from tests.support.simulation.store import RecordedStore
 class Act(msgspec.Struct, frozen=True, omit_defaults=True):
     """A payload."""
 
-    #: work returns; fail raises; flaky raises at first; hang goes on until it is stopped; stubborn does not stop when
-    #: it is asked to; kill ends the process it runs in.
+    #: work returns; fail raises; flaky raises at first; hang runs until it is stopped; stubborn ignores a stop;
+    #: kill ends its process.
     kind: Literal["work", "fail", "flaky", "hang", "stubborn", "kill"] = "work"
     takes: Micros = 0
-    #: flaky: so many attempts fail.
+    #: flaky: the number of attempts that fail.
     times: int = 0
 
     def payload(self) -> bytes:
@@ -33,7 +33,7 @@ def act_of(payload: bytes) -> Act:
 
 
 class Stage:
-    """Where handlers act: plays what they do, and writes down when they begin and end."""
+    """Runs the acts of handlers, and records when they begin and end."""
 
     def __init__(self, store: RecordedStore, history: History) -> None:
         self._store = store

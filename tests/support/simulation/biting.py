@@ -1,4 +1,4 @@
-"""Whether the checker complains when a safeguard is cut out, and only then."""
+"""Check that the checker reports a violation if, and only if, a safeguard is removed."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -18,8 +18,8 @@ MakeStore: TypeAlias = Callable[[StoreClock, int, History], RecordedStore]
 
 
 def bites(seed: int, store: MakeStore, complaint: str, **changes: Any) -> bool:
-    """Whether this seed complains, and would not if nothing were cut out."""
-    # What never ends need not be watched for long.
+    """Whether this seed reports the violation, and reports nothing with the safeguard in place."""
+    # A run that never ends needs no long simulation.
     scenario = msgspec.structs.replace(draw(seed), ending=20 * SECOND, **changes)
     return complains(scenario, store, complaint) and not complains(scenario, RecordedStore, complaint)
 

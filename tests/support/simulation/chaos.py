@@ -1,4 +1,4 @@
-"""What happens to processes, machines and the store, while the clients go on as if nothing were."""
+"""Faults of processes, machines and the store while clients keep working."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ _BREAKABLE = ("settle", "claim", "beat", "stage", "fire", "renew", "take", "due_
 
 
 class ChaosMonkey:
-    """Does one thing after another to somebody, as often as the scenario says."""
+    """Injects one fault after another, as often as the scenario says."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -22,7 +22,7 @@ class ChaosMonkey:
         self._scenario = world.scenario
         self._under_way: dict[asyncio.Task[None], None] = {}
         self._places = world.history.truth.places
-        #: The data centres that nobody starts anything in.
+        #: Data centers that are down.
         self._lost: set[str] = set()
 
     async def torment(self) -> None:
@@ -32,7 +32,7 @@ class ChaosMonkey:
             while any(weights):
                 await self._sleep(round(self._scenario.chaos.every * self._chance.expovariate(1)))
                 [name] = self._chance.choices(names, weights)
-                # Several things may be wrong at once.
+                # Several faults may be active at once.
                 task = asyncio.create_task(getattr(self, f"_{name}")())
                 self._under_way[task] = None
                 task.add_done_callback(self._under_way.pop)
@@ -42,7 +42,7 @@ class ChaosMonkey:
                 task.cancel()
 
     async def _freeze(self) -> None:
-        machine = self._somebody()
+        machine = self._pick_machine()
         if machine is None or machine.process is None or machine.process.frozen:
             return
         lease = self._scenario.worker.lease if machine.name.startswith("worker") else self._scenario.shard_lease
@@ -57,13 +57,13 @@ class ChaosMonkey:
             self._world.history.truth.freezes.append((process.name, since, self._world.now()))
 
     async def _kill(self) -> None:
-        machine = self._somebody()
+        machine = self._pick_machine()
         if machine is not None and machine.process is not None:
             self._note(f"{machine.process.name} is killed")
             machine.process.kill()
 
     async def _restart(self) -> None:
-        machine = self._somebody()
+        machine = self._pick_machine()
         if machine is not None and machine.process is not None:
             self._note(f"{machine.process.name} is asked to leave")
             machine.ask_to_leave()
@@ -72,7 +72,7 @@ class ChaosMonkey:
                 machine.ask_to_leave()
 
     async def _cut_off(self) -> None:
-        machine = self._somebody()
+        machine = self._pick_machine()
         if machine is None or machine.process is None:
             return
         name, duration = machine.process.name, round(self._chance.uniform(0.1, 12) * SECOND)
@@ -92,7 +92,7 @@ class ChaosMonkey:
         faults.away = faults.silent = False
 
     async def _break_operation(self) -> None:
-        """One statement fails for everybody, as when a table is locked, while all the others work."""
+        """One operation fails for all processes, as if a table were locked."""
         operation = self._chance.choice(_BREAKABLE)
         duration = round(self._chance.uniform(0.5, 8) * SECOND)
         self._note(f"{operation} fails for {duration / SECOND:.2f} s")
@@ -125,7 +125,7 @@ class ChaosMonkey:
         self._lost.discard(name)
 
     async def _start_the_fallen(self) -> None:
-        """Whatever supervises processes starts them again, some time after they died."""
+        """A supervisor that restarts processes some time after they died."""
         while True:
             await asyncio.sleep(0.25)
             for machine in self._world.machines:
@@ -134,7 +134,7 @@ class ChaosMonkey:
                 if not machine.up and self._chance.random() < 0.2:
                     machine.boot()
 
-    def _somebody(self) -> "Machine | None":
+    def _pick_machine(self) -> "Machine | None":
         up = [machine for machine in self._world.machines if machine.up]
         return self._chance.choice(up) if up else None
 

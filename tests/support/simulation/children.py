@@ -1,4 +1,4 @@
-"""Child processes of a world's workers: everything of the real ones but the operating system."""
+"""Simulated child processes of workers: the real code without the operating system."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from tests.support.simulation.acts import Stage
 from tests.support.simulation.loop import Process, current_process
 
 _TRAVEL: Micros = MILLISECOND // 5
-#: The kernel tells of a death after everything that was said has been read.
+#: The kernel reports a death after all output has been read.
 _UNTIL_REAPED: Micros = 2 * MILLISECOND
 _NEVER_LOOKED = -1
 
@@ -33,7 +33,7 @@ class SimulatedLifeline:
 
 
 class SimulatedChild:
-    """Stands where ``ChildProcess`` stands, with a process of the world behind it."""
+    """Replaces ``ChildProcess`` by a process of the simulated world."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class SimulatedChild:
         self.refusal = error
 
     def terminate(self) -> None:
-        # It has started nothing that would hear it.
+        # It has no children that would receive the signal.
         self.retiring = self.asked = True
 
     def leaves_behind(self) -> bool:

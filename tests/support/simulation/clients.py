@@ -1,4 +1,4 @@
-"""Clients: they submit, declare, cancel, pause and change their minds, and try again when the store does not answer."""
+"""Clients: they submit, declare, cancel, pause and change things, and retry when the store does not answer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """One process that uses the engine as an application would: by ``Jobs``."""
+    """A process that uses ``Jobs`` like an application."""
 
     def __init__(self, machine: Machine, history: History) -> None:
         self.machine = machine
@@ -34,7 +34,7 @@ class Client:
         self.done = False
         self._history = history
         self._runs: list[RunId] = []
-        #: Those that the store has said are there, with their tenants.
+        #: Runs that the store has accepted, with their tenants.
         self._there: list[tuple[str, RunId]] = []
         self._jobs: dict[JobId, JobSpec] = {}
 
@@ -76,7 +76,7 @@ class Client:
         keyed = self._chance.random() < 0.25
         policies = [self._workload.policy(keyed=keyed) for _ in range(self._chance.choice([1] * 8 + [4, 4, 15]))]
         ids = self._ids.new_run_ids(policy.ordering_key for policy in policies)
-        # Due times and limits are of no use if they come from a clock that is an hour off.
+        # Due times and limits from a clock that is an hour off would test nothing.
         now = self.machine.loop.true_now()
         runs = [self._workload.run(run, policy, now) for run, policy in zip(ids, policies, strict=True)]
         runs = [self._workload.placed(self._workload.heavy(self._workload.limited(run))) for run in runs]
@@ -142,7 +142,7 @@ class Client:
         fresh = self._workload.spec(spec.name, self.machine.loop.true_now(), until)
         match self._chance.choice(["schedule", "policies", "overlap"]):
             case "schedule":
-                # Not everything goes with every schedule.
+                # Some policies are invalid with some schedules.
                 return msgspec.structs.replace(
                     spec,
                     schedule=fresh.schedule,
@@ -162,7 +162,7 @@ class Client:
                 )
 
     async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Ask again, with the same ids, after the engine's own patience is at its end; some give up."""
+        """Retry with the same ids after ``Jobs`` has stopped retrying. Some clients stop, too."""
         while True:
             try:
                 return await ask()

@@ -5,12 +5,12 @@ import asyncio
 from mainspring.domain.instant import SECOND, Instant, Micros
 from tests.support.simulation.loop import WorldLoop
 
-#: What a monotonic clock shows at the start says nothing about the wall clock.
+#: The monotonic clock starts at a value unrelated to the wall clock.
 _UPTIME: Micros = 5_000 * SECOND
 
 
 class NodeClock:
-    """The wall clock is off by a skew that can change at any moment; the monotonic one runs a little fast or slow."""
+    """The wall clock has a skew that can change at any moment. The monotonic clock runs a little fast or slow."""
 
     def __init__(self, loop: WorldLoop, skew: Micros = 0, drift: float = 0.0) -> None:
         self._loop = loop
@@ -28,7 +28,7 @@ class NodeClock:
 
 
 class StoreClock:
-    """The clock that decides what is due. It can be set, too: another server took over."""
+    """The clock that decides which runs are due. It jumps when another server takes over."""
 
     def __init__(self, loop: WorldLoop) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""Worlds in which nothing is left to chance: a test says who is there and what happens to which message."""
+"""Worlds without randomness: a test sets the processes and the fate of each message."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -25,7 +25,7 @@ LEASE: Micros = 4 * SECOND
 
 
 class Director:
-    """Does things to a world, at once and without a network in between."""
+    """Acts on a world directly, without a network in between."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -37,7 +37,7 @@ class Director:
         await asyncio.sleep(seconds)
 
     async def until(self, true: Callable[[], bool], within: float = 60) -> None:
-        """Wait for something to become true, to the millisecond."""
+        """Wait for a condition, to the millisecond."""
         for _ in range(round(within * 1_000)):
             if true():
                 return
@@ -76,7 +76,7 @@ class Director:
     def next(
         self, operation: str, fate: Fate = Fate.ANSWERED, *, of: str = "", request: float = 0.001, reply: float = 0.001
     ) -> None:
-        """What happens to the next message of a kind; times in seconds."""
+        """Set the fate of the next message of a kind. Times are in seconds."""
         self.world.faults.script.append(
             Scripted(
                 operation=operation,
@@ -88,7 +88,7 @@ class Director:
         )
 
     async def begins(self, run: RunId) -> Machine:
-        """Wait until a handler has begun with a run; where it runs."""
+        """Wait until the handler of a run has begun, and return its machine."""
 
         def calls() -> list[HandlerCall]:
             return [call for call in self.world.history.calls if call.run == run and call.ended is None]
@@ -98,7 +98,7 @@ class Director:
         return next(machine for machine in self.world.workers if machine.name == name)
 
     async def ends(self, run: RunId) -> None:
-        """Wait until no handler has to do with a run any more."""
+        """Wait until no handler of a run is left."""
         calls = self.world.history.calls
         await self.until(lambda: all(call.ended is not None for call in calls if call.run == run))
 
@@ -122,7 +122,7 @@ def play(
     workers: tuple[dict[str, int], ...] = ({"default": 4},),
     **options: Any,
 ) -> History:
-    """Play a script until everything has ended; whatever was violated is an error."""
+    """Play a script until all runs have ended. A violated invariant is an error."""
     scenario = Scenario(
         seed=0,
         schedulers=schedulers,
@@ -146,5 +146,5 @@ def play(
 
 
 def without(history: History, **changes: Any) -> History:
-    """The same history with other truths."""
+    """A copy of the history with other facts."""
     return msgspec.structs.replace(history, truth=msgspec.structs.replace(history.truth, **changes))

@@ -1,4 +1,4 @@
-"""An engine in a world: all processes see the same, and it loses, repeats, delays and forgets while things go wrong."""
+"""A broker that all processes share. While faults are on, it loses, repeats, delays and forgets hints."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from tests.support.simulation.faults import CALM, Faults
 from tests.support.simulation.loop import Process
 
 _LOOK: Micros = 20 * MILLISECOND
-#: Of each hint, and of each batch.
+#: Probabilities, per hint and per batch.
 _LOST, _TWICE, _LATE, _FORGOTTEN, _AWAY = 0.2, 0.3, 0.2, 0.01, 0.05
 
 
 class Engine:
-    """What the server holds."""
+    """The content of the server."""
 
     def __init__(self) -> None:
         self.queues: defaultdict[str, _Queue] = defaultdict(_Queue)
 
 
 class LossyEngine(MemoryDispatch):
-    """The engine as one process sees it."""
+    """The broker as one process sees it."""
 
     def __init__(self, engine: Engine, process: Process, faults: Faults, clock: Clock) -> None:
         super().__init__(clock, Sealer(b"world"))

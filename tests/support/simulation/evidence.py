@@ -1,4 +1,4 @@
-"""A history, sorted by what is asked of it."""
+"""A history, indexed for the checks."""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class Move(NamedTuple):
 
 
 class QueueRules:
-    """What operators have said of queues, and who serves whom, up to the step that was heard last."""
+    """Queue settings and serving data centers, as of the last step."""
 
     def __init__(self) -> None:
         self._serving: dict[str, str] = {}
@@ -55,14 +55,14 @@ class QueueRules:
         return self._policies.get(queue, NO_POLICY)
 
     def place_of(self, run: RunRow) -> str | None:
-        """The data centre whose workers may take it. Whoever first asks for an order is served by the first of it."""
+        """The data center whose workers may claim the run. A new preference is served by its first one."""
         preference = preference_of(run.policy.requires)
         if preference is None:
             return place_of(run.policy.requires)
         return self._serving.get(preference.word, preference.order[0])
 
     def may_start(self, run: RunRow, at: Instant, here: str) -> bool:
-        """Whether a worker there may have a run that is queued: it is neither paused nor too late."""
+        """Whether a worker there may claim a queued run: it is neither paused nor past its limit."""
         paused = any(
             at < self._pauses.get((tenant, queue), 0) for tenant in (run.tenant, None) for queue in (run.queue, None)
         )
@@ -79,7 +79,7 @@ class Evidence:
         self.truth = history.truth
         self.moves: dict[RunId, list[Move]] = defaultdict(list)
         self.calls: dict[RunId, list[HandlerCall]] = defaultdict(list)
-        #: Settlements that had effect, by run and fence.
+        #: Accepted completions, by run and fence.
         self.settled: dict[RunId, list[tuple[Step, Settlement]]] = defaultdict(list)
         for step in history.steps:
             for change in step.runs:
@@ -91,7 +91,7 @@ class Evidence:
             self.calls[call.run].append(call)
 
     def place(self, step: Step) -> str:
-        """Where the process is that took the step."""
+        """The data center of the process that took the step."""
         return self.truth.places.get(step.process.partition("#")[0], "")
 
     def last(self, run: RunId) -> RunRow:

@@ -1,4 +1,4 @@
-"""A history in which everything is right, to be broken in one place; and how to find that place."""
+"""A correct history for tests to break in one place, and functions to find that place."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -22,7 +22,7 @@ FLAKY = Act("flaky", 50 * MILLISECOND, times=1)
 
 @cache
 def a_good_history() -> History:
-    """A bit of everything: retries, a key, a cancel, an at-most-once run, a cron, a fixed delay, a calm stretch."""
+    """A history with retries, a key, a cancel, an at-most-once run, a cron, a fixed delay and a calm stretch."""
 
     async def script(director: Director) -> None:
         now, end = director.world.now(), director.start + 8 * SECOND
@@ -68,7 +68,7 @@ def fires(history: History, name: str) -> list[Step]:
 
 
 class Breaks:
-    """Ways to break a good history, each with what the checker must say to it."""
+    """Ways to break a correct history, each with the violation that the checker must report."""
 
     def __init__(self) -> None:
         self.ways: dict[str, tuple[str, Callable[[History], None]]] = {}

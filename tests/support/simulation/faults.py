@@ -1,4 +1,4 @@
-"""What goes wrong between a process and the store, and how often. All of it is drawn from one source of chance."""
+"""Faults between a process and the store, and their rates. All are drawn from one random generator."""
 
 from enum import Enum
 from random import Random
@@ -9,9 +9,9 @@ from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """How often; every rate is a probability per message."""
+    """Rates of faults, as probabilities per message."""
 
-    #: The usual time a message takes one way; chance makes it half as long to twice as long.
+    #: The usual one-way time of a message. It varies between half and twice of that.
     latency: Micros = MILLISECOND
     #: A message that takes much longer, but arrives in time.
     slow: float = 0.0
@@ -19,15 +19,15 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     refused: float = 0.0
     #: An operation that is applied, and whose reply is lost.
     reply_lost: float = 0.0
-    #: A request that reaches the store after its sender gave up.
+    #: A request that reaches the store after its sender has timed out.
     late: float = 0.0
-    #: A wake-up that nobody hears.
+    #: A notification that is lost.
     ring_lost: float = 0.0
 
 
 CALM = Rates()
 _VERY_LATE: Micros = 12 * SECOND
-#: What is asked many times a second meets trouble often enough at a fraction of the rates.
+#: Frequent operations meet enough faults at a fraction of the rates.
 _CALMER = {"stage": 8, "renew": 5, "upcoming": 3, "due_jobs": 3, "claim": 2}
 
 
@@ -39,7 +39,7 @@ class Fate(Enum):
 
 
 class Scripted(msgspec.Struct, frozen=True, kw_only=True):
-    """The fate of the next request that is of this operation and from this process, or from one so named."""
+    """The fate of the next request of an operation from a process, or from one whose name begins so."""
 
     operation: str
     process: str = ""
@@ -49,27 +49,27 @@ class Scripted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Faults:
-    """The state of the network between everybody and the store."""
+    """The state of the network between all processes and the store."""
 
     def __init__(self, chance: Random, rates: Rates, patience: Micros = 2 * SECOND) -> None:
         self.chance = chance
         self.rates = rates
-        #: How long a client waits for an answer before it gives up.
+        #: The timeout of a client.
         self.patience = patience
-        #: By then even the latest request has arrived, by the time the world has been there.
+        #: By this time of the world, every late request has arrived.
         self.all_arrive_by: Micros = 1 << 62
         self.away = False
         #: Requests vanish instead of being refused.
         self.silent = False
         #: Processes that cannot reach the store.
         self.cut_off: set[str] = set()
-        #: Operations that are refused, whoever asks.
+        #: Operations that are refused for all processes.
         self.broken: set[str] = set()
-        #: What happens to the next requests of a kind, instead of chance.
+        #: Prepared fates of the next requests, instead of random ones.
         self.script: list[Scripted] = []
 
     def fate(self, operation: str, process: str) -> tuple[Fate, Micros, Micros]:
-        """What becomes of a request, and how long it and its reply take."""
+        """Draw the fate of a request, and the times of it and of its reply."""
         rates, chance = self.rates, self.chance
         for scripted in self.script:
             if scripted.operation == operation and process.startswith(scripted.process):
@@ -84,12 +84,12 @@ class Faults:
             return Fate.REPLY_LOST, request, reply
         drawn -= rates.reply_lost
         if drawn < rates.late:
-            # Some by a moment, some after everybody has long gone on.
+            # Some are late by a moment, some by a long time.
             longest = 2 * self.patience if chance.random() < 0.6 else _VERY_LATE
             return Fate.LATE, self.patience + round(longest * chance.random()), reply
         drawn -= rates.late
         if drawn < rates.slow:
-            # Some of these reach the store in time, but their reply does not reach the sender.
+            # Some of these reach the store in time, but the reply is too late.
             request += round(self.patience * 0.7 * chance.random())
             reply += round(self.patience * 0.7 * chance.random())
         return Fate.ANSWERED, request, reply
@@ -105,7 +105,7 @@ class Faults:
         return self._latency()
 
     def stop(self) -> None:
-        """From now on all is well."""
+        """Stop all faults."""
         self.rates = CALM
         self.away = self.silent = False
         self.cut_off.clear()

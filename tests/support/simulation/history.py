@@ -1,4 +1,4 @@
-"""What happened in a world, in the order it happened: written by the harness, read by the checker."""
+"""The history of a world in order: written by the harness, read by the checker."""
 
 import hashlib
 from typing import Any, Literal
@@ -17,11 +17,11 @@ from mainspring.ports.store import EventBatch
 
 
 class RunChange(msgspec.Struct):
-    """One move of a run. ``before`` is none when it came into being."""
+    """One move of a run. ``before`` is None when the run is created."""
 
     before: RunRow | None
     after: RunRow
-    #: Another one of its unique key put it off, or changed it.
+    #: Another submit with its unique key delayed or changed it.
     edited: bool = False
 
 
@@ -31,7 +31,7 @@ class JobChange(msgspec.Struct):
 
 
 class Step(msgspec.Struct, kw_only=True):
-    """One operation that the store applied, with everything that it changed."""
+    """One operation that the store applied, with all of its changes."""
 
     order: int
     #: The store's clock.
@@ -43,22 +43,22 @@ class Step(msgspec.Struct, kw_only=True):
     runs: list[RunChange] = []
     jobs: list[JobChange] = []
     ticks: list[LedgerEntry] = []
-    #: Of a settle: what was asked and what was said to it.
+    #: Of a completion: the requests and the answers.
     settlements: list[tuple[Settlement, Verdict]] = []
-    #: Of a claim: what hints had named, by queue.
+    #: Of a claim: the runs that hints named, by queue.
     named: dict[str, tuple[RunId, ...]] = {}
-    #: Of a sweep: how much it found.
+    #: Of a sweep: the number of rows it fixed.
     found: int = 0
-    #: What an operator said from here on: of a queue, of runs that are to wait, of a calendar.
+    #: Settings by an operator that apply from this step: of a queue, of pauses, of a calendar.
     queue_policy: tuple[str, QueuePolicy] | None = None
     queue_pause: Pause | None = None
     calendar: Calendar | None = None
-    #: Orders of preference that another data centre serves from here on.
+    #: Preferences that another data center serves from this step.
     serving: dict[str, str] = {}
 
 
 class HandlerCall(msgspec.Struct, kw_only=True):
-    """A handler, from its first line to its last."""
+    """A call of a handler, from its start to its end."""
 
     run: RunId
     fence: int
@@ -66,7 +66,7 @@ class HandlerCall(msgspec.Struct, kw_only=True):
     process: str
     queue: str
     started: Instant
-    #: Its place among steps and other calls.
+    #: Its position among steps and other calls.
     order: int
     ended: Instant | None = None
     ended_order: int | None = None
@@ -80,43 +80,43 @@ class Claim(msgspec.Struct, kw_only=True):
     queue: str
     #: When it was sent, in true time since the world began.
     sent: Micros
-    #: What an engine has hinted at; None: the best there are.
+    #: The runs that hints named; None: the best of the queue.
     named: tuple[RunId, ...] | None = None
-    #: The worker has heard what came of it.
+    #: The worker has received the answer.
     answered: bool = False
 
 
 class Truth(msgspec.Struct, kw_only=True):
-    """What the makers of the world know, and the checker needs."""
+    """Facts about the world that the checker needs."""
 
     slots: dict[str, int] = {}
-    #: The data centre of each machine that is in one.
+    #: The data center of each machine that has one.
     places: dict[str, str] = {}
-    #: Signs of life from a data centre: when, and from which.
+    #: Heartbeats from data centers: when, and from which.
     alive: list[tuple[Instant, str]] = []
-    #: Everything a client has asked for, whether or not it was heard.
+    #: Everything that clients submitted, answered or not.
     submitted: dict[RunId, NewRun] = {}
-    #: Runs that a client was told are accepted.
+    #: Runs whose submit was answered as accepted.
     accepted: list[RunId] = []
-    #: Jobs that a client was told are there.
+    #: Jobs whose declaration was answered.
     declared: list[JobId] = []
     #: Stretches of time without faults, by the store's clock.
     calm: list[tuple[Instant, Instant]] = []
     #: In a calm stretch nothing is staged later than this.
     punctual: Micros = 0
-    #: Who claims by hints looks at the store so often.
+    #: The poll interval of workers that claim by hints.
     look_every: Micros = 0
     #: When processes were frozen: name, from, to.
     freezes: list[tuple[str, Instant, Instant]] = []
-    #: By how much the store's clock was set, in all: whoever estimates it may be off by that.
+    #: The sum of all jumps of the store's clock. Estimates of it may be off by that.
     clock_steps: Micros = 0
-    #: What is in the store at the end.
+    #: The content of the store at the end.
     runs: dict[RunId, RunRow] = {}
     jobs: dict[JobId, JobRow] = {}
     ledgers: dict[JobId, list[LedgerEntry]] = {}
-    #: What limits and families keep though all has ended.
+    #: Rows of limiters and dependencies that are left after all runs ended.
     leftovers: list[str] = []
-    #: What the outbox told its reader.
+    #: The events that the outbox delivered.
     events: list[EventBatch] = []
     ended_at: Instant = 0
 
@@ -125,14 +125,14 @@ class History(msgspec.Struct, kw_only=True):
     steps: list[Step] = []
     calls: list[HandlerCall] = []
     claims: list[Claim] = []
-    #: Errors that services logged: there should be none that a store's absence does not explain.
+    #: Errors that services logged, except those caused by an unavailable store.
     errors: list[str] = []
-    #: What chaos did, for people to read.
+    #: Log of the injected faults.
     chaos: list[tuple[Instant, str]] = []
     truth: Truth = msgspec.field(default_factory=Truth)
 
     def fingerprint(self) -> str:
-        """The same for the same trace, on every machine and in every process."""
+        """A digest of the trace that is equal on every machine and in every process."""
         digest = hashlib.blake2b(digest_size=16)
         for part in (self.steps, self.calls, self.claims, self.errors, self.chaos, self.truth):
             digest.update(msgspec.json.encode(part, enc_hook=_plain))

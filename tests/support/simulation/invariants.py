@@ -1,6 +1,6 @@
-"""What must hold of every history, whatever went wrong in it. Knows the promises, and nothing of how they are kept.
+"""Invariants of every history, with any faults. They follow from the guarantees, not from the implementation.
 
-Each check takes the evidence and yields sentences; no sentence means that it holds. The order of things and the ledger
+Each check takes the evidence and yields violations; none means that it holds. Invariants of order and of the ledger
 have files of their own.
 """
 
@@ -24,24 +24,24 @@ from tests.support.simulation.evidence import OVER, B, Evidence, Move, Q, R, S
 from tests.support.simulation.history import History
 
 NOT_STARTED_ENDS = OVER - {RunState.SUCCEEDED}
-#: The only moves there are. A running run that is asked to stop stays where it is.
+#: All legal moves. A running run that is cancelled stays in its state.
 LEGAL: dict[RunState | None, frozenset[RunState]] = {
     None: frozenset({S, B, Q}),
     S: frozenset({B, Q}) | NOT_STARTED_ENDS,
-    # One thing after the other may block it.
+    # One reason after the other may block it.
     B: frozenset({B, S, Q}) | NOT_STARTED_ENDS,
     Q: frozenset({B, R}) | NOT_STARTED_ENDS,
     R: frozenset({R, S, B, Q}) | (OVER - {RunState.SKIPPED}),
 }
-#: A run that killed this many processes alone is parked; so is one that was there at so many deaths.
+#: A run fails as poison after it killed this many processes alone, or was present at this many deaths.
 POISON = 3
 TOO_MANY_DEATHS = 6
-#: By so much two clocks differ after a minute or less.
+#: The largest drift between two clocks within a minute.
 DRIFT: Micros = 10 * MILLISECOND
 
 
 def violations(history: History) -> list[str]:
-    """Everything that is wrong with a history; nothing, if the engine keeps its word."""
+    """All violations in a history."""
     evidence = Evidence(history)
     found = [f"{check.__name__}: {sentence}" for check in CHECKS for sentence in check(evidence)]
     return found + [f"ledger: {sentence}" for sentence in ledger_invariants.violations(history)]
@@ -120,7 +120,7 @@ def fences_hold(evidence: Evidence) -> Iterator[str]:
         for fence, times in starts.items():
             if times > 1:
                 yield f"{run}: fence {fence} started {times} handlers"
-    # What the store moves out of running by a settlement was asked for under the fence it had.
+    # The store completes a running run only under its current fence.
     for run, moves in evidence.moves.items():
         applied = {(id(step), settlement.fence) for step, settlement in evidence.settled[run]}
         for move in moves:
@@ -131,7 +131,7 @@ def fences_hold(evidence: Evidence) -> Iterator[str]:
 
 
 def nothing_is_early(evidence: Evidence) -> Iterator[str]:
-    # The ledger's own check knows when those may come.
+    # The invariants of the ledger check these.
     ticks = (tick for step in evidence.history.steps for tick in step.ticks)
     moved = {tick.run_id for tick in ticks if tick.reason.startswith("moved before")}
     for run, moves in evidence.moves.items():
@@ -139,7 +139,7 @@ def nothing_is_early(evidence: Evidence) -> Iterator[str]:
         wanted = evidence.truth.submitted.get(run)
         if wanted is not None:
             due = wanted.at if wanted.at is not None else first.created_at + wanted.delay
-            # What waited for others that had ended already is due when it came, and a unique one may be put off.
+            # A run whose parents had ended already is due at its submit, and a unique one may be delayed.
             late = wanted.after is not None and first.due == max(due, first.created_at)
             if first.due != due and not late and first.unique is None:
                 yield f"{run} was to be due at {due}, and is at {first.due}"
@@ -155,7 +155,7 @@ def nothing_is_early(evidence: Evidence) -> Iterator[str]:
 
 
 def limits_are_kept(evidence: Evidence) -> Iterator[str]:
-    """Nothing starts after it must have started, and nothing expires, fails for a deadline or times out too soon."""
+    """No run starts after its limit, and none expires, fails for a deadline or times out too early."""
     for run, moves in evidence.moves.items():
         timeouts = {
             settlement.fence for _, settlement in evidence.settled[run] if settlement.outcome is Outcome.TIMEOUT
@@ -169,7 +169,7 @@ def limits_are_kept(evidence: Evidence) -> Iterator[str]:
                 yield f"{run} was started after its limit"
             if row.reason == "expired" and row.state in OVER and (in_time or row.attempt > 0):
                 yield f"{run} expired at {at} after {row.attempt} attempts, and may start by {row.start_by}"
-            # A worker measures by its own clock, whatever is done to the store's, and that may be a little fast.
+            # A worker measures by its own clock, which may be a little fast.
             latest = at + evidence.truth.clock_steps + DRIFT
             if row.reason == "deadline" and row.state in OVER and (row.deadline is None or row.deadline > latest):
                 yield f"{run} failed for its deadline at {at}, which is {row.deadline}"
@@ -232,7 +232,7 @@ def cancels_hold(evidence: Evidence) -> Iterator[str]:
 
 
 def _has_stopped(evidence: Evidence, move: Move) -> Iterator[str]:
-    """``cancelled`` means that the work has ended, unless its worker is lost, or let it run over its time."""
+    """``cancelled`` means that the handler has ended, unless its worker is lost or the handler ignored its timeout."""
     run, fence = move.after.id, move.after.fence
     settled = [settlement for step, settlement in evidence.settled[run] if settlement.fence == fence]
     if any(one.outcome is Outcome.LOST or "did not stop it" in (one.error or "") for one in settled):
@@ -249,7 +249,7 @@ def the_sweeper_finds_nothing(evidence: Evidence) -> Iterator[str]:
 
 
 def nothing_runs_twice_at_once(evidence: Evidence) -> Iterator[str]:
-    """A worker stops what it runs before its lease ends. It cannot if it is frozen, or if the handler does not stop."""
+    """A worker stops its handlers before its lease expires, unless it is frozen or a handler ignores the stop."""
     if evidence.truth.clock_steps:
         return
     for run, calls in evidence.calls.items():
@@ -268,10 +268,10 @@ def nothing_runs_twice_at_once(evidence: Evidence) -> Iterator[str]:
                 yield f"{run}: {later.process} began while {earlier.process} still ran it"
 
 
-def every_change_is_told(evidence: Evidence) -> Iterator[str]:
+def every_change_is_published(evidence: Evidence) -> Iterator[str]:
     told = Counter((run, batch.kind) for batch in evidence.truth.events for run in batch.runs)
     made = {(run, batch.at) for batch in evidence.truth.events if batch.kind == "run.submitted" for run in batch.runs}
-    # What was in a line when it was made, and out of it before the transaction was over, may be told as queued, too.
+    # A run that was blocked and promoted within one transaction may be published as queued, too.
     needless = Counter(
         (run, batch.kind)
         for batch in evidence.truth.events
@@ -319,7 +319,7 @@ CHECKS = (
     cancels_hold,
     the_sweeper_finds_nothing,
     nothing_runs_twice_at_once,
-    every_change_is_told,
+    every_change_is_published,
     *order_invariants.CHECKS,
     *policy_invariants.CHECKS,
     *queue_invariants.CHECKS,

@@ -1,4 +1,4 @@
-"""What must hold of the ledger: every tick that should be there, once, with the decision its job's rules ask for."""
+"""Invariants of the ledger: every tick is there once, with the decision that the rules of its job require."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -24,17 +24,17 @@ ESTIMATE: Micros = 3 * SECOND
 
 
 class Stretch(msgspec.Struct):
-    """A time in which a job had one schedule, and what was recorded of it."""
+    """A period in which a job had one schedule, and its recorded ticks."""
 
     opened: Instant
     row: JobRow
     entries: list[tuple[Step, LedgerEntry]] = []
-    #: When it was changed or cancelled, if it was: it owes the ticks up to then.
+    #: When it was changed or cancelled, if ever. Ticks up to then must be recorded.
     closed: Instant | None = None
 
     @property
     def until(self) -> Instant:
-        """The last moment of which it owes a tick."""
+        """The last moment whose tick must be recorded."""
         end = self.row.spec.schedule.end
         assert end is not None
         return end if self.closed is None else min(end, self.closed)
@@ -81,7 +81,7 @@ def _stretches(history: History) -> dict[JobId, list[Stretch]]:
 
 
 def _ends(step: Step, before: JobRow, after: JobRow) -> bool:
-    """Whether a schedule is over before its ticks are. One that finishes by itself owes all of them."""
+    """Whether a schedule ended before its last tick. One that finishes by itself must record all ticks."""
     return after.state is JobState.CANCELLED or before.spec.timing != after.spec.timing
 
 
@@ -96,7 +96,7 @@ def _each_once(history: History, job: JobId) -> Iterator[str]:
 
 
 def _all_ticks(job: JobId, stretch: Stretch, known: set[Instant]) -> Iterator[str]:
-    """``known``: those that an earlier schedule had, and happened before their time."""
+    """``known``: ticks of an earlier schedule that were recorded before their time."""
     schedule = stretch.row.spec.schedule
     assert schedule.end is not None
     expected = reference.ticks(schedule, stretch.opened, stretch.until)
@@ -129,7 +129,7 @@ def _a_chain(job: JobId, stretch: Stretch, finished_at: dict[RunId, Instant], cl
         if tick > schedule.end:
             yield f"{job}: a tick at {tick}, after its end at {schedule.end}"
         if entry.run_id is None:
-            # Counted by the scheduler's idea of the store's time.
+            # Counted by the scheduler's estimate of the store's time.
             earliest, latest = tick + every, step.at + every + clock_steps
         else:
             end = finished_at.get(entry.run_id)
@@ -140,11 +140,11 @@ def _a_chain(job: JobId, stretch: Stretch, finished_at: dict[RunId, Instant], cl
 
 
 def _decisions(history: History) -> Iterator[str]:
-    """By the rules of the job as it was at that moment, and by what was on its way."""
+    """Decisions follow the rules of the job and its active runs at that moment."""
     active: dict[JobId, dict[RunId, RunRow]] = defaultdict(dict)
     calendars: dict[str, Calendar] = {}
     pauses: dict[JobId, Pauses] = defaultdict(Pauses)
-    #: The data centre that a run was made for by its tick.
+    #: The data center that the tick made a run for.
     targets: dict[RunId, str] = {}
     for step in history.steps:
         if step.calendar is not None:
@@ -182,12 +182,12 @@ def _decisions(history: History) -> Iterator[str]:
 
 
 def _counts(of_run: str, target: str) -> bool:
-    """Beside a tick for a data centre what is for no other; beside one for none, everything."""
+    """The active runs that count for a tick: those of its data center, or all if it has none."""
     return not target or of_run in ("", target)
 
 
 def _by_target(entries: list[LedgerEntry]) -> dict[str, list[LedgerEntry]]:
-    """Every data centre is judged by itself."""
+    """Check each data center separately."""
     found: dict[str, list[LedgerEntry]] = defaultdict(list)
     for entry in entries:
         found[entry.target].append(entry)
@@ -213,7 +213,7 @@ def _decision(
     if early:
         yield f"{where}: recorded before their time: {early}"
     if step.operation != "fire":
-        # Its schedule ends: what was due is dropped, and says why.
+        # The schedule ends: due ticks are skipped with the reason.
         why = "cancelled" if change.after.state is JobState.CANCELLED else "schedule changed"
         if any((entry.decision, entry.reason) != ("skipped", why) for entry in entries):
             yield f"{where}: {why}, but decided {[(entry.decision, entry.reason) for entry in entries]}"
@@ -240,7 +240,7 @@ def _decision(
     running = [entry for entry in entries if entry.decision == "run"]
     blocked = any(run.state is RunState.BLOCKED for run in active.values())
     gate = gate_of_tick(row.id, row.tenant, row.spec, entries[0].target if entries else "")
-    # Made by a version with another overlap rule or ordering key: these cannot be waited for.
+    # Runs of a version with another overlap rule or ordering key cannot be waited for.
     elsewhere = [run for run in active.values() if run.gate != gate]
     match row.spec.overlap:
         case Overlap.ALLOW:
@@ -254,7 +254,7 @@ def _decision(
         case Overlap.QUEUE:
             if running and (blocked or len(active) + len(running) > 2):
                 yield f"{where}: a third one beside {list(active)}"
-            # The first of several can wait for its ordering key, which others hold.
+            # The first of several can wait for its ordering key.
             waits = blocked or any(
                 new.after.job_id == row.id and new.after.state is RunState.BLOCKED for new in step.runs
             )
@@ -268,10 +268,10 @@ def _decision(
 
 
 def _possible_nows(row: JobRow, due: list[Instant], step: Step, clock_steps: Micros) -> list[Instant]:
-    """Every moment at which the decision may have been made, as far as it makes a difference.
+    """All moments at which the decision may have been made, as far as they differ in the result.
 
-    A scheduler that has not noticed yet that the store's clock was set may be ahead of it, and find a tick late that is
-    not. It records none early: the store looks at its own clock again.
+    A scheduler that has not noticed a jump of the store's clock may be ahead of it, and treat a tick as late that is
+    not. It records none early, because the store checks its own clock again.
     """
     policy, first, last = row.spec.catch_up, step.sent - ESTIMATE - clock_steps, step.sent + clock_steps
     turns = [tick + limit + extra for tick in due for limit in (policy.grace, policy.max_age) for extra in (0, 1)]
@@ -289,7 +289,7 @@ def _same(row: JobRow, decided: list[tuple[Instant, bool, LedgerEntry]], now: In
 
 
 def _overlaps(step: Step, change: JobChange, decided: list[LedgerEntry], active: dict[RunId, RunRow]) -> Iterator[str]:
-    """After the ticks: what the rule says of everything that is on its way."""
+    """Check after the ticks that the active runs conform to the overlap rule."""
     if change.before is None:
         return
     new = [moved.after for moved in step.runs if moved.before is None and moved.after.id in active]
@@ -300,7 +300,7 @@ def _overlaps(step: Step, change: JobChange, decided: list[LedgerEntry], active:
             yield f"{where}: {going_on} go on beside {[run.id for run in new]}"
     if overlap in (Overlap.QUEUE, Overlap.CANCEL):
         for run in new:
-            # What is paced or jittered stands in no line before it is due. In another line nobody may stand.
+            # Paced or jittered runs wait for no key before they are due. No run may wait for another key.
             others = [
                 other.id
                 for other in active.values()

@@ -1,4 +1,4 @@
-"""The virtual loop of a world of processes: each can be frozen or killed while the others go on.
+"""The virtual loop of a world of processes: each can be frozen or killed while the others continue.
 
 A process is a context variable. Whatever its code schedules (tasks, timers, callbacks) carries the context, and with it
 the process; the loop asks the process before it runs any of it. So a process is frozen as SIGSTOP does it: in the
@@ -25,25 +25,25 @@ _LONGEST: Micros = 3_600 * SECOND
 
 
 class Process:
-    """An operating system's process, as far as a loop can play one. ``None`` in the context is the world itself."""
+    """A simulated operating system process. ``None`` in the context is the world itself."""
 
     def __init__(self, name: str, loop: "WorldLoop") -> None:
         self.name = name
         self.loop = loop
         self.frozen = False
-        #: What it still tries to do has no effect on anybody else.
+        #: Its actions have no effect on other processes any more.
         self.dead = False
         #: Not even its clean-up runs any more.
         self.gone = False
-        #: What would have run while it was frozen, in order.
+        #: Callbacks that became due while it was frozen, in order.
         self.held: list[asyncio.Handle] = []
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.when_it_dies: list[Callable[[], None]] = []
         self.context = Context()
         self.context.run(current_process.set, self)
-        #: The process that started it and takes it along when it dies.
+        #: Its parent process; it dies with it.
         self.parent: Process | None = None
-        #: Where its handlers act, and what they did.
+        #: Runs and records the acts of its handlers.
         self.stage: Any = None
         self.calls: list[HandlerCall] = []
 
@@ -61,7 +61,7 @@ class Process:
             self.loop.run_soon(handle)
 
     def kill(self) -> None:
-        """As by kill -9: from now on nothing it does reaches anybody. Its tasks are unwound, for tidiness alone."""
+        """Like kill -9: nothing it does reaches other processes. Its tasks are unwound only for tidiness."""
         if self.dead:
             return
         self.dead = True
@@ -118,7 +118,7 @@ _really_run: Callable[[asyncio.Handle], None] = asyncio.Handle._run
 
 
 class WorldLoop(VirtualLoop):
-    """Where all processes of a world run."""
+    """The loop that all processes of a world share."""
 
     def __init__(self, *, start: Instant, seed: int) -> None:
         super().__init__(start=start, seed=seed, longest=_LONGEST)
@@ -126,11 +126,11 @@ class WorldLoop(VirtualLoop):
         self._numbers = count(1)
 
     def next_number(self) -> int:
-        """A number that nobody else in this world has."""
+        """A number that is unique in this world."""
         return next(self._numbers)
 
     def true_now(self) -> Instant:
-        """The time by nobody's clock."""
+        """The true time of the world."""
         return self.start + self.elapsed
 
     def run_soon(self, handle: asyncio.Handle) -> None:

@@ -31,7 +31,7 @@ from tests.support.simulation.workload import CHILD, LOOP
 
 
 class Machine:
-    """Where processes run, one after another: each start is a new process under the same name and the same clock."""
+    """A machine. Each start makes a new process under the same name and clock."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Machine:
         self._seed = seed
         self._starts = 0
         self.process: Process | None = None
-        #: Where hints come from; None: there are none.
+        #: The broker for hints, if any.
         self.engine: Engine | None = None
         self._asked_to_leave = asyncio.Event()
         self._told_again = asyncio.Event()
@@ -73,13 +73,13 @@ class Machine:
         process.spawn(self._main(process), self.name)
 
     def ask_to_leave(self) -> None:
-        """As by SIGTERM; the second one means at once."""
+        """Like SIGTERM. A second call stops without a grace period."""
         if self._asked_to_leave.is_set():
             self._told_again.set()
         self._asked_to_leave.set()
 
     async def _main(self, process: Process) -> None:
-        # If it could not start, whoever watches it starts it again.
+        # If it could not start, its supervisor restarts it.
         with suppress(StoreUnavailable):
             await self.serve(process, self._asked_to_leave)
         if process.alive:
@@ -98,7 +98,7 @@ class Machine:
 class SchedulerMachine(Machine):
     shard_lease: Micros
     use_wheel = True
-    #: Somebody is in a data centre.
+    #: Some worker is in a data center.
     keeps_places = False
 
     async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:

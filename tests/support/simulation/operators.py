@@ -1,4 +1,4 @@
-"""Operators: they say how queues work, who has to wait, and when nothing is to run, while all goes on."""
+"""Operators: they change queue policies, pauses and calendars while runs are active."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ class Operator(Client):
         length = scenario.troubled + scenario.settling + scenario.calm
         async with asyncio.TaskGroup() as group:
             for _ in range(scenario.operating):
-                # Most of it soon: what is said later holds for less.
+                # Most changes come early, so that they apply for longer.
                 group.create_task(self._operate_at(self._chance.random() ** 2 * length))
         self.done = True
 
@@ -54,7 +54,7 @@ class Operator(Client):
         )
 
     def _pause(self) -> Pause:
-        """One that is over by itself, soon."""
+        """A pause with an end time in the near future."""
         chance = self._chance
         return Pause(
             tenant=chance.choice([None, *TENANTS]),

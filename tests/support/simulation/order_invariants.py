@@ -1,4 +1,4 @@
-"""What must hold of the order of things: who goes first, who waits for whom, and how long."""
+"""Invariants of order: ranks, ordering keys, slots and punctuality."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
 from tests.support.simulation.evidence import OVER, B, Evidence, Q, QueueRules, R, S
 
-#: A step of priority is worth this much waiting; retries and what is caught up on stand behind live work.
+#: A step of priority is worth this much waiting. Retries and caught-up ticks rank behind live work.
 HEAD_START: Micros = 1_000 * SECOND
 BEHIND_LIVE_WORK: Micros = MINUTE
 
@@ -73,7 +73,7 @@ def slots_are_kept(evidence: Evidence) -> Iterator[str]:
         lane = f"{call.process.partition('#')[0]}"
         place = f"{call.process} {call.queue}"
         most = evidence.truth.slots[f"{lane} {call.queue}"]
-        # What weighs more than there is takes all of it, and runs alone.
+        # A run that weighs more than all slots takes all of them.
         weight = min(evidence.last(call.run).policy.weight, most)
         changes.append((call.order, weight, f"{place} {most}"))
         if call.ended_order is not None:
@@ -86,7 +86,7 @@ def slots_are_kept(evidence: Evidence) -> Iterator[str]:
 
 
 def ranks_are_fair(evidence: Evidence) -> Iterator[str]:
-    """A run stands by when it became eligible and by its priority, and keeps its place if it is given back."""
+    """A run is ranked by its eligible time and its priority, and keeps its rank when it is released."""
     for run, moves in evidence.moves.items():
         for move in moves:
             if move.after.state is not Q or (move.edited and move.from_state is Q):
@@ -102,10 +102,10 @@ def ranks_are_fair(evidence: Evidence) -> Iterator[str]:
 
 
 def the_best_go_first(evidence: Evidence) -> Iterator[str]:
-    """In the order of the ranks; where tenants take turns, each of its own.
+    """Runs start in the order of their ranks, in fair queues within each tenant.
 
-    A claim by hints starts nothing but what they name, and passes others over for it. Where a policy says whose turn it
-    is, hints are not asked.
+    A claim by hints starts only the named runs, and may pass over better ones. Hints are ignored where a policy decides
+    the order.
     """
     queued: dict[str, dict[RunId, RunRow]] = defaultdict(dict)
     rules = QueueRules()
@@ -133,10 +133,10 @@ def the_best_go_first(evidence: Evidence) -> Iterator[str]:
                     yield f"{run.id} stood before {last[1]} in {queue} and was passed over"
 
 
-def hints_do_not_replace_looks(evidence: Evidence) -> Iterator[str]:
-    """Who claims by hints has asked for the best of the queue, and was answered, not long ago.
+def hints_do_not_replace_polls(evidence: Evidence) -> Iterator[str]:
+    """A worker that claims by hints has recently polled the queue for its best runs.
 
-    So what an engine does not know of is overtaken for as long as that, while a worker has room for it.
+    So a run that the broker has lost is overtaken for one poll interval at most while a worker has free slots.
     """
     looked: dict[tuple[str, str], Micros] = {}
     for claim in evidence.history.claims:
@@ -154,5 +154,5 @@ CHECKS = (
     slots_are_kept,
     ranks_are_fair,
     the_best_go_first,
-    hints_do_not_replace_looks,
+    hints_do_not_replace_polls,
 )

@@ -1,4 +1,4 @@
-"""When a job was paused, by what people asked for, to compare with what became of its ticks."""
+"""The pauses of jobs by the requests of clients, for comparison with the decisions on their ticks."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ _NEVER: Instant = 1 << 62
 
 
 class Pauses:
-    """Of one job, one after another: from, to. Whether somebody looked meanwhile must make no difference."""
+    """The pauses of one job in order, as pairs of start and end."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[Instant, Instant]] = []
@@ -33,6 +33,6 @@ class Pauses:
             if any(since <= tick < until for since, until in self._spans):
                 if not paused:
                     yield f"{entry.job_id}: {tick} was in a pause, but decided {entry.decision} {entry.reason}"
-            # What was due before a pause and nobody had looked at is paused with the rest.
+            # A tick that was due before the pause and not decided yet is paused, too.
             elif paused and not any(tick < since <= step.at for since, _ in self._spans):
                 yield f"{entry.job_id}: {tick} was in no pause, but decided {entry.reason}"

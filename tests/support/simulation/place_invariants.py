@@ -1,4 +1,4 @@
-"""What must hold of data centres: each run is where it belongs, and the ledger says where."""
+"""Invariants of data centers: each run is where it belongs, and the ledger names its data center."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -11,13 +11,13 @@ from mainspring.domain.job import LedgerEntry
 from tests.support.simulation.evidence import Evidence, QueueRules
 from tests.support.simulation.history import Step
 
-#: A scheduler asks about data centres once a second, waits for an answer, and may be frozen before it sends the tick.
+#: A scheduler reads data centers once a second, waits for the answer, and may freeze before it sends the tick.
 _STALE: Micros = 10 * SECOND
 _NEVER: Instant = -1 << 62
 
 
 class Served:
-    """Who serves each order of preference, and since when, up to the step that was heard last."""
+    """The serving data center of each preference, and since when, as of the last step."""
 
     def __init__(self) -> None:
         self._by_word: dict[str, tuple[str, Instant]] = {}
@@ -26,7 +26,7 @@ class Served:
         self._by_word |= {word: (place, step.at) for word, place in step.serving.items()}
 
     def by(self, preference: Preference) -> tuple[str, Instant]:
-        """Whoever asks first is served by the first."""
+        """A new preference is served by its first data center."""
         return self._by_word.get(preference.word, (preference.order[0], _NEVER))
 
 
@@ -43,7 +43,7 @@ def every_run_is_where_it_belongs(evidence: Evidence) -> Iterator[str]:
                 yield f"{run.id} is for {place} by {run.policy.requires}, and {step.process} in {here!r} got it"
 
 
-def nobody_stands_in_for_whoever_is_there(evidence: Evidence) -> Iterator[str]:
+def no_live_data_center_is_replaced(evidence: Evidence) -> Iterator[str]:
     alive = _signs(evidence)
     for step in evidence.history.steps:
         for word, place in step.serving.items():
@@ -82,8 +82,8 @@ def every_tick_is_in_each_of_its_places(evidence: Evidence) -> Iterator[str]:
                 yield f"{run.id} of {tick.target} requires {run.policy.requires}"
 
 
-def the_ledger_says_who_stood_in(evidence: Evidence) -> Iterator[str]:
-    """Of a first start; unless the tick was recorded while that was just changing, or a calendar has its own word."""
+def the_ledger_names_replacements(evidence: Evidence) -> Iterator[str]:
+    """Checks first starts, unless the serving data center was just changing or a calendar gave another reason."""
     alive = _signs(evidence)
     said = {entry.run_id: entry for ledger in evidence.truth.ledgers.values() for entry in ledger}
     made = {tick.run_id: step.at for step in evidence.history.steps for tick in step.ticks if tick.run_id is not None}
@@ -97,7 +97,7 @@ def the_ledger_says_who_stood_in(evidence: Evidence) -> Iterator[str]:
             if preference is None or entry is None or not first:
                 continue
             here, since = served.by(preference)
-            # Of one that nobody had seen yet a scheduler does not know how long it has been asked for.
+            # A scheduler does not know the age of a preference that it has not read yet.
             unseen = alive.get(preference.order[0], [made[run.id] + 1])[0] > made[run.id]
             if here == preference.order[0] or unseen or entry.reason:
                 continue
@@ -106,7 +106,7 @@ def the_ledger_says_who_stood_in(evidence: Evidence) -> Iterator[str]:
 
 
 def _signs(evidence: Evidence) -> dict[str, list[Instant]]:
-    """When each data centre was heard of, in order."""
+    """The heartbeats of each data center, in order."""
     signs: dict[str, list[Instant]] = defaultdict(list)
     for at, place in evidence.truth.alive:
         signs[place].insert(bisect_left(signs[place], at), at)
@@ -115,7 +115,7 @@ def _signs(evidence: Evidence) -> dict[str, list[Instant]]:
 
 CHECKS = (
     every_run_is_where_it_belongs,
-    nobody_stands_in_for_whoever_is_there,
+    no_live_data_center_is_replaced,
     every_tick_is_in_each_of_its_places,
-    the_ledger_says_who_stood_in,
+    the_ledger_names_replacements,
 )

@@ -1,4 +1,4 @@
-"""What must hold of limits, breakers, families and unique keys, computed from the moves alone."""
+"""Invariants of limits, breakers, dependencies and unique keys, computed from the moves alone."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ def nothing_is_left_over(evidence: Evidence) -> Iterator[str]:
     yield from evidence.truth.leftovers
 
 
-def no_more_of_a_key_than_may(evidence: Evidence) -> Iterator[str]:
+def concurrency_limits_hold(evidence: Evidence) -> Iterator[str]:
     inside: dict[Key, dict[RunId, None]] = defaultdict(dict)
     for step in evidence.history.steps:
         most: dict[Key, int] = {}
         for change in step.runs:
             run = change.after
             for limit in () if change.before is None else change.before.policy.limits:
-                # It may have been given other ones.
+                # Its limits may have changed.
                 inside[run.tenant, limit.key].pop(run.id, None)
             for limit in run.policy.limits:
                 if limit.per is None:
@@ -40,7 +40,7 @@ def no_more_of_a_key_than_may(evidence: Evidence) -> Iterator[str]:
                 yield f"at {step.at} {list(inside[key])} were inside of {key} at once, and {number} may"
 
 
-def no_more_starts_in_a_period_than_may(evidence: Evidence) -> Iterator[str]:
+def rate_limits_hold(evidence: Evidence) -> Iterator[str]:
     starts: dict[tuple[str, str, int], list[Instant]] = defaultdict(list)
     for moves in evidence.moves.values():
         for move in moves:
@@ -101,7 +101,7 @@ def _ended(state: _Breaker, run: RunRow, outcome: Outcome | None, at: Instant) -
             state.opens_at = at + rule.pause
 
 
-def children_do_as_their_parents_demand(evidence: Evidence) -> Iterator[str]:
+def dependency_rules_hold(evidence: Evidence) -> Iterator[str]:
     ended: dict[RunId, tuple[int, RunState]] = {}
     for run, moves in evidence.moves.items():
         if moves[-1].after.state in OVER:
@@ -159,9 +159,9 @@ def one_run_of_a_unique_key(evidence: Evidence) -> Iterator[str]:
 
 CHECKS = (
     nothing_is_left_over,
-    no_more_of_a_key_than_may,
-    no_more_starts_in_a_period_than_may,
+    concurrency_limits_hold,
+    rate_limits_hold,
     only_one_goes_ahead_of_an_open_breaker,
-    children_do_as_their_parents_demand,
+    dependency_rules_hold,
     one_run_of_a_unique_key,
 )

@@ -1,4 +1,4 @@
-"""What must hold of queues that somebody has said something of, computed from the moves alone."""
+"""Invariants of queues with a policy, computed from the moves alone."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from tests.support.simulation.evidence import Evidence, Q, QueueRules, R, S
 from tests.support.simulation.history import RunChange, Step
 
 
-def no_more_of_a_queue_than_may(evidence: Evidence) -> Iterator[str]:
-    """Whoever starts something finds room for it. What runs when somebody asks for less is not stopped."""
+def queue_concurrency_holds(evidence: Evidence) -> Iterator[str]:
+    """A run starts only below the concurrency limit. Lowering the limit stops no running run."""
     rules, running = QueueRules(), Counter[str]()
     for step in evidence.history.steps:
         rules.hear(step)
@@ -32,7 +32,7 @@ def no_more_of_a_queue_than_may(evidence: Evidence) -> Iterator[str]:
 
 
 def retries_keep_to_their_budget(evidence: Evidence) -> Iterator[str]:
-    """Counted from when the budget was set."""
+    """Retries are counted from when the budget was set."""
     rules, counts = QueueRules(), defaultdict[str, Counter[int]](Counter)
     for step in evidence.history.steps:
         if step.queue_policy is not None:
@@ -44,7 +44,7 @@ def retries_keep_to_their_budget(evidence: Evidence) -> Iterator[str]:
             run = change.after
             budget = rules.of(run.queue).retries
             again = change.before is not None and change.before.state is R and run.state is S
-            # What its worker gave back untried is no retry.
+            # A released attempt is no retry.
             if budget is None or not again or run.attempt == 0:
                 continue
             period = run.due // budget.per
@@ -64,18 +64,18 @@ def nothing_starts_that_is_paused(evidence: Evidence) -> Iterator[str]:
 
 
 class _Line(msgspec.Struct):
-    """A tenant in a fair queue, since it was served last."""
+    """The account of a tenant in a fair queue since its last start."""
 
-    #: What its last run cost it, and it may be behind by.
+    #: The cost of its last run, by which it may be behind.
     debt: Fraction = Fraction(0)
-    #: What others were served while it had something ready.
+    #: The cost of runs of others while it had one ready.
     served: dict[str, Fraction] = {}
 
 
 def tenants_take_turns(evidence: Evidence) -> Iterator[str]:
-    """While a tenant waits, another one is served no more than makes up for what the first had, and one run.
+    """While a tenant waits, another one catches up with it by cost, plus one run at most.
 
-    So a run that comes alone waits for at most one of each other tenant.
+    So a single run waits for at most one run of each other tenant.
     """
     rules, lines = QueueRules(), defaultdict[str, defaultdict[str, _Line]](lambda: defaultdict(_Line))
     queued: dict[str, dict[RunId, RunRow]] = defaultdict(dict)
@@ -110,7 +110,7 @@ def tenants_take_turns(evidence: Evidence) -> Iterator[str]:
 
 
 def _weight(evidence: Evidence, step: Step, run: RunRow) -> int:
-    """What it takes of the worker that got it."""
+    """The slots that a run takes of its worker."""
     return min(run.policy.weight, evidence.truth.slots[f"{step.process.partition('#')[0]} {run.queue}"])
 
 
@@ -119,7 +119,7 @@ def _starts(change: RunChange) -> bool:
 
 
 CHECKS = (
-    no_more_of_a_queue_than_may,
+    queue_concurrency_holds,
     retries_keep_to_their_budget,
     nothing_starts_that_is_paused,
     tenants_take_turns,

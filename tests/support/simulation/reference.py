@@ -1,4 +1,4 @@
-"""Ticks and decisions computed the slow and obvious way, to compare the engine's with."""
+"""Ticks and decisions computed in a slow and obvious way, for comparison with the scheduler's."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -9,12 +9,12 @@ from mainspring.domain.instant import SECOND, Instant
 from mainspring.domain.job import JobSpec
 from mainspring.domain.schedule import CronSchedule, Interval
 
-#: A tick's fate: the tick, whether it runs, and the reason if it does not.
+#: A decision: the tick, whether it runs, and the reason if it does not.
 Fate = tuple[Instant, bool, str]
 
 
 def ticks(schedule: CronSchedule | Interval, after: Instant, until: Instant) -> list[Instant]:
-    """Every tick after one instant and up to another, by looking at each second or each point of the grid."""
+    """Every tick after one instant and up to another, found by checking each second or each point of the grid."""
     last = until if schedule.end is None else min(until, schedule.end)
     first = after + 1 if schedule.start is None else max(after + 1, schedule.start)
     if isinstance(schedule, CronSchedule):
@@ -42,7 +42,7 @@ def _field_matches(field: str, value: int) -> bool:
 
 
 class Closed:
-    """When nothing of a job is to run, second by second. Knows freezes alone."""
+    """The closed periods of a job, second by second. Supports only freezes."""
 
     def __init__(self, spec: JobSpec, calendars: Sequence[Calendar]) -> None:
         self._rule = spec.when_closed
@@ -57,7 +57,7 @@ class Closed:
         return any(freeze.start // SECOND <= instant // SECOND < freeze.end // SECOND for freeze in self._freezes)
 
     def place(self, tick: Instant) -> Instant | None:
-        """Where a tick goes; none: nowhere."""
+        """The time that a tick moves to, or None if it is skipped."""
         if not self.at(tick):
             return tick
         if self._rule is WhenClosed.SKIP:
@@ -70,11 +70,11 @@ class Closed:
 
 
 def fates(policy: CatchUp, due: list[Instant], now: Instant) -> list[Fate]:
-    """What a catch-up rule makes of ticks that are fired together at ``now``."""
+    """Apply a catch-up rule to ticks that are fired together at ``now``."""
     late = [tick for tick in due if now - tick > policy.grace]
     fresh = [tick for tick in due if now - tick <= policy.grace]
     if policy.mode == "latest" and late:
-        # One that is late means an outage, and then one tick stands for all.
+        # A late tick means an outage, and then only one tick runs.
         older: list[Fate] = [(tick, False, "superseded by a later tick") for tick in due[:-1]]
         return [*older, (due[-1], True, "")]
     decided: list[Fate] = []

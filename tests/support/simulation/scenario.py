@@ -1,4 +1,4 @@
-"""What a seed decides before a world begins: who is there, how they are set up, and what will go wrong how often."""
+"""The scenario that a seed draws: the processes, their settings, and the rates of faults."""
 
 from random import Random
 
@@ -12,13 +12,13 @@ _SOME_DAY: Instant = parse_instant("2026-05-12T10:00:00Z")
 
 
 class Chaos(msgspec.Struct, frozen=True, kw_only=True):
-    """How often each thing happens to somebody, as weights; 0 is never."""
+    """How often each fault happens, as weights; 0 is never."""
 
-    #: The mean time between two of them.
+    #: The mean time between two faults.
     every: Micros = 1_500 * MILLISECOND
     freeze: float = 0.0
     kill: float = 0.0
-    #: Asked to leave, as on a deployment, and started anew.
+    #: Stopped as by a deployment, and started again.
     restart: float = 0.0
     cut_off: float = 0.0
     store_away: float = 0.0
@@ -27,7 +27,7 @@ class Chaos(msgspec.Struct, frozen=True, kw_only=True):
     step_clock: float = 0.0
     #: The store's own clock is set, as when another server takes over.
     step_store_clock: float = 0.0
-    #: All workers of a data centre die, and stay away for a while.
+    #: All workers of a data center die, and stay down for a while.
     lose_place: float = 0.0
 
     def weights(self) -> dict[str, float]:
@@ -45,20 +45,20 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerSettings = WorkerSettings()
     rates: Rates = CALM
     chaos: Chaos = Chaos()
-    #: How long a client waits for an answer of the store.
+    #: The timeout of a client for an answer of the store.
     patience: Micros = 2 * SECOND
     skew: Micros = 0
-    #: For so long things go wrong; then they settle; then there is a calm stretch in which everything is punctual.
+    #: Durations of the phases: faults, recovery, and a calm stretch in which everything is on time.
     troubled: Micros = 16 * SECOND
     settling: Micros = 8 * SECOND
     calm: Micros = 5 * SECOND
-    #: Then everything must have ended within this.
+    #: After these, all runs must have ended within this time.
     ending: Micros = 240 * SECOND
     runs: int = 40
     jobs: int = 4
     #: Clients cancel, pause and change things.
     meddling: float = 0.5
-    #: Schedulers look ahead; without it they find everything all the same.
+    #: Schedulers look ahead. Without that they still find everything.
     use_wheel: bool = True
     #: The first worker is of an older version, which does not know every task.
     old_worker: bool = False
@@ -66,15 +66,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     killers: int = 0
     #: Runs that cannot be stopped at all, for each client.
     immortals: int = 0
-    #: How many of the runs have limits, a breaker, parents or a unique key.
+    #: The share of runs with limits, a breaker, parents or a unique key.
     policies: float = 0.0
-    #: How often an operator says something of queues and calendars.
+    #: How often an operator changes queues and calendars.
     operating: int = 0
-    #: How many of the runs take several slots; with it come more tenants.
+    #: The share of runs that take several slots. It also adds tenants.
     heavy: float = 0.0
-    #: The data centre of each worker, empty for none; without any nobody speaks of data centres.
+    #: The data center of each worker, or an empty string. Without any, no run names a data center.
     places: tuple[str, ...] = ()
-    #: Workers are fed by an engine.
+    #: Workers claim by hints of a broker.
     engine: bool = False
 
 
@@ -92,7 +92,7 @@ def a_worker(lease: Micros) -> WorkerSettings:
 
 
 def draw(seed: int) -> Scenario:
-    """The scenario of a seed. Every seed leaves some kinds of trouble out, so that the others are seen clearly."""
+    """Draw the scenario of a seed. Every seed omits some kinds of faults, so that the others stand out."""
     chance = Random(f"scenario {seed}")
 
     def sometimes(probability: float, most: float) -> float:
@@ -102,7 +102,7 @@ def draw(seed: int) -> Scenario:
     for slots in queues:
         if chance.random() < 0.5:
             slots["other"] = chance.randint(1, 3)
-    # Every queue is served by somebody who knows all tasks.
+    # Every queue has a worker that knows all tasks.
     queues[1].setdefault("other", 2)
     bad_line = chance.random() < 0.85
     rates = Rates(
@@ -127,7 +127,7 @@ def draw(seed: int) -> Scenario:
     patience = chance.choice([500, 1_000, 2_000]) * MILLISECOND
     return Scenario(
         seed=seed,
-        # Somewhere before the turn of a minute.
+        # The world starts shortly before a full minute.
         start=_SOME_DAY + chance.randrange(600) * MINUTE + chance.randrange(45, 60) * SECOND,
         schedulers=chance.choice([2, 2, 2, 3, 4]),
         workers=tuple(queues),
@@ -154,12 +154,12 @@ def draw(seed: int) -> Scenario:
 
 
 def scenario_of(seed: int) -> Scenario:
-    """As tests try it: every fourth has data centres, and every eighth an engine that brings hints."""
+    """The scenario that tests use for a seed. Every fourth has data centers, every eighth a broker."""
     return draw_places(seed) if seed % 4 == 3 else msgspec.structs.replace(draw(seed), engine=seed % 8 == 5)
 
 
 def draw_places(seed: int) -> Scenario:
-    """The scenario of a seed, with workers in data centres. Each has somebody who knows all tasks."""
+    """The scenario of a seed, with workers in data centers. Each has a worker that knows all tasks."""
     scenario, chance = draw(seed), Random(f"places {seed}")
     places = ["", "us", *(chance.choice(["us", "eu", "eu", ""]) for _ in scenario.workers[2:])]
     if not scenario.old_worker:

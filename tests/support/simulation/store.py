@@ -1,4 +1,4 @@
-"""The store of a world: one truth in memory that writes its history, and every process's own bad line to it."""
+"""The store of a world: a memory store that records its history, and an unreliable connection for each process."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
@@ -49,14 +49,14 @@ _THE_WORLD = Context()
 
 
 class RecordingTables(Tables):
-    """Writes every move down as it is made."""
+    """Tables that record every move."""
 
     def __init__(self, clock: StoreClock, shards: int) -> None:
         super().__init__(clock, shards)
         self.step: Step | None = None
         self._seen_runs: dict[RunId, RunRow] = {}
         self._seen_jobs: dict[JobId, JobRow] = {}
-        #: Where these stand is known at the end of the transaction.
+        #: Runs whose final position is known at the end of the transaction.
         self._on_their_way: dict[RunId, RunRow] = {}
         self._edited: set[RunId] = set()
 
@@ -74,7 +74,7 @@ class RecordingTables(Tables):
         self._edited.clear()
         for job in self.jobs.values():
             before = self._seen_jobs.get(job.id)
-            # Every change of a schedule's row grows its rev.
+            # Every change of a schedule's row increments its rev.
             if before is None or before.rev != job.rev or before.state is not job.state:
                 after = self._seen_jobs[job.id] = copy(job)
                 if self.step is not None:
@@ -82,13 +82,13 @@ class RecordingTables(Tables):
 
     def note(self, kind: str, run: RunRow) -> None:
         super().note(kind, run)
-        # What stands at its limits may pass them before the transaction is over.
+        # A run blocked by a limit may be admitted before the transaction ends.
         if kind != "run.submitted" and run.state is not RunState.BLOCKED:
             self.moved(run)
 
     def enter(self, run: RunRow) -> None:
         super().enter(run)
-        # Where it stands is known only now.
+        # Its final position is known only now.
         if run.id not in self._on_their_way and run.id not in self._seen_runs:
             self.moved(run)
 
@@ -129,7 +129,7 @@ class RecordingTables(Tables):
 
 
 class RecordedStore(MemoryStore):
-    """The truth. Nothing about it is made for tests but that it is watched."""
+    """The store itself. It is the product's memory store with recording."""
 
     def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
         super().__init__(clock, shards)
@@ -144,7 +144,7 @@ class RecordedStore(MemoryStore):
         return self._order
 
     def apply(self, process: str, sent: Instant, operation: str, arguments: tuple[Any, ...]) -> Any:
-        """One operation, now. Kept in the history if it did anything."""
+        """Run one operation now, and record it if it changed anything."""
         now = max(self.tables.now, self.clock.now())
         step = Step(order=self.next_order(), at=now, process=process, operation=operation, sent=sent)
         self.tables.step = step
@@ -173,7 +173,7 @@ class RecordedStore(MemoryStore):
             self._serving |= step.serving
         elif operation in ("open_session", "beat"):
             place = self.history.truth.places.get(process.partition("#")[0])
-            # Whoever was buried is not there, and hears so.
+            # An expired session gets the answer that it is gone.
             if place is not None and (operation == "open_session" or answer.alive):
                 self.history.truth.alive.append((step.at, place))
         said = (step.settlements, step.found, step.queue_policy, step.queue_pause, step.calendar, step.serving)
@@ -183,7 +183,7 @@ class RecordedStore(MemoryStore):
 
 
 class FaultyStore:
-    """Store and coordinator as one process sees them: through a network that loses, delays and refuses."""
+    """Store and coordinator as one process sees them, through an unreliable network."""
 
     def __init__(self, truth: RecordedStore, process: Process, faults: Faults) -> None:
         self.shards = truth.shards
@@ -192,13 +192,13 @@ class FaultyStore:
         self.faults = faults
 
     async def ask(self, operation: str, *arguments: Any) -> Any:
-        """Send a request and wait for its answer. Once sent it is out of this process's hands."""
+        """Send a request and wait for its answer. A sent request arrives even if its process dies."""
         if self.process.dead:
             raise asyncio.CancelledError
         fate, request, reply = self.faults.fate(operation, self.process.name)
         loop = self.process.loop
         if fate is Fate.LATE:
-            # However late, before the world has calmed down.
+            # Late requests arrive before the calm stretch.
             request = min(request, max(self.faults.all_arrive_by - loop.elapsed, self.faults.patience + 1))
         answer: asyncio.Future[Any] = loop.create_future()
         sent = loop.elapsed
@@ -216,7 +216,7 @@ class FaultyStore:
         operation: str,
         arguments: tuple[Any, ...],
     ) -> None:
-        """The request has reached the store, whatever has become of its sender."""
+        """Handle a request that has reached the store, even if its sender is gone."""
         faults = self.faults
         elapsed = self.process.loop.elapsed - sent
         if not faults.reaches(self.process.name):
@@ -244,7 +244,7 @@ class FaultyStore:
         else:
             _later(self.process, reply, lambda: _answer(answer, result))
 
-    # Everything that is handed over is copied: what the sender does to it afterwards does not travel.
+    # Arguments are copied, so that later changes by the sender do not reach the store.
 
     async def open(self) -> None: ...
 
@@ -444,12 +444,12 @@ class FaultyStore:
 
 
 def _place(run: RunRow) -> tuple[RunState, bool, bool]:
-    """Its state, and what it waits for if it is blocked."""
+    """The state of a run, and the reason if it is blocked."""
     return run.state, run.waits is None, run.waits_for_parents
 
 
 def _later(process: Process, delay: Micros, what: Callable[[], None]) -> None:
-    """In the world, not in the process: a message goes on when its sender does not."""
+    """Run outside of any process: a message arrives even if its sender dies."""
     process.loop.call_later(delay / SECOND, what, context=_THE_WORLD)
 
 
@@ -468,7 +468,7 @@ def _fail(answer: "asyncio.Future[Any]", why: str) -> None:
 
 
 def _finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that waits for nothing."""
+    """Run a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:

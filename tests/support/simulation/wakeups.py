@@ -10,7 +10,7 @@ from tests.support.simulation.loop import Process
 
 
 class Bell:
-    """As light as a bell can be: a future and a timer."""
+    """A minimal bell: a future and a timer."""
 
     def __init__(self, exchange: "Exchange", process: Process, topics: Collection[str]) -> None:
         self.process = process
@@ -42,7 +42,7 @@ class Bell:
 
 
 class Exchange:
-    """Carries rings between processes."""
+    """Delivers notifications between processes."""
 
     def __init__(self) -> None:
         self.bells: dict[str, dict[Bell, None]] = {}
@@ -57,7 +57,7 @@ class Exchange:
 
 
 class LossyWakeups:
-    """One process's line to the exchange."""
+    """The connection of one process to the exchange."""
 
     def __init__(self, exchange: Exchange, process: Process, faults: Faults) -> None:
         self._exchange = exchange
@@ -81,7 +81,7 @@ class LossyWakeups:
         if self._process.dead:
             return
         heard: dict[Bell, None] = {}
-        # The order of a set is not the same in every process, and chance is drawn along the way.
+        # The order of a set differs between processes, and random numbers are drawn in this loop.
         for topic in sorted(topics):
             for bell in self._exchange.bells.get(topic, ()):
                 if not self._faults.loses_ring():

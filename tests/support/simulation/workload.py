@@ -1,4 +1,4 @@
-"""What clients ask for: runs and jobs of every kind, drawn from a seed."""
+"""The workload of clients: runs and jobs of every kind, drawn from a seed."""
 
 from collections.abc import Sequence
 from random import Random
@@ -56,7 +56,7 @@ class Workload:
         self._policies = policies
         self._heavy = heavy
         self._calendars = calendars
-        #: The data centres that workers are in.
+        #: The data centers of the workers.
         self._places = places
 
     def act(self) -> Act:
@@ -84,7 +84,7 @@ class Workload:
         )
 
     def run(self, run: RunId, policy: RunPolicy, now: Instant) -> NewRun:
-        """A run; ``now`` is the client's own idea of the time, used for due times."""
+        """Draw a run. ``now`` is the time by the client's clock, used for due times."""
         chance = self._chance
         when = chance.random()
         delay: Micros = 0
@@ -95,7 +95,7 @@ class Workload:
             at = now + round((chance.random() * 8 - 1) * SECOND)
         act = self.act()
         if act.kind == "work" and act.takes > 5 * SECOND:
-            # Longer than a lease, and it is given the time.
+            # Longer than a lease, with a timeout that allows it.
             policy = msgspec.structs.replace(policy, timeout=act.takes + 2 * SECOND)
         limit = chance.random()
         return NewRun(
@@ -123,7 +123,7 @@ class Workload:
         return msgspec.structs.replace(run, policy=msgspec.structs.replace(run.policy, limits=limits, breaker=breaker))
 
     def heavy(self, run: NewRun) -> NewRun:
-        """The same run, perhaps of another tenant, and of some weight."""
+        """The same run, perhaps of another tenant or with a weight."""
         chance = self._chance
         if chance.random() >= self._heavy:
             return run
@@ -131,14 +131,14 @@ class Workload:
         return msgspec.structs.replace(run, policy=policy, tenant=chance.choice(TENANTS))
 
     def placed(self, run: NewRun) -> NewRun:
-        """The same run, perhaps for a data centre, or for the first that is there."""
+        """The same run, perhaps with a required or a preferred data center."""
         if not self._places or self._chance.random() < 0.6:
             return run
-        # The other queue is not served everywhere.
+        # The other queue has no worker in some data centers.
         return msgspec.structs.replace(run, policy=self._bound(run.policy), queue="default")
 
     def _placed_spec(self, spec: JobSpec) -> JobSpec:
-        """The same job, perhaps with data centres. What does not go together is drawn again by whoever asked."""
+        """The same job, perhaps with data centers. The caller redraws invalid combinations."""
         chance = self._chance
         what = chance.random() if self._places else 1.0
         if what < 0.3:
@@ -152,13 +152,13 @@ class Workload:
         chance = self._chance
         if chance.random() < 0.2:
             return placed(policy, chance.choice(self._places))
-        # In the last of these nobody has ever been, and perhaps there is nobody in eu.
+        # The last of these never has a worker, and eu may have none.
         order = chance.choice([("us", "eu"), ("eu", "us"), ("mars", "us")])
         word = Preference(order, chance.choice([1, 2, 3]) * SECOND).word
         return msgspec.structs.replace(policy, requires=(word,))
 
     def related(self, runs: list[NewRun], there: Sequence[tuple[str, RunId]]) -> list[NewRun]:
-        """The same runs; some wait for others of them, or for some that are there already, by (tenant, id)."""
+        """The same runs, some of them with parents among them or among existing runs, by (tenant, id)."""
         chance = self._chance
         related: list[NewRun] = []
         for run in runs:
@@ -179,7 +179,7 @@ class Workload:
         return msgspec.structs.replace(run, unique=Unique(key=chance.choice(["u", "v"]), otherwise=otherwise))
 
     def killer(self, run: RunId) -> NewRun:
-        """A run that ends whatever process it runs in."""
+        """A run that kills its process."""
         chance = self._chance
         return NewRun(
             id=run,
@@ -189,7 +189,7 @@ class Workload:
         )
 
     def immortal(self, run: RunId) -> NewRun:
-        """A run that does not stop whatever anybody does, long after its time."""
+        """A run that ignores every stop, long after its timeout."""
         return NewRun(
             id=run,
             task=LOOP,
@@ -198,7 +198,7 @@ class Workload:
         )
 
     def spec(self, name: str, start: Instant, end: Instant) -> JobSpec:
-        """A job that ends at ``end``. One that would never fire is drawn again, since nobody would accept it."""
+        """Draw a job that ends at ``end``. One that would never fire is redrawn, because it would be rejected."""
         while True:
             spec = self._placed_spec(self._any_spec(name, start, end))
             try:
@@ -245,7 +245,7 @@ class Workload:
         return Slo(succeed_every=chance.choice([2, 4]) * SECOND) if what < 0.5 else None
 
     def freezes(self, now: Instant) -> CalendarSpec:
-        """What a calendar says from now on, of times that were and will be."""
+        """Draw a new version of a calendar, with past and future closed periods."""
         chance = self._chance
         starts = [now + round(chance.uniform(-3, 10) * SECOND) for _ in range(chance.randint(0, 2))]
         return CalendarSpec(
@@ -253,7 +253,7 @@ class Workload:
         )
 
     def job_payload(self) -> bytes:
-        """What each run of a job does: most are done before the next tick."""
+        """Draw the act of each run of a job. Most end before the next tick."""
         chance = self._chance
         takes = round(chance.choices([0.05, 0.8, 3], [4, 2, 1])[0] * SECOND * chance.random())
         return Act("work" if chance.random() < 0.8 else "flaky", takes, 1).payload()

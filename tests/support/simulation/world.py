@@ -30,7 +30,7 @@ from tests.support.simulation.workload import CALENDARS, LOOP
 
 #: In a calm stretch nothing is staged later than this …
 PUNCTUAL: Micros = 100 * MILLISECOND
-#: … or, if nobody looks ahead, than two looks, should somebody change a job between the first one and its fire.
+#: … or, without look-ahead, than two polls, in case a job changes between the first one and its fire.
 UNFORESEEN: Micros = 150 * MILLISECOND
 
 
@@ -56,7 +56,7 @@ class World:
             self.clients.append(Operator(self._a_machine(Machine, "operator"), self.history))
             for name in CALENDARS:
                 self.store.apply("world", self.now(), "put_calendar", ("default", name, CalendarSpec(), SOMEBODY))
-        # By clocks that drift.
+        # Their clocks drift.
         self.history.truth.look_every = scenario.worker.poll_interval // 2 + MILLISECOND
         self.history.truth.punctual = PUNCTUAL if scenario.use_wheel else UNFORESEEN
         self._keep_up: asyncio.Task[None] | None = None
@@ -70,7 +70,7 @@ class World:
         return max(self.store.tables.now, self.store_clock.now())
 
     async def live(self) -> None:
-        """The whole life: trouble, settling, a calm stretch, and the end of everything that was begun."""
+        """Run all phases: faults, recovery, a calm stretch, and the end of all runs."""
         scenario = self.scenario
         for machine in self.machines:
             machine.boot()
@@ -90,7 +90,7 @@ class World:
         self.take_stock()
 
     def heal(self) -> None:
-        """From now on nothing goes wrong, and everybody is there."""
+        """Stop all faults, and start every process that is down."""
         self.note("all is well")
         self.faults.stop()
         for machine in self.machines:
@@ -101,11 +101,11 @@ class World:
         self.keep_up()
 
     def keep_up(self) -> None:
-        """From now on whoever falls is started again."""
+        """From now on, restart every process that dies."""
         self._keep_up = asyncio.create_task(self._keep_everybody_up(), name="supervision")
 
     async def _keep_everybody_up(self) -> None:
-        """Handlers may still kill their workers, and whoever was asked to leave may be on the way out."""
+        """Handlers may still kill their workers, and some processes may still be stopping."""
         while True:
             await asyncio.sleep(0.5)
             for machine in self.machines:
@@ -116,7 +116,7 @@ class World:
         give_up = self.loop.true_now() + self.scenario.ending
         while not self._all_has_ended() and self.loop.true_now() < give_up:  # noqa: ASYNC110 (in virtual time)
             await asyncio.sleep(0.25)
-        # Whatever is still on its way, and a last look of every reaper.
+        # Wait for messages in flight, and for one more pass of every reaper.
         await asyncio.sleep(2.5)
 
     def _all_has_ended(self) -> bool:
@@ -142,7 +142,7 @@ class World:
         truth.ended_at = self.now()
 
     async def end(self) -> None:
-        """Everybody is killed, so that nothing is left behind on the loop."""
+        """Kill all processes, so that nothing is left on the loop."""
         if self._keep_up is not None:
             self._keep_up.cancel()
         for machine in [*self.machines, *(client.machine for client in self.clients)]:
@@ -192,7 +192,7 @@ def simulate(
     make_store: Callable[[StoreClock, int, History], RecordedStore] = RecordedStore,
     live: Callable[[World], Any] = World.live,
 ) -> History:
-    """Run a world to its end, and tell what happened in it."""
+    """Run a world to its end, and return its history."""
     histories: list[History] = []
 
     async def main(loop: WorldLoop) -> History:
@@ -208,7 +208,7 @@ def simulate(
 
 @contextmanager
 def _errors_told_to(histories: list[History]) -> Iterator[None]:
-    """A service survives its errors and logs them. Here an exception in the log is a find; the rest is dropped."""
+    """Services survive their errors and log them. The simulation records logged exceptions and drops other lines."""
 
     def keep(_: object, __: str, event: MutableMapping[str, Any]) -> str:
         if event.get("exc_info") and histories:

@@ -1,4 +1,4 @@
-"""An application whose handlers tell everything there is to tell, from wherever they run."""
+"""An application whose handlers use every kind of report, on the loop, on threads and in processes."""
 
 # ruff: noqa: T201
 
@@ -6,18 +6,18 @@ import asyncio
 import logging
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from mainspring import Context, Mainspring, RetryPolicy, provided
+from tests.support.waiting import wait_until
 
-app = Mainspring("telling.db")
-#: Almost at once.
+app = Mainspring("reports.db")
+#: Almost without a delay.
 ONCE_MORE = RetryPolicy(max_retries=1, first_delay=1, max_delay=1)
-#: Where hooks write what they saw, a file each.
+#: A variable with the folder where each hook makes a file.
 NOTES = "MAINSPRING_BENCH_NOTES"
 
 
@@ -73,7 +73,7 @@ def failed(context: Context, error: BaseException, final: bool) -> None:
     print("failed", type(error).__name__, final, context.cancelled)
 
 
-def tell(context: Context, pool: Pool) -> dict[str, Any]:
+def report(context: Context, pool: Pool) -> dict[str, Any]:
     if context.attempt == 1:
         context.checkpoint({"page": 7})
         context.progress(1, 2, "half")
@@ -89,47 +89,42 @@ def tell(context: Context, pool: Pool) -> dict[str, Any]:
 @app.task(retry=ONCE_MORE)
 async def on_loop(context: Context, pool: Pool = provided()) -> dict[str, Any]:
     assert pool.loop is asyncio.get_running_loop()
-    return tell(context, pool)
+    return report(context, pool)
 
 
 @app.task(retry=ONCE_MORE, executor="thread")
 def on_thread(context: Context, pool: Pool = provided()) -> dict[str, Any]:
-    return tell(context, pool)
+    return report(context, pool)
 
 
 @app.task(retry=ONCE_MORE)
 def in_child(context: Context, pool: Pool = provided()) -> dict[str, Any]:
-    return tell(context, pool)
+    return report(context, pool)
 
 
 @app.task(retry=ONCE_MORE, executor="process")
 def in_process(context: Context, pool: Pool = provided()) -> dict[str, Any]:
-    return tell(context, pool)
+    return report(context, pool)
 
 
 @app.task(retries=0, heartbeat="1s")
 def silent(context: Context) -> None:
-    for _ in range(8):
-        time.sleep(0.2)
-        context.heartbeat()
-    while True:
-        time.sleep(0.01)
+    context.heartbeat()
+    wait_until(lambda: False, deadline=1_000)
 
 
 @app.task(executor="thread")
 def polls(context: Context) -> str:
-    while not context.cancelled:
-        time.sleep(0.01)
+    wait_until(lambda: context.cancelled, deadline=1_000)
     return "saw it"
 
 
 @app.task
-def slow(context: Context) -> None:
+def endless(context: Context) -> None:
     context.progress(1, 3)
     print("begun")
-    context.log.info("going on")
-    for _ in range(300):
-        time.sleep(0.01)
+    context.log.info("continues")
+    wait_until(lambda: context.cancelled, deadline=1_000)
 
 
 @app.task
