@@ -1,5 +1,6 @@
 """Fixtures for every test: a real PostgreSQL server, and a fresh database in it."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import datetime
@@ -12,6 +13,8 @@ import pytest
 import time_machine
 
 from mainspring.cli import logs
+from mainspring.runtime.tasks import cancel_and_wait
+from tests.support.kept_connections import KeptConnections
 from tests.support.servers import IN_CI, not_here, require
 from tools.services import ServiceUnavailable, ensure
 
@@ -81,6 +84,22 @@ def address_of() -> Callable[[str], str]:
 def postgres_dsn(address_of: Callable[[str], str]) -> str:
     """A running server, shared by all tests; an ordinary role that may create databases."""
     return address_of("postgres")
+
+
+@pytest.fixture(scope="session")
+async def kept_connections() -> AsyncIterator[KeptConnections]:
+    """Connections that the tests of this process use one after the other."""
+    kept = KeptConnections()
+    yield kept
+    await kept.close()
+
+
+@pytest.fixture(autouse=True)
+async def _no_task_outlives_its_test() -> AsyncIterator[None]:
+    """Cancel the tasks that a test left behind: all tests of a process share one event loop."""
+    yield
+    if left := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.gather(*map(cancel_and_wait, left))
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from mainspring.ports.access import Author
 from mainspring.ports.clock import Clock
 from mainspring.worker.builtin.tasks import BuiltinTasks
 from tests.conftest import create_database, drop_database, with_database
+from tests.support.kept_connections import KeptConnections
 from tests.support.processes import free_port
 from tests.support.sqlite_template import copy_empty_store
 from tests.support.store_harness import SHARDS, PostgresHarness
@@ -112,7 +113,9 @@ def store_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def store(store_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ApiStore]:
+async def store(
+    store_kind: str, request: pytest.FixtureRequest, tmp_path: Path, kept_connections: KeptConnections
+) -> AsyncIterator[ApiStore]:
     """An empty store."""
     match store_kind:
         case "memory":
@@ -124,7 +127,7 @@ async def store(store_kind: str, request: pytest.FixtureRequest, tmp_path: Path)
             yield on_disk
             await on_disk.close()
         case _:
-            harness = PostgresHarness(request.getfixturevalue("api_database"))
+            harness = PostgresHarness(request.getfixturevalue("api_database"), kept_connections)
             await harness.open()
             yield harness.store
             await harness.close()

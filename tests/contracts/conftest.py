@@ -12,6 +12,7 @@ import pytest
 from mainspring.adapters.kafka.producer import BatchProducer
 from mainspring.domain.instant import MINUTE
 from tests.conftest import create_database, drop_database, with_database
+from tests.support.kept_connections import KeptConnections
 from tests.support.several_harness import SeveralHarness
 from tests.support.store_harness import SERVE_THE_API, Harness, MemoryHarness, PostgresHarness, SqliteHarness
 
@@ -126,7 +127,9 @@ def _serves_the_api(item: pytest.Item) -> bool:
         pytest.param("several", marks=[pytest.mark.postgres, pytest.mark.slow]),
     ]
 )
-def make_harness(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Harness]:
+def make_harness(
+    request: pytest.FixtureRequest, tmp_path: Path, kept_connections: KeptConnections
+) -> Callable[[], Harness]:
     # Not an async fixture: the database of the session is created on its own event loop.
     match request.param:
         case "memory":
@@ -136,11 +139,11 @@ def make_harness(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[],
             return lambda: SqliteHarness(tmp_path / "mainspring.db")
         case "several":
             addresses: list[str] = request.getfixturevalue("contract_databases")
-            return lambda: SeveralHarness(addresses)
+            return lambda: SeveralHarness(addresses, kept_connections)
         case _:
             _needs("postgres")
             dsn: str = request.getfixturevalue("contract_database")
-            return lambda: PostgresHarness(dsn)
+            return lambda: PostgresHarness(dsn, kept_connections)
 
 
 @pytest.fixture

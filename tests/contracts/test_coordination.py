@@ -13,12 +13,16 @@ from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.domain.plan import plan
 from tests.support.builders import a_job, a_run
 from tests.support.coordination_harness import OUTSIDE, Coordination, InTheStore, OutsideTheStore, make_registry
+from tests.support.kept_connections import KeptConnections
 from tests.support.store_harness import SHORT_LEASE, Harness, MemoryHarness, PostgresHarness, SqliteHarness
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres), *OUTSIDE])
 def make_coordination(
-    request: pytest.FixtureRequest, address_of: Callable[[str], str], tmp_path: Path
+    request: pytest.FixtureRequest,
+    address_of: Callable[[str], str],
+    tmp_path: Path,
+    kept_connections: KeptConnections,
 ) -> Callable[[], Coordination]:
     match request.param:
         case "memory":
@@ -27,7 +31,7 @@ def make_coordination(
             return lambda: InTheStore(SqliteHarness(tmp_path / "mainspring.db"))
         case "postgres":
             dsn: str = request.getfixturevalue("contract_database")
-            return lambda: InTheStore(PostgresHarness(dsn))
+            return lambda: InTheStore(PostgresHarness(dsn, kept_connections))
         case outside:
             address = address_of(outside)
             return lambda: OutsideTheStore(address)

@@ -18,6 +18,7 @@ from mainspring.domain.unique import Unique
 from mainspring.ports.store import KEYS_KEPT, Retention
 from tests.support.boundaries import ADA, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_fire, a_job, a_limit, a_run, a_spec, a_tick, every
+from tests.support.kept_connections import KeptConnections
 from tests.support.rival import Rival, connect_rival, open_patient_store
 from tests.support.store_harness import PostgresHarness, ids
 
@@ -29,8 +30,10 @@ KEY = order_gate("default", "key")
 
 
 @pytest.fixture
-async def harness(contract_database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresHarness]:
-    async with open_patient_store(contract_database, monkeypatch) as harness:
+async def harness(
+    contract_database: str, monkeypatch: pytest.MonkeyPatch, kept_connections: KeptConnections
+) -> AsyncIterator[PostgresHarness]:
+    async with open_patient_store(contract_database, monkeypatch, kept_connections) as harness:
         yield harness
 
 

@@ -20,6 +20,7 @@ from mainspring.domain.unique import Unique
 from mainspring.ports.store import KEYS_KEPT
 from tests.support.boundaries import on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_run, a_spec, every
+from tests.support.kept_connections import KeptConnections
 from tests.support.rival import Rival, connect_rival, open_patient_store
 from tests.support.store_harness import PostgresHarness, ids
 
@@ -33,8 +34,10 @@ whatever_the_order = pytest.mark.parametrize("reverse", [False, True], ids=["in 
 
 
 @pytest.fixture
-async def harness(contract_database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresHarness]:
-    async with open_patient_store(contract_database, monkeypatch) as harness:
+async def harness(
+    contract_database: str, monkeypatch: pytest.MonkeyPatch, kept_connections: KeptConnections
+) -> AsyncIterator[PostgresHarness]:
+    async with open_patient_store(contract_database, monkeypatch, kept_connections) as harness:
         yield harness
 
 

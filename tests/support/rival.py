@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from mainspring.adapters.store.postgres.database import SESSION
+from tests.support.kept_connections import KeptConnections
 from tests.support.store_harness import PostgresHarness
 from tests.support.waiting import eventually
 
@@ -97,11 +98,13 @@ async def connect_rival(harness: PostgresHarness) -> AsyncIterator[Rival]:
 
 
 @asynccontextmanager
-async def open_patient_store(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresHarness]:
+async def open_patient_store(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, kept: KeptConnections
+) -> AsyncIterator[PostgresHarness]:
     """A store whose calls wait for locks as long as a slow machine needs. At the end the sweep must find nothing."""
     for setting in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
         monkeypatch.setitem(SESSION, setting, "0")
-    harness = PostgresHarness(dsn)
+    harness = PostgresHarness(dsn, kept)
     await harness.open()
     try:
         await harness.freeze_clock()

@@ -16,6 +16,7 @@ from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import NewJob
 from mainspring.domain.run import NewRun
 from tests.conftest import create_database, make_template, with_database
+from tests.support.kept_connections import KeptConnections
 from tests.support.store_harness import SHARDS, TEST_CLOCK_SQL, Harness, PostgresHarness, build_wall
 
 
@@ -29,12 +30,20 @@ def several(addresses: Sequence[str], shards: int = SHARDS, connections: int = 4
     return _with(SeveralStore, addresses, shards, connections)
 
 
-def _with(kind: type[SeveralStore], addresses: Sequence[str], shards: int, connections: int) -> SeveralStore:
-    return kind(
-        [(address, address.rpartition("/")[2]) for address in addresses],
-        SystemClock(),
-        lambda address, _: PostgresStore(address, shards=shards, connections=connections, one_of_several=True),
-    )
+def _with(
+    kind: type[SeveralStore],
+    addresses: Sequence[str],
+    shards: int,
+    connections: int,
+    kept: KeptConnections | None = None,
+) -> SeveralStore:
+    def make(address: str, _: object) -> PostgresStore:
+        store = PostgresStore(address, shards=shards, connections=connections, one_of_several=True)
+        if kept is not None:
+            kept.lend_to(store)
+        return store
+
+    return kind([(address, address.rpartition("/")[2]) for address in addresses], SystemClock(), make)
 
 
 class _OnePlace(SeveralStore):
@@ -54,10 +63,10 @@ class _OnePlace(SeveralStore):
 class SeveralHarness(Harness):
     store: SeveralStore
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], kept: KeptConnections) -> None:
         super().__init__()
-        self.parts = [PostgresHarness(address) for address in addresses]
-        self.store = _with(_OnePlace, addresses, SHARDS, 4)
+        self.parts = [PostgresHarness(address, kept) for address in addresses]
+        self.store = _with(_OnePlace, addresses, SHARDS, 4, kept)
 
     @classmethod
     async def prepare(cls, dsn: str, names: Sequence[str]) -> list[str]:
@@ -96,7 +105,7 @@ class SeveralHarness(Harness):
 
     async def open(self) -> None:
         for part in self.parts:
-            part._connection = await asyncpg.connect(part._dsn, server_settings={"search_path": part._schema})
+            await part.connect()
             await part.wipe()
         await self.store.open()
 
@@ -105,7 +114,7 @@ class SeveralHarness(Harness):
             await self.store.close()
         finally:
             for part in self.parts:
-                await part._connection.close()
+                await part.disconnect()
 
     async def spoil_policy(self, run: RunId) -> None:
         for part in self.parts:

@@ -45,6 +45,7 @@ from mainspring.ports.usage import Budgeting
 from tests.conftest import as_administrator
 from tests.support.builders import a_worker
 from tests.support.clock import ManualClock
+from tests.support.kept_connections import KeptConnections
 from tests.support.sqlite_template import copy_empty_store
 
 #: Values that only a newer version of the program can read.
@@ -318,11 +319,15 @@ class PostgresHarness(Harness):
 
     store: PostgresStore
 
-    def __init__(self, dsn: str, schema: str = "mainspring") -> None:
+    def __init__(self, dsn: str, kept: KeptConnections | None = None) -> None:
+        """Pass ``kept`` if many tests use the database, one after the other."""
         super().__init__()
         self._dsn = dsn
-        self._schema = schema
-        self.store = PostgresStore(dsn, schema=schema, shards=SHARDS)
+        self._schema = "mainspring"
+        self._kept = kept
+        self.store = PostgresStore(dsn, schema=self._schema, shards=SHARDS)
+        if kept is not None:
+            kept.lend_to(self.store)
 
     @classmethod
     async def prepare(cls, dsn: str, *, wall: bool = True) -> None:
@@ -341,7 +346,7 @@ class PostgresHarness(Harness):
             await connection.close()
 
     async def open(self) -> None:
-        self._connection = await asyncpg.connect(self._dsn, server_settings={"search_path": self._schema})
+        await self.connect()
         await self.wipe()
         await self.store.open()
 
@@ -349,7 +354,18 @@ class PostgresHarness(Harness):
         try:
             await self.store.close()
         finally:
+            await self.disconnect()
+
+    async def connect(self) -> None:
+        """Open the connection by which the harness itself reads and writes."""
+        kept = None if self._kept is None else self._kept.take(self._dsn)
+        self._connection = kept or await asyncpg.connect(self._dsn, server_settings={"search_path": self._schema})
+
+    async def disconnect(self) -> None:
+        if self._kept is None:
             await self._connection.close()
+        else:
+            await self._kept.put(self._dsn, self._connection)
 
     async def wipe(self) -> None:
         """Empty every table except the store's metadata. Deleting a few rows is faster than truncating."""
