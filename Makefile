@@ -97,7 +97,7 @@ chaos: setup ## break a running cluster in every way there is, and judge what ca
 	$(BIN)/python -m tools.chaos $(CHAOS_ARGS)
 
 mutants: setup ## change the code in one place at a time and report changes that no test notices (MUTANTS_ARGS)
-	@$(SERVERS)
+	@$(START) postgres $(OR_SKIP)
 	$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
 
 peers: $(VENV)/.peers ## install the schedulers that the benchmark compares with

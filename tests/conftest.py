@@ -2,31 +2,39 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
-import asyncpg
 import hypothesis
 import pytest
 import time_machine
 
 from mainspring.cli import logs
 from mainspring.runtime.tasks import cancel_and_wait
+from tests.support.builders import SHARDS
+from tests.support.databases import create_database, drop_database, with_database
 from tests.support.kept_connections import KeptConnections
+from tests.support.kept_sqlite import KeptSqlite
 from tests.support.servers import IN_CI, not_here, require
 from tools.services import ServiceUnavailable, ensure
 
 #: How fast examples are made says how busy the machine is, not whether they are good.
 BUSY = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=BUSY)
-hypothesis.settings.register_profile("laptop", deadline=None, print_blob=True, suppress_health_check=BUSY)
+hypothesis.settings.register_profile(
+    "laptop", deadline=None, max_examples=50, print_blob=True, suppress_health_check=BUSY
+)
 hypothesis.settings.load_profile("ci" if IN_CI else "laptop")
 
 
 #: These start whole processes or a browser. ``make test`` leaves them out, like every test marked ``slow``.
 _SLOW = tuple(Path(__file__).parent / folder for folder in ("cli", "examples", "system", "ui"))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import these for ``make test``."""
+    return True if config.option.markexpr == "not slow" and collection_path in _SLOW else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -94,6 +102,14 @@ async def kept_connections() -> AsyncIterator[KeptConnections]:
     await kept.close()
 
 
+@pytest.fixture(scope="session")
+async def kept_sqlite(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KeptSqlite]:
+    """SQLite stores that the tests of this process use one after the other."""
+    kept = KeptSqlite(tmp_path_factory.mktemp("sqlite"), SHARDS)
+    yield kept
+    await kept.close()
+
+
 @pytest.fixture(autouse=True)
 async def _no_task_outlives_its_test() -> AsyncIterator[None]:
     """Cancel the tasks that a test left behind: all tests of a process share one event loop."""
@@ -104,7 +120,7 @@ async def _no_task_outlives_its_test() -> AsyncIterator[None]:
 
 @pytest.fixture
 def postgres_template() -> str | None:
-    """The database that ``postgres_database`` copies; override it with what ``make_template`` returns."""
+    """The database that ``postgres_database`` copies; override it with ``migrated_template`` or ``make_template``."""
     return None
 
 
@@ -115,59 +131,3 @@ async def postgres_database(postgres_dsn: str, postgres_template: str | None) ->
     await create_database(postgres_dsn, name, postgres_template)
     yield with_database(postgres_dsn, name)
     await drop_database(postgres_dsn, name)
-
-
-async def create_database(dsn: str, name: str, template: str | None = None) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
-    finally:
-        await connection.close()
-
-
-async def drop_database(dsn: str, name: str) -> None:
-    """Whoever is still connected, autovacuum as well: an ordinary role may not end that, and would have to wait."""
-    connection = await asyncpg.connect(as_administrator(dsn))
-    try:
-        number = await connection.fetchval("SELECT oid FROM pg_database WHERE datname = $1", name)
-        await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        # Roles are the server's, and do not go with the database that they are for.
-        prefix = f"mainspring_reader_{number}_"
-        for row in await connection.fetch("SELECT rolname FROM pg_roles WHERE starts_with(rolname, $1)", prefix):
-            await connection.execute(f"DROP ROLE IF EXISTS {row['rolname']}")
-    finally:
-        await connection.close()
-
-
-async def make_template(dsn: str, name: str, prepare: Callable[[str], Awaitable[None]]) -> str:
-    """Make and prepare the template database once, whoever asks first; return its name.
-
-    The server outlives the test run, so the name must change when ``prepare`` does: put a hash of the migrations in.
-    ``prepare`` gets the DSN of the new database and must close its connections: one in use cannot be copied.
-    """
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute("SELECT pg_advisory_lock(hashtext('mainspring test template'))")
-        if await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name) is None:
-            unfinished = f"{name}_unfinished"
-            await connection.execute(f"DROP DATABASE IF EXISTS {unfinished} WITH (FORCE)")
-            await connection.execute(f"CREATE DATABASE {unfinished}")
-            await prepare(with_database(dsn, unfinished))
-            await connection.execute(f"ALTER DATABASE {unfinished} RENAME TO {name}")
-    finally:
-        await connection.close()
-    return name
-
-
-def as_administrator(dsn: str) -> str:
-    """The same database, for the superuser of the tests' server."""
-    return with_user(dsn, "postgres")
-
-
-def with_user(dsn: str, name: str) -> str:
-    address = urlsplit(dsn)
-    return urlunsplit(address._replace(netloc=f"{name}@{address.netloc.rpartition('@')[2]}"))
-
-
-def with_database(dsn: str, name: str) -> str:
-    return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))

@@ -26,9 +26,9 @@ from mainspring.ports.health import SettingView
 from mainspring.settings import Settings
 from mainspring.ui.app import UiSettings, make_ui
 from tests.api.conftest import Service
-from tests.conftest import create_database, drop_database, with_database
-from tests.support.builders import a_fire, a_job, a_run, a_spec, a_tick, every
-from tests.support.store_harness import SHARDS, PostgresHarness
+from tests.support.builders import SHARDS, a_fire, a_job, a_run, a_spec, a_tick, every
+from tests.support.databases import create_database, drop_database, with_database
+from tests.support.store_harness import PostgresHarness
 from tools.much_history import fingerprint_of_most, write_history
 from tools.services import ensure
 

@@ -1,16 +1,13 @@
 """The store through pgbouncer in transaction mode: everything works, and polling replaces notifications."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
 from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.database import PACKAGE
 from mainspring.adapters.wakeups import postgres as wakeups_module
 from mainspring.adapters.wakeups.postgres import PostgresWakeups
 from mainspring.domain.ids import RunId
@@ -18,8 +15,8 @@ from mainspring.domain.instant import MINUTE
 from mainspring.domain.run import RunState, settle_success
 from mainspring.ports.catalog import RunFilter
 from mainspring.ports.store import Want
-from tests.conftest import make_template
 from tests.support.builders import a_run, a_worker, some_runs
+from tests.support.databases import migrated_template
 from tests.support.pgbouncer import through_pgbouncer
 from tests.support.store_harness import build_wall
 from tests.support.waiting import eventually
@@ -29,15 +26,7 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 async def postgres_template(postgres_dsn: str) -> str:
-    """A database with the schema, created once."""
-
-    async def prepare(dsn: str) -> None:
-        store = PostgresStore(dsn, shards=4)
-        await store.open()
-        await store.close()
-
-    digest = hashlib.sha256(b"".join(text.encode() for _, _, text in named_sql.migrations(PACKAGE))).hexdigest()[:12]
-    return await make_template(postgres_dsn, f"template_pgbouncer_{digest}", prepare)
+    return await migrated_template(postgres_dsn, 4)
 
 
 @pytest.fixture

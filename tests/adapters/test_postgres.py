@@ -19,11 +19,13 @@ from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import DAY, HOUR, SECOND
 from mainspring.domain.run import RunState, Verdict, settle_failure, settle_success
 from mainspring.ports.store import Accepted, NewSession, Retention, Want
-from tests.conftest import create_database, drop_database, with_database
 from tests.support.builders import a_policy, a_run
+from tests.support.databases import create_database, drop_database, with_database
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
+
+on_an_empty_database = pytest.mark.parametrize("postgres_template", [None], ids=["empty"])
 
 
 @pytest.fixture
@@ -76,6 +78,7 @@ async def test_a_schema_newer_than_the_program_is_refused(
         await PostgresStore(postgres_database).open()
 
 
+@on_an_empty_database
 async def test_two_processes_that_start_together_migrate_once(postgres_database: str) -> None:
     stores = [PostgresStore(postgres_database, shards=4) for _ in range(4)]
     await asyncio.gather(*(store.open() for store in stores))
@@ -85,6 +88,7 @@ async def test_two_processes_that_start_together_migrate_once(postgres_database:
         await asyncio.gather(*(store.close() for store in stores))
 
 
+@on_an_empty_database
 @pytest.mark.parametrize("work", ["migrate", "partitions"])
 async def test_a_start_waits_for_the_start_of_another_process_longer_than_for_other_locks(
     postgres_database: str, monkeypatch: pytest.MonkeyPatch, work: str
@@ -135,6 +139,7 @@ async def test_a_database_migrated_step_by_step_equals_a_fresh_one(
         await drop_database(postgres_dsn, name)
 
 
+@on_an_empty_database
 async def test_rows_from_before_row_level_security_get_their_tenant(
     postgres_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

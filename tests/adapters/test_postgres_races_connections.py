@@ -14,8 +14,8 @@ from mainspring.adapters.store.postgres.database import SESSION
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import HOUR
 from mainspring.domain.run import RunState
-from tests.conftest import as_administrator, with_user
 from tests.support.builders import a_job, a_run, a_worker
+from tests.support.databases import as_administrator, with_user
 from tests.support.races import Races
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -17,9 +17,9 @@ from mainspring.adapters.store.postgres.wall import GUARDED, SHARED
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId
 from mainspring.ports.catalog import RunFilter
-from tests.conftest import as_administrator, create_database, drop_database, with_database, with_user
 from tests.support.belongings import Belongings, two_tenants
 from tests.support.builders import a_run
+from tests.support.databases import as_administrator, create_database, drop_database, with_database, with_user
 from tests.support.store_harness import PostgresHarness
 
 pytestmark = pytest.mark.postgres

@@ -132,6 +132,7 @@ async def follow(far: Standby, conninfo: str) -> None:
     await wait_for(far, f"SELECT current_setting('primary_conninfo') = '{conninfo}'")
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.xdist_group("failover")
 async def test_promotion_with_an_address_of_the_standby_alone_does_not_make_two_primaries(postgres_dsn: str) -> None:

@@ -29,9 +29,9 @@ from mainspring.domain.unique import Unique
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import JobFilter, RunFilter
 from mainspring.ports.store import SettledPartly, Want
-from tests.conftest import create_database, drop_database, make_template, with_database
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker, every
-from tests.support.several_harness import digest, several
+from tests.support.databases import create_database, drop_database, migrated_template, with_database
+from tests.support.several_harness import several
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
@@ -40,19 +40,13 @@ ME = Author("tests")
 SHARDS = 16
 
 
-async def _prepare(address: str) -> None:
-    store = PostgresStore(address, shards=SHARDS)
-    await store.open()
-    await store.close()
-
-
 @pytest.fixture(scope="module")
 def addresses(postgres_dsn: str) -> Iterator[list[str]]:
     """Databases that all tests here share. Each test has its own tenants and queue."""
     names = [f"test_{uuid.uuid4().hex}" for _ in range(3)]
 
     async def make() -> list[str]:
-        template = await make_template(postgres_dsn, f"template_servers_{digest()}", _prepare)
+        template = await migrated_template(postgres_dsn, SHARDS)
         found = [with_database(postgres_dsn, name) for name in names]
         for name, address in zip(names, found, strict=True):
             await create_database(postgres_dsn, name, template)

@@ -25,6 +25,11 @@ UNMARKED = (KNOWN + 3, "unmarked.sql", "ALTER TABLE session ADD COLUMN size int;
 
 
 @pytest.fixture
+def postgres_template() -> None:
+    """The databases here are empty."""
+
+
+@pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets which newer migrations the program knows."""
     known = named_sql.migrations(PACKAGE)

@@ -12,7 +12,6 @@ import pytest
 
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.api.app import make_app
 from mainspring.api.auth import Authenticator, make_key
@@ -29,11 +28,12 @@ from mainspring.domain.access import Role
 from mainspring.ports.access import Author
 from mainspring.ports.clock import Clock
 from mainspring.worker.builtin.tasks import BuiltinTasks
-from tests.conftest import create_database, drop_database, with_database
+from tests.support.builders import SHARDS
+from tests.support.databases import create_database, drop_database, migrated_template, with_database
 from tests.support.kept_connections import KeptConnections
+from tests.support.kept_sqlite import KeptSqlite
 from tests.support.processes import free_port
-from tests.support.sqlite_template import copy_empty_store
-from tests.support.store_harness import SHARDS, PostgresHarness
+from tests.support.store_harness import PostgresHarness
 
 #: Run a test on the store in memory only, where the store makes no difference.
 memory_only = pytest.mark.parametrize("store_kind", ["memory"], indirect=True)
@@ -92,7 +92,7 @@ def api_database(postgres_dsn: str) -> Iterator[str]:
     dsn = with_database(postgres_dsn, name)
 
     async def make() -> None:
-        await create_database(postgres_dsn, name)
+        await create_database(postgres_dsn, name, await migrated_template(postgres_dsn, SHARDS))
         await PostgresHarness.prepare(dsn)
 
     try:
@@ -114,18 +114,16 @@ def store_kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def store(
-    store_kind: str, request: pytest.FixtureRequest, tmp_path: Path, kept_connections: KeptConnections
+    store_kind: str, request: pytest.FixtureRequest, kept_sqlite: KeptSqlite, kept_connections: KeptConnections
 ) -> AsyncIterator[ApiStore]:
     """An empty store."""
     match store_kind:
         case "memory":
             yield MemoryStore(SystemClock(), SHARDS)
         case "sqlite":
-            await copy_empty_store(tmp_path / "mainspring.db", SHARDS)
-            on_disk = SqliteStore(tmp_path / "mainspring.db", SystemClock(), shards=SHARDS)
-            await on_disk.open()
+            on_disk = await kept_sqlite.open_store(SystemClock())
             yield on_disk
-            await on_disk.close()
+            kept_sqlite.take_back(on_disk)
         case _:
             harness = PostgresHarness(request.getfixturevalue("api_database"), kept_connections)
             await harness.open()

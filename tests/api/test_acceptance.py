@@ -20,10 +20,9 @@ from mainspring.ports.catalog import RunFilter
 from mainspring.ports.store import Accepted
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
-from tests.support.builders import a_run
+from tests.support.builders import SHARDS, a_run
 from tests.support.clock import ManualClock
 from tests.support.request_log import MemoryLog
-from tests.support.store_harness import SHARDS
 from tests.support.virtual import in_virtual_time
 
 

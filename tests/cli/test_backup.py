@@ -34,8 +34,8 @@ from mainspring.ports.catalog import Pause
 from mainspring.ports.store import EventBatch, Want
 from mainspring.settings import Settings
 from tests.cli.test_move import ALL, SHARDS, Installation, everything, run
-from tests.conftest import as_administrator, create_database, drop_database, with_database, with_user
 from tests.support.builders import a_job, a_run, a_spec, a_worker, every, some_runs
+from tests.support.databases import as_administrator, create_database, drop_database, with_database, with_user
 from tests.support.waiting import eventually
 
 #: What a restore changes: a pause that holds all runs, and an audit entry.

@@ -26,9 +26,9 @@ from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import NewSession, Retention, Store, Want
 from mainspring.settings import load
-from tests.conftest import as_administrator
 from tests.support.builders import a_job, a_policy, a_run, a_spec, a_worker, every
 from tests.support.clock import ManualClock
+from tests.support.databases import as_administrator
 from tests.support.pgbouncer import through_pgbouncer
 from tests.support.waiting import eventually
 

@@ -18,7 +18,7 @@ from mainspring.cli.main import application
 from mainspring.domain.errors import Invalid
 from mainspring.sections import servers_of, without_secrets
 from mainspring.settings import load
-from tests.conftest import create_database, drop_database, with_database
+from tests.support.databases import create_database, drop_database, with_database
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "several-servers.md"
 

@@ -5,14 +5,15 @@ import importlib.util
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from mainspring.adapters.kafka.producer import BatchProducer
 from mainspring.domain.instant import MINUTE
-from tests.conftest import create_database, drop_database, with_database
+from tests.support.builders import SHARDS
+from tests.support.databases import create_database, drop_database, migrated_template, with_database
 from tests.support.kept_connections import KeptConnections
+from tests.support.kept_sqlite import KeptSqlite
 from tests.support.several_harness import SeveralHarness
 from tests.support.store_harness import SERVE_THE_API, Harness, MemoryHarness, PostgresHarness, SqliteHarness
 
@@ -49,7 +50,7 @@ def contract_database(postgres_dsn: str) -> Iterator[str]:
     dsn = with_database(postgres_dsn, name)
 
     async def make() -> None:
-        await create_database(postgres_dsn, name)
+        await create_database(postgres_dsn, name, await migrated_template(postgres_dsn, SHARDS))
         await PostgresHarness.prepare(dsn)
 
     async def drop() -> None:
@@ -128,7 +129,7 @@ def _serves_the_api(item: pytest.Item) -> bool:
     ]
 )
 def make_harness(
-    request: pytest.FixtureRequest, tmp_path: Path, kept_connections: KeptConnections
+    request: pytest.FixtureRequest, kept_sqlite: KeptSqlite, kept_connections: KeptConnections
 ) -> Callable[[], Harness]:
     # Not an async fixture: the database of the session is created on its own event loop.
     match request.param:
@@ -136,7 +137,7 @@ def make_harness(
             return MemoryHarness
         case "sqlite":
             _needs("sqlite")
-            return lambda: SqliteHarness(tmp_path / "mainspring.db")
+            return lambda: SqliteHarness(kept_sqlite)
         case "several":
             addresses: list[str] = request.getfixturevalue("contract_databases")
             return lambda: SeveralHarness(addresses, kept_connections)

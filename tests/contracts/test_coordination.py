@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from mainspring.domain.plan import plan
 from tests.support.builders import a_job, a_run
 from tests.support.coordination_harness import OUTSIDE, Coordination, InTheStore, OutsideTheStore, make_registry
 from tests.support.kept_connections import KeptConnections
+from tests.support.kept_sqlite import KeptSqlite
 from tests.support.store_harness import SHORT_LEASE, Harness, MemoryHarness, PostgresHarness, SqliteHarness
 
 
@@ -21,14 +21,14 @@ from tests.support.store_harness import SHORT_LEASE, Harness, MemoryHarness, Pos
 def make_coordination(
     request: pytest.FixtureRequest,
     address_of: Callable[[str], str],
-    tmp_path: Path,
+    kept_sqlite: KeptSqlite,
     kept_connections: KeptConnections,
 ) -> Callable[[], Coordination]:
     match request.param:
         case "memory":
             return lambda: InTheStore(MemoryHarness())
         case "sqlite":
-            return lambda: InTheStore(SqliteHarness(tmp_path / "mainspring.db"))
+            return lambda: InTheStore(SqliteHarness(kept_sqlite))
         case "postgres":
             dsn: str = request.getfixturevalue("contract_database")
             return lambda: InTheStore(PostgresHarness(dsn, kept_connections))

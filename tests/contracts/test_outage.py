@@ -20,8 +20,8 @@ from mainspring.domain.job import Job, JobState, Overlap, tick_run_id
 from mainspring.domain.plan import plan
 from mainspring.domain.schedule import CronSchedule
 from mainspring.ports.catalog import RunFilter
-from tests.support.builders import a_job, a_run, a_spec, every
-from tests.support.store_harness import SHARDS, Harness
+from tests.support.builders import SHARDS, a_job, a_run, a_spec, every
+from tests.support.store_harness import Harness
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.api

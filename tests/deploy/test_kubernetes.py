@@ -401,6 +401,7 @@ def test_promtool_accepts_the_scrape_configuration_for_kubernetes(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 async def test_the_pods_as_processes_answer_their_probes_and_stop_on_sigterm(
     postgres_database: str, tmp_path: Path

@@ -1,11 +1,9 @@
 """Jobs that commit or roll back with the data of the application, and runs that complete with its commit."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import pytest
 from sqlalchemy import create_engine
 
 from mainspring import Conflict, Invalid, Mainspring, NotFound, RunFailed, transaction
-from mainspring.adapters.store.postgres.database import PACKAGE
 from mainspring.bootstrap.node import Node, Role
 from mainspring.domain.access import Quotas, Tenant
 from mainspring.domain.ids import is_id, made_at, shard_of
@@ -25,7 +22,14 @@ from mainspring.domain.run import RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import RunFilter
 from mainspring.sdk.task import Task
-from tests.conftest import as_administrator, create_database, drop_database, make_template, with_database, with_user
+from tests.support.databases import (
+    as_administrator,
+    create_database,
+    drop_database,
+    migrated_template,
+    with_database,
+    with_user,
+)
 from tests.support.drivers import DRIVERS, driver
 from tests.support.waiting import eventually
 
@@ -61,15 +65,7 @@ class Site:
 
 @pytest.fixture
 async def postgres_template(postgres_dsn: str) -> str:
-    """A database with the schema, created once and copied for each test."""
-
-    async def prepare(dsn: str) -> None:
-        async with Mainspring(dsn):
-            pass
-
-    migrations = sorted(files(PACKAGE).joinpath("migrations").iterdir(), key=lambda entry: entry.name)
-    digest = hashlib.sha256(b"".join(entry.read_bytes() for entry in migrations)).hexdigest()[:12]
-    return await make_template(postgres_dsn, f"template_transactions_{digest}", prepare)
+    return await migrated_template(postgres_dsn, 100)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from mainspring.domain.run import RunState
 from mainspring.ports.catalog import RunFilter
-from tests.conftest import as_administrator
+from tests.support.databases import as_administrator
 from tests.support.doc_blocks import write_blocks
 from tests.support.waiting import eventually
 

@@ -21,8 +21,8 @@ from mainspring.domain.pains import is_pressed
 from mainspring.ports.health import Vitals
 from mainspring.ports.store import Retention
 from mainspring.testing.virtual_time import VirtualClock
-from tests.conftest import as_administrator
 from tests.support.builders import a_worker
+from tests.support.databases import as_administrator, migrated_template
 from tests.support.pgbouncer import through_pgbouncer
 from tests.support.standbys import primary_and_standbys
 from tests.support.virtual import in_virtual_time
@@ -71,6 +71,11 @@ async def test_the_guard_logs_a_new_culprit_at_the_same_level() -> None:
         "process 7 (reports) holds back",
         "process 8 (shop) holds back",
     ]
+
+
+@pytest.fixture
+async def postgres_template(postgres_dsn: str) -> str:
+    return await migrated_template(postgres_dsn, shards=4)
 
 
 @pytest.fixture
@@ -218,6 +223,7 @@ async def test_a_pooler_in_transaction_mode_is_found_and_does_not_press_the_stor
 
 
 @pytest.mark.postgres
+@pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.xdist_group("system")
 @pytest.mark.usefixtures("postgres_dsn")

@@ -19,6 +19,9 @@ from mainspring.domain.slo import Slo
 from mainspring.domain.unique import Unique
 from mainspring.ports.store import NewSession
 
+#: The number of shards of the stores that contract and API tests share.
+SHARDS = 8
+
 _ids = IdMaker(Random())
 _names = count(1)
 

@@ -1,6 +1,6 @@
 """The way to a database through pgbouncer, which shares its connections by transaction."""
 
-from tests.conftest import with_database
+from tests.support.databases import with_database
 from tests.support.servers import not_here, require
 from tools.services import ServiceUnavailable, ensure
 

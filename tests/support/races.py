@@ -7,7 +7,6 @@ Triggers in the database pause the call: they wait for an advisory lock that the
 
 import asyncio
 import functools
-import hashlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,17 +15,23 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres import PostgresStore, database
-from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, prepare_connection
+from mainspring.adapters.store.postgres.database import SESSION, prepare_connection
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import DAY, HOUR, Micros
 from mainspring.domain.job import Job, NewJob
 from mainspring.domain.run import HeldRun, NewRun, RunState
 from mainspring.ports.store import NewSession, Want
-from tests.conftest import create_database, drop_database, make_template, with_database
 from tests.support.builders import a_fire, a_tick
+from tests.support.databases import (
+    create_database,
+    create_schema,
+    drop_database,
+    make_template,
+    migrations_digest,
+    with_database,
+)
 from tests.support.store_harness import TEST_CLOCK_SQL
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
@@ -219,18 +224,14 @@ class Races:
 async def open_races(postgres_dsn: str) -> AsyncIterator[Races]:
     """A database of its own for one test. At the end nothing must be left for the sweep to repair."""
     sql = TEST_CLOCK_SQL.format(schema="mainspring") + _PAUSE_SQL
-    migrations = "".join(text for _, _, text in named_sql.migrations(PACKAGE))
-    digest = hashlib.sha256(f"{migrations}{sql}".encode()).hexdigest()[:12]
 
     async def prepare(dsn: str) -> None:
-        store = PostgresStore(dsn, shards=SHARDS)
-        await store.open()
-        await store.close()
+        await create_schema(dsn, SHARDS)
         connection = await asyncpg.connect(dsn)
         await connection.execute(sql)
         await connection.close()
 
-    template = await make_template(postgres_dsn, f"template_races_{digest}", prepare)
+    template = await make_template(postgres_dsn, f"template_races_{migrations_digest(sql)}", prepare)
     name = f"test_{uuid.uuid4().hex}"
     await create_database(postgres_dsn, name, template)
     try:

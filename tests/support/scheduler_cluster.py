@@ -18,7 +18,7 @@ from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.instant import HOUR
 from mainspring.domain.job import JobSpec, NewJob
 from mainspring.domain.schedule import CronSchedule
-from tests.conftest import create_database, drop_database, with_database
+from tests.support.databases import create_database, drop_database, with_database
 from tests.support.load import a_moment, make_jobs
 from tests.support.processes import START_SECONDS, Processes
 from tests.support.waiting import eventually

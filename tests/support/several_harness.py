@@ -1,29 +1,20 @@
 """A sharded store over three databases of one server, for the contract tests."""
 
-import hashlib
-import time
 from collections.abc import Sequence
 
 import asyncpg
 
 from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.database import PACKAGE
 from mainspring.adapters.store.several import SeveralStore
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.job import NewJob
 from mainspring.domain.run import NewRun
-from tests.conftest import create_database, make_template, with_database
+from tests.support.builders import SHARDS
+from tests.support.databases import create_database, make_template, migrations_digest, with_database
 from tests.support.kept_connections import KeptConnections
-from tests.support.store_harness import SHARDS, TEST_CLOCK_SQL, Harness, PostgresHarness, build_wall
-
-
-def digest() -> str:
-    """Identify a template: its migrations, its clock, and the day, because partitions are made ahead."""
-    texts = "".join(text for _, _, text in named_sql.migrations(PACKAGE))
-    return hashlib.sha256(f"{texts}{TEST_CLOCK_SQL}{time.time() // 86_400}".encode()).hexdigest()[:16]
+from tests.support.store_harness import TEST_CLOCK_SQL, Harness, PostgresHarness, build_wall
 
 
 def several(addresses: Sequence[str], shards: int = SHARDS, connections: int = 4) -> SeveralStore:
@@ -71,7 +62,7 @@ class SeveralHarness(Harness):
     @classmethod
     async def prepare(cls, dsn: str, names: Sequence[str]) -> list[str]:
         """Create the databases of one sharded store and return their addresses."""
-        template = await make_template(dsn, f"template_several_{digest()}", cls._prepare_one)
+        template = await make_template(dsn, f"template_several_{migrations_digest(TEST_CLOCK_SQL)}", cls._prepare_one)
         addresses = [with_database(dsn, name) for name in names]
         for name, address in zip(names, addresses, strict=True):
             await create_database(dsn, name, template)

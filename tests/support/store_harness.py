@@ -4,7 +4,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 from random import Random
 from typing import Protocol
 
@@ -15,6 +14,7 @@ import pytest
 
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import DAY, MINUTE, Instant, Micros
 from mainspring.domain.job import Job, LedgerEntry, NewJob
@@ -42,16 +42,15 @@ from mainspring.ports.operations import Operations
 from mainspring.ports.run_logs import LogShelf
 from mainspring.ports.store import Accepted, EventBatch, Fired, Retention, Staged, Store, Want
 from mainspring.ports.usage import Budgeting
-from tests.conftest import as_administrator
-from tests.support.builders import a_worker
+from tests.support.builders import SHARDS, a_worker
 from tests.support.clock import ManualClock
+from tests.support.databases import as_administrator
 from tests.support.kept_connections import KeptConnections
-from tests.support.sqlite_template import copy_empty_store
+from tests.support.kept_sqlite import KeptSqlite
 
 #: Values that only a newer version of the program can read.
 UNKNOWN_POLICY = '{"guarantee":"exactly-once"}'
 UNKNOWN_SPEC = '{"name":"job","task":"greet","schedule":{"type":"moon","phase":"full"}}'
-SHARDS = 8
 
 
 #: The stores that do what the API asks for. The contract tests marked ``api`` run on these only.
@@ -262,16 +261,17 @@ class MemoryHarness(ClockedHarness):
 
 
 class SqliteHarness(ClockedHarness):
-    def __init__(self, path: Path) -> None:
-        from mainspring.adapters.store.sqlite import SqliteStore
+    store: SqliteStore
 
+    def __init__(self, kept: KeptSqlite) -> None:
         super().__init__()
-        self._path = path
-        self.store = SqliteStore(path, self.clock, shards=SHARDS)
+        self._kept = kept
 
     async def open(self) -> None:
-        await copy_empty_store(self._path, SHARDS)
-        await super().open()
+        self.store = await self._kept.open_store(self.clock)
+
+    async def close(self) -> None:
+        self._kept.take_back(self.store)
 
     async def spoil_policy(self, run: RunId) -> None:
         self._write("UPDATE body SET policy = ? WHERE id = (SELECT body FROM run WHERE id = ?)", UNKNOWN_POLICY, run)
@@ -280,7 +280,7 @@ class SqliteHarness(ClockedHarness):
         self._write("UPDATE job_version SET spec = ? WHERE job_id = ?", UNKNOWN_SPEC, job)
 
     def _write(self, statement: str, *values: str) -> None:
-        connection = apsw.Connection(str(self._path))
+        connection = apsw.Connection(str(self.store.path))
         try:
             connection.execute(statement, values)
         finally:

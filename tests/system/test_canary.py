@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from mainspring.domain.masking import forms_of
-from tests.conftest import as_administrator
+from tests.support.databases import as_administrator
 from tests.support.processes import Processes, api_client, free_port, until_ended, until_ready
 from tests.support.waiting import eventually
 

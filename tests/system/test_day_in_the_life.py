@@ -18,7 +18,7 @@ import pytest
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.domain.ids import JobId
 from mainspring.domain.instant import DAY, SECOND, Instant
-from tests.conftest import create_database, drop_database, with_database
+from tests.support.databases import create_database, drop_database, with_database
 from tests.support.load import PAUSE_SECONDS
 from tests.support.monitoring import Monitoring
 from tests.support.processes import PYTHONPATH

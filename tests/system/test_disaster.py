@@ -19,8 +19,8 @@ from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant
 from mainspring.domain.run import RunState
 from mainspring.settings import Settings
-from tests.conftest import create_database, drop_database, with_database
 from tests.support.builders import a_run
+from tests.support.databases import create_database, drop_database, with_database
 from tests.support.load import PAUSE_SECONDS
 from tests.support.processes import PYTHONPATH, ROOT, START_SECONDS, Processes, kill
 from tests.support.waiting import eventually

@@ -19,8 +19,8 @@ from mainspring.domain.run import NewRun
 from mainspring.ports.catalog import RunFilter
 from mainspring.ports.store import Want
 from mainspring.ports.wakeups import queue_topic
-from tests.conftest import with_database
 from tests.support.builders import a_run, a_worker
+from tests.support.databases import with_database
 from tests.support.standbys import Standby, primary_and_standbys
 from tests.support.store_harness import build_wall
 from tests.support.waiting import eventually

@@ -4,7 +4,6 @@ A console error, a violation of the content security policy or a request to anot
 """
 
 import asyncio
-import hashlib
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.database import PACKAGE
-from tests.conftest import create_database, drop_database, make_template, with_database
+from tests.support.databases import create_database, drop_database, migrated_template, with_database
 from tests.support.processes import free_port
 from tests.support.ui_site import SITE_SHARDS, Site
 from tests.support.waiting import DEADLINE_SECONDS
@@ -113,15 +110,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 async def _copy_template(dsn: str, name: str) -> None:
     """Create a database that already has the schema."""
-
-    async def prepare(address: str) -> None:
-        store = PostgresStore(address, shards=SITE_SHARDS)
-        await store.open()
-        await store.close()
-
-    migrations = sorted(resources.files(PACKAGE).joinpath("migrations").iterdir(), key=lambda entry: entry.name)
-    digest = hashlib.sha256(b"".join(entry.read_bytes() for entry in migrations)).hexdigest()[:12]
-    await create_database(dsn, name, await make_template(dsn, f"template_ui_{digest}", prepare))
+    await create_database(dsn, name, await migrated_template(dsn, SITE_SHARDS))
 
 
 def _served(site: Site) -> Iterator[Site]:

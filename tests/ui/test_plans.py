@@ -16,8 +16,8 @@ from mainspring.adapters.store.postgres import database
 from mainspring.domain.instant import DAY, HOUR
 from mainspring.ui.app import UiSettings, make_ui
 from tests.api.conftest import Service
-from tests.conftest import as_administrator
 from tests.support.builders import a_job, a_run, a_spec, every
+from tests.support.databases import as_administrator
 from tests.support.store_harness import PostgresHarness
 from tools.much_history import write_history
 from tools.page_times import pages_of

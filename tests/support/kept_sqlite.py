@@ -1,0 +1,77 @@
+"""Open SQLite stores that a test leaves to the next one in its process.
+
+Opening a store compiles hundreds of triggers, which takes longer than a typical contract test.
+"""
+
+from pathlib import Path
+
+import apsw
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.domain.instant import Instant
+from mainspring.ports.clock import Clock
+
+
+class KeptSqlite:
+    """Files with the threads that serve them. Each is used by one store at a time, and emptied before."""
+
+    def __init__(self, folder: Path, shards: int) -> None:
+        self._folder = folder
+        self._shards = shards
+        self._opened: list[SqliteStore] = []
+        self._free: list[SqliteStore] = []
+        #: The rows of a new store, by table.
+        self._first_rows: dict[str, list[tuple[apsw.SQLiteValue, ...]]] = {}
+
+    async def open_store(self, clock: Clock) -> SqliteStore:
+        """Return an open and empty store. Pass it to ``take_back`` instead of closing it."""
+        opened = self._free.pop() if self._free else await self._open()
+        await opened._writer.ask(self._empty)
+        store = SqliteStore(opened.path, clock, shards=self._shards)
+        store._writer, store._reader, store._browser = opened._writer, opened._reader, opened._browser
+        store._writer._time = store._time
+        return store
+
+    def take_back(self, store: SqliteStore) -> None:
+        [opened] = [opened for opened in self._opened if opened.path == store.path]
+        if opened._writer._thread is None:
+            # The test has closed the store itself.
+            self._opened.remove(opened)
+        else:
+            self._free.append(opened)
+
+    async def close(self) -> None:
+        for opened in self._opened:
+            await opened.close()
+
+    async def _open(self) -> SqliteStore:
+        store = SqliteStore(self._folder / f"{len(self._opened)}.db", SystemClock(), shards=self._shards)
+        await store.open()
+        self._opened.append(store)
+        # Commits mostly wait for the disk, and no test here cuts the power.
+        await store._writer.ask(_do_not_sync)
+        if not self._first_rows:
+            await store._writer.ask(self._remember_rows)
+        return store
+
+    def _remember_rows(self, connection: apsw.Connection, now: Instant) -> str:
+        tables = [str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        self._first_rows = {name: list(connection.execute(f'SELECT * FROM main."{name}"')) for name in tables}
+        return ""
+
+    def _empty(self, connection: apsw.Connection, now: Instant) -> str:
+        for name, rows in self._first_rows.items():
+            connection.execute(f'DELETE FROM main."{name}"')
+            if rows:
+                places = ", ".join("?" for _ in rows[0])
+                connection.executemany(f'INSERT INTO main."{name}" VALUES ({places})', rows)
+        return ""
+
+
+def _do_not_sync(connection: apsw.Connection, now: Instant) -> str:
+    # The setting cannot change inside a transaction.
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("BEGIN IMMEDIATE")
+    return ""
