@@ -62,10 +62,23 @@ class Call:
         with self._lock:
             self._over = True
         if self._interrupted:
-            # One that is still on its way would strike the next call of this thread.
-            _raise_in(threading.get_ident(), None)
+            _absorb_pending()
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    argument = ctypes.py_object(kind) if kind is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)
+def _absorb_pending() -> None:
+    """Catch an ``Interrupted`` that has not been raised yet: it would interrupt the next call of this thread.
+
+    Python can also withdraw it, but 3.11 then leaves its flag for pending work set, which slows down the whole process
+    and makes it hang under a debugger or a coverage tool.
+    """
+    try:
+        # A thread has at most one pending exception, so this one replaces the other.
+        _raise_in(threading.get_ident(), Interrupted)
+        while True:
+            pass
+    except Interrupted:
+        return
+
+
+def _raise_in(thread: int, kind: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
