@@ -16,6 +16,7 @@ from mainspring.domain.errors import EngineUnavailable
 from mainspring.domain.instant import HOUR, SECOND
 from mainspring.domain.kafka import read_kafka
 from tests.support.certificates import make_certificate
+from tests.support.servers import require
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 from tools.services.ensemble import Node
 from tools.services.kafka import Kafka
@@ -63,6 +64,7 @@ class GuardedKafka(Kafka):
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedKafka]:
+    require("kafka")
     kafka = GuardedKafka(tmp_path_factory.mktemp("guarded"))
     if not kafka.installed():
         kafka.install()

@@ -117,6 +117,7 @@ async def test_a_start_waits_for_the_start_of_another_process_longer_than_for_ot
         await other.close()
 
 
+@pytest.mark.slow
 async def test_a_database_migrated_step_by_step_equals_a_fresh_one(
     postgres_dsn: str, store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ async def test_a_database_migrated_step_by_step_equals_a_fresh_one(
         await drop_database(postgres_dsn, name)
 
 
+@pytest.mark.slow
 @on_an_empty_database
 async def test_rows_from_before_row_level_security_get_their_tenant(
     postgres_database: str, monkeypatch: pytest.MonkeyPatch
@@ -228,6 +230,7 @@ async def test_the_number_of_shards_is_fixed_when_the_store_is_created(
 # Partitions and retention
 
 
+@pytest.mark.slow
 async def test_ended_runs_are_dropped_by_the_day_and_live_bodies_are_kept(
     store: PostgresStore, connection: asyncpg.Connection
 ) -> None:
@@ -264,6 +267,7 @@ async def test_ended_runs_are_dropped_by_the_day_and_live_bodies_are_kept(
     assert [row[0].replace("-", "") for row in kept] == [live.id]
 
 
+@pytest.mark.slow
 async def test_a_store_that_was_unused_for_weeks_creates_its_partitions_and_works(
     store: PostgresStore, connection: asyncpg.Connection
 ) -> None:
@@ -369,6 +373,7 @@ async def test_a_claim_finds_names_that_another_process_added_since(
     assert (held.task, held.tenant) == ("brought.later", "newcomer")
 
 
+@pytest.mark.slow
 async def test_concurrent_submits_and_completions_of_one_key_leave_no_run_blocked(store: PostgresStore) -> None:
     worker = await a_worker(store)
     claims = iter(range(1, 100_000))

@@ -73,6 +73,7 @@ async def submit_all(store: PostgresStore, runs: Sequence[NewRun], batch: int = 
                 continue
 
 
+@pytest.mark.slow
 async def test_a_key_never_exceeds_its_limit_over_many_connections(store: PostgresStore) -> None:
     runs = some_limited_runs(50, 2_000)
     await submit_all(store, runs)
@@ -175,6 +176,7 @@ async def test_a_thousand_keys_never_exceed_their_limits_over_processes(
     report(f"submitted {len(runs) / (submitted - began):,.0f}/s, completed {rate:,.0f}/s, at once by history {most}")
 
 
+@pytest.mark.slow
 async def test_concurrent_submits_with_one_unique_key_make_one_run(
     postgres_database: str, store: PostgresStore
 ) -> None:
@@ -226,6 +228,7 @@ async def a_dag(store: PostgresStore, layers: int, wide: int) -> list[NewRun]:
     return made
 
 
+@pytest.mark.slow
 async def test_layers_of_dependent_runs_complete_although_workers_die(store: PostgresStore) -> None:
     runs = await a_dag(store, 10, 10)
     scheduler = await store.join("s", HOUR)

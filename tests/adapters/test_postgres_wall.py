@@ -192,6 +192,7 @@ async def test_a_query_without_a_tenant_condition_returns_rows_of_its_tenant_onl
     assert await seen.versions(theirs.job) == []
 
 
+@pytest.mark.slow
 async def test_a_tenant_scope_never_leaks_to_another_caller(harness: PostgresHarness) -> None:
     """Callers share few connections, and some are cancelled in the middle of a query."""
     mine, theirs = await two_tenants(harness)

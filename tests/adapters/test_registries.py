@@ -19,7 +19,7 @@ from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import HOUR, MINUTE, SECOND, Micros
 from mainspring.ports.registry import Registry, View
 from tests.support.coordination_harness import OUTSIDE, expire, make_registry
-from tests.support.servers import not_here
+from tests.support.servers import not_here, require
 from tests.support.waiting import eventually
 from tools.services.ensemble import Ensemble, Node
 from tools.services.etcd import Etcd
@@ -180,6 +180,7 @@ class PatientZooKeeper(ZooKeeper):
 @pytest.fixture(scope="module", params=[Redis, Etcd, PatientZooKeeper], ids=lambda kind: kind.name)
 def breakable(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """Servers that only this module uses, so that its tests may stop them."""
+    require(request.param.name)
     ensemble: Ensemble = request.param(tmp_path_factory.mktemp("servers"))
     if not ensemble.installed():
         not_here(f"{ensemble.name} is not installed")

@@ -14,7 +14,7 @@ from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MINUTE
 from tests.support.certificates import make_certificate
 from tests.support.coordination_harness import make_registry
-from tests.support.servers import not_here
+from tests.support.servers import not_here, require
 from tests.support.waiting import eventually
 from tools.services.ensemble import Node, ask
 from tools.services.etcd import Etcd
@@ -86,6 +86,7 @@ class GuardedEtcd(Etcd):
 
 
 async def test_etcd_with_a_password(tmp_path: Path, namespace: str) -> None:
+    require("etcd")
     etcd = GuardedEtcd(tmp_path)
     if not etcd.installed():
         not_here("etcd is not installed")
@@ -129,6 +130,7 @@ class SealedEtcd(Etcd):
 # A handshake that fails leaves its socket to the garbage collector; collect it here, not in another test.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_etcd_with_tls(tmp_path: Path, namespace: str) -> None:
+    require("etcd")
     etcd = SealedEtcd(tmp_path)
     if not etcd.installed():
         not_here("etcd is not installed")
@@ -174,6 +176,7 @@ class SealedZooKeeper(ZooKeeper):
 
 
 async def test_zookeeper_with_a_password_and_tls(tmp_path: Path, namespace: str) -> None:
+    require("zookeeper")
     zookeeper = SealedZooKeeper(tmp_path)
     if not zookeeper.installed():
         not_here("ZooKeeper is not installed")
@@ -218,6 +221,7 @@ class GuardedRedis(Redis):
 
 
 async def test_redis_with_a_password_and_tls(tmp_path: Path, namespace: str) -> None:
+    require("redis")
     redis = GuardedRedis(tmp_path)
     if not redis.installed():
         not_here("Redis is not installed")

@@ -122,6 +122,7 @@ def check_consistent(path: Path) -> None:
 # One file, many processes
 
 
+@pytest.mark.slow
 async def test_processes_that_share_a_file_lose_no_run_and_start_no_run_twice(path: Path) -> None:
     workers = [start_worker(path, 20) for _ in range(2)]
     outputs = [worker.communicate()[0] for worker in workers]
@@ -139,6 +140,7 @@ async def test_processes_that_share_a_file_lose_no_run_and_start_no_run_twice(pa
     await store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [2, 7, 20])
 async def test_a_killed_process_leaves_every_acknowledged_change(path: Path, lines: int) -> None:
     worker = start_worker(path, 1_000)

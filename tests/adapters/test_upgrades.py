@@ -55,6 +55,7 @@ async def open_store(dsn: str) -> PostgresStore:
     return store
 
 
+@pytest.mark.slow
 async def test_an_older_program_works_and_starts_on_an_expanded_schema(
     postgres_database: str, program: Callable[..., None]
 ) -> None:
@@ -70,6 +71,7 @@ async def test_an_older_program_works_and_starts_on_an_expanded_schema(
         await store.close()
 
 
+@pytest.mark.slow
 async def test_a_contracting_migration_runs_on_request_when_no_older_program_is_left(
     postgres_database: str, program: Callable[..., None]
 ) -> None:

@@ -4,6 +4,7 @@
 """
 
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,6 +37,10 @@ def vault() -> Iterator[Vault]:
     with running() as found:
         found.fields = {"API_KEY": "from the vault", "NUMBER": 5}
         yield found
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer) and thread.name == "mainspring-vault":
+            thread.cancel()
+            thread.join()
 
 
 def make_secrets(
@@ -183,6 +188,7 @@ def test_a_wrong_token_is_not_in_the_error(vault: Vault) -> None:
     assert "lines" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_the_renewal_of_a_token_is_retried_after_a_failure(vault: Vault) -> None:
     vault.lease = 1
     # The clock stands still, so the token does not end; only the timer of the renewal runs in real time.

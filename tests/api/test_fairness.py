@@ -54,6 +54,7 @@ async def register(client: httpx2.AsyncClient, **fields: Any) -> str:
 # Logs
 
 
+@pytest.mark.slow
 async def test_every_follower_of_a_log_receives_each_line_once(
     service: Service, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

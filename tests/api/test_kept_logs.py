@@ -220,6 +220,7 @@ async def test_a_follower_misses_nothing_while_the_log_leaves_the_store(kept: Ke
     assert "event: end" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["folder"], indirect=True)
 async def test_followers_continue_while_the_bucket_is_unavailable(kept: Kept, tmp_path: Path) -> None:
     silent, brief, long = await kept.start(a_run(), a_run(), a_run())

@@ -136,6 +136,7 @@ async def read_events(command: str, variables: dict[str, str], count: int) -> st
     return text
 
 
+@pytest.mark.slow
 async def test_every_example_of_the_api_reference(port: int) -> None:
     if shutil.which("curl") is None:
         not_here("curl is not installed")

@@ -131,6 +131,7 @@ async def test_a_pause_of_every_tenant_is_visible_in_every_tenant_scope(harness:
     assert [pause.why for pause in await harness.store.seen_by("nobody").pauses()] == ["all stop"]
 
 
+@pytest.mark.slow
 async def test_a_scope_without_tenant_returns_all_data(harness: Harness) -> None:
     mine, theirs = await two_tenants(harness)
     seen = harness.store.seen_by(None)

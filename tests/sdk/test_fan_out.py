@@ -36,6 +36,7 @@ async def test_a_fan_out_runs_a_thousand_members(store: str) -> None:
     await run_a_thousand_members(store)
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 async def test_a_fan_out_runs_a_thousand_members_on_postgresql(postgres_database: str) -> None:
     await run_a_thousand_members(postgres_database)

@@ -199,6 +199,7 @@ async def test_a_plain_generator_is_rejected_as_middleware(app: Mainspring) -> N
             yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_hooks_run_after_every_attempt(app: Mainspring, kind: str) -> None:
     calls: list[object] = []

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.postgres
 PAGE = Path(__file__).parents[2] / "docs/how-to/transactions.md"
 
 
+@pytest.mark.slow
 async def test_the_code_of_the_transactions_page(
     postgres_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ async def test_many_events_are_published_in_order_with_few_reads() -> None:
         assert world.publisher.sent == 21_010, "including one event for each of ten workers"
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_a_sink_catches_up_after_an_hour_without_delaying_another_sink() -> None:
     world = World()

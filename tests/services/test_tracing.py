@@ -275,6 +275,7 @@ def test_spans_beyond_the_room_for_them_are_dropped(monkeypatch: pytest.MonkeyPa
     assert tracing.sender.dropped == 1_000
 
 
+@pytest.mark.slow
 def test_flush_returns_although_the_collector_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     tracing = Tracing("http://127.0.0.1:9", 1, "shop", "1")
     sending, answered = threading.Event(), threading.Event()
@@ -329,6 +330,7 @@ async def test_standard_environment_variables_configure_the_sender(
     assert wanted.items() <= headers.items()
 
 
+@pytest.mark.slow
 async def test_the_sender_verifies_the_collector_and_presents_a_client_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

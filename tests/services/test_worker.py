@@ -589,6 +589,7 @@ async def test_a_rejected_outcome_fails_only_its_own_run() -> None:
         assert "the database refuses" in view.error
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_a_batch_of_outcomes_that_keeps_failing_does_not_delay_others() -> None:
     async with a_worker() as bench:

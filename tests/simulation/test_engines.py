@@ -42,6 +42,7 @@ def test_a_seed_fails_if_polls_do_not_find_the_best_run() -> None:
     assert any(complains(scenario, WorstFirst, "the_best_go_first") for scenario in scenarios)
 
 
+@pytest.mark.slow
 def test_a_seed_fails_if_failed_polls_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = Feed.ended
 

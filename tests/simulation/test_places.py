@@ -92,6 +92,7 @@ def test_runs_bound_to_a_data_center_wait_while_it_is_down() -> None:
     play(script, **TWO_PLACES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("store", "complaint"), [pytest.param(WithoutTickKey, "'us')]", id="the key of each target")])
 def test_a_seed_fails_without_the_safeguard(store: MakeStore, complaint: str) -> None:
     assert any(bites(seed, store, complaint, **PLACED) for seed in SEEDS)
@@ -112,6 +113,7 @@ def test_a_seed_fails_if_a_tick_does_not_make_a_run_for_each_data_center(monkeyp
     assert _complain("every_tick_is_in_each_of_its_places")
 
 
+@pytest.mark.slow
 def test_a_seed_fails_if_the_ledger_does_not_name_the_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_places, "noted", lambda fire, _: fire)
     monkeypatch.setattr(MemoryDatacenters, "_note", lambda *_: None)

@@ -43,6 +43,7 @@ def check(seed: int) -> None:
     assert not found, "\n".join([replay, *found])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_seed_gives_the_same_trace_again(seed: int) -> None:
     assert simulate(scenario_of(seed)).fingerprint() == simulate(scenario_of(seed)).fingerprint()

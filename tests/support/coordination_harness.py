@@ -55,7 +55,10 @@ class Coordination(ABC):
 class InTheStore(Coordination):
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
-        self.coordinator = harness.store
+
+    async def open(self) -> None:
+        await super().open()
+        self.coordinator = self.store
 
     async def expire(self, member: SessionId) -> None:
         await self.harness.advance(SHORT_LEASE + SECOND)

@@ -21,7 +21,7 @@ class KeptSqlite:
         self._shards = shards
         self._opened: list[SqliteStore] = []
         self._free: list[SqliteStore] = []
-        #: The rows of a new store, by table.
+        #: The rows of a new store, by table. Temporary tables are part of it, because procedures use them.
         self._first_rows: dict[str, list[tuple[apsw.SQLiteValue, ...]]] = {}
 
     async def open_store(self, clock: Clock) -> SqliteStore:
@@ -56,16 +56,19 @@ class KeptSqlite:
         return store
 
     def _remember_rows(self, connection: apsw.Connection, now: Instant) -> str:
-        tables = [str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        self._first_rows = {name: list(connection.execute(f'SELECT * FROM main."{name}"')) for name in tables}
+        tables = connection.execute("""
+            SELECT printf('main."%w"', name) FROM sqlite_master WHERE type = 'table'
+            UNION ALL SELECT printf('temp."%w"', name) FROM sqlite_temp_master WHERE type = 'table'
+        """)
+        self._first_rows = {str(table): list(connection.execute(f"SELECT * FROM {table}")) for (table,) in list(tables)}
         return ""
 
     def _empty(self, connection: apsw.Connection, now: Instant) -> str:
-        for name, rows in self._first_rows.items():
-            connection.execute(f'DELETE FROM main."{name}"')
+        for table, rows in self._first_rows.items():
+            connection.execute(f"DELETE FROM {table}")
             if rows:
                 places = ", ".join("?" for _ in rows[0])
-                connection.executemany(f'INSERT INTO main."{name}" VALUES ({places})', rows)
+                connection.executemany(f"INSERT INTO {table} VALUES ({places})", rows)
         return ""
 
 

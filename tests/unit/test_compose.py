@@ -122,6 +122,7 @@ def test_the_settings_on_the_page_are_valid_together() -> None:
     assert loaded.notifications.read().channels.keys() == {"ops"}
 
 
+@pytest.mark.slow
 def test_the_command_on_the_page_creates_an_api_key(tmp_path: Path) -> None:
     """The only command on the page that runs without a container runtime."""
     page = (ROOT / "docs/operations/compose.md").read_text()

@@ -113,6 +113,7 @@ def test_text_that_is_not_a_calendar_is_rejected(text: str) -> None:
     assert refused.value.field == "ical"
 
 
+@pytest.mark.slow
 def test_a_rule_that_never_matches_gives_no_holidays() -> None:
     assert holidays("DTSTART;VALUE=DATE:20260101\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30;COUNT=5") == []
 
