@@ -21,10 +21,11 @@ from tools.services import ServiceUnavailable, ensure
 
 #: How fast examples are made says how busy the machine is, not whether they are good.
 BUSY = [hypothesis.HealthCheck.too_slow]
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=BUSY)
-hypothesis.settings.register_profile(
-    "laptop", deadline=None, max_examples=50, print_blob=True, suppress_health_check=BUSY
-)
+COMMON = hypothesis.settings(deadline=None, print_blob=True, suppress_health_check=BUSY)
+#: The same examples each time: no first run fails by chance. ``--hypothesis-profile=random`` tries others.
+hypothesis.settings.register_profile("ci", COMMON, derandomize=True)
+hypothesis.settings.register_profile("laptop", COMMON, derandomize=True, max_examples=50)
+hypothesis.settings.register_profile("random", COMMON)
 hypothesis.settings.load_profile("ci" if IN_CI else "laptop")
 
 

@@ -39,7 +39,7 @@ def test_an_instant_survives_conversion_to_text(instant: Instant) -> None:
     assert parse_instant(isoformat(instant)) == instant
 
 
-@given(instants.filter(lambda at: DAY < at < LATEST - DAY), st.integers(-23 * 60, 23 * 60))
+@given(st.integers(DAY, LATEST - DAY), st.integers(-23 * 60, 23 * 60))
 def test_the_zone_a_time_is_written_in_does_not_matter(instant: Instant, offset: int) -> None:
     moment = to_datetime(instant).astimezone(timezone(timedelta(minutes=offset)))
     assert from_datetime(moment) == instant
