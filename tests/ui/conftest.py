@@ -75,6 +75,11 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
             _chromium.close()
 
 
+@pytest.fixture(autouse=True)
+def _no_task_outlives_its_test() -> None:
+    """Playwright has an event loop of its own that is running in this thread, so no other can run beside it."""
+
+
 @pytest.fixture
 def browser(address_of: Callable[[str], str]) -> Browser:
     return _chromium.open(address_of("chromium"))
