@@ -3,6 +3,7 @@
 Opening a store compiles hundreds of triggers, which takes longer than a typical contract test.
 """
 
+from itertools import count
 from pathlib import Path
 
 import apsw
@@ -19,6 +20,7 @@ class KeptSqlite:
     def __init__(self, folder: Path, shards: int) -> None:
         self._folder = folder
         self._shards = shards
+        self._numbers = count()
         self._opened: list[SqliteStore] = []
         self._free: list[SqliteStore] = []
         #: The rows of a new store, by table. Temporary tables are part of it, because procedures use them.
@@ -46,7 +48,7 @@ class KeptSqlite:
             await opened.close()
 
     async def _open(self) -> SqliteStore:
-        store = SqliteStore(self._folder / f"{len(self._opened)}.db", SystemClock(), shards=self._shards)
+        store = SqliteStore(self._folder / f"{next(self._numbers)}.db", SystemClock(), shards=self._shards)
         await store.open()
         self._opened.append(store)
         # Commits mostly wait for the disk, and no test here cuts the power.
