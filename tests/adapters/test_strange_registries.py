@@ -10,7 +10,7 @@ import pytest
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.control.registry_health import examine_registry
 from mainspring.domain.diagnosis import Level
-from mainspring.domain.instant import SECOND
+from mainspring.domain.instant import MINUTE, SECOND
 from tests.support.coordination_harness import make_registry
 
 
@@ -30,12 +30,14 @@ class Parrot(asyncio.Protocol):
 @asynccontextmanager
 async def a_server_that_says(words: bytes) -> AsyncIterator[int]:
     server = await asyncio.get_running_loop().create_server(lambda: Parrot(words), "127.0.0.1", 0)
-    yield server.sockets[0].getsockname()[1]
-    server.close()
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
 
 
-async def read_finding(address: str) -> str:
-    finding = await examine_registry(make_registry(address), "it", SECOND, SystemClock())
+async def read_finding(address: str, patience: int = MINUTE) -> str:
+    finding = await examine_registry(make_registry(address), "it", patience, SystemClock())
     assert finding.level is Level.PROBLEM
     return finding.says
 
@@ -43,7 +45,7 @@ async def read_finding(address: str) -> str:
 @pytest.mark.parametrize("engine", ["redis", "etcd", "zookeeper"])
 async def test_a_silent_server_is_reported_as_not_answering(engine: str) -> None:
     async with a_server_that_says(b"") as port:
-        assert (await read_finding(f"{engine}://127.0.0.1:{port}")).endswith(" does not answer: timeout")
+        assert (await read_finding(f"{engine}://127.0.0.1:{port}", SECOND)).endswith(" does not answer: timeout")
 
 
 @pytest.mark.parametrize("user", ["", "me:password@"])

@@ -108,6 +108,22 @@ async def test_pausing_a_paused_job_replaces_its_end_and_reason(harness: Harness
     assert (await harness.job(job.id)).state is JobState.PAUSED
 
 
+@pytest.mark.parametrize("meanwhile", ["nothing", "tidied", "resumed by hand"])
+async def test_ticks_of_a_pause_stay_skipped_if_a_new_pause_ends_before_them(harness: Harness, meanwhile: str) -> None:
+    job = await an_hourly_job(harness)
+    earlier = await harness.now() + 30 * MINUTE
+    await pause(harness, job.id, 5)
+    await harness.advance(2 * HOUR + SECOND)
+    await harness.store.set_jobs_state([job.id], JobState.PAUSED, resume_at=earlier)
+    if meanwhile == "tidied":
+        await harness.store.tidy()
+    elif meanwhile == "resumed by hand":
+        await harness.store.set_jobs_state([job.id], JobState.SCHEDULED)
+    await harness.advance(HOUR)
+    await harness.fire_due()
+    assert await decisions(harness, job.id) == ["paused", "paused", "run"]
+
+
 async def test_a_cancelled_job_declared_again_is_not_paused(harness: Harness) -> None:
     declared = a_job(a_spec(schedule=every(HOUR, start=await harness.now() + HOUR)))
     job = await harness.put(declared)

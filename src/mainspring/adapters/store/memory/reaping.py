@@ -113,7 +113,8 @@ class MemoryReaping:
                 del tables.log_days[day]
             for job in tables.jobs.values():
                 if job.state is JobState.PAUSED and job.resume_at is not None and job.resume_at <= now:
-                    job.state, job.paused_until, job.resume_at = JobState.SCHEDULED, job.resume_at, None
+                    job.end_pause(now)
+                    job.state, job.resume_at = JobState.SCHEDULED, None
                     job.updated_at = now
                     job.rev += 1
             # A day after their end: whatever still waits then is late, however that is counted.

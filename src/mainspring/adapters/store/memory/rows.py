@@ -259,6 +259,11 @@ class JobRow(msgspec.Struct, kw_only=True):
     def ticking(self) -> bool:
         return self.state in (JobState.SCHEDULED, JobState.PAUSED)
 
+    def end_pause(self, now: Instant) -> None:
+        """End its pause now or at its end time, whichever came first. Ticks of the pause stay paused."""
+        end = now if self.resume_at is None else min(self.resume_at, now)
+        self.paused_until = end if self.paused_until is None else max(self.paused_until, end)
+
     def job(self, *, with_payload: bool) -> Job:
         return Job(
             id=self.id,

@@ -266,12 +266,10 @@ class MemorySubmissions:
                     continue
                 until = resume_at if state is JobState.PAUSED else None
                 changes.append(Change(row.tenant, row.id, *(job_moved(row.state, state, row.resume_at, until) or ())))
+                if row.state is JobState.PAUSED:
+                    row.end_pause(now)
                 if state is JobState.PAUSED:
                     row.pause_why = "" if author is None else author.why
-                else:
-                    # It may have been over already.
-                    over = now if row.resume_at is None else min(row.resume_at, now)
-                    row.paused_until = over if state is JobState.SCHEDULED else None
                 row.state = state
                 row.resume_at = until
                 row.updated_at = now

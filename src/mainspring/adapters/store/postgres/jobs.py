@@ -290,7 +290,7 @@ class Jobs(Staging, Reading, Calendars):
                 await connection.execute(self._db.sql["set_job_state"], job_id, JOB_STATE_CODES[state])
                 # The schedule is closed first: no tick can slip in between it and the cancel of what is active.
                 await connection.execute(self._db.sql["touch_schedule"], [job_id], state is not JobState.CANCELLED)
-                await connection.execute(self._db.sql["note_pause"], job_id, until, why)
+                await connection.execute(self._db.sql["note_pause"], job_id, until, why, before is JobState.PAUSED)
                 if state is JobState.CANCELLED:
                     await self._stop_runs_of(connection, job_id)
             await self._audit(connection, _ACTIONS[state], author, changes)

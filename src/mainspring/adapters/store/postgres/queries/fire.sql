@@ -142,10 +142,12 @@ SET rev = rev + 1, active = active AND $2::boolean, next_fire = CASE WHEN active
 WHERE job_id = ANY ($1::uuid[])
 
 -- name: note_pause
--- Paused until then and for that reason; or, without a reason, resumed now or ended. A pause may be over already.
+-- Start a pause that ends at $2, for the reason $3; a NULL reason: resumed or cancelled. $4: the job was paused before.
+-- A pause ends now or at its end time, whichever came first; its ticks stay paused.
 UPDATE mainspring.schedule
 SET resume_at = $2, pause_why = coalesce($3::text, pause_why),
-    paused_until = CASE WHEN $3::text IS NULL THEN least(resume_at, mainspring.now_us()) ELSE paused_until END
+    paused_until = CASE WHEN $4::boolean THEN greatest(paused_until, least(resume_at, mainspring.now_us()))
+                        ELSE paused_until END
 WHERE job_id = $1
 
 -- name: resume_due
@@ -157,7 +159,9 @@ WITH due AS MATERIALIZED (
 ), resumed AS (
     UPDATE mainspring.job SET state = 1, updated_at = mainspring.now_us() WHERE id IN (SELECT job_id FROM due)
 )
-UPDATE mainspring.schedule SET paused_until = resume_at, resume_at = NULL, rev = rev + 1 WHERE job_id IN (SELECT job_id FROM due)
+UPDATE mainspring.schedule
+SET paused_until = greatest(paused_until, resume_at), resume_at = NULL, rev = rev + 1
+WHERE job_id IN (SELECT job_id FROM due)
 
 -- name: ending_schedules
 -- Schedules that are about to end, locked: what of them is due was either fired before, or is dropped now.

@@ -214,7 +214,6 @@ CREATE TEMP TRIGGER set_one_job INSTEAD OF INSERT ON set_job
 WHEN (SELECT j.state IN ('scheduled', 'paused') AND (j.state <> NEW.state OR (
           NEW.state = 'paused' AND s.resume_at IS NOT NEW.resume_at))
       FROM job j JOIN schedule s ON s.job_id = j.id WHERE j.id = NEW.id) BEGIN
-    UPDATE job SET state = NEW.state, updated_at = NEW.now WHERE id = NEW.id;
     -- The schedule is closed first: nothing can be made behind the runs that are asked to stop.
     UPDATE schedule SET rev = rev + 1, active = NEW.state <> 'cancelled',
                         next_fire = iif(NEW.state = 'cancelled', NULL, next_fire),
@@ -222,9 +221,12 @@ WHEN (SELECT j.state IN ('scheduled', 'paused') AND (j.state <> NEW.state OR (
                         awaits = iif(NEW.state = 'cancelled', NULL, awaits),
                         resume_at = iif(NEW.state = 'paused', NEW.resume_at, NULL),
                         pause_why = iif(NEW.state = 'paused', NEW.why, pause_why),
-                        paused_until = iif(NEW.state = 'paused', paused_until,
-                                           min(coalesce(resume_at, NEW.now), NEW.now))
+                        -- A pause ends now or at its end time, whichever came first; its ticks stay paused.
+                        paused_until = iif((SELECT j.state FROM job j WHERE j.id = NEW.id) = 'paused',
+                                           max(coalesce(paused_until, 0), min(coalesce(resume_at, NEW.now), NEW.now)),
+                                           paused_until)
     WHERE job_id = NEW.id;
+    UPDATE job SET state = NEW.state, updated_at = NEW.now WHERE id = NEW.id;
     INSERT INTO stop_run (id, now)
     SELECT a.id, NEW.now FROM (
         SELECT w.id AS id, w.state AS state FROM waiting w WHERE w.job_id = NEW.id

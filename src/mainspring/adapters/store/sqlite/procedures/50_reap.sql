@@ -219,7 +219,8 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
     SELECT s.job_id FROM schedule s INDEXED BY schedule_resumes CROSS JOIN job j ON j.id = s.job_id
     WHERE s.resume_at <= NEW.now AND s.active = 1 AND j.state = 'paused' ORDER BY s.resume_at LIMIT 1000;
     UPDATE job SET state = 'scheduled', updated_at = NEW.now WHERE id IN (SELECT id FROM picked);
-    UPDATE schedule SET paused_until = resume_at, resume_at = NULL, rev = rev + 1
+    UPDATE schedule
+    SET paused_until = max(coalesce(paused_until, resume_at), resume_at), resume_at = NULL, rev = rev + 1
     WHERE job_id IN (SELECT id FROM picked);
     -- A day after their end: whatever still waits then is late, however that is counted.
     DELETE FROM pause WHERE until <= NEW.now - 86400000000;
