@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from mainspring.adapters.store.memory.rows import RunRow
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
-from tests.support.simulation.evidence import OVER, B, Evidence, Q, QueueRules, R, S
+from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
+from tests.support.simulation.evidence import OVER, B, Evidence, Move, Q, QueueRules, R, S
 
 #: A step of priority is worth this much waiting. Retries and caught-up ticks rank behind live work.
 HEAD_START: Micros = 1_000 * SECOND
@@ -56,8 +56,9 @@ def calm_is_punctual(evidence: Evidence) -> Iterator[str]:
     for begins, ends in evidence.truth.calm:
         for run, moves in evidence.moves.items():
             for move in moves:
-                if move.from_state is S and move.after.state in (Q, B) and begins <= move.after.due < ends:
-                    late = move.step.at - move.after.due
+                due = _find_awaited_due_time(move)
+                if due is not None and begins <= due < ends:
+                    late = move.step.at - due
                     if late > evidence.truth.punctual:
                         yield f"{run} was staged {late / MILLISECOND:.1f} ms late in a calm stretch"
         for step in evidence.history.steps:
@@ -65,6 +66,19 @@ def calm_is_punctual(evidence: Evidence) -> Iterator[str]:
                 late = step.at - tick.scheduled_at
                 if begins <= tick.scheduled_at < ends and late > evidence.truth.punctual:
                     yield f"{tick.job_id}: a tick was {late / MILLISECOND:.1f} ms late in a calm stretch"
+
+
+def _find_awaited_due_time(move: Move) -> Instant | None:
+    """The due time at which a scheduler had to stage the run, if this move ends the wait for it.
+
+    An edit replaces the due time. If the new one has passed, the edit itself stages the run. No scheduler could stage
+    it earlier, so the old due time counts: an edit must not find a run that is overdue.
+    """
+    if move.before is None or move.before.state is not S:
+        return None
+    if move.edited:
+        return move.before.due
+    return move.after.due if move.after.state in (Q, B) else None
 
 
 def slots_are_kept(evidence: Evidence) -> Iterator[str]:

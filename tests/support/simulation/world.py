@@ -82,7 +82,7 @@ class World:
         chaos.cancel()
         await asyncio.gather(chaos, return_exceptions=True)
         self.heal()
-        await asyncio.sleep(scenario.settling / SECOND)
+        await self.recover()
         calm_begins = self.now()
         await asyncio.sleep(scenario.calm / SECOND)
         self.history.truth.calm.append((calm_begins, self.now()))
@@ -99,6 +99,15 @@ class World:
             if not machine.up:
                 machine.boot()
         self.keep_up()
+
+    async def recover(self) -> None:
+        """Wait until the recovery phase has passed on the store's clock.
+
+        Leases expire by that clock. After a step back it stands still until it reaches its last reading again, and so
+        does every lease that a late or unanswered request has left behind.
+        """
+        recovered = self.now() + self.scenario.settling
+        await asyncio.sleep((recovered - self.store_clock.now()) / SECOND)
 
     def keep_up(self) -> None:
         """From now on, restart every process that dies."""
