@@ -23,14 +23,14 @@ from tools.services import ServiceUnavailable, ensure
 BUSY = [hypothesis.HealthCheck.too_slow]
 COMMON = hypothesis.settings(deadline=None, print_blob=True, suppress_health_check=BUSY)
 #: The same examples each time: no first run fails by chance. ``--hypothesis-profile=random`` tries others.
-hypothesis.settings.register_profile("ci", COMMON, derandomize=True)
-hypothesis.settings.register_profile("laptop", COMMON, derandomize=True, max_examples=50)
-hypothesis.settings.register_profile("random", COMMON)
+hypothesis.settings.register_profile("ci", COMMON, derandomize=True, max_examples=200)
+hypothesis.settings.register_profile("laptop", COMMON, derandomize=True, max_examples=25)
+hypothesis.settings.register_profile("random", COMMON, max_examples=200)
 hypothesis.settings.load_profile("ci" if IN_CI else "laptop")
 
 
 #: These start whole processes or a browser. ``make test`` leaves them out, like every test marked ``slow``.
-_SLOW = tuple(Path(__file__).parent / folder for folder in ("cli", "examples", "system", "ui"))
+_SLOW = frozenset(Path(__file__).parent / folder for folder in ("cli", "examples", "system", "ui"))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -38,9 +38,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "not slow" and collection_path in _SLOW else None
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    if any(item.path.is_relative_to(folder) for folder in _SLOW):
-        item.add_marker(pytest.mark.slow)
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    if collector.path in _SLOW and isinstance(collector, pytest.Directory):
+        collector.add_marker(pytest.mark.slow)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
@@ -461,7 +461,6 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(anything, anything, anything)
 def test_any_manifest_is_translated_or_refused(container: object, job: object, spec: object) -> None:
     from mainspring.cli.converters import kubernetes
@@ -478,13 +477,11 @@ def test_any_manifest_is_translated_or_refused(container: object, job: object, s
     declared(found)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text(max_size=60) | st.text("01*/-,~@% \\\n=AZ'\"#", max_size=60), st.booleans())
 def test_any_crontab_is_translated_or_refused(text: str, system: bool) -> None:
     declared(cron(text, system=system))
 
 
-@settings(max_examples=200, deadline=None)
 @given(anything, anything, anything, anything)
 def test_any_celery_entry_is_translated_or_refused(args: object, kwargs: object, every: object, odd: object) -> None:
     found = Conversion()

@@ -6,7 +6,7 @@ import pytest
 
 SEEDS = 200
 #: The seeds that ``make test`` runs.
-QUICK = 10
+QUICK = 5
 #: Seeds per test, so that the processes of a parallel run share them evenly.
 CHUNK = 5
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mainspring.cli.converters.calendar import Calendar, cron_of
@@ -16,7 +16,6 @@ some_weekdays = st.frozensets(st.integers(0, 6), min_size=1)
 some_minutes = st.frozensets(st.integers(0, 59), min_size=1)
 
 
-@settings(max_examples=300, deadline=None)
 @given(some_days | weeks, some_weekdays, some_minutes)
 @example(frozenset({13}), frozenset({5}), frozenset({0}))
 @example(frozenset({1, 15}), frozenset({5}), frozenset({0}))

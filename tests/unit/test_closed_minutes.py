@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.calendar import Calendar, CalendarSpec, Freeze, WhenClosed
@@ -29,7 +29,6 @@ def closed_periods(rule: WhenClosed, *freezes: tuple[int, int], weekend: bool = 
     st.sampled_from([every(HOUR), every(20 * MINUTE), CronSchedule("30 9,17 * * *")]),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_every_tick_is_counted_in_the_minute_in_which_its_run_starts(
     rule: WhenClosed, spans: list[tuple[int, int]], schedule: CronSchedule, weekend: bool
 ) -> None:

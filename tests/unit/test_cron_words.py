@@ -4,7 +4,7 @@ from itertools import combinations
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.cron import Cron, DstFold, DstGap, parts
@@ -103,7 +103,6 @@ def test_descriptions_are_equal_exactly_if_the_fires_are() -> None:
 fields = st.lists(st.lists(pieces, min_size=1, max_size=2).map(",".join), min_size=5, max_size=6).map(" ".join)
 
 
-@settings(max_examples=300, deadline=None)
 @given(fields, fields)
 def test_expressions_with_equal_descriptions_have_equal_fires(first: str, second: str) -> None:
     try:
@@ -116,7 +115,6 @@ def test_expressions_with_equal_descriptions_have_equal_fires(first: str, second
         assert fires(one, 50) == fires(other, 50), (first, second)
 
 
-@settings(max_examples=200, deadline=None)
 @given(fields)
 def test_every_field_is_explained(expression: str) -> None:
     try:

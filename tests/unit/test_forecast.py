@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.errors import Invalid
@@ -64,7 +64,6 @@ def schedules(draw: st.DrawFn) -> tuple[Instant, Planned]:
     return start, Planned(name="x", schedule=schedule, key=draw(st.text(max_size=3)))
 
 
-@settings(max_examples=150, deadline=None)
 @given(schedules())
 def test_each_minute_has_the_ticks_that_lie_in_it(drawn: tuple[Instant, Planned]) -> None:
     start, planned = drawn

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.channels import Channel, QuietHours
@@ -532,7 +532,6 @@ def run_history(channel: dict[str, str], kind: tuple[str, ...], steps: list[tupl
     return recorder
 
 
-@settings(max_examples=150)
 @given(_CHANNELS, _STEPS)
 def test_no_channel_exceeds_its_rate_or_sends_in_quiet_hours(
     channel: dict[str, str], steps: list[tuple[str, int, str, int]]
@@ -545,7 +544,6 @@ def test_no_channel_exceeds_its_rate_or_sends_in_quiet_hours(
         assert made.quiet is None or not made.quiet.covers(now)
 
 
-@settings(max_examples=150)
 @given(_CHANNELS, _STEPS, st.sampled_from([SLACK, PAGER]))
 def test_every_problem_and_its_end_are_sent_across_restarts(
     channel: dict[str, str], steps: list[tuple[str, int, str, int]], kind: tuple[str, ...]

@@ -53,7 +53,6 @@ def due_jobs(draw: st.DrawFn) -> tuple[Job, Instant]:
 
 
 @given(due_jobs())
-@settings(max_examples=150)
 def test_every_tick_in_the_window_is_decided_exactly_once(case: tuple[Job, Instant]) -> None:
     job, now = case
     assert job.next_fire is not None
@@ -83,7 +82,6 @@ def test_every_tick_in_the_window_is_decided_exactly_once(case: tuple[Job, Insta
 
 
 @given(due_jobs())
-@settings(max_examples=150)
 def test_no_run_is_early_and_none_is_skipped_without_a_reason(case: tuple[Job, Instant]) -> None:
     job, now = case
     for tick in plan_job(job, now).ticks:
@@ -98,7 +96,6 @@ def test_no_run_is_early_and_none_is_skipped_without_a_reason(case: tuple[Job, I
 
 
 @given(due_jobs())
-@settings(max_examples=150)
 def test_the_overlap_rule_limits_the_runs_of_one_plan(case: tuple[Job, Instant]) -> None:
     job, now = case
     runs = [tick for tick in plan_job(job, now).ticks if tick.decision == "run"]
@@ -117,7 +114,6 @@ def test_planning_is_deterministic(case: tuple[Job, Instant]) -> None:
 
 
 @given(due_jobs())
-@settings(max_examples=100)
 def test_an_ended_schedule_drops_the_ticks_that_would_have_fired(case: tuple[Job, Instant]) -> None:
     job, now = case
     dropped = dropped_ticks(job, now, "cancelled")

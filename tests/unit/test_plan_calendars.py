@@ -1,7 +1,7 @@
 """Planning with calendars: each tick is decided once, at its time or just before a closed period."""
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.calendar import Calendar, CalendarSpec, Freeze, Holiday, WhenClosed
@@ -163,7 +163,6 @@ def cases(draw: st.DrawFn) -> tuple[Job, Closings, list[Micros]]:
 
 
 @given(cases())
-@settings(max_examples=150, deadline=None)
 def test_every_tick_is_decided_once_in_order_and_never_before_it_happens(
     case: tuple[Job, Closings, list[Micros]],
 ) -> None:

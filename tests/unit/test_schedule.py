@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.cron import DstFold, DstGap
@@ -227,7 +227,6 @@ schedules: st.SearchStrategy[Interval | CronSchedule] = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(schedules, st.integers(NOON - 2 * DAY, NOON + 2 * DAY), st.integers(0, 6 * HOUR), st.integers(0, 30))
 def test_the_newest_of_the_missed_ticks_are_those_that_walking_finds(
     schedule: Interval | CronSchedule, after: Instant, length: int, limit: int

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.errors import Invalid
@@ -131,7 +131,6 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(values)
 def test_any_payload_is_read_back_as_it_was_written(payload: Any) -> None:
     entry = {"name": "a", "task": "t", "every": "1m", "payload": payload}
@@ -139,7 +138,6 @@ def test_any_payload_is_read_back_as_it_was_written(payload: Any) -> None:
     assert read_text(text) == [check(entry)]
 
 
-@settings(max_examples=300, deadline=None)
 @given(values)
 def test_written_yaml_is_read_the_same_by_this_reader_and_by_pyyaml(value: Any) -> None:
     text = write_yaml(value)
@@ -147,7 +145,6 @@ def test_written_yaml_is_read_the_same_by_this_reader_and_by_pyyaml(value: Any) 
     assert yaml.safe_load(text) == value
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(max_size=80) | st.text("[]{}:,&*!|>'\"#%-\n ab1", max_size=80))
 def test_any_text_is_parsed_or_rejected_as_invalid(text: str) -> None:
     with suppress(Invalid):

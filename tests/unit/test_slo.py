@@ -1,7 +1,7 @@
 """Service level objectives: each miss and each recovery is reported once, however rarely it is checked."""
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
@@ -69,7 +69,6 @@ def test_a_pause_ends_a_miss_and_restarts_the_objective() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.lists(st.integers(1, 5), min_size=1))
-@settings(max_examples=200)
 def test_reported_events_do_not_depend_on_the_frequency_of_checks(in_time: list[bool], batch_sizes: list[int]) -> None:
     ticks = [HOUR * number for number in range(1, len(in_time) + 1)]
     facts = {tick: started(tick) for tick, good in zip(ticks, in_time, strict=True) if good}
