@@ -24,6 +24,8 @@ FAILED_BEFORE = [
     pytest.param(1_800_001_308, id="a pause was replaced by one that had ended already"),
     pytest.param(1_800_000_721, id="a lease outlived the recovery while the clock of the store stood still"),
     pytest.param(1_800_000_976, id="a debounce gave a scheduled run a due time in the past"),
+    pytest.param(1_800_003_258, id="ticks that a calendar moved were late, but the tick before them was not"),
+    pytest.param(1_800_003_595, id="a tick was on time between two late ones"),
 ]
 
 

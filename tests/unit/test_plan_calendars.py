@@ -1,6 +1,9 @@
 """Planning with calendars: each tick is decided once, at its time or just before a closed period."""
 
+from typing import Literal
+
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,6 +138,31 @@ def test_a_tick_in_the_last_second_before_a_closed_period_is_not_fired_early() -
     assert early.next_fire == start + 59 * SECOND
     fire = plan_job(advance_job(job, early), start + 59 * SECOND, found)
     assert len(fire.ticks) == 61
+
+
+@pytest.mark.parametrize(
+    ("mode", "decisions"),
+    [
+        ("none", [("run", 0), ("skipped", None), ("skipped", None)]),
+        ("latest", [("skipped", None), ("skipped", None), ("run", 2 * HOUR)]),
+        ("all", [("run", 0), ("run", 2 * HOUR), ("run", 2 * HOUR)]),
+    ],
+)
+def test_moved_ticks_can_be_late_while_a_tick_just_before_the_closed_period_is_on_time(
+    mode: Literal["none", "latest", "all"], decisions: list[tuple[str, Micros | None]]
+) -> None:
+    """Ticks move to the start of the last open second, which is before a tick in the middle of that second."""
+    noon = MONDAY + 12 * HOUR
+    first = noon - SECOND // 2
+    calendar = CalendarSpec(freezes=(Freeze(start=noon, end=noon + 2 * HOUR),))
+    spec = a_spec(schedule=every(HOUR, start=first), catch_up=CatchUp(mode=mode, grace=MINUTE, pace=SECOND))
+    now = first + MINUTE
+    fire = plan_job(a_job(spec, WhenClosed.BEFORE, first), now, closed_periods(calendar, WhenClosed.BEFORE))
+    assert [tick.scheduled_at for tick in fire.ticks] == [first, first + HOUR, first + 2 * HOUR]
+    due = [None if offset is None else (first if offset == 0 else noon + offset) for _, offset in decisions]
+    assert [(tick.decision, tick.due if tick.run_id else None, tick.late) for tick in fire.ticks] == [
+        (decision, at, decision == "run" and at != first) for (decision, _), at in zip(decisions, due, strict=True)
+    ]
 
 
 @st.composite

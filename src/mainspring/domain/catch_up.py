@@ -55,24 +55,22 @@ class CaughtUp(msgspec.Struct, frozen=True):
 
 
 def decide(policy: CatchUp, ticks: list[Instant], now: Instant) -> list[CaughtUp]:
-    """Decide on ticks that are due, oldest first. Ticks within the grace are on time.
+    """Decide on ticks that are due, and return the decisions in the same order. Ticks within the grace are on time.
 
-    As long as all are on time all run: a fail-over skips nothing. A late one among them means an outage; then
+    If all ticks are on time, all run: a fail-over skips nothing. A late one among them means an outage; then
     ``latest`` runs only the newest, so that a job of every second does not come back with a minute's worth of runs.
+
+    The last tick is the newest, even if its time is not the latest: a calendar can move a tick to a time before the
+    one of its predecessor.
     """
     late = [tick for tick in ticks if now - tick > policy.grace]
-    on_time = [CaughtUp(tick, tick) for tick in ticks if now - tick <= policy.grace]
-    match policy.mode:
-        case "none":
-            return [CaughtUp(tick, None, "missed") for tick in late] + on_time
-        case "latest":
-            if not late:
-                return on_time
-            newest = ticks[-1]
-            superseded = [CaughtUp(tick, None, "superseded by a later tick") for tick in ticks[:-1]]
-            return [*superseded, CaughtUp(newest, newest if on_time else now)]
-        case "all":
-            return _decide_all(policy, late, now) + on_time
+    if policy.mode == "latest" and late:
+        newest = ticks[-1]
+        superseded = [CaughtUp(tick, None, "superseded by a later tick") for tick in ticks[:-1]]
+        return [*superseded, CaughtUp(newest, now if now - newest > policy.grace else newest)]
+    missed = [CaughtUp(tick, None, "missed") for tick in late]
+    caught_up = iter(_decide_all(policy, late, now) if policy.mode == "all" else missed)
+    return [next(caught_up) if now - tick > policy.grace else CaughtUp(tick, tick) for tick in ticks]
 
 
 def _decide_all(policy: CatchUp, late: list[Instant], now: Instant) -> list[CaughtUp]:

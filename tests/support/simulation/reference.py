@@ -70,20 +70,21 @@ class Closed:
 
 
 def fates(policy: CatchUp, due: list[Instant], now: Instant) -> list[Fate]:
-    """Apply a catch-up rule to ticks that are fired together at ``now``."""
-    late = [tick for tick in due if now - tick > policy.grace]
-    fresh = [tick for tick in due if now - tick <= policy.grace]
+    """Apply a catch-up rule to ticks that are fired together at ``now``. The last one is the newest."""
+    late = [number for number, tick in enumerate(due) if now - tick > policy.grace]
     if policy.mode == "latest" and late:
         # A late tick means an outage, and then only one tick runs.
         older: list[Fate] = [(tick, False, "superseded by a later tick") for tick in due[:-1]]
         return [*older, (due[-1], True, "")]
     decided: list[Fate] = []
-    for place, tick in enumerate(late):
-        if policy.mode == "none":
+    for number, tick in enumerate(due):
+        if number not in late:
+            decided.append((tick, True, ""))
+        elif policy.mode == "none":
             decided.append((tick, False, "missed"))
         elif now - tick > policy.max_age:
             decided.append((tick, False, "too old"))
         else:
-            kept = len(late) - place <= policy.cap
+            kept = sum(later >= number and now - due[later] <= policy.max_age for later in late) <= policy.cap
             decided.append((tick, kept, "" if kept else f"over the cap of {policy.cap}"))
-    return decided + [(tick, True, "") for tick in fresh]
+    return decided
