@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from mainspring import prefer
 from mainspring.cli.datacenters import datacenters_of
+from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.datacenters import (
     ALL,
     Preference,
@@ -20,7 +21,7 @@ from mainspring.domain.datacenters import (
 )
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MINUTE, SECOND, Instant
-from mainspring.domain.job import JobSpec, LedgerEntry
+from mainspring.domain.job import JobSpec, LedgerEntry, Overlap
 from mainspring.domain.labels import check_labels_kept
 from mainspring.domain.plan import plan_job
 from mainspring.domain.slo import TickFact, worse
@@ -28,6 +29,7 @@ from mainspring.domain.spread import NOWHERE, spread, whole_ticks
 from mainspring.settings import load
 from tests.support.builders import a_job_id, a_policy, a_spec, a_stored_job, every
 
+LENIENT = CatchUp(grace=10 * MINUTE)
 NAMES = ("asia", "eu", "us")
 orders = st.permutations(NAMES).flatmap(
     lambda names: st.builds(
@@ -104,6 +106,20 @@ def test_a_tick_without_any_data_center_is_skipped_with_a_reason() -> None:
     job = a_stored_job(a_spec(schedule=every(MINUTE)), next_fire=5 * MINUTE)
     [tick] = spread(plan_job(job, 5 * MINUTE), ()).ticks
     assert (tick.decision, tick.reason, tick.run_id) == ("skipped", NOWHERE, None)
+
+
+@pytest.mark.parametrize("overlap", Overlap)
+def test_ticks_without_any_data_center_do_not_overlap_with_each_other(overlap: Overlap) -> None:
+    job = a_stored_job(a_spec(schedule=every(MINUTE), overlap=overlap, catch_up=LENIENT), next_fire=5 * MINUTE)
+    fire = spread(plan_job(job, 8 * MINUTE), ())
+    assert [(tick.decision, tick.reason) for tick in fire.ticks] == [("skipped", NOWHERE)] * 4
+
+
+def test_a_tick_that_is_skipped_anyway_keeps_its_reason_without_any_data_center() -> None:
+    strict = CatchUp(mode="none", grace=MINUTE)
+    job = a_stored_job(a_spec(schedule=every(MINUTE), catch_up=strict), next_fire=5 * MINUTE)
+    fire = spread(plan_job(job, 7 * MINUTE), ())
+    assert [tick.reason for tick in fire.ticks] == ["missed", NOWHERE, NOWHERE]
 
 
 @given(st.lists(st.integers(0, 5), max_size=30).map(sorted), st.integers(1, 30))

@@ -50,6 +50,10 @@ class Overlap(StrEnum):
     CANCEL = "cancel"
 
 
+#: The reason in the ledger of a tick that the overlap rule skips.
+OVERLAP = "overlap"
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a version of a job says. Immutable: a change makes a new version."""
 

@@ -8,7 +8,7 @@ from mainspring.domain import catch_up
 from mainspring.domain.closings import Closings, Placed
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import Instant
-from mainspring.domain.job import Fire, Job, Overlap, Tick, tick_run_id
+from mainspring.domain.job import OVERLAP, Fire, Job, Overlap, Tick, tick_run_id
 from mainspring.domain.schedule import due_of, latest_until, next_after, ticks_between
 from mainspring.domain.spread import for_target
 
@@ -169,6 +169,6 @@ def _limit_overlap(overlap: Overlap, ticks: list[Tick]) -> list[Tick]:
     return [
         tick
         if tick.decision == "skipped" or tick in kept
-        else Tick(scheduled_at=tick.scheduled_at, decision="skipped", reason="overlap")
+        else Tick(scheduled_at=tick.scheduled_at, decision="skipped", reason=OVERLAP)
         for tick in ticks
     ]

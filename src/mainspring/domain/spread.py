@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from mainspring.domain.ids import JobId
-from mainspring.domain.job import Fire, LedgerEntry, Tick, tick_run_id
+from mainspring.domain.job import OVERLAP, Fire, LedgerEntry, Tick, tick_run_id
 
 #: Why a tick for all data centres is skipped when there is none.
 NOWHERE = "no data centre is known"
@@ -31,11 +31,16 @@ def telling(entries: Sequence[LedgerEntry], target: str | None) -> LedgerEntry |
 
 
 def spread(fire: Fire, targets: tuple[str, ...]) -> Fire:
-    """The same fire with every tick once for each target. Without any the ticks are skipped, and say so."""
+    """The same fire with every tick once for each target. Without any the ticks are skipped, and say so.
+
+    A tick that the plan skips for overlap would overlap with a run of the same fire. Without a target there is none.
+    """
     if targets:
         ticks = tuple(for_target(fire.job.id, tick, target) for tick in fire.ticks for target in targets)
     else:
-        ticks = tuple(tick if tick.decision == "skipped" else _nowhere(tick) for tick in fire.ticks)
+        ticks = tuple(
+            _nowhere(tick) if tick.decision == "run" or tick.reason == OVERLAP else tick for tick in fire.ticks
+        )
     return msgspec.structs.replace(fire, ticks=ticks)
 
 

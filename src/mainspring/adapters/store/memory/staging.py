@@ -9,7 +9,7 @@ from mainspring.adapters.store.memory.tables import Tables, gate_of_tick
 from mainspring.domain.datacenters import placed
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import MILLISECOND, Instant
-from mainspring.domain.job import Fire, Job, JobState, Overlap, Tick
+from mainspring.domain.job import OVERLAP, Fire, Job, JobState, Overlap, Tick
 from mainspring.domain.run import RunState
 from mainspring.ports.store import Fired, Staged
 
@@ -95,7 +95,7 @@ class MemoryStaging:
         if tick in tables.ledgers[job.id]:
             return None
         if tick.decision == "run" and not self._has_room(job, tick.target):
-            tick = Tick(scheduled_at=tick.scheduled_at, decision="skipped", reason="overlap", target=tick.target)
+            tick = Tick(scheduled_at=tick.scheduled_at, decision="skipped", reason=OVERLAP, target=tick.target)
         tables.record(job, tick)
         if tick.run_id is None or tick.run_id in tables.runs:
             return None

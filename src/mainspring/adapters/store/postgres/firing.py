@@ -20,7 +20,7 @@ from mainspring.adapters.store.postgres.submissions import Submissions
 from mainspring.domain.datacenters import placed
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import Instant
-from mainspring.domain.job import Fire, Overlap, Tick, version_body_id
+from mainspring.domain.job import OVERLAP, Fire, Overlap, Tick, version_body_id
 from mainspring.domain.rank import rank_of
 from mainspring.domain.run import RunState
 from mainspring.ports.store import Fired
@@ -153,13 +153,13 @@ class Firing(Submissions):
         for tick in ticks:
             decision, reason = tick.decision, tick.reason
             if decision == "run" and job.spec.overlap is Overlap.SKIP and active:
-                decision, reason = "skipped", "overlap"
+                decision, reason = "skipped", OVERLAP
             if decision == "run" and job.spec.overlap is Overlap.QUEUE:
                 if room <= 0:
-                    decision, reason = "skipped", "overlap"
+                    decision, reason = "skipped", OVERLAP
                 room -= 1
             if decision == "run" and job.spec.overlap is Overlap.CANCEL and not in_line:
-                decision, reason = "skipped", "overlap"
+                decision, reason = "skipped", OVERLAP
             recorded = await connection.fetchrow(
                 self._db.sql["record_tick"],
                 job.id,
