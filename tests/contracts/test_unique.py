@@ -6,11 +6,12 @@ import pytest
 
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import HOUR, MINUTE
+from mainspring.domain.limits import Limit
 from mainspring.domain.run import REPLACED, Idempotency, NewRun, RunState
 from mainspring.domain.unique import Unique
 from mainspring.ports.access import Author
 from mainspring.ports.store import Accepted
-from tests.support.builders import a_limit, a_run
+from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.store_harness import Harness, ids
 
 QUEUED, BLOCKED, SCHEDULED, SKIPPED = RunState.QUEUED, RunState.BLOCKED, RunState.SCHEDULED, RunState.SKIPPED
@@ -224,6 +225,30 @@ async def test_runs_of_one_unique_key_in_a_batch_are_handled_in_order(harness: H
     [view] = await harness.store.runs([put_off.id], payloads=True)
     assert view is not None
     assert view.payload == b"2"
+
+
+@pytest.mark.parametrize("limits", [(), (a_limit("one", 1),)], ids=["free", "limited"])
+@pytest.mark.parametrize(
+    ("delays", "requeued"),
+    [((0, 0), 0), ((HOUR, 0), 1), ((0, HOUR, 0), 1), ((HOUR, 0, HOUR, 0), 2), ((HOUR, 0, 0), 1)],
+)
+async def test_debounces_of_one_batch_take_effect_one_after_the_other(
+    harness: Harness, delays: tuple[int, ...], requeued: int, limits: tuple[Limit, ...]
+) -> None:
+    """A run that is delayed leaves its queue. Made due again, it is queued again, behind runs queued before."""
+    policy = a_policy(limits=limits)
+    first, other = a_unique_run("debounce", policy=policy), a_run()
+    await harness.submit(first)
+    await harness.advance(MINUTE)
+    await harness.submit(other)
+    await harness.advance(MINUTE)
+    await harness.store.attach_reader(READER)
+    await harness.submit(*[a_unique_run("debounce", delay=delay, policy=policy) for delay in delays])
+    assert await harness.state(first.id) is QUEUED
+    events = [(kind, run) for kind, runs in await harness.unread_events(READER) for run in runs]
+    assert events == [("run.queued", first.id)] * requeued
+    [held] = await harness.claim(await harness.worker(), 1)
+    assert held.id == (other.id if requeued else first.id)
 
 
 async def test_the_idempotency_key_is_checked_first_and_used_only_by_a_new_run(harness: Harness) -> None:

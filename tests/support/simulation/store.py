@@ -68,7 +68,7 @@ class RecordingTables(Tables):
             yield now
         for run in self._on_their_way.values():
             seen = self._seen_runs.get(run.id)
-            if seen is None or _place(seen) != _place(run) or (run.id in self._edited and seen != run):
+            if seen is None or _place(seen) != _place(run):
                 self.moved(run)
         self._on_their_way.clear()
         self._edited.clear()
@@ -100,7 +100,9 @@ class RecordingTables(Tables):
     def edit(self, run: RunRow, new: NewRun) -> None:
         self._edited.add(run.id)
         super().edit(run, new)
-        self._on_their_way[run.id] = run
+        # Each edit of a batch is a move: a run that one edit delays and the next one makes due is queued again.
+        if self._seen_runs.get(run.id) != run:
+            self.moved(run)
 
     def _queue(self, run: RunRow, rank: int) -> None:
         super()._queue(run, rank)

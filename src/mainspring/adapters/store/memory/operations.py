@@ -31,7 +31,6 @@ class MemoryOperations:
             if was is not None and words_of_run(was) != before:
                 return Accepted(row.id, row.shown_state(), new=False, conflict=True)
             tables.edit(row, run)
-            tables.pass_on()
             differs = what_differs(before, words_of_run(row.view(with_payload=True)))
             if differs is not None:
                 tables.audit("runs.edit", author, [Change(row.tenant, row.id, *differs)])

@@ -478,6 +478,9 @@ class Tables:
         if held is not None and held.holder is None:
             assert old_gate is not None
             self.promote(old_gate)
+        # The next edit of a batch finds the run where this one leaves it: queued, or waiting without its old age.
+        self.pass_on()
+        self._kept_place.pop(run.id, None)
 
     def rank_now(self, run: RunRow) -> int:
         """The rank of what becomes eligible in this transaction."""
