@@ -3,10 +3,16 @@
 import msgspec
 import pytest
 
-from mainspring.domain.instant import HOUR, Instant
-from mainspring.domain.job import JobState
+from mainspring.domain.instant import HOUR, SECOND, Instant
+from mainspring.domain.job import JobSpec, JobState, Overlap
+from mainspring.domain.run import RunPolicy, RunState
+from mainspring.domain.schedule import Interval
+from tests.support.simulation.acts import Act
+from tests.support.simulation.directed import Director, play
 from tests.support.simulation.examples import Breaks, a_good_history, a_job, fires
 from tests.support.simulation.history import History, JobChange, Step
+from tests.support.simulation.invariants import violations
+from tests.support.simulation.workload import LOOP
 
 pytestmark = pytest.mark.simulation
 
@@ -113,3 +119,33 @@ def test_the_checker_reports(name: str) -> None:
 
 def test_the_correct_history_contains_every_case_that_is_broken() -> None:
     assert {tick.reason for step in fires(a_good_history(), "cron") for tick in step.ticks} == {"", "overlap"}
+
+
+def play_two_jobs_with_one_key() -> tuple[History, Step]:
+    """Two jobs share an ordering key. In the step, the first one cancels its run, which held the key for the second."""
+
+    async def script(director: Director) -> None:
+        # The only slot is taken, so that the runs of both jobs wait.
+        director.submit(director.run(Act("work", 5 * SECOND)))
+        start = director.world.now() + SECOND
+        for overlap in (Overlap.CANCEL, Overlap.QUEUE):
+            schedule = Interval(every=2 * SECOND, start=start, end=start + 3 * SECOND)
+            policy = RunPolicy(ordering_key="key")
+            director.put(JobSpec(name=overlap, task=LOOP, schedule=schedule, overlap=overlap, policy=policy))
+        await director.sleep(4)
+
+    history = play(script, workers=({"default": 1},))
+    [step] = [step for step in history.steps if any(change.after.state is RunState.CANCELLED for change in step.runs)]
+    return history, step
+
+
+def test_a_run_that_an_earlier_fire_of_the_batch_promotes_does_not_wait() -> None:
+    _, step = play_two_jobs_with_one_key()
+    assert [tick.decision for tick in step.ticks] == ["run", "run"]
+    assert any(change.before and change.before.state is RunState.BLOCKED for change in step.runs)
+
+
+def test_a_run_that_a_later_fire_of_the_batch_promotes_still_waits() -> None:
+    history, step = play_two_jobs_with_one_key()
+    step.ticks.reverse()
+    assert any("a third one beside" in sentence for sentence in violations(history))

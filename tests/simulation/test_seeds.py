@@ -28,6 +28,8 @@ FAILED_BEFORE = [
     pytest.param(1_800_003_595, id="a tick was on time between two late ones"),
     pytest.param(1_830_000_219, id="ticks without any data center were skipped for overlap with each other"),
     pytest.param(1_800_001_139, id="one debounce of a batch delayed a queued run and the next one made it due"),
+    pytest.param(1_800_006_037, id="a fire promoted a run whose own job fired later in the same batch"),
+    pytest.param(1_800_007_508, id="a fire cancelled a queued run and promoted one of a job of the same batch"),
 ]
 
 

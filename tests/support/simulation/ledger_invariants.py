@@ -155,7 +155,10 @@ def _decisions(history: History) -> Iterator[str]:
             by_job[tick.job_id].append(tick)
             if tick.run_id is not None:
                 targets[tick.run_id] = tick.target
+        fired_before: set[JobId] = set()
         for job, entries in by_job.items():
+            promoted = _find_promoted(step, fired_before)
+            fired_before.add(job)
             change = fired.get(job)
             if change is None or change.before is None:
                 yield f"{job}: ticks at {step.at} without its schedule moving on"
@@ -163,7 +166,11 @@ def _decisions(history: History) -> Iterator[str]:
             closed = reference.Closed(change.before.spec, list(calendars.values()))
             yield from pauses[job].complaints(step, entries)
             for target, there in _by_target(entries).items():
-                beside = {run: row for run, row in active[job].items() if _counts(targets.get(run, ""), target)}
+                beside = {
+                    run: promoted.get(run, row)
+                    for run, row in active[job].items()
+                    if _counts(targets.get(run, ""), target)
+                }
                 yield from _decision(step, change, there, beside, history.truth.clock_steps, closed)
         for moved in step.runs:
             if moved.after.job_id is not None:
@@ -179,6 +186,26 @@ def _decisions(history: History) -> Iterator[str]:
             for target, there in _by_target(entries).items():
                 beside = {run: row for run, row in active[job].items() if _counts(targets.get(run, ""), target)}
                 yield from _overlaps(step, fired[job], there, beside)
+
+
+def _find_promoted(step: Step, fired_before: set[JobId]) -> dict[RunId, RunRow]:
+    """The runs that got their ordering key from a run that an earlier fire of the same batch has cancelled.
+
+    The fires of a batch apply one after the other, so such a run no longer waits when the next job fires.
+    """
+    freed = {
+        change.after.gate
+        for change in step.runs
+        if change.after.job_id in fired_before and change.after.state is RunState.CANCELLED
+    }
+    return {
+        change.after.id: change.after
+        for change in step.runs
+        if change.before is not None
+        and change.before.state is RunState.BLOCKED
+        and change.after.state is RunState.QUEUED
+        and change.after.gate in freed
+    }
 
 
 def _counts(of_run: str, target: str) -> bool:
