@@ -47,10 +47,12 @@ SELECT id, CASE state WHEN 5 THEN 1 ELSE 2 END, state, 5, 1, 0, CASE WHEN job_id
        CASE WHEN job_id IS NOT NULL THEN t END, CASE WHEN job_id IS NOT NULL THEN 1 END, job_id, body_id,
        CASE state WHEN 5 THEN '{"done": true}'::bytea END,
        CASE state WHEN 6 THEN 'error' WHEN 7 THEN 'cancelled by somebody' END,
-       CASE state WHEN 6 THEN 'RuntimeError: error of kind ' || error END, task
+       CASE state WHEN 6 THEN 'RuntimeError: error of kind ' || error END,
+       CASE WHEN job_id IS NULL THEN task END
 FROM chunk;
-INSERT INTO body (bucket, id, task, payload, tenant)
-SELECT CASE WHEN state = 5 THEN day ELSE -1 END, id, task, '{"order": 4711, "customer": "Ada"}'::bytea, $1
+INSERT INTO body (bucket, id, task, payload, tenant, about)
+SELECT CASE WHEN state = 5 THEN day ELSE -1 END, id, task, '{"order": 4711, "customer": "Ada"}'::bytea, $1,
+       CASE WHEN i % 100 = 1 THEN '{"tags":["nightly"]}'::bytea END
 FROM chunk WHERE job_id IS NULL;
 INSERT INTO label (bucket, id, tenant, label)
 SELECT CASE WHEN state = 5 THEN day ELSE -1 END, id, $1, 'nightly' FROM chunk WHERE job_id IS NULL AND i % 100 = 1;

@@ -139,7 +139,7 @@ async def measure(dsn: str, runs: int) -> None:
         failed, job = failed[0]["runId"], job[0]["jobId"]
         app = make_ui(service.api, _nothing, UiSettings())
         pages = {**pages_of(failed, job, workflow), "of 10,000 nodes": f"/workflows/{large}"}
-        server = await _server(dsn)
+        server = await find_server(dsn)
         async with httpx2.AsyncClient(
             transport=httpx2.ASGITransport(app=cast(Any, app)), base_url="http://localhost"
         ) as client:
@@ -159,19 +159,19 @@ async def _time(
     before: dict[int, float] = {}
     for number in range(_TIMES + 2):
         if number == 2:
-            before = _processor_seconds(server)
+            before = processor_seconds(server)
         forget()
         began = time.perf_counter()
         async with client.stream("GET", path, headers={"accept-encoding": "gzip"}) as answer:
             size = sum([len(part) async for part in answer.aiter_raw()])
         took.append((time.perf_counter() - began) * 1_000)
         assert answer.status_code == 200, path
-    after = _processor_seconds(server)
+    after = processor_seconds(server)
     processor = sum(used - before.get(one, 0) for one, used in after.items()) / _TIMES * 1_000
     print(f"{name:24} {processor:7.1f} {statistics.median(took[2:]):7.1f} {max(took[2:]):7.1f} {size:8,}", flush=True)
 
 
-def _processor_seconds(server: psutil.Process) -> dict[int, float]:
+def processor_seconds(server: psutil.Process) -> dict[int, float]:
     """Of this process and of each of the PostgreSQL server's."""
     times = dict[int, Any]()
     for one in server.children():
@@ -180,7 +180,7 @@ def _processor_seconds(server: psutil.Process) -> dict[int, float]:
     return {0: time.process_time()} | {pid: used.user + used.system for pid, used in times.items()}
 
 
-async def _server(dsn: str) -> psutil.Process:
+async def find_server(dsn: str) -> psutil.Process:
     connection = await asyncpg.connect(dsn)
     try:
         found = psutil.Process(await connection.fetchval("SELECT pg_backend_pid()")).parent()
@@ -224,14 +224,14 @@ def main() -> None:
     given = arguments.parse_args()
     server, name = ensure("postgres"), given.database or f"pages_{uuid.uuid4().hex}"
     try:
-        asyncio.run(_once(server, name, given.runs))
+        asyncio.run(fill_once(server, name, given.runs))
         asyncio.run(measure(with_database(server, name), given.runs))
     finally:
         if not given.database:
             asyncio.run(drop_database(server, name))
 
 
-async def _once(server: str, name: str, runs: int) -> None:
+async def fill_once(server: str, name: str, runs: int) -> None:
     connection = await asyncpg.connect(server)
     there = await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name)
     await connection.close()

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
+from mainspring.domain.run import RunView
+from mainspring.sdk.families import Parents
 from mainspring.sdk.handle import SyncHandle
 from mainspring.sdk.task import SyncSubmitter, Task
+from mainspring.sdk.workflow import Step, Workflow
 
 _MODULES = ("mainspring", "mainspring.testing")
 #: What one is given and need not import.
-_GIVEN = (Task, SyncSubmitter, SyncHandle)
+_GIVEN = (Task, SyncSubmitter, SyncHandle, RunView, Workflow, Step, Parents)
 _WIDTH = 118
 
 

@@ -1,27 +1,31 @@
 """Mainspring: runs work now, later or on a schedule, and can show that it did."""
 
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.errors import (
-    Conflict,
-    Denied,
-    Fenced,
-    Invalid,
-    MainspringError,
-    NotFound,
-    StoreUnavailable,
-)
-from mainspring.domain.job import Overlap
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.verdicts import GiveUp
-from mainspring.sdk.app import Mainspring
-from mainspring.sdk.context import Context
-from mainspring.sdk.datacenters import prefer
-from mainspring.sdk.fan_out import FanOut
-from mainspring.sdk.handle import RunCancelled, RunFailed, RunHandle, RunSkipped
-from mainspring.sdk.limits import Breaker, Limit, Unique
-from mainspring.sdk.resources import provided
-from mainspring.sdk.transactions import transaction
-from mainspring.sdk.verdicts import Retry
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mainspring.domain.catch_up import CatchUp
+    from mainspring.domain.errors import (
+        Conflict,
+        Denied,
+        Fenced,
+        Invalid,
+        MainspringError,
+        NotFound,
+        StoreUnavailable,
+    )
+    from mainspring.domain.job import Overlap
+    from mainspring.domain.retry import RetryPolicy
+    from mainspring.domain.verdicts import GiveUp
+    from mainspring.sdk.app import Mainspring
+    from mainspring.sdk.context import Context
+    from mainspring.sdk.datacenters import prefer
+    from mainspring.sdk.fan_out import FanOut
+    from mainspring.sdk.handle import RunCancelled, RunFailed, RunHandle, RunSkipped
+    from mainspring.sdk.limits import Breaker, Limit, Unique
+    from mainspring.sdk.resources import provided
+    from mainspring.sdk.transactions import transaction
+    from mainspring.sdk.verdicts import Retry
 
 __version__ = "0.1.0"
 
@@ -52,3 +56,45 @@ __all__ = [
     "provided",
     "transaction",
 ]
+
+#: The module of each name: it is imported when the name is first used, so that a command or a child process loads
+#: only what it needs.
+_MODULES = {
+    "Breaker": "mainspring.sdk.limits",
+    "CatchUp": "mainspring.domain.catch_up",
+    "Conflict": "mainspring.domain.errors",
+    "Context": "mainspring.sdk.context",
+    "Denied": "mainspring.domain.errors",
+    "FanOut": "mainspring.sdk.fan_out",
+    "Fenced": "mainspring.domain.errors",
+    "GiveUp": "mainspring.domain.verdicts",
+    "Invalid": "mainspring.domain.errors",
+    "Limit": "mainspring.sdk.limits",
+    "Mainspring": "mainspring.sdk.app",
+    "MainspringError": "mainspring.domain.errors",
+    "NotFound": "mainspring.domain.errors",
+    "Overlap": "mainspring.domain.job",
+    "Retry": "mainspring.sdk.verdicts",
+    "RetryPolicy": "mainspring.domain.retry",
+    "RunCancelled": "mainspring.sdk.handle",
+    "RunFailed": "mainspring.sdk.handle",
+    "RunHandle": "mainspring.sdk.handle",
+    "RunSkipped": "mainspring.sdk.handle",
+    "StoreUnavailable": "mainspring.domain.errors",
+    "Unique": "mainspring.sdk.limits",
+    "prefer": "mainspring.sdk.datacenters",
+    "provided": "mainspring.sdk.resources",
+    "transaction": "mainspring.sdk.transactions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

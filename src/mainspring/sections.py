@@ -20,6 +20,7 @@ from mainspring.domain.notification_rules import NotificationRules, read_notific
 from mainspring.domain.redis_address import read_redis
 from mainspring.domain.run import ALL_TENANTS, check_name, check_tenant
 from mainspring.domain.secrets import ANY, DEFAULT_ALLOWED, check_secret_name
+from mainspring.domain.variables import check_allow_list
 from mainspring.domain.webhooks import read_webhooks
 
 #: Microseconds, written as "30s" or as a number of seconds.
@@ -54,6 +55,8 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Child processes for sync tasks."""
     threads_per_child: int = 8
     """Threads in each of them."""
+    child_start: Span = MINUTE
+    """How long a child process may take to start and to import the application. Then runs that wait for it fail."""
     transactions: int = 5
     """Connections for handlers that ask for a transaction, on PostgreSQL."""
     capture_logs: bool = True
@@ -442,6 +445,8 @@ class TasksSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The folder with the scripts that the task ``shell`` may run."""
     commands: Commands = False
     """Commands that it may run, too: names, each with a program and its first arguments; ``true`` for any."""
+    env: tuple[str, ...] = ()
+    """Variables that the field ``env`` of a ``shell`` payload may set; none by default."""
     user: str = ""
     """Whom scripts and commands run as; for workers that run as root."""
     memory: int = 0
@@ -473,6 +478,7 @@ class TasksSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             check_name("tasks.commands", name)
             if not argv:
                 raise Invalid("tasks.commands", f"{name} names no program")
+        check_allow_list("tasks.env", self.env)
         for text in self.http_allow:
             try:
                 ip_network(text)

@@ -78,6 +78,7 @@ RANGES = {
     "worker.grace": (0, _CENTURY),
     "worker.children": (1, 1_000),
     "worker.threads_per_child": (1, 1_000),
+    "worker.child_start": (SECOND, HOUR),
     "worker.transactions": (1, 1_000),
     "worker.recycle_after_runs": (0, _PLENTY),
     "worker.recycle_memory": (0, _PLENTY),

@@ -13,6 +13,7 @@ from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres import PostgresStore, upkeep
 from mainspring.adapters.store.postgres.database import SESSION, Connection
 from mainspring.adapters.store.postgres.names import Kind
+from mainspring.adapters.store.postgres.rows import bucket_of
 from mainspring.bench.local_postgres import throwaway_postgres
 from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.ids import SessionId
@@ -509,6 +510,13 @@ async def test_a_second_submit_of_the_same_ids_is_recognized_after_the_runs_ende
         (False, RunState.QUEUED),
         (True, RunState.SCHEDULED),
     ]
+
+
+async def test_known_bodies_are_those_that_were_asked_for(store: PostgresStore) -> None:
+    one, other = a_run(), a_run()
+    await store.submit([one, other])
+    rows = await store._engine.fetch("known_bodies", [one.id], [bucket_of(one)])
+    assert [row["id"] for row in rows] == [one.id]
 
 
 async def test_a_claim_that_takes_long_does_not_start_runs_before_it_has_found_them(store: PostgresStore) -> None:

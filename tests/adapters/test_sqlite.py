@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import apsw
 import pytest
@@ -17,6 +18,7 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.sqlite import SqliteStore, catalog
 from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.adapters.store.sqlite.steady_time import SteadyTime
+from mainspring.adapters.store.sqlite.threads import Call, call_procedures
 from mainspring.adapters.wakeups.sqlite import SqliteWakeups
 from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.ids import JobId, RunId, SessionId
@@ -26,7 +28,7 @@ from mainspring.domain.run import NewRun, RunState, Verdict, settle_loss, settle
 from mainspring.ports.catalog import RunFilter
 from mainspring.ports.store import Accepted, NewSession, Want
 from mainspring.ports.wakeups import queue_topic
-from tests.support.builders import a_held_run, a_run, some_runs
+from tests.support.builders import a_held_run, a_limit, a_run, some_runs
 from tests.support.clock import ManualClock
 from tests.support.waiting import eventually
 
@@ -583,6 +585,57 @@ def test_no_procedure_scans_a_table_that_grows(path: Path) -> None:
 )
 def test_each_procedure_uses_the_index_made_for_it(path: Path, procedure: str, index: str) -> None:
     assert index in read_plans(connections.open_for_writing(path, 4))[procedure]
+
+
+def count_steps(path: Path, call: Call, now: Instant) -> int:
+    """Call a procedure and return how many hundreds of steps SQLite took."""
+    steps = 0
+
+    def count() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    connection = connections.open_for_writing(path, 4)
+    connection.set_progress_handler(count, 100)
+    call_procedures(connection, [call], now)
+    connection.close()
+    return steps
+
+
+#: Runs that expire, by where they wait and why.
+EXPIRING: dict[str, dict[str, Any]] = {
+    "start-by time": {"start_within": MINUTE},
+    "deadline": {"deadline": MINUTE},
+    "start-by time of a scheduled run": {"delay": MINUTE, "start_within": MINUTE},
+    "deadline of a scheduled run": {"delay": MINUTE, "deadline": MINUTE},
+    "target": {"target": SessionId(1)},
+    "target of a scheduled run": {"delay": MINUTE, "target": SessionId(1)},
+}
+
+
+@pytest.mark.parametrize("parts", EXPIRING.values(), ids=EXPIRING.keys())
+async def test_the_work_of_an_expiry_does_not_grow_with_the_backlog(
+    path: Path, store: SqliteStore, parts: dict[str, Any]
+) -> None:
+    await store.close_session(await store.open_session(NewSession(name="w", kind="worker", ttl=HOUR)))
+    later = await store.now() + HOUR
+    steps = []
+    for count in (10, 500):
+        await store.submit([a_run(**parts) for _ in range(count)])
+        steps.append(count_steps(path, Call("expire", batch="fingerprint", size=1), later))
+    assert steps[1] < 2 * steps[0]
+
+
+async def test_the_work_of_a_released_limit_does_not_grow_with_its_line(path: Path, store: SqliteStore) -> None:
+    steps = []
+    for count in (50, 500):
+        runs = [a_run(limits=(a_limit(),)) for _ in range(count)]
+        await store.submit(runs)
+        page = await store.list_runs(RunFilter(tenant=None, states=frozenset({RunState.QUEUED})), None, 2)
+        [holder] = page.items
+        steps.append(count_steps(path, Call("cancel", batch=f'["{holder.id}"]'), await store.now()))
+    assert steps[1] < 2 * steps[0]
 
 
 async def test_plans_do_not_depend_on_the_contents_of_the_file(path: Path, store: SqliteStore) -> None:

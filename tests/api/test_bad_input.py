@@ -1,12 +1,14 @@
 """Invalid input is rejected with the name of the field and a reason: never a 500, never an error of the store."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.api.conftest import memory_only
+from mainspring.domain.access import Role
+from tests.api.conftest import Service, memory_only
 
 MISSING = "019a8c4b6f2c70008042b1c2d3e4f506"
 JSON = {"content-type": "application/json"}
@@ -227,3 +229,20 @@ async def test_an_unknown_path_or_method_returns_a_problem_document(client: http
     wrong = await client.put("/v1/jobs")
     assert wrong.status_code == 405
     assert set(wrong.headers["allow"].replace(" ", "").split(",")) >= {"GET", "POST"}
+
+
+@memory_only
+@pytest.mark.parametrize(
+    "chunks", [b"zz\r\nabc\r\n", b"5\r\nabc\r\n0\r\n\r\n", b"F" * 18 + b"\r\nabc", b"-1\r\n", b"5\r\nab"]
+)
+async def test_a_malformed_chunked_body_is_a_bad_request(served: tuple[Service, str], chunks: bytes) -> None:
+    service, url = served
+    key = await service.key(Role.ADMIN, None)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    writer.write(head.encode() + chunks)
+    writer.write_eof()
+    answer = await asyncio.wait_for(reader.read(10_000), 60)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+    assert b"the body is incomplete" in answer

@@ -19,13 +19,13 @@ async def test_measured_clock_offsets_are_shown_for_workers_and_schedulers(
     worker = await store.open_session(a_worker(name="right", ttl=MINUTE))
     silent = await store.open_session(a_worker(name="silent", ttl=MINUTE))
     scheduler = await cast(Coordinator, store).join("wrong", MINUTE)
-    await cast(Clocks, store).tell_clock([worker], ClockReading(12 * MILLISECOND, 2 * MILLISECOND))
-    await cast(Clocks, store).tell_clock([scheduler], ClockReading(-HOUR, MILLISECOND))
+    await cast(Clocks, store).tell_clock([worker], ClockReading(12 * MILLISECOND, 2 * MILLISECOND), "2026f")
+    await cast(Clocks, store).tell_clock([scheduler], ClockReading(-HOUR, MILLISECOND), "2026f")
     workers = {item["workerId"]: item for item in (await client.get("/v1/workers")).json()["items"]}
     assert (workers[str(worker)]["clockOffsetMs"], workers[str(worker)]["clockErrorMs"]) == (12.0, 2.0)
     assert "clockOffsetMs" not in workers[str(silent)]
     [seen] = (await client.get("/v1/schedulers")).json()["items"]
-    assert seen["clockOffsetMs"] == -3_600_000.0
+    assert (seen["clockOffsetMs"], seen["tzdata"]) == (-3_600_000.0, "2026f")
     metrics = (await client.get("/metrics")).text
     assert 'mainspring_clock_offset_seconds{kind="worker"} 0.012' in metrics
     assert 'mainspring_clock_offset_seconds{kind="scheduler"} -3600.0' in metrics

@@ -49,6 +49,8 @@ async def test_a_follower_receives_the_events_of_its_tenant_only(service: Servic
     ]
     await eventually(lambda: hub.followers == 2)
     async with service.client() as client:
+        for name in ("a", "b"):
+            await client.put("/v1/tenants", json={"name": name})
         mine = (await client.post("/v1/jobs", json={"task": "t", "tenant": "a"})).json()["jobId"]
         theirs = (await client.post("/v1/jobs", json={"task": "t", "tenant": "b"})).json()["jobId"]
     await eventually(lambda: sum(len(event["runs"]) for event in of_all) == 2)
@@ -193,6 +195,7 @@ async def test_a_follower_without_events_still_receives_the_position() -> None:
     stream = hub.follow("quiet", None)
     hello = await anext(stream)
     async with service.client() as client:
+        await client.put("/v1/tenants", json={"name": "loud"})
         await client.post("/v1/jobs", json={"task": "t", "tenant": "loud"})
     while b"event: position" not in (message := await anext(stream)):
         assert b"run." not in message

@@ -123,6 +123,7 @@ async def test_a_run_is_explained_by_the_concurrency_of_its_queue(service: Servi
         assert found[0]["code"] == "queue-full"
         assert found[0]["words"] == f"queue 'mail' runs 1 at a time, held by {runs[0]}"
         assert found[0]["holders"] == [{"kind": "run", "id": runs[0]}]
+        await client.put("/v1/tenants", json={"name": "acme"})
         foreign = await submit(client, queue="mail", tenant="acme")
         [reason, *_] = (await get(client, f"/v1/runs/{foreign}/explain"))["because"]
         assert reason["words"] == "queue 'mail' runs 1 at a time, held by runs of other tenants"

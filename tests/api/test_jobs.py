@@ -265,6 +265,7 @@ async def test_a_backfill_is_checked_like_a_new_job(service: Service) -> None:
     async with service.client() as client:
         start = "2026-01-01T00:00:00Z"
         fields = {"name": "b", "every": "1h", "scheduleTime": start, "payload": "x" * 20}
+        await client.put("/v1/tenants", json={"name": "small"})
         job = (await create(client, tenant="small", **fields))["jobId"]
         await client.put("/v1/tenants", json={"name": "small", "quotas": {"payloadBytes": 10}})
         service.api._quotas.forget()

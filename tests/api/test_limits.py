@@ -11,6 +11,7 @@ from mainspring.api.limits import Buckets
 from mainspring.api.problems import Refused
 from mainspring.api.proxies import read_networks
 from mainspring.domain.access import Quotas, Role, Tenant
+from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import SECOND
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import RunFilter
@@ -68,6 +69,7 @@ async def test_a_batch_is_accepted_up_to_the_quota_and_the_rest_is_rejected_one_
     service: Service, client: httpx2.AsyncClient
 ) -> None:
     await limit(service, queued=3)
+    await limit(service, "other")
     assert await batch(client, {}, {"priority": 99_999}, {}, {}, {}, {"tenant": "other"}) == [
         None,
         400,
@@ -77,6 +79,26 @@ async def test_a_batch_is_accepted_up_to_the_quota_and_the_rest_is_rejected_one_
         None,
     ]
     assert await batch(client, {}, {"tenant": "other"}) == [429, None]
+
+
+async def test_a_job_that_depends_on_a_refused_one_has_its_status(
+    service: Service, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await limit(service, "other", queued=0)
+    real = service.api.check
+
+    async def fail_for_away(principal: Any, tenant: str, queue: str, task: str, *args: Any, **options: Any) -> None:
+        if task == "away":
+            raise StoreUnavailable("the store does not answer")
+        await real(principal, tenant, queue, task, *args, **options)
+
+    monkeypatch.setattr(service.api, "check", fail_for_away)
+    jobs: list[dict[str, Any]] = [{"task": "away"}, {"dependsOn": ["#0"]}, {"dependsOn": ["#1"]}, {}]
+    assert await batch(client, *jobs) == [503, 503, 503, None]
+    assert await batch(client, {"tenant": "other"}, {"dependsOn": ["#0"]}) == [429, 429]
+    # A parent that can never be accepted decides: sending it again is of no use.
+    jobs = [{"task": "away"}, {"priority": 99_999}, {"dependsOn": ["#0", "#1"]}, {"dependsOn": ["#9"]}]
+    assert await batch(client, *jobs) == [503, 400, 400, 400]
 
 
 @memory_only
@@ -135,6 +157,7 @@ async def test_submits_per_minute_are_limited() -> None:
     client = service.client()
     await limit(service, submits_per_minute=3)
     await limit(service, "closed", submits_per_minute=0)
+    await limit(service, "other")
     assert await batch(client, {}, {}) == [None, None]
     assert await batch(client, {"name": "a", **CRON}, {}, {}) == [429, None, 429]
     refused = await submit(client)

@@ -284,7 +284,7 @@ async def test_a_request_that_takes_too_long_fails_with_503() -> None:
         return Answer(200, "")
 
     service = make_service()
-    transport = httpx2.ASGITransport(app=make_app(service.api, [slow]))  # type: ignore[arg-type]
+    transport = httpx2.ASGITransport(app=make_app(service.api, [slow]))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         response = await client.get("/slow")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")

@@ -1,9 +1,11 @@
 """Tokens of an identity provider: which are accepted, and every reason to reject one."""
 
 import asyncio
+import base64
 import hmac
 import json
 from collections.abc import Callable
+from math import gcd, prod
 from typing import Any
 
 import httpx2
@@ -28,6 +30,7 @@ from mainspring.api.tokens import (
     read_pem,
     secret_key,
 )
+from mainspring.api.weak_keys import find_weakness
 from mainspring.domain.access import Principal, Role
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import SECOND
@@ -179,7 +182,8 @@ async def test_a_stream_ends_soon_after_its_token_has_expired() -> None:
     clock = VirtualClock()
     auth = Authenticator(MemoryStore(clock, 1), clock, required=True, tokens=make_tokens("HS256", clock=clock))
     began = clock.monotonic()
-    await auth.no_longer({"authorization": f"Bearer {sign(OCT, 'HS256')}"})
+    headers = {"authorization": f"Bearer {sign(OCT, 'HS256')}"}
+    await auth.no_longer(lambda: auth.principal(headers))
     assert 0 <= clock.monotonic() - began - 630 * SECOND <= REFUSED_WITHIN
 
 
@@ -272,7 +276,7 @@ async def test_the_log_has_the_reason_of_a_rejection_but_not_the_token() -> None
     good = sign(OCT, "HS256")
     with structlog.testing.capture_logs() as logs:
         await make_tokens("HS256").principal(sign(OCT, "HS256", {**CLAIMS, "exp": 1, "sub": "private-name"}))
-        await make_tokens("HS256").principal(good + "tampered")
+        await make_tokens("HS256").principal(good + "tamperedx")
         await make_tokens("RS256").principal(good)
     assert [entry["why"] for entry in logs] == ["expired", "wrong signature", "UnsupportedAlgorithmError"]
     for part in (*good.split("."), "private-name", SECRET.decode()):
@@ -585,3 +589,83 @@ def test_an_unsafe_key_set_url_is_rejected(url: str) -> None:
     with pytest.raises(Invalid, match=r"auth\.jwks_url") as caught:
         JwksUrl(url, "RS256", ManualClock())
     assert "hunter2" not in str(caught.value)
+
+
+def respell(token: str) -> dict[str, str]:
+    """Other spellings of a token that a lenient decoder takes for the same."""
+    found = {"trailing newline": f"{token}\n", "leading space": f" {token}", "fourth part": f"{token}."}
+    parts = token.split(".")
+    for number, part in enumerate(parts):
+        last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+        changes = {
+            "padding": part + "=" * (-len(part) % 4 or 4),
+            "question mark": f"{part[:-1]}?{part[-1:]}",
+            "space": f"{part[:2]} {part[2:]}",
+            "line break": f"{part[:2]}\n{part[2:]}",
+            "other alphabet": part.replace("-", "+").replace("_", "/"),
+        }
+        if len(part) % 4:
+            changes["unused bits"] = part[:-1] + last[last.index(part[-1]) + 1]
+        for name, changed in changes.items():
+            if changed != part:
+                found[f"{name} in part {number}"] = ".".join([*parts[:number], changed, *parts[number + 1 :]])
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "RS256", "EdDSA"])
+async def test_a_token_has_one_spelling(algorithm: Algorithm) -> None:
+    """Strict base64url (RFC 7515): signed as it stands, and still refused."""
+    tokens, token = make_tokens(algorithm), sign(SIGNERS[algorithm], algorithm)
+    assert await tokens.principal(token) == ADA
+    for name, other in respell(token).items():
+        assert await tokens.principal(other) is None, name
+
+
+@pytest.mark.parametrize("character", ["=", "==", "====", "?", "#", " ", "\n", "+", "/", "ü"])
+async def test_a_signature_over_a_stray_character_does_not_help(character: str) -> None:
+    header, payload, _ = sign(OCT, "HS256").split(".")
+    for signed in (
+        f"{header}{character}.{payload}",
+        f"{header}.{payload}{character}",
+        f"{header}.{character}{payload}",
+    ):
+        signature = base64.urlsafe_b64encode(hmac.digest(SECRET, signed.encode(), "sha256")).decode().rstrip("=")
+        assert await make_tokens("HS256").principal(f"{signed}.{signature}") is None
+
+
+def encode_number(number: int) -> str:
+    return base64.urlsafe_b64encode(number.to_bytes(-(-number.bit_length() // 8), "big")).decode().rstrip("=")
+
+
+#: All primes by which the faulty library is recognized.
+PRODUCT = prod(n for n in range(3, 168) if all(n % divisor for divisor in range(2, n)))
+ROCA = pow(65537, 1_234_567, PRODUCT)
+#: Two large numbers without small factors, not far from each other.
+FIRST, OTHER = [number for number in range(2**1023, 2**1023 + 1_000) if gcd(number, 2 * PRODUCT) == 1][:2]
+WEAK_MODULI = {
+    "ROCA": (PRODUCT * (2**1830 + 1 - ROCA % 2) + ROCA, "ROCA"),
+    "even": (2**2047, "small factor"),
+    "small factor": (167 * (2**2047 + 1), "small factor"),
+    "close primes": (FIRST * OTHER, "close"),
+    "a square": (FIRST**2, "close"),
+}
+
+
+@pytest.mark.parametrize("name", WEAK_MODULI)
+def test_an_rsa_key_that_can_be_factored_is_not_used(name: str) -> None:
+    modulus, why = WEAK_MODULI[name]
+    assert modulus.bit_length() >= 2_000
+    assert why in find_weakness(modulus, 65537)
+    weak = {"kty": "RSA", "n": encode_number(modulus), "e": "AQAB", "kid": "weak"}
+    with pytest.raises(Invalid, match="holds no usable key for RS256"):
+        read_jwks("keys", json.dumps({"keys": [weak]}).encode(), "RS256")
+    good = RSA.as_dict(private=False)
+    ring = read_jwks("keys", json.dumps({"keys": [weak, good]}).encode(), "RS256")
+    assert ring.find("weak") is None
+    assert ring.find(str(good["kid"])) is not None
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 65536])
+def test_an_rsa_key_with_a_useless_exponent_is_not_used(exponent: int) -> None:
+    assert "exponent" in find_weakness(RSA.public_key.public_numbers().n, exponent)
+    assert find_weakness(RSA.public_key.public_numbers().n, 3) == ""

@@ -49,7 +49,8 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
 def test_version_prints_the_commit_and_the_schema_versions(tmp_path: Path) -> None:
     shown = run_command(tmp_path, "--version").stdout
     assert re.fullmatch(
-        r"mainspring 0\.\S+\ncommit ([0-9a-f]{40}\+? of \S+|unknown)\nPython 3.+\nschema: PostgreSQL \d+, SQLite \d+\n",
+        r"mainspring 0\.\S+\ncommit ([0-9a-f]{40}\+? of \S+|unknown)\nPython 3.+\n"
+        r"time zones: \d{4}[a-z] \((package|system)\)\nschema: PostgreSQL \d+, SQLite \d+\n",
         shown,
     )
 

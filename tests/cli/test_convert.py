@@ -425,7 +425,7 @@ def test_kubernetes_cron_jobs_become_schedules() -> None:
         "image": "it runs the entry point of the image a",
         "suspended": "it is suspended",
         "two": "it does not have exactly one container",
-        "wrong": "cronExpression",
+        "wrong": "hour",
     }
     warned = " ".join(warning for entry in found.translated for warning in entry.warnings)
     assert "the variable SECRET came from the cluster" in warned

@@ -105,6 +105,7 @@ def test_a_revoked_key_is_invalid_and_audited(shell: Shell) -> None:
     assert entries == [
         ("acme", "keys.revoke", "cli:ada", identifier),
         ("acme", "keys.put", "cli:ada", identifier),
+        ("acme", "tenants.put", "cli:ada", "acme"),
     ]
 
 

@@ -71,6 +71,7 @@ _ON_SEVERAL = (
     "hinted_claims",
     "sessions",
     "catalog",
+    "search",
     "events_after",
     "idempotency",
     "logs_that_leave",

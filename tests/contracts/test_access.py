@@ -169,3 +169,16 @@ async def test_touch_keys_records_the_time_of_last_use(harness: Harness) -> None
     assert before <= one.last_used_at <= await harness.now()
     assert other.last_used_at is None
     assert len(await audited(harness)) == 2, "using a key is no change"
+
+
+async def test_a_session_stays_signed_out_until_it_would_have_ended(harness: Harness) -> None:
+    ends_at = await harness.now() + HOUR
+    assert not await harness.store.is_signed_out("a")
+    for _ in range(2):
+        await harness.store.sign_out("a", ends_at)
+    assert await harness.store.is_signed_out("a")
+    assert not await harness.store.is_signed_out("b")
+    await harness.advance(2 * HOUR)
+    await harness.store.sign_out("b", await harness.now() + HOUR)
+    assert await harness.store.is_signed_out("b")
+    assert not await harness.store.is_signed_out("a"), "its record was removed"

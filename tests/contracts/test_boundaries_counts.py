@@ -168,7 +168,8 @@ async def test_a_run_fails_with_exactly_its_last_loss(harness: Harness, blamed: 
         [held] = await harness.claim(worker)
         assert held.lost == loss - 1
         await harness.settle(settle_loss(held, blamed=blamed))
-        assert await harness.state(run.id) is (RunState.FAILED if loss == most else QUEUED)
+        view = await harness.view(run.id)
+        assert (view.state, view.lost, view.attempt) == (RunState.FAILED if loss == most else QUEUED, loss, loss)
 
 
 @around_the_limit

@@ -2,13 +2,15 @@
 
 import pytest
 
+from mainspring.domain.access import Quotas, Tenant
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.domain.limits import Breaker
+from mainspring.domain.restored import KnownEnd
 from mainspring.domain.run import Idempotency, NewRun, RunState
 from mainspring.domain.unique import Unique
 from mainspring.ports.store import KEYS_KEPT, PutOutcome, Retention
-from tests.support.boundaries import around_the_boundary, on_every_claim_path, prepare_claim_path
-from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, every
+from tests.support.boundaries import ADA, around_the_boundary, on_every_claim_path, prepare_claim_path
+from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_skipped_tick, a_spec, every
 from tests.support.store_harness import ClockedHarness, Harness, ids
 
 QUEUED, BLOCKED = RunState.QUEUED, RunState.BLOCKED
@@ -265,6 +267,59 @@ async def test_ended_runs_are_kept_for_their_whole_retention(harness: Harness, o
     gone = offset > 0 and isinstance(harness, ClockedHarness)
     views = await harness.store.runs([succeeded.id, failed.id])
     assert [view is None for view in views] == [gone, gone]
+
+
+@pytest.mark.parametrize(
+    "end", ["success", "failure", "cancel", "cancel scheduled", "cancel blocked", "expiry", "finish"]
+)
+async def test_an_ended_run_is_kept_as_its_policy_or_its_tenant_says(harness: Harness, end: str) -> None:
+    await harness.store.put_tenant(Tenant(name="first", quotas=Quotas(retention="short")), ADA)
+    await harness.store.put_tenant(Tenant(name="last", quotas=Quotas(retention="audit")), ADA)
+    key, delay = "key" if end == "cancel blocked" else "", HOUR if end == "cancel scheduled" else 0
+    start_within = SECOND if end == "expiry" else None
+
+    def a_kept_run(tenant: str = "default", retention: str = "") -> NewRun:
+        policy = a_policy(key=key, retries=0, retention=retention)
+        return a_run(tenant=tenant, policy=policy, delay=delay, start_within=start_within)
+
+    runs = [
+        a_kept_run(),
+        a_kept_run(retention="long"),
+        a_kept_run("first"),
+        a_kept_run("last"),
+        a_kept_run("last", "long"),
+    ]
+    for run in runs:
+        await harness.submit(run)
+    if end in ("success", "failure"):
+        held = await harness.claim(await harness.worker())
+        await (harness.succeed(*held) if end == "success" else harness.fail(*held))
+    elif end == "expiry":
+        await harness.move_clock(MINUTE)
+        assert await harness.store.expire(10) == len(runs)
+    elif end == "finish":
+        await harness.store.finish([KnownEnd(run=run.id) for run in runs], ADA)
+    else:
+        await harness.store.cancel(ids(runs))
+    views = [await harness.view(run.id) for run in runs]
+    assert [view.kept_as for view in views] == ["standard", "long", "short", "audit", "long"]
+
+
+@pytest.mark.parametrize("longer", ["ledger", "short"])
+@around_the_boundary
+async def test_ledger_entries_are_kept_as_long_as_the_ledger_and_short_runs(
+    harness: Harness, longer: str, offset: int
+) -> None:
+    job = await harness.put(a_job(a_spec(schedule=every(DAY))))
+    at = await harness.now()
+    fire = a_fire(job, a_skipped_tick(at), next_fire=job.next_fire)
+    assert (await harness.store.fire(await harness.owner(), [fire]))[0].applied
+    await harness.move_clock(2 * DAY + offset)
+    kept = {"ledger": DAY, "short": DAY} | {longer: 2 * DAY}
+    await harness.store.prune(Retention(ledger=kept["ledger"], short=kept["short"]), 100)
+    # PostgreSQL drops whole days, so it may keep an entry longer, and never shorter.
+    gone = offset > 0 and isinstance(harness, ClockedHarness)
+    assert [tick.scheduled_at for tick in await harness.ticks(job.id)] == ([] if gone else [at])
 
 
 @around_the_boundary

@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE
+from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.limits import Limit
+from mainspring.domain.restored import KnownEnd
 from mainspring.domain.run import NewRun, RunState, settle_release
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import Want
@@ -148,15 +149,27 @@ async def test_the_run_of_a_tick_waits_until_it_is_due(
     assert await harness.state(tick.run_id) is (SCHEDULED if offset < 0 else QUEUED)
 
 
+@pytest.mark.parametrize("end", ["success", "failure", "cancel", "finish", "expiry"])
 @around_the_boundary
-async def test_a_fixed_delay_counts_from_the_end_of_the_run(harness: Harness, offset: int) -> None:
+async def test_a_fixed_delay_counts_from_the_end_of_the_run(harness: Harness, end: str, offset: int) -> None:
     schedule = after_each(MINUTE, start=await harness.now() + HOUR)
-    job = await harness.put(a_job(a_spec(schedule=schedule)))
+    job = await harness.put(a_job(a_spec(schedule=schedule, policy=a_policy(retries=0), start_within=SECOND)))
     await harness.move_clock(HOUR)
     await harness.fire_due()
-    [held] = await harness.claim(await harness.worker())
-    await harness.move_clock(12_345)
-    await harness.succeed(held)
+    [tick] = await harness.ticks(job.id)
+    assert tick.run_id is not None
+    held = await harness.claim(await harness.worker()) if end in ("success", "failure") else []
+    await harness.move_clock(SECOND + 12_345)
+    if end == "success":
+        await harness.succeed(*held)
+    elif end == "failure":
+        await harness.fail(*held)
+    elif end == "cancel":
+        await harness.store.cancel([tick.run_id])
+    elif end == "finish":
+        await harness.store.finish([KnownEnd(run=tick.run_id)], ADA)
+    else:
+        assert await harness.store.expire(10) == 1
     await harness.move_clock(MINUTE + offset)
     due = await harness.store.due_jobs(harness.all_shards, await harness.now(), 10)
     assert [one.id for one in due] == ([] if offset < 0 else [job.id])

@@ -5,13 +5,14 @@ import pytest
 
 from mainspring.domain.errors import Fenced
 from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import MINUTE
+from mainspring.domain.instant import DAY, MINUTE
 from mainspring.domain.job import Fire
 from mainspring.domain.plan import plan
 from mainspring.domain.run import NewRun, Verdict, settle_loss, settle_success
+from mainspring.ports.store import Retention
 from tests.support.boundaries import ADA, around_the_boundary, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker, every
-from tests.support.store_harness import Harness, ids
+from tests.support.store_harness import Harness, SqliteHarness, ids
 
 LEASE = 10 * MINUTE
 
@@ -234,3 +235,25 @@ async def test_an_attempt_is_overdue_once_its_time_and_the_grace_are_over(
     assert held.attempt_until == held.started_at + LEASE
     await harness.move_clock(LEASE + grace + offset)
     assert ids(await harness.store.overdue_runs(grace, 10)) == ([held.id] if offset > 0 else [])
+
+
+@pytest.mark.parametrize("end", ["closed", "expired", "left", "holds a run"])
+@around_the_boundary
+async def test_an_ended_session_can_be_read_for_a_day(harness: Harness, end: str, offset: int) -> None:
+    """Stores may keep it longer; they keep it as long as it holds a run."""
+    worker, scheduler = await harness.worker(LEASE), await own_all_shards(harness)
+    if end == "holds a run":
+        await harness.submit(a_run())
+        await harness.claim(worker)
+    await harness.move_clock(LEASE)
+    if end == "left":
+        await harness.store.leave(scheduler)
+    elif end == "closed":
+        await harness.store.close_session(worker)
+    else:
+        await harness.store.lost_runs(10)
+    await harness.move_clock(DAY + offset)
+    await harness.store.prune(Retention(), 10)
+    view = await harness.store.session(scheduler if end == "left" else worker)
+    gone = offset > 0 and end != "holds a run" and isinstance(harness, SqliteHarness)
+    assert (view is None) is gone

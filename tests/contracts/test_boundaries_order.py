@@ -6,7 +6,7 @@ from mainspring.domain.instant import HOUR, MINUTE
 from mainspring.domain.rank import HEAD_START, LATE_PENALTY
 from mainspring.domain.run import NewRun, RunState, settle_loss
 from tests.support.boundaries import around_the_boundary, on_every_claim_path, prepare_claim_path
-from tests.support.builders import a_limit, a_run, an_id
+from tests.support.builders import a_job, a_limit, a_run, a_spec, an_id, every
 from tests.support.store_harness import Harness, ids
 
 QUEUED, BLOCKED = RunState.QUEUED, RunState.BLOCKED
@@ -91,15 +91,33 @@ async def test_a_batch_takes_its_key_in_the_order_of_due_time_and_id(harness: Ha
     assert await harness.states([smaller, larger]) == expected
 
 
+@pytest.mark.parametrize("kind", ["plain", "ordering key", "limit"])
 @around_the_boundary
-async def test_staging_takes_the_oldest_run_of_a_shard_first(harness: Harness, offset: int) -> None:
+async def test_staging_takes_the_oldest_run_of_a_shard_first(harness: Harness, kind: str, offset: int) -> None:
+    """The smaller id decides a tie of runs with a key or a limit."""
+    parts = {"plain": {}, "ordering key": {"key": "key"}, "limit": {"limits": (a_limit(),)}}[kind]
     due = await harness.now() + MINUTE
-    one, two = a_run(at=due, shard=3), a_run(at=due + offset, shard=3)
-    await harness.submit(two, one)
+    one, two = a_run(at=due, shard=3, **parts), a_run(at=due + offset, shard=3, **parts)  # type: ignore[arg-type]
+    await harness.submit(two)
+    await harness.submit(one)
     await harness.move_clock(HOUR)
     assert (await harness.stage(1)).runs == 1
     states = await harness.states([one, two])
-    if offset:
-        assert states == ([QUEUED, RunState.SCHEDULED] if offset > 0 else [RunState.SCHEDULED, QUEUED])
+    if offset or kind != "plain":
+        assert states == ([QUEUED, RunState.SCHEDULED] if offset >= 0 else [RunState.SCHEDULED, QUEUED])
     else:
         assert sorted(states) == sorted([QUEUED, RunState.SCHEDULED])
+
+
+@around_the_boundary
+async def test_due_jobs_and_upcoming_runs_are_cut_after_the_earliest(harness: Harness, offset: int) -> None:
+    due = await harness.now() + MINUTE
+    # Upcoming runs are listed by the millisecond.
+    late, early = sorted((due, due + 1_000 * offset), reverse=True)
+    for at in (late, early):
+        await harness.put(a_job(a_spec(schedule=every(HOUR, start=at)), shard=3))
+        await harness.submit(a_run(at=at, shard=3))
+    [job] = await harness.store.due_jobs([3], due + HOUR, 1)
+    assert job.next_fire == early
+    [(_, upcoming)] = await harness.store.upcoming([3], due + HOUR, 1)
+    assert early <= upcoming < early + 1_000

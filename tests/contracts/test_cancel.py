@@ -98,6 +98,17 @@ async def test_a_cancel_survives_the_loss_of_the_worker(harness: Harness) -> Non
     assert await harness.state(held.id) is RunState.CANCELLED
 
 
+@pytest.mark.parametrize(("end", "counts"), [(settle_release, (0, 0)), (settle_loss, (1, 1)), (settle_cancel, (1, 0))])
+async def test_a_cancelled_run_has_the_attempts_and_losses_that_count(
+    harness: Harness, end: Callable[..., Settlement], counts: tuple[int, int]
+) -> None:
+    [held] = await harness.start(a_run())
+    await harness.store.cancel([held.id])
+    await harness.settle(end(held, blamed=False) if end is settle_loss else end(held))
+    view = await harness.view(held.id)
+    assert (view.state, (view.attempt, view.lost)) == (RunState.CANCELLED, counts)
+
+
 async def test_a_cancel_survives_a_reaper_that_read_the_run_before(harness: Harness) -> None:
     dying = await harness.worker(SHORT_LEASE)
     await harness.submit(a_run())

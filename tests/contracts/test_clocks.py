@@ -9,14 +9,14 @@ from tests.support.store_harness import Harness
 async def test_a_clock_reading_is_shown_with_its_session(harness: Harness) -> None:
     worker, scheduler = await harness.worker(), await harness.store.join("scheduler", DAY)
     [before] = await harness.store.sessions("worker")
-    assert before.clock is None
+    assert (before.clock, before.tzdata) == (None, "")
     reading = ClockReading(-HOUR, 3 * MILLISECOND)
-    await harness.store.tell_clock([worker, scheduler, SessionId(10**9)], reading)
+    await harness.store.tell_clock([worker, scheduler, SessionId(10**9)], reading, "2026f")
     [seen] = await harness.store.sessions("worker")
     assert (seen.id, seen.clock) == (worker, reading)
     [seen] = await harness.store.sessions("scheduler")
-    assert (seen.id, seen.clock) == (scheduler, reading)
-    await harness.store.tell_clock([worker], ClockReading(0, 1))
+    assert (seen.id, seen.clock, seen.tzdata) == (scheduler, reading, "2026f")
+    await harness.store.tell_clock([worker], ClockReading(0, 1), "2027a")
     again = await harness.store.session(worker)
     assert again is not None
-    assert again.clock == ClockReading(0, 1)
+    assert (again.clock, again.tzdata) == (ClockReading(0, 1), "2027a")

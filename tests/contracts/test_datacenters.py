@@ -10,7 +10,7 @@ from mainspring.domain.ids import JobId, SessionId
 from mainspring.domain.instant import DAY, MINUTE, SECOND, Instant
 from mainspring.domain.job import Fire, Job, JobState, Overlap, tick_run_id
 from mainspring.domain.run import RunState
-from mainspring.domain.spread import spread
+from mainspring.domain.spread import NOWHERE, spread
 from mainspring.ports.access import Author
 from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, a_worker, an_id, every
 from tests.support.store_harness import Harness, ids
@@ -142,6 +142,16 @@ async def test_dropped_ticks_are_recorded_per_data_center(harness: Harness) -> N
     assert {entry.reason for entry in entries} == {"cancelled"}
 
 
+async def test_a_tick_without_any_data_center_is_recorded_as_skipped(harness: Harness) -> None:
+    job = await a_far_job(harness, ALL)
+    at = await harness.now() - MINUTE
+    nowhere = spread(a_fire(job, a_tick(job, at), next_fire=job.next_fire), ())
+    [fired] = await harness.store.fire(await harness.owner(), [nowhere])
+    assert (fired.applied, fired.runs) == (True, 0)
+    [entry] = await harness.ticks(job.id)
+    assert (entry.target, entry.decision, entry.reason) == ("", "skipped", NOWHERE)
+
+
 async def test_the_ledger_is_ordered_by_time_and_data_center(harness: Harness) -> None:
     job = await a_far_job(harness, "c", "a", "b")
     at = await harness.now() - MINUTE
@@ -160,6 +170,21 @@ async def test_a_new_version_has_its_own_payload_in_a_data_center(harness: Harne
     await fire(harness, job.id, at + 1, "eu")
     held = await harness.claim(eu)
     assert sorted(run.payload for run in held) == [b'{"page":1}', b'{"page":2}']
+
+
+async def test_each_job_and_data_center_has_its_own_payload_and_policy(harness: Harness) -> None:
+    workers = {place: await a_worker_in(harness, place) for place in FAR}
+    jobs = [await a_far_job(harness) for _ in range(3)]
+    for number, job in enumerate(jobs):
+        await harness.put(msgspec.structs.replace(a_job(job.spec, id=job.id), payload=b"%d" % number))
+    at = await harness.now() - MINUTE
+    for job in jobs:
+        assert await fire(harness, job.id, at) == 2
+    for place, worker in workers.items():
+        held = {run.id: run for run in await harness.claim(worker)}
+        runs = [held[tick_run_id(job.id, at, place)] for job in jobs]
+        assert [run.payload for run in runs] == [b"0", b"1", b"2"]
+        assert {run.policy.requires for run in runs} == {(f"datacenter={place}",)}
 
 
 async def test_data_centers_are_listed_with_their_sessions(harness: Harness) -> None:

@@ -8,6 +8,8 @@ from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
 from mainspring.domain.run import RunState, settle_cancel, settle_loss, settle_release
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Minute
+from mainspring.ports.store import Retention, Unattempted
+from tests.support.boundaries import around_the_boundary
 from tests.support.builders import a_policy, a_run, some_runs
 from tests.support.store_harness import Harness
 
@@ -89,6 +91,17 @@ async def test_runs_ended_without_an_attempt_are_reported_once_by_task_and_state
     assert await harness.store.tidy() == []
 
 
+async def test_runs_ended_without_an_attempt_are_reported_after_a_prune(harness: Harness) -> None:
+    for _ in range(2):
+        run = a_run(task="mail")
+        await harness.submit(run)
+        await harness.store.cancel([run.id])
+        await harness.move_clock(SECOND)
+        await harness.store.prune(Retention(), 10)
+    await harness.move_clock(MINUTE)
+    assert await harness.store.tidy() == [Unattempted(task="mail", state=RunState.CANCELLED, runs=2)]
+
+
 async def test_failed_attempts_are_counted_also_if_they_are_retried(harness: Harness) -> None:
     retried, lost, released, failed = await harness.start(
         a_run(policy=a_policy(pause=HOUR)), a_run(), a_run(), a_run(policy=a_policy(retries=0))
@@ -158,6 +171,28 @@ async def test_metrics_of_several_minutes_are_added_up(harness: Harness) -> None
     for name in ("started", "late_total", "took_total"):
         assert total(by_hour, name) == total(by_minute, name)
     assert max(minute.took_most for minute in by_hour) == max(minute.took_most for minute in by_minute)
+
+
+@around_the_boundary
+async def test_each_attempt_and_run_is_counted_once(harness: Harness, offset: int) -> None:
+    """Metrics are rolled up to 15 s ago: a later roll-up counts the rest."""
+    retried, failed, succeeded = await harness.start(a_run(), a_run(policy=a_policy(retries=0)), a_run())
+    await harness.fail(retried, failed)
+    await harness.succeed(succeeded)
+    await harness.move_clock(15 * SECOND + offset)
+    await harness.store.tidy()
+    minutes = await roll_up(harness)
+    fields = ("retried", "failed", "succeeded", "started")
+    assert [total(minutes, field) for field in fields] == [2, 1, 1, 2]
+
+
+async def test_an_attempt_that_ended_after_a_roll_up_is_counted_by_the_next(harness: Harness) -> None:
+    earlier, later = await harness.start(*some_runs(2))
+    await harness.fail(earlier)
+    await harness.advance(MINUTE)
+    await harness.fail(later)
+    await harness.store.tidy()
+    assert total(await roll_up(harness), "retried") == 2
 
 
 async def test_only_the_requested_minutes_have_metrics(harness: Harness) -> None:

@@ -608,3 +608,15 @@ async def test_a_limiter_can_be_read(harness: Harness) -> None:
     assert (state.used, state.times, inside) == (1, (held.started_at,), ids(runs[:1]))
     state, inside = await harness.store.gate(1, 10)
     assert (state.used, state.times, inside) == (0, (), [])
+
+
+@pytest.mark.parametrize("key", ["", "key"], ids=["plain", "ordering key"])
+async def test_a_tick_with_a_limit_queues_no_other_run_that_is_due(harness: Harness, key: str) -> None:
+    minutely = every(MINUTE, start=await harness.now() + MINUTE)
+    await harness.put(a_job(a_spec(schedule=minutely, policy=a_policy(key=key, limits=ONE))))
+    other = a_run(delay=MINUTE)
+    await harness.submit(other)
+    await harness.move_clock(MINUTE)
+    [fired] = await harness.fire_due()
+    assert fired.runs == 1
+    assert await harness.state(other.id) is SCHEDULED

@@ -4,9 +4,12 @@ import asyncio
 
 import pytest
 
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.run import RunState, settle_cancel, settle_loss, settle_release, settle_success
-from tests.support.builders import a_policy, a_run, some_runs
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.domain.job import JobState
+from mainspring.domain.restored import KnownEnd
+from mainspring.domain.run import JobRef, RunState, settle_cancel, settle_loss, settle_release, settle_success
+from mainspring.ports.access import Author
+from tests.support.builders import a_job, a_policy, a_run, a_spec, every, some_runs
 from tests.support.store_harness import Harness, ids
 
 KEY = "video-1"
@@ -238,6 +241,31 @@ async def test_cancelling_the_key_holder_and_all_blocked_runs_frees_the_key(harn
     assert answer == dict.fromkeys(ids(runs), RunState.CANCELLED)
     [accepted] = await harness.submit(a_run(key=KEY))
     assert accepted.state is RunState.QUEUED
+
+
+@pytest.mark.parametrize("end", ["cancel", "finish", "expiry", "job cancelled"])
+async def test_a_blocked_run_that_ends_with_the_key_holder_is_not_queued(harness: Harness, end: str) -> None:
+    """The blocked runs end first, wherever the holder of their key is named."""
+    policy = a_policy(key="k")
+    job = await harness.put(a_job(a_spec(schedule=every(DAY), policy=policy)))
+    ref = JobRef(id=job.id, version=job.version)
+    runs = [a_run(policy=policy, start_within=SECOND, job=ref) for _ in range(4)]
+    for run in runs:
+        await harness.submit(run)
+    await harness.store.attach_reader("reader")
+    match end:
+        case "cancel":
+            await harness.store.cancel(ids(runs))
+        case "finish":
+            await harness.store.finish([KnownEnd(run=run.id) for run in runs], Author("ada"))
+        case "expiry":
+            await harness.move_clock(MINUTE)
+            assert await harness.store.expire(10) == len(runs)
+        case _:
+            await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
+    events = [(kind, subjects) for kind, subjects in await harness.unread_events("reader") if kind.startswith("run.")]
+    assert len({kind for kind, _ in events}) == 1
+    assert sorted(run for _, subjects in events for run in subjects) == ids(runs)
 
 
 async def test_the_expiry_of_the_key_holder_queues_the_next_run(harness: Harness) -> None:

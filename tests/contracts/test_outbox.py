@@ -5,7 +5,15 @@ from collections.abc import Sequence
 
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.run import HeldRun, NewRun, settle_cancel, settle_loss, settle_release
+from mainspring.domain.run import (
+    HeldRun,
+    NewRun,
+    settle_cancel,
+    settle_failure,
+    settle_loss,
+    settle_release,
+    settle_success,
+)
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
@@ -84,6 +92,14 @@ async def test_the_events_of_a_run_are_emitted_in_order(harness: Harness) -> Non
     assert positions == sorted(set(positions))
     assert [batch.at for batch in batches] == sorted(batch.at for batch in batches)
     await stream.new()
+
+
+async def test_the_events_of_one_call_are_ordered_by_their_first_run(harness: Harness) -> None:
+    one, two, three = await harness.start(a_run(), a_run(policy=a_policy(retries=0)), a_run())
+    await harness.store.attach_reader(READER)
+    failure = settle_failure(two, "boom", harness._random, now=await harness.now())
+    await harness.settle(settle_success(one, None), failure, settle_success(three, None))
+    assert await harness.unread_events(READER) == [("run.succeeded", (one.id, three.id)), ("run.failed", (two.id,))]
 
 
 async def test_the_event_of_an_attempt_that_is_retried_names_its_cause(harness: Harness) -> None:

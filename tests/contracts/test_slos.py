@@ -3,14 +3,19 @@
 import asyncio
 
 import msgspec
+import pytest
 
-from mainspring.domain.instant import DAY, HOUR, MINUTE
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.control.slos import SloKeeper
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.domain.job import JobState
+from mainspring.domain.schedule import due_of
 from mainspring.domain.slo import MISSED, RECOVERED, Slo, begin
 from mainspring.ports.access import Author
 from mainspring.ports.slos import SloDue, SloSettled
 from tests.support.builders import a_job, a_spec, every
-from tests.support.store_harness import Harness
+from tests.support.store_harness import Harness, ids
 
 SLO = Slo(succeed_every=HOUR)
 
@@ -99,6 +104,100 @@ async def test_a_due_job_has_its_last_success(harness: Harness) -> None:
     [due] = await harness.store.slos_due(10)
     assert due.last_success is not None
     assert before <= due.last_success <= await harness.now()
+
+
+@pytest.mark.parametrize("retried", [False, True])
+async def test_a_tick_caught_up_too_late_is_missed_whether_or_not_its_run_is_retried(
+    harness: Harness, retried: bool
+) -> None:
+    job = await harness.put(a_job(a_spec(schedule=every(HOUR), slo=Slo(start_within=MINUTE))))
+    await harness.store.attach_reader("test")
+    assert job.next_fire is not None
+    await harness.advance(job.next_fire - await harness.now() + 10 * MINUTE)
+    await harness.fire_due()
+    # Catch-up makes the run due now, and it starts at once.
+    held = await harness.claim(await harness.worker())
+    assert [run.due > job.next_fire + 9 * MINUTE for run in await harness.store.runs(ids(held)) if run] == [True]
+    if retried:
+        await harness.fail(*held)
+    assert await judge_all(harness) == [MISSED]
+    await harness.store.detach_reader("test")
+
+
+async def test_a_tick_is_not_missed_before_its_jitter_has_passed(harness: Harness) -> None:
+    spec = a_spec(schedule=every(HOUR, jitter=59 * MINUTE), slo=Slo(start_within=MINUTE))
+    new = a_job(spec)
+    tick = await harness.now() // HOUR * HOUR + HOUR
+    while due_of(spec.schedule, tick, new.id) < tick + 10 * MINUTE:
+        # The jitter is drawn from the id.
+        new = a_job(spec)
+    due = due_of(spec.schedule, tick, new.id)
+    await harness.put(new)
+    await harness.store.attach_reader("test")
+    await harness.advance(tick - await harness.now() + 5 * MINUTE)
+    # No scheduler has fired the tick yet.
+    assert await judge_all(harness) == []
+    await harness.fire_due()
+    await harness.advance(due - await harness.now() + MINUTE // 2)
+    await harness.stage()
+    assert len(await harness.claim(await harness.worker())) == 1
+    await harness.advance(2 * MINUTE)
+    assert await judge_all(harness) == []
+    await harness.store.detach_reader("test")
+
+
+async def test_a_changed_schedule_is_judged_from_the_change_and_the_former_one_until_then(harness: Harness) -> None:
+    spec = a_spec(schedule=every(HOUR), slo=Slo(start_within=MINUTE))
+    job = await harness.put(a_job(spec))
+    await harness.store.attach_reader("test")
+    assert job.next_fire is not None
+    await harness.advance(job.next_fire - await harness.now() + SECOND)
+    await harness.fire_due()
+    worker = await harness.worker()
+    assert len(await harness.claim(worker)) == 1
+    await harness.advance(2 * MINUTE)
+    assert await judge_all(harness) == []
+    # The next check would be an hour later, and no tick of the new schedule was expected before now.
+    await harness.advance(38 * MINUTE)
+    await harness.put(a_job(msgspec.structs.replace(spec, schedule=every(15 * MINUTE)), id=job.id))
+    assert await judge_all(harness) == []
+    await harness.advance(10 * MINUTE)
+    assert await judge_all(harness) == [MISSED]
+    await harness.store.detach_reader("test")
+
+
+@pytest.mark.parametrize("started", [False, True])
+async def test_a_late_tick_of_the_former_schedule_is_missed(harness: Harness, started: bool) -> None:
+    spec = a_spec(schedule=every(HOUR), slo=Slo(start_within=10 * MINUTE))
+    job = await harness.put(a_job(spec))
+    await harness.store.attach_reader("test")
+    assert job.next_fire is not None
+    await harness.advance(job.next_fire - await harness.now() + SECOND)
+    await harness.fire_due()
+    await harness.advance(5 * MINUTE)
+    await harness.put(a_job(msgspec.structs.replace(spec, schedule=every(45 * MINUTE)), id=job.id))
+    if started:
+        assert len(await harness.claim(await harness.worker())) == 1
+    await harness.advance(6 * MINUTE)
+    assert await judge_all(harness) == ([] if started else [MISSED])
+    await harness.store.detach_reader("test")
+
+
+async def test_a_cancelled_job_that_is_declared_again_is_judged_from_then_on(harness: Harness) -> None:
+    spec = a_spec(schedule=every(HOUR), slo=Slo(start_within=MINUTE))
+    job = await harness.put(a_job(spec))
+    await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
+    await harness.advance(3 * HOUR)
+    before = await harness.now()
+    await harness.put(a_job(spec))
+    [due] = await harness.store.slos_due(10)
+    assert before <= due.state.judged <= await harness.now()
+
+
+async def judge_all(harness: Harness) -> list[str]:
+    """Check the objectives once, as a scheduler does. Returns the reported events in order."""
+    await SloKeeper(harness.store, LocalWakeups(), SystemClock()).tick()
+    return [kind for kind, _ in await harness.unread_events("test") if kind in (MISSED, RECOVERED)]
 
 
 async def test_changed_objectives_reset_the_state_and_removing_them_ends_it(harness: Harness) -> None:

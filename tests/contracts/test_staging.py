@@ -2,7 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
+from mainspring.domain.job import JobState
 from mainspring.domain.run import RunState
 from tests.support.builders import a_job, a_run, a_spec, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
@@ -150,6 +153,29 @@ async def test_staging_reports_whether_a_schedule_is_due(harness: Harness) -> No
     await harness.fire_due()
     assert not (await harness.stage()).schedules_due
     assert job.shard == 2
+
+
+@pytest.mark.parametrize(
+    ("owned", "requested", "due"),
+    [([2], [2], True), ([1, 2, 3], [2, 3], True), ([1], [1, 2], False), ([1, 2], [1], False)],
+    ids=["owned", "one of several", "not owned", "not requested"],
+)
+async def test_staging_reports_due_schedules_of_owned_and_requested_shards(
+    harness: Harness, owned: list[int], requested: list[int], due: bool
+) -> None:
+    await harness.put(a_job(a_spec(schedule=every(HOUR)), shard=2))
+    await harness.advance(HOUR)
+    one, other = [await harness.store.join(name, DAY) for name in ("one", "other")]
+    await harness.store.take(one, owned)
+    await harness.store.take(other, harness.all_shards)
+    assert (await harness.store.stage(one, requested, 10)).schedules_due is due
+
+
+async def test_staging_reports_no_due_schedule_of_a_cancelled_job(harness: Harness) -> None:
+    job = await harness.put(a_job(a_spec(schedule=every(HOUR))))
+    await harness.advance(HOUR)
+    await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
+    assert not (await harness.stage()).schedules_due
 
 
 async def test_upcoming_lists_shard_and_time_of_due_runs_and_jobs(harness: Harness) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.domain.percentiles import bucket_of
 from mainspring.ports.catalog import TIMINGS_KEPT, Timings
 from mainspring.ports.store import Retention
@@ -40,6 +40,43 @@ async def test_durations_are_counted_by_bucket(harness: Harness) -> None:
     await end_runs(harness, 3)
     await end_runs(harness, 2)
     assert await timings(harness) == Timings({bucket_of(_LATE): 5}, {bucket_of(_TOOK): 5})
+
+
+async def test_later_roll_ups_add_to_the_same_minute_and_bucket(harness: Harness) -> None:
+    await harness.move_clock(5 * MINUTE - await harness.now() % (5 * MINUTE))
+    start = await harness.now()
+    for late, took in ((MILLISECOND, 4 * MILLISECOND), (4 * MILLISECOND, MILLISECOND), (MILLISECOND, MILLISECOND)):
+        await harness.submit(a_run(), a_run(queue="failing", policy=a_policy(pause=HOUR)))
+        await harness.move_clock(late)
+        worker = await harness.worker()
+        held, failing = await harness.claim(worker), await harness.claim(worker, queue="failing")
+        await harness.move_clock(took)
+        await harness.succeed(*held)
+        await harness.fail(*failing)
+        await harness.move_clock(16 * SECOND)
+        await harness.store.tidy()
+    short, long = bucket_of(MILLISECOND), bucket_of(4 * MILLISECOND)
+    assert await harness.store.timings(None, None, start, start + MINUTE) == Timings(
+        {short: 2, long: 1}, {long: 1, short: 2}
+    )
+    [minute, failed] = await harness.store.minutes(None, start, start + MINUTE)
+    assert (failed.queue, failed.retried) == ("failing", 3)
+    assert (minute.succeeded, minute.started) == (3, 3)
+    assert (minute.late_total, minute.late_most) == (6 * MILLISECOND, 4 * MILLISECOND)
+    assert (minute.took_total, minute.took_most) == (6 * MILLISECOND, 4 * MILLISECOND)
+
+
+async def test_one_roll_up_counts_each_bucket(harness: Harness) -> None:
+    worker = await harness.worker()
+    await harness.submit(a_run(), a_run())
+    await harness.move_clock(MILLISECOND)
+    first = await harness.claim(worker, 1)
+    await harness.move_clock(3 * MILLISECOND)
+    second = await harness.claim(worker, 1)
+    await harness.move_clock(MILLISECOND)
+    await harness.succeed(*first, *second)
+    expected = {bucket_of(MILLISECOND): 1, bucket_of(4 * MILLISECOND): 1}
+    assert await timings(harness) == Timings(expected, expected)
 
 
 async def test_short_durations_are_in_the_first_buckets(harness: Harness) -> None:

@@ -11,13 +11,13 @@ from mainspring.domain.budget import Budget
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import DAY, HOUR, MINUTE
 from mainspring.domain.job import JobState
-from mainspring.domain.limits import gates_of
+from mainspring.domain.limits import Breaker, gates_of
 from mainspring.domain.queues import QueuePolicy
 from mainspring.domain.run import Idempotency, NewRun, RunState, settle_success
 from mainspring.domain.unique import Unique
 from mainspring.ports.store import KEYS_KEPT, Retention
 from tests.support.boundaries import ADA, on_every_claim_path, prepare_claim_path
-from tests.support.builders import a_fire, a_job, a_limit, a_run, a_spec, a_tick, every
+from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, every
 from tests.support.kept_connections import KeptConnections
 from tests.support.rival import Rival, connect_rival, open_patient_store
 from tests.support.store_harness import PostgresHarness, ids
@@ -198,6 +198,42 @@ async def test_upkeep_skips_an_expired_key_that_another_holds(
     await rival.at_once(harness.store.prune(Retention(), 10) if table == "unique_run" else harness.store.tidy())
     assert await harness._connection.fetchval(f"SELECT count(*) FROM {table}") == 1
     await rival.release()
+
+
+@pytest.mark.parametrize("held", ["run", "limit"])
+async def test_an_opening_breaker_skips_a_queued_run_that_another_holds(
+    harness: PostgresHarness, rival: Rival, held: str
+) -> None:
+    """The run, or a limit that it would leave, is held: the run is blocked later."""
+    policy = a_policy(retries=0, breaker=Breaker(failures=1))
+    [failing] = await harness.start(a_run(policy=policy))
+    limited = a_run(policy=msgspec.structs.replace(policy, limits=(LIMIT,)))
+    free = a_run(policy=policy)
+    await harness.submit(limited, free)
+    if held == "run":
+        await rival.hold("run WHERE id = $1", limited.id)
+    else:
+        await rival.hold("limiter WHERE number = $1", GATE.number)
+    await rival.at_once(harness.fail(failing))
+    assert await harness.states([limited, free]) == [RunState.QUEUED, RunState.BLOCKED]
+    await rival.release()
+    await harness.resolve()
+    assert await harness.states([limited, free]) == [RunState.BLOCKED, RunState.BLOCKED]
+
+
+@pytest.mark.parametrize("table", ["gate", "limiter"])
+async def test_upkeep_keeps_the_row_of_a_key_or_limit_that_another_is_taking(
+    harness: PostgresHarness, rival: Rival, table: str
+) -> None:
+    parts = {"key": "key"} if table == "gate" else {"limits": (LIMIT,)}
+    await harness.succeed(*await harness.start(a_run(**parts)))
+    await harness.move_clock(DAY)
+    await rival.hold(table)
+    await rival.at_once(harness.store.prune(Retention(), 10))
+    assert await harness._connection.fetchval(f"SELECT count(*) FROM {table}") == 1
+    await rival.release()
+    await harness.store.prune(Retention(), 10)
+    assert await harness._connection.fetchval(f"SELECT count(*) FROM {table}") == 0
 
 
 async def test_a_budget_lowers_the_runs_that_nobody_holds(harness: PostgresHarness, rival: Rival) -> None:

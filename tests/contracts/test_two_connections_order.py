@@ -21,6 +21,7 @@ from mainspring.ports.store import KEYS_KEPT
 from tests.support.boundaries import on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_run, a_spec, every
 from tests.support.kept_connections import KeptConnections
+from tests.support.plans import read_rows_as_they_lie
 from tests.support.rival import Rival, connect_rival, open_patient_store
 from tests.support.store_harness import PostgresHarness, ids
 
@@ -37,6 +38,7 @@ whatever_the_order = pytest.mark.parametrize("reverse", [False, True], ids=["in 
 async def harness(
     contract_database: str, monkeypatch: pytest.MonkeyPatch, kept_connections: KeptConnections
 ) -> AsyncIterator[PostgresHarness]:
+    read_rows_as_they_lie(monkeypatch)
     async with open_patient_store(contract_database, monkeypatch, kept_connections) as harness:
         yield harness
 
@@ -55,6 +57,17 @@ async def check_order(rival: Rival, call: Coroutine[Any, Any, object], rows: Row
     assert await rival.is_locked(query, keys[1 - held]) is (held == 1)
     await rival.release()
     await waiting
+
+
+async def submit_each(harness: PostgresHarness, runs: Sequence[NewRun]) -> None:
+    """Submit one run after the other: the rows of a batch would lie in lock order."""
+    for run in runs:
+        await harness.submit(run)
+
+
+async def run_each(harness: PostgresHarness, runs: Sequence[NewRun]) -> None:
+    for run in runs:
+        await harness.succeed(*await harness.start(run))
 
 
 def in_order(things: Sequence[Any], reverse: bool) -> list[Any]:
@@ -93,7 +106,7 @@ async def test_a_submit_locks_keys_and_limits_in_order(
     harness: PostgresHarness, rival: Rival, kind: str, held: int, reverse: bool
 ) -> None:
     runs, rows = runs_of(kind, reverse)
-    await harness.succeed(*await harness.start(*runs))
+    await run_each(harness, runs)
     again, _ = runs_of(kind, reverse)
     await check_order(rival, harness.submit(*again), rows, held)
 
@@ -105,7 +118,8 @@ async def test_a_completion_locks_keys_and_limits_in_order(
     harness: PostgresHarness, rival: Rival, kind: str, held: int, reverse: bool
 ) -> None:
     runs, rows = runs_of(kind, reverse)
-    claimed = await harness.start(*runs)
+    await submit_each(harness, runs)
+    claimed = await harness.claim(await harness.worker())
     call = harness.store.settle([settle_success(one, None) for one in claimed])
     await check_order(rival, call, rows, held)
 
@@ -118,7 +132,7 @@ async def test_staging_locks_keys_and_limits_in_order(
 ) -> None:
     await harness.owner()
     runs, rows = runs_of(kind, reverse)
-    await harness.succeed(*await harness.start(*runs))
+    await run_each(harness, runs)
     again, _ = runs_of(kind, reverse, delay=MINUTE)
     await harness.submit(*again)
     await harness.move_clock(MINUTE)
@@ -133,7 +147,7 @@ async def test_a_claim_locks_limits_per_period_in_order(
     limits = {name: a_limit(name, 5, HOUR) for name in ("one", "two")}
     numbers = {name: gates_of("default", "greet", (limit,), None)[0].number for name, limit in limits.items()}
     names = sorted(limits, key=numbers.__getitem__)
-    await harness.submit(*(a_run(limits=(limits[name],)) for name in in_order(names, reverse)))
+    await submit_each(harness, [a_run(limits=(limits[name],)) for name in in_order(names, reverse)])
     worker = await harness.worker()
     rows = ("limiter WHERE number = $1", [numbers[name] for name in names])
     await check_order(rival, harness.claim(worker), rows, held)
@@ -150,7 +164,7 @@ async def test_a_submit_locks_used_idempotency_keys_in_order(
     def some_runs() -> list[NewRun]:
         return [a_run(idempotency=Idempotency(name, b"same")) for name in in_order(names, reverse)]
 
-    await harness.submit(*some_runs())
+    await submit_each(harness, some_runs())
     await harness.move_clock(KEYS_KEPT)
     rows = ("idempotency WHERE key = $1", [digests[name] for name in names])
     await check_order(rival, harness.submit(*some_runs()), rows, held)
@@ -167,7 +181,7 @@ async def test_a_submit_locks_unique_keys_in_order(
     def some_runs() -> list[NewRun]:
         return [a_run(unique=Unique(key=name)) for name in in_order(names, reverse)]
 
-    await harness.submit(*some_runs())
+    await submit_each(harness, some_runs())
     rows = ("unique_run WHERE key = $1", [digests[name] for name in names])
     await check_order(rival, harness.submit(*some_runs()), rows, held)
 
@@ -190,6 +204,9 @@ async def test_many_leases_are_renewed_in_order(
     harness: PostgresHarness, rival: Rival, held: int, reverse: bool
 ) -> None:
     workers: list[SessionId] = [await harness.worker() for _ in range(2)]
+    if reverse:
+        # The new version of its row lies behind that of the other.
+        await harness.store.renew_leases([(workers[0], HOUR)])
     call = harness.store.renew_leases([(worker, HOUR) for worker in in_order(workers, reverse)])
     await check_order(rival, call, ("session WHERE id = $1", workers), held)
 

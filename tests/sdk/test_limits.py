@@ -165,9 +165,9 @@ async def test_invalid_limits_breakers_and_unique_keys_are_rejected(app: Mainspr
     with pytest.raises(Invalid, match="limits"):
         app.task(limits=["api"])(test_a_unique_key_keeps_rejects_or_debounces_the_run)  # type: ignore[list-item]
 
-    @app.task(limits=[Limit("customer:{payload.customer}", 1)])
-    async def sync(order: int) -> None: ...
+    @app.task(limits=[Limit("customer:{payload.order.customer}", 1)])
+    async def sync(order: dict[str, int]) -> None: ...
 
     async with TestScheduler(app):
-        with pytest.raises(Invalid, match="'customer'"):
-            await sync.submit(1)
+        with pytest.raises(Invalid, match=r"'order\.customer'"):
+            await sync.submit({"number": 1})

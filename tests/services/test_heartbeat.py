@@ -12,7 +12,7 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, Micros
+from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.domain.run import HeldRun, RunState, settle_release
 from mainspring.ports.store import Beat, Want
 from mainspring.testing.virtual_time import VirtualClock
@@ -21,8 +21,8 @@ from mainspring.worker.attempt import Attempt, Holding
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.slots import Lane
-from tests.support.builders import a_run, a_worker
-from tests.support.clock import SkippingClock
+from tests.support.builders import a_run, a_worker, an_id
+from tests.support.clock import START, ManualClock, SkippingClock
 from tests.support.virtual import in_virtual_time
 from tests.support.waiting import eventually
 from tests.support.worker_kit import Bench, FaultyStore, Tasks, WorkforceContext
@@ -69,18 +69,22 @@ class RacingHolding(Holding):
 
 
 class IdleWorker:
-    """A worker that ignores its heartbeat."""
+    """A worker that only records what its heartbeat reports."""
 
     failing_since: Micros | None = None
 
     def __init__(self, holding: Holding) -> None:
         self.holding: Holding | None = holding
+        self.lease_ended: list[str] = []
+        self.answers: list[Beat] = []
 
     def lease_renewed(self) -> None: ...
 
-    def beat_answered(self, holding: Holding, beat: Beat) -> None: ...
+    def beat_answered(self, holding: Holding, beat: Beat) -> None:
+        self.answers.append(beat)
 
-    def lease_over(self, holding: Holding, why: str) -> None: ...
+    def lease_over(self, holding: Holding, why: str) -> None:
+        self.lease_ended.append(why)
 
 
 @in_virtual_time
@@ -137,6 +141,178 @@ async def test_a_heartbeat_returns_no_held_run_at_any_interleaving_with_the_work
         await Heartbeat(IdleWorker(holding), faulty, clock, WorkerSettings()).beat(faulty)
         assert not holding.reads, "the heartbeat did not read three times"
         assert faulty.beats[0].returned == 0, (reads, sent)
+
+
+async def a_heartbeat(clock: VirtualClock | ManualClock) -> tuple[Heartbeat, IdleWorker, FaultyStore]:
+    """A heartbeat with a lease of 10 s that was renewed just now."""
+    store = FaultyStore(MemoryStore(clock))
+    worker = IdleWorker(Holding(await store.open_session(a_worker(ttl=10 * SECOND)), clock.monotonic()))
+    return Heartbeat(worker, store, clock, WorkerSettings()), worker, store
+
+
+@pytest.mark.parametrize(
+    ("takes", "times"),
+    [
+        (0, [0, 3_000, 6_000, 9_000]),
+        # A beat begins three seconds after the last one began, but not less than 0.1 s after the last one ended.
+        (500, [0, 3_000, 6_000, 9_000]),
+        (2_900, [0, 3_000, 6_000, 9_000]),
+        (2_950, [0, 3_050, 6_100, 9_150]),
+    ],
+)
+@in_virtual_time
+async def test_heartbeats_are_sent_at_their_interval(takes: int, times: list[int]) -> None:
+    clock = VirtualClock()
+    heartbeat, _, store = await a_heartbeat(clock)
+    began, sent = clock.monotonic(), list[Micros]()
+
+    async def note() -> None:
+        sent.append(clock.monotonic() - began)
+        await clock.sleep(takes * MILLISECOND)
+
+    store.before["beat"] = note
+    heartbeat.start()
+    await clock.sleep(times[-1] * MILLISECOND + SECOND)
+    await heartbeat.stop()
+    assert sent == [at * MILLISECOND for at in times]
+
+
+@pytest.mark.parametrize(("hurried_at", "second"), [(20, 100), (100, 100), (500, 500)])
+@in_virtual_time
+async def test_a_hurried_heartbeat_is_sent_at_once_but_a_tenth_of_a_second_after_the_last(
+    hurried_at: int, second: int
+) -> None:
+    clock = VirtualClock()
+    heartbeat, _, store = await a_heartbeat(clock)
+    began, sent = clock.monotonic(), list[Micros]()
+
+    async def note() -> None:
+        sent.append(clock.monotonic() - began)
+
+    store.before["beat"] = note
+    heartbeat.start()
+    await clock.sleep(hurried_at * MILLISECOND)
+    heartbeat.hurry()
+    await clock.sleep(SECOND)
+    await heartbeat.stop()
+    assert sent == [0, second * MILLISECOND]
+
+
+@pytest.mark.parametrize(("silent", "beats"), [(8 * SECOND - 1, 1), (8 * SECOND, 0)])
+async def test_a_lease_is_given_up_its_margin_before_it_expires(silent: Micros, beats: int) -> None:
+    clock = ManualClock()
+    clock.advance(MINUTE)
+    heartbeat, worker, store = await a_heartbeat(clock)
+    clock.advance(silent)
+    await heartbeat.beat(store)
+    assert len(store.beats) == beats
+    assert len(worker.lease_ended) == 1 - beats
+
+
+@pytest.mark.parametrize(("failing", "beats"), [(10 * SECOND - 1, 1), (10 * SECOND, 0)])
+async def test_no_heartbeat_is_sent_when_no_outcome_was_reported_for_a_lease(failing: Micros, beats: int) -> None:
+    clock = ManualClock()
+    clock.advance(MINUTE)
+    heartbeat, worker, store = await a_heartbeat(clock)
+    worker.failing_since = clock.monotonic() - failing
+    await heartbeat.beat(store)
+    assert len(store.beats) == beats
+    assert heartbeat.withholding is (beats == 0)
+
+
+async def test_a_withheld_lease_is_logged_once_until_it_is_renewed() -> None:
+    clock = ManualClock()
+    clock.advance(MINUTE)
+    heartbeat, worker, store = await a_heartbeat(clock)
+    logged: list[int] = []
+    for failing in (True, True, False, True):
+        worker.failing_since = clock.monotonic() - 10 * SECOND if failing else None
+        with capture_logs() as logs:
+            await heartbeat.beat(store)
+        logged.append(len(logs))
+    assert logged == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reported"),
+    [
+        (Beat(now=START, alive=True), 0),
+        (Beat(now=START, alive=True, returned=1), 0),
+        (Beat(now=START, alive=True, cancels=(an_id(),)), 1),
+        (Beat(now=START, alive=True, draining=True), 1),
+        (Beat(now=START, alive=True, lost=(an_id(),)), 1),
+    ],
+)
+async def test_a_worker_learns_of_cancels_drains_and_lost_runs(answer: Beat, reported: int) -> None:
+    heartbeat, worker, store = await a_heartbeat(ManualClock())
+
+    async def beat(*_: object) -> Beat:
+        return answer
+
+    store.inner.beat = beat  # type: ignore[method-assign,assignment]
+    await heartbeat.beat(store)
+    assert worker.answers == [answer] * reported
+    assert worker.lease_ended == []
+
+
+@pytest.mark.parametrize(
+    ("error", "message"), [(StoreUnavailable("no server"), "no server"), (TimeoutError(), "no answer")]
+)
+async def test_a_failed_heartbeat_is_logged_with_its_reason(error: Exception, message: str) -> None:
+    heartbeat, _, store = await a_heartbeat(ManualClock())
+
+    async def fail() -> None:
+        raise error
+
+    store.before["beat"] = fail
+    with capture_logs() as logs:
+        await heartbeat.beat(store)
+    assert [entry["error"] for entry in logs] == [message]
+
+
+async def test_a_lease_counts_from_when_its_heartbeat_was_sent() -> None:
+    clock = ManualClock()
+    clock.advance(MINUTE)
+    heartbeat, worker, store = await a_heartbeat(clock)
+    assert worker.holding is not None
+
+    async def pass_a_second() -> None:
+        clock.advance(SECOND)
+
+    store.after["beat"] = pass_a_second
+    clock.advance(SECOND)
+    sent = clock.monotonic()
+    assert await heartbeat.beat(store) == 2 * SECOND
+    assert worker.holding.renewed_at == sent
+    # A later renewal is kept.
+    worker.holding.renewed_at = later = clock.monotonic() + MILLISECOND
+    await heartbeat.beat(store)
+    assert worker.holding.renewed_at == later
+
+
+async def test_a_blocked_event_loop_is_logged_after_two_seconds_and_again_every_ten() -> None:
+    clock = ManualClock()
+    clock.advance(MINUTE)
+    heartbeat, _, _ = await a_heartbeat(clock)
+    heartbeat._worker_thread = threading.get_ident()
+    heartbeat._pulse_at = clock.monotonic()
+
+    def look_after(duration: Micros) -> list[tuple[str, float | None]]:
+        clock.advance(duration)
+        with capture_logs() as logs:
+            heartbeat._look_at_the_loop()
+        assert all(len(entry["at"]) == 5 for entry in logs if "at" in entry)
+        return [(entry["event"], entry.get("seconds")) for entry in logs]
+
+    assert look_after(2 * SECOND) == []
+    assert look_after(1) == [("the event loop is blocked", 2.0)]
+    assert look_after(9_260 * MILLISECOND) == []
+    assert look_after(739_999) == []
+    assert look_after(1) == [("the event loop is blocked", 12.0)]
+    assert look_after(10_260 * MILLISECOND) == [("the event loop is blocked", 22.3)]
+    heartbeat._pulse_at = clock.monotonic()
+    assert look_after(2 * SECOND) == [("the event loop turns again", None)]
+    assert look_after(0) == []
 
 
 async def test_a_blocked_event_loop_is_logged_once_and_heartbeats_continue(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,34 @@
 
 from collections.abc import Sequence
 from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
 
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.reaper import Reaper
+from mainspring.control.scheduler.loader import HORIZON
 from mainspring.domain.dependencies import Rule
 from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Micros
-from mainspring.domain.run import LOST_AFTER, OVERDUE_GRACE, HeldRun, NewRun, Outcome, RunState, Verdict, settle_success
+from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.domain.run import (
+    LOST_AFTER,
+    OVERDUE_GRACE,
+    HeldRun,
+    NewRun,
+    Outcome,
+    RunState,
+    Settlement,
+    Verdict,
+    settle_success,
+)
 from mainspring.ports.store import Want
-from mainspring.ports.wakeups import Bell, queue_topic
+from mainspring.ports.wakeups import SCHEDULES, Bell, queue_topic
 from mainspring.testing.virtual_time import VirtualClock
-from tests.support.builders import a_policy, a_run, a_worker, some_runs
+from tests.support.builders import a_held_run, a_policy, a_run, a_worker, some_runs
 from tests.support.virtual import in_virtual_time
 
 
@@ -174,12 +190,69 @@ async def test_a_run_that_waits_past_its_start_limit_or_deadline_ends_with_a_rea
     ]
 
 
+@pytest.mark.parametrize("counted", [False, True])
+@in_virtual_time
+async def test_expired_runs_are_counted_if_there_are_metrics(counted: bool) -> None:
+    world = World()
+    await world.store.submit([a_run(start_within=5 * SECOND) for _ in range(3)])
+    counts: list[int] = []
+    figures: Any = SimpleNamespace(expired=counts.append) if counted else None
+    reaper = Reaper(world.store, world.wakeups, world.clock, Random(1), figures)
+    await reaper.tick()
+    await world.clock.sleep(6 * SECOND)
+    for _ in range(2):
+        await reaper.tick()
+    assert counts == [3] * counted
+
+
 @in_virtual_time
 async def test_reapers_jitter_their_interval() -> None:
     world = World()
     waits = {await world.reaper.tick() for _ in range(20)}
     assert len(waits) > 10
     assert all(SECOND // 2 < wait <= 1.25 * SECOND for wait in waits)
+
+
+@pytest.mark.parametrize(("number", "wait"), [(0.0, 750), (0.5, 1_000), (1.0, 1_250)])
+@in_virtual_time
+async def test_the_interval_of_a_reaper_varies_by_a_quarter(number: float, wait: int) -> None:
+    world = World()
+    random = Random(1)
+    random.random = lambda: number  # type: ignore[method-assign]
+    assert await Reaper(world.store, world.wakeups, world.clock, random).tick() == wait * MILLISECOND
+
+
+@pytest.mark.parametrize(
+    ("state", "delay", "topics"),
+    [
+        (RunState.SCHEDULED, HORIZON, {"default", SCHEDULES}),
+        # The loader of the agenda reads this run before it is due.
+        (RunState.SCHEDULED, HORIZON + 1, {"default"}),
+        (RunState.QUEUED, 0, {"default"}),
+        (RunState.FAILED, 0, {"default"}),
+    ],
+)
+@pytest.mark.parametrize("verdict", Verdict)
+@in_virtual_time
+async def test_schedulers_are_notified_of_lost_runs_that_are_due_within_their_horizon(
+    verdict: Verdict, state: RunState, delay: Micros, topics: set[str]
+) -> None:
+    world = World()
+    held = a_held_run()
+    settlement = Settlement(run=held.id, fence=held.fence, outcome=Outcome.LOST, state=state, delay=delay)
+
+    async def settle(settlements: Sequence[Settlement]) -> list[Verdict]:
+        return [verdict]
+
+    world.store.settle = settle  # type: ignore[method-assign]
+    bells = {"default": world.bell(), SCHEDULES: world.wakeups.listen([SCHEDULES])}
+    with capture_logs() as logs:
+        settled = await world.reaper._settle("runs of expired workers", "lost", [held], [settlement])
+    rung = {topic for topic, bell in bells.items() if await bell.wait(1)}
+    # A duplicate or stale settlement was another reaper's.
+    assert (settled, rung) == ((1, topics) if verdict is Verdict.APPLIED else (0, set()))
+    failed = [entry["failed"] for entry in logs]
+    assert failed == ([int(state is RunState.FAILED)] if verdict is Verdict.APPLIED else [])
 
 
 @in_virtual_time

@@ -136,6 +136,17 @@ async def test_a_scheduler_that_is_ahead_of_the_store_fires_at_the_right_time(
 
 
 @in_virtual_time
+async def test_a_tick_that_was_planned_ahead_is_fired_with_one_request() -> None:
+    clock = VirtualClock()
+    store = RemoteStore(clock)
+    (job,) = await declared(store, [a_job(a_spec(schedule=every_second()))])
+    async with Node(store):
+        await clock.sleep(10 * SECOND + 500 * MILLISECOND)
+    assert len(await ledger_of(store, job.id)) == 10
+    assert store.calls["fire"] == 10
+
+
+@in_virtual_time
 async def test_a_job_that_is_paused_after_it_was_planned_is_skipped_with_the_reason() -> None:
     clock = VirtualClock()
     store = RemoteStore(clock)

@@ -4,10 +4,11 @@ from collections.abc import Collection
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.shards import DEFAULT_TTL, ShardKeeper
+from mainspring.control.shards import DEFAULT_TTL, SHORTEST_TTL, ShardKeeper
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
@@ -28,6 +29,7 @@ class Line:
         self.cut = False
         self.answers_lost = False
         self.lease: Micros | None = None
+        self.first_end: Micros | None = None
 
     async def there(self) -> None:
         await self.clock.sleep(self.latency)
@@ -49,7 +51,8 @@ class Line:
         await self.there()
         membership = await self.coordinator.renew(member, ttl)
         await self.back()
-        return msgspec.structs.replace(membership, lease=self.lease)
+        first_end = membership.first_end if self.first_end is None else self.first_end
+        return msgspec.structs.replace(membership, lease=self.lease, first_end=first_end)
 
     async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
         await self.there()
@@ -210,6 +213,40 @@ async def test_a_lease_is_trusted_for_the_shorter_of_its_granted_and_its_request
     assert world.clock.monotonic() - cut_at < trusted
 
 
+@pytest.mark.parametrize(
+    ("ttl", "first_end", "pause", "margin"),
+    [
+        (SHORTEST_TTL, None, 125, 100),
+        (990 * MILLISECOND, None, 247.5, 100),
+        (1_010 * MILLISECOND, None, 250, 101),
+        (DEFAULT_TTL, None, 250, 150),
+        # Another member expires before the next renewal.
+        (DEFAULT_TTL, 9, 10, 150),
+        (DEFAULT_TTL, 11, 11, 150),
+        (DEFAULT_TTL, 249, 249, 150),
+        (DEFAULT_TTL, 251, 250, 150),
+    ],
+)
+@in_virtual_time
+async def test_a_keeper_acts_until_its_margin_before_the_lease_expires_and_renews_in_time(
+    ttl: Micros, first_end: int | None, pause: float, margin: int
+) -> None:
+    clock = VirtualClock()
+    line = Line(MemoryStore(clock, SHARDS), clock)
+    line.latency = 0
+    line.first_end = None if first_end is None else first_end * MILLISECOND
+    keeper = ShardKeeper(line, SHARDS, LocalWakeups(), clock, ttl=ttl)
+    assert keeper.margin == 0
+    assert await keeper.tick() == pause * MILLISECOND
+    assert keeper.margin == ttl - margin * MILLISECOND
+    await clock.sleep(keeper.margin - 1)
+    assert (len(keeper.owned()), keeper.margin) == (SHARDS, 1)
+    await clock.sleep(1)
+    assert (keeper.owned(), keeper.margin) == ({}, 0)
+    await clock.sleep(1)
+    assert keeper.margin == 0
+
+
 @in_virtual_time
 async def test_shards_taken_by_a_request_without_an_answer_are_found_at_the_next_renewal() -> None:
     world = World()
@@ -223,6 +260,43 @@ async def test_shards_taken_by_a_request_without_an_answer_are_found_at_the_next
     await world.pass_time(500 * MILLISECOND)
     assert len(keeper.owned()) == SHARDS
     await world.stop()
+
+
+@in_virtual_time
+async def test_a_keeper_stops_acting_on_shards_before_it_releases_them() -> None:
+    world = World()
+    (keeper,) = await world.start(1)
+    await world.pass_time(SECOND)
+    seen: list[tuple[set[int], set[int]]] = []
+    line = world.lines[0]
+    give_up = line.give_up
+
+    async def note(member: SessionId, shards: Collection[int]) -> None:
+        seen.append((set(keeper.owned()), set(shards)))
+        await give_up(member, shards)
+
+    line.give_up = note  # type: ignore[method-assign]
+    await world.start(1)
+    await world.pass_time(SECOND)
+    ((kept, released),) = seen
+    assert kept
+    assert released
+    assert kept | released == set(range(SHARDS))
+    assert not kept & released
+    await world.stop()
+
+
+@in_virtual_time
+async def test_an_unavailable_coordinator_is_logged_once() -> None:
+    world = World()
+    await world.start(1)
+    await world.pass_time(SECOND)
+    with capture_logs() as logs:
+        for cut in (True, False, True):
+            world.lines[0].cut = cut
+            await world.pass_time(SECOND)
+    events = [entry["event"] for entry in logs if "renew" in entry["event"]]
+    assert events == ["cannot renew the lease", "renews again", "cannot renew the lease"]
 
 
 @in_virtual_time

@@ -195,3 +195,62 @@ async def test_a_tick_in_a_closed_period_fires_before_it_if_the_job_says_so() ->
 
 def add_calendar(spec: JobSpec, rule: WhenClosed) -> JobSpec:
     return msgspec.structs.replace(spec, calendars=("office",), when_closed=rule)
+
+
+@in_virtual_time
+async def test_the_last_tick_of_a_schedule_is_judged_and_its_miss_is_closed() -> None:
+    clock = VirtualClock()
+    store = RemoteStore(clock)
+    await store.attach_reader("test")
+    first = START - START % MINUTE + MINUTE
+    schedule = msgspec.structs.replace(every(MINUTE), end=first + 2 * MINUTE)
+    (job,) = await declared(store, [a_job(a_spec(schedule=schedule, slo=Slo(start_within=10 * SECOND)))])
+    keeper = SloKeeper(store, LocalWakeups(), clock)
+    await keeper.start()
+    async with Node(store):
+        await clock.sleep(first - clock.now() + SECOND)
+        await run_all(store, 1)
+        # The second tick starts in time, the last one does not: no worker claims its run.
+        await clock.sleep(MINUTE)
+        await run_all(store, 2)
+        await clock.sleep(MINUTE)
+        assert (await store.jobs([job.id]))[0].state is JobState.FINISHED  # type: ignore[union-attr]
+        assert await read_events(store) == []
+        await clock.sleep(30 * SECOND)
+    await keeper.stop()
+    assert [kind for kind, _ in await read_events(store)] == [MISSED, RECOVERED]
+    assert await store.slo_states([job.id]) == {}
+
+
+@in_virtual_time
+async def test_an_open_miss_of_a_cancelled_job_is_closed() -> None:
+    clock = VirtualClock()
+    store = RemoteStore(clock)
+    await store.attach_reader("test")
+    slo = Slo(start_within=10 * SECOND, succeed_every=MINUTE)
+    (job,) = await declared(store, [a_job(a_spec(schedule=every(HOUR), slo=slo))])
+    keeper = SloKeeper(store, LocalWakeups(), clock)
+    await keeper.start()
+    await clock.sleep(2 * HOUR)
+    assert [kind for kind, _ in await read_events(store)] == [MISSED, MISSED]
+    await store.set_jobs_state([job.id], JobState.CANCELLED, Author("ada"))
+    await clock.sleep(20 * SECOND)
+    await keeper.stop()
+    assert [kind for kind, _ in await read_events(store)] == [MISSED, MISSED, RECOVERED, RECOVERED]
+
+
+@in_virtual_time
+async def test_no_success_is_expected_after_the_end_of_a_schedule() -> None:
+    clock = VirtualClock()
+    store = RemoteStore(clock)
+    await store.attach_reader("test")
+    first = START - START % MINUTE + MINUTE
+    schedule = msgspec.structs.replace(every(MINUTE), end=first)
+    (job,) = await declared(store, [a_job(a_spec(schedule=schedule, slo=Slo(succeed_every=10 * MINUTE)))])
+    keeper = SloKeeper(store, LocalWakeups(), clock)
+    await keeper.start()
+    async with Node(store):
+        await clock.sleep(2 * HOUR)
+    await keeper.stop()
+    assert await read_events(store) == []
+    assert await store.slo_states([job.id]) == {}

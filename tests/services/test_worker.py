@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from itertools import pairwise
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,12 @@ from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement
 from mainspring.ports.access import Author
 from mainspring.ports.wakeups import CANCELS
-from mainspring.worker.attempt import Attempt, Stop
+from mainspring.testing.virtual_time import VirtualClock
+from mainspring.worker.attempt import Attempt, Holding, Stop
+from mainspring.worker.reporter import Reporter
 from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.settler import Settler
+from mainspring.worker.worker import Worker
 from tests.support.builders import a_policy, a_run, some_runs
 from tests.support.virtual import in_virtual_time
 from tests.support.worker_kit import Bench, Tasks, running_worker
@@ -522,6 +527,125 @@ async def test_a_worker_recycles_after_the_configured_number_of_runs() -> None:
         assert states.count(RunState.QUEUED) == 20
 
 
+@pytest.mark.parametrize(("used", "recycles"), [(999, False), (1_000, True)])
+@in_virtual_time
+async def test_a_worker_recycles_when_it_uses_the_configured_memory(
+    monkeypatch: pytest.MonkeyPatch, used: int, recycles: bool
+) -> None:
+    checks = 0
+
+    def read_memory() -> int:
+        nonlocal checks
+        checks += 1
+        return used
+
+    monkeypatch.setattr("mainspring.worker.worker.resident_bytes", read_memory)
+    async with a_worker(settings=WorkerSettings(recycle_memory_bytes=1_000)) as bench:
+        await bench.clock.sleep(14 * SECOND)
+        assert bench.worker.wants_recycling is recycles
+        # The memory is read every five seconds.
+        assert recycles or checks == 3
+
+
+@in_virtual_time
+async def test_the_margin_of_a_lease_shrinks_to_nothing_while_it_is_not_renewed() -> None:
+    async with a_worker() as bench:
+        bench.store.fail("beat")
+        assert bench.worker.lease_margin == 8 * SECOND
+        await bench.clock.sleep(3 * SECOND)
+        assert bench.worker.lease_margin == 5 * SECOND
+        assert bench.worker.holding is not None
+        bench.worker.holding.renewed_at -= 5 * SECOND + 1
+        assert bench.worker.lease_margin == 0
+        bench.worker.holding.renewed_at += 2
+        assert bench.worker.lease_margin == 1
+
+
+# Figures and limits
+
+
+@pytest.mark.parametrize(
+    ("slots", "unflushed", "overloaded"),
+    # Ten outcomes for each slot, and at least 2,000.
+    [(100, 2_000, False), (100, 2_001, True), (300, 3_000, False), (300, 3_001, True)],
+)
+@in_virtual_time
+async def test_claiming_stops_above_ten_unreported_outcomes_for_each_slot(
+    monkeypatch: pytest.MonkeyPatch, slots: int, unflushed: int, overloaded: bool
+) -> None:
+    bench = Bench(VirtualClock(), Tasks(), WorkerSettings(queues={"default": slots}))
+    monkeypatch.setattr(Worker, "unflushed", unflushed)
+    assert bench.worker._overloaded() is overloaded
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "reports", "since"), [(None, None, None), (5, None, 5), (None, 7, 7), (5, 7, 5), (7, 5, 5)]
+)
+@in_virtual_time
+async def test_a_worker_fails_since_the_first_of_its_outcomes_or_reports(
+    monkeypatch: pytest.MonkeyPatch, outcomes: Micros | None, reports: Micros | None, since: Micros | None
+) -> None:
+    bench = Bench(VirtualClock(), Tasks(), WorkerSettings())
+    monkeypatch.setattr(Settler, "failing_since", outcomes)
+    bench.worker._reporter.failing_since = reports
+    assert bench.worker.failing_since == since
+
+
+@in_virtual_time
+async def test_unreported_outcomes_include_those_that_wait_for_their_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(VirtualClock(), Tasks(), WorkerSettings())
+    assert bench.worker.unflushed == 0
+    monkeypatch.setattr(Settler, "unflushed", 3)
+    monkeypatch.setattr(Reporter, "unflushed", 2)
+    assert bench.worker.unflushed == 5
+
+
+@pytest.mark.parametrize(
+    ("priorities", "slots"), [({}, {"default": 4, "mail": 2}), ({1: 2, 2: 3}, {"default": 5, "mail": 5})]
+)
+@in_virtual_time
+async def test_the_slots_of_a_queue_are_counted_over_its_priorities(
+    priorities: dict[int, int], slots: dict[str, int]
+) -> None:
+    settings = WorkerSettings(queues={"default": 4, "mail": 2}, priorities=priorities)
+    async with a_worker(settings=settings) as bench:
+        assert bench.worker.slots_by_queue() == {queue: (number, 0) for queue, number in slots.items()}
+        for run in await bench.submit(*[a_run(task="sleep", queue="mail", priority=one) for one in (1, 2)]):
+            await bench.until(run, RunState.RUNNING)
+        assert bench.worker.slots_by_queue() == {"default": (slots["default"], 0), "mail": (slots["mail"], 2)}
+
+
+@pytest.mark.parametrize(("silent", "lost"), [(8 * SECOND - 1, 0), (8 * SECOND, 1)])
+@in_virtual_time
+async def test_a_worker_stops_its_runs_exactly_at_the_margin_of_its_lease(silent: Micros, lost: int) -> None:
+    async with a_worker() as bench:
+        holding = bench.worker.holding
+        assert holding is not None
+        holding.renewed_at = bench.clock.monotonic() - silent
+        for _ in range(2):
+            bench.worker._check_lease()
+            assert bench.worker.lost_leases == lost
+        # The end of an older lease changes nothing.
+        bench.worker.lease_over(Holding(holding.session, 0), "for the test")
+        assert bench.worker.lost_leases == lost
+
+
+@in_virtual_time
+async def test_a_task_without_a_handler_is_logged_once_a_minute() -> None:
+    async with a_worker() as bench:
+        (run,) = await bench.submit(a_run(task="sleep"))
+        await bench.until(run, RunState.RUNNING)
+        (attempt,) = bench.worker._running
+        bench.worker._outcomes.released = lambda *_: None  # type: ignore[method-assign]
+        logged: list[int] = []
+        for pause in (0, 1, MINUTE - 2, 1, MINUTE - 1, 1):
+            await bench.clock.sleep(pause)
+            with capture_logs() as logs:
+                bench.worker._release_unknown(attempt)
+            logged.append(sum(entry["event"].startswith("no handler") for entry in logs))
+        assert logged == [1, 0, 0, 1, 0, 1]
+
+
 # Faults
 
 
@@ -568,6 +692,39 @@ async def test_outcomes_are_reported_until_the_store_accepts_them(applied: bool)
         assert len(bench.store.sessions) == 1
         assert bench.worker.holding is not None
         assert not bench.worker.holding.held
+
+
+@in_virtual_time
+async def test_outcomes_are_reported_again_with_pauses_that_double_up_to_two_seconds() -> None:
+    sent: list[Micros] = []
+
+    async def fail() -> None:
+        sent.append(bench.clock.monotonic())
+        if len(sent) <= 8:
+            raise StoreUnavailable("no server")
+
+    settings = WorkerSettings(lease=MINUTE)
+    async with a_worker(settings=settings) as bench:
+        bench.worker.jitter.random = lambda: 1.0  # type: ignore[method-assign]
+        bench.store.before["settle"] = fail
+        (run,) = await bench.submit(a_run())
+        await bench.until(run)
+        pauses = [(later - earlier) // MILLISECOND for earlier, later in pairwise(sent)]
+        assert pauses == [50, 100, 200, 400, 800, 1_600, 2_000, 2_000]
+
+
+@in_virtual_time
+async def test_outcomes_fail_since_the_first_of_their_batches_failed() -> None:
+    async with a_worker() as bench:
+        bench.store.fail("settle")
+        began = bench.clock.monotonic()
+        for _ in range(2):
+            await bench.submit(a_run())
+            await bench.clock.sleep(SECOND)
+        assert bench.store.settles_in_flight <= len(bench.worker._settler._failing) == 2
+        since = bench.worker._settler.failing_since
+        assert since is not None
+        assert since - began < SECOND // 2
 
 
 @in_virtual_time
@@ -673,6 +830,53 @@ async def test_a_worker_whose_session_was_closed_stops_its_runs_and_opens_a_new_
         assert len(bench.store.sessions) == 2
         (new,) = await bench.submit(a_run())
         await bench.until(new, RunState.RUNNING)
+
+
+@in_virtual_time
+async def test_a_worker_opens_a_new_session_with_pauses_that_double_up_to_two_seconds() -> None:
+    opened: list[Micros] = []
+
+    async def fail() -> None:
+        opened.append(bench.clock.monotonic())
+        if len(opened) <= 8:
+            raise StoreUnavailable("no server")
+
+    async with a_worker() as bench:
+        bench.worker.jitter.random = lambda: 1.0  # type: ignore[method-assign]
+        bench.store.before["open_session"] = fail
+        await bench.memory.close_session(bench.store.sessions[0])
+        await bench.clock.sleep(20 * SECOND)
+        pauses = [(later - earlier) // MILLISECOND for earlier, later in pairwise(opened)]
+        assert pauses == [100, 200, 400, 800, 1_600, 2_000, 2_000, 2_000]
+        assert len(bench.store.sessions) == 2
+
+
+@in_virtual_time
+async def test_a_new_session_waits_for_the_runs_of_the_old_one_but_not_for_ever() -> None:
+    async def ignore_stops(held: HeldRun) -> bytes | None:
+        while True:
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                if over:
+                    raise
+
+    over, opened = False, list[Micros]()
+
+    async def note() -> None:
+        opened.append(bench.clock.monotonic())
+
+    async with a_worker(Tasks(greet=ignore_stops), WorkerSettings(kill_grace=1_500 * MILLISECOND)) as bench:
+        (run,) = await bench.submit(a_run())
+        await bench.until(run, RunState.RUNNING)
+        bench.store.before["open_session"] = note
+        assert bench.worker.holding is not None
+        bench.worker.lease_over(bench.worker.holding, "for the test")
+        lost_at = bench.clock.monotonic()
+        await bench.clock.sleep(10 * SECOND)
+        # Twice the time that a stopped attempt gets for cleaning up.
+        assert [at - lost_at for at in opened] == [3 * SECOND]
+        over = True
 
 
 @in_virtual_time

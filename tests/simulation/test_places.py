@@ -7,17 +7,24 @@ import pytest
 
 from mainspring.adapters.store.memory import datacenters as store_places
 from mainspring.adapters.store.memory.datacenters import MemoryDatacenters
-from mainspring.adapters.store.memory.rows import SessionRow
+from mainspring.adapters.store.memory.rows import JobRow, SessionRow
 from mainspring.control.scheduler import places as scheduler_places
 from mainspring.domain.datacenters import ALL, Preference, Serving
 from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.domain.job import JobSpec
+from mainspring.domain.job import JobSpec, JobState, LedgerEntry
 from mainspring.domain.run import RunPolicy, RunState
 from mainspring.domain.schedule import Interval
 from tests.simulation.test_bites import WithoutTickKey
+from tests.support.builders import a_job_id
 from tests.support.simulation.acts import Act
 from tests.support.simulation.biting import SEEDS, MakeStore, bites, complains
 from tests.support.simulation.directed import LEASE, Director, play
+from tests.support.simulation.evidence import Evidence
+from tests.support.simulation.history import Heartbeat, History, JobChange, Step, Truth
+from tests.support.simulation.place_invariants import (
+    every_tick_is_in_each_of_its_places,
+    no_live_data_center_is_replaced,
+)
 from tests.support.simulation.scenario import Chaos, draw
 from tests.support.simulation.store import RecordedStore
 from tests.support.simulation.workload import LOOP
@@ -106,6 +113,47 @@ def test_a_seed_fails_if_claims_ignore_the_data_center_of_the_worker(monkeypatch
 def test_a_seed_fails_if_a_data_center_is_replaced_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_places, "serving", lambda preference, *_: Serving(preference.order[-1], "a whim"))
     assert _complain("no_live_data_center_is_replaced")
+
+
+@pytest.mark.parametrize(("heartbeat", "expected"), [(6, 1), (8, 0)], ids=["before", "after"])
+def test_a_heartbeat_counts_only_if_it_arrived_before_the_data_center_was_replaced(
+    heartbeat: int, expected: int
+) -> None:
+    # The store's clock stands still.
+    at = 100 * SECOND
+    heartbeats = [Heartbeat(1, at - 10 * SECOND, "us"), Heartbeat(heartbeat, at, "us")]
+    step = Step(order=7, at=at, process="scheduler-1#1", operation="serve_orders", sent=at, serving={ORDER.word: "eu"})
+    evidence = Evidence(History(steps=[step], truth=Truth(alive=heartbeats)))
+    assert len(list(no_live_data_center_is_replaced(evidence))) == expected
+
+
+@pytest.mark.parametrize(
+    ("earlier", "expected"), [(("us",), 0), ((), 1)], ids=["it had the tick before", "it never had the tick"]
+)
+def test_a_tick_may_leave_out_only_a_data_center_that_had_it_before(earlier: tuple[str, ...], expected: int) -> None:
+    tick = 100 * SECOND
+    job = a_job_id()
+    steps = []
+    for order, (places, targets) in enumerate([(earlier, earlier), (("us", "eu"), ("eu",))]):
+        spec = JobSpec(name="job", task=LOOP, schedule=Interval(every=SECOND), datacenters=places)
+        row = JobRow(id=job, tenant="default", spec=spec, payload=b"", state=JobState.SCHEDULED)
+        entries = [
+            LedgerEntry(
+                job_id=job,
+                scheduled_at=tick,
+                decision="skipped",
+                reason="paused",
+                run_id=None,
+                job_version=1,
+                epoch=1,
+                target=target,
+            )
+            for target in targets
+        ]
+        step = Step(order=order, at=tick, process="scheduler-1#1", operation="fire", sent=tick)
+        step.ticks, step.jobs = entries, [JobChange(row, row)]
+        steps.append(step)
+    assert len(list(every_tick_is_in_each_of_its_places(Evidence(History(steps=steps))))) == expected
 
 
 def test_a_seed_fails_if_a_tick_does_not_make_a_run_for_each_data_center(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,11 @@ FAILED_BEFORE = [
     pytest.param(1_800_001_139, id="one debounce of a batch delayed a queued run and the next one made it due"),
     pytest.param(1_800_006_037, id="a fire promoted a run whose own job fired later in the same batch"),
     pytest.param(1_800_007_508, id="a fire cancelled a queued run and promoted one of a job of the same batch"),
+    pytest.param(1_800_007_655, id="a data center came back while the clock of the store stood still"),
+    pytest.param(1_800_006_568, id="caught-up ticks were retried before their objective was judged"),
+    pytest.param(1_830_000_168, id="an objective counted from the time of a catch-up, and from the tick after a retry"),
+    pytest.param(1_900_000_073, id="a due tick waited for the tick in the last second before a closed period"),
+    pytest.param(1_900_000_499, id="a tick that one data center had early came again when the job got another one"),
 ]
 
 

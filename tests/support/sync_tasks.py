@@ -65,6 +65,11 @@ def crash(arguments: Arguments) -> None:
     ctypes.string_at(0)
 
 
+def close_descriptors(arguments: Arguments) -> str:
+    os.closerange(0, 3)
+    return f"{os.getpid()}"
+
+
 def make_noise(arguments: Arguments) -> str:
     print("noise on standard output" * 1_000)  # noqa: T201
     os.write(1, b"more noise\n")
@@ -156,6 +161,7 @@ class Application:
             hang,
             clean_up,
             exit_at_once,
+            close_descriptors,
             crash,
             make_noise,
             big,

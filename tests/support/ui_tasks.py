@@ -17,10 +17,12 @@ NASTY = (
     "'\"&{{7*7}}\x07\x1b[31m\u202egnp"
 )
 
-_quick = RetryPolicy(max_retries=2, first_delay=200 * MILLISECOND, max_delay=SECOND)
+
+def _quick(retries: int) -> RetryPolicy:
+    return RetryPolicy(max_retries=retries, first_delay=200 * MILLISECOND, max_delay=SECOND)
 
 
-@app.task(queue="mail", retries=2, retry=_quick)
+@app.task(queue="mail", retry=_quick(2))
 async def send_welcome(context: Context, user_id: int) -> dict[str, int]:
     context.log.info("\x1b[36mrendering\x1b[0m the welcome of user %s", user_id)
     await asyncio.sleep(_random.random() * 0.1)
@@ -30,7 +32,7 @@ async def send_welcome(context: Context, user_id: int) -> dict[str, int]:
     return {"user_id": user_id}
 
 
-@app.task(queue="payments", retries=1, retry=_quick)
+@app.task(queue="payments", retry=_quick(1))
 async def charge_card(context: Context, order: int) -> None:
     context.log.info("charging order %s", order)
     raise PermissionError("card declined: insufficient funds")
@@ -45,7 +47,7 @@ async def export_orders(context: Context, pages: int = 100) -> dict[str, int]:
     return {"pages": pages}
 
 
-@app.task(queue="payments", retries=5, retry=_quick)
+@app.task(queue="payments", retry=_quick(5))
 async def settle_day(context: Context, fails: list[str]) -> None:
     """Each attempt fails with the next error of the list; the one after the last succeeds."""
     if context.attempt <= len(fails):

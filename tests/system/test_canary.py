@@ -70,6 +70,7 @@ async def running_node(store: str, tmp_path: Path) -> AsyncIterator[httpx2.Async
         "MAINSPRING_TASKS_HTTP_ALLOW": "127.0.0.1",
         "MAINSPRING_TASKS_SCRIPTS": str(folder),
         "MAINSPRING_TASKS_COMMANDS": "true",
+        "MAINSPRING_TASKS_ENV": "KEY,CODE",
         "MAINSPRING_LOG_LEVEL": "debug",
         "MAINSPRING_WORKER_CHILDREN": "1",
     }

@@ -170,12 +170,51 @@ async def test_an_application_that_a_child_cannot_load_fails_the_attempt_with_th
         assert "tests.support.broken_tasks:app could not be loaded" in view.error
 
 
-async def test_runs_of_a_child_that_starts_too_late_are_released() -> None:
-    async with a_worker(children=ChildSettings(start_timeout=1)) as bench:
+async def test_runs_are_released_while_a_child_is_slow_to_start_and_run_when_it_is_ready() -> None:
+    async with a_worker(children=ChildSettings(start_patience=1)) as bench:
         (run,) = await bench.submit(call("identify"))
         attempts = await eventually(lambda: bench.memory.attempts(run))
-        assert attempts[0].outcome is Outcome.RELEASED
-        assert "did not start within" in attempts[0].reason
+        assert (attempts[0].outcome, attempts[0].reason) == (Outcome.RELEASED, "the child process is still starting")
+        assert (await bench.until(run)).state is RunState.SUCCEEDED
+
+
+async def test_a_child_that_does_not_start_in_time_fails_its_runs_with_the_reason() -> None:
+    async with a_worker(children=ChildSettings(start_timeout=1)) as bench:
+        (run,) = await bench.submit(call("identify"))
+        view = await bench.until(run)
+        assert view.state is RunState.FAILED
+        assert view.error is not None
+        assert "importing tests.support.sync_tasks takes too long (worker.child_start)" in view.error
+
+
+async def test_runs_that_were_released_before_fail_once_no_child_starts_in_time() -> None:
+    async with a_worker(children=ChildSettings(start_patience=1, start_timeout=2)) as bench:
+        (run,) = await bench.submit(call("identify"))
+        assert (await bench.until(run)).state is RunState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("task", "how"),
+    [
+        ("crash", "its process was killed by SIGSEGV (signal 11)"),
+        ("exit_at_once", "its process ended with exit code 3"),
+    ],
+)
+async def test_the_run_says_how_its_process_ended(task: str, how: str) -> None:
+    async with a_worker() as bench:
+        (run,) = await bench.submit(call(task, policy=a_policy(retries=0, at_most_once=True)))
+        view = await bench.until(run)
+        assert view.state is RunState.FAILED
+        assert view.error == f"{how}; at-most-once is never repeated"
+
+
+async def test_a_child_whose_descriptors_were_closed_is_replaced() -> None:
+    async with a_worker(children=ChildSettings(children=1)) as bench:
+        (first,) = await bench.submit(call("close_descriptors"))
+        assert (await bench.until(first)).state is RunState.SUCCEEDED
+        (second,) = await bench.submit(call("identify"))
+        view = await bench.until(second)
+        assert (view.state, view.result != (await bench.run(first)).result) == (RunState.SUCCEEDED, True)
 
 
 async def test_each_task_in_mode_process_has_a_process_of_its_own(tmp_path: Path) -> None:

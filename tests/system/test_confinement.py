@@ -14,6 +14,7 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MINUTE, SECOND
 from mainspring.domain.run import NewRun, RunState, RunView
 from mainspring.domain.verdicts import GiveUp, RetryLater
+from mainspring.sections import TasksSection
 from mainspring.worker.builtin.confinement import Confinement, Limits
 from mainspring.worker.builtin.tasks import BuiltinTasks
 from mainspring.worker.handler import AsyncHandler
@@ -21,6 +22,23 @@ from tests.support.builders import a_held_run, a_policy, a_run
 from tests.support.builtin_worker import no_egress, working
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform != "linux", reason="limits are Linux's here")]
+
+#: Variables by which an interpreter, a loader or a common tool runs code of the submitter's choice.
+LOADS_CODE = (
+    *(
+        "PYTHONPATH",
+        "PYTHONSTARTUP",
+        "PYTHONWARNINGS",
+        "PYTHONHOME",
+        "PYTHONINSPECT",
+        "PERL5OPT",
+        "PERL5LIB",
+        "PERL5DB",
+    ),
+    *("NODE_OPTIONS", "NODE_PATH", "RUBYOPT", "RUBYLIB", "BASH_FUNC_x", "SHELLOPTS", "PS4", "ZDOTDIR", "PHPRC"),
+    *("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH", "LUA_INIT", "R_PROFILE", "GCONV_PATH", "HOME"),
+    *("GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF", "PAGER", "EDITOR", "LESSOPEN", "DOCKER_HOST", "OPENSSL_CONF"),
+)
 
 
 def builtin(limits: Limits | None = None, user: str = "", **options: Any) -> BuiltinTasks:
@@ -133,7 +151,37 @@ async def test_a_command_by_name_gets_its_first_arguments_from_the_settings() ->
 @pytest.mark.parametrize("name", ["PATH", "LD_PRELOAD", "MAINSPRING_FENCE", "a b", ""])
 def test_a_payload_that_sets_a_reserved_variable_is_rejected(name: str) -> None:
     with pytest.raises(Invalid, match=r"payload\.env"):
-        builtin().check("shell", msgspec.json.encode({"command": ["true"], "env": {name: "x"}}))
+        builtin(env=[name]).check("shell", msgspec.json.encode({"command": ["true"], "env": {name: "x"}}))
+
+
+@pytest.mark.parametrize("name", [*LOADS_CODE, "TZ", "HARMLESS"])
+def test_a_payload_can_only_set_variables_that_the_settings_allow(name: str) -> None:
+    payload = msgspec.json.encode({"command": ["true"], "env": {name: "x"}})
+    with pytest.raises(Invalid, match=rf"payload\.env: {name} is not allowed here .*tasks\.env"):
+        builtin(env=["OTHER", name.lower()]).check("shell", payload)
+    builtin(env=["OTHER", name]).check("shell", payload)
+
+
+@pytest.mark.parametrize("name", [*LOADS_CODE, "LD_PRELOAD", "PATH", "MAINSPRING_TENANT", "a b"])
+def test_the_settings_cannot_allow_a_variable_that_loads_code(name: str) -> None:
+    with pytest.raises(Invalid, match=r"tasks\.env: "):
+        TasksSection(env=("TZ", name)).check()
+    TasksSection(env=("TZ", "API_KEY", "AWS_REGION", "HTTPS_PROXY")).check()
+
+
+async def test_an_allowed_variable_reaches_the_program() -> None:
+    run = command("sh", "-c", "echo $REGION", env={"REGION": "eu"})
+    assert stdout(await ended(builtin(env=["REGION"]), run)) == "eu\n"
+    view = await ended(builtin(), run)
+    assert view.state is RunState.FAILED
+    assert "payload.env: REGION is not allowed here" in (view.error or "")
+
+
+async def test_a_python_script_starts_isolated(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('the neighbor was imported')")
+    (tmp_path / "show.py").write_text("import json, sys; print(sys.flags.isolated, json.__name__)")
+    run = a_run(task="shell", payload=b'{"script": "show.py"}', policy=a_policy(retries=0))
+    assert stdout(await ended(builtin(scripts=tmp_path), run)) == "1 json\n"
 
 
 # Exit codes

@@ -9,13 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mainspring.adapters.secrets.environment import EnvironmentSecrets
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND
 from mainspring.domain.run import NewRun, RunState
+from mainspring.domain.secrets import SecretRules
 from mainspring.ports.wakeups import CANCELS
 from mainspring.worker.builtin.confinement import Limits
-from mainspring.worker.builtin.container import Containers, find_engine
+from mainspring.worker.builtin.container import CLIENT_VARIABLES, Containers, find_engine
 from mainspring.worker.builtin.tasks import BuiltinTasks
+from mainspring.worker.secrets import Keyring
 from tests.support.builders import a_held_run, a_policy, a_run
 from tests.support.builtin_worker import working
 from tests.support.waiting import eventually
@@ -30,7 +33,9 @@ echo "$@" >> "$(dirname "$0")/calls"
 case "$1" in
 run) for word in "$@"; do last=$word; done
      [ "$last" = wait ] && echo ready && sleep 300
-     echo "key=$API_KEY run=$MAINSPRING_RUN_ID"; cat; [ "$last" = fail ] && exit 137; exit 0;;
+     env > "$(dirname "$0")/client"
+     for word in "$@"; do case $word in --env-file=*) cat "${word#*=}" > "$(dirname "$0")/container"; esac; done
+     cat; [ "$last" = fail ] && exit 137; exit 0;;
 inspect) cat "$(dirname "$0")/oom";;
 esac
 """
@@ -54,6 +59,10 @@ def a_container_run(**payload: object) -> NewRun:
     return a_run(task="container", payload=encoded, policy=a_policy(retries=0))
 
 
+def read_variables(path: Path) -> dict[str, str]:
+    return {name: value for name, _, value in (line.partition("=") for line in path.read_text().splitlines())}
+
+
 def calls(engine: Path) -> list[str]:
     return (engine.parent / "calls").read_text().splitlines()
 
@@ -63,16 +72,15 @@ def test_a_container_has_no_network_no_writable_files_no_capabilities_and_its_li
     containers = Containers("docker", [IMAGE], limits=limits)
     held = a_held_run()
     call = containers.check(msgspec.json.encode({"image": IMAGE, "command": ["a", "b c"], "env": {"API_KEY": "x"}}))
-    argv = containers.argv(call, held)
+    argv = containers.argv(call, held, 7)
     assert argv[:2] == ["docker", "run"]
     assert argv[-3:] == [IMAGE, "a", "b c"]
     assert {
         *(f"--name=mainspring-{held.id}", "--network=none", "--read-only", "--cap-drop=ALL", "--tmpfs=/tmp"),
         *("--security-opt=no-new-privileges", "--pids-limit=50", f"--memory={1 << 28}", f"--memory-swap={1 << 28}"),
-        *("--cpus=0.5", "--ulimit=nofile=100", "--env=API_KEY", "--env=MAINSPRING_RUN_ID", "--env=MAINSPRING_FENCE"),
+        *("--cpus=0.5", "--ulimit=nofile=100", "--env-file=/dev/fd/7"),
     } <= set(argv)
-    assert not any(word.partition("=")[2] == "x" for word in argv), "values are not among the arguments"
-    assert "--env=PATH" not in argv
+    assert not any(word.startswith("--env=") for word in argv)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +90,8 @@ def test_a_container_has_no_network_no_writable_files_no_capabilities_and_its_li
         ({"image": "--privileged"}, r"payload\.image: '--privileged' is not an image"),
         ({"image": IMAGE, "network": "host"}, r"payload\.network: is no field of this"),
         ({"image": IMAGE, "env": {"LD_PRELOAD": "x"}}, r"payload\.env"),
+        ({"image": IMAGE, "env": {"A": "1\nB=2"}}, r"payload\.env: A holds a line break"),
+        ({"image": IMAGE, "env": {"A": "1\r"}}, r"payload\.env: A holds a line break"),
         ({"command": ["true"]}, r"payload\.image: is missing"),
     ],
 )
@@ -109,10 +119,75 @@ async def test_a_container_receives_its_input_and_is_removed_before_and_after(en
         (run,) = await bench.submit(a_container_run(env={"API_KEY": "k"}, stdin={"n": 1}))
         view = await bench.until(run)
     assert view.state is RunState.SUCCEEDED, view.error
-    assert msgspec.json.decode(view.result or b"")["stdout"] == f'key=k run={run}\n{{"n":1}}'
+    assert msgspec.json.decode(view.result or b"")["stdout"] == '{"n":1}'
+    inside = read_variables(engine.parent / "container")
+    assert (inside["API_KEY"], inside["MAINSPRING_RUN_ID"]) == ("k", run)
+    assert "PATH" not in inside
     first, second, third = calls(engine)
     assert first == third == f"rm --force mainspring-{run}"
     assert second.startswith("run --interactive")
+
+
+#: Variables by which docker, podman and the libraries in them choose a server, a configuration or a helper program.
+OF_THE_CLIENT = (
+    *CLIENT_VARIABLES,
+    *(
+        "DOCKER_API_VERSION",
+        "DOCKER_CLI_PLUGIN_EXTRA_DIRS",
+        "DOCKER_CUSTOM_HEADERS",
+        "CONTAINERS_CONF",
+        "CONTAINER_CONNECTION",
+    ),
+    *(
+        "CONTAINERS_STORAGE_CONF",
+        "REGISTRY_AUTH_FILE",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "https_proxy",
+        "NO_PROXY",
+    ),
+    *(
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "SSLKEYLOGFILE",
+        "SSH_AUTH_SOCK",
+        "TMPDIR",
+        "GODEBUG",
+        "LANG",
+        "USER",
+        "LOGNAME",
+    ),
+)
+
+
+async def test_no_variable_of_a_payload_reaches_the_client(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///run/docker.sock")
+    monkeypatch.setenv("MAINSPRING_STORE", "postgresql://user:password@host/x")
+    env = dict.fromkeys(OF_THE_CLIENT, "of the payload")
+    async with a_worker(str(engine)) as bench:
+        (run,) = await bench.submit(a_container_run(env=env))
+        view = await bench.until(run)
+    assert view.state is RunState.SUCCEEDED, view.error
+    client = read_variables(engine.parent / "client")
+    assert "of the payload" not in client.values()
+    assert client["DOCKER_HOST"] == "unix:///run/docker.sock"
+    assert "MAINSPRING_STORE" not in client
+    inside = read_variables(engine.parent / "container")
+    assert {name: inside[name] for name in env} == env
+    assert "MAINSPRING_STORE" not in inside
+
+
+async def test_a_secret_with_a_line_break_cannot_set_another_variable(
+    engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSPRING_SECRET_PEM", "first\nMAINSPRING_TENANT=other")
+    keyring = Keyring(EnvironmentSecrets(), SecretRules({"default": ("*",)}))
+    async with working(BuiltinTasks(containers=Containers(str(engine), (IMAGE,)), keyring=keyring)) as bench:
+        (run,) = await bench.submit(a_container_run(env={"PEM": "${secret:PEM}"}))
+        view = await bench.until(run, RunState.FAILED)
+    assert "payload.env: PEM holds a line break" in (view.error or "")
+    assert not any(call.startswith("run ") for call in calls(engine))
 
 
 async def test_a_cancelled_container_is_removed(engine: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from mainspring import Conflict, Context, Invalid, Mainspring, RetryPolicy
-from mainspring.domain.instant import from_datetime
+from mainspring import CatchUp, Conflict, Context, Invalid, Mainspring, RetryPolicy
+from mainspring.domain.instant import DAY, from_datetime
 from mainspring.testing import TestScheduler
 
 
@@ -300,3 +300,28 @@ def test_every_attempt_starts_and_ends_to_the_microsecond(app: Mainspring, seed:
         assert runs.succeeded == 40
         assert sorted(view.finished_at or 0 for view in runs) == sorted(ends)
     assert late == {0}
+
+
+async def test_every_missed_night_is_caught_up_one_at_a_time_with_an_ordering_key() -> None:
+    app = Mainspring()
+    running = most = 0
+    nights: list[int] = []
+
+    @app.task
+    async def backup(context: Context) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(3_600)
+        assert context.scheduled_at is not None
+        nights.append(context.scheduled_at)
+        running -= 1
+
+    nightly = CatchUp(mode="all", max_age=7 * DAY)
+    app.cron("0 2 * * *", catch_up=nightly)(backup.options(ordering_key="backup").prepare())
+    async with TestScheduler(app) as s:
+        await s.advance("1d")
+        await s.outage("5d")
+        await s.advance("12h")
+        assert (s.runs(backup).succeeded, most) == (7, 1)
+    assert nights == sorted(nights)

@@ -22,7 +22,7 @@ async def add(left: int, right: int = 1) -> int:
     return left + right
 
 
-@app.task(queue="mail", retries=3, timeout="30s", retry=RetryPolicy(max_retries=2))
+@app.task(queue="mail", timeout="30s", retry=RetryPolicy(max_retries=2))
 async def send(context: Context, to: str, *, subject: str = "") -> str:
     return f"{context.attempt} {to} {subject}"
 

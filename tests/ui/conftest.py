@@ -27,7 +27,7 @@ expect.set_options(timeout=_DEADLINE_MS)
 #: Toasts disappear after some seconds. A busy machine may need longer to read one or to click its button.
 _KEEP_TOASTS = """
 const schedule = window.setTimeout;
-const lifetimes = [7000, 12000];
+const lifetimes = [7000, 12000, 20000];
 window.setTimeout = (action, delay, ...rest) =>
   schedule(action, lifetimes.includes(delay) ? 3600000 : delay, ...rest);
 """

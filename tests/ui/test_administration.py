@@ -50,6 +50,7 @@ def test_a_tenant_has_quotas_and_budgets(site: Site, ids: dict[str, str], page: 
 
 def test_the_drop_button_drops_its_own_budget(site: Site, ids: dict[str, str], page: Page) -> None:
     budget = {"unit": "attempts", "limit": 1_000, "tenant": "initech"}
+    site.ask("PUT", "v1/tenants", {"name": "initech"})
     site.ask("PUT", "v1/budgets/zeta", budget)
     page.goto("tenants/initech")
     expect(page.get_by_label("Budgets")).to_contain_text("zeta")

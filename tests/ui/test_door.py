@@ -3,17 +3,22 @@
 import re
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
 import httpx2
 import msgspec
 import pytest
 
+from mainspring.api.auth import REFUSED_WITHIN
 from mainspring.api.schemas.job_answers import JobOut
 from mainspring.domain.access import Role
+from mainspring.domain.instant import HOUR
 from mainspring.settings import load
+from mainspring.testing.virtual_time import VirtualClock
 from mainspring.ui.app import UiSettings, make_ui
 from mainspring.ui.job_fields import values_of
 from tests.api.conftest import Service
+from tests.support.virtual import in_virtual_time
 
 KEY = re.compile(r'name="csrf" value="([^"]+)"')
 
@@ -195,6 +200,50 @@ async def test_sign_in_does_not_redirect_to_another_site(closed: Service) -> Non
             answer = await client.post("/sign-in", data={"csrf": token, "credentials": key, "to": to})
             assert answer.headers["location"] == "/", to
             client.cookies.clear()
+
+
+@pytest.mark.parametrize("text", ["jobs/ü", "jobs/日本", "runs?text=ключ", "jobs/\U0001f600", "jobs/a b", "jobs/%zz"])
+async def test_sign_in_redirects_to_a_page_with_any_characters(closed: Service, text: str) -> None:
+    key = await closed.key(Role.VIEWER, None)
+    async with ui(closed) as client:
+        token = KEY.findall((await client.get("/sign-in")).text)[0]
+        for field in ("to", "credentials", "csrf"):
+            form = {"csrf": token, "credentials": key, "to": "jobs"} | {field: text}
+            answer = await client.post("/sign-in", data=form)
+            assert answer.status_code == {"to": 303, "credentials": 401, "csrf": 403}[field], answer.text
+            if field == "to":
+                assert unquote(answer.headers["location"]) == unquote(f"/{text}")
+            client.cookies.clear()
+
+
+async def test_sign_out_ends_the_session_for_every_copy_of_its_cookie(closed: Service) -> None:
+    key = await closed.key(Role.VIEWER, None)
+    async with ui(closed) as client, ui(closed) as other:
+        await sign_in(client, key)
+        copied = client.cookies["mainspring_session"]
+        other.cookies.set("mainspring_session", copied)
+        assert (await other.get("/jobs")).status_code == 200
+        token = KEY.findall((await client.get("/jobs")).text)[0]
+        assert (await client.post("/sign-out", data={"csrf": token})).headers["location"] == "/sign-in"
+        assert "mainspring_session" not in client.cookies
+        refused = await other.get("/jobs")
+        assert (refused.status_code, refused.headers["location"]) == (303, "/sign-in?to=jobs")
+        await sign_in(client, key)
+        assert (await client.get("/jobs")).status_code == 200, "another session of the same key is valid"
+
+
+@in_virtual_time
+async def test_another_process_honors_a_sign_out_within_seconds() -> None:
+    clock = VirtualClock()
+    first = Service(auth=True, clock=clock)
+    second = Service(auth=True, clock=clock, store=first.store)
+    outs = first.api.sign_outs, second.api.sign_outs
+    assert not await outs[1].includes("a")
+    await outs[0].add("a", clock.now() + HOUR)
+    assert await outs[0].includes("a")
+    await clock.sleep(REFUSED_WITHIN)
+    assert await outs[1].includes("a")
+    assert not await outs[1].includes("b")
 
 
 async def test_a_read_only_dashboard_has_no_forms_and_refuses_posts(local: Service) -> None:

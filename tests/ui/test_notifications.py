@@ -13,6 +13,7 @@ from mainspring.ports.catalog import RunFilter
 from mainspring.ui.navigation import SECTIONS
 from tests.api.conftest import Service
 from tests.api.test_notifications import NOW, RULES
+from tests.api.test_replays import work
 from tests.ui.test_door import KEY, sign_in, ui
 
 _POST = re.compile(r'<form method="post" action="/notifications/channels/(\w+)/test"')
@@ -98,3 +99,14 @@ async def test_only_administrators_of_all_tenants_see_the_page() -> None:
             await sign_in(client, await closed.key(role, tenant))
             assert (await client.get("/notifications")).status_code == status
             assert ("/notifications" in (await client.get("/jobs")).text) == (status == 200)
+
+
+async def test_failed_runs_without_a_rule_are_not_reported_as_fine() -> None:
+    service = Service(auth=False)
+    async with service.client() as api, ui(service) as client:
+        await api.post("/v1/jobs", json={"task": "charge", "maxRetries": 0})
+        assert len(await work(api, fail=True)) == 1
+        page = (await client.get("/notifications")).text
+    assert "Nothing is wrong" not in page
+    assert "No alert rule is configured" in page
+    assert re.search(r'href="/runs\?status=failed">1 run failed<', page)

@@ -58,9 +58,9 @@ def test_forgetting_a_job_drops_its_planned_fire() -> None:
 
 def test_the_agenda_returns_the_next_due_time_and_can_be_cleared() -> None:
     agenda = Agenda()
-    assert agenda.next_due() is None
+    assert (agenda.next_due(), len(agenda)) == (None, 0)
     agenda.mark(START + 100 * MILLISECOND, START)
     assert agenda.next_due() == START + 100 * MILLISECOND
     agenda.clear()
-    assert agenda.next_due() is None
+    assert (agenda.next_due(), len(agenda)) == (None, 0)
     assert agenda.take_due(START + SECOND) == ([], [])

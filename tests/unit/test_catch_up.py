@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.catch_up import CatchUp, decide
+from mainspring.domain.catch_up import LONGEST, CatchUp, decide
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from tests.support.boundaries import around_the_boundary
 
 NOW: Instant = 1_000 * DAY
 policies = st.builds(
@@ -125,12 +126,36 @@ def test_mode_all_with_a_cap_of_zero_runs_nothing() -> None:
         CatchUp(grace=-1),
         CatchUp(max_age=-1),
         CatchUp(pace=-1),
-        CatchUp(pace=1 << 62),
+        CatchUp(grace=LONGEST + 1),
+        CatchUp(max_age=LONGEST + 1),
+        CatchUp(pace=LONGEST + 1),
     ],
 )
 def test_an_out_of_range_policy_is_rejected(policy: CatchUp) -> None:
     with pytest.raises(Invalid):
         policy.check()
+
+
+@pytest.mark.parametrize("policy", [CatchUp(cap=0, grace=0, max_age=0), CatchUp(cap=10_000, grace=LONGEST)])
+def test_a_policy_at_its_limits_is_accepted(policy: CatchUp) -> None:
+    policy.check()
+
+
+@around_the_boundary
+@pytest.mark.parametrize(("mode", "late"), [("none", (None, "missed")), ("latest", (NOW, "")), ("all", (NOW, ""))])
+def test_a_tick_is_late_only_beyond_the_grace(
+    mode: Literal["none", "latest", "all"], late: tuple[Instant | None, str], offset: int
+) -> None:
+    [*_, decided] = decide(CatchUp(mode=mode, grace=MINUTE), ago(HOUR, MINUTE + offset), NOW)
+    expected = late if offset > 0 else (decided.tick, "")
+    assert (decided.not_before, decided.reason) == expected
+
+
+@around_the_boundary
+def test_a_missed_tick_is_too_old_only_beyond_the_max_age(offset: int) -> None:
+    for cap, young in ((1, ""), (0, "over the cap of 0")):
+        [decided] = decide(CatchUp(mode="all", cap=cap, max_age=HOUR), ago(HOUR + offset), NOW)
+        assert decided.reason == ("too old" if offset > 0 else young)
 
 
 @pytest.mark.parametrize("mode", ["none", "latest"])

@@ -65,6 +65,41 @@ def test_a_description_names_the_first_times_and_counts_the_rest() -> None:
     assert "come twice: runs both times, as it goes by elapsed time" in fold
 
 
+def test_a_description_names_up_to_five_times() -> None:
+    [gap, fold] = describe_changes("0,12,24,36,48 2 * * *")
+    assert "; 02:00, 02:12, 02:24, 02:36, 02:48 do not exist: runs once, at 03:00" in gap
+    assert "; 02:00, 02:12, 02:24, 02:36, 02:48 come twice: runs the first time only" in fold
+    [gap, fold] = describe_changes("0,30 2 * * *")
+    assert "; 02:00, 02:30 do not exist" in gap
+    assert "; 02:00, 02:30 come twice" in fold
+
+
+def test_a_description_names_seconds_once_for_each_minute() -> None:
+    [gap, _] = describe_changes("1,59 0,59 2 * * *")
+    assert "; 02:00:01, 02:59:01 do not exist" in gap
+    [gap, _] = describe_changes("59 59 2 * * *")
+    assert "; 02:59:59 does not exist" in gap
+
+
+def test_a_change_across_midnight_names_the_day_of_each_time() -> None:
+    start = parse_instant("2010-11-01T00:00:00Z")
+    rules = (DstGap.SKIP, DstFold.ONCE, start, start + 10 * DAY)
+    [fold] = clock_changes(Cron.parse("0,30 0,23 * * *"), ZoneInfo("America/St_Johns"), *rules)
+    assert (fold.shown_before, fold.shown_after) == ("00:01", "23:01")
+    assert (fold.day, fold.times) == ("2010-11-06", ("2010-11-06 23:30", "2010-11-07 00:00"))
+
+
+def test_a_change_that_touches_midnight_names_times_alone() -> None:
+    start = parse_instant("2026-10-20T00:00:00Z")
+    rules = (DstGap.SKIP, DstFold.ONCE, start, start + 10 * DAY)
+    [fold] = clock_changes(Cron.parse("59 23 * * *"), ZoneInfo("Asia/Beirut"), *rules)
+    assert (fold.kind, fold.day, fold.times) == ("fold", "2026-10-24", ("23:59",))
+    start = parse_instant("2011-12-01T00:00:00Z")
+    rules = (DstGap.SKIP, DstFold.ONCE, start, start + 40 * DAY)
+    [gap] = clock_changes(Cron.parse("0 0 * * *"), ZoneInfo("Pacific/Apia"), *rules)
+    assert (gap.kind, gap.day, gap.times) == ("gap", "2011-12-30", ("00:00",))
+
+
 def test_a_gap_of_a_whole_day_names_its_day() -> None:
     start = parse_instant("2011-12-01T00:00:00Z")
     [change] = clock_changes(

@@ -8,8 +8,10 @@ from mainspring.domain.clock_guard import ClockReading, ClockRules, ClockState, 
 from mainspring.domain.diagnosis import Finding, Level, Signs, diagnose
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
+from tests.support.boundaries import around_the_boundary
 
 RULES = ClockRules()
+ORDER = [ClockState.RIGHT, ClockState.OFF, ClockState.FENCED]
 offsets = st.integers(-2 * HOUR, 2 * HOUR)
 travels = st.integers(0, 2 * SECOND)
 states = st.sampled_from(ClockState)
@@ -60,6 +62,38 @@ def test_a_fenced_clock_is_accepted_again_only_if_it_is_certainly_right(
     assert judge(reading, RULES, state) is state
 
 
+@around_the_boundary
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("limit", "within", "beyond"),
+    [(RULES.warn, ClockState.RIGHT, ClockState.OFF), (RULES.fence, ClockState.OFF, ClockState.FENCED)],
+)
+def test_a_limit_is_exceeded_only_beyond_it(
+    limit: Micros, within: ClockState, beyond: ClockState, sign: int, offset: int
+) -> None:
+    expected = beyond if offset > 0 else within
+    error = 10 * MILLISECOND
+    for was in states_up_to(within):
+        assert judge(ClockReading(sign * (limit + error + offset), error), RULES, was) is expected
+    for was in states_from(beyond):
+        assert judge(ClockReading(sign * (limit - error + offset), error), RULES, was) is expected
+
+
+@pytest.mark.parametrize(
+    ("ahead", "reading"),
+    [((0, 0), (100, 0)), ((0, 4), (98, 2)), ((0, 5), (98, 3)), ((-5, 0), (103, 3)), ((10, 20), (85, 5))],
+)
+def test_a_reading_takes_the_middle_of_the_possible_offsets(
+    ahead: tuple[Micros, Micros], reading: tuple[Micros, Micros]
+) -> None:
+    assert read_clock(150, 50, ahead) == ClockReading(*reading)
+
+
+def test_a_reading_is_shown_with_its_sign() -> None:
+    shown = {offset: str(ClockReading(offset, 0)) for offset in (-1_500 * MILLISECOND, -1, 0, 1, 2 * SECOND)}
+    assert list(shown.values()) == ["-1s500ms", "-0s", "+0s", "+0s", "+2s"]
+
+
 def test_a_fence_of_zero_disables_fencing() -> None:
     assert judge(ClockReading(HOUR, 0), ClockRules(warn=SECOND, fence=0)) is ClockState.OFF
 
@@ -70,7 +104,9 @@ def test_a_slow_network_alone_does_not_make_a_clock_wrong() -> None:
 
 def test_a_fence_below_the_warning_threshold_is_rejected() -> None:
     with pytest.raises(Invalid):
-        ClockRules(warn=SECOND, fence=500 * MILLISECOND).check()
+        ClockRules(warn=SECOND, fence=SECOND - 1).check()
+    ClockRules(warn=SECOND, fence=SECOND).check()
+    ClockRules(warn=SECOND, fence=0).check()
 
 
 def test_doctor_names_the_processes_whose_clocks_are_off_and_by_how_much() -> None:
@@ -79,6 +115,14 @@ def test_doctor_names_the_processes_whose_clocks_are_off_and_by_how_much() -> No
     assert "slow by -2s" in clock_finding(*clocks).says
     assert clock_finding(*clocks, ("lost", ClockReading(HOUR, SECOND))).level is Level.PROBLEM
     assert clock_finding(clocks[0]).level is Level.OK
+
+
+def states_up_to(state: ClockState) -> list[ClockState]:
+    return ORDER[: ORDER.index(state) + 1]
+
+
+def states_from(state: ClockState) -> list[ClockState]:
+    return ORDER[ORDER.index(state) :]
 
 
 def clock_finding(*clocks: tuple[str, ClockReading]) -> Finding:

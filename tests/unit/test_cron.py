@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mainspring.domain.cron import Cron, DstFold, DstGap, load_zone
+from mainspring.domain.cron.zone import FIRST_SECOND, Segment, segment_at
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import LATEST, SECOND, Instant, from_datetime, isoformat, to_datetime
 from tests.support.line_count import at_most_lines
@@ -53,11 +54,13 @@ def fires(
     expression: str, zone: str, after: str, count: int, gap: DstGap = DEBIAN[0], fold: DstFold = DEBIAN[1]
 ) -> list[str]:
     """The next fires in local time with its offset, short: 29 03:00+02:00."""
-    cron, moment, found = Cron.parse(expression), at(after), []
+    cron, moment, found = Cron.parse(expression), at(after), list[str]()
     for _ in range(count):
         following = cron.next_after(moment, ZoneInfo(zone), gap, fold)
         assert following is not None
         assert following > moment
+        assert cron.latest_until(following, ZoneInfo(zone), gap, fold) == following
+        assert not found or cron.latest_until(following - 1, ZoneInfo(zone), gap, fold) == moment
         found.append(to_datetime(following).astimezone(ZoneInfo(zone)).isoformat()[8:].replace("T", " "))
         moment = following
     return [text.replace(":00+", "+", 1).replace(":00-", "-", 1) for text in found]
@@ -95,6 +98,11 @@ def parts(low: int, high: int, *, stars: int = 1) -> st.SearchStrategy[Part]:
         first, last = sorted(bounds[:2])
         return Part(f"{first}-{last}/{bounds[2]}", frozenset(range(first, last + 1, bounds[2])))
 
+    def from_value(pair: tuple[int, int]) -> Part:
+        # A week ends on Saturday: Sunday's second number is not a step further.
+        end = max(pair[0], 6 if high == 7 else high)
+        return Part(f"{pair[0]}/{pair[1]}", frozenset(range(pair[0], end + 1, pair[1])))
+
     def joined(items: list[Part]) -> Part:
         return Part(",".join(item.text for item in items), frozenset().union(*(item.values for item in items)))
 
@@ -106,9 +114,7 @@ def parts(low: int, high: int, *, stars: int = 1) -> st.SearchStrategy[Part]:
         st.tuples(number, number).map(ranged),
         st.tuples(number, number, step).map(stepped),
         step.map(lambda size: Part(f"*/{size}", frozenset(range(low, high + 1, size)))),
-        st.tuples(number, step).map(
-            lambda pair: Part(f"{pair[0]}/{pair[1]}", frozenset(range(pair[0], high + 1, pair[1])))
-        ),
+        st.tuples(number, step).map(from_value),
     )
     return st.one_of(*[star] * stars, single, simple, st.lists(simple, min_size=2, max_size=3).map(joined))
 
@@ -357,6 +363,36 @@ def test_special_days_match_the_calendar(
         assert [date(1970, 1, 1) + timedelta(seconds=second) for second in seconds] == expected
 
 
+# --- The time of day, second by second ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "seconds", "minutes", "hours"),
+    [
+        ("0 0 0", {0}, {0}, {0}),
+        ("59 59 23", {59}, {59}, {23}),
+        ("30 15 12", {30}, {15}, {12}),
+        ("0,59 0,59 0,23", {0, 59}, {0, 59}, {0, 23}),
+        ("1,30,58 1,30,58 1,12,22", {1, 30, 58}, {1, 30, 58}, {1, 12, 22}),
+        ("*/20 */30 */8", {0, 20, 40}, {0, 30}, {0, 8, 16}),
+    ],
+)
+def test_times_of_day_are_those_that_a_scan_finds(
+    expression: str, seconds: set[int], minutes: set[int], hours: set[int]
+) -> None:
+    cron = Cron.parse(f"{expression} * * *")
+    day = 20_000 * 86_400
+    matches = sorted(
+        day + (days * 24 + hour) * 3_600 + minute * 60 + second
+        for days, hour, minute, second in product((-1, 0, 1), hours, minutes, seconds)
+    )
+    probes = {day, day + 86_399, *(match + offset for match in matches for offset in (-61, -60, -1, 0, 1, 60))}
+    for probe in probes:
+        if day <= probe < day + 86_400:
+            assert cron.wall_from(probe) == min(match for match in matches if match >= probe)
+            assert cron.wall_until(probe) == max(match for match in matches if match <= probe)
+
+
 # --- cronsim as a second opinion ------------------------------------------------------------------------------------
 
 ZONES = sorted({zone for zone, _ in CHANGES})
@@ -427,6 +463,7 @@ def test_the_latest_fire_until_an_instant_and_the_next_one_after_it_are_neighbor
     [
         ("30 2 * * *", DstGap.RUN_AFTER, ["28 02:30+01:00", "29 03:00+02:00", "30 02:30+02:00"]),
         ("30 2 * * *", DstGap.SKIP, ["28 02:30+01:00", "30 02:30+02:00", "31 02:30+02:00"]),
+        ("0 2 * * *", DstGap.SKIP, ["28 02:00+01:00", "30 02:00+02:00", "31 02:00+02:00"]),
         ("0 30 2 * * *", DstGap.RUN_AFTER, ["28 02:30+01:00", "29 03:00+02:00", "30 02:30+02:00"]),
         ("0,20,40 2 * * *", DstGap.RUN_AFTER, ["28 02:00+01:00", "28 02:20+01:00", "28 02:40+01:00", "29 03:00+02:00"]),
         ("30 2,3 29 * *", DstGap.RUN_AFTER, ["29 03:00+02:00", "29 03:30+02:00"]),
@@ -508,6 +545,7 @@ def test_an_expression_that_fires_only_inside_gaps_never_fires() -> None:
         ("0 0 29 2 *", "2096-03-01T00:00Z", "2104-02-29T00:00:00Z"),
         ("0 0 29 2 */7", "2088-03-01T00:00Z", "2128-02-29T00:00:00Z"),
         ("0 0 * 2 MON#5", "2026-01-01T00:00Z", "2044-02-29T00:00:00Z"),
+        ("0 0 */21 2 5L", "2026-01-01T00:00Z", "2030-02-22T00:00:00Z"),
         ("0 0 13 * FRI", "2026-02-07T00:00Z", "2026-02-13T00:00:00Z"),
         ("0 0 13 * FRI", "2026-02-13T00:00Z", "2026-02-20T00:00:00Z"),
         ("0 0 */2 * MON", "2026-02-01T00:00Z", "2026-02-09T00:00:00Z"),
@@ -521,6 +559,18 @@ def test_an_expression_that_fires_only_inside_gaps_never_fires() -> None:
         ("0 0 ? * fri#2", "2026-02-01T00:00Z", "2026-02-13T00:00:00Z"),
         ("0 0 * * 7", "2026-02-01T00:00Z", "2026-02-08T00:00:00Z"),
         ("0 0 * * FRI-SUN", "2026-02-07T00:00Z", "2026-02-08T00:00:00Z"),
+        ("0 0 * * FRI-SUN", "2026-02-08T00:00Z", "2026-02-13T00:00:00Z"),
+        ("0 0 * * SUN-MON", "2026-02-09T00:00Z", "2026-02-15T00:00:00Z"),
+        ("0 0 * * SUN-SUN", "2026-02-08T00:00Z", "2026-02-15T00:00:00Z"),
+        ("0 0 5-5 * *", "2026-02-01T00:00Z", "2026-02-05T00:00:00Z"),
+        ("0 0 1-10/4 * *", "2026-02-05T00:00Z", "2026-02-09T00:00:00Z"),
+        ("0 0 1-10/4 * *", "2026-02-09T00:00Z", "2026-03-01T00:00:00Z"),
+        ("0 0 5/10 * *", "2026-02-15T00:00Z", "2026-02-25T00:00:00Z"),
+        ("0005 0 * * *", "2026-02-01T00:00Z", "2026-02-01T00:05:00Z"),
+        ("5 0 * * *".ljust(200), "2026-02-01T00:00Z", "2026-02-01T00:05:00Z"),
+        ("0 0 * * MON/2", "2026-02-06T00:00Z", "2026-02-09T00:00:00Z"),
+        ("0 0 * * 7/2", "2026-02-06T00:00Z", "2026-02-08T00:00:00Z"),
+        ("5/15 * * * *", "2026-02-01T00:35Z", "2026-02-01T00:50:00Z"),
         ("0 0 1 jan,Jul ?", "2026-02-01T00:00Z", "2026-07-01T00:00:00Z"),
         ("*/15 * * * * *", "2026-02-01T00:00:44.999999Z", "2026-02-01T00:00:45Z"),
         ("* * * * * *", "2026-02-01T00:00:00.000001Z", "2026-02-01T00:00:01Z"),
@@ -545,21 +595,53 @@ def test_the_next_fire_in_utc(expression: str, after: str, expected: str) -> Non
 
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago", "Europe/Paris"])
 def test_instants_out_of_range_have_no_fires_and_raise_nothing(zone: str) -> None:
-    cron, local = Cron.parse("0 0 * * *"), ZoneInfo(zone)
-    for moment in (-(10**30), -(10**17), 0, LATEST - SECOND, LATEST, LATEST + 1, 10**30):
+    local = ZoneInfo(zone)
+    for hour, moment in product(
+        (0, 5, 20), (-(10**30), -(10**17), 0, LATEST - 43_200 * SECOND, LATEST - SECOND, LATEST, LATEST + 1, 10**30)
+    ):
+        cron = Cron.parse(f"0 {hour} * * *")
         following = cron.next_after(moment, local, *DEBIAN)
         latest = cron.latest_until(moment, local, *DEBIAN)
         assert following is None or moment < following <= LATEST
         assert latest is None or latest <= moment
-    assert cron.next_after(LATEST, local, *DEBIAN) is None
-    assert cron.latest_until(-(10**30), local, *DEBIAN) is None
+        assert cron.next_after(LATEST, local, *DEBIAN) is None
+        assert cron.latest_until(-(10**30), local, *DEBIAN) is None
+
+
+def test_the_first_second_of_the_calendar_is_included() -> None:
+    first, cron = FIRST_SECOND * SECOND, Cron.parse("0 0 * * *")
+    assert cron.latest_until(first, ZoneInfo("UTC"), *DEBIAN) == first
+    assert cron.latest_until(first - 1, ZoneInfo("UTC"), *DEBIAN) is None
+    assert cron.next_after(first - 1, ZoneInfo("UTC"), *DEBIAN) == first
+    # The clocks of Paris were nine minutes ahead of UTC.
+    assert cron.latest_until(first + 10 * SECOND, ZoneInfo("Europe/Paris"), *DEBIAN) is None
+
+
+@pytest.mark.parametrize("later", [1, 10, 2 * 86_400, 2 * 86_400 + 1, 5 * 86_400])
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+def test_a_fire_beside_the_bounds_of_a_segment_is_found(offset: int, later: int) -> None:
+    """Searches go from segment to segment. One of UTC is 2²¹ seconds long."""
+    second = (850 << 21) + offset
+    moment = to_datetime(second * SECOND)
+    cron = Cron.parse(f"{moment:%S %M %H %d %m} *")
+    assert cron.latest_until((second + later) * SECOND, ZoneInfo("UTC"), *DEBIAN) == second * SECOND
+    assert cron.next_after((second - later) * SECOND, ZoneInfo("UTC"), *DEBIAN) == second * SECOND
+
+
+def test_a_rare_fire_in_the_first_pass_of_a_fold_is_found_from_the_second() -> None:
+    cron, until = Cron.parse("30 2 25 10 *"), at("2026-10-25T02:10+01:00")
+    for fold in DstFold:
+        latest = cron.latest_until(until, ZoneInfo("Europe/Paris"), DstGap.RUN_AFTER, fold)
+        assert latest == at("2026-10-25T02:30+02:00")
 
 
 def test_the_latest_fire_is_computed_without_walking_a_long_outage() -> None:
     cron, zone = Cron.parse("* * * * * *"), ZoneInfo("Europe/Paris")
     assert cron.latest_until(at("2036-05-05T05:05:05.9Z"), zone, *DEBIAN) == at("2036-05-05T05:05:05Z")
     rare = Cron.parse("0 0 29 2 */7")
-    assert rare.latest_until(at("2128-01-01T00:00Z"), zone, *DEBIAN) == at("2088-02-29T00:00+01:00")
+    with at_most_lines(10_000):
+        assert rare.latest_until(at("2128-01-01T00:00Z"), zone, *DEBIAN) == at("2088-02-29T00:00+01:00")
+        assert rare.next_after(at("2088-03-01T00:00Z"), zone, *DEBIAN) == at("2128-02-29T00:00+01:00")
     with at_most_lines(1_000):
         cron.latest_until(at("2046-05-05T05:05:05.9Z"), zone, *DEBIAN)
 
@@ -612,9 +694,13 @@ def test_the_latest_fire_is_computed_without_walking_a_long_outage() -> None:
         ("0 0 31 4 *", "day of month: no such day exists in these months"),
         ("0 0 31 2,4,6,9,11 ?", "day of month: no such day exists in these months"),
         ("0 0 L-30 4 *", "day of month: no such day exists in these months"),
+        ("0 0 */31,L-6 2 0#3", "day of month: no such day exists in these months"),
         ("0 0 LW * */7", "day of month: no such day exists in these months"),
         ("0 0 31 H *", "day of month: no such day exists in these months"),
         ("0 0 H(29-31) * *", "day of month: 'H(29-31)' may be a day that not every month has"),
+        ("0 0 H(1-29) * *", "day of month: 'H(1-29)' may be a day that not every month has"),
+        ("00005 0 * * *", "minute: '00005' is not understood"),
+        ("5 0 * * *".ljust(201), "is longer than 200 characters"),
         ("H( * * * *", "minute: 'H(' is not understood"),
         ("H() * * * *", "minute: 'H()' is not understood"),
         ("H(5) * * * *", "minute: 'H(5)' is not understood"),
@@ -692,7 +778,7 @@ def test_any_mixture_of_pieces_is_rejected_or_fires(text: str) -> None:
 
 @given(st.text())
 def test_the_validity_of_a_hashed_expression_does_not_depend_on_its_key(key: str) -> None:
-    for expression in ("0 0 28 H *", "H H H H H", "0 0 29 H */7", "H H(2-3) */31 H H"):
+    for expression in ("0 0 28 H *", "H H H H H", "0 0 29 H */7", "H H(2-3) */31 H H", "0 0 H(1-28) * H(0-7)"):
         Cron.parse(expression, hash_key=key)
     with pytest.raises(Invalid):
         Cron.parse("0 0 30 H *", hash_key=key)
@@ -767,8 +853,12 @@ def test_hashed_minute_and_hour_are_independent() -> None:
         ("0 0 L-3 * *", "on the day 3 days before the last of every month at 00:00"),
         ("0 0 ? * 5L", "the last Friday of the month at 00:00"),
         ("0 0 * * MON#2", "the second Monday of the month at 00:00"),
+        ("0 0 * * 7#2", "the second Sunday of the month at 00:00"),
+        ("0 0 * * 7L", "the last Sunday of the month at 00:00"),
+        ("0 0 * * SUN,7", "every Sunday at 00:00"),
         ("0 0 * 1 SAT,SUN", "every Saturday and Sunday in January at 00:00"),
         ("0 0 13 * FRI", "on the 13th of every month or every Friday at 00:00"),
+        ("0 0 * * MON/2", "every Monday, Wednesday and Friday at 00:00"),
         ("0 0 29 2 */7", "every Sunday that is the 29th of February at 00:00"),
         ("*/7 1,5,9 * * *", "at minutes 0, 7, 14, 21, 28, 35, 42, 49 and 56, in hours 1, 5 and 9"),
     ],
@@ -792,6 +882,10 @@ def test_a_known_zone_is_loaded_once() -> None:
         ("Europe/Pariss", "did you mean Europe/Paris"),
         ("europe/paris", "did you mean Europe/Paris"),
         ("Tokyo", "did you mean Asia/Tokyo"),
+        ("oslo", "did you mean Europe/Oslo?"),
+        ("Norway/Oslo", "did you mean Europe/Oslo?"),
+        ("New York", "did you mean America/New_York?"),
+        ("West", "did you mean Australia/West or Brazil/West?"),
         ("../../etc/passwd", ""),
         ("/etc/localtime", ""),
         ("Europe/../Europe/Paris", ""),
@@ -808,3 +902,45 @@ def test_an_unknown_zone_is_rejected_with_suggestions(name: str, hint: str) -> N
     assert refused.value.field == "zone"
     assert refused.value.hint.startswith(hint)
     assert len(str(refused.value)) < 300
+
+
+def test_an_unknown_zone_gets_three_suggestions_at_most() -> None:
+    with pytest.raises(Invalid) as refused:
+        load_zone("America/Argentina/San")
+    assert refused.value.hint.count(" or ") == 2
+
+
+def test_an_unknown_zone_is_shown_up_to_its_first_64_characters() -> None:
+    with pytest.raises(Invalid) as refused:
+        load_zone("x" * 65, "zone")
+    assert refused.value.reason == f"'{'x' * 64}' is not a known time zone"
+
+
+GAP, FOLD = (at(f"2026-{day}T01:00Z") // SECOND for day in ("03-29", "10-25"))
+#: A fold of Adelaide whose repeated hour reaches beyond a multiple of 2²¹ seconds, where segments are cut.
+ADELAIDE, ADELAIDE_CUT = 1_459_614_600, 696 << 21
+#: Clocks of Recife that went forward, and back after a week, with a cut between.
+FORWARD, RECIFE_CUT, BACK = 970_974_000, 463 << 21, 971_575_200
+
+
+@pytest.mark.parametrize(
+    ("zone", "expected"),
+    [
+        ("Europe/Paris", Segment(GAP, 847 << 21, 7_200, GAP + 3_600, GAP + 7_200)),
+        ("Europe/Paris", Segment(FOLD, 855 << 21, 3_600, FOLD + 3_600, FOLD + 7_200)),
+        ("Europe/Paris", Segment(850 << 21, 851 << 21, 7_200, (850 << 21) + 7_200, (850 << 21) + 7_200)),
+        ("Australia/Adelaide", Segment(ADELAIDE, ADELAIDE_CUT, 34_200, ADELAIDE + 34_200, ADELAIDE + 37_800)),
+        (
+            "Australia/Adelaide",
+            Segment(ADELAIDE_CUT, 697 << 21, 34_200, ADELAIDE_CUT + 34_200, ADELAIDE + 37_800),
+        ),
+        ("America/Recife", Segment(FORWARD, RECIFE_CUT, -7_200, FORWARD - 10_800, FORWARD - 7_200)),
+        ("America/Recife", Segment(RECIFE_CUT, BACK, -7_200, RECIFE_CUT - 7_200, RECIFE_CUT - 7_200)),
+        ("America/Recife", Segment(BACK, 464 << 21, -10_800, BACK - 10_800, BACK - 7_200)),
+    ],
+)
+def test_a_segment_knows_the_wall_times_that_its_start_skips_or_repeats(zone: str, expected: Segment) -> None:
+    for second in (expected.start, expected.start + 1, expected.end - 1):
+        assert segment_at(ZoneInfo(zone), second) == expected
+    assert segment_at(ZoneInfo(zone), expected.start - 1).end == expected.start
+    assert segment_at(ZoneInfo(zone), expected.end).start == expected.end

@@ -126,3 +126,4 @@ def test_invalid_dependencies_are_rejected() -> None:
         with pytest.raises(Invalid, match="dependsOn"):
             dependencies.check()
     Dependencies(parents=(one,)).check()
+    Dependencies(parents=tuple(an_id() for _ in range(MAX_PARENTS))).check()

@@ -19,9 +19,11 @@ from mainspring.domain.fan_out import (
     count,
     layout_of,
     look_after,
+    member_priority,
 )
-from mainspring.domain.ids import RunId, is_id
-from mainspring.domain.instant import SECOND
+from mainspring.domain.ids import RunId, is_id, made_at, shard_of
+from mainspring.domain.instant import MILLISECOND, SECOND
+from mainspring.domain.rank import MOST_URGENT
 from mainspring.domain.run import RunState
 
 ROOT = RunId("019a8c4b6f2c70008042b1c2d3e4f506")
@@ -96,6 +98,20 @@ def test_ids_are_derived_from_the_root_and_are_unique() -> None:
     assert all(is_id(one) for one in ids)
     assert Names(ROOT).member(7, 0) == names.member(7, 0)
     assert names.member(0, 0) < names.member(0, 1), "ids are ordered by part"
+    milliseconds = {made_at(one) - made_at(ROOT) for one in (names.clean_up(), names.gathering(0), names.member(7, 0))}
+    assert milliseconds == {0}
+    assert made_at(names.gathering(3)) == made_at(names.member(7, 3)) == made_at(ROOT) + 3 * MILLISECOND
+    assert {shard_of(one) for one in ids} == {shard_of(ROOT)}
+    assert shard_of(names.member(7, 0, shard=0)) == 0
+    assert shard_of(names.member(7, 0, shard=99)) == 99
+
+
+@pytest.mark.parametrize(
+    ("priority", "of_member"),
+    [(MOST_URGENT, MOST_URGENT + 1), (MOST_URGENT + 1, MOST_URGENT + 1), (MOST_URGENT + 2, MOST_URGENT + 2)],
+)
+def test_members_are_less_urgent_than_the_runs_that_gather_them(priority: int, of_member: int) -> None:
+    assert member_priority(priority) == of_member
 
 
 @given(some.integers(0, 10_000 * SECOND))

@@ -6,6 +6,7 @@ from mainspring.domain.calendar import CalendarSpec, Freeze, Holiday
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ical import read_ical
 from mainspring.domain.instant import parse_instant as at
+from tests.support.line_count import at_most_lines
 
 NOW = at("2026-06-01T00:00:00Z")
 
@@ -113,7 +114,6 @@ def test_text_that_is_not_a_calendar_is_rejected(text: str) -> None:
     assert refused.value.field == "ical"
 
 
-@pytest.mark.slow
 def test_a_rule_that_never_matches_gives_no_holidays() -> None:
     assert holidays("DTSTART;VALUE=DATE:20260101\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30;COUNT=5") == []
 
@@ -123,3 +123,84 @@ def test_a_daily_rule_without_an_end_is_bounded() -> None:
     assert len(found) < 4_000
     assert found[0] == Holiday(date="2026-01-01")
     assert Freeze(start=0, end=1).label == ""
+
+
+SECONDS = ",".join(map(str, range(60)))
+HOURS = ",".join(map(str, range(24)))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        f"DTSTART:20260101T000000Z\nDURATION:PT1S\nRRULE:FREQ=DAILY;BYMINUTE={SECONDS};BYSECOND={SECONDS}",
+        f"DTSTART:20260101T000000Z\nDURATION:PT1S\nRRULE:FREQ=DAILY;BYHOUR={HOURS};BYMINUTE={SECONDS}",
+        "DTSTART:20260101T000000Z\nDURATION:PT1S\nRRULE:FREQ=DAILY;BYHOUR=0,1,2,3",
+    ],
+)
+def test_a_rule_with_too_many_occurrences_is_rejected_after_bounded_work(event: str) -> None:
+    with at_most_lines(4_000_000), pytest.raises(Invalid) as refused:
+        read_ical(ical(event), "UTC", NOW)
+    assert refused.value.field == "ical, event 1: RRULE"
+
+
+def test_a_rule_that_never_matches_costs_little_per_event() -> None:
+    event = "DTSTART;VALUE=DATE:19000101\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"
+    with at_most_lines(3_000_000):
+        assert holidays(*[event] * 10) == []
+
+
+def test_all_events_of_a_file_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.domain.ical._MOST_STEPS", 20_000)
+    event = "DTSTART;VALUE=DATE:20260101\nRRULE:FREQ=DAILY;BYMONTHDAY=31"
+    assert len(holidays(event)) > 50
+    with pytest.raises(Invalid) as refused:
+        read_ical(ical(*[event] * 20), "UTC", NOW)
+    assert refused.value.field == "ical, event 6: RRULE"
+    assert refused.value.reason == "takes too much work to expand"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("BEGIN:VEVENT\nEND:VEVENT\n" * 30_000, "has 30000 components"),
+        ("X:1\n" * 300_000, "has 300001 lines"),
+        ("EXDATE:" + "20260101," * 20_000, "has 20001 dates in EXDATE and RDATE"),
+        ("EX\n DATE:" + "20260101,\n " * 20_000, "has 20001 dates in EXDATE and RDATE"),
+    ],
+)
+def test_a_file_that_is_too_large_is_rejected_before_it_is_parsed(text: str, reason: str) -> None:
+    with at_most_lines(3_000_000), pytest.raises(Invalid) as refused:
+        read_ical(text, "UTC", NOW)
+    assert (refused.value.field, refused.value.reason) == ("ical", reason)
+
+
+ZONE = """BEGIN:VTIMEZONE
+TZID:{name}
+BEGIN:STANDARD
+DTSTART:16010101T000000
+RRULE:FREQ=SECONDLY
+TZOFFSETFROM:+0100
+TZOFFSETTO:+0100
+END:STANDARD
+END:VTIMEZONE
+"""
+
+
+def test_the_rules_of_a_zone_in_the_file_are_not_expanded() -> None:
+    event = ical("DTSTART;TZID=/example.org/Europe/Paris:20261018T090000\nDURATION:PT1H")
+    text = ZONE.format(name="/example.org/Europe/Paris").replace("\n", "\r\n")
+    with at_most_lines(200_000):
+        _, [found] = read_ical(event.replace("BEGIN:VEVENT", text + "BEGIN:VEVENT"), "UTC", NOW)
+    assert found.start == at("2026-10-18T07:00:00Z")
+
+
+def test_an_unknown_zone_of_an_event_is_rejected() -> None:
+    event = ical("DTSTART;TZID=Headquarters:20261018T090000\nDURATION:PT1H")
+    with pytest.raises(Invalid) as refused:
+        read_ical(event.replace("BEGIN:VEVENT", ZONE.format(name="Headquarters") + "BEGIN:VEVENT"), "UTC", NOW)
+    assert refused.value.field == "ical, event 1: TZID"
+
+
+def test_a_byte_order_mark_is_ignored() -> None:
+    found, _ = read_ical("\ufeff" + ical("DTSTART;VALUE=DATE:20261225"), "UTC", NOW)
+    assert found == (Holiday(date="2026-12-25"),)

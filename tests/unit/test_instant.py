@@ -132,6 +132,9 @@ def test_durations_may_be_written_in_many_ways(value: Duration, micros: int) -> 
         float("nan"),
         float("inf"),
         1e13,
+        "٣s",
+        "３0m",
+        "1٫5h",
     ],
 )
 def test_an_invalid_duration_is_rejected_by_field(value: Duration) -> None:

@@ -6,10 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MINUTE, SECOND, Instant
+from mainspring.domain.instant import DAY, MILLISECOND, MINUTE, SECOND, Instant
 from mainspring.domain.limits import (
     AT_A_TIME,
     BREAKER,
+    LONGEST_PERIOD,
+    MAX_KEY,
+    MAX_LIMITS,
+    MOST_AT_ONCE,
+    MOST_IN_PERIOD,
     PER_PERIOD,
     Breaker,
     Ending,
@@ -25,6 +30,7 @@ from mainspring.domain.limits import (
     started,
     words_of,
 )
+from tests.support.boundaries import around_the_boundary
 
 PER = 10
 #: An event, the run that it happens to, and the time that passes before it.
@@ -189,6 +195,12 @@ def test_limiters_are_sorted_by_number_and_belong_to_a_tenant() -> None:
     limits = (Limit(key="a", most=3), Limit(key="a", most=5, per=MINUTE), Limit(key="b", most=1))
     gates = gates_of("default", "call", limits, Breaker())
     assert len({gate.number for gate in gates}) == 4
+    assert {(gate.kind, gate.most, gate.per, gate.pause) for gate in gates} == {
+        (AT_A_TIME, 3, 0, 0),
+        (PER_PERIOD, 5, MINUTE, 0),
+        (AT_A_TIME, 1, 0, 0),
+        (BREAKER, Breaker().failures, Breaker().within, Breaker().pause),
+    }
     assert sorted(gate.number for gate in gates) == [gate.number for gate in gates]
     assert not {gate.number for gate in gates} & {gate.number for gate in gates_of("acme", "call", limits, Breaker())}
     words = {words_of(gate.number, "default", "call", limits, Breaker()) for gate in gates}
@@ -205,9 +217,13 @@ def test_limiters_are_sorted_by_number_and_belong_to_a_tenant() -> None:
     [
         ((Limit(key="", most=1),), "limits.key"),
         ((Limit(key="x" * 201, most=1),), "limits.key"),
+        ((Limit(key="a\n", most=1),), "limits.key"),
         ((Limit(key="a", most=0),), "limits.most"),
-        ((Limit(key="a", most=10_001, per=SECOND),), "limits.most"),
-        ((Limit(key="a", most=1, per=1),), "limits.per"),
+        ((Limit(key="a", most=MOST_AT_ONCE + 1),), "limits.most"),
+        ((Limit(key="a", most=0, per=SECOND),), "limits.most"),
+        ((Limit(key="a", most=MOST_IN_PERIOD + 1, per=SECOND),), "limits.most"),
+        ((Limit(key="a", most=1, per=MILLISECOND - 1),), "limits.per"),
+        ((Limit(key="a", most=1, per=LONGEST_PERIOD + 1),), "limits.per"),
         (tuple(Limit(key=str(number), most=1) for number in range(5)), "limits"),
         ((Limit(key="a", most=1), Limit(key="a", most=2)), "limits"),
     ],
@@ -222,12 +238,85 @@ def test_invalid_limits_are_rejected_by_field(limits: tuple[Limit, ...], field: 
     ("breaker", "field"),
     [
         (Breaker(failures=0), "breaker.failures"),
-        (Breaker(within=1), "breaker.within"),
-        (Breaker(pause=1), "breaker.pause"),
+        (Breaker(failures=1_001), "breaker.failures"),
+        (Breaker(within=SECOND - 1), "breaker.within"),
+        (Breaker(within=DAY + 1), "breaker.within"),
+        (Breaker(pause=SECOND - 1), "breaker.pause"),
+        (Breaker(pause=DAY + 1), "breaker.pause"),
     ],
 )
 def test_invalid_breakers_are_rejected_by_field(breaker: Breaker, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         breaker.check()
     assert refused.value.field == field
-    msgspec.structs.replace(Breaker()).check()
+
+
+def test_limits_and_breakers_at_their_bounds_are_accepted() -> None:
+    check_limits(())
+    check_limits(tuple(Limit(key=str(number), most=1) for number in range(MAX_LIMITS)))
+    check_limits((Limit(key="x" * MAX_KEY, most=MOST_AT_ONCE), Limit(key="x" * MAX_KEY, most=1, per=MILLISECOND)))
+    check_limits((Limit(key="a", most=MOST_IN_PERIOD, per=LONGEST_PERIOD), Limit(key="a", most=1, per=SECOND)))
+    Breaker().check()
+    Breaker(failures=1, within=SECOND, pause=SECOND).check()
+    Breaker(failures=1_000, within=DAY, pause=DAY).check()
+
+
+def test_a_run_without_a_limiter_has_no_description_of_one() -> None:
+    assert words_of(1, "default", "call", (Limit(key="a", most=3),), None) == ""
+
+
+@around_the_boundary
+def test_a_start_counts_for_exactly_one_period(offset: int) -> None:
+    gate = Gate(kind=PER_PERIOD, number=1, most=1, per=PER)
+    state = GateState(times=(1_000,))
+    now = 1_000 + PER + offset
+    assert room(gate, state, now) == (1 if offset >= 0 else 0)
+    assert room_comes_at(gate, state, now) == (None if offset >= 0 else 1_000 + PER)
+    assert started(gate, msgspec.structs.replace(state, used=1), now) == GateState(
+        times=(now,) if offset >= 0 else (1_000, now)
+    )
+
+
+def test_a_start_turns_one_reservation_into_a_time() -> None:
+    gate = Gate(kind=PER_PERIOD, number=1, most=5, per=PER)
+    assert started(gate, GateState(used=3), 1_000) == GateState(used=2, times=(1_000,))
+    assert started(gate, GateState(used=0), 1_000) == GateState(used=0, times=(1_000,))
+
+
+@around_the_boundary
+def test_an_open_breaker_admits_one_trial_run_from_the_end_of_its_pause(offset: int) -> None:
+    gate = Gate(kind=BREAKER, number=1, most=1, per=PER, pause=7)
+    state = GateState(times=(1_000,), open_until=1_007)
+    now = 1_007 + offset
+    assert room(gate, state, now) == (1 if offset >= 0 else 0)
+    assert room_comes_at(gate, state, now) == (None if offset >= 0 else 1_007)
+    trial = passed(gate, state)
+    assert (room(gate, trial, now), room_comes_at(gate, trial, now)) == (0, None)
+
+
+@around_the_boundary
+def test_an_attempt_that_started_before_the_breaker_opened_does_not_close_it(offset: int) -> None:
+    gate = Gate(kind=BREAKER, number=1, most=1, per=PER, pause=7)
+    trial = GateState(used=1, times=(1_000,), open_until=1_007)
+    closed = left(gate, trial, 1_008, "succeeded", started_at=1_000 + offset)
+    assert closed == (GateState() if offset > 0 else trial)
+    no_trial = msgspec.structs.replace(trial, used=0)
+    assert left(gate, no_trial, 1_008, "succeeded", started_at=1_005) == no_trial
+
+
+def test_a_trial_run_that_fails_opens_the_breaker_for_another_pause() -> None:
+    gate = Gate(kind=BREAKER, number=1, most=1, per=PER, pause=7)
+    trial = GateState(used=1, times=(1_000,), open_until=1_007)
+    failed = left(gate, trial, 1_010, "failed", started_at=1_008)
+    assert failed == GateState(times=(1_000,), open_until=1_017)
+    assert left(gate, trial, 1_010, "other", started_at=None) == GateState(times=(1_000,), open_until=1_007)
+
+
+def test_a_breaker_opens_at_its_last_allowed_failure() -> None:
+    gate = Gate(kind=BREAKER, number=1, most=3, per=PER, pause=7)
+    state = GateState()
+    for now in (1_000, 1_001):
+        state = left(gate, state, now, "failed", started_at=1)
+    assert state == GateState(times=(1_000, 1_001))
+    assert left(gate, state, 1_002, "failed", started_at=1) == GateState(times=(1_000, 1_001, 1_002), open_until=1_009)
+    assert left(gate, state, 1_010, "failed", started_at=1) == GateState(times=(1_001, 1_010))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore, catalog
+from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
@@ -13,7 +13,7 @@ from mainspring.domain.limits import Breaker
 from mainspring.domain.plan import plan
 from mainspring.domain.run import RunState, settle_success
 from mainspring.ports.access import Access
-from mainspring.ports.catalog import Catalog, Reports, RunFilter
+from mainspring.ports.catalog import Catalog, Reports
 from mainspring.ports.coordination import Coordinator
 from mainspring.ports.operations import Operations
 from mainspring.ports.store import Store, Want
@@ -37,22 +37,6 @@ def test_the_memory_store_implements_every_store_port(store: MemoryStore) -> Non
     queries: tuple[Catalog, Reports, Access, Operations] = (store, store, store, store)
     assert control[0].shards == 4
     assert len(queries) == 4
-
-
-async def test_a_page_examines_a_limited_number_of_rows_and_returns_a_cursor(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catalog, "LOOKED_AT", 3)
-    rare = a_run(task="rare")
-    runs = some_runs(7)
-    await store.submit([rare, *runs, a_run(tenant="acme")])
-    rare_runs = RunFilter(tenant="default", task="rare")
-    first = await store.list_runs(rare_runs, None, 10)
-    assert (first.items, first.after) == ([], runs[4].id)
-    second = await store.list_runs(rare_runs, runs[4].id, 10)
-    assert (second.items, second.after) == ([], runs[1].id)
-    last = await store.list_runs(rare_runs, runs[1].id, 10)
-    assert ([view.id for view in last.items], last.after) == ([rare.id], None)
 
 
 async def test_the_sweeper_unblocks_a_run_whose_key_lock_has_no_holder(store: MemoryStore) -> None:

@@ -188,6 +188,19 @@ def test_chooses_the_narrowest_tests_and_tests_of_many_files() -> None:
     assert len(choose_tests(tests, 60, budget=0.55)) == 5
 
 
+def test_chooses_tests_of_files_named_after_the_statement() -> None:
+    tests = [RecordedTest(f"tests/test_claim.py::test_{number}", 0.1, number, frozenset()) for number in range(50)]
+    tests += [RecordedTest("tests/test_submit.py::test_wide", 0.1, 1_000, frozenset())]
+    tests += [RecordedTest("tests/test_sqlite.py::test_wide", 0.1, 1_000, frozenset())]
+    about = "sqlite/procedures/20_submit.sql:submit_more:drop-conflict.1@4969c3"
+    chosen = {test.id for test in choose_tests(tests, 3, budget=60, about=about)}
+    assert chosen == {
+        "tests/test_claim.py::test_0",
+        "tests/test_sqlite.py::test_wide",
+        "tests/test_submit.py::test_wide",
+    }
+
+
 @pytest.mark.parametrize(
     ("code", "known", "outcome"),
     [

@@ -10,6 +10,7 @@ from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from mainspring.domain.job import Fire, Job, JobState, Overlap, tick_run_id
 from mainspring.domain.plan import LISTED, dropped_ticks, plan, plan_job
 from mainspring.domain.schedule import CronSchedule, Interval, due_of, next_after, ticks_between
+from tests.support.boundaries import around_the_boundary
 from tests.support.builders import a_spec, a_stored_job, after_each, every
 from tests.support.clock import START
 from tests.support.line_count import at_most_lines
@@ -128,6 +129,7 @@ def test_an_ended_schedule_drops_the_ticks_that_would_have_fired(case: tuple[Job
 def test_an_ended_schedule_drops_no_tick_that_is_not_due() -> None:
     assert dropped_ticks(a_stored_job(next_fire=START + 1), START, "cancelled") == []
     assert dropped_ticks(a_stored_job(next_fire=None), START, "cancelled") == []
+    assert [tick.scheduled_at for tick in dropped_ticks(a_stored_job(next_fire=START), START, "cancelled")] == [START]
 
 
 def test_an_ended_fixed_delay_drops_its_due_tick_unless_it_was_over() -> None:
@@ -167,6 +169,37 @@ def test_jitter_moves_the_due_time_and_never_the_tick() -> None:
     assert tick.scheduled_at == START
     assert START < tick.due < START + 30 * MINUTE
     assert tick.run_id == tick_run_id(fire.job.id, START)
+
+
+@around_the_boundary
+def test_a_run_is_late_only_beyond_the_grace(offset: int) -> None:
+    now = START + MINUTE + offset
+    [tick] = one_fire(every(HOUR), now, catch_up=CatchUp(grace=MINUTE)).ticks
+    assert (tick.late, tick.due) == ((True, now) if offset > 0 else (False, START))
+
+
+@around_the_boundary
+def test_the_end_of_a_fixed_delay_is_inclusive(offset: int) -> None:
+    fire = one_fire(after_each(HOUR, end=START + offset), START + 1)
+    assert [tick.scheduled_at for tick in fire.ticks] == ([] if offset < 0 else [START])
+
+
+@around_the_boundary
+def test_a_stored_tick_outside_its_schedule_is_listed_if_there_is_room(offset: int) -> None:
+    """The rules of a zone can differ between two versions of its data."""
+    stored = START + 7
+    listed = [START + number * SECOND for number in range(1, LISTED + offset + 1)]
+    first, *others = plan_job(a_stored_job(a_spec(schedule=every(SECOND)), next_fire=stored), listed[-1]).ticks
+    assert first.scheduled_at == stored
+    assert [tick.scheduled_at for tick in others] == listed[-LISTED:]
+    span = {-1: (1, None), 0: (0, stored), 1: (0, listed[0])}[offset]
+    assert (first.ticks, first.last_at) == span
+
+
+def test_exactly_as_many_ticks_as_are_listed_have_no_span() -> None:
+    fire = one_fire(every(SECOND), START + (LISTED - 1) * SECOND)
+    assert [tick.ticks for tick in fire.ticks] == [1] * LISTED
+    assert one_fire(every(SECOND), START + LISTED * SECOND).ticks[0].last_at == START
 
 
 def test_a_paced_catch_up_spreads_missed_ticks() -> None:

@@ -12,8 +12,9 @@ from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.closings import Closed, Closings
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, parse_instant
 from mainspring.domain.job import Fire, Job, JobSpec, JobState, Overlap
-from mainspring.domain.plan import happens_at, plan_job
+from mainspring.domain.plan import LISTED, happens_at, plan_job
 from mainspring.domain.schedule import CronSchedule, Interval, next_after, ticks_between
+from tests.support.boundaries import around_the_boundary
 from tests.support.builders import a_spec, a_stored_job, after_each, every
 
 MONDAY = parse_instant("2026-06-01T00:00:00Z")
@@ -82,6 +83,49 @@ def test_planning_too_early_fires_nothing_and_returns_when_to_plan_again() -> No
     assert (fire.next_fire, fire.next_tick) == (saturday - SECOND, saturday + 9 * HOUR)
 
 
+@around_the_boundary
+def test_rule_before_fires_from_the_last_open_second_on(offset: int) -> None:
+    found = closed_periods(WEEKENDS, WhenClosed.BEFORE)
+    saturday = MONDAY + 5 * DAY
+    job = a_job(a_spec(schedule=CronSchedule("0 9 * * SAT")), WhenClosed.BEFORE, saturday + 9 * HOUR)
+    fire = plan_job(job, saturday - SECOND + offset, found)
+    assert [tick.scheduled_at for tick in fire.ticks] == ([] if offset < 0 else [saturday + 9 * HOUR])
+    assert [tick.early for tick in fire.ticks] == ([] if offset < 0 else [saturday - SECOND])
+
+
+@around_the_boundary
+def test_a_tick_in_the_last_open_second_is_not_early(offset: int) -> None:
+    """Its followers in the closed period wait for it."""
+    found = closed_periods(WEEKENDS, WhenClosed.BEFORE)
+    tick = MONDAY + 5 * DAY - SECOND // 2
+    job = a_job(a_spec(schedule=every(DAY, start=tick)), WhenClosed.BEFORE, tick)
+    fire = plan_job(job, tick + offset, found)
+    early = MONDAY + 5 * DAY - SECOND
+    expected = [] if offset < 0 else [(tick, None), (tick + DAY, early), (tick + 2 * DAY, early)]
+    assert [(one.scheduled_at, one.early) for one in fire.ticks] == expected
+
+
+def test_a_tick_in_the_last_open_second_is_not_fired_with_its_predecessor() -> None:
+    found = closed_periods(WEEKENDS, WhenClosed.BEFORE)
+    last = MONDAY + 5 * DAY - SECOND // 2
+    schedule = every(SECOND, start=last - SECOND, end=last)
+    job = a_job(a_spec(schedule=schedule), WhenClosed.BEFORE, last - SECOND)
+    fire = plan_job(job, last - SECOND // 2, found)
+    assert [(tick.scheduled_at, tick.early) for tick in fire.ticks] == [(last - SECOND, None)]
+    assert (fire.next_fire, fire.next_tick) == (last, last)
+
+
+def test_ticks_of_a_closed_period_without_an_open_second_before_it_are_skipped_at_their_own_times() -> None:
+    freeze = CalendarSpec(freezes=(Freeze(start=MONDAY - 11 * 366 * DAY, end=MONDAY + 2 * LISTED * HOUR),))
+    job = an_hourly_job(WhenClosed.BEFORE, MONDAY)
+    fire = plan_job(job, MONDAY + HOUR, closed_periods(freeze, WhenClosed.BEFORE))
+    assert [(tick.scheduled_at, tick.decision, tick.ticks) for tick in fire.ticks] == [
+        (MONDAY, "skipped", 1),
+        (MONDAY + HOUR, "skipped", 1),
+    ]
+    assert (fire.next_fire, fire.next_tick) == (MONDAY + 2 * HOUR, MONDAY + 2 * HOUR)
+
+
 def test_rule_before_catches_up_after_a_closed_period_that_has_already_begun() -> None:
     """The freeze is set after its start: the second before it has passed, and nothing runs during it."""
     noon = MONDAY + 12 * HOUR
@@ -140,6 +184,17 @@ def test_a_tick_in_the_last_second_before_a_closed_period_is_not_fired_early() -
     assert len(fire.ticks) == 61
 
 
+@pytest.mark.parametrize("closed_for", [MINUTE, HOUR], ids=["a short period", "more ticks than are listed"])
+def test_a_due_tick_does_not_wait_for_the_tick_in_the_last_second_before_a_closed_period(closed_for: Micros) -> None:
+    start = MONDAY + SECOND // 2
+    span = CalendarSpec(freezes=(Freeze(start=MONDAY + MINUTE, end=MONDAY + MINUTE + closed_for),))
+    job = a_job(a_spec(schedule=every(SECOND, start=start)), WhenClosed.BEFORE, start + 58 * SECOND)
+    # The ticks of the closed period move to this second, but the tick half a second later comes first.
+    fire = plan_job(job, MONDAY + 59 * SECOND, closed_periods(span, WhenClosed.BEFORE))
+    assert [(tick.scheduled_at, tick.decision) for tick in fire.ticks] == [(start + 58 * SECOND, "run")]
+    assert (fire.next_fire, fire.next_tick) == (start + 59 * SECOND,) * 2
+
+
 @pytest.mark.parametrize(
     ("mode", "decisions"),
     [
@@ -178,6 +233,7 @@ def cases(draw: st.DrawFn) -> tuple[Job, Closings, list[Micros]]:
         ),
     )
     schedules: list[Interval | CronSchedule] = [every(HOUR), every(13 * MINUTE)]
+    schedules.append(every(HOUR // 4, start=MONDAY + HOUR // 4 - SECOND // 2))
     schedules.append(CronSchedule("30 9 * * *", timezone="Europe/Paris"))
     schedule = draw(st.sampled_from(schedules))
     spec = a_spec(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.retry import MAX_RETRIES, RetryPolicy
+from mainspring.domain.retry import LONGEST_DELAY, MAX_PATTERN, MAX_PATTERNS, MAX_RETRIES, RetryPolicy
 
 
 def test_attempts_are_one_more_than_retries() -> None:
@@ -32,6 +32,17 @@ def test_the_ceiling_doubles_and_the_jitter_fills_it() -> None:
         delays = [policy.delay_after(failures, random) for _ in range(500)]
         assert min(delays) < ceiling * 0.05
         assert max(delays) > ceiling * 0.95
+
+
+class NoJitter(Random):
+    def random(self) -> float:
+        return 1.0
+
+
+def test_the_ceiling_doubles_forty_times_at_most() -> None:
+    policy = RetryPolicy(first_delay=1, max_delay=LONGEST_DELAY)
+    delays = [policy.delay_after(failures, NoJitter()) for failures in (1, 2, 40, 41, 42, MAX_RETRIES)]
+    assert delays == [1, 2, 1 << 39, 1 << 40, 1 << 40, 1 << 40]
 
 
 def test_a_fixed_delay_is_always_the_same() -> None:
@@ -59,11 +70,14 @@ def test_the_last_of_a_list_of_delays_repeats() -> None:
         RetryPolicy(max_delay=-1),
         RetryPolicy(backoff="list"),
         RetryPolicy(backoff="list", delays=(SECOND, -1)),
-        RetryPolicy(backoff="fixed", first_delay=1 << 62),
+        RetryPolicy(backoff="fixed", first_delay=LONGEST_DELAY + 1),
+        RetryPolicy(max_delay=LONGEST_DELAY + 1),
+        RetryPolicy(backoff="list", delays=(LONGEST_DELAY + 1,)),
         RetryPolicy(retry_on=("",)),
         RetryPolicy(never_on=("two words",)),
-        RetryPolicy(never_on=("x" * 201,)),
-        RetryPolicy(retry_on=("ValueError",) * 51),
+        RetryPolicy(never_on=("x\n",)),
+        RetryPolicy(never_on=("x" * (MAX_PATTERN + 1),)),
+        RetryPolicy(retry_on=("ValueError",) * (MAX_PATTERNS + 1)),
         RetryPolicy(retry_on="ValueError"),  # type: ignore[arg-type]
     ],
 )
@@ -107,7 +121,10 @@ def test_valid_policies_are_accepted() -> None:
     for policy in (RetryPolicy(), RetryPolicy(backoff="fixed", first_delay=2 * HOUR)):
         policy.check_meant()
     RetryPolicy().check()
-    RetryPolicy(max_retries=0, backoff="list", delays=(0,)).check()
+    RetryPolicy(max_retries=0, backoff="list", delays=(0, LONGEST_DELAY)).check()
+    RetryPolicy(max_retries=MAX_RETRIES, first_delay=0, max_delay=0).check()
+    RetryPolicy(first_delay=LONGEST_DELAY, max_delay=LONGEST_DELAY).check()
+    RetryPolicy(retry_on=("x" * MAX_PATTERN,) * MAX_PATTERNS, never_on=("*",)).check()
     RetryPolicy(retry_on=("smtplib.*", "*Timeout"), never_on=("ValueError",)).check()
 
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from mainspring.domain.cause import UNKNOWN, Cause, cause_of
 from mainspring.domain.errors import Invalid
+from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import DAY, LATEST, MINUTE, SECOND
+from mainspring.domain.limits import Breaker, Limit
 from mainspring.domain.retry import LONGEST_DELAY, RetryPolicy
 from mainspring.domain.run import (
     ALONE_AFTER,
@@ -19,9 +21,13 @@ from mainspring.domain.run import (
     MAX_ERROR,
     MAX_NAME,
     MAX_PAYLOAD,
+    MAX_TAGS,
+    MAX_WEIGHT,
     MOVES,
     POISON_AFTER,
+    About,
     HeldRun,
+    Idempotency,
     NewRun,
     Outcome,
     RunPolicy,
@@ -29,6 +35,7 @@ from mainspring.domain.run import (
     Settlement,
     check_name,
     clean_error,
+    fingerprint_of_request,
     may_move,
     settle_cancel,
     settle_failure,
@@ -37,8 +44,9 @@ from mainspring.domain.run import (
     settle_success,
     tries_again,
 )
+from mainspring.domain.unique import Unique
 from mainspring.domain.verdicts import GiveUp, RetryLater
-from tests.support.builders import a_held_run, a_policy, a_run
+from tests.support.builders import a_held_run, a_policy, a_run, an_id
 
 NOW = 100 * DAY
 
@@ -194,6 +202,18 @@ def test_a_handler_can_set_the_retry_delay_or_prevent_a_retry() -> None:
     assert (last.state, last.reason) == (RunState.FAILED, "error")
 
 
+@pytest.mark.parametrize(("after", "delay"), [(-1, 0), (0, 0), (1, 1), (LONGEST_DELAY + 1, LONGEST_DELAY)])
+def test_a_delay_that_a_handler_sets_stays_within_its_bounds(after: int, delay: int) -> None:
+    completion = settle_failure(a_held_run(), "busy", Random(0), now=NOW, cause=Cause(after=after))
+    assert (completion.state, completion.delay) == (RunState.SCHEDULED, delay)
+
+
+def test_the_retry_delay_follows_the_number_of_failures_without_losses() -> None:
+    retry = RetryPolicy(backoff="list", delays=(SECOND, MINUTE, 2 * MINUTE, 3 * MINUTE))
+    held = a_held_run(attempt=3, lost=1, policy=RunPolicy(retry=retry))
+    assert settle_failure(held, "boom", Random(0), now=NOW).delay == MINUTE
+
+
 def test_an_error_of_a_type_that_is_not_retried_fails_at_once() -> None:
     policy = RunPolicy(retry=RetryPolicy(retry_on=("OSError",)))
     held = a_held_run(policy=policy)
@@ -264,6 +284,11 @@ def test_a_cleaned_error_is_short_and_valid_text(error: str) -> None:
     assert len(cleaned) <= MAX_ERROR + 2
 
 
+def test_only_an_error_beyond_the_limit_is_cut() -> None:
+    assert clean_error("x" * MAX_ERROR) == "x" * MAX_ERROR
+    assert clean_error("y" + "x" * MAX_ERROR) == "… " + "x" * MAX_ERROR
+
+
 def test_a_long_error_keeps_its_end() -> None:
     cleaned = clean_error("x" * MAX_ERROR * 2 + "the cause")
     assert cleaned.startswith("… ")
@@ -286,8 +311,26 @@ def test_printable_names_are_accepted(name: str) -> None:
     assert check_name("task", name) == name
 
 
-def test_a_run_at_the_upper_limits_is_accepted() -> None:
-    a_run(payload=b"x" * MAX_PAYLOAD, key="video 1", at=LATEST, start_within=1, deadline=100 * 366 * DAY).check()
+CENTURY = 100 * 366 * DAY
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        a_run(payload=b"x" * MAX_PAYLOAD, key="video 1", at=LATEST, start_within=1, deadline=CENTURY),
+        a_run(key="x" * MAX_NAME, at=0, start_within=CENTURY, deadline=1, delay=CENTURY, author="x" * MAX_NAME),
+        a_run(target=SessionId(1)),
+        a_run(target=SessionId(2**31 - 1)),
+        a_run(policy=a_policy(timeout=1, weight=1)),
+        a_run(policy=a_policy(timeout=30 * DAY, weight=MAX_WEIGHT)),
+        a_run(policy=RunPolicy(trace=f"00-{'a' * 32}-{'b' * 16}-01")),
+        a_run(queue="..."),
+        a_run(about=About(tags=tuple(map(str, range(MAX_TAGS))), parent=an_id())),
+        a_run(about=About(workflow=an_id(), workflow_name="nightly", node="load")),
+    ],
+)
+def test_a_run_at_its_limits_is_accepted(run: NewRun) -> None:
+    run.check()
 
 
 @pytest.mark.parametrize(
@@ -299,15 +342,40 @@ def test_a_run_at_the_upper_limits_is_accepted() -> None:
         (a_run(priority=11), "priority"),
         (a_run(payload=b"x" * (MAX_PAYLOAD + 1)), "payload"),
         (a_run(delay=-1), "delay"),
-        (a_run(delay=200 * 366 * DAY), "delay"),
+        (a_run(delay=CENTURY + 1), "delay"),
         (a_run(at=-1), "at"),
         (a_run(start_within=0), "startWithin"),
-        (a_run(start_within=200 * 366 * DAY), "startWithin"),
-        (a_run(deadline=1 << 63), "deadline"),
+        (a_run(start_within=CENTURY + 1), "startWithin"),
+        (a_run(deadline=0), "deadline"),
+        (a_run(deadline=CENTURY + 1), "deadline"),
+        (a_run(author="x" * (MAX_NAME + 1)), "author"),
+        (a_run(target=SessionId(0)), "target"),
+        (a_run(target=SessionId(2**31)), "target"),
+        (a_run(replay_of=RunId("x")), "replayOf"),
+        (a_run(queue="a/b"), "queue"),
+        (a_run(queue="."), "queue"),
+        (a_run(queue=".."), "queue"),
+        (a_run(tenant="*"), "tenant"),
+        (a_run(unique=Unique(key="")), "unique.key"),
+        (a_run(idempotency=Idempotency("", b"")), "idempotencyKey"),
+        (a_run(breaker=Breaker(failures=0)), "breaker.failures"),
+        (a_run(limits=(Limit(key="", most=1),)), "limits.key"),
+        (a_run(about=About(name=" a")), "name"),
+        (a_run(about=About(owner=" a")), "owner"),
+        (a_run(about=About(tags=tuple(map(str, range(MAX_TAGS + 1))))), "tags"),
+        (a_run(about=About(tags=("a", "a"))), "tags"),
+        (a_run(about=About(parent=RunId("x"))), "parent"),
+        (a_run(about=About(workflow=RunId("x"), workflow_name="nightly", node="load")), "workflow"),
+        (a_run(about=About(workflow=an_id(), workflow_name="", node="load")), "name"),
+        (a_run(about=About(workflow=an_id(), workflow_name="nightly", node="")), "nodes"),
+        (msgspec.structs.replace(a_run(), placement=" a"), "placement"),
         (a_run(key="x" * (MAX_NAME + 1)), "orderingKey"),
         (a_run(key="\ud800"), "orderingKey"),
         (a_run(policy=a_policy(timeout=0)), "timeout"),
-        (a_run(policy=a_policy(timeout=31 * DAY)), "timeout"),
+        (a_run(policy=a_policy(timeout=30 * DAY + 1)), "timeout"),
+        (a_run(policy=a_policy(weight=0)), "weight"),
+        (a_run(policy=a_policy(weight=MAX_WEIGHT + 1)), "weight"),
+        (a_run(policy=RunPolicy(trace="00-1-2-01")), "trace"),
         (a_run(policy=a_policy(retries=-1)), "maxRetries"),
     ],
 )
@@ -319,3 +387,18 @@ def test_an_invalid_run_is_rejected_by_field(run: NewRun, field: str) -> None:
 
 def test_the_default_policy_is_valid() -> None:
     RunPolicy().check()
+
+
+def test_a_policy_has_a_limiter_for_each_limit_and_its_breaker() -> None:
+    limits = (Limit(key="a", most=1), Limit(key="b", most=1))
+    policies = (RunPolicy(), RunPolicy(limits=limits), RunPolicy(breaker=Breaker()))
+    assert [len(policy.gates("default", "greet")) for policy in policies] == [0, 2, 1]
+    assert len(RunPolicy(limits=limits, breaker=Breaker()).gates("default", "greet")) == 3
+
+
+def test_the_fingerprint_of_a_request_covers_only_fields_that_are_not_defaults() -> None:
+    """It is stored, so that a later version must compute the same one."""
+    assert fingerprint_of_request("greet", RunPolicy(weight=2)).hex() == "6c60fe2bdc4f55d9ae8fde642251e3e1"
+    assert fingerprint_of_request(RunPolicy()) == fingerprint_of_request(RunPolicy(weight=1))
+    assert fingerprint_of_request(RunPolicy()) != fingerprint_of_request(RunPolicy(weight=2))
+    assert fingerprint_of_request(RunPolicy()) != fingerprint_of_request(RetryPolicy())

@@ -9,6 +9,7 @@ from mainspring.domain.cron import DstFold, DstGap
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import DAY, HOUR, LATEST, MINUTE, SECOND, Instant, parse_instant
 from mainspring.domain.schedule import (
+    LONGEST_INTERVAL,
     At,
     CronSchedule,
     Immediate,
@@ -22,6 +23,7 @@ from mainspring.domain.schedule import (
     ticks_between,
     validate,
 )
+from tests.support.boundaries import around_the_boundary
 from tests.support.line_count import at_most_lines
 
 KEY = "nightly-report"
@@ -69,7 +71,13 @@ def test_a_cron_uses_utc_and_the_dst_rules_of_debian_by_default() -> None:
         At(0),
         At(NOON),
         Interval(SECOND),
+        Interval(LONGEST_INTERVAL),
         Interval(HOUR, "fixed_delay", start=NOON, end=NOON + 1, jitter=HOUR - 1),
+        Interval(HOUR, start=0, end=LATEST),
+        CronSchedule("@daily", jitter=DAY),
+        CronSchedule("@hourly", start=NOON, end=NOON + 1),
+        CronSchedule("@hourly", start=NOON + 1, end=NOON + HOUR),
+        CronSchedule("@hourly", end=0),
         CronSchedule("H H * * *", "Asia/Kolkata", start=NOON, end=NOON + DAY, jitter=HOUR),
         CronSchedule("0 0 1 1 *", start=NOON, end=parse_instant("2027-01-01T00:00Z")),
         CronSchedule("0 0 1 1 *", end=NOON),
@@ -88,6 +96,7 @@ def test_valid_schedules_are_accepted(schedule: Schedule) -> None:
         (Interval(SECOND - 1), "every: is 999ms999us (at least 1s)"),
         (Interval(0), "every: is 0s (at least 1s)"),
         (Interval(-HOUR), "every: is negative (at least 1s)"),
+        (Interval(LONGEST_INTERVAL + 1), "every: is out of range (at most 100 years)"),
         (Interval(HOUR, start=-1), "start: is out of range (from 1970 to 9999)"),
         (Interval(HOUR, end=LATEST + 1), "end: is out of range (from 1970 to 9999)"),
         (Interval(HOUR, start=NOON, end=NOON), "end: is not after the start (later than 2026-06-01T12:00:00Z)"),
@@ -103,6 +112,11 @@ def test_valid_schedules_are_accepted(schedule: Schedule) -> None:
         ),
         (CronSchedule("@daily", "Mars/Base"), "timezone: 'Mars/Base' is not a known time zone"),
         (CronSchedule("@daily", jitter=DAY + 1), "jitter: is 1d1us (at most 1d)"),
+        (CronSchedule("@daily", jitter=-1), "jitter: is negative (at most 1d)"),
+        (
+            CronSchedule("@hourly", start=NOON + 1, end=NOON + HOUR - 1),
+            "expression: never fires between its start and its end (the zone is UTC)",
+        ),
         (
             CronSchedule("@daily", start=NOON, end=NOON - 1),
             "end: is not after the start (later than 2026-06-01T12:00:00Z)",
@@ -114,6 +128,10 @@ def test_valid_schedules_are_accepted(schedule: Schedule) -> None:
         (
             CronSchedule("30 2 * 3 0#2", "America/New_York", DstGap.SKIP),
             "expression: never fires (the zone is America/New_York)",
+        ),
+        (
+            CronSchedule("30 2 * 3 0#2", "America/New_York", DstGap.SKIP, start=NOON),
+            "expression: never fires between its start and its end (the zone is America/New_York)",
         ),
     ],
 )
@@ -154,6 +172,48 @@ def test_a_fixed_rate_keeps_its_grid_from_the_start() -> None:
 def test_a_fixed_rate_without_a_start_uses_a_grid_from_the_epoch() -> None:
     assert next_after(Interval(HOUR), NOON + 1, KEY) == NOON + HOUR
     assert next_after(Interval(HOUR), NOON - 1, KEY) == NOON
+
+
+@around_the_boundary
+@pytest.mark.parametrize(
+    "schedule",
+    [Interval(HOUR, start=NOON), Interval(HOUR, "fixed_delay", start=NOON), CronSchedule("@hourly", start=NOON)],
+)
+def test_the_start_of_a_schedule_is_inclusive(schedule: Interval | CronSchedule, offset: int) -> None:
+    delay = offset if isinstance(schedule, Interval) and schedule.mode == "fixed_delay" else 0
+    assert next_after(schedule, NOON + offset, KEY) == (NOON if offset < 0 else NOON + HOUR + delay)
+    assert latest_until(schedule, NOON + offset, KEY) == (None if offset < 0 else NOON)
+
+
+@around_the_boundary
+@pytest.mark.parametrize(
+    "schedule", [Interval(HOUR, end=NOON), Interval(HOUR, "fixed_delay", end=NOON), CronSchedule("@hourly", end=NOON)]
+)
+def test_no_tick_is_after_the_end_of_its_schedule(schedule: Interval | CronSchedule, offset: int) -> None:
+    ends = msgspec.structs.replace(schedule, end=NOON + offset)
+    assert next_after(ends, NOON - HOUR, KEY) == (None if offset < 0 else NOON)
+    assert ticks_between(ends, NOON - HOUR, LATEST, KEY, 10) == ([] if offset < 0 else [NOON])
+
+
+def test_a_cron_that_starts_after_a_tick_waits_for_the_next_one() -> None:
+    schedule = CronSchedule("@hourly", start=NOON + 1)
+    assert next_after(schedule, 0, KEY) == NOON + HOUR
+    assert latest_until(schedule, NOON + HOUR - 1, KEY) is None
+
+
+@around_the_boundary
+@pytest.mark.parametrize("schedule", [Interval(HOUR), Interval(HOUR, "fixed_delay"), CronSchedule("@hourly")])
+def test_listed_ticks_are_after_the_first_bound_and_up_to_the_second(
+    schedule: Interval | CronSchedule, offset: int
+) -> None:
+    assert ticks_between(schedule, NOON - HOUR, NOON + offset, KEY, 1) == ([] if offset < 0 else [NOON])
+    assert ticks_between(schedule, NOON - HOUR, NOON + offset, KEY, 0) == []
+
+
+def test_five_upcoming_ticks_are_listed_by_default() -> None:
+    assert next_fires(Interval(HOUR), NOON, KEY) == [NOON + number * HOUR for number in range(1, 6)]
+    assert next_fires(Interval(HOUR), NOON, KEY, 1) == [NOON + HOUR]
+    assert next_fires(Interval(HOUR), NOON, KEY, 0) == []
 
 
 def test_the_end_of_a_schedule_is_inclusive() -> None:

@@ -139,10 +139,13 @@ def test_the_reference_lists_every_setting_with_its_default() -> None:
 
 def test_built_in_tasks_are_safe_by_default_and_can_be_set_from_everywhere(tmp_path: Path) -> None:
     tasks = load(environment={}).tasks
-    assert (tasks.http, tasks.http_allow, tasks.scripts, tasks.commands) == (True, (), "", False)
+    assert (tasks.http, tasks.http_allow, tasks.scripts, tasks.commands, tasks.env) == (True, (), "", False, ())
     file = tmp_path / "m.toml"
     file.write_text('[tasks]\nhttp = false\nhttp_allow = ["10.1.0.0/16"]\nscripts = "/srv/s"\n')
-    tasks = load(environment={"MAINSPRING_TASKS_COMMANDS": "true"}, file=file).tasks
+    tasks = load(
+        environment={"MAINSPRING_TASKS_COMMANDS": "true", "MAINSPRING_TASKS_ENV": "TZ,REGION"}, file=file
+    ).tasks
+    assert tasks.env == ("TZ", "REGION")
     assert (tasks.http, tasks.http_allow, tasks.scripts, tasks.commands) == (False, ("10.1.0.0/16",), "/srv/s", True)
 
 

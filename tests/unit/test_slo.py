@@ -1,11 +1,14 @@
 """Service level objectives: each miss and each recovery is reported once, however rarely it is checked."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.slo import MISSED, RECOVERED, Slo, TickFact, begin, judge, rest
+from mainspring.domain.errors import Invalid
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from mainspring.domain.slo import LONGEST, MISSED, RECOVERED, Slo, SloState, TickFact, begin, judge, rest, worse
+from tests.support.boundaries import around_the_boundary
 
 STARTS = Slo(start_within=MINUTE)
 SUCCEEDS = Slo(succeed_every=HOUR)
@@ -66,6 +69,102 @@ def test_a_pause_ends_a_miss_and_restarts_the_objective() -> None:
     assert paused.events == (RECOVERED,)
     assert judge(SUCCEEDS, paused.state, [], None, {}, None, 3 * HOUR + 30 * MINUTE).events == ()
     assert rest(paused.state, 4 * HOUR).events == ()
+
+
+@pytest.mark.parametrize("slo", [Slo(start_within=SECOND), Slo(succeed_every=SECOND), Slo(start_within=LONGEST)])
+def test_one_objective_is_enough(slo: Slo) -> None:
+    slo.check()
+
+
+@pytest.mark.parametrize(
+    ("slo", "field"),
+    [
+        (Slo(), "slo"),
+        (Slo(start_within=SECOND - 1), "slo.startWithin"),
+        (Slo(start_within=LONGEST + 1), "slo.startWithin"),
+        (Slo(start_within=SECOND, succeed_every=SECOND - 1), "slo.succeedEvery"),
+        (Slo(succeed_every=LONGEST + 1), "slo.succeedEvery"),
+    ],
+)
+def test_an_objective_out_of_bounds_is_rejected(slo: Slo, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        slo.check()
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("late_since", "quiet_since", "missed"), [(None, None, False), (1, None, True), (None, 1, True), (1, 1, True)]
+)
+def test_an_objective_is_missed_if_a_start_or_a_success_is_late(
+    late_since: Instant | None, quiet_since: Instant | None, missed: bool
+) -> None:
+    state = SloState(judged=0, watched_since=0, late_since=late_since, quiet_since=quiet_since)
+    assert state.is_missed is missed
+
+
+EARLY, LATE, SAME = TickFact(5, 0), TickFact(9, 0), TickFact(5, 1)
+UNSTARTED, EXCUSED = TickFact(None, 0), TickFact(None, 0, excused=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "counts"),
+    [
+        (None, EARLY, EARLY),
+        (EXCUSED, EARLY, EARLY),
+        (EARLY, EXCUSED, EARLY),
+        (EARLY, LATE, LATE),
+        (LATE, EARLY, LATE),
+        (EARLY, SAME, EARLY),
+        (EARLY, UNSTARTED, UNSTARTED),
+        (UNSTARTED, EARLY, UNSTARTED),
+        (UNSTARTED, EXCUSED, UNSTARTED),
+    ],
+)
+def test_the_latest_start_of_a_tick_counts_unless_it_is_excused(
+    one: TickFact | None, other: TickFact, counts: TickFact
+) -> None:
+    assert worse(one, other) is counts
+
+
+@around_the_boundary
+def test_a_start_is_in_time_up_to_the_objective(offset: int) -> None:
+    moved = {HOUR: TickFact(3 * HOUR + MINUTE + offset, 3 * HOUR)}
+    on_time = {HOUR: TickFact(HOUR + MINUTE + offset, HOUR)}
+    for facts in (moved, on_time):
+        judged = judge(STARTS, begin(0), [HOUR], None, facts, None, 4 * HOUR)
+        assert judged.events == ((MISSED,) if offset > 0 else ())
+
+
+@around_the_boundary
+def test_a_moved_tick_that_has_not_started_is_missed_after_the_objective(offset: int) -> None:
+    now = 5 * HOUR + MINUTE + offset
+    judged = judge(STARTS, begin(0), [HOUR], None, {HOUR: TickFact(None, 5 * HOUR)}, None, now)
+    assert (judged.events, judged.state.judged) == (((MISSED,), HOUR) if offset > 0 else ((), 0))
+
+
+@around_the_boundary
+def test_a_success_after_the_expected_time_ends_a_miss(offset: int) -> None:
+    missed = SloState(judged=0, watched_since=0, quiet_since=HOUR)
+    judged = judge(SUCCEEDS, missed, [], None, {}, HOUR + offset, 90 * MINUTE)
+    assert judged.events == ((RECOVERED,) if offset >= 0 else ())
+    assert judged.state.last_success == HOUR + offset
+
+
+def test_the_newest_known_success_counts() -> None:
+    known = SloState(judged=0, watched_since=0, last_success=3 * HOUR)
+    for read, newest in ((None, 3 * HOUR), (2 * HOUR, 3 * HOUR), (4 * HOUR, 4 * HOUR)):
+        judged = judge(SUCCEEDS, known, [], None, {}, read, 3 * HOUR)
+        assert (judged.state.last_success, judged.next_check) == (newest, newest + HOUR + 1)
+
+
+def test_the_next_check_is_the_earliest_one_that_can_change_the_result() -> None:
+    both = Slo(start_within=MINUTE, succeed_every=HOUR)
+    assert judge(both, begin(0), [], 10 * MINUTE, {}, None, 0).next_check == 11 * MINUTE + 1
+    assert judge(both, begin(0), [], 2 * HOUR, {}, None, 0).next_check == HOUR + 1
+    assert judge(STARTS, begin(0), [], None, {}, None, HOUR).next_check == HOUR + DAY
+    assert judge(SUCCEEDS, begin(0), [], None, {}, None, HOUR).next_check == HOUR + 2 * SECOND
+    assert judge(SUCCEEDS, begin(0), [], None, {}, None, 2 * HOUR).next_check == 2 * HOUR + 15 * SECOND
+    assert rest(begin(0), HOUR).next_check == HOUR + MINUTE
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.lists(st.integers(1, 5), min_size=1))

@@ -29,3 +29,7 @@ def test_a_replica_at_the_latest_position_of_the_primary_is_fresh() -> None:
     assert staleness([(0, 10), (7, 20)], 20, 7) == 0
     assert staleness([(0, 10), (7, 20)], 19, 7) == 7
     assert staleness([(7, 20)], 19, 7) is None
+
+
+def test_a_clock_that_went_back_makes_no_negative_staleness() -> None:
+    assert staleness([(7, 20)], 20, 6) == 0

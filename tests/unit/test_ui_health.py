@@ -64,9 +64,11 @@ def test_findings_are_listed_with_the_worst_first() -> None:
     ]
     assert list_findings(FINE, schedulers=schedulers(65_000)) == [("schedulers are 1m 05s behind", True)]
     assert list_findings(queue(paused=True), queue(name="a b", workers=0, queued=1)) == [
-        ("no worker takes queue a b: 1 run waits", True),
+        ("queue a b has no workers: 1 run waits", True),
         ("queue mail is paused: 3 runs wait", False),
     ]
+    # A queue that was paused on purpose is no failure, also without a worker.
+    assert list_findings(queue(paused=True, workers=0)) == [("queue mail is paused: 3 runs wait", False)]
     assert list_findings(queue(lag_ms=90_000)) == [("queue mail is 1m 30s late: 3 runs wait", False)]
     assert list_findings(FINE, workers=Workers(items=[worker(-5_000)])) == [
         ("the clocks of 1 process are wrong by over a second", False)

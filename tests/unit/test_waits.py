@@ -19,6 +19,7 @@ BROKEN = RunPolicy(breaker=Breaker())
     [
         (a_view(RunState.BLOCKED), "waits for an earlier run of its job (overlap)"),
         (a_view(RunState.BLOCKED, key="k"), "waits for ordering key 'k'"),
+        (a_view(RunState.BLOCKED, parents=1, key="k"), "waits for another run (all-succeeded), then ordering key 'k'"),
         (a_view(RunState.BLOCKED, parents=2, rule=Rule.ANY_FAILED), "waits for 2 other runs (any-failed)"),
         (
             msgspec.structs.replace(

@@ -163,7 +163,7 @@ async def test_an_unavailable_secret_fails_the_run_and_is_named(
 
 
 def test_a_secret_that_a_tenant_may_not_use_is_rejected_at_submit() -> None:
-    tasks = BuiltinTasks(keyring=a_keyring(), commands=True)
+    tasks = BuiltinTasks(keyring=a_keyring(), commands=True, env=["A"])
     for task, payload in {
         "http": {"url": URL, "headers": {"X": "${secret:TOKEN}"}},
         "shell": {"command": ["true"], "env": {"A": "${secret:TOKEN}"}},

@@ -2,7 +2,10 @@
 
 import hashlib
 import hmac
+import unicodedata
 from collections.abc import Iterator
+from email import message_from_bytes, policy
+from email.header import decode_header
 from pathlib import Path
 
 import msgspec
@@ -10,13 +13,14 @@ import pytest
 from jsonschema_rs import validate
 
 from mainspring.adapters.egress.guarded import GuardedEgress
-from mainspring.adapters.mail.smtp import SmtpMail
+from mainspring.adapters.mail.smtp import SmtpMail, build_message
 from mainspring.domain.instant import SECOND
 from mainspring.domain.notices import Entry, Message, Notice, On
 from mainspring.domain.notification_rules import read_notifications
 from mainspring.domain.reserved import NOTIFICATION
 from mainspring.domain.run import HeldRun
 from mainspring.domain.verdicts import GiveUp
+from mainspring.ports.mail import Letter, NotTaken
 from mainspring.runtime.masking import masks
 from mainspring.worker.builtin.tasks import BuiltinTasks
 from mainspring.worker.capture import capture
@@ -221,3 +225,77 @@ async def test_mail_to_owners_stays_within_the_configured_domains(tmp_path: Path
 
 def test_the_notification_task_does_not_exist_without_channels() -> None:
     assert NOTIFICATION not in BuiltinTasks().handlers(lambda: GuardedEgress())
+
+
+#: Text that a mail library or a reader could take for another header, another body or an encoded word.
+HOSTILE = (
+    "=?utf-8?q?a=0D=0ABcc:_victim@x.example=0D=0A=0D=0Abody?=",
+    "=?utf-8?b?YQ0KQmNjOiB2aWN0aW1AeC5leGFtcGxlDQoNCmJvZHk=?=",
+    "=?us-ascii?q?=0D=0AX-Injected:_1?= =?us-ascii?q?=0D=0A=0D=0Ab?=",
+    "=?iso-2022-jp?b?GyRC?=",
+    "=?unknown?x?y?=",
+    "=?utf-8?q?unfinished",
+    "a\r\nBcc: victim@x.example\r\n\r\nbody",
+    "a\nBcc: victim@x.example",
+    "a\rBcc: victim@x.example",
+    "a\x0bBcc: b\x0cc\x1cd\x85e\u2028f\u2029g\x00h",
+    "a <victim@x.example>, b: c;",
+    "ü" * 300,
+    "\u202eevil\u2066",
+)
+
+
+def split_headers(raw: bytes) -> tuple[list[str], bytes]:
+    """The names of the headers as a server sees them, and the body."""
+    head, _, body = raw.partition(b"\r\n\r\n")
+    return [line.partition(b":")[0].decode() for line in head.split(b"\r\n") if line[:1] not in b" \t"], body
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_of_an_alert_becomes_a_header_or_an_encoded_word(text: str) -> None:
+    letter = Letter(sender="m@x.example", to=("a@x.example", "b@x.example"), subject=text, text=text, id=text)
+    raw = build_message(letter)
+    names, body = split_headers(raw)
+    assert sorted(names) == sorted(
+        (
+            "Content-Type",
+            "MIME-Version",
+            "Content-Transfer-Encoding",
+            "From",
+            "To",
+            "Subject",
+            "Message-ID",
+            "Auto-Submitted",
+        )
+    )
+    assert b"\r" not in raw.replace(b"\r\n", b""), "a lone carriage return ends a line for some servers"
+    assert b"\n" not in raw.replace(b"\r\n", b"")
+    shown = "".join(" " if unicodedata.category(each) in ("Cc", "Zl", "Zp") else each for each in text)
+    decoded = decode_header(message_from_bytes(raw)["Subject"])
+    assert (
+        "".join(part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in decoded)
+        == shown
+    )
+    assert message_from_bytes(raw)["To"] == "a@x.example, b@x.example"
+    assert body.isascii()
+
+
+@pytest.mark.parametrize("owner", ["=?utf-8?q?a?=@x.example", "a=?b@x.example", "a@x.example\r\nBcc: b@x.example"])
+async def test_an_owner_that_is_an_encoded_word_is_no_address(tmp_path: Path, owner: str) -> None:
+    with mail_server(tmp_path) as mailbox:
+        words = f"email server=localhost:{mailbox.port} tls=none from=m@x.example to=owner domain=x.example"
+        with pytest.raises(GiveUp, match="writes to no such address"):
+            await deliver(words, held(ENTRY, owner=owner))
+    assert mailbox.letters == []
+
+
+def test_a_message_that_cannot_be_built_is_replaced_by_one_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    letter = Letter(sender="m@x.example", to=("a@x.example",), subject="s", text="half a pair \ud800", id="run-1")
+    read = message_from_bytes(build_message(letter), policy=policy.default)
+    assert read["Subject"] == "Mainspring: unreadable alert"
+    assert "could not be written" in read.get_content()
+    assert "run-1" in read.get_content()
+    wrong = msgspec.structs.replace(letter, to=("ü@x.example",))
+    with pytest.raises(NotTaken, match="the message cannot be built") as refused:
+        build_message(wrong)
+    assert refused.value.for_good

@@ -147,6 +147,19 @@ def test_capture_leaves_a_log_record_factory_set_later_in_place() -> None:
         capture._there = False
 
 
+def test_capturing_starts_again_after_its_factory_was_saved_and_restored() -> None:
+    capture.begin()
+    saved = logging.getLogRecordFactory()
+    capture.end()
+    logging.setLogRecordFactory(saved)
+    capture.begin()
+    try:
+        assert logging.makeLogRecord({"msg": "still works"}).getMessage() == "still works"
+        assert logging.getLogger("theirs").makeRecord("theirs", 20, "f", 1, "works", (), None).msg == "works"
+    finally:
+        capture.end()
+
+
 class NoReader(Ear[None]):
     captures = True
 

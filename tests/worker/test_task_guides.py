@@ -85,8 +85,10 @@ class Reader:
         task, payload = job["task"], msgspec.json.encode(job["payload"])
         tasks = make_builtin_tasks(self.settings)
         if task == "shell" and task not in tasks.names:
-            # The page on secrets does not show how to allow commands.
-            tasks = make_builtin_tasks(msgspec.structs.replace(self.settings, tasks=TasksSection(commands=True)))
+            # The page on secrets links to how commands and variables are allowed.
+            tasks = make_builtin_tasks(
+                msgspec.structs.replace(self.settings, tasks=TasksSection(commands=True, env=("API_KEY",)))
+            )
         tasks.check(task, payload)
         if task == "container":
             return

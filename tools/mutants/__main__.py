@@ -83,7 +83,7 @@ def judge(mutant: Mutant, tests: list[record.Test], hash_: str, slot: Slot, opti
     verdict = Verdict("not covered")
     used = 0
     for cap, budget in ((options.cap, options.budget), (options.confirm, 3 * options.budget)):
-        chosen = choose_tests(tests, cap, budget)
+        chosen = choose_tests(tests, cap, budget, mutant.id)
         if verdict.outcome not in SURVIVED or not chosen:
             break
         verdict = _judge_once(mutant, text, chosen, slot)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from pathlib import PurePath
 
 from tools.mutants.mutant import Mutant
 from tools.mutants.record import Record, Test
@@ -25,21 +27,31 @@ def find_tests(record: Record, mutant: Mutant) -> list[Test]:
     return exact or record.find_by_lines(mutant.file, range(mutant.around[0], mutant.around[1] + 1))
 
 
-def choose_tests(tests: Iterable[Test], cap: int, budget: float) -> list[Test]:
+def choose_tests(tests: Iterable[Test], cap: int, budget: float, about: str = "") -> list[Test]:
     """At most ``cap`` of them: half are the narrowest, half come from as many files as possible.
 
     ``budget``: how many seconds they may take together, as recorded. Fast and narrow ones come first.
+    ``about``: the id of the mutant. Up to a third of the tests come from files named after its function or statement,
+    because thousands of tests use statements like ``submit``.
     """
     chosen: dict[str, Test] = {}
     spent = 0.0
     narrow = sorted(tests, key=lambda test: (test.breadth, test.seconds, test.id))
-    for limit, candidates in ((cap // 2, narrow), (cap, _take_turns(narrow))):
+    words = _list_words(about.rpartition(":")[0])
+    named = [test for test in narrow if words & _list_words(PurePath(test.file).stem.removeprefix("test_"))]
+    for limit, candidates in ((cap // 3, named), (cap // 2, narrow), (cap, _take_turns(narrow))):
         for test in candidates:
             fits = not chosen or spent + test.seconds <= budget
             if len(chosen) < limit and fits and test.id not in chosen:
                 chosen[test.id] = test
                 spent += test.seconds
     return sorted(chosen.values(), key=_rate)
+
+
+def _list_words(text: str) -> set[str]:
+    """The words of a path or a name, without plural forms, and without those that every path of SQL has."""
+    words = {word.lower().removesuffix("s") for word in re.findall(r"[A-Za-z]+", text)}
+    return words - {"adapter", "procedure", "query", "querie", "sql", "py", "sqlite", "postgre"}
 
 
 def _take_turns(tests: Iterable[Test]) -> Iterator[Test]:

@@ -22,7 +22,7 @@ import pytest
 
 _HEAVY = (
     *("apsw", "asyncpg", "dateutil", "httpx2", "hypothesis", "hypothesis.strategies", "icalendar", "jinja2", "joserfc"),
-    *("litestar", "litestar.testing", "msgspec", "prometheus_client", "rich.console", "structlog", "typer", "uvloop"),
+    *("msgspec", "prometheus_client", "rich.console", "structlog", "typer", "uvloop"),
     *("watchfiles", "yaml"),
 )
 #: pytest's exit codes of a run that judged nothing: wrong usage, no tests.

@@ -5,16 +5,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl
 
 import msgspec
-import structlog
-from litestar import Litestar, Request, Response
-from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
-from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
-from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
+from mainspring.api.asgi_types import ASGIApp, Receive, Scope, Send
 from mainspring.api.calling import refuse_unless_allowed
 from mainspring.api.context import Api
 from mainspring.api.docs import render
@@ -22,15 +18,17 @@ from mainspring.api.openapi import document
 from mainspring.api.operation import Answer, Call, Operation, Resource
 from mainspring.api.problems import MEDIA_TYPE, Missing, Problem, Refused, problem_of
 from mainspring.api.resources import RESOURCES
+from mainspring.api.routing import Routes
 from mainspring.api.token_rules import is_loopback
 from mainspring.domain.access import Principal
 from mainspring.domain.errors import MainspringError
 from mainspring.ports.clock import Clock
+from mainspring.runtime.log import get_logger
 
 if TYPE_CHECKING:
     from mainspring.runtime.tracing.spans import Tracing
 
-_log = structlog.get_logger("mainspring.api")
+_log = get_logger("mainspring.api")
 Door: TypeAlias = Callable[["Asked", Send], Awaitable[None]]
 RawHeaders: TypeAlias = list[tuple[bytes, bytes]]
 _encoder = msgspec.json.Encoder()
@@ -51,41 +49,33 @@ _HEADERS = {
 
 def make_app(api: Api, resources: Sequence[Resource] = RESOURCES) -> ASGIApp:
     api.openapi, api.docs = described(tuple(resources))
-    routes = _routes(tuple(resources))
-    entries = {path: _entry(api, operations) for path, operations in _by_path(resources).items()}
-
-    async def app(scope: Any, receive: Receive, send: Send) -> None:
-        scope["mainspring"] = Entered(api, entries)
-        await routes(scope, receive, send)
-
-    return app
-
-
-class Entered(NamedTuple):
-    """What the routes, which are the same for all, lead to."""
-
-    api: Api
-    #: By path.
-    entries: Mapping[str, ASGIApp]
-
-
-def _by_path(resources: Sequence[Resource]) -> dict[str, list[Operation]]:
     by_path: dict[str, list[Operation]] = {}
     for resource in resources:
         for operation in resource.operations:
             by_path.setdefault(operation.path, []).append(operation)
-    return by_path
+    routes = Routes({path: _entry(api, operations) for path, operations in by_path.items()})
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _answer_lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        elif found := routes.find(scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))):
+            entry, scope["path_params"] = found
+            await entry(scope, receive, send)
+        else:
+            api.metrics.count("none", 404)
+            problem, headers = problem_of(Missing())
+            await _send(send, 404, _raw({**_HEADERS, **headers}, MEDIA_TYPE), _encoder.encode(problem))
+
+    return app
 
 
-@cache
-def _routes(resources: tuple[Resource, ...]) -> Litestar:
-    """Once for all: the framework looks long at each of them."""
-    return Litestar(
-        [_route(path, operations) for path, operations in _by_path(resources).items()],
-        openapi_config=None,
-        exception_handlers={Exception: _answer_elsewhere},
-        logging_config=None,
-    )
+async def _answer_lifespan(receive: Receive, send: Send) -> None:
+    """The process that made the application starts and stops the services behind it."""
+    for phase in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{phase}.complete"})
 
 
 @cache
@@ -95,8 +85,11 @@ def described(resources: tuple[Resource, ...] = RESOURCES) -> tuple[bytes, bytes
     return msgspec.json.encode(made), render(made)
 
 
-class Gone(Exception):
-    """Whoever asked is not there any more."""
+class Gone(Refused):
+    """The body ended early: the client hung up, or sent something that is no valid HTTP. The first reads no answer."""
+
+    def __init__(self) -> None:
+        super().__init__(400, "Bad request", "the body is incomplete, or not encoded as its headers say")
 
 
 class Asked:
@@ -104,9 +97,11 @@ class Asked:
 
     __slots__ = ("_more", "_receive", "headers", "scope")
 
-    def __init__(self, scope: HTTPScope, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.headers: dict[str, str] = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
         self._receive = receive
         self._more = True
 
@@ -128,24 +123,6 @@ class Asked:
                 pass
 
 
-def _route(path: str, operations: list[Operation]) -> ASGIRouteHandler | HTTPRouteHandler:
-    """One handler a path, for all its methods. Below the requests and answers of the framework, which would take as
-    long as everything else together."""
-
-    async def handle(scope: Any, receive: Receive, send: Send) -> None:
-        await scope["mainspring"].entries[path](scope, receive, send)
-
-    if "{" not in path:
-        return ASGIRouteHandler(path, copy_scope=False)(handle)
-
-    # The framework does not find the parameters of a path for a handler of that kind; one that gives it away has them.
-    async def give() -> ASGIApp:
-        return handle
-
-    methods = [operation.method for operation in operations]
-    return HTTPRouteHandler(path.replace("}", ":str}"), http_method=methods, status_code=200)(give)
-
-
 def _entry(api: Api, operations: list[Operation]) -> ASGIApp:
     """To all the methods of a path."""
     doors: dict[str, Door] = {operation.method: _door(api, operation) for operation in operations}
@@ -154,7 +131,7 @@ def _entry(api: Api, operations: list[Operation]) -> ASGIApp:
     # Probes may ask without wanting to hear.
     is_probe = any(operation.method == "GET" and operation.permission is None for operation in operations)
 
-    async def handle(scope: HTTPScope, receive: Receive, send: Send) -> None:
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         asked = Asked(scope, receive)
         door = doors.get(scope["method"])
         if scope["method"] == "HEAD" and is_probe:
@@ -166,7 +143,7 @@ def _entry(api: Api, operations: list[Operation]) -> ASGIApp:
         else:
             await door(asked, send)
 
-    return cast(ASGIApp, handle)
+    return handle
 
 
 def _door(api: Api, operation: Operation) -> Door:
@@ -187,8 +164,6 @@ def _door(api: Api, operation: Operation) -> Door:
             content = (
                 answer.raw if answer.raw is not None else b"" if operation.streams else _encoder.encode(answer.body)
             )
-        except Gone:
-            return
         except Exception as error:
             problem, headers = _told(asked, error)
             api.metrics.count(operation.name, problem.status)
@@ -197,7 +172,7 @@ def _door(api: Api, operation: Operation) -> Door:
         api.metrics.count(operation.name, answer.status)
         raw = usual_headers if not answer.headers else _raw({**_HEADERS, **answer.headers}, operation.media_type)
         if operation.streams:
-            await stream(send, asked, raw, answer.body, api.auth.no_longer(asked.headers))
+            await stream(send, asked, raw, answer.body, api.auth.no_longer(lambda: api.auth.principal(asked.headers)))
             return
         latency.add(api.clock.monotonic() - began)
         await _send(send, answer.status, raw, content)
@@ -230,8 +205,8 @@ def _door(api: Api, operation: Operation) -> Door:
         finally:
             held.give_back()
 
-    # Probes would be most of what is recorded, and what streams has no end.
-    if api.tracing is None or operation.permission is None or operation.streams:
+    # Probes would be most of the spans, and a stream has no end.
+    if api.tracing is None or not operation.traced:
         return enter
     return _recorded(enter, operation, api.tracing, api.clock)
 
@@ -426,25 +401,6 @@ def _told(asked: Asked, error: Exception) -> tuple[Problem, Mapping[str, str]]:
     if problem.status == 401:
         headers = {**headers, "www-authenticate": "Bearer"}
     return problem, {**_HEADERS, **headers}
-
-
-def _answer_elsewhere(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """What no door was found for."""
-    scope: Any = request.scope
-    headers = dict(_HEADERS)
-    match error:
-        case NotFoundException():
-            problem, _ = problem_of(Missing())
-        case MethodNotAllowedException():
-            problem = Problem(title="Method not allowed", status=405)
-            headers.update(error.headers or {})
-        case HTTPException():
-            problem = Problem(title=error.detail[:200] or "Refused", status=error.status_code)
-        case _:
-            problem, _ = problem_of(error)
-            _log.exception("a request failed", path=scope["path"], exc_info=error)
-    scope["mainspring"].api.metrics.count("none", problem.status)
-    return Response(_encoder.encode(problem), status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def _raw(headers: Mapping[str, str], media_type: str) -> RawHeaders:

@@ -2,7 +2,7 @@
 
 import secrets
 import string
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from mainspring.api.problems import Refused
@@ -74,12 +74,12 @@ class Authenticator:
             raise _unauthorized("these credentials are not valid", "unknown, expired or revoked")
         return found
 
-    async def no_longer(self, headers: Mapping[str, str]) -> None:
-        """Returns when these credentials are not valid any more: for whatever goes on for long."""
+    async def no_longer(self, authenticate: Callable[[], Awaitable[object]]) -> None:
+        """Return when ``authenticate`` refuses: for streams, which outlive the check of their request."""
         while True:
             await self._clock.sleep(_ASKED_AGAIN)
             try:
-                await self.principal(headers)
+                await authenticate()
             except Refused:
                 return
             except StoreUnavailable:
@@ -119,6 +119,35 @@ class Authenticator:
         if len(self._noted) > _REMEMBERED:
             self._noted.clear()
             self._used.clear()
+
+
+class SignOuts:
+    """Sessions of the dashboard that were signed out of, as the store knows them.
+
+    A sign-out is effective in this process at once, and in every other one within ``REFUSED_WITHIN``.
+    """
+
+    def __init__(self, store: Access, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        #: For each session whether it was ended, and until when that is taken from here.
+        self._known: dict[str, tuple[bool, Micros]] = {}
+
+    async def add(self, session: str, ends_at: Instant) -> None:
+        await self._store.sign_out(session, ends_at)
+        self._remember(session, ended=True)
+
+    async def includes(self, session: str) -> bool:
+        known = self._known.get(session)
+        if known is None or self._clock.monotonic() >= known[1]:
+            known = self._remember(session, ended=await self._store.is_signed_out(session))
+        return known[0]
+
+    def _remember(self, session: str, *, ended: bool) -> tuple[bool, Micros]:
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        known = self._known[session] = (ended, self._clock.monotonic() + _KEY_CACHED)
+        return known
 
 
 class KeyKeeper(TickingService):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from mainspring.api.acceptance import Acceptance
-from mainspring.api.auth import Authenticator
+from mainspring.api.auth import Authenticator, SignOuts
 from mainspring.api.fan_out_plan import read_fan_out
 from mainspring.api.hub import Hub
 from mainspring.api.limits import Buckets, Counted, Room
@@ -24,9 +24,9 @@ from mainspring.api.workflow_task import inside, read_plan
 from mainspring.control.jobs import Jobs
 from mainspring.control.run_logs import RunLogs
 from mainspring.control.scheduler.closed_times import ClosedTimes
-from mainspring.domain.access import Principal, Quotas, Role
+from mainspring.domain.access import DEFAULT_TENANT, Principal, Quotas, Role
 from mainspring.domain.diagnosis import Finding
-from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.domain.errors import Invalid, StoreDamaged, StoreUnavailable
 from mainspring.domain.forecast import Planned
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import SECOND, Micros
@@ -34,7 +34,7 @@ from mainspring.domain.job import NewJob
 from mainspring.domain.notification_rules import NotificationRules
 from mainspring.domain.replay import again, replay_id
 from mainspring.domain.reserved import FAN_IN, FAN_OUT, NOTIFICATION, WEBHOOK, WORKFLOW
-from mainspring.domain.run import NewRun, RunState, RunView
+from mainspring.domain.run import NewRun, RunState, RunView, check_tenant
 from mainspring.ports.access import Access
 from mainspring.ports.catalog import Catalog, Reads, Reports, RunFilter, SessionView
 from mainspring.ports.clock import Clock
@@ -134,6 +134,7 @@ class Api:
         self.wakeups = wakeups
         self.clock = clock
         self.auth = auth
+        self.sign_outs = SignOuts(store, clock)
         self.buckets = buckets
         self.hub = hub
         self.logs = LogReader(store, run_logs)
@@ -185,6 +186,39 @@ class Api:
         # No tenant has this name: names do not begin with a space.
         return principal.tenant if asked in (None, principal.tenant) else " "
 
+    async def choose_written(self, principal: Principal, asked: str | msgspec.UnsetType | None) -> str | None:
+        """Return the tenant whose data a write changes; None: the data of every tenant.
+
+        Every write that can name a tenant does so here. Raises ``Invalid`` for a tenant that is not the caller's, or
+        that does not exist.
+        """
+        tenant = principal.choose_tenant(None if isinstance(asked, msgspec.UnsetType) else asked)
+        if tenant is None or tenant == principal.tenant:
+            return tenant
+        check_tenant("tenant", tenant)
+        if not await self.is_tenant(tenant):
+            hint = f"check its spelling, or create it: mainspring tenants set {tenant}"
+            raise Invalid("tenant", f"there is no tenant {tenant!r}", hint)
+        return tenant
+
+    async def is_tenant(self, name: str) -> bool:
+        """Whether the tenant exists. It exists if it was created, has a key, or ever had a run or a job."""
+        try:
+            if name in await self._quotas.get():
+                return True
+            # It may have been created a moment ago, here or by another process.
+            self._quotas.forget()
+            return name in await self._quotas.get()
+        except StoreUnavailable:
+            if self.acceptance is None:
+                raise
+            # A job that is accepted meanwhile is checked when the store is back.
+            return True
+
+    async def choose_owner(self, principal: Principal, asked: str | msgspec.UnsetType | None) -> str:
+        """Return the tenant that something new belongs to. Raises ``Invalid`` like ``choose_written``."""
+        return await self.choose_written(principal, asked) or DEFAULT_TENANT
+
     def leave(self) -> None:
         """The process is about to stop: say so to probes, end what streams and what waits."""
         self.leaving = True
@@ -198,6 +232,8 @@ class Api:
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
                 now = await self.store.now()
+        except StoreDamaged as error:
+            problems.append(str(error))
         except (StoreUnavailable, TimeoutError):
             # Not in the words of the driver: they name hosts and users.
             problems.append("the store does not answer")

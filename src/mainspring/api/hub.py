@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 import msgspec
-import structlog
 
 from mainspring.api.sse import event, keep_alive
 from mainspring.domain.errors import NotFound, StoreUnavailable
@@ -16,9 +15,10 @@ from mainspring.domain.positions import further, is_reached
 from mainspring.ports.catalog import Catalog
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import EVENTS_KEPT, EventBatch, Outbox
+from mainspring.runtime.log import get_logger
 from mainspring.runtime.tasks import cancel_and_wait
 
-_log = structlog.get_logger("mainspring.api.events")
+_log = get_logger("mainspring.api.events")
 
 #: How often the store is asked, and how much longer for each follower: a thousand get a message every two seconds.
 _PAUSE: Micros = 100 * MILLISECOND

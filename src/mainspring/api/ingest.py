@@ -9,9 +9,9 @@ import msgspec
 from mainspring.api.context import Admitted, Api
 from mainspring.api.problems import Problem, decode, problem_of
 from mainspring.api.routes.jobs import conflict_of, new_job, new_run, put_answer
-from mainspring.api.schemas.jobs import JobIn, check_key, is_recurring, past_of, tenant_of
+from mainspring.api.schemas.jobs import JobIn, check_key, is_recurring, past_of
 from mainspring.api.schemas.workflows import family_of
-from mainspring.domain.access import Principal, Role
+from mainspring.domain.access import DEFAULT_TENANT, Principal, Role
 from mainspring.domain.errors import Invalid, NotFound, StoreUnavailable
 from mainspring.domain.ids import RunId, check_id, shard_of
 from mainspring.domain.job import NewJob
@@ -86,7 +86,7 @@ class JobMaker:
         api = self._api
         fields: JobIn = decode(ask.body, JobIn, _decoder)
         principal = self._principal(self._tenant if self._tenant is not None else ask.tenant)
-        tenant = tenant_of(fields, principal.tenant)
+        tenant = principal.choose_tenant(None if fields.tenant is msgspec.UNSET else fields.tenant) or DEFAULT_TENANT
         author = principal.name if ask.author is None else ask.author
         key = ask.key if fields.idempotency_key is msgspec.UNSET else check_key(fields.idempotency_key, None)
         if is_recurring(fields):

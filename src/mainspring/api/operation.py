@@ -82,6 +82,7 @@ class Operation:
         body_optional: bool,
         streams: bool,
         within: float | None,
+        traced: bool,
     ) -> None:
         self.method: Method = method
         self.path = path
@@ -98,6 +99,8 @@ class Operation:
         self.streams = streams
         #: In seconds. None: it does many things, each with a time of its own.
         self.within = within
+        #: A request makes a span.
+        self.traced = traced and permission is not None and not streams
         self.name = handler.__name__
         words = " ".join((handler.__doc__ or "").split())
         #: The first sentence says what it does, the others what to mind.
@@ -158,6 +161,7 @@ class Resource:
         body_optional: bool = False,
         streams: bool = False,
         within: float | None = LONGEST,
+        traced: bool = True,
     ) -> "Callable[[Handler[Body, Query]], Handler[Body, Query]]":
         """Declare a handler. Without a permission anybody may call it; that must be said."""
 
@@ -177,6 +181,7 @@ class Resource:
                     body_optional=body_optional,
                     streams=streams,
                     within=within,
+                    traced=traced,
                 )
             )
             return handler

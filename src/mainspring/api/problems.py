@@ -4,7 +4,15 @@ from typing import Any
 
 import msgspec
 
-from mainspring.domain.errors import Conflict, Fenced, Invalid, MainspringError, NotFound, StoreUnavailable
+from mainspring.domain.errors import (
+    Conflict,
+    Fenced,
+    Invalid,
+    MainspringError,
+    NotFound,
+    StoreDamaged,
+    StoreUnavailable,
+)
 from mainspring.domain.misread import misread
 from mainspring.ports.blobs import BlobsUnavailable
 
@@ -84,6 +92,8 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
                 ),
                 {},
             )
+        case StoreDamaged():
+            return Problem(title="Store damaged", status=500, detail=str(error), hint="mainspring doctor"), {}
         case StoreUnavailable():
             return (
                 Problem(

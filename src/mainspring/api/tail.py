@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 import msgspec
-import structlog
 
 from mainspring.api.schemas.runs import line_out
 from mainspring.api.sse import event, keep_alive
@@ -20,8 +19,9 @@ from mainspring.ports.blobs import BlobsUnavailable
 from mainspring.ports.catalog import LOG_END, Catalog, LogLine
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Views
+from mainspring.runtime.log import get_logger
 
-_log = structlog.get_logger("mainspring.api.logs")
+_log = get_logger("mainspring.api.logs")
 
 #: How often the store is asked, once for all logs that are followed.
 LOOK_EVERY: Micros = SECOND

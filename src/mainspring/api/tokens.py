@@ -5,6 +5,8 @@ it is checked.
 """
 
 import asyncio
+import base64
+import re
 import ssl
 import warnings
 from collections.abc import Sequence
@@ -13,17 +15,18 @@ from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
-import structlog
 from joserfc import jws
 from joserfc.errors import JoseError, SecurityWarning, UnsupportedAlgorithmError
 from joserfc.jwk import Key, OctKey, OKPKey, RSAKey
 
 from mainspring.api.token_rules import Algorithm, check_jwks_url, check_secret
+from mainspring.api.weak_keys import find_weakness
 from mainspring.domain.access import Principal, Role
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MINUTE, SECOND, Micros
 from mainspring.domain.run import ALL_TENANTS, MAX_NAME, check_name
 from mainspring.ports.clock import Clock
+from mainspring.runtime.log import get_logger
 
 LARGEST_TOKEN = 8 * 1024
 #: Clocks of two machines differ by this at most, in seconds.
@@ -38,7 +41,9 @@ SET_AGAIN: Micros = 30 * SECOND
 _FIRST_SET_AGAIN: Micros = 5 * SECOND
 _FETCH_TIMEOUT = 5.0
 
-_log = structlog.get_logger("mainspring.api.tokens")
+_BASE64URL = re.compile("[A-Za-z0-9_-]*")
+
+_log = get_logger("mainspring.api.tokens")
 
 
 class Keys(Protocol):
@@ -208,7 +213,12 @@ def _import(data: "bytes | dict[str, Any]", algorithm: Algorithm) -> Key | None:
             # That an RSA key is too short is only a warning there.
             warnings.simplefilter("error", SecurityWarning)
             if algorithm == "RS256":
-                return RSAKey.import_key(data)
+                rsa = RSAKey.import_key(data)
+                numbers = rsa.public_key.public_numbers()
+                if weakness := find_weakness(numbers.n, numbers.e):
+                    _log.warning("a weak RSA key is not used", why=weakness)
+                    return None
+                return rsa
             key = OKPKey.import_key(data)
             return key if key.curve_name in ("Ed25519", "Ed448") else None
     except (JoseError, SecurityWarning, ValueError, TypeError, KeyError):
@@ -292,6 +302,8 @@ class JwtTokens:
         """The payload, once the signature holds."""
         if len(token) > LARGEST_TOKEN:
             raise _No("too large")
+        if not _is_strict(token):
+            raise _No("not base64url without padding")
         signed = jws.extract_compact(token.encode("ascii"), None, self._registry)
         header = signed.headers()
         self._registry.get_alg(header["alg"])
@@ -319,6 +331,22 @@ class JwtTokens:
         if self._audience not in ([claims.aud] if isinstance(claims.aud, str) else claims.aud):
             raise _No("another audience")
         return msgspec.json.decode(payload, type=dict[str, Any])
+
+
+def _is_strict(token: str) -> bool:
+    """Whether a token has three parts in base64url: no padding, no other characters, and no bits that mean nothing.
+
+    Otherwise one token has several spellings, and two programs may read different things in it (RFC 7515, section 2).
+    """
+    parts = token.split(".")
+    return len(parts) == 3 and all(_BASE64URL.fullmatch(part) and _is_canonical(part) for part in parts)
+
+
+def _is_canonical(part: str) -> bool:
+    if len(part) % 4 == 1:
+        return False
+    decoded = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    return base64.urlsafe_b64encode(decoded).rstrip(b"=") == part.encode()
 
 
 def _refused(error: Exception) -> None:

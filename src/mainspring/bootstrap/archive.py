@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from mainspring.adapters.blobs.folder import FolderBlobs
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.bootstrap.blobs import make_blobs
 from mainspring.control.archive import archived
@@ -60,7 +61,8 @@ async def examine_archive(settings: Settings) -> list[Finding]:
     try:
         async with open_archive(settings) as blobs:
             await blobs.check()
+            modes = [await blobs.examine_modes("archive permissions")] if isinstance(blobs, FolderBlobs) else []
     except (StoreUnavailable, Invalid) as error:
         advice = "mend it, or take retention.archive away: until then nothing is forgotten, and the disk fills"
         return [blamed("archive", str(error), advice)]
-    return [found("archive", f"{blobs.shown} can be written and read")]
+    return [found("archive", f"{blobs.shown} can be written and read"), *modes]

@@ -9,9 +9,8 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.memory import MemoryStore
 from mainspring.bootstrap.blobs import make_run_logs
-from mainspring.bootstrap.stores import Pooled, make_jobs, make_store, make_wakeups, missing, stores_of
+from mainspring.bootstrap.stores import MEMORY, Pooled, make_jobs, make_store, make_wakeups, missing, stores_of
 from mainspring.control.jobs import Jobs
 from mainspring.control.run_logs import RunLogs
 from mainspring.domain.errors import EngineUnavailable, StoreUnavailable
@@ -73,7 +72,7 @@ class Engine:
     def run_logs(self) -> RunLogs | None:
         """Where logs are that are not in the store; made for who asks: workers and clients do not."""
         # One in memory is another with each start.
-        return make_run_logs(self.settings, None if isinstance(self.store, MemoryStore) else self.store.identity)
+        return make_run_logs(self.settings, None if self.settings.store == MEMORY else self.store.identity)
 
     async def open(self) -> None:
         """Idempotent."""
@@ -134,7 +133,7 @@ class Engine:
 
     def workforce(self) -> "Callable[[], AbstractAsyncContextManager[Workforce]] | None":
         """How the heartbeat's thread gets a store of its own; none where the store lives in this very loop."""
-        if isinstance(self.store, MemoryStore):
+        if self.settings.store == MEMORY:
             return None
 
         @asynccontextmanager

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from mainspring.adapters.blobs.folder import FolderBlobs
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.coordination import make_registry
 from mainspring.adapters.dispatch import make_dispatch
@@ -144,7 +145,10 @@ async def _examine_run_logs(settings: Settings, signs: Signs | None) -> list[Fin
     if logs is None:
         return []
     try:
-        return [await examine_run_logs(logs)]
+        finding = await examine_run_logs(logs)
+        if finding.level is Level.OK and isinstance(logs.blobs, FolderBlobs):
+            return [finding, await logs.blobs.examine_modes("run log permissions")]
+        return [finding]
     finally:
         await logs.blobs.close()
 

@@ -456,6 +456,7 @@ class Node:
             children=ChildSettings(
                 children=section.children,
                 threads_per_child=section.threads_per_child,
+                start_timeout=section.child_start,
                 recycle_after_runs=section.recycle_child_after_runs or None,
                 recycle_memory_bytes=section.recycle_child_memory or None,
                 adopts=msgspec.json.encode(self.engine.settings),

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.jobs import Jobs
 from mainspring.domain.errors import Invalid
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from mainspring.runtime.tracing.spans import Tracing
 
 
+MEMORY = "memory:"
 POSTGRES = ("postgresql://", "postgres://")
 
 
@@ -77,7 +77,9 @@ class Pooled(Protocol):
 def make_store(
     settings: Settings, clock: Clock, wakeups: Wakeups | None = None, connections: int | None = None
 ) -> EngineStore:
-    if settings.store == "memory:":
+    if settings.store == MEMORY:
+        from mainspring.adapters.store.memory import MemoryStore
+
         return MemoryStore(clock, settings.shards, wakeups)
     if servers := servers_of(settings.store):
         return _make_several(settings, clock, servers, wakeups, connections)
@@ -183,7 +185,7 @@ def make_jobs(
 
 
 def make_wakeups(settings: Settings, clock: Clock) -> Wakeups:
-    if settings.store == "memory:":
+    if settings.store == MEMORY:
         return LocalWakeups()
     if servers := servers_of(settings.store):
         try:

@@ -87,6 +87,7 @@ def make_builtin_tasks(settings: Settings) -> BuiltinTasks:
         http=tasks.http,
         scripts=Path(tasks.scripts).expanduser() if tasks.scripts else None,
         commands=tasks.commands,
+        env=tasks.env,
         confinement=_confinement(tasks),
         containers=Containers(tasks.containers, tasks.images, network=tasks.network, limits=_limits(tasks)),
         keyring=make_keyring(settings),

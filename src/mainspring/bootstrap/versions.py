@@ -3,6 +3,7 @@
 import platform
 from importlib.resources import files
 
+from mainspring.domain.cron import find_zone_database
 from mainspring.runtime.build import read_build
 
 
@@ -11,6 +12,7 @@ def about() -> list[str]:
     return [
         f"commit {build.commit or 'unknown'}{f' of {build.date}' if build.date else ''}",
         f"Python {platform.python_version()}, {platform.platform(terse=True)}",
+        f"time zones: {find_zone_database()}",
         f"schema: PostgreSQL {_newest('postgres')}, SQLite {_newest('sqlite')}",
     ]
 

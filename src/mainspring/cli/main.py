@@ -2,102 +2,96 @@
 
 import os
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import mainspring
-from mainspring.bootstrap.versions import about
-from mainspring.cli import (
-    archive,
-    backup,
-    bench,
-    calendars,
-    capacity,
-    convert,
-    cron,
-    datacenters,
-    dead_letters,
-    doctor,
-    drill,
-    events,
-    exits,
-    explain,
-    forecast,
-    jobs,
-    keys,
-    move,
-    notify,
-    plan,
-    processes,
-    profiles,
-    queues,
-    runs,
-    servers,
-    store,
-    tenants,
-    top,
-    usage,
-    versions,
-    workers,
-    workflows,
-)
+from mainspring.cli import exits
 from mainspring.domain.errors import MainspringError
 
-application = typer.Typer(
-    name="mainspring",
-    help="Runs work now, later or on a schedule, and can show that it did.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-processes.register(application)
-jobs.register(application)
-explain.register(application)
-versions.register(application)
-workflows.register(application)
-runs.register(application)
-dead_letters.register(application)
-queues.register(application)
-calendars.register(application)
-workers.register(application)
-datacenters.register(application)
-events.register(application)
-notify.register(application)
-top.register(application)
-usage.register(application)
-profiles.register(application)
-plan.register(application)
-move.register(application)
-backup.register(application)
-archive.register(application)
-doctor.register(application)
-drill.register(application)
-store.register(application)
-servers.register(application)
-keys.register(application)
-tenants.register(application)
-cron.register(application)
-forecast.register(application)
-capacity.register(application)
-convert.register(application)
-bench.register(application)
+if TYPE_CHECKING:
+    application: typer.Typer
+
+#: Each module with the commands that it registers, in the order of the help.
+_MODULES = {
+    "processes": ("up", "scheduler", "worker", "api"),
+    "jobs": ("jobs",),
+    "explain": ("jobs",),
+    "versions": ("jobs",),
+    "workflows": ("workflows",),
+    "runs": ("runs",),
+    "dead_letters": ("dead-letters",),
+    "queues": ("queues",),
+    "calendars": ("calendars",),
+    "workers": ("workers",),
+    "datacenters": ("datacenters",),
+    "events": ("events",),
+    "notify": ("notify",),
+    "top": ("top",),
+    "usage": ("usage", "budgets"),
+    "profiles": ("profiles",),
+    "plan": ("plan", "apply"),
+    "move": ("move",),
+    "backup": ("backup", "restore"),
+    "archive": ("archive",),
+    "doctor": ("doctor",),
+    "drill": ("drill",),
+    "store": ("migrate", "promote"),
+    "servers": ("store",),
+    "keys": ("keys",),
+    "tenants": ("tenants",),
+    "cron": ("cron",),
+    "forecast": ("forecast",),
+    "capacity": ("capacity",),
+    "convert": ("convert",),
+    "bench": ("bench",),
+}
+
+
+def build_application(word: str = "") -> typer.Typer:
+    """The command line with the command ``word`` alone, or with all commands if there is no such command.
+
+    A process that runs one command does not import the others.
+    """
+    application = typer.Typer(
+        name="mainspring",
+        help=_root.__doc__,
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    application.callback()(_root)
+    known = {"--version"}.union(*_MODULES.values())
+    for name, commands in _MODULES.items():
+        if word in commands or word not in known:
+            import_module(f"mainspring.cli.{name}").register(application)
+    return application
+
+
+def __getattr__(name: str) -> Any:
+    """``application`` is the command line with all commands."""
+    if name == "application":
+        return build_application()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _version(wanted: bool) -> None:
     if wanted:
         # The version first and alone: scripts read it.
+        from mainspring.bootstrap.versions import about
+
         typer.echo("\n".join([f"mainspring {mainspring.__version__}", *about()]))
         raise typer.Exit
 
 
-@application.callback()
 def _root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Show version, commit, Python and schema, and exit."
+            "--version", callback=_version, is_eager=True, help="Show version, commit, Python, time zones and schema."
         ),
     ] = False,
 ) -> None:
@@ -106,6 +100,9 @@ def _root(
 
 def main() -> None:
     try:
+        # A process that completes a word for a shell needs all commands.
+        completes = "_MAINSPRING_COMPLETE" in os.environ
+        application = build_application("" if completes or len(sys.argv) < 2 else sys.argv[1])
         # Alone, typer shows the help for no arguments, and a box around each of its own errors.
         status = application(standalone_mode=len(sys.argv) < 2)
         sys.stdout.flush()

@@ -6,14 +6,16 @@ import sysconfig
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 import mainspring
 from mainspring.domain.errors import Invalid
-from mainspring.sdk.app import Mainspring
 from mainspring.settings import Settings, load, parse_labels, parse_priorities, parse_queues
+
+if TYPE_CHECKING:
+    from mainspring.sdk.app import Mainspring
 
 Store: TypeAlias = Annotated[
     str | None,
@@ -65,12 +67,14 @@ Application: TypeAlias = Annotated[
 ]
 
 
-def load_application(path: str) -> Mainspring:
+def load_application(path: str) -> "Mainspring":
     """Import ``module:app`` from here or from the installed packages."""
     module_name, separator, attribute = path.partition(":")
     if not separator or not module_name or not attribute:
         raise Invalid("application", f"{path!r} is not of the form module:app", "for example tasks:app")
     found = getattr(load_module(module_name, "application"), attribute, None)
+    from mainspring.sdk.app import Mainspring
+
     if not isinstance(found, Mainspring):
         raise Invalid("application", f"{module_name} has no Mainspring called {attribute!r}")
     return found
@@ -102,7 +106,7 @@ def _line_of(error: BaseException) -> str:
     return lines[-1] if lines and not isinstance(error, SyntaxError) else ""
 
 
-def settings_of(application: Mainspring | None, config: Path | None, **flags: object) -> Settings:
+def settings_of(application: "Mainspring | None", config: Path | None, **flags: object) -> Settings:
     """Flags over code over the environment over the file."""
     given = {name.replace("__", "."): value for name, value in flags.items()}
     queues = given.pop("worker.queues", None)

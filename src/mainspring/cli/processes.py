@@ -40,7 +40,7 @@ from mainspring.cli.options import (
 from mainspring.cli.output import Output
 from mainspring.cli.target import choose, connected
 from mainspring.domain.autoscale import Bounds
-from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.domain.errors import Invalid, StoreDamaged, StoreUnavailable
 from mainspring.domain.instant import SECOND, Micros, isoformat
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.schedule import describe
@@ -290,6 +290,8 @@ async def opened(engine: Engine) -> None:
     while True:
         try:
             await engine.open()
+        except StoreDamaged:
+            raise
         except StoreUnavailable as error:
             if engine.clock.monotonic() >= until:
                 raise

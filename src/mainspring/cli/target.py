@@ -12,9 +12,6 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from mainspring.bootstrap.api import local_api
-from mainspring.bootstrap.engine import Engine, system_clock
-from mainspring.bootstrap.stores import path_of
 from mainspring.cli import logs, profiles
 from mainspring.cli.options import settings_of
 from mainspring.cli.output import Output
@@ -26,6 +23,7 @@ from mainspring.sections import LogSection
 from mainspring.settings import Settings
 
 if TYPE_CHECKING:
+    from mainspring.bootstrap.engine import Engine
     from mainspring.sdk.client import ApiClient
 
 P = ParamSpec("P")
@@ -275,14 +273,18 @@ def store_settings(profile: str | None, store: str | None, config: Path | None) 
 
 
 @asynccontextmanager
-async def open_engine(settings: Settings, *, makes_store: bool) -> AsyncIterator[Engine]:
+async def open_engine(settings: Settings, *, makes_store: bool) -> AsyncIterator["Engine"]:
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
     if not makes_store and not settings.store.startswith(("postgresql://", "postgres://", "[")):
+        from mainspring.bootstrap.stores import path_of
+
         path = path_of(settings.store)
         if not path.exists():
             # Or a mistyped path would make an empty store, and the answer would be that there is nothing.
             raise StoreUnavailable(f"there is no store {path}; mainspring up or mainspring migrate makes one")
+    from mainspring.bootstrap.engine import Engine
+
     engine = Engine(settings)
     await engine.open()
     try:
@@ -293,16 +295,19 @@ async def open_engine(settings: Settings, *, makes_store: bool) -> AsyncIterator
 
 @asynccontextmanager
 async def connected(where: Where, *, makes_store: bool = False) -> AsyncIterator[Client]:
-    # Here and not above: whoever asks for help, or starts a worker, needs none of it.
+    # Help and completion need none of this.
     from mainspring.sdk.client import ApiClient
 
     if where.settings is None:
+        from mainspring.bootstrap.engine import system_clock
+
         remote = ApiClient(where.url, where.key, system_clock(), patience=_PATIENCE)
         try:
             yield Client(remote, where.tenant, is_local=False)
         finally:
             await remote.close()
         return
+    from mainspring.bootstrap.api import local_api
     from mainspring.cli.local import LocalTransport
 
     logs.configure(LogSection(level="error"))

@@ -7,7 +7,6 @@ import typer
 
 from mainspring.cli.output import Output
 from mainspring.cli.target import Client, Found, command, read
-from mainspring.domain.errors import NotFound
 from mainspring.domain.retention import CLASSES, check_class
 
 group = typer.Typer(name="tenants", help="List tenants, and choose how long their runs are kept.", no_args_is_help=True)
@@ -49,17 +48,25 @@ async def set_tenant(
     api: Client,
     out: Output,
     name: Annotated[str, typer.Argument(help="The tenant.", show_default=False)],
-    retention: Annotated[str, typer.Option("--retention", help=f"Of runs that choose no class: {', '.join(CLASSES)}.")],
+    retention: Annotated[
+        str | None, typer.Option("--retention", help=f"Of runs that choose no class: {', '.join(CLASSES)}.")
+    ] = None,
 ) -> None:
-    """Choose how long runs of a tenant are kept that say nothing else. Counts for those that are made from now on.
+    """Create a tenant, or choose how long its runs are kept if they choose no class. Counts for runs made from now on.
 
-    Example: mainspring tenants set bank --retention audit
+    Examples:
+
+    mainspring tenants set acme
+
+    mainspring tenants set bank --retention audit
     """
-    check_class("--retention", retention or " ")
+    if retention is not None:
+        check_class("--retention", retention or " ")
     known = read(await api.ask("GET", "/v1/tenants"), Found)
     tenant = next((item for item in (read(item, Shown) for item in known.items) if item.name == name), None)
-    if tenant is None:
-        raise NotFound(f"there is no tenant {name!r}")
-    body = {"name": name, "quotas": tenant.quotas, "retention": retention}
+    body: dict[str, object] = {"name": name, "quotas": {} if tenant is None else tenant.quotas}
+    if retention is not None:
+        body["retention"] = retention
     answer = await api.ask("PUT", "/v1/tenants", body=body)
-    out.tell(answer, [name], lambda: out.note(f"runs of {name} that choose no class are kept as {retention}"))
+    kept = "" if retention is None else f": runs of {name} that choose no class are kept as {retention}"
+    out.tell(answer, [name], lambda: out.note(f"{'changed' if tenant else 'created'} tenant {name}{kept}"))

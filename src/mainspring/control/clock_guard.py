@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 
 from mainspring.control.scheduler.store_time import StoreTime
 from mainspring.domain.clock_guard import ClockReading, ClockRules, ClockState, judge, read_clock
+from mainspring.domain.cron import find_zone_database
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
@@ -68,11 +69,11 @@ class ClockGuard(TickingService):
         figures = {"offset_ms": reading.offset // MILLISECOND, "error_ms": reading.error // MILLISECOND}
         match state:
             case ClockState.RIGHT:
-                self.log.info("this node's clock is right again", **figures)
+                self.log.info("clock is right again", **figures)
             case ClockState.OFF:
-                self.log.warning("this node's clock is not the store's: see to time synchronisation", **figures)
+                self.log.warning("clock differs from the store's: check time synchronization", **figures)
             case ClockState.FENCED:
-                self.log.error("this node's clock is far from the store's: it schedules nothing until then", **figures)
+                self.log.error("clock is far from the store's: schedulers here stop until it is right", **figures)
 
     async def _tell(self) -> None:
         reading, sessions = self.reading(), tuple(sorted(self._sessions()))
@@ -82,5 +83,5 @@ class ClockGuard(TickingService):
             before = self._told[1]
             if abs(before.offset - reading.offset) < _WORTH_TELLING and reading.error < before.error + _WORTH_TELLING:
                 return
-        await self._store.tell_clock(sessions, reading)
+        await self._store.tell_clock(sessions, reading, find_zone_database().version)
         self._told = (sessions, reading)

@@ -53,9 +53,9 @@ class SloKeeper(TickingService):
 
     async def _judge(self, due: SloDue, now: Instant) -> SloSettled:
         job, slo = due.job, due.job.spec.slo
-        if slo is None or job.state in (JobState.CANCELLED, JobState.FINISHED):
-            return SloSettled(job=job.id, rev=due.rev, state=due.state, next_check=None)
-        if job.state is JobState.PAUSED:
+        if slo is None or job.state is JobState.CANCELLED:
+            judged = slos.close(due.state)
+        elif job.state is JobState.PAUSED:
             judged = slos.rest(due.state, now)
         else:
             judged = await self._judged(due, slo, now)
@@ -70,12 +70,25 @@ class SloKeeper(TickingService):
         facts: dict[Instant, TickFact] = {}
         if slo.start_within is not None:
             schedule, until = job.spec.schedule, now - slo.start_within - 1
-            ticks = ticks_between(schedule, state.judged, until, job.id, slos.MOST_TICKS)
-            following = next_after(schedule, max(until, state.judged), job.id)
+            changed = max(state.judged, state.rescheduled_at or 0)
+            ticks = await self._former_ticks(job, state.judged, min(changed, until))
+            ticks += ticks_between(schedule, changed, until, job.id, slos.MOST_TICKS)
+            following = next_after(schedule, max(until, changed), job.id)
         if ticks:
             entries = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, slos.MOST_TICKS * MOST_OF_A_TICK)
-            facts = await self._facts(job, entries)
-        return slos.judge(slo, state, ticks, following, facts, due.last_success, now)
+            # A tick that no scheduler has fired yet has the time of its jitter as well.
+            facts = {tick: TickFact(None, due_of(job.spec.schedule, tick, job.id)) for tick in ticks}
+            facts |= await self._facts(job, entries)
+        # The fire of the last tick ended the schedule.
+        ended_at = job.updated_at if job.state is JobState.FINISHED else None
+        return slos.judge(slo, state, ticks, following, facts, due.last_success, now, ended_at)
+
+    async def _former_ticks(self, job: Job, after: Instant, until: Instant) -> list[Instant]:
+        """The ticks of former schedules. The ledger has all of them: a change records those that are due."""
+        if until <= after:
+            return []
+        entries = await self._store.ledger(job.id, after + 1, until + 1, slos.MOST_TICKS * MOST_OF_A_TICK)
+        return sorted({entry.scheduled_at for entry in entries})
 
     async def _facts(self, job: Job, entries: Sequence[LedgerEntry]) -> dict[Instant, TickFact]:
         runs = await self._store.runs([entry.run_id for entry in entries if entry.run_id is not None])
@@ -96,14 +109,16 @@ class SloKeeper(TickingService):
         if run is None:
             # It is forgotten: too long ago to say anything.
             return TickFact(None, entry.scheduled_at, excused=True)
-        # What is due after it has started is the next attempt.
-        if run.attempt == 0 or (run.attempt == 1 and run.started_at is not None and run.started_at >= run.due):
-            return TickFact(run.started_at, run.due, excused=run.state is RunState.CANCELLED)
-        # When its first attempt was to start is not kept. Jitter can be worked out; what a calendar put off did start.
-        put_off = entry.reason.startswith("moved after")
+        # Jitter and calendars delay the start that is expected. Catch-up delays the run too, but not the objective.
         due = due_of(job.spec.schedule, entry.scheduled_at, job.id)
-        excused = put_off or run.state is RunState.CANCELLED
-        return TickFact(await self._first_start(run.id), due, excused=excused)
+        moved = entry.reason.startswith("moved after")
+        cancelled = run.state is RunState.CANCELLED
+        # A run that is due after it has started waits for its next attempt.
+        if run.attempt == 0 or (run.attempt == 1 and run.started_at is not None and run.started_at >= run.due):
+            changed = entry.job_version != job.version
+            return TickFact(run.started_at, run.due if moved or changed else due, excused=cancelled)
+        # The store does not keep when a calendar let the first attempt start.
+        return TickFact(await self._first_start(run.id), due, excused=moved or cancelled)
 
     async def _first_start(self, run: RunId) -> Instant | None:
         starts = [attempt.started_at for attempt in await self._store.attempts(run) if attempt.started_at is not None]

@@ -74,6 +74,15 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
             return False
         return permission in GRANTS[self.role]
 
+    def choose_tenant(self, asked: str | None) -> str | None:
+        """Return the tenant that a request is for; None: it names none, and the caller can access all of them.
+
+        Raises ``Invalid`` if the caller is bound to another tenant.
+        """
+        if self.tenant is not None and asked not in (None, self.tenant):
+            raise Invalid("tenant", f"{asked!r} is not yours", "leave it out")
+        return asked if self.tenant is None else self.tenant
+
     def reaches(self, queues: Collection[str]) -> bool:
         """Whether all that is in these queues is theirs to change; none are all queues."""
         return not self.queues or (bool(queues) and self.queues.issuperset(queues))

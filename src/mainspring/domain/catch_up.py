@@ -76,7 +76,7 @@ def decide(policy: CatchUp, ticks: list[Instant], now: Instant) -> list[CaughtUp
 def _decide_all(policy: CatchUp, late: list[Instant], now: Instant) -> list[CaughtUp]:
     # By number, not by time: calendars may have put several at the same instant.
     young = [number for number, tick in enumerate(late) if now - tick <= policy.max_age]
-    kept = set(young[len(young) - policy.cap :] if policy.cap < len(young) else young)
+    kept = set(young[max(len(young) - policy.cap, 0) :])
     decided = []
     place = 0
     for number, tick in enumerate(late):

@@ -19,6 +19,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 UNKNOWN = Cause()
+#: Another attempt would fail in the same way.
+FINAL = Cause(gives_up=True)
 
 
 def cause_of(error: BaseException) -> Cause:

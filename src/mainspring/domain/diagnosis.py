@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from mainspring.domain.clock_guard import ClockReading, ClockRules, ClockState, judge
+from mainspring.domain.cron import find_zone_database
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros, format_duration
 
 #: Shortly behind is what a busy moment looks like.
@@ -79,6 +80,8 @@ class Signs(msgspec.Struct, frozen=True, kw_only=True):
     pauses: tuple[tuple[str, str], ...]
     #: Live processes that have measured their clock, and what they found.
     clocks: tuple[tuple[str, ClockReading], ...] = ()
+    #: Live schedulers that have reported the version of their time zone database, and which it is.
+    tzdata: tuple[tuple[str, str], ...] = ()
     #: Which store this is.
     identity: str = ""
 
@@ -95,6 +98,7 @@ def diagnose(signs: Signs) -> list[Finding]:
         *_unserved(signs),
         _unburied(signs),
         _clocks(signs),
+        _time_zones(signs),
         _lag("staging", "scheduled runs are due and not queued", signs.unstaged, signs.oldest_unstaged, signs.now),
         _lag("firing", "schedules are due and have not fired", signs.unfired, signs.oldest_unfired, signs.now),
         _readers(signs),
@@ -143,16 +147,19 @@ def _unserved(signs: Signs) -> list[Finding]:
     """Runs that nobody will take: of queues without a worker, and of tasks that no worker there knows."""
     able = [worker for worker in signs.workers if not worker.draining]
     served = {queue for worker in able for queue in worker.queues}
-    lonely = sorted({item.queue for item in signs.queued} - served)
+    # A queue that is paused for every tenant needs no worker until it is resumed.
+    paused = {queue for tenant, queue in signs.pauses if not tenant}
+    queued = [] if "" in paused else [item for item in signs.queued if item.queue not in paused]
+    lonely = sorted({item.queue for item in queued} - served)
     unknown = [
         item
-        for item in signs.queued
+        for item in queued
         if item.queue in served
         and not any(item.queue in worker.queues and (not worker.tasks or item.task in worker.tasks) for worker in able)
     ]
-    findings = [found("queues", "every queue with runs has a worker")]
+    findings = [found("queues", f"every queue with runs{' that is not paused' if paused else ''} has a worker")]
     if lonely:
-        runs = sum(item.runs for item in signs.queued if item.queue in lonely)
+        runs = sum(item.runs for item in queued if item.queue in lonely)
         says = f"{runs:,} runs wait in queues that no worker serves: {_named(lonely)}"
         findings = [blamed("queues", says, f"start a worker with --queue {lonely[0]}")]
     if unknown:
@@ -160,6 +167,8 @@ def _unserved(signs: Signs) -> list[Finding]:
         says = f"{sum(item.runs for item in unknown):,} runs wait for tasks that no live worker knows: {_named(tasks)}"
         advice = "deploy workers that know them; a task that was renamed keeps its old name in aliases=[…]"
         return [*findings, blamed("tasks", says, advice)]
+    if lonely:
+        return [*findings, found("tasks", "every queued task is known to a worker of its queue, where there is one")]
     return [*findings, found("tasks", "every queued task is known to a worker")]
 
 
@@ -179,6 +188,16 @@ def _clocks(signs: Signs) -> Finding:
     says = f"{len(off)} of {len(signs.clocks)} are off: {_named([f'{name} by {reading}' for name, reading in off])}"
     advice = "see to time synchronisation there; if all are off by the same, it is the store's own clock"
     return above("clocks", worst, 0, ClockRules().fence, says, advice)
+
+
+def _time_zones(signs: Signs) -> Finding:
+    here = f"this process goes by {find_zone_database()}"
+    versions = sorted({version for _, version in signs.tzdata})
+    if len(versions) < 2:
+        return found("time zones", f"{here}, the schedulers by {versions[0]}" if versions else here)
+    groups = [f"{version}: {_named([name for name, own in signs.tzdata if own == version])}" for version in versions]
+    says = f"schedulers go by different databases, {'; '.join(groups)}; {here}"
+    return warned("time zones", says, "install the same tzdata package everywhere, and restart the schedulers")
 
 
 def _lag(check: str, what: str, count: int, oldest: Instant | None, now: Instant) -> Finding:

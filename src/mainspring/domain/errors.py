@@ -7,6 +7,7 @@ MainspringError
 ├── Denied            the API does not let this key do this, or does not know it
 ├── Fenced             the caller lost the lease or fence it acts under
 ├── StoreUnavailable   the store did not answer; the outcome may be unknown
+│   └── StoreDamaged   its file is corrupt, foreign or gone; waiting does not help
 └── EngineUnavailable  an engine that carries hints did not answer; nothing depends on it
 """
 
@@ -43,6 +44,10 @@ class Fenced(MainspringError):
 
 class StoreUnavailable(MainspringError):
     """The store could not be reached or did not answer. What was asked may or may not have happened."""
+
+
+class StoreDamaged(StoreUnavailable):
+    """The file of the store is corrupt, is no database, or was removed or replaced. Waiting does not help."""
 
 
 class SecretsUnavailable(MainspringError):

@@ -46,7 +46,7 @@ _UNITS: dict[str, Micros] = {
     "week": 7 * DAY,
     "weeks": 7 * DAY,
 }
-_PART = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([a-z]{1,7})\s*")
+_PART = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([a-z]{1,7})\s*", re.ASCII)
 
 #: What may stand for a duration at the edges: seconds as a number, ``"1h30m"``, or a timedelta.
 Duration: TypeAlias = int | float | str | timedelta

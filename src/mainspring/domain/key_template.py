@@ -1,6 +1,7 @@
 """Keys that name fields of the payload: ``customer:{payload.customer.id}``. Rendered once, where a run is handed in."""
 
 import re
+from collections.abc import Collection
 
 import msgspec
 
@@ -20,9 +21,21 @@ def rendered(template: str, payload: bytes, field: str) -> str:
         values = {"payload": msgspec.json.decode(payload)}
     except (msgspec.DecodeError, RecursionError):
         raise Invalid(field, f"{template!r} needs a payload that is JSON") from None
+    check_template(template, field)
+    return _FIELD.sub(lambda found: _value(values, found[1], field), template)
+
+
+def check_template(template: str, field: str, arguments: Collection[str] | None = None) -> None:
+    """Refuse a template that no payload can fill. ``arguments``: the fields that payloads have, if they are known."""
     if set("{}") & set(_FIELD.sub("", template)):
         raise Invalid(field, f"{template!r} has a brace without its partner", _HINT)
-    return _FIELD.sub(lambda found: _value(values, found[1], field), template)
+    for path in _FIELD.findall(template):
+        root, *names = path.split(".")
+        if root != "payload" or not all(names):
+            raise Invalid(field, f"{{{path}}} is not a field of the payload", _HINT)
+        if arguments is not None and (not names or names[0] not in arguments):
+            known = ", ".join(arguments) or "none"
+            raise Invalid(field, f"{{{path}}} is not an argument of the task", f"its arguments: {known}")
 
 
 def with_keys(run: NewRun) -> NewRun:
@@ -49,13 +62,10 @@ def policy_with_keys(policy: RunPolicy, payload: bytes) -> RunPolicy:
 
 def _value(values: object, path: str, field: str) -> str:
     found = values
-    names = path.split(".")
-    if names[0] != "payload":
-        raise Invalid(field, f"{{{path}}} is not a field of the payload", _HINT)
-    for name in names:
+    for name in path.split("."):
         if isinstance(found, dict) and name in found:
             found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+        elif isinstance(found, list) and name.isascii() and name.isdecimal() and int(name) < len(found):
             found = found[int(name)]
         else:
             raise Invalid(field, f"the payload has no {path.removeprefix('payload.')!r}, which the key names")

@@ -52,10 +52,14 @@ def _plan_ahead(job: Job, now: Instant, closings: Closings | None) -> Fire:
     if happens_at(first, closings) > now:
         return _looks_again(job, (), first, closings)
     until = now if closings is None else closings.reach(now)
+    following = next_after(job.spec.schedule, max(now, first - 1), job.id)
+    if following is not None and happens_at(following, closings) > now:
+        # It lies in the last second before a closed period. The ticks of that period wait for it.
+        until = now
     instants = _due(job, first, until)
-    # A tick in the very last second before a span is not early, and whoever comes after it waits for it.
-    while len(instants) > 1 and happens_at(instants[-1], closings) > now:
-        instants.pop()
+    if happens_at(instants[-1], closings) > now:
+        # A tick in the last open second is never early, nor is one of a span that no open second precedes.
+        instants = _due(job, first, now)
     ticks = list(_older(job, first, instants[0])) + _decide(job, instants, now, closings)
     ticks = [
         tick
@@ -100,11 +104,9 @@ def _due(job: Job, first: Instant, now: Instant) -> list[Instant]:
         # The store sets the next tick one delay after a run's end without asking whether the schedule is over.
         return [first] if schedule.end is None or first <= schedule.end else []
     limit = max(LISTED, job.spec.catch_up.cap)
-    instants = ticks_between(schedule, first - 1, now, job.id, limit)
-    if not instants or (instants[0] != first and len(instants) < limit):
-        # The stored tick is not one of this schedule's any more (a zone's rules changed): it still happened.
-        return [first, *instants]
-    return instants
+    instants = ticks_between(schedule, first, now, job.id, limit)
+    # The stored tick happened even if it is no longer one of the schedule, because the rules of its zone changed.
+    return [first, *instants] if len(instants) < limit else instants
 
 
 def _older(job: Job, first: Instant, listed_from: Instant) -> Iterable[Tick]:

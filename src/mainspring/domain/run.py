@@ -452,16 +452,19 @@ def _why_not_again(held: HeldRun, cause: Cause) -> str:
     return "" if cause.after is not None or held.policy.retry.covers(cause.kinds) else NOT_RETRIED
 
 
-def settle_loss(held: HeldRun, *, blamed: bool) -> Settlement:
-    """The process that ran it is gone. ``blamed``: it ran alone there, so nobody else can have killed it."""
+def settle_loss(held: HeldRun, *, blamed: bool, how: str = "") -> Settlement:
+    """The process that ran it is gone. ``blamed``: it ran alone there, so no other run can be the cause. ``how``: how
+    the process ended, if that is known."""
     losses = held.lost + 1
+    error = how or "its worker died"
     if held.cancel_requested:
-        return _settle(held, Outcome.LOST, RunState.CANCELLED, "cancelled", "its worker died while it was cancelled")
+        return _settle(held, Outcome.LOST, RunState.CANCELLED, "cancelled", f"{error} while it was cancelled")
     if held.policy.guarantee == "at-most-once":
-        return _settle(held, Outcome.LOST, RunState.FAILED, "lost", "its worker died; at-most-once is never repeated")
+        return _settle(held, Outcome.LOST, RunState.FAILED, "lost", f"{error}; at-most-once is never repeated")
     if (blamed and losses >= POISON_AFTER) or losses >= LOST_AFTER:
-        return _settle(held, Outcome.LOST, RunState.FAILED, "poison", f"{losses} workers died while they ran it")
-    return _settle(held, Outcome.LOST, RunState.QUEUED, "lost", "its worker died")
+        error = f"{losses} workers died while they ran it" + (f"; {how}" if how else "")
+        return _settle(held, Outcome.LOST, RunState.FAILED, "poison", error)
+    return _settle(held, Outcome.LOST, RunState.QUEUED, "lost", error)
 
 
 def settle_release(held: HeldRun, reason: str = "released", delay: Micros = 0) -> Settlement:
@@ -566,7 +569,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What can be told of a run, wherever it is on its way."""
+    """A run as it stands now, in any state."""
 
     id: RunId
     state: RunState
@@ -609,7 +612,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rule: Rule | None = None
     #: Of a blocked one: the number of the gate that it waits for, if it is that (``limits.words_of``).
     gate: int | None = None
-    #: Of one that has ended: the class of retention that it has, whoever chose it.
+    #: The retention class of an ended run.
     kept_as: str = STANDARD
     #: Only where it was asked for.
     payload: bytes | None = None

@@ -48,6 +48,8 @@ class SloState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Since when ticks start too late, and since when a success is overdue; none: all is well.
     late_since: Instant | None = None
     quiet_since: Instant | None = None
+    #: When the schedule last changed. Ticks up to then are those in the ledger, later ones those of the schedule.
+    rescheduled_at: Instant | None = None
 
     @property
     def is_missed(self) -> bool:
@@ -59,7 +61,7 @@ class TickFact(NamedTuple):
 
     #: When its run first started.
     started: Instant | None
-    #: When it was to start, if that is after the tick.
+    #: When it is expected to start: the tick, or later by its jitter or a calendar.
     due: Instant
     #: Nobody expects it to run: it was skipped for a good reason, or somebody cancelled it.
     excused: bool = False
@@ -76,8 +78,8 @@ def worse(one: TickFact | None, other: TickFact) -> TickFact:
 
 class Judged(NamedTuple):
     state: SloState
-    #: When to look again.
-    next_check: Instant
+    #: When to look again; None: never.
+    next_check: Instant | None
     #: ``MISSED`` and ``RECOVERED``, in the order in which they happened.
     events: tuple[str, ...] = ()
 
@@ -87,9 +89,19 @@ def begin(now: Instant) -> SloState:
 
 
 def rest(state: SloState, now: Instant) -> Judged:
-    """The job is paused: nobody expects anything of it. Its objectives begin anew when it goes on."""
-    events = (RECOVERED,) * ((state.late_since is not None) + (state.quiet_since is not None))
-    return Judged(msgspec.structs.replace(begin(now), last_success=state.last_success), now + _WHILE_PAUSED, events)
+    """The job is paused, so no objective holds. They start again when it is resumed."""
+    state_then = msgspec.structs.replace(begin(now), last_success=state.last_success)
+    return Judged(state_then, now + _WHILE_PAUSED, _close_misses(state))
+
+
+def close(state: SloState) -> Judged:
+    """The job has no objectives any more: it was cancelled, or its schedule has ended and all ticks are judged."""
+    closed = msgspec.structs.replace(state, late_since=None, quiet_since=None)
+    return Judged(closed, None, _close_misses(state))
+
+
+def _close_misses(state: SloState) -> tuple[str, ...]:
+    return (RECOVERED,) * ((state.late_since is not None) + (state.quiet_since is not None))
 
 
 def judge(
@@ -100,16 +112,28 @@ def judge(
     facts: Mapping[Instant, TickFact],
     last_success: Instant | None,
     now: Instant,
+    ended_at: Instant | None = None,
 ) -> Judged:
-    """``ticks``: those after the judged ones whose time to start is over; ``following``: the one after them."""
+    """``ticks``: those after the judged ones whose time to start is over; ``following``: the one after them.
+
+    ``ended_at``: when the schedule ended, if it has. No success is expected after it, and once all ticks are
+    judged, open misses are closed.
+    """
     events: list[str] = []
     checks: list[Instant] = []
     if slo.start_within is not None:
         state, check = _judge_starts(slo.start_within, state, ticks, following, facts, now, events)
         checks += [] if check is None else [check]
     if slo.succeed_every is not None:
-        state, check = _judge_successes(slo.succeed_every, state, last_success, now, events)
-        checks.append(check)
+        until = now if ended_at is None else min(now, ended_at)
+        state, check = _judge_successes(slo.succeed_every, state, last_success, until, events)
+        checks += [check] if ended_at is None else []
+    if state.is_missed and checks:
+        # A cancelled job, whose misses are closed, is looked at soon.
+        checks.append(now + _WHILE_MISSED)
+    if ended_at is not None and not checks:
+        closed = close(state)
+        return Judged(closed.state, None, (*events, *closed.events))
     return Judged(state, max(min(checks, default=now + DAY), now + _APART), tuple(events))
 
 
@@ -131,12 +155,13 @@ def _judge_starts(
         judged = tick
         if fact is not None and fact.excused:
             continue
-        in_time = fact is not None and fact.started is not None and fact.started <= max(tick, fact.due) + within
+        start_by = (tick if fact is None else max(tick, fact.due)) + within
+        in_time = fact is not None and fact.started is not None and fact.started <= start_by
         if in_time and late_since is not None:
             late_since = None
             events.append(RECOVERED)
         elif not in_time and late_since is None:
-            late_since = tick + within
+            late_since = start_by
             events.append(MISSED)
     return _with(state, judged, late_since), None if following is None else following + within + 1
 

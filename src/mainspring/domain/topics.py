@@ -78,7 +78,7 @@ def read_topics(server: KafkaServer, field: str) -> TopicNames:
 def read_partitions(server: KafkaServer, field: str) -> int:
     """How many a topic gets that is made here."""
     text = server.options.get("partitions", str(_PARTITIONS))
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_PARTITIONS:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= _MOST_PARTITIONS:
         raise Invalid(field, f"{text!r:.40} is not a number of partitions", f"1 to {_MOST_PARTITIONS}")
     return int(text)
 

@@ -1,6 +1,6 @@
 """What a handler may say about its own failure."""
 
-from mainspring.domain.errors import MainspringError
+from mainspring.domain.errors import Invalid, MainspringError
 from mainspring.domain.instant import Micros
 
 
@@ -14,6 +14,10 @@ class RetryLater(MainspringError):
 
 class GiveUp(MainspringError):
     """Do not try again: it would fail the same way."""
+
+
+class InvalidResult(Invalid, GiveUp):
+    """A result that cannot be stored. The work was done: another attempt would only do it again."""
 
 
 class LookAgain(MainspringError):

@@ -89,6 +89,14 @@ class Access(Records, Protocol):
         """End a key for good; none if there is no such key, or it is another tenant's. Idempotent."""
         ...
 
+    async def sign_out(self, session: str, ends_at: Instant) -> None:
+        """Record that a session of the dashboard has ended. The record is kept until ``ends_at``. Idempotent."""
+        ...
+
+    async def is_signed_out(self, session: str) -> bool:
+        """Whether the session was ended by ``sign_out``."""
+        ...
+
     async def touch_keys(self, identifiers: list[str]) -> None:
         """These were used just now. A hint for people: losing it is harmless."""
         ...

@@ -1,8 +1,9 @@
 """What people ask the store: lists, figures, logs. Nothing here is on a hot path.
 
 ``tenant`` is None only for somebody who is bound to none. Whatever belongs to another tenant is not there.
-Lists are newest first by id, and ids are time-ordered. A filter without an index looks at a bounded number of rows, so
-a page may have fewer items than its limit and still say where to go on; the last page says None.
+Lists are newest first by id, and ids are time-ordered. One read of a list examines a limited number of rows, so that no
+statement takes long: it may return fewer items than its limit and a cursor, and all rows down to the cursor were
+examined. The last page has no cursor. ``control.search`` reads on until a page is full.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +24,7 @@ from mainspring.ports.store import EventBatch, Views, Workforce
 from mainspring.ports.usage import UsageReads
 
 T = TypeVar("T")
-#: A page looks at no more rows than this.
+#: One read of a list examines no more rows than this, where a store has no better bound.
 LOOKED_AT = 2_000
 #: Of one state of those that ended without success a count looks at no more than this.
 COUNTED_AMONG = 10_000
@@ -120,6 +121,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     shards: int = 0
     #: How far its node's clock is from the store's; None: it has not said.
     clock: ClockReading | None = None
+    #: The version of the time zone database it goes by; empty: it has not reported one.
+    tzdata: str = ""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Whose clock is how far from the store's."""
+"""How far the clocks of nodes are from the store's, and which time zone database they go by."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -11,7 +11,7 @@ from mainspring.domain.instant import Instant
 class Clocks(Protocol):
     async def now(self) -> Instant: ...
 
-    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading) -> None:
-        """Keep with these sessions how far the clock of their node was when it last looked, for people to see.
-        Unknown ones are passed over."""
+    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
+        """Store with these sessions how far their node's clock is from the store's, and the version of the time zone
+        database that their process goes by. Unknown sessions are ignored."""
         ...

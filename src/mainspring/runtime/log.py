@@ -2,32 +2,54 @@
 
 import logging
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import structlog
-from structlog.typing import BindableLogger, EventDict, Processor, WrappedLogger
+if TYPE_CHECKING:
+    from structlog.typing import BindableLogger, EventDict, Processor, WrappedLogger
 
 
 def get_logger(name: str, **values: Any) -> Any:
     """A structlog logger by that name.
 
-    Where nobody has set up structlog, its default would print every debug line to the application's stdout. There we
-    speak through the standard library instead, as libraries do: by default that is warnings, on stderr. Decided when
-    something is logged, and without touching the application's structlog.
+    If nothing has configured structlog, its default would print every debug line to the application's stdout. The
+    logger then uses the standard library instead, as libraries do: by default that is warnings, on stderr. This is
+    decided when something is logged, and without touching the application's structlog.
     """
-    choose: Any = partial(_choose, name)
-    return structlog.wrap_logger(None, wrapper_class=choose, logger_factory_args=(name,), **values)
+    return _Logger(name, values)
 
 
-def _choose(name: str, logger: WrappedLogger, processors: list[Processor], context: dict[str, Any]) -> BindableLogger:
+class _Logger:
+    """Imports structlog when something is logged: with Rich, which it imports, that takes a process 0.1 s."""
+
+    def __init__(self, name: str, values: dict[str, Any]) -> None:
+        self._name = name
+        self._values = values
+        self._logger: Any = None
+
+    def __getattr__(self, method: str) -> Any:
+        if self._logger is None:
+            import structlog
+
+            choose: Any = partial(_choose, self._name)
+            self._logger = structlog.wrap_logger(
+                None, wrapper_class=choose, logger_factory_args=(self._name,), **self._values
+            )
+        return getattr(self._logger, method)
+
+
+def _choose(
+    name: str, logger: "WrappedLogger", processors: "list[Processor]", context: dict[str, Any]
+) -> "BindableLogger":
+    import structlog
+
     if structlog.is_configured():
         chosen: BindableLogger = structlog.get_config()["wrapper_class"](logger, processors, context)
         return chosen
     return structlog.stdlib.BoundLogger(logging.getLogger(name), [structlog.stdlib.filter_by_level, _plain], context)
 
 
-def _plain(logger: WrappedLogger, method: str, event: EventDict) -> tuple[tuple[str], dict[str, object]]:
-    """What is said, then the rest; an exception as the standard library shows it."""
+def _plain(logger: "WrappedLogger", method: str, event: "EventDict") -> tuple[tuple[str], dict[str, object]]:
+    """The event, then its values; an exception as the standard library shows it."""
     exception = event.pop("exc_info", None)
     text = " ".join([str(event.pop("event")), *(f"{name}={value!r}" for name, value in event.items())])
     return (text,), {"exc_info": exception}

@@ -7,14 +7,15 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import metadata
-from typing import Any, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 
 import msgspec
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
 
 from mainspring.runtime.masking import masks
 from mainspring.runtime.tracing.current import current_ids
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 #: What we call something in the code, and its field. Whatever else a line says of itself is in ``labels``.
 FIELDS = {
@@ -68,6 +69,9 @@ chosen: Style | None = None
 
 def configure(level: str, readable: bool) -> None:
     """Set up structlog and route the standard library's logging into the same stream."""
+    # Slow to import, and an application that only submits needs no log of its own.
+    import structlog
+
     global chosen
     chosen = Style(level, readable)
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -104,7 +108,7 @@ def configure(level: str, readable: bool) -> None:
     logging.getLogger("httpx2").setLevel(max(number, logging.WARNING))
 
 
-def _add_surroundings(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+def _add_surroundings(logger: "WrappedLogger", method: str, event: "EventDict") -> "EventDict":
     """What a line says of itself goes before what it stands in."""
     for name, synonym in _SYNONYMS.items():
         if name in event:
@@ -122,16 +126,16 @@ def _show(out: TextIO, error: Any) -> None:
     out.write("\n" + _plain.formatException(error))
 
 
-def _hide(logger: WrappedLogger, method: str, line: Any) -> str:
+def _hide(logger: "WrappedLogger", method: str, line: Any) -> str:
     """In what was made of a line: whatever its values are, they are text by now."""
     return masks.everything(line)
 
 
-def _render(service: dict[str, str], logger: WrappedLogger, method: str, event: EventDict) -> str:
+def _render(service: dict[str, str], logger: "WrappedLogger", method: str, event: "EventDict") -> str:
     return _encode(ecs(event, service["version"])).decode()
 
 
-def ecs(event: EventDict, version: str) -> dict[str, object]:
+def ecs(event: "EventDict", version: str) -> dict[str, object]:
     """A line in the fields of the Elastic Common Schema, written with dots."""
     error = event.pop("exc_info", None)
     found: dict[str, object] = {

@@ -27,8 +27,6 @@ import msgspec
 
 from mainspring import settings as configuration
 from mainspring.bootstrap.engine import Engine, system_clock
-from mainspring.bootstrap.node import Node, Role
-from mainspring.bootstrap.tasks import make_fan_handlers, make_workflow_handler
 from mainspring.domain.calendar import WhenClosed
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.checks import check_word
@@ -37,11 +35,12 @@ from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import JobId, RunId, check_id
 from mainspring.domain.instant import SECOND, Duration, Micros, from_datetime, parse_duration
 from mainspring.domain.job import Job, JobSpec, JobState, NewJob, Overlap
+from mainspring.domain.key_template import check_template
 from mainspring.domain.labels import label_words
 from mainspring.domain.presets import preset_timeout
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.reserved import WORKFLOW, check_own_task
-from mainspring.domain.retry import RetryPolicy, check_retries
+from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.run import RunPolicy, RunState, check_name, check_queue, check_tenant
 from mainspring.domain.schedule import CronSchedule, Interval
 from mainspring.domain.slo import Slo
@@ -57,7 +56,17 @@ from mainspring.sdk.hooks import Hooks
 from mainspring.sdk.limits import Breaker, Limit, breaker_of, limits_of
 from mainspring.sdk.pausing import Pausing
 from mainspring.sdk.per_loop import PerLoop
-from mainspring.sdk.task import NamedArguments, Options, Prepared, Submitter, Task, new_run, new_runs, of_one_call
+from mainspring.sdk.task import (
+    NamedArguments,
+    Options,
+    Prepared,
+    Submitter,
+    Task,
+    combine_retries,
+    new_run,
+    new_runs,
+    of_one_call,
+)
 from mainspring.sdk.transactions import connection_of, submit_on, submit_on_blocking, transactional
 from mainspring.sdk.workflow import Workflow
 from mainspring.settings import Settings
@@ -183,7 +192,7 @@ class Mainspring(Hooks, Pausing):
         name: str | None = None,
         queue: str = "default",
         priority: int = DEFAULT_PRIORITY,
-        retries: int = 3,
+        retries: int | None = None,
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
         preset: Literal["payouts"] | None = None,
@@ -208,7 +217,7 @@ class Mainspring(Hooks, Pausing):
         name: str | None = None,
         queue: str = "default",
         priority: int = DEFAULT_PRIORITY,
-        retries: int = 3,
+        retries: int | None = None,
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
         preset: Literal["payouts"] | None = None,
@@ -228,6 +237,8 @@ class Mainspring(Hooks, Pausing):
 
         ``child``: on a thread of a child process, which can be killed. ``process``: in a child process of its own, for
         work that needs a processor. ``thread``: a thread of the worker, only for code that ends when it should.
+
+        ``retries``: how often it is tried again, 3 times without. ``retry``: also when, and after which errors.
 
         ``timeout``: how long an attempt may take before it is stopped, an hour without. ``preset="payouts"`` instead:
         by priority, 1 a minute, 2 five, the others thirty.
@@ -260,7 +271,7 @@ class Mainspring(Hooks, Pausing):
                 if one in taken:
                     raise Conflict(f"task {one!r} is defined twice; give one of them a name of its own")
             policy = RunPolicy(
-                retry=retry or RetryPolicy(max_retries=check_retries("retries", retries)),
+                retry=combine_retries(retries, retry, RetryPolicy()),
                 timeout=_timeout(timeout, preset, check_priority(priority)),
                 guarantee=guarantee,
                 requires=label_words("requires", requires or {}),
@@ -279,6 +290,8 @@ class Mainspring(Hooks, Pausing):
                 queue=check_queue("queue", queue), priority=check_priority(priority), policy=policy, preset=preset
             )
             task: Task[..., Any, Any] = Task(self, function, chosen, options, executor, known_as[1:], upgrade, beat)
+            for kept in policy.limits:
+                check_template(kept.key, "limits", task.argument_names)
             self._tasks[chosen] = task
             return task
 
@@ -428,6 +441,8 @@ class Mainspring(Hooks, Pausing):
 
     def handlers(self) -> Mapping[str, Handler]:
         """What a worker can run."""
+        from mainspring.bootstrap.tasks import make_fan_handlers, make_workflow_handler
+
         found = make_fan_handlers(self.engine)
         for task in self._tasks.values():
             handler = task.handler()
@@ -619,6 +634,9 @@ class Mainspring(Hooks, Pausing):
         ``path`` is where child processes find this application, as ``module:attribute``. Without it sync tasks run on
         bare threads, which cannot be killed when their time is up.
         """
+        # A process that only submits does not load the services.
+        from mainspring.bootstrap.node import Node, Role
+
         wanted = {Role.SCHEDULER: scheduler, Role.WORKER: worker, Role.HTTP: http}
         node = Node(self.settings(), {role for role, is_wanted in wanted.items() if is_wanted}, self, path)
         await node.engine.open()

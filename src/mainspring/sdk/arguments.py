@@ -9,7 +9,7 @@ import msgspec
 from mainspring.domain.errors import Invalid
 from mainspring.domain.run import HeldRun
 from mainspring.sdk.context import Context, context_for
-from mainspring.sdk.values import encode, from_json, leaves, not_a_number
+from mainspring.sdk.values import encode, from_json, leaves, not_a_number, with_constraints
 
 #: JSON has strings and arrays for them; without an annotation nobody makes them again of these.
 _TYPED_ONLY = (bytes, bytearray, memoryview, set, frozenset)
@@ -29,11 +29,12 @@ class Arguments:
         function: Callable[..., object],
         upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
-        """``upgrade`` makes of a payload that does not fit any more one that does."""
+        """``upgrade`` turns the payload of an older version of the function into one that fits."""
+        self._task = task
         self._upgrade = upgrade
         self._signature = inspect.signature(function)
         try:
-            hints = get_type_hints(function)
+            hints = get_type_hints(function, include_extras=True)
         except (NameError, TypeError) as error:
             raise Invalid(task, f"its annotations cannot be read: {error}") from error
         #: The function wants a context, before its other arguments.
@@ -58,7 +59,7 @@ class Arguments:
                 continue
             if parameter.kind not in _KINDS:
                 raise Invalid(task, f"parameter {parameter} has no name of its own", "payloads are JSON objects")
-            kind = hints.get(name, Any)
+            kind = with_constraints(task, hints.get(name, Any))
             fields.append((name, kind) if parameter.default is parameter.empty else (name, kind, parameter.default))
         self._full = self._signature
         if self.wants_context or self.markers:
@@ -66,8 +67,9 @@ class Arguments:
             self._full = self._signature.replace(parameters=parameters)
             arguments = [parameter for parameter in parameters if parameter.name not in self.markers]
             self._signature = self._signature.replace(parameters=arguments)
-        self._result: Any = hints.get("return", Any)
-        self._names = tuple(field[0] for field in fields)
+        self._result: Any = with_constraints(task, hints.get("return", Any))
+        #: The names of the arguments of a call.
+        self.names = tuple(field[0] for field in fields)
         #: What is read back as whatever JSON made of it.
         self._untyped = {field[0] for field in fields if field[1] in (Any, object)}
         try:
@@ -82,7 +84,7 @@ class Arguments:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise Invalid("arguments", str(error)) from None
-        if not self._names:
+        if not self.names:
             return b"{}"
         try:
             payload = encode(bound.arguments)
@@ -98,7 +100,7 @@ class Arguments:
     @property
     def first(self) -> str:
         """The name of the first argument; nothing: there is none."""
-        return self._names[0] if self._names else ""
+        return self.names[0] if self.names else ""
 
     def encode_item(self, item: object) -> bytes:
         """The payload of a call with one argument."""
@@ -122,9 +124,9 @@ class Arguments:
         """The call that a run stands for: the context, if the function wants one, and the named arguments."""
         first = (context_for(held, self.app),) if self.wants_context else ()
         named: dict[str, object] = {} if self.provide is None else dict(self.provide())
-        if self._names:
+        if self.names:
             values = self._read(b"{}" if held.payload == b"null" else held.payload)
-            for name in self._names:
+            for name in self.names:
                 named[name] = getattr(values, name)
         return first, named
 
@@ -153,4 +155,7 @@ class Arguments:
             return None
         if self._result is Any:
             return msgspec.json.decode(result)
-        return msgspec.json.decode(result, type=self._result, dec_hook=from_json)
+        try:
+            return msgspec.json.decode(result, type=self._result, dec_hook=from_json)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise Invalid("result", f"is not what {self._task!r} declares to return: {error}") from None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from mainspring.bootstrap.tasks import make_keyring
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant, to_datetime
@@ -136,6 +135,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         Read anew each time. A name that there is none by, or that the tenant may not use, ends the run without another
         try.
         """
+        from mainspring.bootstrap.tasks import make_keyring
+
         return make_keyring(self._application.settings()).read(self.tenant, name)
 
     def _plain(self, note: str) -> str:

@@ -6,6 +6,7 @@ from typing import Literal
 from mainspring.domain import limits, unique
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import Duration, parse_duration
+from mainspring.domain.key_template import check_template
 
 
 class Limit:
@@ -18,6 +19,7 @@ class Limit:
     def __init__(self, key: str, most: int, *, per: Duration | None = None) -> None:
         self.kept = limits.Limit(key=key, most=most, per=None if per is None else parse_duration(per, "limits.per"))
         self.kept.check()
+        check_template(key, "limits.key")
 
     def __repr__(self) -> str:
         return f"Limit({self.kept.key!r}, {self.kept.most})"
@@ -54,6 +56,7 @@ class Unique:
             key=key, period=None if period is None else parse_duration(period, "unique.period"), otherwise=otherwise
         )
         self.kept.check()
+        check_template(key, "unique.key")
 
 
 def limits_of(task: str, limit: int | None, several: Sequence[Limit] | None) -> tuple[limits.Limit, ...]:

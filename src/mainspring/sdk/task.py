@@ -233,11 +233,8 @@ class Submitter(Generic[P, T]):
             raise Invalid("delay", "cannot be given together with at")
         options = self._options
         policy = options.policy
-        if retry is not None:
-            policy = msgspec.structs.replace(policy, retry=retry)
-        if retries is not None:
-            tried = msgspec.structs.replace(policy.retry, max_retries=check_retries("retries", retries))
-            policy = msgspec.structs.replace(policy, retry=tried)
+        if retry is not None or retries is not None:
+            policy = msgspec.structs.replace(policy, retry=combine_retries(retries, retry, policy.retry))
         preset = options.preset
         if timeout is not None:
             policy = msgspec.structs.replace(policy, timeout=parse_duration(timeout, "timeout"))
@@ -345,6 +342,10 @@ class Task(Submitter[P, T], Generic[P, R, T]):
         return self.function(*args, **kwargs)
 
     @property
+    def argument_names(self) -> tuple[str, ...]:
+        return self._call.names
+
+    @property
     def default_options(self) -> Options:
         return self._options
 
@@ -395,6 +396,16 @@ class NamedArguments:
 
     def read_result(self, result: bytes | None) -> Any:
         return None if result is None else msgspec.json.decode(result)
+
+
+def combine_retries(retries: int | None, retry: RetryPolicy | None, default: RetryPolicy) -> RetryPolicy:
+    """``retry``, or the default, with ``retries`` as the number of retries. Refuses two different numbers."""
+    if retries is None:
+        return default if retry is None else retry
+    check_retries("retries", retries)
+    if retry is not None and retry.max_retries not in (retries, RetryPolicy().max_retries):
+        raise Invalid("retries", f"{retries} contradicts max_retries={retry.max_retries} of retry", "give one of them")
+    return msgspec.structs.replace(retry or default, max_retries=retries)
 
 
 def _checked_unique(unique: str | Unique) -> str | UniqueKey:

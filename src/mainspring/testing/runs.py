@@ -1,6 +1,9 @@
 """What a test asks about runs."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
 
 from mainspring.domain.run import RunState, RunView
 
@@ -30,6 +33,12 @@ class Runs:
         if not self._views:
             raise LookupError("there are no such runs")
         return self._views[-1]
+
+    @property
+    def results(self) -> list[Any]:
+        """What the succeeded ones returned, as JSON has it. ``run.result`` is its text."""
+        done = [view for view in self._views if view.state is RunState.SUCCEEDED]
+        return [None if view.result is None else msgspec.json.decode(view.result) for view in done]
 
     @property
     def scheduled(self) -> int:

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-import structlog
-from litestar.types import ASGIApp, Receive, Send
-
-from mainspring.api.app import Asked, Gone, refuse_other_sites, stream
+from mainspring.api.app import Asked, refuse_other_sites, stream
+from mainspring.api.asgi_types import ASGIApp, Receive, Send
 from mainspring.api.context import Api
 from mainspring.api.problems import Missing, Problem, Refused, problem_of
+from mainspring.api.routing import Routes
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import MainspringError
+from mainspring.runtime.log import get_logger
 from mainspring.ui.oidc import Attempt, Oidc, OidcSettings
 from mainspring.ui.page import Away, Done, Download, Enter, NoQuery, Page, Reply, Show, Stream, Visit, refuse_read_only
 from mainspring.ui.pages import PAGES
@@ -31,7 +31,7 @@ from mainspring.ui.session import (
 )
 from mainspring.ui.static_files import static_files
 
-_log = structlog.get_logger("mainspring.ui")
+_log = get_logger("mainspring.ui")
 
 #: What the API answers. Everything else is a page, or missing.
 _OF_THE_API = ("v1/", "docs", "openapi.json", "healthz", "readyz", "metrics")
@@ -70,7 +70,10 @@ class _Ui:
         self._redact = Redactor(settings.redact) if settings.redact else None
         self._sealer = Sealer(settings.secret)
         self._oidc = None if settings.oidc is None else Oidc(settings.oidc, api.clock)
-        self._pages = pages
+        by_path: dict[str, dict[str, Page]] = {}
+        for page in pages:
+            by_path.setdefault(page.path, {})[page.method] = page
+        self._routes = Routes(by_path)
 
     async def answer(self, scope: Any, receive: Receive, send: Send) -> None:
         root = scope.get("root_path", "").rstrip("/")
@@ -92,8 +95,6 @@ class _Ui:
         try:
             reply = await self._reply(asked, path, visit, csrf)
             shown = render(visit, reply.template, reply.values, csrf) if isinstance(reply, Show) else b""
-        except Gone:
-            return
         except Exception as error:
             await self._send_problem(asked, visit, error, csrf, send)
             return
@@ -132,15 +133,13 @@ class _Ui:
         if not self._api.auth.required:
             refuse_other_sites(asked)
         method = "GET" if asked.scope["method"] == "HEAD" else asked.scope["method"]
-        for page in self._pages:
-            found = page.pattern.fullmatch(path)
-            if found and page.method == method:
-                break
-        else:
+        methods, values = self._routes.find(path) or ({}, {})
+        page = methods.get(method)
+        if page is None:
             # Whoever may not look learns nothing about what is there; to others it is a page as all are.
             visit.principal = await self._principal(visit)
             raise Missing
-        visit.path = {name: unquote(value) for name, value in found.groupdict().items()}
+        visit.path = {name: unquote(value) for name, value in values.items()}
         if page.permission is not None:
             visit.principal = await self._principal(visit)
             if not visit.principal.may(page.permission):
@@ -157,16 +156,19 @@ class _Ui:
         return await page.handler(visit)
 
     async def _principal(self, visit: Visit[Any]) -> Principal:
-        if visit.session is None:
+        return await self._authenticate(visit.session)
+
+    async def _authenticate(self, session: Session | None) -> Principal:
+        """Return whose session it is. Raises ``Refused`` if there is none, or it has ended."""
+        if session is None:
             return await self._api.auth.principal({})
-        return visit.session.principal or await self._api.auth.principal(visit.session.headers)
+        if self._api.clock.now() >= session.ends_at or await self._api.sign_outs.includes(session.id):
+            raise Refused(401, "Unauthorized", "the session has ended", hint="sign in again")
+        return session.principal or await self._api.auth.principal(session.headers)
 
     async def _no_longer(self, session: Session | None) -> None:
         """Returns when who follows a stream may not any more."""
-        if session is None or session.principal is None:
-            await self._api.auth.no_longer({} if session is None else session.headers)
-        else:
-            await self._api.clock.sleep(max(session.ends_at - self._api.clock.now(), 0))
+        await self._api.auth.no_longer(lambda: self._authenticate(session))
 
     async def _send_reply(
         self, asked: Asked, visit: Visit[Any], reply: Reply, shown: bytes, csrf: str, send: Send
@@ -179,10 +181,10 @@ class _Ui:
                 toast = render(visit, "toast.html", {"done": reply, "problem": None}, csrf)
                 headers = {"hx-trigger": "changed", "hx-retarget": "body", "hx-reswap": "beforeend"}
                 if reply.leave:
-                    headers = {"hx-redirect": visit.base + reply.to}
+                    headers = {"hx-redirect": _address(visit, reply.to)}
                 await reply_with(asked, send, 200, toast, headers)
             case Done():
-                await reply_with(asked, send, 303, b"", {"location": visit.base + reply.to})
+                await reply_with(asked, send, 303, b"", {"location": _address(visit, reply.to)})
             case Enter():
                 await self._enter(asked, visit, reply, send)
             case Away():
@@ -207,7 +209,7 @@ class _Ui:
             if len(value) + len(COOKIE) > LARGEST_COOKIE:
                 raise Refused(400, "Bad request", "the token is too large for a session", hint="an API key")
             cookie = cookie_header(value, visit.base, secure=secure)
-        await reply_with(asked, send, 303, b"", {"location": visit.base + reply.to, "set-cookie": cookie})
+        await reply_with(asked, send, 303, b"", {"location": _address(visit, reply.to), "set-cookie": cookie})
 
     async def _send_problem(self, asked: Asked, visit: Visit[Any], error: Exception, csrf: str, send: Send) -> None:
         problem, more = problem_of(error)
@@ -243,6 +245,11 @@ class _Ui:
             await reply_with(asked, send, 200, b"", {"hx-redirect": to})
         else:
             await reply_with(asked, send, 303, b"", {"location": to})
+
+
+def _address(visit: Visit[Any], to: str) -> str:
+    """Return the address of a page as a header can hold it: ASCII, other characters percent-encoded."""
+    return visit.base + quote(to, safe="!#$%&'()*+,/:;=?@[]~")
 
 
 def _is_secure(asked: Asked) -> bool:

@@ -96,10 +96,10 @@ def _queues(seen: Seen) -> Iterator[Finding]:
     for queue in seen.queues:
         path = f"runs?status=queued&queue={quote(queue.name)}"
         waiting = plural(queue.queued, "run waits", "runs wait")
-        if queue.queued and not queue.workers and seen.workers.items:
-            yield Finding(f"no worker takes queue {queue.name}: {waiting}", path, bad=True)
-        elif queue.paused:
+        if queue.paused:
             yield Finding(f"queue {queue.name} is paused" + (f": {waiting}" if queue.queued else ""), path)
+        elif queue.queued and not queue.workers and seen.workers.items:
+            yield Finding(f"queue {queue.name} has no workers: {waiting}", path, bad=True)
         elif queue.lag_ms > LATE_MS and seen.workers.items:
             yield Finding(f"queue {queue.name} is {duration(queue.lag_ms / 1_000)} late: {waiting}", path)
 

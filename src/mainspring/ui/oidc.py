@@ -16,7 +16,6 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import httpx2
 import msgspec
-import structlog
 
 from mainspring.api.problems import Refused
 from mainspring.api.token_rules import Algorithm, check_jwks_url
@@ -25,6 +24,7 @@ from mainspring.domain.access import Principal, Role
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MINUTE, Instant, Micros
 from mainspring.ports.clock import Clock
+from mainspring.runtime.log import get_logger
 
 #: Whoever takes longer at the provider begins again.
 LONGEST_ATTEMPT: Micros = 10 * MINUTE
@@ -32,7 +32,7 @@ _DISCOVERED: Micros = 10 * MINUTE
 _TIMEOUT = 5.0
 _LARGEST = 256 * 1024
 
-_log = structlog.get_logger("mainspring.ui.oidc")
+_log = get_logger("mainspring.ui.oidc")
 
 
 class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,6 @@
 """A page, declared once: its path, its permission, its query; and what its handler works with."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -178,7 +177,6 @@ class Page:
         #: None: anybody, signed in or not.
         self.permission = permission
         self.query = query
-        self.pattern = re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path))
         self._names = {field.encode_name for field in msgspec.structs.fields(query)}
 
     def read_query(self, pairs: list[tuple[str, str]]) -> Any:

@@ -2,9 +2,8 @@
 
 import gzip
 
-from litestar.types import Send
-
 from mainspring.api.app import Asked, RawHeaders
+from mainspring.api.asgi_types import Send
 from mainspring.ui.static_files import static_files
 
 #: Shorter answers are not worth it.

@@ -2,7 +2,8 @@
 here.
 
 Each request opens the cookie and lets the API's own authenticator judge what is in it, so a key that was revoked, or a
-token that has expired, ends the session as soon as it ends everything else.
+token that has expired, ends the session as soon as it ends everything else. A sign-out is recorded in the store until
+the session would have ended: a copy of the cookie is of no use.
 """
 
 import base64
@@ -38,6 +39,11 @@ class Session(msgspec.Struct, frozen=True):
     ends_at: Instant
     csrf: str
     principal: Principal | None = None
+
+    @property
+    def id(self) -> str:
+        """The id under which a sign-out is recorded. It reveals nothing about the session itself."""
+        return hashlib.sha256(self.csrf.encode()).hexdigest()[:32]
 
     @property
     def headers(self) -> dict[str, str]:

@@ -62,7 +62,10 @@ class _Capture:
         with self._lock:
             self._wanted += 1
             if not self._there:
-                self._make_record = logging.getLogRecordFactory()
+                factory = logging.getLogRecordFactory()
+                # Code that saved our factory while we captured may have set it again after we had removed it.
+                if factory != self._record:
+                    self._make_record = factory
                 logging.setLogRecordFactory(self._record)
                 self._there = True
             self._tee()

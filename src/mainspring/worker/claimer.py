@@ -137,7 +137,7 @@ class Claimer(TickingService):
             else:
                 waiting.add(want.queue)
         # They are rung by hints, not by every slot that gets free.
-        self._slots.set_thirst(waiting, thirsty=False)
+        self._slots.expect_more(waiting, more=False)
         return found
 
     def _tell_feeds(self, wants: list[Want], runs: list[HeldRun]) -> None:
@@ -145,8 +145,8 @@ class Claimer(TickingService):
         for feed in self._feeds.values():
             feed.answered(started)
         # How much the store had for some hints says nothing of the next ones.
-        self._slots.set_thirst(
-            {want.queue for want in wants if want.queue in self._feeds and self._feeds[want.queue].brings}, thirsty=True
+        self._slots.expect_more(
+            {want.queue for want in wants if want.queue in self._feeds and self._feeds[want.queue].brings}, more=True
         )
 
     def _fed(self) -> None:

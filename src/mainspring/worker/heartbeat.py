@@ -74,7 +74,8 @@ class Heartbeat:
         self._settings = settings
         self._open_workforce = open_workforce
         self._worker_loop: asyncio.AbstractEventLoop | None = None
-        self._worker_thread = 0
+        #: Known from the start on, as is the time of the last pulse.
+        self._worker_thread: int
         #: The loop the beats are sent from.
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -83,7 +84,7 @@ class Heartbeat:
         self._stopped = False
         #: No beat is sent, although one could be: see ``beat``.
         self.withholding = False
-        self._pulse_at: Micros = 0
+        self._pulse_at: Micros
         self._told_at: Micros | None = None
 
     def start(self) -> None:

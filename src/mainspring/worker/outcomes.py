@@ -6,7 +6,7 @@ from typing import assert_never
 
 import msgspec
 
-from mainspring.domain.cause import UNKNOWN, Cause
+from mainspring.domain.cause import FINAL, UNKNOWN, Cause
 from mainspring.domain.instant import Instant, Micros, format_duration
 from mainspring.domain.run import (
     Outcome,
@@ -55,7 +55,8 @@ class Outcomes:
             self._end(attempt, settle_success(attempt.held, None), settled=True)
         elif result is not None and (problem := result_problem(result)) is not None:
             attempt.stop = None
-            self.failed(attempt, problem)
+            # The work was done: another attempt would only do it again.
+            self.failed(attempt, problem, FINAL)
         else:
             self._end(attempt, settle_success(attempt.held, result))
 
@@ -88,9 +89,9 @@ class Outcomes:
                 assert_never(attempt.stop)
         self._end(attempt, settlement)
 
-    def lost(self, attempt: Attempt, *, blamed: bool) -> None:
-        """The process it ran in died by itself."""
-        self._end(attempt, settle_loss(attempt.held, blamed=blamed))
+    def lost(self, attempt: Attempt, *, blamed: bool, how: str) -> None:
+        """The process it ran in died by itself. ``how``: with which exit code or signal."""
+        self._end(attempt, settle_loss(attempt.held, blamed=blamed, how=how))
 
     def released(self, attempt: Attempt, reason: str, delay: Micros = 0) -> None:
         """It stopped, or never began, through no fault of its own."""

@@ -4,7 +4,7 @@ import msgspec
 
 from mainspring.domain.datacenters import at_home
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.domain.labels import check_labels_kept
 from mainspring.domain.rank import check_priority
 from mainspring.domain.run import OVERDUE_GRACE, check_name, check_queue
@@ -19,7 +19,9 @@ class ChildSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Children of one thread each, for tasks in mode "process". 0: as many as there are processors.
     processes: int = 0
     #: How long a child may take to start and to import the application.
-    start_timeout: Micros = 15 * SECOND
+    start_timeout: Micros = MINUTE
+    #: A run that waits this long for a child that starts goes back to the queue, uncharged.
+    start_patience: Micros = 15 * SECOND
     #: A run for which no thread is free for this long goes back to the queue, uncharged: another worker may have one.
     patience: Micros = SECOND
     recycle_after_runs: int | None = None
@@ -85,10 +87,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.beat_interval < 1 or 2 * self.beat_interval + self.lease_margin > self.lease:
             # One beat may fail without the worker giving up everything it holds.
             raise Invalid("beatInterval", "is too long for the lease", "two of them and the margin must fit in")
-        late = self.claim_timeout + self.children.start_timeout + self.children.patience + self.kill_grace
+        late = self.claim_timeout + self.children.start_patience + self.children.patience + self.kill_grace
         if late >= OVERDUE_GRACE:
             # An attempt's time is counted from its real start; the store must not lose patience before the worker.
-            raise Invalid("claimTimeout", "with start timeout, patience and kill grace is too long", "less than 30s")
+            raise Invalid("claimTimeout", "with start patience, patience and kill grace is too long", "less than 30s")
         if min(self.largest_claim, self.largest_settle, self.settles_in_flight) < 1:
             raise Invalid("largestClaim", "batches must hold at least one run")
         if min(self.children.children, self.children.threads_per_child) < 1 or self.children.processes < 0:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from mainspring.domain.cause import FINAL, UNKNOWN
 from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
-from mainspring.domain.run import RunState, Settlement, Verdict, settle_failure
+from mainspring.domain.run import Outcome, RunState, Settlement, Verdict, settle_failure
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import SettledPartly, Workforce
 from mainspring.ports.wakeups import SCHEDULES, Wakeups, queue_topic
@@ -160,7 +161,7 @@ class Settler:
                     return
                 if not blamed:
                     _log.warning("an outcome was refused", run=batch[0][1].run, error=str(error))
-                    await self._deliver([(batch[0][0], self._refused(batch[0][0], error))], blamed=True)
+                    await self._deliver([(batch[0][0], self._refused(*batch[0], error))], blamed=True)
                     return
                 _log.error("an outcome was refused twice", run=batch[0][1].run, error=str(error))
             except (StoreUnavailable, TimeoutError) as error:
@@ -226,6 +227,9 @@ class Settler:
         if self._tracing is not None:
             self._tracing.settled(taken, self._clock)
 
-    def _refused(self, attempt: Attempt, error: Invalid) -> Settlement:
+    def _refused(self, attempt: Attempt, refused: Settlement, error: Invalid) -> Settlement:
+        # If the work was done, another attempt would only do it again.
+        cause = FINAL if refused.outcome is Outcome.SUCCESS else UNKNOWN
         now: Instant = attempt.held.started_at + self._clock.monotonic() - attempt.came_at
-        return settle_failure(attempt.held, f"its outcome could not be stored: {error}", self._jitter, now=now)
+        text = f"its outcome could not be stored: {error}"
+        return settle_failure(attempt.held, text, self._jitter, now=now, cause=cause)

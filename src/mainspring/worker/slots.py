@@ -23,20 +23,29 @@ class Room(Protocol):
 class Lane:
     """The slots of one queue, or of one priority in it."""
 
-    __slots__ = ("free", "narrow", "narrow_until", "priority", "queue", "slots", "thirsty", "weighted")
+    __slots__ = ("free", "may_have_more", "narrow", "narrow_until", "priority", "queue", "slots", "weighted")
 
     def __init__(self, queue: str, slots: int, priority: int | None = None) -> None:
         self.queue = queue
         self.priority = priority
         self.slots = slots
         self.free = slots
-        #: The store may have more for it: the last answer was as large as the want, or somebody rang since.
-        self.thirsty = True
+        #: The store may have more runs for it: the last answer filled its demand, or a wake-up has come since.
+        self.may_have_more = True
         #: Its runs had to wait for a thread lately, so it asks for no more than there is room there.
         self.narrow: Room | None = None
         self.narrow_until: Micros = 0
         #: It has had runs that take several slots: what is next may fit only when more are free.
         self.weighted = False
+
+    def demand(self, now: Micros) -> int:
+        """How many runs can be started right now."""
+        if self.narrow is None:
+            return self.free
+        if now >= self.narrow_until:
+            self.narrow = None
+            return self.free
+        return max(min(self.free, self.narrow.room), 0)
 
     def take(self, weight: int) -> None:
         """A run takes its slots: as many as it weighs, but at most all of them, and then it runs alone."""
@@ -76,7 +85,7 @@ class Slots:
         self._clock = clock
         self._bell = bell
         self._gather = gather
-        #: Free slots of thirsty lanes, since when there are any, and how many are worth a ring.
+        #: Slots that can be claimed for where there may be more runs, since when, and how many are worth a ring.
         self._ready = self.total
         self._ready_since: Micros | None = None
         self._ring_at = _NEVER
@@ -89,11 +98,11 @@ class Slots:
         """A run of this lane, of this weight, has really ended."""
         freed = 1 if weight == 1 else min(weight, lane.slots)
         lane.free += freed
-        if lane.weighted and not lane.thirsty:
+        if lane.weighted and not lane.may_have_more:
             # The next one may not have fitted.
-            lane.thirsty = True
+            lane.may_have_more = True
             freed = lane.free
-        if lane.thirsty:
+        if lane.may_have_more:
             self._ready += freed
             if self._ready_since is None:
                 self._ready_since = self._clock.monotonic()
@@ -108,8 +117,8 @@ class Slots:
             self.rang = False
             return
         for lane in self._order:
-            lane.thirsty = True
-        self._ready = sum(lane.free for lane in self._order)
+            lane.may_have_more = True
+        self._ready = self._count_ready(self._clock.monotonic())
 
     def pause(self) -> Micros | None:
         """How long to wait before the next claim: 0 now, a moment for more slots, None until the bell rings."""
@@ -118,7 +127,7 @@ class Slots:
             self._ring_at = 1
             self._ready_since = None
             return None
-        worthwhile = sum(lane.slots for lane in self._order if lane.thirsty) // 4
+        worthwhile = sum(lane.slots for lane in self._order if lane.may_have_more) // 4
         if self._ready < worthwhile and self._ready_since is not None:
             left = self._ready_since + self._gather - self._clock.monotonic()
             if left > 0:
@@ -128,25 +137,24 @@ class Slots:
         return 0
 
     def wants(self, largest: int) -> list[Want]:
-        """What to claim: at most what can be started at once."""
-        wants = []
+        """What to claim: at most what can be started at once, and at most ``largest`` runs.
+
+        Every lane with room is asked, so that one claim answers for all of them. If the demands are too large
+        together, lanes that may have more runs share what the others, which ask for one run each, leave over.
+        """
         now = self._clock.monotonic()
-        for lane in self._order:
-            limit = min(lane.free, largest)
-            if lane.narrow is not None:
-                if now < lane.narrow_until:
-                    limit = min(limit, lane.narrow.room)
-                else:
-                    lane.narrow = None
-            if limit > 0:
-                wants.append(Want(lane.queue, limit, slots=lane.slots, priority=lane.priority))
-                largest -= limit
-        # Another queue comes first next time, or a large one would always eat the batch.
+        demands = [(lane, demand) for lane in self._order if (demand := lane.demand(now)) > 0]
+        if sum(demand for _, demand in demands) > largest:
+            demands.sort(key=lambda one: not one[0].may_have_more)
+            demands = [(lane, demand if lane.may_have_more else 1) for lane, demand in demands[:largest]]
+            limits = share([demand for _, demand in demands], largest)
+            demands = [(lane, limit) for (lane, _), limit in zip(demands, limits, strict=True)]
+        # If there are more lanes than ``largest``, others come first next time.
         self._order.append(self._order.pop(0))
-        return wants
+        return [Want(lane.queue, limit, slots=lane.slots, priority=lane.priority) for lane, limit in demands]
 
     def answered(self, wants: Sequence[Want], runs: Sequence[HeldRun]) -> None:
-        """A claim was answered, and its runs have taken their slots."""
+        """A claim was answered, and its runs have taken their slots. A lane that was not asked stays as it was."""
         wanted = {(want.queue, want.priority): want.limit for want in wants}
         got: Mapping[tuple[str, int | None], int]
         if len(wants) == 1:
@@ -155,19 +163,37 @@ class Slots:
             got = Counter((run.queue, run.priority if self.pooled else None) for run in runs)
         for lane in self._order:
             key = lane.queue, lane.priority
-            lane.thirsty = got.get(key, 0) >= wanted.get(key, 0)
-        self._ready = sum(lane.free for lane in self._order if lane.thirsty)
-        self._ready_since = self._clock.monotonic() if self._ready else None
+            if key in wanted:
+                lane.may_have_more = got.get(key, 0) >= wanted[key]
+        self._start_gathering()
 
-    def set_thirst(self, queues: Collection[str], *, thirsty: bool) -> None:
-        """Somebody else knows whether there is more for these."""
+    def expect_more(self, queues: Collection[str], *, more: bool) -> None:
+        """A broker knows whether there is more for these queues."""
         if queues:
             for lane in self._order:
                 if lane.queue in queues:
-                    lane.thirsty = thirsty
-            self._ready = sum(lane.free for lane in self._order if lane.thirsty)
-            self._ready_since = self._clock.monotonic() if self._ready else None
+                    lane.may_have_more = more
+            self._start_gathering()
+
+    def _start_gathering(self) -> None:
+        now = self._clock.monotonic()
+        self._ready = self._count_ready(now)
+        self._ready_since = now if self._ready else None
+
+    def _count_ready(self, now: Micros) -> int:
+        return sum(lane.demand(now) for lane in self._order if lane.may_have_more)
 
     def ring_when_one_is_free(self) -> None:
         """There are free slots, but nothing can be asked for: the next one may change that."""
         self._ring_at = 1
+
+
+def share(demands: Sequence[int], total: int) -> list[int]:
+    """Divide ``total`` evenly; what a small demand leaves over goes to the larger ones."""
+    shares = [0] * len(demands)
+    left = total
+    smallest_first = sorted(range(len(demands)), key=demands.__getitem__)
+    for position, index in enumerate(smallest_first):
+        shares[index] = min(demands[index], left // (len(demands) - position))
+        left -= shares[index]
+    return shares

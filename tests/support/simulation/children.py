@@ -66,7 +66,7 @@ class SimulatedChild:
         self.asked = False
         self.condemned = False
         self.refusal: str | None = None
-        self.late = False
+        self.slow = False
         self.withheld: list[tuple[Attempt, bytes | None, str | None, Cause]] = []
         self.finishing_since: Micros | None = None
         self.given = 0
@@ -90,7 +90,7 @@ class SimulatedChild:
 
     @property
     def accepts(self) -> bool:
-        return not (self.retiring or self.condemned or self.refusal is not None or self._interrupted)
+        return not (self.retiring or self.condemned or self.refusal is not None or self._interrupted or self.slow)
 
     @property
     def load(self) -> int:
@@ -184,9 +184,11 @@ class SimulatedChild:
 
     def _is_ready(self) -> None:
         self.ready = True
+        self.slow = False
         backlog, self._backlog = self._backlog, {}
         for attempt in backlog:
             self._begin(attempt)
+        self._owner.started()
 
     def _ended(self, attempt: Attempt, result: bytes | None, error: str | None) -> None:
         del self._running[attempt]

@@ -1,7 +1,7 @@
 """The history of a world in order: written by the harness, read by the checker."""
 
 import hashlib
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -86,14 +86,23 @@ class Claim(msgspec.Struct, kw_only=True):
     answered: bool = False
 
 
+class Heartbeat(NamedTuple):
+    """A worker of a data center opened or renewed its session."""
+
+    #: Its position among steps. Several steps have the same time while the store's clock stands still.
+    order: int
+    at: Instant
+    place: str
+
+
 class Truth(msgspec.Struct, kw_only=True):
     """Facts about the world that the checker needs."""
 
     slots: dict[str, int] = {}
     #: The data center of each machine that has one.
     places: dict[str, str] = {}
-    #: Heartbeats from data centers: when, and from which.
-    alive: list[tuple[Instant, str]] = []
+    #: Heartbeats from data centers, in order.
+    alive: list[Heartbeat] = []
     #: Everything that clients submitted, answered or not.
     submitted: dict[RunId, NewRun] = {}
     #: Runs whose submit was answered as accepted.

@@ -1,6 +1,6 @@
 """Invariants of data centers: each run is where it belongs, and the ledger names its data center."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from mainspring.domain.ids import JobId
 from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.job import LedgerEntry
 from tests.support.simulation.evidence import Evidence, QueueRules
-from tests.support.simulation.history import Step
+from tests.support.simulation.history import Heartbeat, Step
 
 #: A scheduler reads data centers once a second, waits for the answer, and may freeze before it sends the tick.
 _STALE: Micros = 10 * SECOND
@@ -44,20 +44,23 @@ def every_run_is_where_it_belongs(evidence: Evidence) -> Iterator[str]:
 
 
 def no_live_data_center_is_replaced(evidence: Evidence) -> Iterator[str]:
-    alive = _signs(evidence)
+    alive = _find_heartbeats(evidence)
     for step in evidence.history.steps:
         for word, place in step.serving.items():
             preference = preference_of((word,))
             assert preference is not None
             for better in preference.order[: preference.order.index(place)]:
-                times = alive[better]
-                newest = bisect_right(times, step.at) - 1
-                if newest >= 0 and step.at - times[newest] <= preference.patience:
-                    yield f"{word}: {place} serves from {step.at} on, and {better} was there at {times[newest]}"
+                heartbeats = alive[better]
+                # The store decides by the heartbeats that arrived before, even if later ones have the same time.
+                newest = bisect_left(heartbeats, step.order, key=lambda heartbeat: heartbeat.order) - 1
+                if newest >= 0 and step.at - heartbeats[newest].at <= preference.patience:
+                    yield f"{word}: {place} serves from {step.at} on, and {better} was there at {heartbeats[newest].at}"
 
 
 def every_tick_is_in_each_of_its_places(evidence: Evidence) -> Iterator[str]:
-    known = {place: times[0] for place, times in _signs(evidence).items()}
+    known = {place: heartbeats[0].at for place, heartbeats in _find_heartbeats(evidence).items()}
+    # A tick before a closed period may come again after a change of the job. Each of its places has it once.
+    before: dict[tuple[JobId, Instant], set[str]] = defaultdict(set)
     for step in evidence.history.steps:
         specs = {change.before.id: change.before.spec for change in step.jobs if change.before is not None}
         recorded: dict[tuple[JobId, Instant], list[LedgerEntry]] = defaultdict(list)
@@ -65,15 +68,17 @@ def every_tick_is_in_each_of_its_places(evidence: Evidence) -> Iterator[str]:
             recorded[tick.job_id, tick.scheduled_at].append(tick)
         for (job, at), entries in recorded.items():
             spec, targets = specs.get(job), {entry.target for entry in entries}
+            earlier = before[job, at].copy()
+            before[job, at] |= targets
             if spec is None:
                 continue
             if spec.datacenters != (ALL,):
-                if targets != set(spec.datacenters or ("",)):
+                if targets != set(spec.datacenters or ("",)) - earlier:
                     yield f"{job}: the tick at {at} went to {sorted(targets)}, and its job to {spec.datacenters}"
             elif step.operation == "fire":
                 long_known = {place for place, since in known.items() if since < step.sent - _STALE}
                 new = {place for place, since in known.items() if since <= step.at}
-                if not long_known <= targets or not targets - {""} <= new:
+                if not long_known <= targets | earlier or not targets - {""} <= new:
                     yield f"{job}: the tick at {at} went to {sorted(targets)}, and {sorted(long_known)} are there"
         made = {change.after.id: change.after for change in step.runs if change.before is None}
         for tick in step.ticks:
@@ -84,7 +89,7 @@ def every_tick_is_in_each_of_its_places(evidence: Evidence) -> Iterator[str]:
 
 def the_ledger_names_replacements(evidence: Evidence) -> Iterator[str]:
     """Checks first starts, unless the serving data center was just changing or a calendar gave another reason."""
-    alive = _signs(evidence)
+    known = {place: heartbeats[0].at for place, heartbeats in _find_heartbeats(evidence).items()}
     said = {entry.run_id: entry for ledger in evidence.truth.ledgers.values() for entry in ledger}
     made = {tick.run_id: step.at for step in evidence.history.steps for tick in step.ticks if tick.run_id is not None}
     served = Served()
@@ -98,19 +103,19 @@ def the_ledger_names_replacements(evidence: Evidence) -> Iterator[str]:
                 continue
             here, since = served.by(preference)
             # A scheduler does not know the age of a preference that it has not read yet.
-            unseen = alive.get(preference.order[0], [made[run.id] + 1])[0] > made[run.id]
+            unseen = known.get(preference.order[0], made[run.id] + 1) > made[run.id]
             if here == preference.order[0] or unseen or entry.reason:
                 continue
             if not since <= made[run.id] <= since + _STALE + evidence.truth.clock_steps:
                 yield f"{run.id} went to {here} by {preference.word}, and the ledger says nothing"
 
 
-def _signs(evidence: Evidence) -> dict[str, list[Instant]]:
+def _find_heartbeats(evidence: Evidence) -> dict[str, list[Heartbeat]]:
     """The heartbeats of each data center, in order."""
-    signs: dict[str, list[Instant]] = defaultdict(list)
-    for at, place in evidence.truth.alive:
-        signs[place].insert(bisect_left(signs[place], at), at)
-    return signs
+    heartbeats: dict[str, list[Heartbeat]] = defaultdict(list)
+    for heartbeat in evidence.truth.alive:
+        heartbeats[heartbeat.place].append(heartbeat)
+    return heartbeats
 
 
 CHECKS = (

@@ -87,7 +87,9 @@ def a_worker(lease: Micros) -> WorkerSettings:
         poll_interval=500 * MILLISECOND,
         grace=2 * SECOND,
         kill_grace=500 * MILLISECOND,
-        children=ChildSettings(children=1, threads_per_child=2, start_timeout=3 * SECOND, patience=SECOND),
+        children=ChildSettings(
+            children=1, threads_per_child=2, start_timeout=5 * SECOND, start_patience=3 * SECOND, patience=SECOND
+        ),
     )
 
 

@@ -40,7 +40,7 @@ from mainspring.ports.store import (
 )
 from tests.support.simulation.clock import StoreClock
 from tests.support.simulation.faults import Fate, Faults
-from tests.support.simulation.history import Claim, History, JobChange, RunChange, Step
+from tests.support.simulation.history import Claim, Heartbeat, History, JobChange, RunChange, Step
 from tests.support.simulation.loop import Process
 
 T = TypeVar("T")
@@ -177,7 +177,7 @@ class RecordedStore(MemoryStore):
             place = self.history.truth.places.get(process.partition("#")[0])
             # An expired session gets the answer that it is gone.
             if place is not None and (operation == "open_session" or answer.alive):
-                self.history.truth.alive.append((step.at, place))
+                self.history.truth.alive.append(Heartbeat(step.order, step.at, place))
         said = (step.settlements, step.found, step.queue_policy, step.queue_pause, step.calendar, step.serving)
         if any(said) and not (step.runs or step.jobs or step.ticks):
             self.history.steps.append(step)

@@ -12,6 +12,8 @@ from typing import TypeVar
 from uuid import uuid4
 
 from mainspring.adapters.blobs.parts import in_parts
+from mainspring.adapters.private_files import examine_modes, make_private_directory
+from mainspring.domain.diagnosis import Finding
 from mainspring.domain.instant import Instant, Micros
 from mainspring.ports.blobs import Blob, BlobsUnavailable
 
@@ -64,6 +66,15 @@ class FolderBlobs:
             raise BlobsUnavailable(f"{self.shown}: what was written is not what is read")
         await self.delete([name])
 
+    async def examine_modes(self, check: str) -> Finding:
+        """Report whether other users of the machine can access what is kept here."""
+        return await self._do(lambda: examine_modes(check, self._reachable(), recursive=True))
+
+    def _reachable(self) -> Sequence[Path]:
+        """What others can reach: nothing below a folder that is private itself."""
+        root = self._root()
+        return [root / entry.name for entry in os.scandir(root)] if root.stat().st_mode & 0o077 else []
+
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -81,15 +92,13 @@ class FolderBlobs:
     def _put(self, name: str, data: bytes) -> None:
         file = self._root() / name
         made = [folder for folder in file.parents if not folder.exists()]
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(file.parent)
         handle, unfinished = tempfile.mkstemp(prefix=_UNFINISHED, dir=file.parent)
         try:
             with os.fdopen(handle, "wb") as opened:
                 opened.write(data)
                 opened.flush()
                 os.fsync(opened.fileno())
-            # As new files are for everybody else: mkstemp's are for their owner alone.
-            os.chmod(unfinished, 0o640)
             os.rename(unfinished, file)
         except BaseException:
             with suppress(OSError):

@@ -6,8 +6,13 @@ It is asked for a few messages a minute at most; a client of our own loop would 
 import asyncio
 import smtplib
 import ssl
+import unicodedata
 from contextlib import closing, suppress
-from email.message import EmailMessage
+from email.charset import QP, Charset
+from email.header import Header
+from email.message import Message
+
+import msgspec
 
 from mainspring.domain.channels import MailServer
 from mainspring.domain.instant import SECOND, Micros
@@ -24,6 +29,7 @@ class SmtpMail:
         await asyncio.to_thread(self._send, server, password, letter)
 
     def _send(self, server: MailServer, password: str, letter: Letter) -> None:
+        message = build_message(letter)
         try:
             with closing(self._connect(server)) as connection:
                 if server.tls == "starttls":
@@ -31,7 +37,7 @@ class SmtpMail:
                     connection.starttls(context=ssl.create_default_context())
                 if server.user:
                     connection.login(server.user, password)
-                refused = connection.send_message(_message(letter), letter.sender, list(letter.to))
+                refused = connection.sendmail(letter.sender, list(letter.to), message)
                 # It is sent, whatever the server says to this.
                 with suppress(OSError, smtplib.SMTPException):
                     connection.quit()
@@ -61,16 +67,48 @@ class SmtpMail:
         return smtplib.SMTP(server.host, server.port, timeout=seconds)
 
 
-def _message(letter: Letter) -> EmailMessage:
-    message = EmailMessage()
-    message["From"] = letter.sender
-    message["To"] = ", ".join(letter.to)
-    message["Subject"] = letter.subject
-    message["Message-ID"] = f"<{letter.id}@{letter.sender.rpartition('@')[2]}>"
-    # Nobody's absence is answered to a machine.
+def build_message(letter: Letter) -> bytes:
+    """Return the message as it is sent. One that cannot be built is replaced by one that says so."""
+    try:
+        return _build(letter)
+    except Exception as error:
+        words = f"An alert could not be written as an e-mail: {type(error).__name__}.\nIt is run {letter.id}.\n"
+        try:
+            return _build(msgspec.structs.replace(letter, subject="Mainspring: unreadable alert", text=words))
+        except Exception:
+            raise NotTaken("the message cannot be built: its addresses are not valid", for_good=True) from None
+
+
+def _build(letter: Letter) -> bytes:
+    """Build with the legacy policy: the current one decodes encoded words of a value, and with them line breaks.
+
+    Every header is written as one encoded word, or is an address of the settings' form in ASCII.
+    """
+    text = Charset("utf-8")
+    text.body_encoding = QP
+    message = Message()
+    message["MIME-Version"] = "1.0"
+    message["Content-Type"] = "text/plain"
+    message.set_payload(letter.text, text)
+    message["From"] = _check_address(letter.sender)
+    message["To"] = ", ".join(_check_address(address) for address in letter.to)
+    message["Subject"] = Header(_one_line(letter.subject), "utf-8", header_name="Subject").encode()
+    message["Message-ID"] = f"<{_one_line(letter.id)}@{letter.sender.rpartition('@')[2]}>"
+    # Automatic replies are not sent to this.
     message["Auto-Submitted"] = "auto-generated"
-    message.set_content(letter.text)
-    return message
+    return message.as_bytes(policy=message.policy.clone(linesep="\r\n"))
+
+
+def _one_line(text: str) -> str:
+    """Replace control characters and line separators, which no header can hold."""
+    return "".join(" " if unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") else each for each in text)
+
+
+def _check_address(address: str) -> str:
+    # An encoded word is no address, although its characters could be those of one.
+    if not address.isascii() or not address.isprintable() or "=?" in address or " " in address:
+        raise ValueError("not an address")
+    return address
 
 
 def _refused(recipients: dict[str, tuple[int, bytes]], letter: Letter) -> NotTaken:

@@ -164,13 +164,11 @@ async def list_keys(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
     """Make an API key. The answer is the only place where it stands.
 
-    Whoever is bound to a tenant or to queues makes keys within these.
+    A caller that is bound to a tenant or to queues makes keys within these. Otherwise a tenant that does not exist is
+    created with its first key.
     """
     body = call.body
-    bound_to = call.principal.tenant
-    tenant = body.tenant if bound_to is None else bound_to
-    if bound_to is not None and body.tenant not in (None, bound_to):
-        raise Invalid("tenant", f"{body.tenant!r} is not yours", "leave it out")
+    tenant = call.principal.choose_tenant(body.tenant)
     queues = tuple(dict.fromkeys(body.queues)) or tuple(sorted(call.principal.queues))
     if not call.principal.reaches(queues):
         raise Invalid("queues", "not all of them are yours", ", ".join(sorted(call.principal.queues)))
@@ -185,7 +183,10 @@ async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
         queues=queues,
         expires_at=None if valid_for is None else api.clock.now() + valid_for,
     )
-    kept = await api.store.put_key(key, Author(call.principal.name, tenant))
+    author = Author(call.principal.name, tenant)
+    if tenant is not None and call.principal.tenant is None and not await api.is_tenant(tenant):
+        await api.store.put_tenant(Tenant(name=tenant), author)
+    kept = await api.store.put_key(key, author)
     shown = msgspec.structs.asdict(_key_out(kept))
     return Answer(201, NewKeyOut(**shown, key=text))
 

@@ -5,7 +5,7 @@ from msgspec import UNSET
 from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.schemas.common import Wire, given_id
-from mainspring.api.schemas.jobs import BroadcastIn, is_recurring, past_of, run_of, tenant_of
+from mainspring.api.schemas.jobs import BroadcastIn, is_recurring, past_of, run_of
 from mainspring.control.broadcast import copies_of
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import Invalid
@@ -33,7 +33,7 @@ async def broadcast(api: Api, call: Call[BroadcastIn, Nothing]) -> Answer:
     has left before it is done, the run is `skipped`.
     """
     fields = call.body
-    tenant = tenant_of(fields, call.principal.tenant)
+    tenant = await api.choose_owner(call.principal, fields.tenant)
     if is_recurring(fields):
         raise Invalid("scheduleType", "a broadcast has no schedule", "leave out cronExpression and every")
     given = fields.broadcast_id

@@ -92,7 +92,7 @@ async def _on_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     except ValueError:
         raise Invalid("status", f"{body.status!r} is no status of a job", ", ".join(JobState)) from None
     wanted = JobFilter(
-        tenant=api.scope(call.principal, body.tenant),
+        tenant=await api.choose_written(call.principal, body.tenant),
         states=states or frozenset({JobState.SCHEDULED, JobState.PAUSED}),
         task=body.task or "",
         queue=body.queue or "",
@@ -125,7 +125,7 @@ async def _on_runs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     if body.action in ("pause", "resume"):
         raise Invalid("action", f"runs cannot be {body.action}d", "pause their queue, or their job")
     wanted = RunFilter(
-        tenant=api.scope(call.principal, body.tenant),
+        tenant=await api.choose_written(call.principal, body.tenant),
         states=_states_meant(body),
         job=None if body.job_id is None else JobId(given_id(body.job_id, "jobId")),
         task=body.task or "",
@@ -185,6 +185,7 @@ async def _jobs_meant(api: Api, call: Call[BulkIn, Nothing], wanted: JobFilter) 
     if call.body.ids is not None:
         named = await seen.jobs([JobId(given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
         known = [job for job in named if job is not None and job.state in wanted.states]
+        known = [job for job in known if wanted.tenant in (None, job.tenant)]
         return [job.id for job in known if principal.reaches([job.spec.queue])], False
     found: list[JobId] = []
     after: JobId | None = None
@@ -202,6 +203,7 @@ async def _runs_meant(api: Api, call: Call[BulkIn, Nothing], wanted: RunFilter) 
     if call.body.ids is not None:
         named = await seen.runs([RunId(given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
         known = [run for run in named if run is not None and (not wanted.states or run.state in wanted.states)]
+        known = [run for run in known if wanted.tenant in (None, run.tenant)]
         return [run.id for run in known if principal.reaches([run.queue])], False
     found: list[RunId] = []
     after: RunId | None = None

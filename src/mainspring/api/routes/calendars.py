@@ -14,7 +14,6 @@ from mainspring.api.schemas.common import Limit, Name, Request, Text, Time, Wire
 from mainspring.domain.access import DEFAULT_TENANT, Permission, Principal
 from mainspring.domain.calendar import Calendar, CalendarSpec
 from mainspring.domain.closings import Closed, Closings
-from mainspring.domain.errors import Invalid
 from mainspring.domain.ical import read_ical
 from mainspring.domain.instant import DAY, isoformat, parse_instant
 from mainspring.domain.run import check_queue
@@ -130,7 +129,7 @@ async def put_calendar(api: Api, call: Call[CalendarIn, Nothing]) -> Answer:
 )
 async def delete_calendar(api: Api, call: Call[Delete, Nothing]) -> Answer:
     """Delete a calendar. Refused while a job names it; its versions are kept."""
-    tenant, name = _changed_by(call.principal, call.body.tenant), call.path["name"]
+    tenant, name = await _choose_owner(api, call.principal, call.body.tenant), call.path["name"]
     if not await api.store.delete_calendar(tenant, name, Author(call.principal.name, tenant, call.body.why)):
         raise Missing
     api.wakeups.ring([SCHEDULES])
@@ -146,7 +145,7 @@ async def delete_calendar(api: Api, call: Call[Delete, Nothing]) -> Answer:
 )
 async def calendar_versions(api: Api, call: Call[Nothing, VersionsOf]) -> Answer:
     """The versions of a calendar, newest first: what it said, who changed it, and why."""
-    tenant = _whose(call.principal, call.query.tenant)
+    tenant = call.principal.choose_tenant(call.query.tenant) or DEFAULT_TENANT
     found = await api.seen_by(call.principal).calendar_versions(tenant, call.path["name"], call.query.limit)
     if not found:
         raise Missing
@@ -167,7 +166,7 @@ async def import_calendar(api: Api, call: Call[Import, Nothing]) -> Answer:
     They replace those that it has; days and hours stay. What repeats is written out for ten years.
     """
     body, name = call.body, call.path["name"]
-    tenant = _changed_by(call.principal, body.tenant)
+    tenant = await _choose_owner(api, call.principal, body.tenant)
     known = {calendar.name: calendar for calendar in await api.store.calendars(tenant)}.get(name)
     spec = CalendarSpec() if known is None else known.spec
     timezone = spec.timezone if body.timezone is UNSET else body.timezone
@@ -209,7 +208,7 @@ async def _put(
     why: str,
     expected: int | None,
 ) -> Calendar:
-    tenant = _changed_by(principal, asked)
+    tenant = await _choose_owner(api, principal, asked)
     # A name is a part of a path, as a queue's is.
     check_queue("name", name)
     spec.check()
@@ -220,25 +219,15 @@ async def _put(
 
 
 async def _find(api: Api, principal: Principal, asked: str | None, name: str) -> Calendar:
-    tenant = _whose(principal, asked)
+    tenant = principal.choose_tenant(asked) or DEFAULT_TENANT
     for calendar in await api.seen_by(principal).calendars(tenant):
         if calendar.name == name:
             return calendar
     raise Missing
 
 
-def _changed_by(principal: Principal, asked: str | UnsetType | None) -> str:
-    """Of which tenant. It holds for schedules of every queue."""
+async def _choose_owner(api: Api, principal: Principal, asked: str | UnsetType | None) -> str:
+    """Return the tenant whose calendar is written. It holds for schedules of every queue."""
     if not principal.reaches(()):
         raise Refused(403, "Forbidden", "a calendar is for a tenant, and this key is bound to queues")
-    return _whose(principal, asked)
-
-
-def _whose(principal: Principal, asked: str | UnsetType | None) -> str:
-    """Of which tenant. Whoever is bound to one cannot name another."""
-    named = None if asked is UNSET else asked
-    if principal.tenant is None:
-        return named or DEFAULT_TENANT
-    if named not in (None, principal.tenant):
-        raise Invalid("tenant", f"{named!r} is not yours", "leave it out")
-    return principal.tenant
+    return await api.choose_owner(principal, asked)

@@ -20,8 +20,10 @@ from mainspring.api.schemas.common import (
     cursor_of,
     given_id,
     instant_of,
+    page_out,
 )
 from mainspring.api.schemas.runs import RunOut, run_out
+from mainspring.control.search import Search
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import RunId
@@ -161,7 +163,6 @@ async def list_groups(api: Api, call: Call[Nothing, DeadQuery]) -> Answer:
 async def list_dead(api: Api, call: Call[Nothing, DeadList]) -> Answer:
     """Dead letters one by one, newest first."""
     query = call.query
-    after = cursor_of(query.cursor)
     wanted = RunFilter(
         tenant=api.scope(call.principal, query.tenant),
         dead=True,
@@ -169,8 +170,9 @@ async def list_dead(api: Api, call: Call[Nothing, DeadList]) -> Answer:
         task=query.task or "",
         queue=query.queue or "",
     )
-    page = await api.listed_by(call.principal).list_runs(wanted, None if after is None else RunId(after), query.limit)
-    return Answer(200, Page(items=[run_out(run) for run in page.items], next_cursor=page.after))
+    reads, cursor = api.listed_by(call.principal), cursor_of(query.cursor)
+    page = await Search(api.clock).runs(reads, wanted, cursor, query.limit)
+    return Answer(200, page_out([run_out(run) for run in page.items], page.after, query.limit))
 
 
 @dead_letters.operation(
@@ -282,7 +284,7 @@ async def _foresee(api: Api, principal: Principal, chosen: Chosen) -> tuple[int,
     if chosen.run_ids is not None or chosen.failed_after or chosen.failed_before or principal.queues:
         runs, more = await _choose(api, principal, chosen)
         return len(runs), more
-    wanted, count = _wanted(api, principal, chosen), 0
+    wanted, count = await _wanted(api, principal, chosen), 0
     # The largest come first: mostly they are all, or more than enough.
     for limit in (_FEW, _AT_ONCE):
         groups = await api.seen_by(principal).dead_groups(wanted, limit)
@@ -298,11 +300,13 @@ async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[
         if any(_filters(chosen)) or chosen.everything:
             raise Invalid("runIds", "cannot be given together with a filter")
         ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(chosen.run_ids)]
-        found = [run for run in await api.seen_by(principal).runs(ids) if run is not None]
+        tenant = await api.choose_written(principal, chosen.tenant)
+        named = await api.seen_by(principal).runs(ids)
+        found = [run for run in named if run is not None and tenant in (None, run.tenant)]
         for run in found:
             api.reach(principal, run.queue)
         return [run for run in found if run.state is RunState.FAILED], False
-    wanted = _wanted(api, principal, chosen)
+    wanted = await _wanted(api, principal, chosen)
     runs: list[RunView] = []
     after: RunId | None = None
     while True:
@@ -315,13 +319,13 @@ async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[
         after = RunId(page.after)
 
 
-def _wanted(api: Api, principal: Principal, chosen: Chosen) -> RunFilter:
+async def _wanted(api: Api, principal: Principal, chosen: Chosen) -> RunFilter:
     if not any(_filters(chosen)) and not chosen.everything:
         raise Invalid("fingerprint", "nothing says which are meant", "runIds, a filter, or everything: true")
     if chosen.queue is not None:
         api.reach(principal, chosen.queue)
     return RunFilter(
-        tenant=api.scope(principal, chosen.tenant),
+        tenant=await api.choose_written(principal, chosen.tenant),
         dead=True,
         fingerprint=chosen.fingerprint or "",
         task=chosen.task or "",

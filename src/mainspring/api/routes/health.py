@@ -1,5 +1,6 @@
 """Whether it works, what it says of itself."""
 
+import asyncio
 from typing import Any
 
 from mainspring.api.context import Api
@@ -7,7 +8,10 @@ from mainspring.api.docs import CONTENT_SECURITY_POLICY
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.schemas.common import Wire
 from mainspring.domain.access import Permission
+from mainspring.domain.errors import MainspringError, StoreDamaged
 
+#: How long a liveness probe waits for the store, which may be away.
+_GLANCE_SECONDS = 0.25
 health = Resource("Health", "For probes and people.")
 
 
@@ -22,10 +26,18 @@ class Health(Wire):
     running: int | None = None
 
 
-@health.operation("GET", "/healthz", permission=None, answers={200: Health})
+@health.operation("GET", "/healthz", permission=None, answers={200: Health, 503: Health})
 async def healthz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Does this process live? It does not ask the store: starting anew would not bring that back."""
-    return Answer(200, await api.health())
+    """Does this process work? A store that does not answer is not its fault. A damaged store is: the answer is 503."""
+    found = await api.health()
+    try:
+        async with asyncio.timeout(_GLANCE_SECONDS):
+            await api.store.now()
+    except StoreDamaged as error:
+        return Answer(503, {**found, "status": "unavailable", "problems": [str(error)]})
+    except (MainspringError, TimeoutError):
+        pass
+    return Answer(200, found)
 
 
 @health.operation("GET", "/readyz", permission=None, answers={200: Health, 503: Health})
@@ -36,7 +48,12 @@ async def readyz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 @health.operation(
-    "GET", "/metrics", permission=Permission.READ, answers={200: str}, media_type="text/plain; version=0.0.4"
+    "GET",
+    "/metrics",
+    permission=Permission.READ,
+    answers={200: str},
+    media_type="text/plain; version=0.0.4",
+    traced=False,
 )
 async def metrics(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """Figures for Prometheus. Who is bound to a tenant sees that tenant's queues."""

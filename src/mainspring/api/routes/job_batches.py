@@ -12,7 +12,7 @@ from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Problem, decode, problem_of
 from mainspring.api.routes.jobs import KEY_HEADER, conflict_of, key_of, new_job, new_run, put_answer
 from mainspring.api.schemas.common import Request, Wire
-from mainspring.api.schemas.jobs import JobIn, is_recurring, past_of, tenant_of
+from mainspring.api.schemas.jobs import JobIn, is_recurring, past_of
 from mainspring.api.schemas.workflows import family_of
 from mainspring.domain.access import Permission
 from mainspring.domain.dependencies import find_circle
@@ -25,6 +25,8 @@ batches = Resource("Jobs")
 
 New = TypeVar("New", NewRun, NewJob)
 LARGEST_BATCH = 10_000
+#: The same request may succeed later.
+_TEMPORARY = (429, 503)
 
 
 class Batch(Request):
@@ -81,7 +83,7 @@ async def create_jobs(api: Api, call: Call[Batch, Nothing]) -> Answer:
         items.append(None)
         try:
             fields = decode(bytes(raw), JobIn, _job_decoder)
-            tenant = tenant_of(fields, call.principal.tenant)
+            tenant = await api.choose_owner(call.principal, fields.tenant)
             key = key_of(fields, None)
             if is_recurring(fields):
                 new = new_job(api, fields, tenant, call.principal.name, key)
@@ -156,7 +158,7 @@ async def create_jobs(api: Api, call: Call[Batch, Nothing]) -> Answer:
 def _with_families(
     runs: list[tuple[int, NewRun]], families: dict[int, JobIn], items: list[BatchItem | None]
 ) -> list[tuple[int, NewRun]]:
-    """Each with what it waits for. Who waits for one that was refused is refused."""
+    """Each with its dependencies. A run that depends on a refused one is refused."""
     if not families:
         return runs
     circle = find_circle({f"#{number}": fields.depends_on or () for number, fields in families.items()})
@@ -173,12 +175,28 @@ def _with_families(
             try:
                 after = family_of(families[number], here) if number in families else None
             except Invalid as error:
-                items[number] = _refused(error)
+                items[number] = _refused_with_parent(families[number], items) or _refused(error)
             else:
                 kept.append((number, msgspec.structs.replace(run, after=after)))
         if len(kept) == len(runs):
             return kept
         runs = kept
+
+
+def _refused_with_parent(fields: JobIn, items: list[BatchItem | None]) -> BatchItem | None:
+    """The answer for a job whose parent in the batch was refused: with the parent's status, so that a client sends both
+    again after a temporary failure. A parent that can never be accepted comes first."""
+    refused = [
+        (name, item.problem)
+        for name in fields.depends_on or ()
+        if name[:1] == "#" and name[1:].isdecimal() and int(name[1:]) < len(items)
+        if (item := items[int(name[1:])]) is not None and item.problem is not None
+    ]
+    if not refused:
+        return None
+    name, problem = min(refused, key=lambda one: one[1].status in _TEMPORARY)
+    detail = f"it depends on {name}, which was refused: {problem.detail or problem.title}"
+    return BatchItem(problem=msgspec.structs.replace(problem, detail=detail, field="dependsOn"))
 
 
 async def _repeats(

@@ -25,7 +25,6 @@ from mainspring.api.schemas.jobs import (
     payload_of,
     schedule_type_of,
     spec_of,
-    tenant_of,
 )
 from mainspring.domain.access import Permission
 from mainspring.domain.closings import Closed, Closings, closings_of
@@ -86,7 +85,7 @@ async def preview_job(api: Api, call: Call[JobIn, PreviewQuery]) -> Answer:
     taken, and a quota, are looked at when it is made.
     """
     fields, principal = call.body, call.principal
-    tenant = tenant_of(fields, principal.tenant)
+    tenant = await api.choose_owner(principal, fields.tenant)
     now = api.clock.now()
     if is_recurring(fields):
         new = new_job(api, fields, tenant, principal.name, None)

@@ -21,11 +21,13 @@ from mainspring.api.schemas.common import (
     cursor_of,
     end_of_pause,
     instant_of,
+    page_out,
     time_of,
 )
 from mainspring.api.schemas.datacenters import PlaceName, sent_to
 from mainspring.api.schemas.jobs import idempotency_of, run_of_job
 from mainspring.api.schemas.runs import RunMade, RunOut, StatusOut, TickOut, run_out, status_out, tick_out
+from mainspring.control.search import Search
 from mainspring.domain.access import Permission
 from mainspring.domain.coming import coming, next_starts
 from mainspring.domain.errors import Conflict, Invalid
@@ -279,11 +281,13 @@ async def job_runs(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     found = await find(api, call)
     if isinstance(found, RunView):
         return Answer(200, Page(items=[run_out(found)] if call.query.cursor is None else []))
-    after = cursor_of(call.query.cursor)
-    page = await api.listed_by(call.principal).list_runs(
-        RunFilter(tenant=found.tenant, job=found.id), None if after is None else RunId(after), call.query.limit
+    page = await Search(api.clock).runs(
+        api.listed_by(call.principal),
+        RunFilter(tenant=found.tenant, job=found.id),
+        cursor_of(call.query.cursor),
+        call.query.limit,
     )
-    return Answer(200, Page(items=[run_out(run) for run in page.items], next_cursor=page.after))
+    return Answer(200, page_out([run_out(run) for run in page.items], page.after, call.query.limit))
 
 
 @runs_of_jobs.operation(

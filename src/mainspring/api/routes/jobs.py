@@ -9,7 +9,7 @@ from mainspring.api.context import Api
 from mainspring.api.lookup import parents_of
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Problem
-from mainspring.api.schemas.common import Cursor, Limit, Name, Page, Request, Time, cursor_of, instant_of
+from mainspring.api.schemas.common import Cursor, Limit, Name, Page, Request, Time, cursor_of, instant_of, page_out
 from mainspring.api.schemas.job_answers import JobOut, job_out, one_off_out
 from mainspring.api.schemas.jobs import (
     JobFields,
@@ -21,14 +21,14 @@ from mainspring.api.schemas.jobs import (
     placement_of,
     run_of,
     spec_of,
-    tenant_of,
 )
 from mainspring.api.schemas.runs import SYNONYMS
 from mainspring.api.schemas.workflows import family_of
+from mainspring.control.search import Search
 from mainspring.domain.access import Permission
 from mainspring.domain.closings import Closings
 from mainspring.domain.errors import Conflict, Invalid, NotFound
-from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import JobState, NewJob
 from mainspring.domain.run import Idempotency, NewRun, RunState, RunView, fingerprint_of_request, made_once
@@ -65,7 +65,7 @@ async def create_job(api: Api, call: Call[JobIn, Nothing]) -> Answer:
     answered where that is set up: the store is away, Kafka has a one-off job, and it is made when the store is back.
     """
     fields = call.body
-    tenant = tenant_of(fields, call.principal.tenant)
+    tenant = await api.choose_owner(call.principal, fields.tenant)
     key = key_of(fields, call.headers.get(KEY_HEADER))
     if is_recurring(fields):
         new = new_job(api, fields, tenant, call.principal.name, key)
@@ -134,12 +134,13 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
     query = call.query
     tenant = api.scope(call.principal, query.tenant)
     job_states, run_states, asked = _states(query.status)
-    after = cursor_of(query.cursor)
+    reads, search, cursor = api.listed_by(call.principal), Search(api.clock), cursor_of(query.cursor)
     since, until = instant_of(query.created_after, "createdAfter"), instant_of(query.created_before, "createdBefore")
     items: list[tuple[str, JobOut]] = []
     reached: list[str] = []
     if query.kind != "oneOff" and (job_states or not asked):
-        page = await api.listed_by(call.principal).list_jobs(
+        page = await search.jobs(
+            reads,
             JobFilter(
                 tenant=tenant,
                 states=frozenset(job_states),
@@ -151,14 +152,15 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
                 since=since,
                 until=until,
             ),
-            None if after is None else JobId(after),
+            cursor,
             query.limit,
         )
         closed = await api.closed_times.of(page.items)
         items += [(job.id, job_out(job, closed.get(job.id), payload=False)) for job in page.items]
         reached += [page.after] if page.after else []
     if query.kind != "recurring" and query.source is None and (run_states or not asked):
-        runs = await api.listed_by(call.principal).list_runs(
+        runs = await search.runs(
+            reads,
             RunFilter(
                 tenant=tenant,
                 states=frozenset(run_states),
@@ -170,7 +172,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
                 since=since,
                 until=until,
             ),
-            None if after is None else RunId(after),
+            cursor,
             query.limit,
         )
         items += [(run.id, one_off_out(run)) for run in runs.items]
@@ -181,7 +183,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
     shown = ordered[: query.limit]
     more = len(ordered) > query.limit or len(shown) < len(items) or bool(reached)
     following = (shown[-1][0] if len(ordered) > query.limit else complete_to or shown[-1][0]) if more else None
-    return Answer(200, Page(items=[out for _, out in shown], next_cursor=following))
+    return Answer(200, page_out([out for _, out in shown], following, query.limit))
 
 
 def new_run(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewRun:

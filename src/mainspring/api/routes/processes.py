@@ -55,6 +55,8 @@ class SchedulerOut(Wire):
     datacenter: str = ""
     clock_offset_ms: float | None = None
     clock_error_ms: float | None = None
+    tzdata: str = ""
+    """The version of the time zone database it goes by, such as 2026f; it has not reported one: empty."""
 
 
 class Schedulers(Wire):
@@ -111,6 +113,7 @@ async def list_schedulers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
             last_beat_at=isoformat(item.lease_until - item.lease),
             shards=item.shards,
             datacenter=item.datacenter,
+            tzdata=item.tzdata,
             **_clock_out(item),
         )
         for item in await api.store.sessions("scheduler")

@@ -7,7 +7,6 @@ from mainspring.api.facts import paused
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.schemas.common import Name, PauseIn, Request, Wire, end_of_pause, time_of
 from mainspring.domain.access import Permission, Principal
-from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import MILLISECOND, MINUTE, Micros
 from mainspring.domain.queues import NO_POLICY
 from mainspring.domain.run import check_name
@@ -119,7 +118,7 @@ async def pause_queue(api: Api, call: Call[PauseOf, Nothing]) -> Answer:
     """Pause a queue: nothing more of it is started; what runs goes on. With `until` it resumes by itself."""
     name = check_name("name", call.path["name"])
     api.reach(call.principal, name)
-    tenant = _whose(call.principal, call.body.tenant)
+    tenant = await api.choose_written(call.principal, call.body.tenant)
     return await _pause(api, call, tenant, name)
 
 
@@ -135,7 +134,7 @@ async def resume_queue(api: Api, call: Call[Whose, Nothing]) -> Answer:
     """Resume a queue."""
     name = check_name("name", call.path["name"])
     api.reach(call.principal, name)
-    tenant = _whose(call.principal, call.body.tenant)
+    tenant = await api.choose_written(call.principal, call.body.tenant)
     await api.store.resume(tenant, name, Author(call.principal.name, tenant))
     api.wakeups.ring([queue_topic(name)])
     return Answer(200, QueueState(name=name, paused=False))
@@ -167,15 +166,6 @@ async def resume_everything(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     await api.store.resume(None, None, Author(call.principal.name, None))
     api.wakeups.ring([queue_topic(depth.queue) for depth in await api.store.depths(None)])
     return Answer(200, QueueState(name="*", paused=False))
-
-
-def _whose(principal: Principal, asked: str | None) -> str | None:
-    """Whose runs are meant. Whoever is bound to a tenant cannot name another."""
-    if principal.tenant is None:
-        return asked
-    if asked not in (None, principal.tenant):
-        raise Invalid("tenant", f"{asked!r} is not yours", "leave it out")
-    return principal.tenant
 
 
 def _sees_all(principal: Principal) -> bool:

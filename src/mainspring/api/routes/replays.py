@@ -10,7 +10,7 @@ from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem, Refused
 from mainspring.api.routes.dead_letters import Fingerprint, patch_of
 from mainspring.api.schemas.common import Limit, Name, Request, Text, Time, Wire, instant_of, known_id, time_of
-from mainspring.domain.access import Permission, Principal
+from mainspring.domain.access import DEFAULT_TENANT, Permission, Principal
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.instant import isoformat
 from mainspring.domain.replay import MOST_CANARIES, Replay, stopped
@@ -91,11 +91,12 @@ async def start_replay(api: Api, call: Call[StartReplay, Nothing]) -> Answer:
         raise Invalid("fingerprint", "nothing says which are meant", "a filter, or everything: true")
     if body.queue is not None:
         api.reach(principal, body.queue)
+    tenant = await api.choose_written(principal, body.tenant)
     bounded = body.failed_after or body.failed_before or principal.queues
     replay = Replay(
-        id=api.jobs.new_run_id(tenant=body.tenant or "default"),
+        id=api.jobs.new_run_id(tenant=tenant or DEFAULT_TENANT),
         author=principal.name,
-        tenant=api.scope(principal, body.tenant),
+        tenant=tenant,
         fingerprint=body.fingerprint or "",
         task=body.task or "",
         queue=body.queue or "",
@@ -105,16 +106,16 @@ async def start_replay(api: Api, call: Call[StartReplay, Nothing]) -> Answer:
         patch=patch_of(body.payload_patch),
         per_second=body.per_second,
         canaries=body.canaries,
-        matched=None if bounded else await _matched(api, principal, body),
+        matched=None if bounded else await _matched(api, principal, tenant, body),
         made_at=await api.store.now(),
     )
     await api.store.put_replay(replay)
     return Answer(201, _out(replay), {"location": f"/v1/dead-letters/replays/{replay.id}"})
 
 
-async def _matched(api: Api, principal: Principal, body: StartReplay) -> int:
+async def _matched(api: Api, principal: Principal, tenant: str | None, body: StartReplay) -> int:
     wanted = RunFilter(
-        tenant=api.scope(principal, body.tenant),
+        tenant=tenant,
         dead=True,
         fingerprint=body.fingerprint or "",
         task=body.task or "",

@@ -22,6 +22,7 @@ from mainspring.api.schemas.common import (
     cursor_of,
     given_id,
     instant_of,
+    page_out,
     time_of,
 )
 from mainspring.api.schemas.jobs import idempotency_of
@@ -35,10 +36,11 @@ from mainspring.api.schemas.runs import (
     reason_out,
     run_out,
 )
+from mainspring.control.search import Search
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.explain import explain
-from mainspring.domain.ids import JobId, RunId
+from mainspring.domain.ids import JobId
 from mainspring.domain.job import Job
 from mainspring.domain.run import ENDED, RunState, RunView
 from mainspring.ports.access import Author
@@ -93,10 +95,13 @@ class Stopped(Wire):
 
 @runs.operation("GET", "/v1/runs", permission=Permission.READ, query=ListRuns, answers={200: Page[RunOut]})
 async def list_runs(api: Api, call: Call[Nothing, ListRuns]) -> Answer:
-    """List runs, newest first. Filters must all hold."""
+    """List runs, newest first. Filters must all hold.
+
+    `searchedBackTo` is given if the search took too long to fill the page; `nextCursor` continues it.
+    """
     query = call.query
-    after = cursor_of(query.cursor)
-    page = await api.listed_by(call.principal).list_runs(
+    page = await Search(api.clock).runs(
+        api.listed_by(call.principal),
         RunFilter(
             tenant=api.scope(call.principal, query.tenant),
             states=run_states(query.status),
@@ -108,10 +113,10 @@ async def list_runs(api: Api, call: Call[Nothing, ListRuns]) -> Answer:
             since=instant_of(query.created_after, "createdAfter"),
             until=instant_of(query.created_before, "createdBefore"),
         ),
-        None if after is None else RunId(after),
+        cursor_of(query.cursor),
         query.limit,
     )
-    return Answer(200, Page(items=[run_out(run) for run in page.items], next_cursor=page.after))
+    return Answer(200, page_out([run_out(run) for run in page.items], page.after, query.limit))
 
 
 @runs.operation("GET", "/v1/runs/{id}", permission=Permission.READ, answers={200: RunOut, 404: Problem})

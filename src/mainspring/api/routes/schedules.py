@@ -12,7 +12,7 @@ from mainspring.api.problems import Problem, decode, problem_of
 from mainspring.api.routes.job_versions import Change, differences
 from mainspring.api.schemas.common import Name, Request, Wire
 from mainspring.api.schemas.job_answers import fields_of
-from mainspring.api.schemas.jobs import JobFields, JobIn, is_recurring, payload_of, spec_of, tenant_of
+from mainspring.api.schemas.jobs import JobFields, is_recurring, payload_of, spec_of
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import JobId
@@ -84,7 +84,7 @@ async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answe
     schedule of the same name that nobody declares becomes this source's.
     """
     body = call.body
-    tenant = tenant_of(JobIn(tenant=body.tenant), call.principal.tenant)
+    tenant = await api.choose_owner(call.principal, body.tenant)
     declared = [_declared(number, entry) for number, entry in enumerate(body.schedules, 1)]
     found = reconcile(
         declared,

@@ -9,6 +9,7 @@ from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.schemas.common import Wire
 from mainspring.domain.access import Permission
+from mainspring.domain.cron import find_zone_database
 from mainspring.domain.diagnosis import Level
 from mainspring.runtime.build import read_build
 
@@ -31,6 +32,8 @@ class SystemOut(Wire):
     """What it was built from, with a plus where something was changed since; empty: nobody knows."""
     python: str
     platform: str
+    tzdata: str
+    """The version of the time zone database it goes by, and whether that is the `tzdata` package or the system's."""
     settings: list[SettingOut]
 
 
@@ -58,6 +61,7 @@ async def show_system(api: Api, call: Call[Nothing, Nothing]) -> Answer:
             commit=(await asyncio.to_thread(read_build)).commit,
             python=platform.python_version(),
             platform=platform.platform(terse=True),
+            tzdata=str(find_zone_database()),
             settings=[SettingOut(name=one.name, value=one.value, changed=one.changed) for one in settings],
         ),
     )

@@ -11,7 +11,7 @@ from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem, Refused
 from mainspring.api.schemas.common import Day, Name, Request, Wire, time_of
 from mainspring.control.budgets import release
-from mainspring.domain.access import DEFAULT_TENANT, Permission, Principal
+from mainspring.domain.access import Permission, Principal
 from mainspring.domain.budget import Budget, BudgetStatus, period_of
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId
@@ -155,7 +155,7 @@ async def put_budget(api: Api, call: Call[BudgetIn, Nothing]) -> Answer:
     """Set a budget. It is soft: looked at every few seconds, and what runs goes on."""
     body = call.body
     budget = Budget(
-        tenant=_whose(call.principal, body.tenant),
+        tenant=await _choose_owner(api, call.principal, body.tenant),
         name=call.path["name"],
         unit=body.unit,
         limit=body.limit * _scale(body.unit),
@@ -181,7 +181,7 @@ async def put_budget(api: Api, call: Call[BudgetIn, Nothing]) -> Answer:
 )
 async def delete_budget(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
     """Forget a budget. What is paused because of it goes on."""
-    tenant = _whose(call.principal, call.query.tenant)
+    tenant = await _choose_owner(api, call.principal, call.query.tenant)
     found = [status for status in await api.store.budgets(tenant) if status.budget.name == call.path["name"]]
     if not found:
         raise Missing
@@ -212,12 +212,10 @@ async def _lines(api: Api, call: Call[Nothing, UsageQuery]) -> tuple[list[tuple[
     return [(line, names.get(line.key, "")) for line in lines], len(found) == _MOST
 
 
-def _whose(principal: Principal, asked: str | None) -> str:
+async def _choose_owner(api: Api, principal: Principal, asked: str | None) -> str:
     if not principal.reaches(()):
         raise Refused(403, "Forbidden", "a budget is for a tenant, and this key is bound to queues")
-    if principal.tenant is not None and asked not in (None, principal.tenant):
-        raise Invalid("tenant", f"{asked!r} is not yours", "leave it out")
-    return principal.tenant or asked or DEFAULT_TENANT
+    return await api.choose_owner(principal, asked)
 
 
 def _instant(day: str, field: str) -> Instant:

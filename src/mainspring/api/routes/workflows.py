@@ -14,7 +14,7 @@ from mainspring.api.operation import Answer, Body, Call, Nothing, Query, Resourc
 from mainspring.api.problems import AsWritten, Missing, Problem
 from mainspring.api.routes.job_runs import PageQuery
 from mainspring.api.routes.jobs import KEY_HEADER
-from mainspring.api.schemas.common import Cursor, Name, Page, Request, cursor_of, known_id, time_of
+from mainspring.api.schemas.common import Cursor, Name, Page, Request, cursor_of, known_id, page_out, time_of
 from mainspring.api.schemas.jobs import check_key, past_of
 from mainspring.api.schemas.runs import RunOut, run_out
 from mainspring.api.schemas.workflows import (
@@ -28,13 +28,15 @@ from mainspring.api.schemas.workflows import (
     node_out,
 )
 from mainspring.api.workflow_task import inside, node_of
-from mainspring.domain.access import DEFAULT_TENANT, Permission, Principal
+from mainspring.control.search import Search
+from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import isoformat
 from mainspring.domain.run import Idempotency, NewRun, RunState, RunView, fingerprint_of_request
 from mainspring.domain.workflow import FIRST_TAG, Node, newest, retried, state_of, tag_of, to_retry, wired
 from mainspring.ports.access import Author
+from mainspring.ports.catalog import Page as Found
 from mainspring.ports.catalog import Reads, RunFilter
 from mainspring.ports.store import Accepted
 
@@ -69,7 +71,7 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
     second workflow.
     """
     asked, author = call.body, call.principal.name
-    tenant = _tenant(asked, call.principal)
+    tenant = await api.choose_owner(call.principal, asked.tenant)
     key = _key(asked, call.headers.get(KEY_HEADER))
     nodes = [_node(api, name, given, tenant, author) for name, given in asked.nodes.items()]
     workflow, *ids = api.jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)], tenant=tenant)
@@ -105,16 +107,21 @@ async def list_workflows(api: Api, call: Call[Nothing, ListWorkflows]) -> Answer
 
     Of each the newest 200 nodes are looked at.
     """
-    reads, after = api.listed_by(call.principal), cursor_of(call.query.cursor)
+    reads, limit = api.listed_by(call.principal), call.query.limit
     tenant = api.scope(call.principal, call.query.tenant)
     wanted = RunFilter(tenant=tenant, tag=FIRST_TAG, text=call.query.text or "")
-    page = await reads.list_runs(wanted, None if after is None else RunId(after), call.query.limit)
-    # Anybody may use the tag for something else; and what is retried stays where it was.
-    found = [run for run in page.items if _workflow(run) is not None and run.replay_of is None]
+
+    async def read(after: str | None, limit: int) -> Found[RunView]:
+        page = await reads.list_runs(wanted, None if after is None else RunId(after), limit)
+        # Other runs may have the tag, too; and a workflow stays in its place when its first node is retried.
+        return Found([run for run in page.items if _workflow(run) is not None and run.replay_of is None], page.after)
+
+    page = await Search(api.clock).fill(read, cursor_of(call.query.cursor), limit)
+    found = page.items
     items: list[WorkflowSummary] = []
     for start in range(0, len(found), _READ_TOGETHER):
         items += await asyncio.gather(*(_summary(reads, run) for run in found[start : start + _READ_TOGETHER]))
-    return Answer(200, Page(items=items, next_cursor=page.after))
+    return Answer(200, page_out(items, page.after, limit))
 
 
 async def _summary(reads: Reads, first: RunView) -> WorkflowSummary:
@@ -295,15 +302,6 @@ async def _nodes(api: Api, call: Call[Body, Query]) -> dict[str, RunView]:
 def _reach(api: Api, principal: Principal, runs: list[RunView]) -> None:
     for queue in {run.queue for run in runs}:
         api.reach(principal, queue)
-
-
-def _tenant(asked: WorkflowIn, principal: Principal) -> str:
-    wanted = None if asked.tenant is UNSET else asked.tenant
-    if principal.tenant is None:
-        return wanted or DEFAULT_TENANT
-    if wanted not in (None, principal.tenant):
-        raise Invalid("tenant", f"{wanted!r} is not yours", "leave it out")
-    return principal.tenant
 
 
 def _key(asked: WorkflowIn, header: str | None) -> str | None:

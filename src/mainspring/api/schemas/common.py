@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from mainspring.api.problems import AsWritten, Missing
 from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import SessionId, is_id
+from mainspring.domain.ids import SessionId, is_id, made_at
 from mainspring.domain.instant import (
     Instant,
     Micros,
@@ -108,10 +108,21 @@ class PauseIn(Request):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"):
-    """A page of a list. It may have fewer items than asked for and still not be the last: look at `nextCursor`."""
+    """A page of a list. Only the last one has fewer items than asked for, unless `searchedBackTo` is given."""
 
     items: list[T]
     next_cursor: str | None = None
+    searched_back_to: (
+        Annotated[str, Meta(description="The search took too long and stopped here. `nextCursor` continues it.")]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
+
+
+def page_out(items: list[T], cursor: str | None, limit: int) -> Page[T]:
+    """A page of a list by id. A cursor behind too few items is the last one that was examined."""
+    if cursor is None or len(items) >= limit:
+        return Page(items=items, next_cursor=cursor)
+    return Page(items=items, next_cursor=cursor, searched_back_to=isoformat(made_at(cursor)))
 
 
 def time_of(instant: Instant | None) -> str | None:

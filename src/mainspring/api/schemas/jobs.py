@@ -33,7 +33,6 @@ from mainspring.api.schemas.limits import (
     limits_of,
     unique_of,
 )
-from mainspring.domain.access import DEFAULT_TENANT
 from mainspring.domain.calendar import MOST_CALENDARS, WhenClosed
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.cron import DstFold, DstGap
@@ -476,16 +475,6 @@ def merged(base: JobFields, changes: JobPatch) -> JobFields:
     if "preset" in given:
         values.update(timeout=UNSET)
     return JobFields(**(values | given))
-
-
-def tenant_of(fields: JobIn | BroadcastIn, bound_to: str | None) -> str:
-    """The tenant a job is made for. Whoever is bound to one cannot name another."""
-    asked = None if fields.tenant is UNSET else fields.tenant
-    if bound_to is None:
-        return asked or DEFAULT_TENANT
-    if asked not in (None, bound_to):
-        raise Invalid("tenant", f"{asked!r} is not yours", "leave it out")
-    return bound_to
 
 
 def _optional_time(value: str | UnsetType | None, field: str) -> Instant | None:

@@ -32,14 +32,14 @@ class Calendar(msgspec.Struct, frozen=True, kw_only=True):
 def cron_of(calendar: Calendar) -> str:
     day, weekday = _days_of(calendar)
     fields = [
-        _text(calendar.minutes, 0, 59),
-        _text(calendar.hours, 0, 23),
+        write_values(calendar.minutes, 0, 59),
+        write_values(calendar.hours, 0, 23),
         day,
-        _text(calendar.months, 1, 12),
+        write_values(calendar.months, 1, 12),
         weekday,
     ]
     if calendar.seconds != {0}:
-        fields.insert(0, _text(calendar.seconds, 0, 59))
+        fields.insert(0, write_values(calendar.seconds, 0, 59))
     return " ".join(fields)
 
 
@@ -55,11 +55,11 @@ def _days_of(calendar: Calendar) -> tuple[str, str]:
         named = ["L"] * calendar.last_day + [str(day) for day in sorted(days)]
         return ",".join(named) or "*", numbered or "*"
     if days == _EVERY_DAY or weekdays == _EVERY_WEEKDAY:
-        return _text(days, 1, 31), _text(weekdays, 0, 6)
+        return write_values(days, 1, 31), write_values(weekdays, 0, 6)
     weeks = [number for number, week in enumerate(_WEEKS, 1) if week <= days]
     if days == frozenset().union(*(_WEEKS[number - 1] for number in weeks)):
         return "*", ",".join(f"{weekday}#{number}" for weekday in sorted(weekdays) for number in weeks)
-    day, weekday = _text(days, 1, 31), _text(weekdays, 0, 6)
+    day, weekday = write_values(days, 1, 31), write_values(weekdays, 0, 6)
     if day.startswith("*") or weekday.startswith("*"):
         return day, weekday
     if 1 in days:
@@ -76,7 +76,7 @@ def _joined(star: str, others: Collection[int]) -> str:
     return ",".join([star, *map(str, sorted(others))])
 
 
-def _text(values: Collection[int], low: int, high: int) -> str:
+def write_values(values: Collection[int], low: int, high: int) -> str:
     """The shortest way to write them that is still easy to read."""
     ordered = sorted(values)
     if len(ordered) == high - low + 1:

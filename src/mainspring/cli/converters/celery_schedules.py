@@ -96,14 +96,14 @@ def _term(term: str, low: int, high: int) -> list[int]:
         values = list(range(start, end + 1)) if end >= start else [*range(start, high + 1), *range(low, end + 1)]
     if not slash:
         return values
-    if not step.isdecimal() or step == "0" or (body != "*" and "-" not in body):
+    if not step.isascii() or not step.isdecimal() or step == "0" or (body != "*" and "-" not in body):
         raise Untranslatable(f"{term!r:.40} is no part of a crontab")
     return values[:: int(step)]
 
 
 def _number(text: str) -> int:
     word = text.strip().lower()
-    if word.isdecimal() and len(word) <= 4:
+    if word.isascii() and word.isdecimal() and len(word) <= 4:
         return int(word)
     if word in _NAMES:
         return _NAMES[word]

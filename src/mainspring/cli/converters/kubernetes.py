@@ -6,11 +6,11 @@ from typing import Any
 
 from mainspring.cli.converters.commands import COMMANDS_NOTE, TIMEOUT_NOTE, payload_of
 from mainspring.cli.converters.conversion import Conversion, Untranslatable
+from mainspring.cli.converters.kubernetes_schedules import translate_schedule
 from mainspring.sdk.plain_yaml import read_yaml
 
 _OVERLAP = {"Allow": "allow", "Forbid": "skip", "Replace": "cancel"}
 _ZONE = re.compile(r"^(?:CRON_TZ|TZ)=(\S+)\s+")
-_STEP = re.compile(r"\*/(\d+)")
 _RETRIES = 6
 
 
@@ -81,19 +81,12 @@ def _when(spec: Mapping[str, Any], timezone: str | None, warnings: list[str]) ->
     if zone is None:
         warnings.append("it has no timeZone, so that it went by the cluster's, read as UTC; see --tz")
         zone = "UTC"
-    if expression.startswith("@every "):
-        return {"every": expression.removeprefix("@every ").strip()}
-    fields = expression.split()
-    if len(fields) == 5:
-        # There a star with a step is as restricted as a list: either day field is enough. Here a star is a star.
-        day, weekday = fields[2], fields[4]
-        if day not in "*?" and weekday not in "*?":
-            fields[2] = _STEP.sub(r"1-31/\1", day)
-            fields[4] = _STEP.sub(r"0-6/\1", weekday)
-        expression = " ".join(fields)
+    when = translate_schedule(expression)
+    if "every" in when:
+        return when
     # What its library does when clocks change.
     changes = {} if zone in ("UTC", "Etc/UTC") else {"dstGap": "skip", "dstFold": "twice"}
-    return {"cronExpression": expression, "timezone": str(zone), **changes}
+    return {**when, "timezone": str(zone), **changes}
 
 
 def _command(pod: Mapping[str, Any], warnings: list[str]) -> dict[str, object]:

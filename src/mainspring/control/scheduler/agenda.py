@@ -27,7 +27,8 @@ class Agenda:
 
     def knows(self, job: JobId, rev: int) -> bool:
         """Whether this revision or a newer one is planned for."""
-        return self._planned.get(job, -1) >= rev
+        planned = self._planned.get(job)
+        return planned is not None and planned >= rev
 
     def plan(self, fire: Fire, now: Instant) -> None:
         """The job's next tick is then, and this is what it does."""

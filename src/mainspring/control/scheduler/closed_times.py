@@ -1,8 +1,7 @@
 """The calendars that a scheduler minds, as of the newest change that it has heard of."""
 
 from collections.abc import Sequence
-
-from structlog.typing import FilteringBoundLogger
+from typing import TYPE_CHECKING
 
 from mainspring.domain.calendar import Calendar
 from mainspring.domain.closings import Closed, Closings, closings_of
@@ -11,12 +10,15 @@ from mainspring.domain.ids import JobId
 from mainspring.domain.job import Job
 from mainspring.ports.calendars import Almanacs
 
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
 
 class ClosedTimes:
     """Read when a job says that there is something newer, for all tenants at once. Where nobody has calendars nothing
     is read at all. What is planned by an old version cannot be fired: the change has grown the job's ``rev``."""
 
-    def __init__(self, store: Almanacs, log: FilteringBoundLogger) -> None:
+    def __init__(self, store: Almanacs, log: "FilteringBoundLogger") -> None:
         self._store = store
         self._log = log
         self._known: dict[str, tuple[int, list[Closed]]] = {}

@@ -1,8 +1,8 @@
 """Plans the ticks of jobs a few at a time, so that cron arithmetic never holds up the loop that renews the leases."""
 
+import math
 from collections.abc import Sequence
-
-from structlog.typing import FilteringBoundLogger
+from typing import TYPE_CHECKING
 
 from mainspring.control.scheduler.closed_times import ClosedTimes
 from mainspring.domain.ids import JobId
@@ -11,6 +11,9 @@ from mainspring.domain.job import Fire, Job
 from mainspring.domain.plan import plan_job
 from mainspring.ports.clock import Clock
 
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
 #: So much is planned before others get a turn: some hundred ordinary ticks, or one long catch-up.
 _SLICE: Micros = 4 * MILLISECOND
 
@@ -18,7 +21,7 @@ _SLICE: Micros = 4 * MILLISECOND
 class Planner:
     """``plan_job`` for many. A job that cannot be planned is named once in the log and does not hold up the others."""
 
-    def __init__(self, clock: Clock, closed: ClosedTimes, log: FilteringBoundLogger) -> None:
+    def __init__(self, clock: Clock, closed: ClosedTimes, log: "FilteringBoundLogger") -> None:
         self._clock = clock
         self._closed = closed
         self._log = log
@@ -26,13 +29,13 @@ class Planner:
 
     async def plan_ahead(self, jobs: Sequence[Job]) -> list[Fire]:
         """What each job's next tick will do if it is fired in time."""
-        return await self._plan(jobs, None, len(jobs) + 1)
+        return await self._plan(jobs, None, math.inf)
 
     async def plan_now(self, jobs: Sequence[Job], now: Instant, most_ticks: int) -> list[Fire]:
         """What is to be done about every tick up to ``now``; for the first jobs only, when they have many."""
         return await self._plan(jobs, now, most_ticks)
 
-    async def _plan(self, jobs: Sequence[Job], now: Instant | None, most_ticks: int) -> list[Fire]:
+    async def _plan(self, jobs: Sequence[Job], now: Instant | None, most_ticks: float) -> list[Fire]:
         fires = []
         closings = await self._closed.of(jobs)
         turn = self._clock.monotonic()

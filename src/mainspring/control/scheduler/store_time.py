@@ -17,8 +17,9 @@ class StoreTime:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._low: Micros = 0
-        self._high: Micros = 0
+        #: The bounds. There are none before the first answer.
+        self._low: Micros
+        self._high: Micros
         self._learnt_at: Micros | None = None
 
     def learn(self, sent: Micros, now: Instant) -> None:
@@ -31,7 +32,7 @@ class StoreTime:
             if before_low <= high and low <= before_high:
                 low, high = max(low, before_low), min(high, before_high)
             # Otherwise the store's clock was set, or it is another server now: only the new answer counts.
-        self._low, self._high = low, max(low, high)
+        self._low, self._high = low, high
         self._learnt_at = arrived
 
     def ahead(self) -> tuple[Micros, Micros]:

@@ -21,6 +21,17 @@ day. The second field plays no part, so ``0 30 2 * * *`` is the same as ``30 2 *
 from mainspring.domain.cron.clock_changes import ClockChange, clock_changes
 from mainspring.domain.cron.expression import Cron, DstFold, DstGap
 from mainspring.domain.cron.parts import Part, parts
-from mainspring.domain.cron.zone import load_zone
+from mainspring.domain.cron.zone import ZoneDatabase, find_zone_database, load_zone
 
-__all__ = ["ClockChange", "Cron", "DstFold", "DstGap", "Part", "clock_changes", "load_zone", "parts"]
+__all__ = [
+    "ClockChange",
+    "Cron",
+    "DstFold",
+    "DstGap",
+    "Part",
+    "ZoneDatabase",
+    "clock_changes",
+    "find_zone_database",
+    "load_zone",
+    "parts",
+]

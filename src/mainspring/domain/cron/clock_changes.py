@@ -63,12 +63,13 @@ def clock_changes(
     before = segment_at(zone, after // SECOND)
     while before.end <= last:
         segment = segment_at(zone, before.end)
-        shift = segment.offset - before.offset
         wall = segment.start + segment.offset
-        low, high = (segment.gap_wall, wall) if shift > 0 else (wall, segment.fresh_wall)
-        walls = _matches(cron, low, high) if shift else []
+        # Of a gap the wall times that do not exist, of a fold those that come twice.
+        low, high = segment.gap_wall, segment.fresh_wall
+        # A segment also ends where the offset stays the same.
+        walls = _matches(cron, low, high) if segment.offset != before.offset else []
         if walls:
-            kind: Literal["gap", "fold"] = "gap" if shift > 0 else "fold"
+            kind: Literal["gap", "fold"] = "gap" if low < wall else "fold"
             # Both days are told where a change reaches over midnight: a time alone would mean either.
             dated = low // DAY_SECONDS != (high - 1) // DAY_SECONDS
             found.append(
@@ -80,7 +81,7 @@ def clock_changes(
                     shown_after=_shown(wall),
                     times=tuple(_shown(match, dated=dated) for match in walls[:LISTED]),
                     count=len(walls),
-                    rule="elapsed" if not cron.fixed_times else gap if shift > 0 else fold,
+                    rule="elapsed" if not cron.fixed_times else gap if kind == "gap" else fold,
                 )
             )
         before = segment

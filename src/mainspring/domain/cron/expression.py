@@ -77,9 +77,7 @@ class Cron(WallTimes, frozen=True):
             offset = segment.offset
             if run_after and second == segment.start and self._any_wall(segment.gap_wall, second + offset):
                 return second * SECOND
-            wall = second + offset
-            if once and wall < segment.fresh_wall:
-                wall = segment.fresh_wall
+            wall = max(second + offset, segment.fresh_wall) if once else second + offset
             match = self.wall_from(wall)
             if match - offset < segment.end:
                 return (match - offset) * SECOND if match - offset <= limit else None

@@ -138,7 +138,8 @@ class Reader:
         else:
             low, high = self._range(field, body, term)
             if slash and "-" not in body:
-                high = field.high
+                # To the end of the week, which is Saturday: Sunday's second number is not a step further.
+                high = max(low, field.low + field.size - 1)
         values = 0
         for value in range(low, high + 1, step):
             values |= 1 << value
@@ -194,7 +195,7 @@ class Reader:
         return value
 
     def _number(self, field: Field, text: str, term: str) -> int:
-        if text.isdecimal() and len(text) <= 4:
+        if text.isascii() and text.isdecimal() and len(text) <= 4:
             return int(text)
         if not term:
             raise self.refusal(field.name, "an item of the list is empty")

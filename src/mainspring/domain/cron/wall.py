@@ -56,7 +56,8 @@ class WallTimes(msgspec.Struct, frozen=True):
         match = self._day_until(day if time >= 0 else day - 1)
         if match == -_NEVER:
             return -_NEVER
-        return match * DAY_SECONDS + (time if match == day else self._time_until(DAY_SECONDS - 1))
+        # The end of a day, which is past all of its seconds.
+        return match * DAY_SECONDS + (time if match == day else self._time_until(DAY_SECONDS))
 
     def has_a_day(self, month: int) -> bool:
         # In 400 years each month, and each length of February, begins on every weekday.

@@ -1,8 +1,15 @@
-"""Time zones: loading one by its name, and the stretches of time between two changes of its offset."""
+"""Time zones: loading one by its name, and the stretches of time between two changes of its offset.
+
+Rules come from the newer one of two databases: the system's, which ``zoneinfo`` would take however old it is, and the
+``tzdata`` package. Nodes with the same package then agree even if their systems do not.
+"""
 
 import difflib
+import re
+import zoneinfo
 from functools import lru_cache
-from typing import NamedTuple
+from importlib import import_module, resources
+from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from mainspring.domain.cron.wall import DAY_SECONDS
@@ -16,6 +23,7 @@ LAST_SECOND = LATEST // SECOND
 MARGIN = 2 * DAY_SECONDS
 # 24 days: long enough that most searches touch one stretch, short enough that finding its changes costs little.
 _STRETCH_BITS = 21
+_VERSION = re.compile(r"\b([12]\d{3}[a-z]{1,2})\b", re.ASCII)
 
 
 @lru_cache(maxsize=1024)
@@ -25,13 +33,70 @@ def load_zone(name: str, field: str = "timezone") -> ZoneInfo:
         raise Invalid(field, "is empty", "for example UTC or Europe/Paris")
     names = _zone_names()
     if name not in names:
-        close = difflib.get_close_matches(name[:64], names, n=3) or _zones_of_city(name[:64], names)
+        shown = name[:64]
+        close = difflib.get_close_matches(shown, names, n=3) or _zones_of_city(shown, names)
         hint = "did you mean " + " or ".join(close) + "?" if close else "for example UTC or Europe/Paris"
-        raise Invalid(field, f"{name[:64]!r} is not a known time zone", hint)
+        raise Invalid(field, f"{shown!r} is not a known time zone", hint)
     try:
-        return ZoneInfo(name)
+        return _read_zone(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise Invalid(field, f"the rules of {name!r} cannot be read", "reinstall the tzdata package") from None
+
+
+class ZoneDatabase(NamedTuple):
+    """Where the rules of time zones come from."""
+
+    #: Such as ``2026f``; empty if it cannot be read.
+    version: str
+    source: Literal["package", "system"]
+
+    def __str__(self) -> str:
+        return f"{self.version or 'of an unknown version'} ({self.source})"
+
+
+@lru_cache(maxsize=1)
+def find_zone_database() -> ZoneDatabase:
+    """The newer one of the package and the system; the package if both are of one version."""
+    package, system = _read_package_version(), _read_system_version()
+    if package is None or (system and system > package):
+        return ZoneDatabase(system, "system")
+    return ZoneDatabase(package, "package")
+
+
+def _read_package_version() -> str | None:
+    try:
+        return str(import_module("tzdata").IANA_VERSION)
+    except (ImportError, AttributeError):
+        return None
+
+
+def _read_system_version() -> str:
+    """Of the first folder that ``zoneinfo`` would look into; empty if there is none, or it does not say."""
+    for folder in zoneinfo.TZPATH:
+        if _read_line(f"{folder}/Etc/UTC") is None:
+            continue
+        lines = [_read_line(f"{folder}/{name}") for name in ("tzdata.zi", "+VERSION")]
+        return next((found[1] for line in lines if line and (found := _VERSION.search(line))), "")
+    return ""
+
+
+def _read_line(path: str) -> str | None:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.readline(80)
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _read_zone(name: str) -> ZoneInfo:
+    if find_zone_database().source == "package":
+        file = resources.files("tzdata.zoneinfo").joinpath(*name.split("/"))
+        # A name that only the system has, such as one of its own links, is read from there.
+        if file.is_file():
+            with file.open("rb") as rules:
+                return ZoneInfo.from_file(rules, key=name)
+    return ZoneInfo(name)
 
 
 @lru_cache(maxsize=1)
@@ -42,7 +107,7 @@ def _zone_names() -> frozenset[str]:
 
 def _zones_of_city(name: str, names: frozenset[str]) -> list[str]:
     city = name.rpartition("/")[2].replace(" ", "_").lower()
-    return sorted(known for known in names if known.rpartition("/")[2].lower() == city)[:3]
+    return sorted(known for known in names if known.rpartition("/")[2].lower() == city)
 
 
 class Segment(NamedTuple):
@@ -58,11 +123,7 @@ class Segment(NamedTuple):
 
 
 def segment_at(zone: ZoneInfo, second: int) -> Segment:
-    segments = _segments(zone, second >> _STRETCH_BITS)
-    for segment in segments:
-        if second < segment.end:
-            return segment
-    return segments[-1]
+    return next(segment for segment in _segments(zone, second >> _STRETCH_BITS) if second < segment.end)
 
 
 @lru_cache(maxsize=4096)

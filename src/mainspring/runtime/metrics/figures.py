@@ -1,15 +1,17 @@
 """What a process counts of the runs that go through it: submitted, claimed, ended, staged, fired, reaped."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.domain.job import Fire
 from mainspring.domain.run import HeldRun, NewRun, Outcome, RunState, Settlement
 from mainspring.ports.store import Unattempted
 from mainspring.runtime.metrics import declared
-from mainspring.runtime.metrics.book import Book
 from mainspring.runtime.metrics.tally import Names, Spread, Tally
+
+if TYPE_CHECKING:
+    from mainspring.runtime.metrics.book import Book
 
 _TRIED_AGAIN = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST)
 
@@ -157,7 +159,7 @@ class Figures:
         """By the name of its event."""
         self._slo_changes[(event.rpartition("_")[2],)] += 1
 
-    def tell(self, book: Book) -> None:
+    def tell(self, book: "Book") -> None:
         book.counts(declared.SUBMITTED, self._submitted)
         book.put(declared.KNOWN, self.known)
         book.spreads(declared.CALL_SECONDS, self._call_seconds)
@@ -175,7 +177,7 @@ class Figures:
         if self.schedules:
             self._tell_of_scheduling(book)
 
-    def _tell_of_scheduling(self, book: Book) -> None:
+    def _tell_of_scheduling(self, book: "Book") -> None:
         book.put(declared.STAGED, self.staged)
         book.put(declared.FIRED, self.fired)
         book.spread(declared.FIRE_LATENESS, self._fire_lateness)

@@ -5,6 +5,7 @@ from typing import Any
 
 from mainspring.api.routes.notifications import NotificationsOut, show_notifications, try_channel
 from mainspring.api.routes.runs import list_runs
+from mainspring.api.routes.stats import count_runs
 from mainspring.domain.access import Permission
 from mainspring.domain.notices import QUEUE
 from mainspring.ui.page import Done, Pages, Reply, Visit
@@ -16,11 +17,21 @@ _RUNS = 10
 
 @notifications.page("GET", "/notifications", permission=Permission.ADMINISTER_ALL)
 async def look_at_notifications(visit: Visit[Any]) -> Reply:
-    found, runs = await asyncio.gather(
-        visit.ask(show_notifications), visit.ask(list_runs, query={"queue": QUEUE, "limit": _RUNS})
+    found, runs, counts = await asyncio.gather(
+        visit.ask(show_notifications),
+        visit.ask(list_runs, query={"queue": QUEUE, "limit": _RUNS}),
+        visit.ask(count_runs),
     )
+    failed = counts.counts.get("failed", 0)
     told: NotificationsOut = found
-    return visit.show("notifications/page.html", told=told, runs=runs.items, queue=QUEUE)
+    return visit.show(
+        "notifications/page.html",
+        told=told,
+        runs=runs.items,
+        queue=QUEUE,
+        failed=failed,
+        failed_more=failed >= counts.at_most,
+    )
 
 
 @notifications.page("POST", "/notifications/channels/{name}/test", permission=Permission.ADMINISTER_ALL)

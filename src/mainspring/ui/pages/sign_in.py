@@ -70,6 +70,8 @@ async def come_back(visit: Visit[CallbackQuery]) -> Reply:
 
 @sign_in.page("POST", "/sign-out", permission=None)
 async def do_sign_out(visit: Visit[Any]) -> Reply:
+    if visit.session is not None:
+        await visit.api.sign_outs.add(visit.session.id, visit.session.ends_at)
     return Enter(None, "sign-in")
 
 

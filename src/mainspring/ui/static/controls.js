@@ -18,6 +18,20 @@ function theme() {
   label();
 }
 
+// A toast stays while the pointer or the focus is on it, and its whole lifetime after that. One with a button stays longer.
+function expire(toast) {
+  const lifetime = toast.querySelector("button") ? 20000 : toast.classList.contains("is-bad") ? 12000 : 7000;
+  let timer = 0;
+  const start = () => {
+    clearTimeout(timer);
+    if (!toast.matches(":hover, :focus-within")) timer = setTimeout(() => toast.remove(), lifetime);
+  };
+  for (const kind of ["pointerenter", "focusin"]) toast.addEventListener(kind, () => clearTimeout(timer));
+  // The focus has moved only after the event.
+  for (const kind of ["pointerleave", "focusout"]) toast.addEventListener(kind, () => setTimeout(start));
+  start();
+}
+
 function toasts() {
   const place = document.getElementById("toasts");
   if (!place) return;
@@ -30,7 +44,7 @@ function toasts() {
       // Above everything, also above a dialog that stays open.
       if (place.matches(":popover-open")) place.hidePopover();
       place.showPopover();
-      setTimeout(() => toast.remove(), toast.classList.contains("is-bad") ? 12000 : 7000);
+      expire(toast);
     }
   }).observe(place, { childList: true });
   // What is answered by another page is told there.

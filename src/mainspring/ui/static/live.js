@@ -1,3 +1,5 @@
+import { absolute } from "./times.js";
+
 // One stream of events. Whatever says in data-live what it shows is asked for anew, once a second at most; what takes
 // long to make says in data-pause how much more seldom.
 const PAUSE = 1000;
@@ -20,7 +22,38 @@ function opened() {
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) => !(name === "open" && element.matches("details"));
 }
 
+// The server cannot be reached: the page says since when, greys its figures and explains an action that failed. The next
+// answer to any request ends that.
+const isDisconnected = () => "disconnected" in document.body.dataset;
+
+function connection() {
+  const bar = document.getElementById("disconnected");
+  if (!bar) return;
+  const failed = ({ detail: { requestConfig } }) => {
+    if (!isDisconnected()) {
+      document.body.dataset.disconnected = "";
+      bar.textContent = `Disconnected since ${absolute(new Date(), false)} – retrying`;
+      bar.hidden = false;
+    }
+    if (requestConfig?.verb === "get") return;
+    const toast = document.createElement("div");
+    toast.className = "toast is-bad";
+    toast.setAttribute("role", "alert");
+    const words = document.createElement("p");
+    words.textContent = "The server did not answer. It is unknown whether the action was done: check before you repeat it.";
+    toast.append(words);
+    requestConfig.elt?.closest?.("dialog")?.close();
+    document.getElementById("toasts").append(toast);
+  };
+  for (const kind of ["htmx:sendError", "htmx:timeout"]) document.addEventListener(kind, failed);
+  document.addEventListener("htmx:beforeOnLoad", () => {
+    delete document.body.dataset.disconnected;
+    bar.hidden = true;
+  });
+}
+
 export function live() {
+  connection();
   again();
   opened();
   const stream = document.body.dataset.stream;
@@ -56,6 +89,8 @@ export function live() {
     for (const kind of [...kinds, "job.slo_missed", "job.slo_recovered", "gap"]) {
       source.addEventListener(kind, () => { if (kind === "gap" || about(kind)) soon(); });
     }
+    source.addEventListener("open", () => { if (isDisconnected()) soon(); });
+    source.addEventListener("error", () => soon());
   };
   const close = () => {
     source?.close();
@@ -83,7 +118,7 @@ export function live() {
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);
   document.addEventListener("close", () => { if (due) soon(); }, true);
-  setInterval(() => { if (due) soon(); }, 2 * PAUSE);
+  setInterval(() => { if (due || isDisconnected()) soon(); }, 2 * PAUSE);
   // Figures grow old also when nothing happens.
   setInterval(soon, 15 * PAUSE);
 }

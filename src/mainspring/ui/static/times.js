@@ -85,6 +85,8 @@ export function tell(root = document) {
 
 // The others do not change by themselves.
 function goOn() {
+  // Nothing is known about the present while the server cannot be reached.
+  if ("disconnected" in document.body.dataset) return;
   for (const element of document.querySelectorAll("time[datetime]:not([data-style])")) {
     say(element, relative(new Date(element.dateTime)));
   }

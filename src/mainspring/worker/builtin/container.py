@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,23 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.domain.misread import misread_payload
 from mainspring.domain.run import HeldRun
+from mainspring.domain.variables import check_names
 from mainspring.runtime.log import get_logger
 from mainspring.worker.builtin.confinement import Limits
 from mainspring.worker.builtin.failures import ContainerFailed, OutOfMemory, for_good
-from mainspring.worker.builtin.process import Order
+from mainspring.worker.builtin.process import Order, in_memory
 from mainspring.worker.builtin.running import Task, read_exit_codes, read_limit, run
-from mainspring.worker.builtin.shell import check_environment, environment_of
+from mainspring.worker.builtin.shell import environment_of
 from mainspring.worker.handler import AsyncHandler
 from mainspring.worker.secrets import NO_SECRETS, Keyring
 
 TASK = "container"
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,499}")
-#: What the engine's client needs of the worker's environment, and the container does not get.
-_OF_THE_CLIENT = ("HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "DOCKER_HOST", "DOCKER_CONFIG", "CONTAINER_HOST")
+#: The client gets these of the worker's environment, and nothing of the payload. The container gets none of them.
+CLIENT_VARIABLES = (
+    *("HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "CONTAINER_HOST", "CONTAINER_SSHKEY"),
+    *("DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
+)
 _CLEANING = 30.0
 
 _log = get_logger("mainspring.container")
@@ -84,7 +88,8 @@ class Containers:
             raise Invalid("payload.image", f"{call.image[:80]!r} is not an image")
         if not any(_allows(pattern, call.image) for pattern in self._images):
             raise Invalid("payload.image", f"{call.image} is not allowed here", "tasks.images names what is")
-        check_environment(call.env)
+        check_names("payload.env", call.env)
+        env_file(call.env)
         for word in [*call.command, *call.env.values()]:
             if "\x00" in word:
                 raise Invalid("payload", "an argument cannot hold a zero character")
@@ -92,9 +97,12 @@ class Containers:
         read_exit_codes(call.exit_codes)
         return call
 
-    def argv(self, call: ContainerCall, held: HeldRun) -> list[str]:
-        """No network, nothing of the machine's files, no rights. Values of variables are not among the arguments, which
-        everybody on the machine can read: the client takes them from its own environment."""
+    def argv(self, call: ContainerCall, held: HeldRun, variables: int) -> list[str]:
+        """Return the client's arguments: no network, no files of the machine, no privileges.
+
+        ``variables`` is the descriptor of the env file. Values are not among the arguments, which every user of the
+        machine can read, and not in the client's environment, where they would choose the engine that it talks to.
+        """
         limits = self._limits
         words = [self._engine, "run", "--interactive", f"--name={name_of(held)}", f"--label=mainspring.run={held.id}"]
         words += [f"--network={self._network}", "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--init"]
@@ -105,7 +113,7 @@ class Containers:
             words.append(f"--cpus={limits.cpus:g}")
         if limits.open_files:
             words.append(f"--ulimit=nofile={limits.open_files}")
-        words += [f"--env={name}" for name in _variables(call, held)]
+        words.append(f"--env-file=/dev/fd/{variables}")
         return [*words, call.image, *call.command]
 
     def handler(self, keyring: Keyring = NO_SECRETS) -> AsyncHandler:
@@ -127,31 +135,37 @@ class Containers:
         return AsyncHandler(TASK, invoke, harmless=True)
 
     async def _run(self, call: ContainerCall, held: HeldRun) -> bytes:
-        surroundings = {name: os.environ[name] for name in _OF_THE_CLIENT if name in os.environ}
         stdin = bytes(call.stdin)
-        task = Task(
-            kind=ContainerFailed,
-            name=call.image,
-            order=Order(
-                argv=self.argv(call, held),
-                environment={**surroundings, **environment_of(held), **call.env},
-                folder="/",
-                # An engine without root gets its rights by programs that have them.
-                no_new_privileges=False,
-            ),
-            stdin=msgspec.json.decode(stdin, type=str).encode() if stdin.startswith(b'"') else stdin,
-            limit=read_limit(call.timeout),
-            grace=self._grace,
-            codes=read_exit_codes(call.exit_codes),
-            memory=self._limits.memory,
-            memory_counted=True,
-        )
         try:
-            return await run(task, held)
-        except ContainerFailed as failed:
-            if await asyncio.to_thread(self._ran_out_of_memory, held):
-                raise OutOfMemory(f"{failed}\n{call.image} ran out of memory") from None
-            raise
+            variables = env_file({**_run_variables(held), **call.env})
+        except Invalid as error:
+            # A secret may hold what a payload cannot.
+            raise for_good(ContainerFailed, str(error)) from None
+        with in_memory(variables) as file:
+            task = Task(
+                kind=ContainerFailed,
+                name=call.image,
+                order=Order(
+                    argv=self.argv(call, held, file.fileno()),
+                    environment={**client_environment(), **_run_variables(held)},
+                    folder="/",
+                    # A rootless engine gets its privileges from setuid programs.
+                    no_new_privileges=False,
+                    descriptors=(file.fileno(),),
+                ),
+                stdin=msgspec.json.decode(stdin, type=str).encode() if stdin.startswith(b'"') else stdin,
+                limit=read_limit(call.timeout),
+                grace=self._grace,
+                codes=read_exit_codes(call.exit_codes),
+                memory=self._limits.memory,
+                memory_counted=True,
+            )
+            try:
+                return await run(task, held)
+            except ContainerFailed as failed:
+                if await asyncio.to_thread(self._ran_out_of_memory, held):
+                    raise OutOfMemory(f"{failed}\n{call.image} ran out of memory") from None
+                raise
 
     def _ran_out_of_memory(self, held: HeldRun) -> bool:
         found = self._ask("inspect", "--format={{.State.OOMKilled}}", name_of(held))
@@ -163,7 +177,12 @@ class Containers:
     def _ask(self, *words: str) -> "subprocess.CompletedProcess[bytes] | None":
         try:
             return subprocess.run(
-                [self._engine, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=_CLEANING, check=False
+                [self._engine, *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=client_environment(),
+                timeout=_CLEANING,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             _log.warning("the container engine does not answer", engine=self._engine, error=str(error))
@@ -186,8 +205,25 @@ def find_engine(name: str) -> None:
         raise Invalid("tasks.containers", f"there is no {name} here")
 
 
-def _variables(call: ContainerCall, held: HeldRun) -> list[str]:
-    return [*(name for name in environment_of(held) if name.startswith("MAINSPRING_")), *call.env]
+def client_environment() -> dict[str, str]:
+    """Return the environment of the engine's client, which no payload can change."""
+    fixed = {"PATH": os.environ.get("PATH", os.defpath), "LANG": os.environ.get("LANG", "C.UTF-8")}
+    return fixed | {name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ}
+
+
+def env_file(variables: Mapping[str, str]) -> bytes:
+    """Return the file that gives these variables to a container.
+
+    Raises ``Invalid`` for a value with a line break: the rest of it would be read as another variable.
+    """
+    for name, value in variables.items():
+        if "\n" in value or "\r" in value:
+            raise Invalid("payload.env", f"{name} holds a line break, which a container cannot receive", "use stdin")
+    return "".join(f"{name}={value}\n" for name, value in variables.items()).encode()
+
+
+def _run_variables(held: HeldRun) -> dict[str, str]:
+    return {name: value for name, value in environment_of(held).items() if name.startswith("MAINSPRING_")}
 
 
 def _allows(pattern: str, image: str) -> bool:

@@ -39,6 +39,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     cgroup: str = ""
     cgroup_limits: Mapping[str, str] = {}
     no_new_privileges: bool = True
+    #: Open files of the worker that the program inherits, by the same numbers.
+    descriptors: Sequence[int] = ()
 
     def encode(self) -> bytes:
         """As the launcher reads it: it has no time to import a parser."""
@@ -142,7 +144,7 @@ class Program:
         ours, theirs = socket.socketpair()
         try:
             # Files and not pipes: a program that does not read cannot make us wait. In memory: there may be secrets.
-            with theirs, _in_memory(stdin) as given, _in_memory(order.encode()) as ordered:
+            with theirs, in_memory(stdin) as given, in_memory(order.encode()) as ordered:
                 line, file = theirs.fileno(), ordered.fileno()
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", "-S", launcher.__file__, str(file), str(line)],
@@ -151,7 +153,7 @@ class Program:
                     stderr=subprocess.PIPE,
                     env={},
                     cwd="/",
-                    pass_fds=(file, line),
+                    pass_fds=(file, line, *order.descriptors),
                     start_new_session=True,
                 )
         except BaseException:
@@ -210,12 +212,14 @@ def _marks(environment: Mapping[str, str]) -> list[bytes]:
     return [f"{name}={environment[name]}\0".encode() for name in ("MAINSPRING_RUN_ID", "MAINSPRING_FENCE")]
 
 
-def _in_memory(data: bytes) -> IO[bytes]:
+def in_memory(data: bytes) -> IO[bytes]:
+    """Open an unnamed file with this content."""
     file: IO[bytes]
     if hasattr(os, "memfd_create"):
         file = os.fdopen(os.memfd_create("mainspring"), "w+b")
     else:
         file = tempfile.TemporaryFile(prefix="mainspring-")  # noqa: SIM115
     file.write(data)
+    file.flush()
     file.seek(0)
     return file

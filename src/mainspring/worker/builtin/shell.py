@@ -6,7 +6,7 @@ Never through a shell: arguments are a list, so nothing in a payload is read as 
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import SECOND, Micros, isoformat
 from mainspring.domain.misread import misread_payload
 from mainspring.domain.run import MAX_NAME, HeldRun
+from mainspring.domain.variables import check_allowed, check_names
 from mainspring.worker.builtin.confinement import Confinement
 from mainspring.worker.builtin.failures import ScriptFailed, for_good
 from mainspring.worker.builtin.running import Task, read_exit_codes, read_limit, run
@@ -24,7 +25,6 @@ from mainspring.worker.secrets import NO_SECRETS, Keyring
 
 TASK = "shell"
 _PARAMETER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _MOST_ARGUMENTS = 1_000
 
 
@@ -34,7 +34,7 @@ class ShellCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     script: str = ""
     params: msgspec.Raw = msgspec.Raw(b"{}")
     command: list[str] = []
-    #: Variables for its environment.
+    #: Variables for its environment, of those that ``tasks.env`` allows.
     env: dict[str, str] = {}
     #: None: as long as the run's policy says.
     timeout: int | float | str | None = None
@@ -58,7 +58,7 @@ def read_call(payload: bytes) -> ShellCall:
         raise Invalid("payload.params", "are for a script", "a command holds its arguments itself")
     if call.script:
         check_script(call.script)
-    check_environment(call.env)
+    check_names("payload.env", call.env)
     for word in [*call.command, *arguments(call.params), *call.env.values()]:
         if "\x00" in word:
             raise Invalid("payload", "an argument cannot hold a zero character")
@@ -74,15 +74,6 @@ def check_script(name: str) -> None:
         raise Invalid("payload.script", f"{name[:80]!r} is not a plain name", "relative to the scripts folder")
     if any(part.startswith(".") for part in parts):
         raise Invalid("payload.script", f"{name[:80]!r} holds a part that begins with a dot")
-
-
-def check_environment(variables: Mapping[str, str]) -> None:
-    """Nothing that says who the run is, or that makes a program load what somebody else wrote."""
-    for name in variables:
-        if not _VARIABLE.fullmatch(name):
-            raise Invalid("payload.env", f"{name[:40]!r} cannot be the name of a variable")
-        if name.startswith(("MAINSPRING_", "LD_", "DYLD_")) or name in ("PATH", "BASH_ENV", "ENV", "IFS"):
-            raise Invalid("payload.env", f"{name} is not yours to set")
 
 
 def arguments(params: msgspec.Raw) -> list[str]:
@@ -123,12 +114,18 @@ class Shell:
         scripts: Path | None,
         *,
         commands: bool | Mapping[str, Sequence[str]] = False,
+        env: Collection[str] = (),
         grace: Micros = 2 * SECOND,
         confinement: Confinement | None = None,
     ) -> None:
-        """``commands``: none, any, or these names, each for a program with its first arguments."""
+        """Set which programs run, and how.
+
+        ``commands``: none, any, or these names, each for a program with its first arguments.
+        ``env``: the variables that a payload may set.
+        """
         self._scripts = scripts
         self._commands = commands
+        self._env = frozenset(env)
         self._grace = grace
         self._confinement = confinement or Confinement()
 
@@ -145,6 +142,7 @@ class Shell:
             raise Invalid("payload.script", "running scripts is off here", "set tasks.scripts to a folder")
         if call.command:
             self._argv(call.command)
+        check_allowed("payload.env", call.env, self._env)
         return call
 
     def _argv(self, command: Sequence[str]) -> Sequence[str]:
@@ -211,14 +209,15 @@ class Shell:
         if os.access(path, os.X_OK):
             return [str(path)]
         if path.suffix == ".py":
-            return [sys.executable, str(path)]
+            # Isolated: neither variables nor the user's site-packages nor neighboring files change what it imports.
+            return [sys.executable, "-I", str(path)]
         if path.suffix == ".sh":
             return ["/bin/sh", str(path)]
         raise Invalid("payload.script", f"{name!r} is not executable", "or end it with .py or .sh")
 
 
 def environment_of(held: HeldRun) -> dict[str, str]:
-    """Nothing of the worker's own: that holds the store's password."""
+    """The environment of a program, built from nothing: the worker's own holds the store's password."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "LANG": os.environ.get("LANG", "C.UTF-8"),

@@ -1,6 +1,6 @@
 """Which built-in tasks there are here, by the settings."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,7 @@ class BuiltinTasks:
         http: bool = True,
         scripts: Path | None = None,
         commands: bool | Mapping[str, Sequence[str]] = False,
+        env: Collection[str] = (),
         grace: Micros = 2 * SECOND,
         confinement: Confinement | None = None,
         containers: container.Containers | None = None,
@@ -37,7 +38,7 @@ class BuiltinTasks:
         mail: Mail | None = None,
     ) -> None:
         self._http = http
-        self._shell = shell.Shell(scripts, commands=commands, grace=grace, confinement=confinement)
+        self._shell = shell.Shell(scripts, commands=commands, env=env, grace=grace, confinement=confinement)
         self._containers = containers or container.Containers()
         self._keyring = keyring
         self._webhooks = {each.name: each for each in webhooks}

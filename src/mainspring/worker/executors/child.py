@@ -14,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from mainspring.domain.cause import UNKNOWN
+from mainspring.domain.cause import FINAL
 from mainspring.domain.run import HeldRun
 from mainspring.runtime import log_lines
 from mainspring.runtime.masking import masks
@@ -160,13 +160,14 @@ class Child:
             if result and masks.any:
                 result = masks.json(start.held.tenant, result)
             if result and (problem := result_problem(result)) is not None:
-                # Told here, so that a result of a gigabyte does not travel first.
-                result, error, cause = None, problem, UNKNOWN
+                # Checked here, so that a result of a gigabyte does not travel first.
+                result, error, cause = None, problem, FINAL
             memory = resident_bytes() if self._measures_memory else 0
             del self._calls[start.key]
             entry.telling.close()
             self._tell(entry.telling)
-            self._send(Ended(start.key, result, error, memory, cause, entry.telling.spent()))
+            broken = not all(map(_is_open, range(3)))
+            self._send(Ended(start.key, result, error, memory, cause, entry.telling.spent(), broken))
 
     def _invoke(self, held: HeldRun) -> bytes | None:
         handler = self._handlers.get(held.task)
@@ -205,6 +206,14 @@ class Child:
                 self._line.sendall(frame)
         except OSError:
             leave_nobody_behind()
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def load(source: str) -> HandlerSource:

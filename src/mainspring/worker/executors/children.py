@@ -1,6 +1,7 @@
 """Runs sync handlers in child processes, because a process can be killed and a thread cannot."""
 
 import asyncio
+import signal
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -49,6 +50,7 @@ class ChildPool:
         captures: bool,
         tracing: tuple[str, float, str, str] | None,
         start_timeout: Micros,
+        start_patience: Micros,
         patience: Micros,
         kill_grace: Micros,
         recycle_after_runs: int | None = None,
@@ -68,6 +70,9 @@ class ChildPool:
         self._captures = captures
         self._tracing = tracing
         self._start_timeout = start_timeout
+        self._start_patience = start_patience
+        #: Why the last child that was to start did not; None once one is ready.
+        self._start_error: str | None = None
         self._patience = patience
         self._kill_grace = kill_grace
         self._recycle_after_runs = recycle_after_runs
@@ -126,17 +131,34 @@ class ChildPool:
             child.condemn()
 
     def sweep(self, now: Micros) -> None:
-        """Give back what waits too long for a thread, and end children that do not start or do not leave."""
+        """Give back runs that wait too long for a thread, and end children that do not start or do not leave."""
         while self._waiting and now - self._waiting[0][1] >= self._patience:
             attempt, _ = self._waiting.popleft()
-            self._outcomes.released(attempt, "no thread was free for it")
+            self._give_back(attempt, "no thread was free for it", now)
         for child in list(self._children):
+            if not child.ready and not child.slow and now - child.started_at >= self._start_patience:
+                child.slow = True
+                for attempt in child.backlog:
+                    del self._where[attempt]
+                    child.forget(attempt)
+                    self._give_back(attempt, "the child process is still starting", now)
             if not child.ready and now - child.started_at >= self._start_timeout:
-                child.late = True
-                child.refuse(f"the child process did not start within {self._start_timeout / SECOND:g} s")
+                child.refuse(
+                    f"the child process did not start within {self._start_timeout / SECOND:g} s: importing "
+                    f"{self._source.partition(':')[0]} takes too long (worker.child_start)"
+                )
                 child.condemn()
             elif child.finishing_since is not None and now - child.finishing_since >= self._kill_grace:
                 child.condemn()
+
+    def _give_back(self, attempt: Attempt, reason: str, now: Micros) -> None:
+        """Uncharged, and its queue asks for no more than there is room. If no child starts at all, the run fails."""
+        if self._start_error is not None:
+            self._outcomes.failed(attempt, self._start_error)
+            return
+        attempt.lane.narrow = self
+        attempt.lane.narrow_until = now + _NARROW
+        self._outcomes.released(attempt, reason)
 
     async def close(self) -> None:
         """End all children. What still runs in them is killed."""
@@ -191,8 +213,14 @@ class ChildPool:
         )
         self._children.add(child)
         self._all_gone.clear()
+        self._watch(child.started_at + self._start_patience)
         self._watch(child.started_at + self._start_timeout)
         return child
+
+    def started(self) -> None:
+        """A child is ready."""
+        self._start_error = None
+        self._fill()
 
     def begin(self, attempt: Attempt) -> None:
         """A child is about to call its handler."""
@@ -236,27 +264,27 @@ class ChildPool:
         self._check_lease()
         hosted = child.hosted
         if child.refusal is not None:
+            self._start_error = child.refusal
             _log.error("a child process could not start", pid=child.pid, error=child.refusal)
         elif not child.condemned and (hosted or child.finishing_since is None):
-            _log.error("a child process died", pid=child.pid, code=code, tasks=sorted({a.held.task for a in hosted}))
+            tasks = sorted({attempt.held.task for attempt in hosted})
+            _log.error("a child process died", pid=child.pid, how=describe_exit(code), tasks=tasks)
         for attempt, result, error, cause in child.withheld:
             self._tell(attempt, result, error, cause)
         for attempt in hosted:
             del self._where[attempt]
             if attempt.stop is not None:
-                self._outcomes.failed(attempt, f"its process had to be killed (exit code {code})")
+                self._outcomes.failed(attempt, f"its process had to be killed: it {describe_exit(code)}")
             elif child.condemned:
                 self._outcomes.released(attempt, "its process had to be killed because of another run")
             else:
-                self._outcomes.lost(attempt, blamed=len(hosted) == 1)
+                self._outcomes.lost(attempt, blamed=len(hosted) == 1, how=f"its process {describe_exit(code)}")
         for attempt in child.backlog:
             del self._where[attempt]
-            if child.refusal is not None and child.late:
-                self._outcomes.released(attempt, child.refusal)
-            elif child.refusal is not None:
+            if child.refusal is not None:
                 self._outcomes.failed(attempt, child.refusal)
             elif not child.ready and not child.condemned:
-                self._outcomes.failed(attempt, f"the child process died while it started (exit code {code})")
+                self._outcomes.failed(attempt, f"the child process {describe_exit(code)} while it started")
             else:
                 self.start(attempt)
         self._fill()
@@ -264,3 +292,13 @@ class ChildPool:
     def _fill(self) -> None:
         while self._waiting and self._place(self._waiting[0][0]):
             self._waiting.popleft()
+
+
+def describe_exit(code: int) -> str:
+    """How a process ended, by the code that ``Popen.wait`` returns: negative for a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name} (signal {-code})"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -124,6 +124,7 @@ class Crew:
             captures=self._settings.capture_logs,
             tracing=None if self._tracing is None else self._tracing.said,
             start_timeout=children.start_timeout,
+            start_patience=children.start_patience,
             patience=children.patience,
             kill_grace=self._settings.kill_grace,
             recycle_after_runs=runs,

@@ -79,6 +79,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     memory: int
     cause: Cause
     spent: Spent | None = None
+    #: The handler closed descriptors that the child needs: it takes no more runs.
+    broken: bool = False
 
 
 ToChild: TypeAlias = Begin | Start | Interrupt | Finish

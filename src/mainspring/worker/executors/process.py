@@ -39,6 +39,8 @@ _MARK = "MAINSPRING_CHILD"
 class Owner(Protocol):
     """Who is told what happens in a child."""
 
+    def started(self) -> None: ...
+
     def begin(self, attempt: Attempt) -> None: ...
 
     def ended(
@@ -79,8 +81,8 @@ class ChildProcess:
         self.condemned = False
         #: Why it cannot run anything.
         self.refusal: str | None = None
-        #: It took too long to start, which is nobody's fault who waits for it.
-        self.late = False
+        #: It takes long to start: it gets no new work until it is ready.
+        self.slow = False
         #: Attempts that have returned, and what they have started has not: told when that is gone.
         self.withheld: list[tuple[Attempt, bytes | None, str | None, Cause]] = []
         self.finishing_since: Micros | None = None
@@ -136,7 +138,7 @@ class ChildProcess:
     @property
     def accepts(self) -> bool:
         """It takes new work. Not while it interrupts an attempt: it may have to be killed in a moment."""
-        return not (self.retiring or self.condemned or self.refusal is not None or self._interrupted)
+        return not (self.retiring or self.condemned or self.refusal is not None or self._interrupted or self.slow)
 
     @property
     def load(self) -> int:
@@ -206,22 +208,25 @@ class ChildProcess:
         match message:
             case Ready():
                 self.ready = True
+                self.slow = False
                 backlog, self._backlog = self._backlog, {}
                 for attempt in backlog:
                     self._begin(attempt)
+                self._owner.started()
             case Refused(error=error):
                 self.refuse(error)
             case Tells(key=key, told=told):
                 teller = self._running.get(key)
                 if teller is not None and teller.telling is not None:
                     teller.telling.tell(told)
-            case Ended(key=key, result=result, error=error, memory=memory, cause=cause, spent=spent):
+            case Ended(key=key, result=result, error=error, memory=memory, cause=cause, spent=spent, broken=broken):
                 attempt = self._running.pop(key)
                 if attempt.telling is not None and spent is not None:
                     attempt.telling.was_spent(spent)
                 del self._keys[attempt]
                 self._interrupted.discard(attempt)
                 self.memory = memory
+                self.retiring |= broken
                 self._owner.ended(self, attempt, result, error, cause)
 
     def _hung_up(self) -> None:

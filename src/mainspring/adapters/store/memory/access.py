@@ -8,6 +8,7 @@ from mainspring.adapters.store.changes import quotas_changed, words_of_key
 from mainspring.adapters.store.memory.rows import Change
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.access import DEFAULT_TENANT, ApiKey, Tenant
+from mainspring.domain.instant import Instant
 from mainspring.ports.access import ALL_CHANGES, AuditEntry, AuditFilter, Author
 
 
@@ -59,6 +60,16 @@ class MemoryAccess:
                 key = tables.api_keys[identifier] = msgspec.structs.replace(key, revoked_at=now)
                 tables.audit("keys.revoke", author, [Change(key.tenant or "", key.id)])
             return key
+
+    async def sign_out(self, session: str, ends_at: Instant) -> None:
+        with self._tables.transaction() as now:
+            ended = self._tables.signed_out
+            for known in [known for known, until in ended.items() if until <= now]:
+                del ended[known]
+            ended[session] = ends_at
+
+    async def is_signed_out(self, session: str) -> bool:
+        return session in self._tables.signed_out
 
     async def touch_keys(self, identifiers: list[str]) -> None:
         keys = self._tables.api_keys

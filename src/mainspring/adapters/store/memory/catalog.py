@@ -23,7 +23,6 @@ from mainspring.domain.run import HeldRun, Progress, RunState, RunView
 from mainspring.ports.catalog import (
     LOG_CUT,
     LOG_DAY_CUT,
-    LOOKED_AT,
     TIMINGS_STEP,
     Checkpoint,
     DeadGroup,
@@ -283,15 +282,8 @@ def _newest_first(rows: Iterable[Row], wanted: RunFilter | JobFilter, after: str
 def _page(
     rows: Iterable[Row], is_wanted: Callable[[Row], bool], show: Callable[[Row], Shown], limit: int
 ) -> Page[Shown]:
-    items: list[Shown] = []
-    last: str | None = None
-    for looked_at, row in enumerate(rows):
-        if len(items) == limit or looked_at == LOOKED_AT:
-            return Page(items, last)
-        last = row.id
-        if is_wanted(row):
-            items.append(show(row))
-    return Page(items)
+    found = list(islice(filter(is_wanted, rows), limit + 1))
+    return Page([show(row) for row in found[:limit]], found[limit - 1].id if len(found) > limit else None)
 
 
 def _is_wanted(run: RunRow, wanted: RunFilter) -> bool:
@@ -335,4 +327,5 @@ def _session_view(row: SessionRow, running: int, shards: int) -> SessionView:
         draining=row.draining,
         shards=shards,
         clock=row.clock,
+        tzdata=row.tzdata,
     )

@@ -90,11 +90,12 @@ class MemoryCoordination:
                     sealed[shard] = row.epoch
             return sealed
 
-    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading) -> None:
+    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
         with self._tables.transaction():
             for session in sessions:
                 if (row := self._tables.sessions.get(session)) is not None:
                     row.clock = reading
+                    row.tzdata = tzdata
 
     def _free(self, member: SessionId, shards: Collection[int]) -> None:
         for shard in shards:

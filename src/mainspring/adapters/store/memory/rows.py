@@ -318,6 +318,7 @@ class SessionRow(msgspec.Struct, kw_only=True):
     draining: bool = False
     dead: bool = False
     clock: ClockReading | None = None
+    tzdata: str = ""
 
     def expired(self, now: Instant) -> bool:
         return self.lease_until <= now

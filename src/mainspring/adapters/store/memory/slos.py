@@ -3,12 +3,15 @@
 from collections.abc import Collection, Sequence
 from itertools import islice
 
+import msgspec
+
 from mainspring.adapters.store.memory.rows import JobRow, SloRow
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant
+from mainspring.domain.job import JobSpec
 from mainspring.domain.run import RunState
-from mainspring.domain.slo import Slo, SloState, begin
+from mainspring.domain.slo import SloState, begin
 from mainspring.ports.slos import SloDue, SloSettled
 
 
@@ -77,17 +80,22 @@ class MemorySlos:
         return dict(islice(missed, limit))
 
 
-def watch(tables: Tables, job: JobRow, before: Slo | None) -> None:
-    """The job is declared: its objectives are judged from now on, if they are new."""
-    known = tables.slos.get(job.id)
-    if known is not None and before == job.spec.slo:
-        return
+def watch(tables: Tables, job: JobRow, before: JobSpec | None) -> None:
+    """Judge the objectives of a declared job from now on, if they or its schedule changed.
+
+    ``before``: the spec that it replaces, if the job was neither new nor over.
+    """
+    known, state = tables.slos.get(job.id), begin(tables.now)
+    if known is not None and before is not None and before.slo == job.spec.slo:
+        if before.timing == job.spec.timing:
+            return
+        state = msgspec.structs.replace(known.state, rescheduled_at=tables.now)
     if known is not None:
         tables.slo_checks.remove(known.next_check, job.id)
         del tables.slos[job.id]
     if job.spec.slo is not None and job.ticking:
         rev = 1 if known is None else known.rev + 1
-        tables.slos[job.id] = SloRow(state=begin(tables.now), rev=rev, next_check=tables.now)
+        tables.slos[job.id] = SloRow(state=state, rev=rev, next_check=tables.now)
         tables.slo_checks.add(tables.now, job.id)
 
 

@@ -165,10 +165,11 @@ class MemorySubmissions:
                     continue
                 known = tables.job_names.get((job.tenant, job.spec.name))
                 before = {} if known is None else words_of_job(tables.jobs[known].job(with_payload=False))
-                slo = None if known is None else tables.jobs[known].spec.slo
+                live = known is not None and tables.jobs[known].ticking
+                spec = tables.jobs[known].spec if known is not None and live else None
                 row, outcome = self._put_job(job, now)
                 if outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
-                    watch(tables, row, slo)
+                    watch(tables, row, spec)
                 if outcome not in (PutOutcome.EXISTS, PutOutcome.STALE):
                     self._use(job.tenant, job.idempotency, row.id)
                 put.append(Put(row.job(with_payload=True), outcome))

@@ -158,6 +158,8 @@ class Tables:
         self.owners = [ShardRow() for _ in range(shards)]
 
         self.tenants: dict[str, Tenant] = {}
+        #: Sessions of the dashboard that were ended, and when they would have ended.
+        self.signed_out: dict[str, Instant] = {}
         self.api_keys: dict[str, ApiKey] = {}
         self.audits: list[AuditEntry] = []
 

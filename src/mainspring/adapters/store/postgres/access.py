@@ -8,6 +8,7 @@ from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.part import Change, Part
 from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
+from mainspring.domain.instant import Instant
 from mainspring.ports.access import ALL_CHANGES, AuditEntry, AuditFilter, Author
 
 _encode = msgspec.json.Encoder().encode
@@ -89,6 +90,12 @@ class Access(Part):
             return _key(row)
 
         return await self._db.transaction(revoke)
+
+    async def sign_out(self, session: str, ends_at: Instant) -> None:
+        await self._db.execute("sign_out", session, ends_at)
+
+    async def is_signed_out(self, session: str) -> bool:
+        return bool(await self._db.fetch("signed_out", session))
 
     async def touch_keys(self, identifiers: list[str]) -> None:
         if identifiers:

@@ -1,6 +1,6 @@
 """What people look at: lists, figures, logs, and what attempts tell while they run."""
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 import asyncpg
@@ -52,8 +52,15 @@ from mainspring.ports.catalog import (
     Timings,
 )
 
-#: Rows that are looked at in one statement where a filter has no index.
+#: How many rows the first statement of a filtered list examines, and how many candidates one returns at most.
 _CHUNK = 1_000
+#: Where few rows are candidates, each statement examines four times as many as the one before, up to this.
+_LARGEST_STEP = 16_000
+#: One read of a list ends after as much work as examining this many rows. It is several times as much to look into the
+#: body of a row, and again to read all of a candidate.
+_MOST_EXAMINED = 16_000
+_BODY_COST = 4
+_VIEW_COST = 80
 _NEWEST_VERSION = 2**31 - 1
 _FIRST_ID, _LAST_ID = "0" * 32, "f" * 32
 _WAITING = frozenset({RunState.SCHEDULED, RunState.BLOCKED})
@@ -72,12 +79,34 @@ _FIGURES = (
 )
 
 
-#: As the statement says it: 0 is one that was asked to stop.
+#: As statements return it: 0 is one that was asked to stop.
 _STANDS = {0: RunState.CANCELLING, **STATES}
 
 
-#: Before every other.
-_FIRST_ID = "0" * 32
+#: What a filter can see of a row, and where its body is. Neither a waiting run nor one that waited shows its task.
+_BODY = "body_bucket AS bucket, CASE WHEN body_id IS NULL THEN id ELSE body_id END AS body"
+_COLUMNS = {
+    "run": (
+        "id, (CASE WHEN state = 4 AND cancel_at IS NOT NULL THEN 0 ELSE state END)::smallint AS state, queue, job_id, "
+        f"of_task AS task, {_BODY}"
+    ),
+    "waiting": f"id, state, queue, job_id, NULL::int AS task, {_BODY}",
+    "history": f"id, state, queue, job_id, of_task AS task, {_BODY}",
+}
+_LABEL_COLUMNS = (
+    "id, NULL::smallint AS state, NULL::int AS queue, NULL::uuid AS job_id, NULL::int AS task, bucket, id AS body"
+)
+_DEAD_COLUMNS = (
+    "run_id AS id, 6::smallint AS state, queue, NULL::uuid AS job_id, task, NULL::int AS bucket, NULL::uuid AS body"
+)
+
+
+class _Examined(msgspec.Struct, frozen=True):
+    """A run that a list has come to: with its view if it matches."""
+
+    id: RunId
+    view: RunView | None
+    cost: int
 
 
 class _UnderWay(msgspec.Struct, frozen=True):
@@ -122,21 +151,23 @@ class Catalog(Reading):
     async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:
         items: list[RunView] = []
         last: str | None = None
-        looked_at = 0
-        async for run, view in self._look(wanted, after, limit + 1):
-            if len(items) == limit or looked_at == LOOKED_AT:
+        cost = 0
+        async for examined in self._examine(wanted, after, limit + 1):
+            if len(items) == limit:
                 return Page(items, last)
-            last = run
-            looked_at += 1
-            if view is not None:
-                items.append(view)
+            last = examined.id
+            cost += examined.cost
+            if examined.view is not None:
+                items.append(examined.view)
+            elif cost >= _MOST_EXAMINED:
+                return Page(items, last)
         return Page(items)
 
     async def count_runs(self, wanted: RunFilter, at_most: int) -> int:
         if wanted.task or wanted.tag or wanted.text or wanted.dead or wanted.fingerprint:
             count = 0
-            async for _, view in self._look(wanted, None, _CHUNK):
-                count += view is not None
+            async for examined in self._examine(wanted, None, _CHUNK):
+                count += examined.view is not None
                 if count >= at_most:
                     break
             return min(count, at_most)
@@ -157,48 +188,78 @@ class Catalog(Reading):
             found.replays.update(zip(row["replayed"] or (), row["replays"] or (), strict=True))
         return found
 
-    async def _look(
-        self, wanted: RunFilter, after: RunId | None, size: int
-    ) -> AsyncIterator[tuple[RunId, RunView | None]]:
-        """What is looked at, newest first, each with its run if that is wanted."""
+    async def _examine(self, wanted: RunFilter, after: RunId | None, size: int) -> AsyncIterator[_Examined]:
+        """Search back from a run: yield every candidate, and the last run of each statement, newest first."""
         sources = await self._sources(wanted)
         if not sources.selects:
             return
-        queue = await self._names.find(Kind.QUEUE, wanted.queue) if wanted.queue else None
-        text, tasks = wanted.text.lower() or None, None
+        conditions = await self._conditions(wanted, sources)
+        if conditions is None:
+            return
+        filtered, weight = _is_filtered(wanted), _BODY_COST if wanted.task or wanted.text else 1
+        statement = f"""
+            WITH examined AS MATERIALIZED (SELECT * FROM ({sources.found}) AS found ORDER BY id DESC LIMIT $3)
+            SELECT ARRAY(SELECT id FROM examined WHERE {" AND ".join(conditions) or "true"}
+                         ORDER BY id DESC LIMIT {_CHUNK}) AS candidates,
+                   (SELECT id FROM examined ORDER BY id LIMIT 1) AS last, (SELECT count(*) FROM examined) AS examined
+        """
+        below = sources.below if after is None else min(after, sources.below)
+        few = max(size, 50)
+        # Without a filter every row that is read is returned.
+        size = _CHUNK if filtered else min(size, _CHUNK)
+        while True:
+            [row] = await self._fetch(statement, sources.arguments(below, size))
+            # A run has two label rows while its body is moved.
+            candidates = list(dict.fromkeys(map(RunId, row["candidates"])))
+            for start, stop in _growing(few, len(candidates)):
+                views = await self._views(candidates[start:stop], results=False)
+                for run in candidates[start:stop]:
+                    view = views.get(run)
+                    matches = view is not None and is_wanted_run(view, view.state, wanted)
+                    yield _Examined(run, view if matches else None, _VIEW_COST)
+            is_cut = len(row["candidates"]) == _CHUNK
+            if row["examined"] < size and not is_cut:
+                return
+            below = row["candidates"][-1] if is_cut else row["last"]
+            yield _Examined(RunId(below), None, row["examined"] * weight)
+            if filtered:
+                size = _CHUNK if is_cut else min(size * 4, _LARGEST_STEP // weight)
+
+    async def _conditions(self, wanted: RunFilter, sources: _Sources) -> list[str] | None:
+        """What makes an examined row a candidate; None if no run can match. Some rows do not show all of their run."""
+        conditions: list[str] = []
+        if wanted.states:
+            codes = sources.argument([code for code, state in _STANDS.items() if state in wanted.states])
+            conditions.append(f"(state IS NULL OR state = ANY ({codes}::smallint[]))")
+        if wanted.queue:
+            queue = sources.argument(await self._names.find(Kind.QUEUE, wanted.queue))
+            conditions.append(f"(queue IS NULL OR queue = {queue}::int)")
+        if wanted.one_off:
+            conditions.append("job_id IS NULL")
         if wanted.task:
             task = await self._names.find(Kind.TASK, wanted.task)
             if task is None:
-                return
-            text, tasks = None, [task]
-        elif text is not None and _is_plain(text):
-            tasks = await self._names.numbers_saying(Kind.TASK, text)
-        statement = f"SELECT * FROM ({sources.found}) AS found ORDER BY id DESC LIMIT $3"
-        below = sources.below if after is None else min(after, sources.below)
-        few = max(size, 50)
-        # Without a filter that lacks an index whatever is read is shown.
-        size = _CHUNK if _is_picky(wanted) else min(size, _CHUNK)
-        while True:
-            rows = await self._fetch(statement, sources.arguments(below, size))
-            hopeful = [RunId(row["id"]) for row in rows if _may_be(row, wanted, queue)]
-            if tasks is not None and hopeful:
-                said = await self._db.fetch("saying", hopeful, text, tasks)
-                says = {row["id"] for row in said}
-                hopeful = [run for run in hopeful if run in says]
-            views: dict[RunId, RunView] = {}
-            read = 0
-            # Its labels lie in two places while the body of a run is moved.
-            hopeful = list(dict.fromkeys(hopeful))
-            for run in dict.fromkeys(RunId(row["id"]) for row in rows):
-                if read < len(hopeful) and run == hopeful[read]:
-                    # Few at first: whoever asks may have enough before the last.
-                    views = await self._views(hopeful[read : read + few], results=False)
-                    read, few = read + few, few * 2
-                view = views.get(run)
-                yield run, view if view is not None and is_wanted_run(view, view.state, wanted) else None
-            if len(rows) < size:
-                return
-            below = rows[-1]["id"]
+                return None
+            of_body = self._of_body("b.task")
+            conditions.append(f"coalesce(task, {of_body}) = {sources.argument(task)}::int")
+        text = wanted.text.lower()
+        if text and _is_plain(text):
+            said = sources.argument(text)
+            tasks = sources.argument(await self._names.numbers_saying(Kind.TASK, text))
+            of_body = self._of_body(
+                f"b.task = ANY ({tasks}::int[])"
+                f" OR coalesce(strpos(lower(convert_from(b.about, 'UTF8')), {said}::text) > 0, false)"
+            )
+            conditions.append(
+                f"(body IS NULL OR task = ANY ({tasks}::int[]) OR strpos(replace(id::text, '-', ''), {said}::text) > 0"
+                f" OR {of_body})"
+            )
+        return conditions
+
+    def _of_body(self, column: str) -> str:
+        """An expression about the body of an examined row, which may have been moved to the bucket -1."""
+        found = f"SELECT {column} FROM {self._db.schema}.body b WHERE b.id = examined.body AND b.bucket ="
+        return f"coalesce(({found} examined.bucket), ({found} -1))"
 
     async def _sources(self, wanted: RunFilter, *, exactly: bool = False) -> _Sources:
         """Where to look, by what has an index. ``exactly``: nothing but what is wanted."""
@@ -209,7 +270,6 @@ class Catalog(Reading):
             return sources
         schema = self._db.schema
         mine = [] if tenant is None else [f"tenant = {sources.argument(tenant)}::int"]
-        unknown = "NULL::smallint AS state, NULL::int AS queue, NULL::uuid AS job_id"
         states = wanted.states
         if wanted.dead or wanted.fingerprint:
             if not states or RunState.FAILED in states:
@@ -218,19 +278,18 @@ class Catalog(Reading):
                     conditions.append("state = 1")
                 if wanted.fingerprint:
                     conditions.append(f"fingerprint = {sources.argument(wanted.fingerprint)}::text")
-                columns = "run_id AS id, 6::smallint AS state, queue, NULL::uuid AS job_id"
-                sources.look_in(columns, f"{schema}.dead_letter", "run_id", conditions)
+                sources.look_in(_DEAD_COLUMNS, f"{schema}.dead_letter", "run_id", conditions)
             return sources
         if wanted.tag:
             tag = f"label = {sources.argument(wanted.tag)}::text"
             if mine:
-                sources.look_in(f"id, {unknown}", f"{schema}.label", "id", [*mine, tag])
+                sources.look_in(_LABEL_COLUMNS, f"{schema}.label", "id", [*mine, tag])
             else:
                 # The index begins with the tenant: each is asked for its newest.
                 tenants = sources.argument(await self._tenant_numbers())
                 sources.selects.append(
-                    f"(SELECT l.id, {unknown} FROM unnest({tenants}::int[]) AS t(number), LATERAL ("
-                    f"SELECT id FROM {schema}.label WHERE tenant = t.number AND {tag} AND id >= $1::uuid "
+                    f"(SELECT l.* FROM unnest({tenants}::int[]) AS t(number), LATERAL ("
+                    f"SELECT {_LABEL_COLUMNS} FROM {schema}.label WHERE tenant = t.number AND {tag} AND id >= $1::uuid "
                     "AND id < $2::uuid ORDER BY id DESC LIMIT $3) AS l)"
                 )
             return sources
@@ -250,7 +309,7 @@ class Catalog(Reading):
                 conditions += ["class <> 1", "state <> 5"]
             elif table == "history" and asked == {RunState.SUCCEEDED}:
                 conditions += ["class <> 2", "state = 5"]
-            columns = "id, state, queue, job_id"
+            columns = _COLUMNS[table]
             which = list(chosen)
             if exactly and asked != there:
                 which.append(f"({' OR '.join(sorted(map(_is_in, asked)))})")
@@ -432,7 +491,8 @@ class Catalog(Reading):
             condition("d.fingerprint = {}::text", wanted.fingerprint)
         if wanted.tag or wanted.text or wanted.job is not None or wanted.one_off:
             # What the dead letters themselves do not know is looked up one by one.
-            found = [view.id async for _, view in self._look(wanted, None, _CHUNK) if view is not None]
+            examined = [one async for one in self._examine(wanted, None, _CHUNK)]
+            found = [one.id for one in examined if one.view is not None]
             condition("d.run_id = ANY ({}::uuid[])", found)
         rows = await self._fetch(dead_groups_sql(self._db.schema, " AND ".join(conditions)), arguments)
         samples = await self._samples(rows, tenant)
@@ -566,6 +626,7 @@ def session_view(row: asyncpg.Record) -> SessionView:
         draining=row["draining"],
         shards=row["shards"],
         clock=None if row["clock_offset"] is None else ClockReading(row["clock_offset"], row["clock_error"]),
+        tzdata=row["tzdata"],
     )
 
 
@@ -577,9 +638,17 @@ def _bound(instant: Instant | None, otherwise: str) -> str:
     return f"{millisecond:012x}{'0' * 20}"
 
 
-def _is_picky(wanted: RunFilter) -> bool:
-    """Whether some of what is looked at may not be wanted."""
+def _is_filtered(wanted: RunFilter) -> bool:
+    """Whether some of the examined rows may not match."""
     return bool(wanted.states or wanted.task or wanted.queue or wanted.one_off or wanted.text or wanted.tag)
+
+
+def _growing(first: int, total: int) -> Iterator[tuple[int, int]]:
+    """Ranges up to a total, each twice as large as the one before: the caller may have enough after the first."""
+    start = 0
+    while start < total:
+        yield start, start + first
+        start, first = start + first, first * 2
 
 
 def _is_in(state: RunState) -> str:
@@ -598,14 +667,3 @@ def _is_in(state: RunState) -> str:
 def _is_plain(text: str) -> bool:
     """Whether a text stands in JSON as it is, and has no letters whose case the server may see otherwise."""
     return text.isascii() and text.isprintable() and not {'"', "\\"} & set(text)
-
-
-def _may_be(row: asyncpg.Record, wanted: RunFilter, queue: int | None) -> bool:
-    """Whether a row may be of a run that is wanted, as far as the row knows."""
-    if wanted.states and row["state"] is not None:
-        asked = {RunState.RUNNING if state is RunState.CANCELLING else state for state in wanted.states}
-        if STATES[row["state"]] not in asked:
-            return False
-    if queue is not None and row["queue"] not in (None, queue):
-        return False
-    return not (wanted.one_off and row["job_id"] is not None)

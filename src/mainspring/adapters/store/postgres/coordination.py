@@ -44,8 +44,8 @@ class Coordination(Part):
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
         await self._db.execute("give_up", member, sorted(shards))
 
-    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading) -> None:
-        await self._db.execute("tell_clock", list(sessions), reading.offset, reading.error, newest())
+    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
+        await self._db.execute("tell_clock", list(sessions), reading.offset, reading.error, newest(), tzdata)
 
     async def leave(self, member: SessionId) -> None:
         await self._db.execute("leave", member)

@@ -349,6 +349,7 @@ class PostgresHealth:
                 (row["name"], ClockReading(row["clock_offset"], row["clock_error"]))
                 for row in await self._all(connection, "clocks")
             ),
+            tzdata=tuple((row["name"], row["tzdata"]) for row in await self._all(connection, "tzdata")),
         )
 
 

@@ -158,6 +158,7 @@ class Jobs(Staging, Reading, Calendars):
         touched: list[JobId] = []
         watched: list[tuple[JobId, int, bytes]] = []
         unwatched: list[JobId] = []
+        rescheduled: list[tuple[JobId, Instant]] = []
         placed: dict[JobId, _Placed] = {}
         for job, job_id, row in zip(jobs, ids, rows, strict=True):
             state, version, before = JOB_STATES[row["state"]], row["version"], known[job_id]
@@ -193,6 +194,8 @@ class Jobs(Staging, Reading, Calendars):
                 watched.append((job_id, number(Kind.TENANT, job.tenant), beginning))
             elif job.spec.slo is None and spec is not None and spec.slo is not None:
                 unwatched.append(job_id)
+            elif job.spec.slo is not None and spec is not None and spec.timing != job.spec.timing:
+                rescheduled.append((job_id, row["now"]))
             if row["version"] == 0:
                 placed[job_id] = _Placed(job_id, PutOutcome.CREATED, Change(job.tenant, job_id))
             else:
@@ -216,6 +219,8 @@ class Jobs(Staging, Reading, Calendars):
             await connection.execute(sql["watch_slos"], *zip(*watched, strict=True))
         if unwatched:
             await connection.execute(sql["forget_slos"], unwatched)
+        if rescheduled:
+            await connection.execute(sql["reschedule_slos"], *zip(*rescheduled, strict=True))
         return [placed.get(job_id, _Placed(job_id, PutOutcome.UNCHANGED)) for job_id in ids]
 
     def _new_version(self, job: NewJob, job_id: JobId, version: int) -> tuple[object, ...]:

@@ -64,7 +64,7 @@ class Workforce(Queues, Families):
         row = (await self._db.fetch("beat", session, ttl, list(held), list(pending), last_claim))[0]
         if row["other_unknown"]:
             # Nobody runs them. What is missed here the next beat finds again.
-            await self._release_unknown(session, row["other_unknown"])
+            await self._release_unknown(session, row["other_unknown"], last_claim)
         return Beat(
             now=row["now"],
             alive=row["alive"],
@@ -81,8 +81,8 @@ class Workforce(Queues, Families):
             Beat(now=now, alive=session in draining, draining=draining.get(session, False)) for session, _ in leases
         ]
 
-    async def _release_unknown(self, session: SessionId, runs: list[RunId]) -> None:
-        rows = await self._db.fetch("fences", runs, session)
+    async def _release_unknown(self, session: SessionId, runs: list[RunId], last_claim: int) -> None:
+        rows = await self._db.fetch("fences", runs, session, last_claim)
         await self.settle(
             [
                 Settlement(

@@ -125,6 +125,12 @@ class Changing(Part):
     async def revoke_key(self, identifier: str, tenant: str | None, author: Author) -> ApiKey | None:
         return await self._first_of_all(lambda store: store.revoke_key(identifier, tenant, author))
 
+    async def sign_out(self, session: str, ends_at: Instant) -> None:
+        await self._servers.everywhere(lambda store: store.sign_out(session, ends_at))
+
+    async def is_signed_out(self, session: str) -> bool:
+        return any((await self._servers.those_there(lambda store: store.is_signed_out(session))).values())
+
     async def touch_keys(self, identifiers: list[str]) -> None:
         await self._servers.those_there(lambda store: store.touch_keys(identifiers))
 

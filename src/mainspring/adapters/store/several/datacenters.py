@@ -21,8 +21,8 @@ class Datacenters(Part):
     async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
         await self._servers.those_there(lambda store: store.say_where(session, datacenter, version))
 
-    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading) -> None:
-        await self._servers.those_there(lambda store: store.tell_clock(sessions, reading))
+    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
+        await self._servers.those_there(lambda store: store.tell_clock(sessions, reading, tzdata))
 
     async def serve_orders(self) -> list[Order]:
         return _by_word((await self._servers.those_there(PostgresStore.serve_orders)).values())

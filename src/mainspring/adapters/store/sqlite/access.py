@@ -85,6 +85,21 @@ class SqliteAccess(Part):
 
         return await self._work(revoke)
 
+    async def sign_out(self, session: str, ends_at: Instant) -> None:
+        def put(connection: apsw.Connection, now: Instant) -> None:
+            connection.execute("DELETE FROM signed_out WHERE ends_at <= ?", (now,))
+            connection.execute(
+                "INSERT INTO signed_out (id, ends_at) VALUES (?, ?) ON CONFLICT DO NOTHING", (session, ends_at)
+            )
+
+        await self._work(put)
+
+    async def is_signed_out(self, session: str) -> bool:
+        def look(connection: apsw.Connection) -> bool:
+            return connection.execute("SELECT 1 FROM signed_out WHERE id = ?", (session,)).get is not None
+
+        return await self._look(look)
+
     async def touch_keys(self, identifiers: list[str]) -> None:
         def touch(connection: apsw.Connection, now: Instant) -> None:
             connection.execute(

@@ -11,6 +11,7 @@ import apsw
 import msgspec
 
 from mainspring.adapters.backup_file import PIECE
+from mainspring.adapters.private_files import create_private_file
 from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.adapters.store.sqlite.audit import Change, write_audit
 from mainspring.domain.errors import Conflict, StoreUnavailable
@@ -226,6 +227,7 @@ def _paused_before(connection: apsw.Connection, now: Instant) -> PausedBefore | 
 
 async def _extract(manifest: Manifest, opened: Open, copy: Path, tell: Tell) -> None:
     [part] = manifest.parts
+    create_private_file(copy)
     with copy.open("wb") as target:
         async for piece in opened(part.name):
             target.write(piece)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import apsw
 
+from mainspring.adapters.private_files import create_private_file
 from mainspring.adapters.store import named_sql
-from mainspring.domain.errors import Conflict, Invalid, MainspringError, StoreUnavailable
+from mainspring.domain.errors import Conflict, Invalid, MainspringError, StoreDamaged, StoreUnavailable
 from mainspring.domain.instant import SECOND, Micros
 
 PACKAGE = "mainspring.adapters.store.sqlite"
@@ -42,6 +43,7 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 #: What was asked is at fault, not the database: the same request would fail again.
+_DAMAGED = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 _REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.SQLError, apsw.TooBigError)
 
 
@@ -91,6 +93,11 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
     except OSError as error:
         raise Invalid("store", f"{path} cannot be reached: {error.strerror}") from error
     refuse_network_file_system(path)
+    # SQLite gives its log and its shared memory the mode of the file.
+    try:
+        create_private_file(path)
+    except OSError as error:
+        raise Invalid("store", f"{path} cannot be made: {error.strerror}") from error
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     connection = _connect(path, flags)
     try:
@@ -230,8 +237,35 @@ def meaning(error: apsw.Error) -> MainspringError:
     """What an error of the engine means to whoever asked."""
     if isinstance(error, _REFUSED):
         return Invalid("batch", f"SQLite refused it: {error}")
+    if isinstance(error, _DAMAGED):
+        return StoreDamaged(f"the file of the store is damaged, or is no SQLite database: {error}")
     return StoreUnavailable(f"SQLite: {type(error).__name__}: {error}")
 
 
 def blames_request(error: apsw.Error) -> bool:
     return isinstance(error, _REFUSED)
+
+
+class FileGuard:
+    """Notices that the file of a store, or its log, was removed or replaced: what is written then is lost."""
+
+    def __init__(self, path: Path) -> None:
+        self._paths = (str(path), f"{path}-wal")
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def check(self) -> None:
+        """Raise ``StoreDamaged`` if a file is not the one that was there before. Call it after each commit."""
+        for path in self._paths:
+            known = self._known.get(path)
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                if known is not None:
+                    raise StoreDamaged(f"{path} was removed while it was in use; restart with a backup") from None
+                continue
+            except OSError as error:
+                raise StoreDamaged(f"{path} cannot be looked at: {error.strerror}") from error
+            if known is None:
+                self._known[path] = (found.st_dev, found.st_ino)
+            elif known != (found.st_dev, found.st_ino):
+                raise StoreDamaged(f"{path} was replaced while it was in use; restart with the file that is right")

@@ -31,10 +31,12 @@ class SqliteCoordination(Part):
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
         await self._writer.call("give_up", rows.encode(list(shards)), who=member)
 
-    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading) -> None:
+    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
         def tell(connection: apsw.Connection, _: Instant) -> None:
-            statement = "UPDATE session SET clock_offset = ?, clock_error = ? WHERE id = ?"
-            connection.executemany(statement, [(reading.offset, reading.error, session) for session in sessions])
+            statement = "UPDATE session SET clock_offset = ?, clock_error = ?, tzdata = ? WHERE id = ?"
+            connection.executemany(
+                statement, [(reading.offset, reading.error, tzdata, session) for session in sessions]
+            )
 
         await self._work(tell)
 

@@ -8,6 +8,7 @@ from typing import Any
 import apsw
 import msgspec
 
+from mainspring.adapters.private_files import examine_modes
 from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.domain.diagnosis import (
@@ -79,7 +80,10 @@ class SqliteHealth:
         try:
             connection = connections.open_for_reading(self._path)
         except (apsw.Error, StoreUnavailable) as error:
-            return _unreachable(f"SQLite cannot open {self._path}: {error}", "see whose file it is, and its rights")
+            return _unreachable(
+                f"SQLite cannot open {self._path}: {error}",
+                "check its owner and mode; if it is damaged, restore a backup",
+            )
         try:
             began = self._clock.monotonic()
             connections.refuse_moved(connection)
@@ -118,6 +122,8 @@ class SqliteHealth:
             advice = "something reads without an end: look for a process that hangs, or a shell that has the file open"
             says = f"{size // _MIB:,} MiB"
             findings.append(above("write-ahead log", size, 256 * _MIB, 4096 * _MIB, says, advice))
+        files = [Path(f"{self._path}{suffix}") for suffix in ("", "-wal", "-shm", "-journal")]
+        findings.append(examine_modes("file permissions", files))
         return findings
 
     def _file(self, connection: apsw.Connection) -> list[Finding]:
@@ -184,6 +190,7 @@ class SqliteHealth:
             ),
             dead_letters=int(_value(connection, _SQL["dead_letters"])),
             pauses=tuple(_rows(connection, _SQL["pauses"], now)),
+            tzdata=tuple(_rows(connection, _SQL["tzdata"], now)),
         )
 
 

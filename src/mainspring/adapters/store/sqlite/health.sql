@@ -9,6 +9,10 @@ SELECT name, queues, tasks, draining FROM session WHERE kind = 'worker' AND dead
 -- name: schedulers
 SELECT count(*) FROM session WHERE kind = 'scheduler' AND dead = 0 AND lease_until > ?1
 
+-- name: tzdata
+SELECT name, tzdata FROM session
+WHERE kind = 'scheduler' AND dead = 0 AND lease_until > ?1 AND tzdata <> '' ORDER BY id LIMIT 10000
+
 -- name: unburied
 SELECT name FROM session WHERE dead = 0 AND lease_until < ?1 ORDER BY id LIMIT 100
 

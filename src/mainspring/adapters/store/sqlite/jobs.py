@@ -181,7 +181,7 @@ def _put(
 
 
 def _watch(connection: apsw.Connection, job: Job, before: Job | None, now: Instant) -> None:
-    """Its objectives are judged from now on, if they are new."""
+    """Judge the objectives of a declared job from now on, if they or its schedule changed."""
     slo = job.spec.slo
     if slo is None:
         connection.execute("DELETE FROM slo WHERE job_id = ?", (job.id,))
@@ -190,6 +190,12 @@ def _watch(connection: apsw.Connection, job: Job, before: Job | None, now: Insta
             "INSERT INTO slo (job_id, tenant, next_check, state) VALUES (?, ?, ?, ?) ON CONFLICT (job_id) DO UPDATE"
             " SET rev = rev + 1, next_check = excluded.next_check, state = excluded.state",
             (job.id, job.tenant, now, rows.encode(begin(now))),
+        )
+    elif before.spec.timing != job.spec.timing:
+        connection.execute(
+            "UPDATE slo SET rev = rev + 1, next_check = ?1, state = json_set(state, '$.rescheduled_at', ?1)"
+            " WHERE job_id = ?2",
+            (now, job.id),
         )
 
 

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import apsw
 
+from mainspring.adapters.store.sqlite.connection import FileGuard
 from mainspring.adapters.store.sqlite.steady_time import SteadyTime
 from mainspring.adapters.store.sqlite.threads import Reader, Writer
 from mainspring.domain.errors import Invalid
@@ -21,6 +22,7 @@ class Part:
     #: For what people look at: a long look must not hold up a scheduler.
     _browser: Reader
     _time: SteadyTime
+    _guard: FileGuard
 
     async def _work(self, work: Callable[[apsw.Connection, Instant], T]) -> T:
         """What the interpreter does in a transaction of its own. Seldom asked for: it shares no commit."""

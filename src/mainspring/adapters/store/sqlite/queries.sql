@@ -290,7 +290,7 @@ SELECT json_group_array(json_array(
     json(s.queues), json(s.tasks), json(s.labels), json(s.priorities), s.slots,
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id),
-    iif(s.clock_offset IS NULL, NULL, json_array(s.clock_offset, s.clock_error))) ORDER BY s.id)
+    iif(s.clock_offset IS NULL, NULL, json_array(s.clock_offset, s.clock_error)), s.tzdata) ORDER BY s.id)
 FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until > :now
 
 -- name: session
@@ -299,7 +299,7 @@ SELECT json_group_array(json_array(
     json(s.queues), json(s.tasks), json(s.labels), json(s.priorities), s.slots,
     (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
     (SELECT count(*) FROM shard WHERE shard.owner = s.id),
-    iif(s.clock_offset IS NULL, NULL, json_array(s.clock_offset, s.clock_error))))
+    iif(s.clock_offset IS NULL, NULL, json_array(s.clock_offset, s.clock_error)), s.tzdata))
 FROM session s WHERE s.id = :session
 
 -- name: queue_policies

@@ -16,6 +16,7 @@ from mainspring.ports.store import EVENTS_KEPT, Depth, EventBatch
 
 class SqliteReading(Part):
     async def now(self) -> Instant:
+        self._guard.check()
         return self._time.now()
 
     async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:

@@ -349,6 +349,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     draining: int
     shards: int
     clock: tuple[int, int] | None = None
+    tzdata: str = ""
 
 
 class _Minute(msgspec.Struct, array_like=True, frozen=True):

@@ -7,6 +7,7 @@ from mainspring.adapters.store.sqlite.access import SqliteAccess
 from mainspring.adapters.store.sqlite.archiving import SqliteArchiving
 from mainspring.adapters.store.sqlite.calendars import SqliteCalendars
 from mainspring.adapters.store.sqlite.catalog import SqliteCatalog, SqliteReports
+from mainspring.adapters.store.sqlite.connection import FileGuard
 from mainspring.adapters.store.sqlite.coordination import SqliteCoordination
 from mainspring.adapters.store.sqlite.datacenters import SqliteDatacenters
 from mainspring.adapters.store.sqlite.dead_letters import SqliteDeadLetters
@@ -58,6 +59,7 @@ class SqliteStore(
         self.path = path
         self.shards = shards
         self._time = SteadyTime(clock)
+        self._guard = FileGuard(path)
         self._writer = Writer(path, self._time, shards)
         self._reader = Reader(path)
         self._browser = Reader(path, "mainspring-sqlite-browser")

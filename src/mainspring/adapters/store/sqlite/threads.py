@@ -19,7 +19,7 @@ import msgspec
 
 from mainspring.adapters.store.sqlite import connection as connections
 from mainspring.adapters.store.sqlite.steady_time import SteadyTime
-from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.errors import StoreDamaged, StoreUnavailable
 from mainspring.domain.instant import Instant
 from mainspring.runtime.threads import joined
 
@@ -62,8 +62,9 @@ class _Request(Generic[Ask]):
 class DatabaseThread(Generic[Ask]):
     """A thread that owns a connection. Whoever waits may go away: what was asked is done all the same."""
 
-    def __init__(self, name: str, connect: Callable[[], apsw.Connection]) -> None:
+    def __init__(self, name: str, path: Path, connect: Callable[[Path], apsw.Connection]) -> None:
         self._name = name
+        self._path = path
         self._connect = connect
         self._waiting: SimpleQueue[_Request[Ask] | None] = SimpleQueue()
         self._thread: Thread | None = None
@@ -107,7 +108,9 @@ class DatabaseThread(Generic[Ask]):
 
     def _run(self, tell: Callable[[BaseException | None], None]) -> None:
         try:
-            connection = self._connect()
+            connection = self._connect(self._path)
+            guard = connections.FileGuard(self._path)
+            guard.check()
         except apsw.Error as error:
             tell(connections.meaning(error))
             return
@@ -128,7 +131,13 @@ class DatabaseThread(Generic[Ask]):
                             group.append(request)
                 except Empty:
                     pass
-                _hand_back(group, self._serve_all(connection, [request.ask for request in group]))
+                answers = self._serve_all(connection, [request.ask for request in group])
+                try:
+                    # Before anything is acknowledged.
+                    guard.check()
+                except StoreDamaged as error:
+                    answers = [error] * len(group)
+                _hand_back(group, answers)
                 if last:
                     break
         finally:
@@ -160,7 +169,7 @@ class Writer(DatabaseThread[Call | Work]):
     """Serves one group of requests after the other, each group in one transaction."""
 
     def __init__(self, path: Path, time: SteadyTime, shards: int) -> None:
-        super().__init__("mainspring-sqlite-writer", lambda: connections.open_for_writing(path, shards))
+        super().__init__("mainspring-sqlite-writer", path, lambda path: connections.open_for_writing(path, shards))
         self._time = time
 
     async def call(self, kind: str, batch: str = "", *, who: int = 0, size: int = 0) -> str:
@@ -212,7 +221,7 @@ class Reader(DatabaseThread[Query | Look]):
     """Serves reads one by one, beside whatever is being written."""
 
     def __init__(self, path: Path, name: str = "mainspring-sqlite-reader") -> None:
-        super().__init__(name, lambda: connections.open_for_reading(path))
+        super().__init__(name, path, connections.open_for_reading)
 
     async def read(self, query: str, **parameters: str | int | None) -> str:
         return await self.ask(Query(query, parameters))

@@ -34,6 +34,8 @@ LEFT = frozenset(
     "timing",
     # What goes on failing is told once more.
     "notification",
+    # It ends with the sessions, which are the old store's.
+    "signed_out",
 }
 #: Of which it is asked in which days they have something.
 FAMILIES = (
@@ -53,7 +55,7 @@ LEFT_COLUMNS: Mapping[str, frozenset[str]] = {
     # By its parts.
     "progress": frozenset({"told"}),
     # Of those that live.
-    "session": frozenset({"dead", "lanes", "serves", "clock_offset", "clock_error"}),
+    "session": frozenset({"dead", "lanes", "serves", "clock_offset", "clock_error", "tzdata"}),
     # Turns begin anew.
     "queue_policy": frozenset({"clock"}),
 }

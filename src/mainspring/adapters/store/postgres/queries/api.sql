@@ -212,6 +212,13 @@ SELECT * FROM mainspring.api_key WHERE $1::text IS NULL OR tenant = $1 ORDER BY 
 -- name: revoke_key
 UPDATE mainspring.api_key SET revoked_at = mainspring.now_us() WHERE id = $1
 
+-- name: sign_out
+WITH over AS (DELETE FROM mainspring.signed_out WHERE ends_at <= mainspring.now_us() AND id <> $1)
+INSERT INTO mainspring.signed_out (id, ends_at) VALUES ($1, $2) ON CONFLICT DO NOTHING
+
+-- name: signed_out
+SELECT 1 FROM mainspring.signed_out WHERE id = $1
+
 -- name: touch_keys
 UPDATE mainspring.api_key SET last_used_at = mainspring.now_us() WHERE id = ANY ($1::text[])
 

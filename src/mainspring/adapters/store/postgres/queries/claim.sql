@@ -352,7 +352,8 @@ WITH clock AS MATERIALIZED (
 SELECT clock.now, kept.id, kept.draining FROM clock LEFT JOIN kept ON true
 
 -- name: fences
-SELECT id, fence FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND session = $2 AND claim IS NOT NULL
+-- A run that the session has claimed again since its heartbeat has a greater claim number.
+SELECT id, fence FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND session = $2 AND claim <= $3
 
 -- name: close_session
 WITH closed AS (

@@ -44,7 +44,7 @@ RETURNING h.id, h.epoch
 UPDATE mainspring.shard SET owner = NULL WHERE owner = $1 AND id = ANY ($2::smallint[])
 
 -- name: tell_clock
-UPDATE mainspring.session SET clock_offset = $2, clock_error = $3, knows = $4 WHERE id = ANY ($1::bigint[])
+UPDATE mainspring.session SET clock_offset = $2, clock_error = $3, knows = $4, tzdata = $5 WHERE id = ANY ($1::bigint[])
 
 -- name: leave
 WITH left_behind AS (

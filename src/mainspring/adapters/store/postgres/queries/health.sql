@@ -106,6 +106,10 @@ SELECT count(*) FROM mainspring.session WHERE kind = 2 AND live AND lease_until 
 SELECT name, clock_offset, clock_error FROM mainspring.session
 WHERE live AND lease_until > mainspring.now_us() AND clock_offset IS NOT NULL ORDER BY id LIMIT 10000
 
+-- name: tzdata
+SELECT name, tzdata FROM mainspring.session
+WHERE kind = 2 AND live AND lease_until > mainspring.now_us() AND tzdata <> '' ORDER BY id LIMIT 10000
+
 -- name: unburied
 SELECT name FROM mainspring.session WHERE live AND lease_until < $1 ORDER BY id LIMIT 100
 

@@ -41,28 +41,6 @@ LEFT JOIN mainspring.progress p ON p.run_id = h.id
 LEFT JOIN mainspring.dependent e ON e.run_id = h.id
 WHERE h.id = ANY ($1::uuid[]) AND ($4::int IS NULL OR h.tenant = $4)
 
--- name: saying
--- Those of these runs that may say a text, in lower case, in their name or their id (NULL: no text), or are of one of some
--- tasks. To read all of each takes several times as long.
-SELECT r.id
-FROM mainspring.run r
-JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = CASE WHEN r.body_id IS NULL THEN r.id ELSE r.body_id END
-WHERE r.id = ANY ($1::uuid[])
-    AND (b.task = ANY ($3::int[]) OR strpos(lower(convert_from(b.about, 'UTF8')), $2::text) > 0 OR strpos(replace(r.id::text, '-', ''), $2) > 0)
-UNION ALL
-SELECT w.id
-FROM mainspring.waiting w
-JOIN mainspring.body b ON b.bucket = w.body_bucket AND b.id = CASE WHEN w.body_id IS NULL THEN w.id ELSE w.body_id END
-WHERE w.id = ANY ($1::uuid[])
-    AND (b.task = ANY ($3::int[]) OR strpos(lower(convert_from(b.about, 'UTF8')), $2::text) > 0 OR strpos(replace(w.id::text, '-', ''), $2) > 0)
-UNION ALL
-SELECT h.id
-FROM mainspring.history h
-LEFT JOIN LATERAL (SELECT b.task, b.about FROM mainspring.body b
-                   WHERE b.bucket IN (h.body_bucket, -1) AND b.id = CASE WHEN h.body_id IS NULL THEN h.id ELSE h.body_id END LIMIT 1) AS b ON true
-WHERE h.id = ANY ($1::uuid[])
-    AND (b.task = ANY ($3::int[]) OR strpos(lower(convert_from(b.about, 'UTF8')), $2::text) > 0 OR strpos(replace(h.id::text, '-', ''), $2) > 0)
-
 -- name: states
 SELECT id, state, cancel_at FROM mainspring.run WHERE id = ANY ($1::uuid[])
 UNION ALL SELECT id, state, NULL FROM mainspring.waiting WHERE id = ANY ($1::uuid[])

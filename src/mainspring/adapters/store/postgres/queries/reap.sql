@@ -172,9 +172,10 @@ DELETE FROM mainspring.timing WHERE at < $1
 SELECT pg_try_advisory_xact_lock(hashtext($1))
 
 -- name: rolled_up
--- Up to when the figures are, and up to when they can be. Where nobody has begun they begin with the oldest run.
-SELECT coalesce((SELECT until FROM mainspring.rolled_up), (SELECT min(finished_at) FROM mainspring.history),
-                mainspring.now_us()) AS since,
+-- The instant up to which runs and attempts are counted, and the one up to which they can be. The first roll-up begins
+-- with the oldest of them: attempts may fail before any run has ended.
+SELECT coalesce((SELECT until FROM mainspring.rolled_up), least((SELECT min(finished_at) FROM mainspring.history),
+                (SELECT min(ended_at) FROM mainspring.attempt)), mainspring.now_us()) AS since,
        mainspring.now_us() - $1::bigint AS until
 
 -- name: roll_up

@@ -39,5 +39,11 @@ SELECT i.job_id, i.tenant, mainspring.now_us(), i.state FROM unnest($1::uuid[], 
 ORDER BY i.job_id
 ON CONFLICT (job_id) DO UPDATE SET rev = s.rev + 1, next_check = excluded.next_check, state = excluded.state
 
+-- name: reschedule_slos
+-- The keeper checks at once, and judges ticks of the new schedule only after its change.
+UPDATE mainspring.slo s SET rev = s.rev + 1, next_check = i.changed_at, state = convert_to(
+    (convert_from(s.state, 'UTF8')::jsonb || jsonb_build_object('rescheduled_at', i.changed_at))::text, 'UTF8')
+FROM unnest($1::uuid[], $2::bigint[]) AS i(job_id, changed_at) WHERE s.job_id = i.job_id
+
 -- name: forget_slos
 DELETE FROM mainspring.slo WHERE job_id = ANY ($1::uuid[])

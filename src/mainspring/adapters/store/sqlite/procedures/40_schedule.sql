@@ -105,11 +105,11 @@ WHEN EXISTS (
            coalesce(t.value ->> 9, ''), t.value ->> 12
     FROM json_each(NEW.ticks) AS t;
 
-    -- A fixed delay waits for the end of its run; without one (the overlap rule) it counts from now.
+    -- A fixed delay waits for the end of its only run; without one (the overlap rule) it counts from now.
     UPDATE schedule SET next_fire = NEW.next_fire, tick = NEW.tick, awaits = NULL, rev = rev + 1, active = NOT NEW.finished,
                         tick_no = tick_no + json_array_length(NEW.ticks)
     WHERE job_id = NEW.job_id;
-    UPDATE schedule SET awaits = (SELECT made.id FROM made WHERE made.n = NEW.n ORDER BY made.place DESC LIMIT 1)
+    UPDATE schedule SET awaits = (SELECT made.id FROM made WHERE made.n = NEW.n)
     WHERE job_id = NEW.job_id AND NEW.delay IS NOT NULL AND NEW.next_fire IS NULL AND active = 1;
     UPDATE schedule SET awaits = NULL, next_fire = NEW.now + NEW.delay
     WHERE job_id = NEW.job_id AND NEW.delay IS NOT NULL AND next_fire IS NULL AND active = 1

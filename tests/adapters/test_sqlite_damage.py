@@ -1,0 +1,57 @@
+"""A SQLite file that is corrupt, is no database, or disappears: nothing is acknowledged, and the error says why."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.sqlite import SqliteStore
+from mainspring.domain.errors import StoreDamaged
+from tests.api.conftest import Service
+from tests.support.builders import a_run
+
+
+def replace(path: Path) -> None:
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(path.with_suffix(".old").read_bytes())
+
+
+def remove_log(path: Path) -> None:
+    Path(f"{path}-wal").unlink()
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, replace, remove_log], ids=["removed", "replaced", "log removed"])
+async def test_nothing_is_acknowledged_after_the_file_was_removed_or_replaced(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    store = SqliteStore(tmp_path / "store.db", SystemClock())
+    await store.open()
+    try:
+        await store.submit([a_run()])
+        await store.now()
+        harm(store.path)
+        with pytest.raises(StoreDamaged, match="while it was in use"):
+            await store.submit([a_run()])
+        with pytest.raises(StoreDamaged):
+            await store.runs([])
+        service = Service(auth=False, store=store)
+        async with service.client() as client:
+            answers = [await client.get(path) for path in ("/healthz", "/readyz")]
+            refused: httpx2.Response = await client.post("/v1/jobs", json={"task": "t"})
+        for answer in answers:
+            assert answer.status_code == 503
+            assert "while it was in use" in answer.json()["problems"][0]
+        assert (refused.status_code, refused.json()["title"]) == (500, "Store damaged")
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("content", [b"not a database " * 1_000, b"SQLite format 3\0" + b"\xff" * 8_192])
+async def test_a_file_that_is_no_database_is_an_error_at_start(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(content)
+    with pytest.raises(StoreDamaged, match="damaged, or is no SQLite database"):
+        await SqliteStore(path, SystemClock()).open()
+    assert path.read_bytes() == content

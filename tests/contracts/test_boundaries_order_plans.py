@@ -1,0 +1,38 @@
+"""The tests of order on PostgreSQL with plans that read rows in the order of insertion."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.contracts.test_boundaries_order import (
+    test_a_batch_takes_its_key_in_the_order_of_due_time_and_id,
+    test_a_claim_takes_the_smaller_id_of_two_equal_runs,
+    test_an_older_run_goes_first_after_one_head_start,
+    test_due_jobs_and_upcoming_runs_are_cut_after_the_earliest,
+    test_staging_takes_the_oldest_run_of_a_shard_first,
+    test_the_run_that_is_due_first_goes_first,
+)
+from tests.support.kept_connections import KeptConnections
+from tests.support.plans import read_rows_as_they_lie
+from tests.support.rival import open_patient_store
+from tests.support.store_harness import PostgresHarness
+
+__all__ = [
+    "test_a_batch_takes_its_key_in_the_order_of_due_time_and_id",
+    "test_a_claim_takes_the_smaller_id_of_two_equal_runs",
+    "test_an_older_run_goes_first_after_one_head_start",
+    "test_due_jobs_and_upcoming_runs_are_cut_after_the_earliest",
+    "test_staging_takes_the_oldest_run_of_a_shard_first",
+    "test_the_run_that_is_due_first_goes_first",
+]
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+async def harness(
+    contract_database: str, monkeypatch: pytest.MonkeyPatch, kept_connections: KeptConnections
+) -> AsyncIterator[PostgresHarness]:
+    read_rows_as_they_lie(monkeypatch)
+    async with open_patient_store(contract_database, monkeypatch, kept_connections) as harness:
+        yield harness
