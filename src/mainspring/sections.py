@@ -279,6 +279,19 @@ class LogSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     level: str = "info"
     format: str = "auto"
     """``text``, ``json``, or ``auto``: text on a terminal."""
+    runs: str = "auto"
+    """Which attempts a worker logs: ``failures``, ``all``, or ``auto``: all if the format is text."""
+    tracebacks: str = "full"
+    """How much of a failed attempt's traceback is logged: ``full``, or ``short`` for the exception alone."""
+
+    def check(self) -> None:
+        for name, words in {
+            "format": ("auto", "text", "json"),
+            "runs": ("auto", "all", "failures"),
+            "tracebacks": ("full", "short"),
+        }.items():
+            if (value := getattr(self, name)) not in words:
+                raise Invalid(f"log.{name}", f"{value!r} is not one of its values", ", ".join(words))
 
 
 class AuthSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

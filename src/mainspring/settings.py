@@ -171,8 +171,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             check_place("datacenter", self.datacenter)
         if self.log.level not in ("debug", "info", "warning", "error"):
             raise Invalid("log.level", f"{self.log.level!r} is no level", "debug, info, warning or error")
-        if self.log.format not in ("auto", "text", "json"):
-            raise Invalid("log.format", f"{self.log.format!r} is no format", "auto, text or json")
+        self.log.check()
         read_coordination(self.coordination)
         if servers_of(self.store) and self.coordination != STORE:
             raise Invalid("coordination", "each server of a store over several grants its own shards", STORE)

@@ -148,7 +148,7 @@ def test_up_without_an_application_serves_the_built_in_tasks(tmp_path: Path) -> 
         assert "hello you" in found.stdout, found.stderr
         assert terminate(process) == 0
         assert process.stderr is not None
-        assert " tasks, queues default:100" in process.stderr.read()
+        assert " built-in tasks; queues default:100" in process.stderr.read()
     finally:
         process.kill()
         process.communicate()

@@ -193,7 +193,7 @@ def test_a_worker_that_recycles_lets_runs_take_longer_than_the_grace_period(comm
     commands.wait_for_log("worker recycles")
     (commands.directory / "finish").touch()
     # The same process with a new worker in it.
-    commands.wait_for_log("session opened", 2)
+    commands.wait_for_log("mainspring: worker on", 2)
     view = commands.view(run)
     assert (view.state, view.attempt) == (RunState.SUCCEEDED, 1)
     assert commands.log.read_text().count("started\n") == 1

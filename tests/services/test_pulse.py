@@ -8,6 +8,7 @@ from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.domain.instant import SECOND
 from mainspring.domain.run import Outcome
 from mainspring.testing.virtual_time import VirtualClock
+from mainspring.worker.attempt_log import AttemptLog
 from mainspring.worker.pulse import Pulse
 from mainspring.worker.worker import Worker
 from tests.support.virtual import in_virtual_time
@@ -24,7 +25,7 @@ class FakeWorker:
 async def test_the_pulse_logs_failed_runs_as_a_count_without_an_error_field() -> None:
     clock, worker = VirtualClock(), FakeWorker()
     with capture_logs() as logs:
-        async with Pulse(cast(Worker, worker), LocalWakeups(), clock):
+        async with Pulse(cast(Worker, worker), AttemptLog(clock), LocalWakeups(), clock):
             await clock.sleep(SECOND)
             worker.counts = {Outcome.SUCCESS: 32, Outcome.ERROR: 6, Outcome.TIMEOUT: 0}
             await clock.sleep(10 * SECOND)

@@ -61,15 +61,18 @@ from mainspring.domain.labels import label_words
 from mainspring.domain.webhooks import read_webhooks
 from mainspring.ports.archive import Archiving
 from mainspring.ports.blobs import Blobs
+from mainspring.ports.clock import Clock
 from mainspring.ports.events_out import Sink
+from mainspring.runtime import log_lines
 from mainspring.runtime.engines import Engines, GuardedEngine
 from mainspring.runtime.metrics import declared
 from mainspring.runtime.metrics.book import Book
 from mainspring.runtime.metrics.engines import tell_of_engines
 from mainspring.runtime.service import Service
 from mainspring.runtime.supervisor import Supervisor
-from mainspring.sections import servers_of, without_secrets
+from mainspring.sections import LogSection, servers_of, without_secrets
 from mainspring.settings import Settings
+from mainspring.worker.attempt_log import AttemptLog, Tracebacks
 from mainspring.worker.figures import tell_of_worker
 from mainspring.worker.noticeboard import FlagListener, WorkerShower
 from mainspring.worker.pulse import Pulse
@@ -134,11 +137,15 @@ class Node:
         self._log_keepers: list[LogKeeper] = []
         self._ingest: Ingest | None = None
         self._supervisor = Supervisor()
+        self._attempt_log = _make_attempt_log(settings.log, self.engine.clock)
+
+    def check_port(self) -> None:
+        """Refuse a port that is taken, before a scheduler has taken shards from the others."""
+        if Role.HTTP in self._roles and self._listens:
+            refuse_taken(self._settings.host, self._settings.port)
 
     async def start(self) -> None:
-        if Role.HTTP in self._roles and self._listens:
-            # Before anything is done: a scheduler that ends at once would have taken shards from the others.
-            refuse_taken(self._settings.host, self._settings.port)
+        self.check_port()
         await self.engine.open()
         self._monitor = self._make_monitor()
         services: list[Service] = [] if self._guard is None else [self._guard]
@@ -152,7 +159,7 @@ class Node:
                 services.append(self._ingest)
         if Role.WORKER in self._roles:
             worker = self._worker_service(self._application)
-            services += [worker, Pulse(worker, self.engine.wakeups, self.engine.clock)]
+            services += [worker, Pulse(worker, self._attempt_log, self.engine.wakeups, self.engine.clock)]
             if (board := self.engine.board) is not None:
                 services.append(WorkerShower(worker, board, self.engine.wakeups, self.engine.clock))
                 services.append(FlagListener(worker, board, self.engine.wakeups, self.engine.clock))
@@ -283,7 +290,7 @@ class Node:
             lines.append(f"  shards by {without_secrets(self._settings.coordination)}")
         if Role.WORKER in self._roles:
             queues = ", ".join(f"{name}:{slots}" for name, slots in self._queues(self._application).items())
-            lines.append(f"  {len(self._application.handlers())} tasks, queues {queues}")
+            lines.append(f"  {self._application.describe()}; queues {queues}")
         if Role.HTTP in self._roles:
             open_to = "no authentication: loopback only" if self._settings.auth.mode == "none" else "with credentials"
             address = f"http://{address_of(self._settings.host, self._settings.port)}"
@@ -475,6 +482,7 @@ class Node:
             engines=self._engines_of(settings),
             figures=engine.figures,
             tracing=engine.tracing,
+            attempt_log=self._attempt_log,
         )
         return self._worker
 
@@ -493,6 +501,12 @@ class Node:
     def _queues(self, application: Application) -> dict[str, int]:
         """The queues that were asked for, or every one that the application uses."""
         return dict(self._settings.worker.queues) or dict.fromkeys(sorted(application.queues()), DEFAULT_SLOTS)
+
+
+def _make_attempt_log(section: LogSection, clock: Clock) -> AttemptLog:
+    readable = log_lines.chosen is not None and log_lines.chosen.readable
+    every_attempt = section.runs == "all" or (section.runs == "auto" and readable)
+    return AttemptLog(clock, every_attempt=every_attempt, tracebacks=Tracebacks(section.tracebacks))
 
 
 def _always() -> bool:

@@ -67,6 +67,13 @@ class Offer:
             found |= make_fan_handlers(self._engine)
         return found if self._application is None else found | dict(self._application.handlers())
 
+    def describe(self) -> str:
+        """How many tasks there are, for the banner."""
+        own = 0 if self._application is None else len(self._application.handlers())
+        builtin = len(self.handlers()) - own
+        words = [f"{own} {'task' if own == 1 else 'tasks'}"] if self._application is not None else []
+        return " and ".join([*words, f"{builtin} built-in {'task' if builtin == 1 else 'tasks'}"])
+
     def queues(self) -> Collection[str]:
         queues = {"default"} if self._application is None else set(self._application.queues())
         queues |= {QUEUE} if self._settings.events.webhooks else set()

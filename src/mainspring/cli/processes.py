@@ -318,8 +318,9 @@ async def _start(node: Node, app: Mainspring | None) -> None:
                 "mainspring plan shows them, mainspring apply removes them",
                 err=True,
             )
-    await node.start()
+    node.check_port()
     typer.echo(node.banner(), err=True)
+    await node.start()
     # What is there now stays. Looking through it for garbage every few hundred requests would take a tenth of the time.
     gc.freeze()
     gc.set_threshold(_GARBAGE)

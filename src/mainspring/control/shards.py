@@ -131,7 +131,7 @@ class ShardKeeper(TickingService):
         member = self._member
         if member is None:
             member = self._member = await self._coordinator.join(self._label, self._ttl)
-            self.log.info("joined", member=member)
+            self.log.debug("joined", member=member)
             self._wakeups.ring([SHARDS])
         sent = self.clock.monotonic()
         membership = await self._coordinator.renew(member, self._ttl)
@@ -147,7 +147,7 @@ class ShardKeeper(TickingService):
             # An answer that leaves this member out is odd; owning nothing is the safe reading of it.
             known = member in self._members
             self._share = shards_of(member, self._shards, self._members) if known else frozenset()
-            self.log.info("members", member=member, members=list(self._members), share=len(self._share))
+            self.log.debug("members", member=member, members=list(self._members), share=len(self._share))
         self._owned = dict(membership.owned)
         self._first_end = membership.first_end
 
@@ -178,6 +178,6 @@ class ShardKeeper(TickingService):
             return
         gained, lost = owned.keys() - self._told.keys(), self._told.keys() - owned.keys()
         self._told = dict(owned)
-        self.log.info("shards", member=self._member, owned=len(owned), gained=len(gained), lost=len(lost))
+        self.log.debug("shards", member=self._member, owned=len(owned), gained=len(gained), lost=len(lost))
         for listener in self._listeners:
             listener()

@@ -34,6 +34,7 @@ FIELDS = {
     "trace": "trace.id",
     "span": "span.id",
     "error": "error.message",
+    "traceback": "error.stack_trace",
 }
 #: Those that every line, or every error, has beside these.
 MORE_FIELDS = (
@@ -79,12 +80,20 @@ def configure(level: str, readable: bool) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+        if readable
+        else structlog.processors.TimeStamper(fmt="iso", utc=True),
         _add_surroundings,
     ]
     renderer: list[Processor] = (
         # A plain traceback: a pretty one shows local variables, and secrets are among them.
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_show), _hide]
+        [
+            _shorten,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=_show, sort_keys=False, pad_event_to=0, pad_level=False
+            ),
+            _hide,
+        ]
         if readable
         else [partial(_render, {"version": metadata.version("mainspring")})]
     )
@@ -119,6 +128,23 @@ def _add_surroundings(logger: "WrappedLogger", method: str, event: "EventDict") 
     found = current_ids()
     if found is not None and found[2]:
         event["trace"], event["span"] = f"{found[0]:032x}", f"{found[1]:016x}"
+    return event
+
+
+def _shorten(logger: "WrappedLogger", method: str, event: "EventDict") -> "EventDict":
+    """For a terminal: no names of our loggers, ``attempt=2/4``, and a traceback below its line."""
+    if str(event.get("logger", "")).startswith("mainspring."):
+        del event["logger"]
+    event.pop("inside", None)
+    for name in [name for name, value in event.items() if value is None]:
+        del event[name]
+    for name in ("tenant", "queue"):
+        if event.get(name) == "default":
+            del event[name]
+    if "max_attempts" in event:
+        event["attempt"] = f"{event['attempt']}/{event.pop('max_attempts')}"
+    if "traceback" in event:
+        event["exception"] = event.pop("traceback")
     return event
 
 

@@ -26,6 +26,7 @@ from mainspring.settings import Settings
 from mainspring.testing.loop import EngineLoop, looking
 from mainspring.testing.rig import Rig
 from mainspring.testing.virtual_time import VirtualClock
+from mainspring.worker.attempt_log import AttemptLog
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.worker import Worker
 
@@ -123,7 +124,13 @@ class Site:
             grace=0,
         )
         self._worker = Worker(
-            self._line, self.engine.wakeups, self.engine.clock, self.rig, settings, jitter=self.engine.random
+            self._line,
+            self.engine.wakeups,
+            self.engine.clock,
+            self.rig,
+            settings,
+            jitter=self.engine.random,
+            attempt_log=AttemptLog(self.engine.clock),
         )
         await self._worker.start()
 

@@ -19,6 +19,7 @@ from mainspring.domain.run import (
 )
 from mainspring.ports.clock import Clock
 from mainspring.worker.attempt import Attempt, Stop
+from mainspring.worker.attempt_log import AttemptLog
 from mainspring.worker.handler import SETTLED
 from mainspring.worker.reporter import Reporter
 from mainspring.worker.results import result_problem
@@ -37,6 +38,7 @@ class Outcomes:
         settler: Settler,
         reporter: Reporter,
         none_left: Callable[[], None],
+        log: AttemptLog | None = None,
     ) -> None:
         #: Attempts that occupy a slot, in the order they came: a simulation must find the same one on replay.
         self.running: dict[Attempt, None] = {}
@@ -48,6 +50,7 @@ class Outcomes:
         self._settler = settler
         self._reporter = reporter
         self._none_left = none_left
+        self._log = log
 
     def succeeded(self, attempt: Attempt, result: bytes | None) -> None:
         """It returned. That counts even if it had been told to stop: the work is done."""
@@ -108,6 +111,9 @@ class Outcomes:
         attempt.ended_at = self._clock.monotonic()
         self._slots.give(attempt.lane, attempt.held.policy.weight)
         self.counts[settlement.outcome] += 1
+        log = self._log
+        if log is not None and (log.every_attempt or settlement.outcome is not Outcome.SUCCESS):
+            log.ended(attempt, settlement)
         if settled:
             # Also of one that was dropped: the store has accepted it, whatever became of the lease.
             self._settler.was_settled(attempt, settlement)

@@ -1,27 +1,31 @@
-"""Says in the log, every few seconds, what a worker has done: a sign of life for whoever watches."""
+"""Logs every few seconds how many attempts a worker has completed."""
 
 from mainspring.domain.instant import SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.ports.wakeups import Wakeups
 from mainspring.runtime.service import TickingService
+from mainspring.worker.attempt_log import AttemptLog
 from mainspring.worker.worker import Worker
 
-_EVERY: Micros = 5 * SECOND
-#: What is called an error in a log is the text of one.
-_WORDS = {"error": "failed"}
+_INTERVAL: Micros = 5 * SECOND
+#: In a log, ``error`` is the text of one.
+_NAMES = {"error": "failed"}
 
 
 class Pulse(TickingService):
-    def __init__(self, worker: Worker, wakeups: Wakeups, clock: Clock) -> None:
+    def __init__(self, worker: Worker, attempt_log: AttemptLog, wakeups: Wakeups, clock: Clock) -> None:
         super().__init__("pulse", clock, wakeups.listen(()))
         self._worker = worker
+        self._attempt_log = attempt_log
         self._before = worker.counts
 
     async def tick(self) -> Micros:
         now = self._worker.counts
         ended = {outcome.value: now[outcome] - self._before[outcome] for outcome in now}
-        lately = {_WORDS.get(name, name): count for name, count in ended.items() if count}
-        if lately:
-            self.log.info("in the last 5 seconds", **lately, running=self._worker.running)
+        counts = {_NAMES.get(name, name): count for name, count in ended.items() if count}
+        hidden = {f"{kind}_not_shown": count for kind, count in self._attempt_log.take_hidden().items()}
+        # A log that has a line for each run needs no counts, unless lines were left out.
+        if counts and (hidden or not self._attempt_log.every_attempt):
+            self.log.info("in the last 5 seconds", **counts, running=self._worker.running, **hidden)
         self._before = now
-        return _EVERY
+        return _INTERVAL

@@ -21,6 +21,7 @@ from mainspring.runtime.metrics.figures import Figures
 from mainspring.runtime.service import TickingService
 from mainspring.runtime.tasks import cancel_and_wait
 from mainspring.worker.attempt import NEVER, Attempt, Holding, Stop
+from mainspring.worker.attempt_log import AttemptLog
 from mainspring.worker.cancellation import Cancellation
 from mainspring.worker.capture import capture
 from mainspring.worker.claimer import Claimer
@@ -75,11 +76,12 @@ class Worker:
         engines: Mapping[str, GuardedEngine] | None = None,
         figures: Figures | None = None,
         tracing: "Tracing | None" = None,
+        attempt_log: AttemptLog | None = None,
     ) -> None:
         """``source`` is where child processes find the handlers, as ``module:attribute``; without it sync tasks run on
         bare threads. ``open_workforce`` opens a store for the heartbeat's thread; without it the heart beats on the
         worker's loop. ``engines``: by queue, where hints of its runs come from. ``figures``: what counts what it
-        does. ``tracing``: what records it."""
+        does. ``tracing``: what records it. ``attempt_log``: logs failed attempts, or all of them."""
         self.settings = settings = settings if settings is not None else WorkerSettings()
         settings.check()
         self.jitter = jitter if jitter is not None else Random()
@@ -114,7 +116,11 @@ class Worker:
         self._most_unflushed = max(10 * self._slots.total, _FEWEST_UNFLUSHED)
         self._settler = Settler(store, clock, wakeups, self.jitter, settings, self._flushed, figures, tracing)
         self._reporter = Reporter(store, clock, wakeups.listen(()), self.jitter, settings, self._settler.add)
-        self._outcomes = Outcomes(clock, self.jitter, self._slots, self._settler, self._reporter, self._none_left)
+        self._outcomes = Outcomes(
+            clock, self.jitter, self._slots, self._settler, self._reporter, self._none_left, attempt_log
+        )
+        #: Set where the start of each attempt is logged.
+        self._start_log = attempt_log if attempt_log is not None and attempt_log.every_attempt else None
         self._running = self._outcomes.running
         self._cancellation = Cancellation(
             clock, wakeups.listen(()), settings.kill_grace, self._running, self._look_after
@@ -333,7 +339,7 @@ class Worker:
         except TimeoutError:
             raise StoreUnavailable("no session was opened in time") from None
         self.holding = self._claimer.holding = Holding(number, sent)
-        self._log.info("session opened", session=number)
+        self._log.debug("session opened", session=number)
 
     @property
     def failing_since(self) -> Micros | None:
@@ -416,7 +422,7 @@ class Worker:
         now = self._clock.monotonic()
         held, running, lanes = holding.held, self._running, self._slots.lanes
         on_loop, start, cancellation = self._on_loop, self._loop_executor.start, self._cancellation
-        halted, pooled = self._claimer.halted, self._slots.pooled
+        halted, pooled, start_log = self._claimer.halted, self._slots.pooled, self._start_log
         for run in runs:
             lane = lanes[(run.queue, run.priority) if pooled else run.queue]
             lane.take(run.policy.weight)
@@ -426,6 +432,8 @@ class Worker:
             attempt = Attempt(run, holding, lane, now, until)
             held[run.id] = attempt
             running[attempt] = None
+            if start_log is not None:
+                start_log.started(attempt)
             invoke = on_loop.get(run.task)
             if invoke is None or run.lost >= ALONE_AFTER or halted:
                 self._start_elsewhere(attempt)
