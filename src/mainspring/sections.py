@@ -281,6 +281,8 @@ class LogSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """``text``, ``json``, or ``auto``: text on a terminal."""
     runs: str = "auto"
     """Which attempts a worker logs: ``failures``, ``all``, or ``auto``: all if the format is text."""
+    output: bool = False
+    """Log each line that a task prints with the task and run it belongs to."""
     tracebacks: str = "full"
     """How much of a failed attempt's traceback is logged: ``full``, or ``short`` for the exception alone."""
 

@@ -83,17 +83,17 @@ async def test_successes_are_logged_where_every_attempt_is(every_attempt: bool) 
 async def test_lines_beyond_the_limit_of_a_second_are_counted_and_never_hide_failures() -> None:
     held, clock = a_held_run(), VirtualClock()
     log = AttemptLog(clock, every_attempt=True)
-    attempt = make_attempt(held)
+    attempt, success = make_attempt(held), end(held, Outcome.SUCCESS, RunState.SUCCEEDED)
     with capture_logs() as lines:
         for _ in range(30):
-            log.started(attempt)
+            log.ended(attempt, success)
         log.ended(attempt, end(held, Outcome.ERROR, RunState.SCHEDULED, error="E: 1"))
-        assert [line["event"] for line in lines] == ["run started"] * 20 + ["run failed"]
+        assert [line["event"] for line in lines] == ["run succeeded"] * 20 + ["run failed"]
         assert log.take_hidden() == {"runs": 10}
         assert log.take_hidden() == {}
         await clock.sleep(SECOND)
-        log.started(attempt)
-    assert lines[-1]["event"] == "run started"
+        log.ended(attempt, success)
+    assert lines[-1]["event"] == "run succeeded"
     with capture_logs() as lines:
         for _ in range(60):
             log.ended(attempt, end(held, Outcome.LOST, RunState.QUEUED, error="its worker died"))

@@ -139,13 +139,15 @@ class Node:
         self._supervisor = Supervisor()
         self._attempt_log = _make_attempt_log(settings.log, self.engine.clock)
 
-    def check_port(self) -> None:
-        """Refuse a port that is taken, before a scheduler has taken shards from the others."""
+    def check(self) -> None:
+        """Refuse to start if a port is taken or a folder is missing, before this process takes work from others."""
         if Role.HTTP in self._roles and self._listens:
             refuse_taken(self._settings.host, self._settings.port)
+        if Role.WORKER in self._roles:
+            check_surroundings(self._settings)
 
     async def start(self) -> None:
-        self.check_port()
+        self.check()
         await self.engine.open()
         self._monitor = self._make_monitor()
         services: list[Service] = [] if self._guard is None else [self._guard]
@@ -445,7 +447,6 @@ class Node:
 
     def _worker_service(self, application: Application) -> Worker:
         section = self._settings.worker
-        check_surroundings(self._settings)
         settings = WorkerSettings(
             name=section.name or label(),
             queues=self._queues(application),

@@ -69,10 +69,12 @@ class Offer:
 
     def describe(self) -> str:
         """How many tasks there are, for the banner."""
-        own = 0 if self._application is None else len(self._application.handlers())
-        builtin = len(self.handlers()) - own
-        words = [f"{own} {'task' if own == 1 else 'tasks'}"] if self._application is not None else []
-        return " and ".join([*words, f"{builtin} built-in {'task' if builtin == 1 else 'tasks'}"])
+        builtin = Offer(self._settings, None, self._engine).handlers().keys()
+        words = f"{len(builtin)} built-in tasks"
+        if self._application is None:
+            return words
+        own = len(self._application.handlers().keys() - builtin)
+        return f"{own} {'task' if own == 1 else 'tasks'} and {words}"
 
     def queues(self) -> Collection[str]:
         queues = {"default"} if self._application is None else set(self._application.queues())

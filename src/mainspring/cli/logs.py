@@ -7,4 +7,5 @@ from mainspring.sections import LogSection
 
 
 def configure(log: LogSection) -> None:
-    log_lines.configure(log.level, log.format == "text" or (log.format == "auto" and sys.stderr.isatty()))
+    readable = log.format == "text" or (log.format == "auto" and sys.stderr.isatty())
+    log_lines.configure(log.level, readable, log.output)

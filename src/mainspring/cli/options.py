@@ -55,6 +55,10 @@ Name: TypeAlias = Annotated[str | None, typer.Option("--name", help="A label for
 LogLevel: TypeAlias = Annotated[
     str | None, typer.Option("--log-level", help="debug, info, warning or error.", show_default=False)
 ]
+ShowOutput: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--show-output", help="Log each line that a task prints, with its task and run.", show_default=False),
+]
 #: Frames of the import system, of the libraries, and of ours.
 _NOT_THE_APPLICATION = (
     "<",

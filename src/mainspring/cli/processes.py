@@ -33,6 +33,7 @@ from mainspring.cli.options import (
     Port,
     Priorities,
     Queues,
+    ShowOutput,
     Store,
     load_application,
     settings_of,
@@ -79,6 +80,7 @@ def up(
     datacenter: Datacenter = None,
     config: Config = None,
     log_level: LogLevel = None,
+    show_output: ShowOutput = None,
     reload: Annotated[bool, typer.Option("--reload", help="Start anew whenever a Python file changes.")] = False,
 ) -> None:
     """Run everything in one process: scheduler, worker and the HTTP API.
@@ -101,6 +103,7 @@ def up(
         worker__queues=queue,
         coordination=coordination,
         log__level=log_level,
+        log__output=show_output,
     )
     roles = {Role.SCHEDULER, Role.HTTP}
     if loaded or make_builtin_tasks(settings).names:
@@ -162,6 +165,7 @@ def worker(
     ] = None,
     config: Config = None,
     log_level: LogLevel = None,
+    show_output: ShowOutput = None,
 ) -> None:
     """Run a worker: claims runs, executes them, reports. Start as many as you like.
 
@@ -195,6 +199,7 @@ def worker(
         datacenter=datacenter,
         worker__name=name,
         log__level=log_level,
+        log__output=show_output,
     )
     if loaded is None and not make_builtin_tasks(settings).names:
         raise Invalid("application", "without one, and with the built-in tasks off, there is nothing to run")
@@ -305,32 +310,38 @@ async def opened(engine: Engine) -> None:
 
 async def _start(node: Node, app: Mainspring | None) -> None:
     await opened(node.engine)
-    if app is not None:
-        app.use(node.engine)
-        # First: if a schedule is refused, nothing has begun.
-        for job in await app.declare():
-            typer.echo(f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}: {_coming(job)}", err=True)
-        left_over = await app.left_over()
-        if left_over:
-            names = ", ".join(left_over[:5]) + (" …" if len(left_over) > 5 else "")
-            typer.echo(
-                f"  {len(left_over)} schedules of this application are in the store and not in its code: {names}; "
-                "mainspring plan shows them, mainspring apply removes them",
-                err=True,
-            )
-    node.check_port()
-    typer.echo(node.banner(), err=True)
+    # First: if a schedule is refused, nothing has begun.
+    schedules = [] if app is None else await _declare(node, app)
+    node.check()
+    typer.echo("\n".join([node.banner(), *schedules]), err=True)
     await node.start()
     # What is there now stays. Looking through it for garbage every few hundred requests would take a tenth of the time.
     gc.freeze()
     gc.set_threshold(_GARBAGE)
 
 
-def _coming(job: Job) -> str:
-    fires = job.next_fires()
-    if not fires:
-        return "when its run has ended" if job.state is JobState.SCHEDULED else job.state.value
-    return ", ".join(map(isoformat, fires))
+async def _declare(node: Node, app: Mainspring) -> list[str]:
+    """Bring the application's schedules into the store; return lines that describe them."""
+    app.use(node.engine)
+    lines = [
+        f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}; {_next_run(job)}"
+        for job in await app.declare()
+    ]
+    left_over = await app.left_over()
+    if left_over:
+        names = ", ".join(left_over[:5]) + (" …" if len(left_over) > 5 else "")
+        lines.append(
+            f"  {len(left_over)} schedules of this application are in the store and not in its code: {names}; "
+            "mainspring plan shows them, mainspring apply removes them"
+        )
+    return lines
+
+
+def _next_run(job: Job) -> str:
+    if job.state is not JobState.SCHEDULED:
+        return job.state.value
+    fires = job.next_fires(1)
+    return f"next {isoformat(fires[0])}" if fires else "next after its current run"
 
 
 async def _first(*waits: Coroutine[None, None, object]) -> int:

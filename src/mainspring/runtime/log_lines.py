@@ -62,19 +62,25 @@ surroundings: list[Callable[[], dict[str, Any]]] = []
 class Style(NamedTuple):
     level: str
     readable: bool
+    #: Lines that tasks print are log lines with the run they belong to.
+    show_output: bool = False
 
 
 #: How this process writes, if we have set that up.
 chosen: Style | None = None
 
 
-def configure(level: str, readable: bool) -> None:
+def shows_output() -> bool:
+    return chosen is not None and chosen.show_output
+
+
+def configure(level: str, readable: bool, show_output: bool = False) -> None:
     """Set up structlog and route the standard library's logging into the same stream."""
     # Slow to import, and an application that only submits needs no log of its own.
     import structlog
 
     global chosen
-    chosen = Style(level, readable)
+    chosen = Style(level, readable, show_output)
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -1,6 +1,8 @@
-"""Log lines about attempts: every failure, and every start and end where that is wanted."""
+"""Log lines about attempts: one for each failure, or one for each attempt."""
 
 from enum import StrEnum
+
+import msgspec
 
 from mainspring.domain.instant import SECOND, Micros, format_duration
 from mainspring.domain.run import Outcome, RunState, Settlement
@@ -38,7 +40,7 @@ class AttemptLog:
     """Logs attempts up to a number of lines per second, and counts the lines it leaves out."""
 
     def __init__(self, clock: Clock, *, every_attempt: bool = False, tracebacks: Tracebacks = Tracebacks.FULL) -> None:
-        """``every_attempt``: log starts and successful ends too, as on a terminal."""
+        """``every_attempt``: log successful attempts too, as on a terminal."""
         self.every_attempt = every_attempt
         self._clock = clock
         self._tracebacks = tracebacks
@@ -48,17 +50,13 @@ class AttemptLog:
         self._hidden = 0
         self._hidden_failures = 0
 
-    def started(self, attempt: Attempt) -> None:
-        if self._may_log():
-            _log.info("run started", **_describe(attempt))
-
     def ended(self, attempt: Attempt, settlement: Settlement) -> None:
         """Log the end of an attempt. Success is logged only with ``every_attempt``."""
         if settlement.outcome in _FAILURES:
             if self._may_log_failure():
                 self._log_failure(attempt, settlement)
         elif self.every_attempt and self._may_log():
-            values = _describe_end(attempt)
+            values = _describe(attempt)
             if settlement.result is not None:
                 values["result"] = _shorten(settlement.result)
             if settlement.reason:
@@ -72,14 +70,16 @@ class AttemptLog:
         return {kind: count for kind, count in hidden.items() if count}
 
     def _log_failure(self, attempt: Attempt, settlement: Settlement) -> None:
-        values = _describe_end(attempt)
+        values = _describe(attempt)
         error = settlement.error or settlement.reason
         last_line = error.rstrip().rpartition("\n")[2]
         values["error"] = last_line
         if self._tracebacks is Tracebacks.FULL and last_line != error:
             values["traceback"] = error
         if settlement.state is RunState.FAILED:
-            _log.error(f"{_EVENTS[settlement.outcome]}; no attempt is left", **values, reason=settlement.reason)
+            if settlement.reason and settlement.reason != settlement.outcome.value:
+                values["reason"] = settlement.reason
+            _log.error(f"{_EVENTS[settlement.outcome]}; no attempt is left", **values)
         elif settlement.state is RunState.SCHEDULED:
             _log.warning(_EVENTS[settlement.outcome], **values, next_attempt_in=_seconds(settlement.delay))
         else:
@@ -111,19 +111,14 @@ def _describe(attempt: Attempt) -> dict[str, object]:
     held = attempt.held
     # Lost attempts are not counted against the retries.
     retries = 0 if held.policy.guarantee == "at-most-once" else held.policy.retry.max_retries
-    found: dict[str, object] = {
+    return {
         "task": held.task,
+        "queue": held.queue,
         "run": held.id,
         "attempt": held.attempt,
         "max_attempts": 1 + retries + held.lost,
+        "took": _seconds(attempt.ended_at - attempt.came_at),
     }
-    if held.queue != "default":
-        found["queue"] = held.queue
-    return found
-
-
-def _describe_end(attempt: Attempt) -> dict[str, object]:
-    return {**_describe(attempt), "took": _seconds(attempt.ended_at - attempt.came_at)}
 
 
 def _seconds(duration: Micros) -> str:
@@ -135,4 +130,6 @@ def _seconds(duration: Micros) -> str:
 
 def _shorten(result: bytes) -> str:
     text = result.decode("utf-8", "replace")
+    if text.startswith('"'):
+        text = msgspec.json.decode(result, type=str)
     return text if len(text) <= _LONGEST_RESULT else f"{text[: _LONGEST_RESULT - 1]}…"

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
+from mainspring.runtime.log_lines import shows_output
 from mainspring.runtime.masking import masks
 from mainspring.worker.telling import current
 
@@ -23,9 +24,11 @@ class Tee:
 
     def write(self, text: str) -> int:
         telling = current.get()
-        if telling is not None and telling.ear.captures:
+        shown = telling is not None and shows_output()
+        if telling is not None and (shown or telling.ear.captures):
             telling.write(text)
-        self.inner.write(masks.everything(text))
+        if not shown:
+            self.inner.write(masks.everything(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ from mainspring.domain.traces import ids_in
 from mainspring.domain.usage import MOST_UNITS, Spent
 from mainspring.ports.catalog import MOST_LOG_BYTES
 from mainspring.runtime import log_lines
+from mainspring.runtime.log import get_logger
 from mainspring.runtime.masking import masks
 
 #: So much waits to be taken, of one attempt. What comes faster is dropped and counted.
@@ -28,6 +29,8 @@ _MOST_EVER = MOST_LOG_BYTES + _MOST_WAITING
 _LONGEST_LINE = 64 * 1024
 #: The longest piece of a log.
 _PIECE = 16 * 1024
+
+_output = get_logger("mainspring.output")
 
 Owner = TypeVar("Owner")
 Listened = TypeVar("Listened")
@@ -177,7 +180,16 @@ class Telling(Generic[Owner]):
             begun = masks.text(self.tenant, begun)
         boxes.begun = begun[:_LONGEST_LINE]
         if lines:
-            self.log("\n".join(lines))
+            self.print("\n".join(lines))
+
+    def print(self, text: str) -> None:
+        """Lines that the task has printed: for the run's log, and for the log of the process if it shows output."""
+        if self.ear.captures:
+            self.log(text)
+        if log_lines.shows_output():
+            found = _describe_attempt(self)
+            for line in text.split("\n"):
+                _output.info(line, **found)
 
     def tell(self, told: Told) -> None:
         """What was told elsewhere."""
@@ -224,7 +236,7 @@ class Telling(Generic[Owner]):
     def _end_line(self) -> None:
         boxes = self._boxes()
         if boxes.begun:
-            self.log(boxes.begun)
+            self.print(boxes.begun)
             boxes.begun = ""
 
     def _boxes(self) -> _Boxes:
@@ -259,7 +271,11 @@ current: ContextVar["Telling[Any] | None"] = ContextVar("mainspring attempt", de
 def _attempt_here() -> dict[str, Any]:
     """What a line of the log that is written here belongs to."""
     telling = current.get()
-    held: HeldRun | None = None if telling is None else telling.held or getattr(telling.owner, "held", None)
+    return {} if telling is None else _describe_attempt(telling)
+
+
+def _describe_attempt(telling: Telling[Any]) -> dict[str, Any]:
+    held: HeldRun | None = telling.held or getattr(telling.owner, "held", None)
     if held is None:
         return {}
     found: dict[str, Any] = {

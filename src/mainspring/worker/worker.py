@@ -17,6 +17,7 @@ from mainspring.ports.store import Beat, NewSession
 from mainspring.ports.wakeups import CANCELS, Wakeups, queue_topic
 from mainspring.runtime.engines import GuardedEngine
 from mainspring.runtime.log import get_logger
+from mainspring.runtime.log_lines import shows_output
 from mainspring.runtime.metrics.figures import Figures
 from mainspring.runtime.service import TickingService
 from mainspring.runtime.tasks import cancel_and_wait
@@ -119,8 +120,6 @@ class Worker:
         self._outcomes = Outcomes(
             clock, self.jitter, self._slots, self._settler, self._reporter, self._none_left, attempt_log
         )
-        #: Set where the start of each attempt is logged.
-        self._start_log = attempt_log if attempt_log is not None and attempt_log.every_attempt else None
         self._running = self._outcomes.running
         self._cancellation = Cancellation(
             clock, wakeups.listen(()), settings.kill_grace, self._running, self._look_after
@@ -183,7 +182,7 @@ class Worker:
         hosting = self._source_of_handlers.hosting() if isinstance(self._source_of_handlers, Host) else None
         if hosting is not None:
             await self._hosting.enter_async_context(hosting)
-        if self.settings.capture_logs:
+        if self.settings.capture_logs or shows_output():
             capture.begin()
             self._hosting.callback(capture.end)
 
@@ -422,7 +421,7 @@ class Worker:
         now = self._clock.monotonic()
         held, running, lanes = holding.held, self._running, self._slots.lanes
         on_loop, start, cancellation = self._on_loop, self._loop_executor.start, self._cancellation
-        halted, pooled, start_log = self._claimer.halted, self._slots.pooled, self._start_log
+        halted, pooled = self._claimer.halted, self._slots.pooled
         for run in runs:
             lane = lanes[(run.queue, run.priority) if pooled else run.queue]
             lane.take(run.policy.weight)
@@ -432,8 +431,6 @@ class Worker:
             attempt = Attempt(run, holding, lane, now, until)
             held[run.id] = attempt
             running[attempt] = None
-            if start_log is not None:
-                start_log.started(attempt)
             invoke = on_loop.get(run.task)
             if invoke is None or run.lost >= ALONE_AFTER or halted:
                 self._start_elsewhere(attempt)

@@ -246,8 +246,8 @@ def _line(call: HttpCall, answer: Answer) -> str:
 
 def _tell(call: HttpCall, answer: Answer) -> None:
     telling = current.get()
-    if telling is not None and telling.ear.captures:
-        telling.log(f"{_line(call, answer)}, {len(answer.body)} bytes")
+    if telling is not None:
+        telling.print(f"{_line(call, answer)}, {len(answer.body)} bytes")
 
 
 def _phrase(status: int) -> str:

@@ -90,8 +90,8 @@ class _Listener:
             line = f"{masks.text(self._tenant, line)[: len(line) - masks.longest(self._tenant)]} … (cut)"
         if line.startswith("::") and self._obey(line):
             return
-        if self._telling is not None and self._telling.ear.captures:
-            self._telling.log(line)
+        if self._telling is not None:
+            self._telling.print(line)
 
     def _obey(self, line: str) -> bool:
         if (found := _PROGRESS.fullmatch(line)) is not None:

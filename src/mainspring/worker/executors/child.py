@@ -119,7 +119,7 @@ class Child:
                 self._tracing.lend()
                 self._handlers = standing_in(self._handlers, self._tracing)
             self.captures = begin.captures
-            if begin.captures:
+            if begin.captures or log_lines.shows_output():
                 capture.begin()
             self._host.open(self._application)
         except BaseException as error:

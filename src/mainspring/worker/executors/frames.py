@@ -30,8 +30,9 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     alone: bool = False
     #: What the worker's tracing was made of; none: nobody records anything.
     tracing: tuple[str, float, str, str] | None = None
-    #: How the worker writes its log: the level, and whether for people; none: as the application has it.
-    log: tuple[str, bool] | None = None
+    #: How the worker writes its log: the level, whether for people, and with what tasks print; none: as the application
+    #: has it.
+    log: tuple[str, bool, bool] | None = None
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
