@@ -232,9 +232,45 @@ async def test_a_body_of_the_wrong_type_encoding_or_size_is_rejected(client: htt
     assert (await client.put("/v1/jobs")).status_code == 405
 
 
-async def test_a_task_without_workers_is_accepted_with_a_warning(client: httpx2.AsyncClient) -> None:
+async def test_a_job_that_cannot_run_now_is_accepted_with_a_warning(client: httpx2.AsyncClient) -> None:
     made = await create(client)
-    assert "no live worker knows task 't'" in made["warnings"][0]
+    assert made["warnings"] == ["no worker is running; the job waits until one starts: mainspring worker MODULE:APP"]
+    assert (await client.get(f"/v1/jobs/{made['jobId']}")).json()["warnings"] == made["warnings"]
+    await client.post("/v1/workers/register", json={"name": "w", "queues": ["billing"], "tasks": ["bill"]})
+    for fields, warning in (
+        ({}, "no live worker serves queue 'default'; start one with --queue default (served queues: billing)"),
+        ({"queue": "biling"}, "no live worker serves queue 'biling'; did you mean 'billing'?"),
+        ({"queue": "billing"}, "no live worker knows task 't'; it waits until one does"),
+        (
+            {"queue": "billing", "task": "bill", "name": "n", "every": "1h", "datacenters": ["mars"]},
+            "no live worker of queue 'billing' is in data center 'mars'; no live worker names one",
+        ),
+    ):
+        assert (await create(client, **fields))["warnings"] == [warning]
+    made = await create(client, queue="billing", task="bill")
+    assert "warnings" not in made
+
+
+async def test_strict_refuses_a_job_that_cannot_run_now(client: httpx2.AsyncClient) -> None:
+    await client.post("/v1/workers/register", json={"name": "w", "queues": ["billing"], "tasks": ["bill"]})
+    for fields in ({"task": "bill"}, {"task": "bill", "name": "n", "every": "1h"}):
+        refused = await client.post("/v1/jobs?strict=true", json=fields)
+        assert refused.status_code == 409
+        assert "no live worker serves queue 'default'" in refused.json()["detail"]
+        assert (await client.post("/v1/jobs?strict=true", json=fields | {"queue": "billing"})).status_code == 201
+
+
+async def test_a_batch_has_each_warning_once_and_strict_refuses_single_jobs(client: httpx2.AsyncClient) -> None:
+    await client.post("/v1/workers/register", json={"name": "w", "queues": ["billing"], "tasks": ["bill"]})
+    jobs = [{"task": "bill"}, {"task": "bill"}, {"task": "bill", "queue": "billing"}]
+    answer = (await client.post("/v1/jobs/batch", json={"jobs": jobs})).json()
+    assert answer["accepted"] == 3
+    assert answer["warnings"] == [
+        "no live worker serves queue 'default'; start one with --queue default (served queues: billing)"
+    ]
+    answer = (await client.post("/v1/jobs/batch?strict=true", json={"jobs": jobs})).json()
+    assert [item.get("problem") is None for item in answer["items"]] == [False, False, True]
+    assert answer["items"][0]["problem"]["status"] == 409
 
 
 async def test_a_backfill_creates_each_missed_tick_once(client: httpx2.AsyncClient) -> None:

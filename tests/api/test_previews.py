@@ -18,7 +18,7 @@ async def test_the_preview_of_a_schedule_has_words_ticks_and_clock_changes(clien
     assert len(found["nextFires"]) == 3
     assert {change["kind"] for change in found["clockChanges"]} == {"gap", "fold"}
     assert "02:30 does not exist: runs once, at 03:00" in str(found["clockChanges"])
-    assert found["warnings"] == ["no live worker knows task 't'; it waits until one does"]
+    assert found["warnings"] == ["no worker is running; the job waits until one starts: mainspring worker MODULE:APP"]
     assert (await client.get("/v1/jobs")).json()["items"] == []
 
 

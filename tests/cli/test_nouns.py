@@ -155,6 +155,9 @@ def test_the_same_key_makes_no_second_job(here: Here) -> None:
 def test_submit_of_a_task_without_a_worker_prints_a_warning(here: Here) -> None:
     result = here.run("jobs", "submit", "unknown", "--delay", "1h")
     assert "mainspring: no live worker knows task 'unknown'" in result.err
+    refused = here.call("jobs", "submit", "unknown", "--delay", "1h", "--strict")
+    assert refused.code == 1
+    assert "no live worker knows task 'unknown'" in refused.err
 
 
 def test_a_recurring_job_is_paused_updated_run_listed_and_cancelled(here: Here) -> None:

@@ -64,6 +64,8 @@ def plan(*arguments: str) -> dict[str, Any]:
     assert found.exit_code in (0, 3), found.output
     answer: dict[str, Any] = json.loads(found.stdout)
     assert found.exit_code == (3 if answer["steps"] else 0)
+    # There is no worker in these tests.
+    assert all(warning.startswith("no worker is running") for warning in answer.pop("warnings"))
     return answer
 
 
@@ -211,3 +213,14 @@ def test_an_application_is_named_after_its_module_by_default(folder: Path) -> No
     assert import_module("plan_unnamed").app.name == "plan_unnamed"
     ran = subprocess.run([sys.executable, "plan_unnamed.py"], capture_output=True, text=True, check=True, cwd=folder)
     assert ran.stdout == "plan_unnamed\n"
+
+
+def test_apply_warns_of_schedules_that_no_worker_runs_and_strict_refuses_them(folder: Path) -> None:
+    found = run("apply", "plan_tasks:app")
+    assert "warning: no worker is running" in found.stdout
+    assert "(schedules " in found.stdout
+    (folder / "mainspring.db").unlink()
+    refused = run("apply", "plan_tasks:app", "--strict")
+    assert refused.exit_code == 1
+    assert "no worker is running" in refused.stderr
+    assert "Traceback" not in refused.stderr

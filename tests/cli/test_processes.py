@@ -344,6 +344,21 @@ app.declare = declare
     assert len(log.strip().splitlines()) == 1
 
 
+def test_up_warns_of_schedules_whose_queue_no_worker_serves(commands: Commands) -> None:
+    (commands.directory / "tasks.py").write_text(
+        "from mainspring import Mainspring\napp = Mainspring()\n"
+        "@app.every('1h', queue='reports')\nasync def report() -> None: ...\n"
+        "@app.every('1h', queue='mail')\nasync def mail() -> None: ...\n"
+    )
+    commands.start("up", "tasks:app", "--queue", "mail:5", "--port", str(free_port()))
+    commands.wait_for_log("  schedule mail")
+    [warning] = [line for line in commands.log.read_text().splitlines() if line.startswith("  warning: ")]
+    assert warning == (
+        "  warning: no live worker serves queue 'reports'; start one with --queue reports (served queues: mail)"
+        " (schedule report)"
+    )
+
+
 def test_a_schedule_whose_end_has_passed_is_shown_as_finished(commands: Commands) -> None:
     finished = """
 from datetime import UTC, datetime
@@ -355,7 +370,7 @@ app.every("1h", mode="fixed_delay", name="slow")(waiting)
     commands.wait_for_log("mainspring: worker on")
     shown = [line for line in commands.log.read_text().splitlines() if line.startswith("  schedule ")]
     assert shown[0].startswith("  schedule old")
-    assert shown[0].endswith(": finished")
+    assert shown[0].endswith("; finished")
     assert "finished" not in shown[1]
 
 

@@ -1,7 +1,7 @@
 """What the handlers of the API work with."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -26,12 +26,13 @@ from mainspring.control.run_logs import RunLogs
 from mainspring.control.scheduler.closed_times import ClosedTimes
 from mainspring.domain.access import DEFAULT_TENANT, Principal, Quotas, Role
 from mainspring.domain.diagnosis import Finding
-from mainspring.domain.errors import Invalid, StoreDamaged, StoreUnavailable
+from mainspring.domain.errors import Conflict, Invalid, StoreDamaged, StoreUnavailable
 from mainspring.domain.forecast import Planned
 from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import SECOND, Micros
-from mainspring.domain.job import NewJob
+from mainspring.domain.instant import MINUTE, SECOND, Micros
+from mainspring.domain.job import Job, JobSpec, NewJob
 from mainspring.domain.notification_rules import NotificationRules
+from mainspring.domain.obstacles import Obstacles
 from mainspring.domain.replay import again, replay_id
 from mainspring.domain.reserved import FAN_IN, FAN_OUT, NOTIFICATION, WEBHOOK, WORKFLOW
 from mainspring.domain.run import NewRun, RunState, RunView, check_tenant
@@ -70,6 +71,9 @@ _STREAMS_EACH = MOST_STREAMS // 4
 _POLLS_EACH = MOST_POLLS // 4
 #: A probe is answered within this time, also when the store does not answer.
 _PROBE_SECONDS = 2
+#: Reasons in one answer about many jobs.
+MOST_WARNINGS = 20
+_MOST_LOGGED = 1_000
 _GUESSES_A_SECOND = 5
 _GUESSES_AT_ONCE = 50
 
@@ -170,6 +174,10 @@ class Api:
         self.leases: Batcher[tuple[SessionId, Micros], Beat] = Batcher(store.renew_leases)
         self._workers = Remembered(lambda: store.sessions("worker"), clock, _REMEMBERED)
         self._known_tasks = Remembered(self._read_tasks, clock, _REMEMBERED)
+        #: When each warning about jobs was logged last.
+        self._warned: dict[str, Micros] = {}
+        self._log = get_logger("mainspring.api")
+        self._obstacles = Remembered(self._read_obstacles, clock, _REMEMBERED)
         self._quotas = Remembered(self._read_quotas, clock, _REMEMBERED)
         self._submits: dict[str, Buckets] = {}
         self.workflows: Readings[WorkflowOut] = Readings(clock)
@@ -262,6 +270,7 @@ class Api:
     def worker_came(self) -> None:
         """Whoever registers here is seen here at once."""
         self._workers.forget()
+        self._obstacles.forget()
 
     async def session(self, session: SessionId) -> SessionView | None:
         """A worker by its id, also one that has died. What is asked of it here never changes; whether it lives, the
@@ -289,11 +298,34 @@ class Api:
         known = await self._known_tasks.get()
         return task in known.get("", ()) or task in known.get(tenant, ())
 
-    async def warnings(self, tenant: str, task: str) -> list[str]:
-        """What the caller should know about a job that was accepted."""
-        if await self._is_known(tenant, task):
-            return []
-        return [f"no live worker knows task {task!r}; it waits until one does"]
+    async def warnings(self, job: NewRun | RunView | NewJob | Job) -> list[str]:
+        """Describe what keeps an accepted job from running now, as far as the live workers are known."""
+        obstacles = await self._obstacles.get()
+        if isinstance(job, (NewRun, RunView)):
+            return list(obstacles.find(job.tenant, job.queue, job.task, job.policy.requires))
+        return list(obstacles.find_for_schedule(job.tenant, job.spec))
+
+    async def schedule_warnings(self, tenant: str, specs: Iterable[JobSpec]) -> list[str]:
+        """Describe what keeps schedules from running now, each reason once."""
+        return (await self._obstacles.get()).describe(tenant, specs)[:MOST_WARNINGS]
+
+    async def warn(self, job: NewRun | NewJob) -> list[str]:
+        """Return the warnings about a job that is being accepted, and log each of them once a minute."""
+        found = await self.warnings(job)
+        now = self.clock.monotonic()
+        for warning in found:
+            if now - self._warned.get(warning, -MINUTE) >= MINUTE:
+                if len(self._warned) >= _MOST_LOGGED:
+                    self._warned.clear()
+                self._warned[warning] = now
+                self._log.warning("job accepted that cannot run now", job=job.id, tenant=job.tenant, why=warning)
+        return found
+
+    async def insist(self, job: NewRun | NewJob) -> None:
+        """Refuse a job that no live worker can run, for a caller that asked for that."""
+        found = await self.warnings(job)
+        if found:
+            raise Conflict(f"{found[0]} (refused, because strict was asked for)")
 
     async def quotas(self, tenant: str) -> Quotas:
         return (await self._quotas.get()).get(tenant, _NO_QUOTAS)
@@ -303,6 +335,9 @@ class Api:
         for worker in await self._workers.get():
             found.setdefault(worker.serves, set()).update(worker.tasks)
         return found
+
+    async def _read_obstacles(self) -> Obstacles:
+        return Obstacles(await self._workers.get())
 
     async def _examine(self) -> list[Finding]:
         return [] if self.system is None else await self.system.examine()

@@ -1,7 +1,7 @@
 """The services of one process."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from importlib import metadata
 from typing import Any
@@ -57,10 +57,13 @@ from mainspring.domain.dispatch import read_routes
 from mainspring.domain.hints import Sealer
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MILLISECOND, SECOND
+from mainspring.domain.job import Job
 from mainspring.domain.labels import label_words
+from mainspring.domain.obstacles import Obstacles
 from mainspring.domain.webhooks import read_webhooks
 from mainspring.ports.archive import Archiving
 from mainspring.ports.blobs import Blobs
+from mainspring.ports.catalog import SessionView
 from mainspring.ports.clock import Clock
 from mainspring.ports.events_out import Sink
 from mainspring.runtime import log_lines
@@ -300,6 +303,29 @@ class Node:
                 lines.append(f"  dashboard {address}/")
             lines.append(f"  API {address}/docs ({open_to})")
         return "\n".join(lines)
+
+    async def find_obstacles(self, jobs: Sequence[Job]) -> list[str]:
+        """Describe what keeps jobs from running once the worker of this process has started.
+
+        Empty if this process has no scheduler or no worker: then other processes may be about to start.
+        """
+        settings, application = self._settings, self._application
+        if not jobs or not {Role.SCHEDULER, Role.WORKER} <= self._roles:
+            return []
+        own = SessionView(
+            id=SessionId(0),
+            kind="worker",
+            name="",
+            version=_VERSION,
+            datacenter=settings.datacenter,
+            started_at=0,
+            lease_until=0,
+            queues=tuple(self._queues(application)),
+            tasks=tuple(application.handlers()),
+            labels=label_words("worker.labels", settings.worker.labels),
+        )
+        obstacles = Obstacles([*await self.engine.store.sessions("worker"), own])
+        return obstacles.describe(jobs[0].tenant, (job.spec for job in jobs))
 
     def _scheduler_services(self) -> list[Service]:
         """For each server of the store, so that one that is away stops no other; and what counts over all of them."""

@@ -160,6 +160,9 @@ async def submit(
     ] = None,
     set_: Set = None,
     wait: Wait = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a job that no live worker can run, instead of warning.")
+    ] = False,
 ) -> None:
     """Make a job: now, later, or again and again. When this returns, it is committed.
 
@@ -212,7 +215,13 @@ async def submit(
         "idempotencyKey": unique if unique is not None else uuid.uuid4().hex,
     }
     given = {field: value for field, value in body.items() if value is not None}
-    made = await api.ask("POST", "/v1/jobs", body={**given, **fields_of(set_)}, repeatable=True)
+    made = await api.ask(
+        "POST",
+        "/v1/jobs",
+        body={**given, **fields_of(set_)},
+        query={"strict": "true"} if strict else None,
+        repeatable=True,
+    )
     job = read(made, Shown)
     for warning in job.warnings:
         out.note(warning)

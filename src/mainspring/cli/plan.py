@@ -105,6 +105,9 @@ def apply(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Also remove, and take over from another source, without asking.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse schedules that no live worker can run, instead of warning.")
+    ] = False,
     profile: Profile = None,
     url: Url = None,
     key: Key = None,
@@ -134,7 +137,7 @@ def apply(
                 _show(console(), found)
             if not found.steps:
                 return found
-            return await _ask(client, declared, do=True, all_of_it=yes or _may(found.steps, json))
+            return await _ask(client, declared, do=True, all_of_it=yes or _may(found.steps, json), strict=strict)
 
     done = asyncio.run(work())
     left = [step for step in done.steps if not step.done]
@@ -182,13 +185,15 @@ def _where(
     return Where(settings=settings_of(declared.application, config, store=store), tenant=declared.tenant)
 
 
-async def _ask(client: Client, declared: Declaration, *, do: bool = False, all_of_it: bool = False) -> "ReconcileOut":
+async def _ask(
+    client: Client, declared: Declaration, *, do: bool = False, all_of_it: bool = False, strict: bool = False
+) -> "ReconcileOut":
     from mainspring.api.routes.schedules import ReconcileOut
     from mainspring.sdk.reconcile import PATH, request
 
     body = request(declared.source, client.tenant, declared.schedules)
     if do:
-        body = msgspec.structs.replace(body, dry_run=False, remove=all_of_it, take_over=all_of_it)
+        body = msgspec.structs.replace(body, dry_run=False, remove=all_of_it, take_over=all_of_it, strict=strict)
     # Asked twice it finds done what it wanted to do.
     return read(await client.ask("POST", PATH, body=body, repeatable=True), ReconcileOut)
 
@@ -207,6 +212,8 @@ def _show(out: Console, found: "ReconcileOut") -> None:
         out.print(Text(f"{sign} {step.name}", colour), Text(f"task {step.task}" if step.action == "add" else ""))
         for field, change in step.changes.items():
             out.print(Text(f"    {field}: {_value(change.before)} → {_value(change.after)}"))
+    for warning in found.warnings:
+        out.print(Text(f"warning: {warning}", "yellow"))
     todo = _counts(found.steps, _WORDS)
     out.print(f"{found.source}: {todo or 'nothing to do'}; {len(found.unchanged)} unchanged")
 

@@ -323,10 +323,9 @@ async def _start(node: Node, app: Mainspring | None) -> None:
 async def _declare(node: Node, app: Mainspring) -> list[str]:
     """Bring the application's schedules into the store; return lines that describe them."""
     app.use(node.engine)
-    lines = [
-        f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}; {_next_run(job)}"
-        for job in await app.declare()
-    ]
+    jobs = await app.declare()
+    lines = [f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}; {_next_run(job)}" for job in jobs]
+    lines += [f"  warning: {words}" for words in await node.find_obstacles(jobs)]
     left_over = await app.left_over()
     if left_over:
         names = ", ".join(left_over[:5]) + (" …" if len(left_over) > 5 else "")

@@ -41,8 +41,9 @@ async def get_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """Get a job."""
     found = await find(api, call, payload=True)
     if not isinstance(found, Job):
-        return Answer(200, one_off_out(found, parents=await parents_of(api, call.principal, found)))
-    out = await _recurring_out(api, found)
+        warnings = await api.warnings(found) if found.state in (RunState.QUEUED, RunState.SCHEDULED) else []
+        return Answer(200, one_off_out(found, parents=await parents_of(api, call.principal, found), warnings=warnings))
+    out = await _recurring_out(api, found, await api.warnings(found) if found.state is JobState.SCHEDULED else [])
     if found.spec.slo is not None:
         out = msgspec.structs.replace(out, slo_state=slo_out((await api.store.slo_states([found.id])).get(found.id)))
     return Answer(200, out)
@@ -85,7 +86,7 @@ async def new_version(api: Api, principal: Principal, job: Job, fields: JobField
     put = (await api.jobs.put_jobs([new]))[0]
     if put.outcome is PutOutcome.STALE:
         raise Conflict(f"the job has version {put.job.version} by now")
-    return Answer(200, await _recurring_out(api, put.job, await api.warnings(job.tenant, spec.task)))
+    return Answer(200, await _recurring_out(api, put.job, await api.warnings(new)))
 
 
 async def _edit_one_off(api: Api, principal: Principal, run: RunView, patch: JobPatch) -> Answer | None:

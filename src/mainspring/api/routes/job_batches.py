@@ -7,10 +7,10 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import UNSET, Meta
 
-from mainspring.api.context import Admitted, Api
-from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.context import MOST_WARNINGS, Admitted, Api
+from mainspring.api.operation import Answer, Call, Resource
 from mainspring.api.problems import Problem, decode, problem_of
-from mainspring.api.routes.jobs import KEY_HEADER, conflict_of, key_of, new_job, new_run, put_answer
+from mainspring.api.routes.jobs import KEY_HEADER, Submit, conflict_of, key_of, new_job, new_run, put_answer
 from mainspring.api.schemas.common import Request, Wire
 from mainspring.api.schemas.jobs import JobIn, is_recurring, past_of
 from mainspring.api.schemas.workflows import family_of
@@ -54,6 +54,8 @@ class BatchOut(Wire):
     accepted: int
     refused: int
     items: list[BatchItem]
+    warnings: list[str] = []
+    """What keeps accepted jobs from running now, each reason once."""
 
 
 @batches.operation(
@@ -61,11 +63,12 @@ class BatchOut(Wire):
     "/v1/jobs/batch",
     permission=Permission.SUBMIT,
     body=Batch,
+    query=Submit,
     answers={200: BatchOut},
     largest_body=64 * 1024 * 1024,
     within=None,
 )
-async def create_jobs(api: Api, call: Call[Batch, Nothing]) -> Answer:
+async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
     """Make up to 10,000 jobs.
 
     Each is answered for itself, in order, and has its own `idempotencyKey`; the header is refused. What has a `jobId`
@@ -76,6 +79,8 @@ async def create_jobs(api: Api, call: Call[Batch, Nothing]) -> Answer:
     late: list[tuple[int, NewRun]] = []
     families: dict[int, JobIn] = {}
     recurring: list[tuple[int, NewJob]] = []
+    #: Each once, in the order of the jobs.
+    warnings: dict[str, None] = {}
     now = api.clock.now()
     if KEY_HEADER in call.headers:
         raise Invalid("Idempotency-Key", "is not for a batch", "give each job an idempotencyKey of its own")
@@ -90,6 +95,7 @@ async def create_jobs(api: Api, call: Call[Batch, Nothing]) -> Answer:
                 new.check()
                 await api.check(call.principal, tenant, new.spec.queue, new.spec.task, new.payload)
                 await api.check_calendars(tenant, new.spec.calendars)
+                warnings.update(await _warn(api, new, call.query))
                 recurring.append((number, new))
             else:
                 run = new_run(api, fields, tenant, call.principal.name, key)
@@ -99,6 +105,7 @@ async def create_jobs(api: Api, call: Call[Batch, Nothing]) -> Answer:
                 past = past_of(run, now)
                 if past is not None and key is None:
                     raise past
+                warnings.update(await _warn(api, run, call.query))
                 if fields.depends_on is not UNSET or fields.when is not UNSET:
                     families[number] = fields
                 (runs if past is None else late).append((number, run))
@@ -152,7 +159,15 @@ async def create_jobs(api: Api, call: Call[Batch, Nothing]) -> Answer:
                 items[number] = _refused(error)
     done = [item for item in items if item is not None]
     refused = sum(item.problem is not None for item in done)
-    return Answer(200, BatchOut(accepted=len(done) - refused, refused=refused, items=done))
+    out = BatchOut(accepted=len(done) - refused, refused=refused, items=done, warnings=list(warnings)[:MOST_WARNINGS])
+    return Answer(200, out)
+
+
+async def _warn(api: Api, job: NewRun | NewJob, query: Submit) -> dict[str, None]:
+    if query.strict:
+        await api.insist(job)
+        return {}
+    return dict.fromkeys(await api.warn(job))
 
 
 def _with_families(

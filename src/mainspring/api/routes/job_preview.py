@@ -103,7 +103,7 @@ async def preview_job(api: Api, call: Call[JobIn, PreviewQuery]) -> Answer:
         schedule_type=schedule_type_of(fields),
         words=words,
         next_fires=[isoformat(starts)],
-        warnings=await api.warnings(tenant, run.task),
+        warnings=await api.warnings(run),
     )
     return Answer(200, out)
 
@@ -152,7 +152,7 @@ async def _recurring(api: Api, new: NewJob, now: Instant, count: int, *, is_new:
         ticks=[ComingTick(scheduled_for=isoformat(tick), starts=time_of(at), reason=why) for tick, at, why in ticks],
         clock_changes=_clock_changes(spec, job.id, now),
         notes=_notes(spec, job.id, is_new=is_new),
-        warnings=await api.warnings(new.tenant, spec.task),
+        warnings=await api.warnings(new),
     )
 
 

@@ -150,7 +150,7 @@ async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
         job_id=found.id,
         run_id=accepted.id,
         status=accepted.state.value,
-        warnings=await api.warnings(run.tenant, run.task),
+        warnings=await api.warn(run),
     )
     return Answer(201, out, {"location": f"/v1/runs/{accepted.id}"})
 

@@ -55,10 +55,19 @@ class ListJobs(Request):
     cursor: Cursor | None = None
 
 
+class Submit(Request):
+    strict: Annotated[bool, Meta(description="Refuse with 409 a job that no live worker can run.")] = False
+
+
 @jobs.operation(
-    "POST", "/v1/jobs", permission=Permission.SUBMIT, body=JobIn, answers={201: JobOut, 202: JobOut, 409: Problem}
+    "POST",
+    "/v1/jobs",
+    permission=Permission.SUBMIT,
+    body=JobIn,
+    query=Submit,
+    answers={201: JobOut, 202: JobOut, 409: Problem},
 )
-async def create_job(api: Api, call: Call[JobIn, Nothing]) -> Answer:
+async def create_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
     """Make a job.
 
     The answer comes when it is committed. The same `idempotencyKey` with the same body makes no second job. 202 is
@@ -70,9 +79,11 @@ async def create_job(api: Api, call: Call[JobIn, Nothing]) -> Answer:
     if is_recurring(fields):
         new = new_job(api, fields, tenant, call.principal.name, key)
         await api.admit_job(call.principal, new)
+        if call.query.strict:
+            await api.insist(new)
         [put] = await api.jobs.put_jobs([new])
         closed = await api.closed_times.of([put.job])
-        return put_answer(put, 201, await api.warnings(tenant, new.spec.task), closed.get(put.job.id))
+        return put_answer(put, 201, await api.warn(new), closed.get(put.job.id))
     run = new_run(api, fields, tenant, call.principal.name, key)
     if api.acceptance is None:
         return await _create_run(api, call, run, key)
@@ -98,7 +109,7 @@ async def create_job(api: Api, call: Call[JobIn, Nothing]) -> Answer:
     return Answer(202, out, {"location": f"/v1/jobs/{told.id}"})
 
 
-async def _create_run(api: Api, call: Call[JobIn, Nothing], run: NewRun, key: str | None) -> Answer:
+async def _create_run(api: Api, call: Call[JobIn, Submit], run: NewRun, key: str | None) -> Answer:
     fields, tenant = call.body, run.tenant
     past = past_of(run, api.clock.now())
     # Its time may have come since it was made. Sent again it is the same, whatever became of it.
@@ -107,13 +118,15 @@ async def _create_run(api: Api, call: Call[JobIn, Nothing], run: NewRun, key: st
     # Not in the key's fingerprint: of a batch these are others each time.
     run = msgspec.structs.replace(run, after=family_of(fields))
     await api.admit(call.principal, run)
+    if call.query.strict:
+        await api.insist(run)
     try:
         accepted = await api.jobs.submit(run)
     except NotFound as error:
         raise Invalid("dependsOn", str(error)) from None
     if accepted.conflict:
         raise conflict_of(run, accepted)
-    warnings = await api.warnings(tenant, run.task)
+    warnings = await api.warn(run)
     if not accepted.new:
         found = (await api.seen_by(call.principal).runs([accepted.id]))[0]
         if found is not None:

@@ -46,6 +46,8 @@ class Reconcile(Request):
     """Cancel those that are not named any more. Without it they are left as they are."""
     take_over: bool = False
     """Change those that another source declares. Without it they are left as they are."""
+    strict: bool = False
+    """Refuse with 409 if no live worker can run one of the schedules."""
 
 
 class StepOut(Wire):
@@ -66,6 +68,8 @@ class ReconcileOut(Wire):
     tenant: str
     steps: list[StepOut]
     unchanged: list[str]
+    warnings: list[str] = []
+    """What keeps schedules from running now, such as a queue that no live worker serves."""
 
 
 @schedules.operation(
@@ -104,12 +108,16 @@ async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answe
                 await api.check(call.principal, tenant, spec.queue, spec.task, step.declared.payload)
             except Invalid as error:
                 raise Invalid(f"{spec.name}: {error.field}", error.reason, error.hint) from None
+    warnings = await api.schedule_warnings(tenant, (one.spec for one in declared))
+    if warnings and body.strict:
+        raise Conflict(f"{warnings[0]} (refused, because strict was asked for)")
     ids = await _apply(api, steps, tenant, call.principal.name, f"declared by {body.source}")
     out = ReconcileOut(
         source=body.source,
         tenant=tenant,
         steps=[_step_out(step, ids.get(step.name), step.name in ids) for step in found.steps],
         unchanged=list(found.unchanged),
+        warnings=warnings,
     )
     return Answer(200, out)
 

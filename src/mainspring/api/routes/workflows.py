@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta
 
-from mainspring.api.context import Api
+from mainspring.api.context import MOST_WARNINGS, Api
 from mainspring.api.lookup import find_run
 from mainspring.api.operation import Answer, Body, Call, Nothing, Query, Resource
 from mainspring.api.problems import AsWritten, Missing, Problem
@@ -330,8 +330,7 @@ def _digest(key: str, number: int) -> str:
 
 
 async def _warnings(api: Api, tenant: str, runs: list[NewRun]) -> list[str]:
-    tasks = sorted({run.task for run in runs})[:20]
-    return [warning for task in tasks for warning in await api.warnings(tenant, task)]
+    return sorted({warning for run in runs for warning in await api.warn(run)})[:MOST_WARNINGS]
 
 
 def _made(workflow: RunId, name: str, runs: list[NewRun], accepted: list[Accepted], warnings: list[str]) -> Answer:
