@@ -1,16 +1,18 @@
 """Real processes of the command line, started and ended by their ids."""
 
 import asyncio
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 import httpx2
 import psutil
@@ -23,6 +25,13 @@ ROOT = Path(__file__).parents[2]
 START_SECONDS = 400.0
 #: Processes run this checkout, wherever the package is installed from.
 PYTHONPATH = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+
+
+#: Below the ports that the kernel chooses for outgoing connections. Each process begins somewhere else.
+_PORTS = range(10_000, 20_000)
+_FIRST = os.getpid() * 97 % len(_PORTS)
+_ports = iter([*_PORTS[_FIRST:], *_PORTS[:_FIRST]])
+_locks: list[TextIO] = []
 
 
 class Processes:
@@ -67,6 +76,8 @@ class Processes:
                 process.kill()
         for process in self._started:
             await asyncio.to_thread(process.wait)
+        # pytest shows it if the test has failed.
+        sys.stdout.write(self.logs())
 
 
 def api_client(port: int) -> httpx2.AsyncClient:
@@ -119,7 +130,19 @@ async def until_written(path: Path) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """Return a port that no other test process gets, and that no outgoing connection uses."""
+    locks = Path(tempfile.gettempdir()) / "mainspring-test-ports"
+    locks.mkdir(exist_ok=True)
+    for port in _ports:
+        lock = (locks / str(port)).open("w")
+        try:
+            # Held until this process ends: a server that is started later may bind the port after a while.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            lock.close()
+            continue
+        _locks.append(lock)
         return port
+    raise AssertionError("no port is free")
