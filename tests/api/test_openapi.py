@@ -74,6 +74,57 @@ def test_operations_that_create_link_to_operations_on_the_result(made: dict[str,
     assert {"claim", "heartbeat"} <= registered.keys()
 
 
+def test_every_number_has_a_format(made: dict[str, Any]) -> None:
+    for value in everything(made):
+        kind = value.get("type") if isinstance(value, dict) else None
+        kinds = kind if isinstance(kind, list) else [kind]
+        if "integer" in kinds:
+            small = value.get("maximum", 2**31) < 2**31 and "minimum" in value
+            assert value["format"] == ("int32" if small else "int64"), value
+        if "number" in kinds:
+            assert value["format"] == "double", value
+    assert made["components"]["schemas"]["Claimed"]["properties"]["fence"]["format"] == "int64"
+
+
+def test_a_union_is_only_a_reference_or_null(made: dict[str, Any]) -> None:
+    """Generated clients in Go and Java cannot compile others."""
+    unions = [value["anyOf"] for value in everything(made) if isinstance(value, dict) and "anyOf" in value]
+    assert all("$ref" in form and null == {"type": "null"} for form, null in unions)
+    assert not [value for value in everything(made) if isinstance(value, dict) and {"oneOf", "allOf"} & value.keys()]
+
+
+def test_a_duration_is_a_string_with_a_default_that_is_one(made: dict[str, Any]) -> None:
+    breaker = made["components"]["schemas"]["BreakerIn"]["properties"]
+    assert (breaker["within"]["type"], breaker["within"]["default"]) == ("string", "1m")
+
+
+def test_unions_are_complete_on_request() -> None:
+    full = document(RESOURCES, "0", unions=True)["components"]["schemas"]["JobIn"]["properties"]
+    assert [form["type"] for form in full["timeout"]["anyOf"]] == ["string", "number"]
+    assert len(full["datacenters"]["anyOf"]) == 3
+    assert "x-shorthand" not in json.dumps(full)
+
+
+def test_names_of_schemas_do_not_collide_with_generated_names(made: dict[str, Any]) -> None:
+    """A Go client has functions and types such as NewJobIn and NullableJobIn for the schema JobIn."""
+    names = made["components"]["schemas"].keys()
+    assert len({name.casefold() for name in names}) == len(names)
+    assert not {f"{prefix}{name}" for prefix in ("New", "Nullable") for name in names} & names
+
+
+def test_nothing_in_the_document_is_unused(made: dict[str, Any]) -> None:
+    used = {value["$ref"] for value in everything(made) if isinstance(value, dict) and "$ref" in value}
+    components = made["components"]
+    assert used == {f"#/components/{kind}/{name}" for kind in ("schemas", "responses") for name in components[kind]}
+
+
+def test_every_operation_has_a_description_beside_its_summary(made: dict[str, Any]) -> None:
+    for path, methods in made["paths"].items():
+        for method, operation in methods.items():
+            assert operation.get("description"), f"{method} {path} has no description"
+            assert operation["description"] != operation["summary"]
+
+
 @memory_only
 async def test_the_api_serves_its_document(client: httpx2.AsyncClient, made: dict[str, Any]) -> None:
     served = await client.get("/openapi.json")

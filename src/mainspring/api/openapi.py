@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from mainspring.api.operation import Nothing, Operation, Resource
+from mainspring.api.portable import make_portable
 from mainspring.api.problems import MEDIA_TYPE, Problem
 from mainspring.api.schemas.common import Request, Wire
 from mainspring.domain.access import Permission
@@ -39,18 +40,20 @@ _ON_BODIES = (413, 415)
 _MADE = {"jobId": "/v1/jobs/{id}", "runId": "/v1/runs/{id}", "workerId": "/v1/workers/{id}", "keyId": "/v1/keys/{id}"}
 
 
-def document(resources: Sequence[Resource], version: str) -> dict[str, Any]:
+def document(resources: Sequence[Resource], version: str, *, unions: bool = False) -> dict[str, Any]:
+    """Build the document that the API serves. With ``unions`` it has every form of a value that the server accepts."""
     operations = [operation for resource in resources for operation in resource.operations]
     schemas, components = _schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas, operations)
-    return {
+    made = {
         "openapi": "3.1.0",
         "info": {
             "title": "Mainspring",
             "version": version,
             "description": "Run work now, later or on a schedule, and prove that it ran.",
+            "contact": {"name": "The Mainspring developers"},
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -62,16 +65,20 @@ def document(resources: Sequence[Resource], version: str) -> dict[str, Any]:
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": "An API key or a JWT."}},
         },
     }
+    portable: dict[str, Any] = make_portable(made, unions=unions)
+    _drop_unused(portable)
+    return portable
 
 
 def _schemas(operations: Sequence[Operation]) -> tuple[dict[int, Any], dict[str, Any]]:
     """Schemas by the identity of their type, and the components they refer to."""
     kinds: list[Any] = [Problem]
     for operation in operations:
-        kinds += [operation.body, *operation.answers.values()]
+        kinds += [kind for kind in (operation.body, *operation.answers.values()) if kind is not Nothing]
         kinds += [field.type for field in msgspec.structs.fields(operation.query)]
     made, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     _describe(components)
+    _drop_nulls(components)
     return {id(kind): schema for kind, schema in zip(kinds, made, strict=True)}, dict(sorted(components.items()))
 
 
@@ -85,6 +92,35 @@ def _describe(components: dict[str, Any]) -> None:
         for field in msgspec.structs.fields(kind):
             if field.name in words and field.encode_name in schema.get("properties", {}):
                 schema["properties"][field.encode_name]["description"] = words[field.name]
+
+
+def _drop_unused(document: dict[str, Any]) -> None:
+    """Remove the schemas that nothing refers to, such as those of unions that became any JSON."""
+    schemas = document["components"]["schemas"]
+    while unused := schemas.keys() - set(_references(document)):
+        for name in unused:
+            del schemas[name]
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(reference := value.get("$ref"), str):
+            yield reference.rsplit("/", 1)[-1]
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _references(item)
+
+
+def _drop_nulls(components: dict[str, Any]) -> None:
+    """Remove null from the fields of answers that are left out where they have no value."""
+    for kind in _structs():
+        if issubclass(kind, Wire) and kind.__name__ in components:
+            properties = components[kind.__name__].get("properties", {})
+            for field in msgspec.structs.fields(kind):
+                if field.default is None:
+                    schema = _without_null(properties[field.encode_name])
+                    properties[field.encode_name] = {key: value for key, value in schema.items() if key != "default"}
 
 
 def _structs() -> Iterator[type[msgspec.Struct]]:
@@ -203,8 +239,7 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     if choices is None:
         return schema
     left = [choice for choice in choices if choice != {"type": "null"}]
-    rest = {key: value for key, value in schema.items() if key != "anyOf"}
-    return {**rest, **left[0]} if len(left) == 1 else {**rest, "anyOf": left}
+    return {**schema, "anyOf": left}
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class KeyOut(Wire):
     last_used_at: str | None = None
 
 
-class NewKeyOut(KeyOut, kw_only=True):
+class CreatedKey(KeyOut, kw_only=True):
     key: str
     """Shown this once, and kept nowhere."""
 
@@ -160,7 +160,7 @@ async def list_keys(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     return Answer(200, Keys(items=[_key_out(key) for key in await api.seen_by(call.principal).keys(None)]))
 
 
-@access.operation("POST", "/v1/keys", permission=Permission.ADMINISTER, body=KeyIn, answers={201: NewKeyOut})
+@access.operation("POST", "/v1/keys", permission=Permission.ADMINISTER, body=KeyIn, answers={201: CreatedKey})
 async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
     """Make an API key. The answer is the only place where it stands.
 
@@ -188,7 +188,7 @@ async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
         await api.store.put_tenant(Tenant(name=tenant), author)
     kept = await api.store.put_key(key, author)
     shown = msgspec.structs.asdict(_key_out(kept))
-    return Answer(201, NewKeyOut(**shown, key=text))
+    return Answer(201, CreatedKey(**shown, key=text))
 
 
 @access.operation(

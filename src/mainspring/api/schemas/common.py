@@ -5,6 +5,7 @@ from typing import Annotated, Generic, Literal, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import Meta
 
+from mainspring.api.portable import SHORTHAND
 from mainspring.api.problems import AsWritten, Missing
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import SessionId, is_id, made_at
@@ -64,11 +65,13 @@ Words: TypeAlias = Annotated[
             'for example "30s" or "1h30m", or a number of seconds',
         ),
         max_length=100,
-        description="A duration.",
+        description="A duration, such as `30s` or `1h30m`. A number of seconds is accepted, too.",
         examples=["30s", "1h30m"],
     ),
 ]
-Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=10_000_000_000, description="A duration in seconds.")]
+Seconds: TypeAlias = Annotated[
+    float, Meta(ge=0, le=10_000_000_000, description="A duration in seconds.", extra_json_schema=SHORTHAND)
+]
 Span: TypeAlias = Words | Seconds
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=_NO_NUL)]
 #: What people write for people.

@@ -80,6 +80,7 @@ class JobOut(Wire):
     ordering_key: str | None = None
     requires: dict[str, str] = {}
     datacenters: DatacentersIn | UnsetType = UNSET
+    """Where it runs, in the form in which a request sets it."""
     weight: int = 1
     retention: str | None = None
     """The class that it chose, or that its tenant has."""

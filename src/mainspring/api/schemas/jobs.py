@@ -6,18 +6,17 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from mainspring.api.portable import SHORTHAND
 from mainspring.api.schemas.common import (
     Id,
     Labels,
     Name,
     Request,
     RetentionName,
-    Seconds,
     Span,
     Tags,
     Text,
     Time,
-    Words,
     micros_of,
 )
 from mainspring.api.schemas.datacenters import (
@@ -72,13 +71,17 @@ class Retry(Request, omit_defaults=True):
     first_delay: Span | None = None
     """The first pause (exponential) or every pause (fixed)."""
     max_delay: Span | None = None
-    delays: Annotated[tuple[Words | Seconds, ...], Meta(max_length=100)] = ()
+    delays: Annotated[tuple[Span, ...], Meta(max_length=100)] = ()
     """The pauses one by one; the last one repeats."""
     retry_on: Kinds = ()
     """Kinds of errors, as patterns such as `ConnectionError` or `smtplib.*`. Where some are given, no other is tried
     again."""
     never_on: Kinds = ()
     """Kinds of errors that are never tried again."""
+
+
+#: A catch-up rule that names its mode only.
+CatchUpMode: TypeAlias = Annotated[Literal["none", "latest", "all"], Meta(extra_json_schema=SHORTHAND)]
 
 
 class CatchUpIn(Request, omit_defaults=True):
@@ -135,7 +138,8 @@ class JobFields(Request, omit_defaults=True):
     start_within: Span | UnsetType | None = UNSET
     """How long after it was due it must have started; else it is skipped."""
     overlap: Literal["allow", "skip", "queue", "cancel"] | UnsetType = UNSET
-    catch_up: Literal["none", "latest", "all"] | CatchUpIn | UnsetType = UNSET
+    catch_up: CatchUpMode | CatchUpIn | UnsetType = UNSET
+    """What happens to ticks that were missed. A mode alone is accepted, too: `"latest"`."""
     calendars: Annotated[tuple[Name, ...], Meta(max_length=MOST_CALENDARS)] | UnsetType = UNSET
     """Of a recurring job: the calendars that it minds, by name."""
     when_closed: Literal["skip", "before", "after"] | UnsetType = UNSET
@@ -149,8 +153,9 @@ class JobFields(Request, omit_defaults=True):
     requires: Labels | UnsetType = UNSET
     """Labels, such as `{"gpu": "a100"}`: only a worker that has all of them runs it."""
     datacenters: DatacentersIn | UnsetType = UNSET
-    """Where it goes: `["us", "eu"]` or `"all"` for a run of each tick in each of them, `{"prefer": ["us", "eu"]}` for
-    one run in the first that has a live worker, `"any"` for wherever there is one."""
+    """Where it runs. `["us", "eu"]` or `"all"`: each tick has a run in each of these data centers.
+    `{"prefer": ["us", "eu"], "failoverAfter": "30s"}`: one run, in the first of them that has a live worker.
+    `"any"`: wherever there is a worker."""
     weight: Annotated[int, Meta(ge=1, le=MAX_WEIGHT)] | UnsetType = UNSET
     """How many slots of its worker a run takes."""
     retention: RetentionName | UnsetType | None = UNSET
