@@ -30,7 +30,7 @@ hypothesis.settings.load_profile("ci" if IN_CI else "laptop")
 
 
 #: These start whole processes or a browser. ``make test`` leaves them out, like every test marked ``slow``.
-_SLOW = frozenset(Path(__file__).parent / folder for folder in ("cli", "examples", "system", "ui"))
+_SLOW = frozenset(Path(__file__).parent / folder for folder in ("cli", "clients", "examples", "system", "ui"))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

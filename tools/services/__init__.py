@@ -8,6 +8,7 @@ Only the standard library is used, so that it works before anything is installed
 from pathlib import Path
 
 from tools.services.chromium import Chromium
+from tools.services.clients import JavaClient, NodePackages, OapiCodegen, OpenApiGenerator
 from tools.services.etcd import Etcd
 from tools.services.faketime import Faketime
 from tools.services.kafka import Kafka, KafkaCluster
@@ -34,6 +35,7 @@ def all_services() -> dict[str, Service]:
     kinds: list[type[Service]] = [
         *(Postgres, Pgbouncer, Redis, Etcd, ZooKeeper, RabbitMQ, Kafka, Faketime, Chromium),
         *(Prometheus, Alertmanager, Helm, Kubeconform, Nginx, Systemd, S3),
+        *(OpenApiGenerator, JavaClient, NodePackages, OapiCodegen),
         *(Vault, Patroni, RabbitMQCluster, KafkaCluster, RedisSentinel, RedisCluster),
     ]
     # A link stands for what it names: servers are known by the folder in their command line.

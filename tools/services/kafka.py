@@ -1,17 +1,14 @@
 """Kafka without ZooKeeper (KRaft): one broker, or three. Its jars come by Maven, once for all clones of a user."""
 
-import hashlib
 import shutil
-import subprocess
-import tempfile
 import uuid
 from pathlib import Path
 
 from tools.services.ensemble import Ensemble, Node, ask
-from tools.services.service import ServiceUnavailable, cache, install_packages
+from tools.services.maven import download, jars_folder
+from tools.services.service import install_packages
 
 _PROJECT = Path(__file__).with_name("kafka.xml")
-_DOWNLOADED_WITHIN_SECONDS = 900
 #: "Which requests do you understand?", of a client without a name. A broker answers when it may be used.
 _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 #: Small, and compiled quickly rather than well.
@@ -25,7 +22,7 @@ class Kafka(Ensemble):
     port_names = ("client", "controller")
 
     def installed(self) -> bool:
-        return shutil.which("java") is not None and _jars().exists()
+        return shutil.which("java") is not None and jars_folder(_PROJECT).exists()
 
     def missing_packages(self) -> tuple[str, ...]:
         return () if self.installed() or (shutil.which("java") and shutil.which("mvn")) else self.packages
@@ -33,7 +30,7 @@ class Kafka(Ensemble):
     def install(self) -> None:
         if missing := self.missing_packages():
             install_packages(self.name, missing, self.home)
-        _download()
+        download(_PROJECT)
 
     def address(self) -> str:
         return "kafka://" + ",".join(node.address for node in self.nodes)
@@ -81,7 +78,7 @@ class Kafka(Ensemble):
         configuration = node.directory / "server.properties"
         configuration.write_text("".join(f"{name}={value}\n" for name, value in self.settings(node).items()))
         self._format(node)
-        return ["java", *_MACHINE, _QUIET, "-cp", f"{_jars()}/*", "kafka.Kafka", str(configuration)]
+        return ["java", *_MACHINE, _QUIET, "-cp", f"{jars_folder(_PROJECT)}/*", "kafka.Kafka", str(configuration)]
 
     def serving(self, node: Node) -> bool:
         return ask(node.address, _API_VERSIONS)[4:8] == _API_VERSIONS[8:12]
@@ -101,27 +98,3 @@ class KafkaCluster(Kafka):
     name = "kafka-cluster"
     size = 3
     on_demand = True
-
-
-def _jars() -> Path:
-    """Where the jars of this version are; made whole, or not at all."""
-    return cache() / f"kafka-{hashlib.sha256(_PROJECT.read_bytes()).hexdigest()[:12]}"
-
-
-def _download() -> None:
-    jars = _jars()
-    jars.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=jars.parent) as scratch:
-        fetched = Path(scratch) / "jars"
-        command = ["mvn", "--batch-mode", "--quiet", "--file", str(_PROJECT)]
-        command += ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fetched}"]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=_DOWNLOADED_WITHIN_SECONDS
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ServiceUnavailable(f"kafka cannot be had: {' '.join(command)} did not end") from error
-        if done.returncode != 0:
-            raise ServiceUnavailable(f"kafka cannot be had: {' '.join(command)}\n{done.stdout[-2000:]}")
-        if not jars.exists():
-            fetched.rename(jars)
