@@ -176,12 +176,16 @@ def _parameters(operation: Operation, schemas: dict[int, Any]) -> list[dict[str,
         for part in operation.path.split("/")
         if part.startswith("{")
     ]
+    words = _words_under_fields(operation.query)
     for field in msgspec.structs.fields(operation.query):
         schema = _without_null(schemas[id(field.type)])
         default = field.default
         if default not in (None, msgspec.UNSET, msgspec.NODEFAULT):
             schema = {**schema, "default": default}
-        parameters.append({"name": field.encode_name, "in": "query", "required": field.required, "schema": schema})
+        parameter = {"name": field.encode_name, "in": "query", "required": field.required, "schema": schema}
+        if field.name in words:
+            parameter["description"] = words[field.name]
+        parameters.append(parameter)
     return parameters
 
 

@@ -123,13 +123,19 @@ class AuditOut(Wire):
 
 @access.operation("GET", "/v1/tenants", permission=Permission.ADMINISTER_ALL, answers={200: Tenants})
 async def list_tenants(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """List tenants."""
+    """List tenants.
+
+    Returns each tenant with its quotas and its retention class. Needs a key that is bound to no tenant.
+    """
     return Answer(200, Tenants(items=[_tenant_out(tenant) for tenant in await api.store.tenants()]))
 
 
 @access.operation("PUT", "/v1/tenants", permission=Permission.ADMINISTER_ALL, body=TenantIn, answers={200: TenantOut})
 async def put_tenant(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
-    """Make a tenant, or change its quotas and how long its runs are kept."""
+    """Create a tenant, or change its quotas and retention.
+
+    Sets all quotas: those that you leave out are removed. A retention class that you leave out stays as it is.
+    """
     given, retention = call.body.quotas, call.body.retention
     if retention is msgspec.UNSET:
         known = {tenant.name: tenant.quotas.retention for tenant in await api.store.tenants()}
@@ -156,16 +162,19 @@ async def put_tenant(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
 
 @access.operation("GET", "/v1/keys", permission=Permission.ADMINISTER, answers={200: Keys})
 async def list_keys(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """List API keys, newest first. Their secrets are not kept."""
+    """List API keys, newest first.
+
+    The secrets of the keys are not stored and not returned.
+    """
     return Answer(200, Keys(items=[_key_out(key) for key in await api.seen_by(call.principal).keys(None)]))
 
 
 @access.operation("POST", "/v1/keys", permission=Permission.ADMINISTER, body=KeyIn, answers={201: CreatedKey})
 async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
-    """Make an API key. The answer is the only place where it stands.
+    """Create an API key.
 
-    A caller that is bound to a tenant or to queues makes keys within these. Otherwise a tenant that does not exist is
-    created with its first key.
+    The answer is the only place that contains the secret. A caller that is bound to a tenant or to queues can
+    create keys only within these. Otherwise a tenant that does not exist is created with its first key.
     """
     body = call.body
     tenant = call.principal.choose_tenant(body.tenant)
@@ -195,9 +204,10 @@ async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
     "DELETE", "/v1/keys/{id}", permission=Permission.ADMINISTER, answers={200: KeyOut, 404: Problem, 409: Problem}
 )
 async def revoke_key(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Revoke a key. Every API process refuses it within five seconds, and ends what it follows.
+    """Revoke an API key.
 
-    Whoever is bound to queues revokes only keys within these.
+    Every API process rejects it within five seconds and closes its streams. A caller that is bound to queues can
+    revoke only keys within these. 409: a key cannot revoke itself.
     """
     identifier = call.path["id"]
     if not (identifier.isascii() and identifier.isalnum()):
@@ -219,7 +229,11 @@ async def revoke_key(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 @access.operation("GET", "/v1/audit", permission=Permission.ADMINISTER, query=AuditQuery, answers={200: Page[AuditOut]})
 async def list_audit(api: Api, call: Call[Nothing, AuditQuery]) -> Answer:
-    """Every change by a person or a key, newest first."""
+    """List changes by people and keys, newest first.
+
+    Each entry has its author, its time, the target, and the values before and after. An entry must match every
+    filter.
+    """
     query = call.query
     entries = await api.seen_by(call.principal).audit(
         api.scope(call.principal, query.tenant),

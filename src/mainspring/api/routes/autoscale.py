@@ -58,9 +58,10 @@ class Autoscale(Wire):
     "GET", "/v1/autoscale", permission=Permission.READ, query=AutoscaleQuery, answers={200: Autoscale}
 )
 async def autoscale(api: Api, call: Call[Nothing, AutoscaleQuery]) -> Answer:
-    """Lag, rates and recommended numbers, by queue.
+    """Get lag, rates and recommended numbers of workers, by queue.
 
-    Who is bound to a tenant sees what its own runs ask for.
+    The recommendation clears the backlog within `target`, 1 s to 1 h. A key that is bound to a tenant gets the
+    numbers for its own runs.
     """
     query = call.query
     target = micros_of(query.target, "target")

@@ -29,8 +29,9 @@ class BroadcastOut(Wire, omit_defaults=False):
 async def broadcast(api: Api, call: Call[BroadcastIn, Nothing]) -> Answer:
     """Run a task once on every live worker that knows it.
 
-    Only workers count that have what it `requires`. Each run can be taken by its worker alone, retries too. When that
-    has left before it is done, the run is `skipped`.
+    `requires` limits it to workers with these labels. Each run, with its retries, is bound to its worker; if the
+    worker leaves before the run is done, the run is skipped. A request with the same `broadcastId` creates no
+    second run on any worker.
     """
     fields = call.body
     tenant = await api.choose_owner(call.principal, fields.tenant)

@@ -65,7 +65,11 @@ class BulkOut(Wire):
 
 @bulk.operation("POST", "/v1/bulk", permission=Permission.OPERATE, body=BulkIn, answers={200: BulkOut}, within=None)
 async def act_on_many(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
-    """Pause, resume, cancel, retag or retry what a filter finds. `dryRun` says what it would be."""
+    """Pause, resume, cancel, retag or retry all jobs or runs that match a filter.
+
+    Needs `ids`, a filter, or `everything`. `dryRun` counts the matches and changes nothing. If `more` is true,
+    there are more matches than one request handles: repeat the request.
+    """
     body = call.body
     filters = (body.job_id, body.task, body.queue, body.tag, body.text, body.created_after, body.created_before)
     if body.ids is not None and (any(filters) or body.everything):

@@ -81,7 +81,10 @@ class PreviewOut(Wire):
 
 @calendars.operation("GET", "/v1/calendars", permission=Permission.READ, query=OfTenant, answers={200: CalendarList})
 async def list_calendars(api: Api, call: Call[Nothing, OfTenant]) -> Answer:
-    """The calendars there are, by tenant and name."""
+    """List calendars, by tenant and name.
+
+    Returns the newest version of each calendar that your key can read.
+    """
     found = await api.seen_by(call.principal).calendars(api.scope(call.principal, call.query.tenant))
     return Answer(200, CalendarList(items=[calendar_out(calendar) for calendar in found]))
 
@@ -94,7 +97,10 @@ async def list_calendars(api: Api, call: Call[Nothing, OfTenant]) -> Answer:
     answers={200: CalendarOut, 404: Problem},
 )
 async def get_calendar(api: Api, call: Call[Nothing, OfTenant]) -> Answer:
-    """Get a calendar."""
+    """Get a calendar.
+
+    Returns its newest version. 404: the calendar does not exist, or your key has no access to it.
+    """
     return Answer(200, calendar_out(await _find(api, call.principal, call.query.tenant, call.path["name"])))
 
 
@@ -107,10 +113,10 @@ async def get_calendar(api: Api, call: Call[Nothing, OfTenant]) -> Answer:
     largest_body=_LARGEST,
 )
 async def put_calendar(api: Api, call: Call[CalendarIn, Nothing]) -> Answer:
-    """Make a calendar, or change it.
+    """Create or change a calendar.
 
-    A change is a new version, and holds for every tick from now on; the same again changes nothing. Runs that are there
-    already, also those that wait for a calendar to open, stay as they are.
+    A change creates a new version, which applies to all ticks from now on. Sending the same definition again
+    changes nothing. Existing runs are not affected, even if they wait for the calendar to open.
     """
     body = call.body
     spec = calendar_spec_of(body)
@@ -128,7 +134,10 @@ async def put_calendar(api: Api, call: Call[CalendarIn, Nothing]) -> Answer:
     answers={200: Deleted, 404: Problem, 409: Problem},
 )
 async def delete_calendar(api: Api, call: Call[Delete, Nothing]) -> Answer:
-    """Delete a calendar. Refused while a job names it; its versions are kept."""
+    """Delete a calendar.
+
+    Its versions are kept. 409: a job uses it.
+    """
     tenant, name = await _choose_owner(api, call.principal, call.body.tenant), call.path["name"]
     if not await api.store.delete_calendar(tenant, name, Author(call.principal.name, tenant, call.body.why)):
         raise Missing
@@ -144,7 +153,10 @@ async def delete_calendar(api: Api, call: Call[Delete, Nothing]) -> Answer:
     answers={200: CalendarList, 404: Problem},
 )
 async def calendar_versions(api: Api, call: Call[Nothing, VersionsOf]) -> Answer:
-    """The versions of a calendar, newest first: what it said, who changed it, and why."""
+    """List the versions of a calendar, newest first.
+
+    Each version has its definition, its author, its time and the reason that was given.
+    """
     tenant = call.principal.choose_tenant(call.query.tenant) or DEFAULT_TENANT
     found = await api.seen_by(call.principal).calendar_versions(tenant, call.path["name"], call.query.limit)
     if not found:
@@ -161,9 +173,10 @@ async def calendar_versions(api: Api, call: Call[Nothing, VersionsOf]) -> Answer
     largest_body=_LARGEST,
 )
 async def import_calendar(api: Api, call: Call[Import, Nothing]) -> Answer:
-    """Take the holidays and freezes of a calendar from an iCalendar file.
+    """Import holidays and freezes from an iCalendar file.
 
-    They replace those that it has; days and hours stay. What repeats is written out for ten years.
+    They replace the holidays and freezes of the calendar; weekdays and business hours stay. Recurring events are
+    expanded for ten years.
     """
     body, name = call.body, call.path["name"]
     tenant = await _choose_owner(api, call.principal, body.tenant)
@@ -186,7 +199,10 @@ async def import_calendar(api: Api, call: Call[Import, Nothing]) -> Answer:
     answers={200: PreviewOut, 404: Problem},
 )
 async def preview_calendar(api: Api, call: Call[Nothing, Preview]) -> Answer:
-    """The next times at which a calendar is closed, within a year from now or between two times."""
+    """List the next times at which a calendar is closed.
+
+    Covers the next year, unless you set `since` and `until`.
+    """
     query = call.query
     found = await _find(api, call.principal, query.tenant, call.path["name"])
     since = await api.store.now() if query.since is None else parse_instant(query.since, "since")

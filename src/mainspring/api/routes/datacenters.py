@@ -45,9 +45,10 @@ class DatacentersOut(Wire):
 
 @datacenters.operation("GET", "/v1/datacenters", permission=Permission.READ, answers={200: DatacentersOut})
 async def list_datacenters(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """The data centres that are known, their health and lag, and who serves an order of preference.
+    """List known data centers, with their health and lag.
 
-    Who is bound to a tenant sees the processes, and not how much there is of others.
+    `orders` shows which data center serves each order of preference. A key that is bound to a tenant sees the
+    processes, but no amounts of work.
     """
     now = await api.store.now()
     places = {place.name: place for place in await api.store.places()}

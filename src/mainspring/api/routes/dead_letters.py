@@ -130,7 +130,11 @@ class Dealt(Wire):
 
 @dead_letters.operation("GET", "/v1/dead-letters", permission=Permission.READ, query=DeadQuery, answers={200: Groups})
 async def list_groups(api: Api, call: Call[Nothing, DeadQuery]) -> Answer:
-    """Dead letters by error, the largest groups first."""
+    """List dead letters grouped by error, largest groups first.
+
+    Runs of one task with the same `fingerprint` failed in the same way. Each group has its count, its trend and a
+    sample run.
+    """
     query = call.query
     wanted = RunFilter(
         tenant=api.scope(call.principal, query.tenant),
@@ -161,7 +165,10 @@ async def list_groups(api: Api, call: Call[Nothing, DeadQuery]) -> Answer:
     "GET", "/v1/dead-letters/runs", permission=Permission.READ, query=DeadList, answers={200: Page[RunOut]}
 )
 async def list_dead(api: Api, call: Call[Nothing, DeadList]) -> Answer:
-    """Dead letters one by one, newest first."""
+    """List dead letters one by one, newest first.
+
+    A run must match every filter. Pass `nextCursor` as `cursor` to get the next page.
+    """
     query = call.query
     wanted = RunFilter(
         tenant=api.scope(call.principal, query.tenant),
@@ -179,9 +186,10 @@ async def list_dead(api: Api, call: Call[Nothing, DeadList]) -> Answer:
     "POST", "/v1/dead-letters/replay", permission=Permission.OPERATE, body=ReplayIn, answers={200: Dealt}, within=None
 )
 async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
-    """Run dead letters again, as new runs that name the old ones.
+    """Run dead letters again, as new runs linked to the old ones.
 
-    Where a quota allows only some, `more` is true: ask again for the others.
+    Select them by `runIds`, by a filter, or with `everything`. If `more` is true, a quota or the size limit of a
+    request left some out: repeat the request. `dryRun` counts them without running them.
     """
     body = call.body
     if body.payload is not msgspec.UNSET and len(body.run_ids or []) != 1:
@@ -219,7 +227,11 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
     "POST", "/v1/dead-letters/discard", permission=Permission.OPERATE, body=DiscardIn, answers={200: Dealt}, within=None
 )
 async def discard(api: Api, call: Call[DiscardIn, Nothing]) -> Answer:
-    """Mark dead letters as dealt with. They stay in history."""
+    """Discard dead letters.
+
+    They leave the list of dead letters and stay in history. Select them by `runIds`, by a filter, or with
+    `everything`. `dryRun` counts them without discarding them.
+    """
     if call.body.dry_run:
         count, more = await _foresee(api, call.principal, call.body)
         return Answer(200, Dealt(action="discard", count=count, more=more, dry_run=True))
@@ -234,7 +246,11 @@ async def discard(api: Api, call: Call[DiscardIn, Nothing]) -> Answer:
     "POST", "/v1/dead-letters/bring-back", permission=Permission.OPERATE, body=BringBackIn, answers={200: Dealt}
 )
 async def bring_back(api: Api, call: Call[BringBackIn, Nothing]) -> Answer:
-    """Take a discard back: what was discarded, and not replayed since, is a dead letter again."""
+    """Undo a discard.
+
+    The runs become dead letters again, unless they were replayed meanwhile. Runs that are not discarded are
+    ignored.
+    """
     ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(call.body.run_ids)]
     found = [run for run in await api.seen_by(call.principal).runs(ids) if run is not None]
     for run in found:

@@ -59,7 +59,10 @@ class DrillsOut(Wire):
 
 @drills.operation("GET", "/v1/drills", permission=Permission.ADMINISTER_ALL, answers={200: DrillsOut})
 async def may_drill(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Say whether this is production, where a drill must be asked for as one."""
+    """Get whether drills need a confirmation here.
+
+    `production` is the setting of that name. If it is true, a drill needs `inProduction`.
+    """
     return Answer(200, DrillsOut(production=api.production))
 
 
@@ -73,11 +76,11 @@ async def may_drill(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     within=None,
 )
 async def drill(api: Api, call: Call[DrillIn, Nothing]) -> Answer:
-    """Take a scheduler's lease away, and tell what that did.
+    """Revoke a scheduler's lease and report the effect.
 
-    The others take its shards; it joins again by itself, so there is nothing to undo. The answer comes when it has been
-    watched for as long as was asked for. Refused with 409 where the setting `production` is on, unless `inProduction`
-    is given.
+    The other schedulers take over its shards, and it rejoins on its own, so there is nothing to undo. The answer
+    comes after the time in `watch`. 404: there is no such scheduler. 409: no scheduler is alive, or the setting
+    `production` is on and `inProduction` is not given.
     """
     asked = call.body
     check_allowed(in_production=api.production, insists=asked.in_production)

@@ -29,11 +29,11 @@ class Follow(Request):
     streams=True,
 )
 async def follow_events(api: Api, call: Call[Nothing, Follow]) -> Answer:
-    """Follow all changes of runs.
+    """Follow all changes of runs as server-sent events.
 
-    `run.submitted`, `run.queued`, `run.started`, `run.succeeded`, `run.failed`, `run.retried` and so on, several runs
-    in one event. `Last-Event-ID` resumes without a gap for ten minutes; after that the first event is `gap`. Who is
-    told nothing else is sent a `position` every two minutes: an id to resume at.
+    `run.submitted`, `run.queued`, `run.started`, `run.succeeded`, `run.failed`, `run.retried` and so on, with
+    several runs in one event. `Last-Event-ID` resumes without a gap for ten minutes; after that the first event is
+    `gap`. If nothing else is sent for two minutes, an event `position` gives you an id to resume at.
     """
     last = call.headers.get("last-event-id") or call.query.last_event_id
     tenant = api.scope(call.principal, call.query.tenant)

@@ -40,10 +40,10 @@ class ExplainQuery(Request):
     answers={200: TickExplanation, 404: Problem, 409: Problem},
 )
 async def explain_job(api: Api, call: Call[Nothing, ExplainQuery]) -> Answer:
-    """Did it run then? If not, why?
+    """Explain whether a job ran at a given time, and why not.
 
-    By the ledger: what was decided about the tick, its run and its outcome. A time that is no tick of the schedule says
-    so and names the nearest ones.
+    The answer comes from the ledger: the decision about the tick, its run and its outcome. If the time is no tick
+    of the schedule, the answer names the nearest ticks. 409: the job is not recurring.
     """
     job = await job_only(api, call)
     at = instant_of(call.query.at, "at")

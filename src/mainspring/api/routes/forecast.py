@@ -35,9 +35,10 @@ class SlotQuery(Request):
 
 @forecasts.operation("GET", "/v1/forecast", permission=Permission.READ, query=ForecastQuery, answers={200: ForecastOut})
 async def get_forecast(api: Api, call: Call[Nothing, ForecastQuery]) -> Answer:
-    """How many runs each coming minute holds, when it peaks, and which schedules make it.
+    """Get how many runs start in each of the coming minutes.
 
-    Schedules that are not paused, and runs that wait for their time. May be half a minute old.
+    Includes the peaks and the schedules that cause them. Covers schedules that are not paused and runs that wait
+    for their time. The answer may be 30 seconds old.
     """
     hours = call.query.hours
     tenant = api.scope(call.principal, call.query.tenant)
@@ -51,9 +52,9 @@ async def get_forecast(api: Api, call: Call[Nothing, ForecastQuery]) -> Answer:
 
 @forecasts.operation("GET", "/v1/forecast/slot", permission=Permission.READ, query=SlotQuery, answers={200: SlotOut})
 async def get_slot(api: Api, call: Call[Nothing, SlotQuery]) -> Answer:
-    """Which schedules tick in a stretch of the coming week, the largest first.
+    """List the schedules that tick in a period of the coming week, largest first.
 
-    It begins with the minute that `since` lies in. May be half a minute old.
+    The period starts with the minute of `since`. The answer may be 30 seconds old.
     """
     query = call.query
     tenant = api.scope(call.principal, query.tenant)

@@ -28,7 +28,10 @@ class Health(Wire):
 
 @health.operation("GET", "/healthz", permission=None, answers={200: Health, 503: Health})
 async def healthz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Does this process work? A store that does not answer is not its fault. A damaged store is: the answer is 503."""
+    """Check whether this process works.
+
+    An unavailable store is not reported here, because a restart would not help. 503: the store is damaged.
+    """
     found = await api.health()
     try:
         async with asyncio.timeout(_GLANCE_SECONDS):
@@ -42,7 +45,10 @@ async def healthz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 @health.operation("GET", "/readyz", permission=None, answers={200: Health, 503: Health})
 async def readyz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """May it be sent requests? 503 says what is wrong."""
+    """Check whether this process can serve requests.
+
+    503: it cannot, and the answer names the reason.
+    """
     ready, found = await api.readiness()
     return Answer(200 if ready else 503, found)
 
@@ -56,17 +62,26 @@ async def readyz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     traced=False,
 )
 async def metrics(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Figures for Prometheus. Who is bound to a tenant sees that tenant's queues."""
+    """Get metrics for Prometheus.
+
+    A key that is bound to a tenant gets the metrics of its queues.
+    """
     return Answer(200, raw=await api.metrics.render(call.principal.tenant, api.streams.taken))
 
 
 @health.operation("GET", "/openapi.json", permission=None, answers={200: dict[str, Any]})
 async def openapi(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """This API, as an OpenAPI 3.1 document."""
+    """Get this OpenAPI document.
+
+    It is made from the types that decode requests and encode answers, so it always fits the running version.
+    """
     return Answer(200, raw=api.openapi)
 
 
 @health.operation("GET", "/docs", permission=None, answers={200: str}, media_type="text/html; charset=utf-8")
 async def docs(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """This API, to be read."""
+    """Get this API as an HTML page.
+
+    The page loads nothing from other hosts and runs no script.
+    """
     return Answer(200, raw=api.docs, headers={"content-security-policy": CONTENT_SECURITY_POLICY})

@@ -38,7 +38,11 @@ class Cancelled(Wire):
 
 @one_job.operation("GET", "/v1/jobs/{id}", permission=Permission.READ, answers={200: JobOut, 404: Problem})
 async def get_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Get a job."""
+    """Get a job.
+
+    Returns the definition of a recurring job with its next ticks, or a one-off job with the state of its run. 404:
+    the job does not exist, or your key has no access to it.
+    """
     found = await find(api, call, payload=True)
     if not isinstance(found, Job):
         warnings = await api.warnings(found) if found.state in (RunState.QUEUED, RunState.SCHEDULED) else []
@@ -132,7 +136,8 @@ async def _edit_one_off(api: Api, principal: Principal, run: RunView, patch: Job
 async def change_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
     """Change a job.
 
-    What is not named stays. A recurring job gets a new version; a one-off can be changed until it starts.
+    Fields that you leave out keep their values. A recurring job gets a new version; a one-off job can be changed
+    until it starts. 409: it has started, is cancelled, or has another version than `expectedVersion`.
     """
     return await _change(api, call)
 
@@ -145,9 +150,10 @@ async def change_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
     answers={200: JobOut, 404: Problem, 409: Problem},
 )
 async def update_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
-    """Change a job, as PATCH does.
+    """Change a job, like PATCH.
 
-    What is not named stays.
+    Fields that you leave out keep their values. 409: a one-off job has started, or the job has another version than
+    `expectedVersion`.
     """
     return await _change(api, call)
 
@@ -160,9 +166,10 @@ async def update_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
     answers={200: Cancelled, 202: Cancelled, 404: Problem, 409: Problem},
 )
 async def cancel_job(api: Api, call: Call[Nothing, Purge]) -> Answer:
-    """Cancel a job, scheduled or running.
+    """Cancel a job.
 
-    202 while what runs is being stopped. With `purge` a job that has ended is deleted for good.
+    A recurring job gets no more ticks, and its runs are cancelled. 202: a run is still being stopped. 409: a
+    one-off job has already ended. `purge` deletes a job that has ended, with its history.
     """
     found = await find(api, call)
     author = Author(call.principal.name, found.tenant)

@@ -69,10 +69,11 @@ class BatchOut(Wire):
     within=None,
 )
 async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
-    """Make up to 10,000 jobs.
+    """Create up to 10,000 jobs.
 
-    Each is answered for itself, in order, and has its own `idempotencyKey`; the header is refused. What has a `jobId`
-    is committed; what has a `problem` is not. Where a quota allows only some, these are the first ones.
+    Each job has its own result, in the order of the request: `jobId` if it is committed, `problem` if it is not.
+    Give each job its own `idempotencyKey`; the header `Idempotency-Key` is rejected. If a quota leaves room for
+    some of them, the first ones are created.
     """
     items: list[BatchItem | None] = []
     runs: list[tuple[int, NewRun]] = []

@@ -79,10 +79,10 @@ class JobPreview(Wire):
     answers={200: JobPreview, 409: Problem},
 )
 async def preview_job(api: Api, call: Call[JobIn, PreviewQuery]) -> Answer:
-    """What a job would do.
+    """Preview a job without creating it.
 
-    It is checked as if it were made: what would be refused is refused here, in the same words. Only a name that is
-    taken, and a quota, are looked at when it is made.
+    The request is checked like a request that creates the job, with the same errors. Only the quota, and whether
+    the name is taken, are not checked.
     """
     fields, principal = call.body, call.principal
     tenant = await api.choose_owner(principal, fields.tenant)
@@ -117,7 +117,11 @@ async def preview_job(api: Api, call: Call[JobIn, PreviewQuery]) -> Answer:
     answers={200: JobPreview, 404: Problem, 409: Problem},
 )
 async def preview_change(api: Api, call: Call[JobPatch, PreviewQuery]) -> Answer:
-    """What a recurring job would do after a change, and what the change is."""
+    """Preview a change of a recurring job without saving it.
+
+    Returns the next ticks after the change and the fields that differ. 409: the job is not recurring, is cancelled,
+    or has another version than `expectedVersion`.
+    """
     job = await job_only(api, call)
     if job.state not in (JobState.SCHEDULED, JobState.PAUSED):
         raise Conflict(f"the job is {job.state.value}")

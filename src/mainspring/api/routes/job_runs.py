@@ -111,13 +111,14 @@ class JobStateOut(Wire):
     permission=Permission.SUBMIT,
     body=RunNow,
     body_optional=True,
-    answers={201: RunMade, 404: Problem},
+    answers={201: RunMade, 404: Problem, 409: Problem},
 )
 async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
     """Run a job now.
 
-    A recurring one beside its schedule, a one-off once more; with another payload if one is given. The same
-    `Idempotency-Key` makes no second run.
+    A recurring job gets a run outside its schedule, a one-off job runs again. The payload of the job is used unless
+    you send another. A request with the same header `Idempotency-Key` creates no second run; with another payload
+    it is a 409.
     """
     found = await find(api, call, payload=True)
     payload = None if call.body.payload is UNSET else bytes(call.body.payload)
@@ -166,8 +167,9 @@ async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
 async def pause_job(api: Api, call: Call[PauseIn, Nothing]) -> Answer:
     """Pause a recurring job.
 
-    Its ticks are recorded as skipped (paused), with the reason, until it is resumed. With `until` it resumes by itself,
-    by the store's clock. A paused job stays as it is, unless it is to resume at another time.
+    Until the job is resumed, each tick is recorded as skipped with the reason `paused`. With `until` the job
+    resumes at that time, by the clock of the store. A paused job can be paused again to change `until`. 409: the
+    job is not recurring, or is cancelled.
     """
     job = await job_only(api, call)
     resume_at = end_of_pause(call.body, await api.store.now())
@@ -183,7 +185,11 @@ async def pause_job(api: Api, call: Call[PauseIn, Nothing]) -> Answer:
     answers={200: JobStateOut, 404: Problem, 409: Problem},
 )
 async def resume_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Resume a paused job."""
+    """Resume a paused job.
+
+    Its next tick runs as scheduled; ticks during the pause are not made up for. Use a backfill to run them. 409:
+    the job is not recurring, or is cancelled.
+    """
     job = await job_only(api, call)
     states = await api.jobs.resume([job.id], Author(call.principal.name, job.tenant))
     return _state_answer(job.id, states.get(job.id), JobState.SCHEDULED)
@@ -198,10 +204,11 @@ async def resume_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={200: BackfillOut, 404: Problem, 409: Problem},
 )
 async def backfill_job(api: Api, call: Call[Backfill, Nothing]) -> Answer:
-    """Make up for ticks in a range of time.
+    """Run past ticks that have no run.
 
-    Every tick from `since` to before `until` that has no run yet gets one. Asked again it makes none twice. Where a
-    quota allows only some, these are the first ones; ask again for the others.
+    Every tick from `since` until just before `until` gets a run, unless it has one. Repeating the request creates
+    no second run. If a quota leaves room for some of them, the first ones are created; repeat the request for the
+    rest. 409: an interval with a fixed delay, or a job for several data centers.
     """
     job = await job_only(api, call)
     since, until = parse_instant(call.body.since, "since"), parse_instant(call.body.until, "until")
@@ -241,7 +248,11 @@ async def backfill_job(api: Api, call: Call[Backfill, Nothing]) -> Answer:
     "GET", "/v1/jobs/{id}/next", permission=Permission.READ, query=NextQuery, answers={200: NextOut, 404: Problem}
 )
 async def next_fires(api: Api, call: Call[Nothing, NextQuery]) -> Answer:
-    """The next fires of a job."""
+    """List the next ticks of a job.
+
+    Up to `n` times, with the effect of calendars: when each run may start, or why the tick is skipped. A one-off
+    job has one time, if it has not started.
+    """
     found = await find(api, call)
     ticks: list[ComingTick] = []
     if isinstance(found, Job):
@@ -261,9 +272,10 @@ async def next_fires(api: Api, call: Call[Nothing, NextQuery]) -> Answer:
     "GET", "/v1/jobs/{id}/status", permission=Permission.READ, answers={200: StatusOut, 404: Problem}
 )
 async def job_status(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Where a job stands.
+    """Get the status of a job.
 
-    Its newest run that has begun, else its schedule.
+    Returns the status of its newest run that has started. A recurring job without such a run returns the state of
+    its schedule.
     """
     found = await find(api, call)
     if isinstance(found, RunView):
@@ -277,7 +289,10 @@ async def job_status(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     "GET", "/v1/jobs/{id}/runs", permission=Permission.READ, query=PageQuery, answers={200: Page[RunOut], 404: Problem}
 )
 async def job_runs(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
-    """The runs of a job, newest first."""
+    """List the runs of a job, newest first.
+
+    A one-off job has one run, with the same id. Pass `nextCursor` as `cursor` to get the next page.
+    """
     found = await find(api, call)
     if isinstance(found, RunView):
         return Answer(200, Page(items=[run_out(found)] if call.query.cursor is None else []))
@@ -298,9 +313,10 @@ async def job_runs(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     answers={200: Page[TickOut], 404: Problem, 409: Problem},
 )
 async def job_ledger(api: Api, call: Call[Nothing, LedgerQuery]) -> Answer:
-    """What became of every tick, oldest first.
+    """List what was decided about each tick, oldest first.
 
-    The last day before `until` unless `since` says otherwise; the cursor of a page is the `since` of the next.
+    Covers the last day before `until`, unless you set `since`. Pass `nextCursor` as `since` to get the next page.
+    409: the job is not recurring.
     """
     job = await job_only(api, call)
     query = call.query

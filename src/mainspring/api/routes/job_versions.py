@@ -83,7 +83,11 @@ class JobDiff(Wire):
     answers={200: Versions, 404: Problem, 409: Problem},
 )
 async def job_versions(api: Api, call: Call[Nothing, VersionsQuery]) -> Answer:
-    """Who changed what, newest first."""
+    """List the versions of a recurring job, newest first.
+
+    Each version has its author, its time, the reason that was given, and the fields that it changed. 409: the job
+    is not recurring.
+    """
     job = await job_only(api, call)
     before = None if call.query.cursor is None else int(call.query.cursor) + 1
     items: list[Version] = []
@@ -119,7 +123,11 @@ async def _versions(reads: Reads, job: JobId, before: int | None) -> AsyncIterat
     answers={200: JobOut, 404: Problem, 409: Problem},
 )
 async def restore_version(api: Api, call: Call[RestoreIn, Nothing]) -> Answer:
-    """Make an old version the newest one."""
+    """Restore an old version of a recurring job.
+
+    Creates a new version with the definition of the old one. 404: the job has no such version. 409: the job is not
+    recurring, is cancelled, or has another version than `expectedVersion`.
+    """
     job = await job_only(api, call)
     text = call.path["version"]
     wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
@@ -138,7 +146,11 @@ async def restore_version(api: Api, call: Call[RestoreIn, Nothing]) -> Answer:
     answers={200: JobDiff, 404: Problem, 409: Problem},
 )
 async def diff_versions(api: Api, call: Call[Nothing, DiffQuery]) -> Answer:
-    """What differs between two versions, field by field; the newest and the one before it unless others are named."""
+    """Compare two versions of a recurring job, field by field.
+
+    By default the newest version is compared with the one before it. 404: the job has no such version. 409: the job
+    is not recurring.
+    """
     job = await job_only(api, call)
     to = job.version if call.query.to is None else call.query.to
     older = max(to - 1, 1) if call.query.older is None else call.query.older

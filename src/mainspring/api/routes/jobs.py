@@ -68,10 +68,11 @@ class Submit(Request):
     answers={201: JobOut, 202: JobOut, 409: Problem},
 )
 async def create_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
-    """Make a job.
+    """Create a job.
 
-    The answer comes when it is committed. The same `idempotencyKey` with the same body makes no second job. 202 is
-    answered where that is set up: the store is away, Kafka has a one-off job, and it is made when the store is back.
+    The answer comes after the commit. A request with the same `idempotencyKey` and the same body creates no second
+    job; with another body it is a 409, as is a name or a unique key that is taken. 202: the store is unavailable,
+    Kafka keeps the one-off job, and it is created when the store is back.
     """
     fields = call.body
     tenant = await api.choose_owner(call.principal, fields.tenant)
@@ -142,7 +143,8 @@ async def _create_run(api: Api, call: Call[JobIn, Submit], run: NewRun, key: str
 async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
     """List jobs, newest first.
 
-    Recurring and one-off ones together; `kind` chooses. Filters must all hold.
+    Recurring and one-off jobs together, unless `kind` chooses. A job must match every filter. Pass `nextCursor` as
+    `cursor` to get the next page.
     """
     query = call.query
     tenant = api.scope(call.principal, query.tenant)

@@ -94,9 +94,10 @@ class ChannelTestOut(Wire):
     "GET", "/v1/notifications", permission=Permission.ADMINISTER_ALL, answers={200: NotificationsOut}
 )
 async def show_notifications(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Channels and rules as the process that answers knows them, and the problems that are open.
+    """Get channels, rules and open problems.
 
-    Messages are runs of the task `event_notification` in the queue `notifications`.
+    Channels and rules are those in the settings of the process that answers. Each message is a run of the task
+    `event_notification` in the queue `notifications`.
     """
     kept = await api.store.notification_rows()
     waiting, problems = waiting_of(kept.rows), open_problems(kept.rows)
@@ -121,7 +122,10 @@ async def show_notifications(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={201: ChannelTestOut, 404: Problem},
 )
 async def try_channel(api: Api, call: Call[ChannelTestIn, Nothing]) -> Answer:
-    """Send a test to a channel. Its run says whether it arrived; it is not tried again."""
+    """Send a test message to a channel.
+
+    The outcome of the run shows whether the message arrived; it is not retried. 404: there is no such channel.
+    """
     channel = api.notifications.channels.get(call.path["name"])
     if channel is None:
         raise Missing

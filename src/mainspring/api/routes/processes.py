@@ -72,10 +72,10 @@ class Drained(Wire):
 
 @processes.operation("GET", "/v1/workers", permission=Permission.READ, answers={200: Workers})
 async def list_workers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """The workers that are alive.
+    """List live workers.
 
-    Who is bound to a tenant sees those that take its runs; of one that takes everybody's no tasks, and only queues
-    where the tenant has runs or had some in the last five minutes.
+    A key that is bound to a tenant sees the workers that take its runs. Of a shared worker it sees no tasks, and
+    only queues in which the tenant has runs or had some in the last five minutes.
     """
     found = await api.store.sessions("worker")
     tenant = call.principal.tenant
@@ -92,7 +92,10 @@ async def list_workers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     "POST", "/v1/workers/{id}/drain", permission=Permission.ADMINISTER_ALL, answers={202: Drained, 404: Problem}
 )
 async def drain_worker(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Ask a worker to finish what it runs and leave."""
+    """Drain a worker.
+
+    The worker finishes its active runs, claims no more, and leaves. The answer does not wait for that.
+    """
     worker = session_of(call.path["id"])
     if not await api.store.drain(worker, Author(call.principal.name, None)):
         raise Missing
@@ -101,7 +104,11 @@ async def drain_worker(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 @processes.operation("GET", "/v1/schedulers", permission=Permission.READ, answers={200: Schedulers})
 async def list_schedulers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """The schedulers that are alive, and how far they are behind."""
+    """List live schedulers, with their lag.
+
+    Each scheduler has its shards, its lease and its clock offset. The lag is the age of the oldest due run that is
+    not queued yet.
+    """
     lag = await api.scheduler_lag() / MILLISECOND
     items = [
         SchedulerOut(

@@ -49,7 +49,10 @@ class PolicyOut(Wire):
 
 @policies.operation("GET", "/v1/queues/{name}", permission=Permission.READ, answers={200: PolicyOut})
 async def get_queue_policy(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """What was said of a queue. Who is bound to a tenant sees no share but its own."""
+    """Get the policy of a queue.
+
+    Returns the defaults if no policy was set. A key that is bound to a tenant sees only the share of that tenant.
+    """
     name = check_queue("name", call.path["name"])
     policy = (await api.store.queue_policies()).get(name, NO_POLICY)
     tenant = call.principal.tenant
@@ -61,7 +64,11 @@ async def get_queue_policy(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     "PUT", "/v1/queues/{name}", permission=Permission.ADMINISTER_ALL, body=PolicyIn, answers={200: PolicyOut}
 )
 async def put_queue_policy(api: Api, call: Call[PolicyIn, Nothing]) -> Answer:
-    """Say how a queue works from now on: how much of it runs at once, how fast its retries come, whose turn it is."""
+    """Set the policy of a queue.
+
+    Sets how many runs are active at once, how fast retries start, and the order of runs. Replaces the whole policy:
+    fields that you leave out are reset.
+    """
     name = check_queue("name", call.path["name"])
     said = call.body
     policy = QueuePolicy(

@@ -66,7 +66,10 @@ class QueueState(Wire):
 
 @queues.operation("GET", "/v1/queues", permission=Permission.READ, query=ListQueues, answers={200: Queues})
 async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
-    """Queues with work in them, or with workers."""
+    """List queues that have runs or workers.
+
+    Each queue has its depth, its lag, its rate and its pause.
+    """
     tenant = api.scope(call.principal, call.query.tenant)
     now = await api.store.now()
     depths = {depth.queue: depth for depth in await api.seen_by(call.principal).depths(tenant)}
@@ -115,7 +118,11 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
     answers={200: QueueState},
 )
 async def pause_queue(api: Api, call: Call[PauseOf, Nothing]) -> Answer:
-    """Pause a queue: nothing more of it is started; what runs goes on. With `until` it resumes by itself."""
+    """Pause a queue.
+
+    Workers start no more runs of it; active runs continue. With `until` the queue resumes at that time. A key that
+    is bound to a tenant pauses only the runs of that tenant.
+    """
     name = check_name("name", call.path["name"])
     api.reach(call.principal, name)
     tenant = await api.choose_written(call.principal, call.body.tenant)
@@ -131,7 +138,11 @@ async def pause_queue(api: Api, call: Call[PauseOf, Nothing]) -> Answer:
     answers={200: QueueState},
 )
 async def resume_queue(api: Api, call: Call[Whose, Nothing]) -> Answer:
-    """Resume a queue."""
+    """Resume a queue.
+
+    Waiting runs start at once. The request also succeeds if the queue is not paused. A pause of everything stays in
+    force.
+    """
     name = check_name("name", call.path["name"])
     api.reach(call.principal, name)
     tenant = await api.choose_written(call.principal, call.body.tenant)
@@ -149,7 +160,10 @@ async def resume_queue(api: Api, call: Call[Whose, Nothing]) -> Answer:
     answers={200: QueueState},
 )
 async def pause_everything(api: Api, call: Call[PauseIn, Nothing]) -> Answer:
-    """Pause everything: no worker starts anything until this is lifted. Schedules go on, and what they make waits."""
+    """Pause all queues.
+
+    No worker starts a run until the pause is lifted or `until` has passed. Schedules continue, and their runs wait.
+    """
     return await _pause(api, call, None, None)
 
 
@@ -162,7 +176,10 @@ async def _pause(api: Api, call: Call[Any, Nothing], tenant: str | None, queue: 
 
 @queues.operation("POST", "/v1/resume", permission=Permission.ADMINISTER_ALL, answers={200: QueueState})
 async def resume_everything(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Lift the pause of everything. Queues that were paused by themselves stay so."""
+    """Lift the pause of all queues.
+
+    Queues that were paused one by one stay paused.
+    """
     await api.store.resume(None, None, Author(call.principal.name, None))
     api.wakeups.ring([queue_topic(depth.queue) for depth in await api.store.depths(None)])
     return Answer(200, QueueState(name="*", paused=False))

@@ -203,7 +203,12 @@ _jitter = Random()
 
 @remote.operation("POST", "/v1/workers/register", permission=Permission.WORK, body=Register, answers={201: Registered})
 async def register(api: Api, call: Call[Register, Nothing]) -> Answer:
-    """Introduce a worker."""
+    """Register a worker.
+
+    Needs a name and the queues that it serves. Returns the `workerId` for later requests and the interval of its
+    heartbeats. The worker loses its runs if no claim or heartbeat arrives within `leaseSeconds`. 400: your key does
+    not reach one of the queues.
+    """
     body = call.body
     for queue in body.queues:
         check_queue("queues", queue)
@@ -243,9 +248,10 @@ async def register(api: Api, call: Call[Register, Nothing]) -> Answer:
     answers={200: ClaimedRuns, 404: Problem, 409: Problem},
 )
 async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
-    """Take runs, at most so many; waits for some if asked to.
+    """Claim runs.
 
-    Claiming also renews the lease.
+    Returns up to `limit` runs, each with the fence that every report about it needs. With `waitSeconds` the request
+    waits until a run is available. A claim also renews the lease. 409: the lease expired; register again.
     """
     worker = await _worker(api, call.principal, call.path["id"])
     queues = worker.queues if call.body.queues is None else call.body.queues
@@ -336,7 +342,11 @@ async def _give_back(api: Api, runs: list[HeldRun]) -> None:
     answers={200: HeartbeatOut, 404: Problem},
 )
 async def heartbeat(api: Api, call: Call[HeartbeatIn, Nothing]) -> Answer:
-    """Stay alive, and hear which runs should stop."""
+    """Renew the lease of a worker.
+
+    Send the runs that it holds and the number of its newest claim. Returns the runs that it should cancel, and
+    whether it should drain. If `alive` is false, the lease expired: stop all runs and register again.
+    """
     worker = await _worker(api, call.principal, call.path["id"])
     held = [RunId(known_id(run)) for run in call.body.held]
     # Its own runs came with the answer, and the next claim may have the same number while its answer is under way.
@@ -349,7 +359,10 @@ async def heartbeat(api: Api, call: Call[HeartbeatIn, Nothing]) -> Answer:
     "POST", "/v1/workers/{id}/leave", permission=Permission.WORK, answers={200: HeartbeatOut, 404: Problem}
 )
 async def leave(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Say goodbye. What the worker still holds is given to others."""
+    """Unregister a worker.
+
+    Its remaining runs are requeued for other workers.
+    """
     worker = await _worker(api, call.principal, call.path["id"])
     await api.store.close_session(worker.id)
     return Answer(200, HeartbeatOut(alive=False, cancel=[]))
@@ -363,7 +376,11 @@ async def leave(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={200: Reported, 404: Problem, 409: Problem},
 )
 async def complete(api: Api, call: Call[CompleteIn, Nothing]) -> Answer:
-    """Report success, with a result of up to 64 KiB. Safe to repeat."""
+    """Report that a run succeeded.
+
+    Needs the fence of the claim; the result has up to 64 KiB. Repeating the report is safe. 409: the lease expired
+    and the run is no longer yours; stop working on it.
+    """
     result = None if call.body.result is msgspec.UNSET else bytes(call.body.result)
     if result is not None and len(result) > MAX_RESULT:
         raise Invalid("result", f"is {len(result)} bytes", f"at most {MAX_RESULT}")
@@ -380,7 +397,11 @@ async def complete(api: Api, call: Call[CompleteIn, Nothing]) -> Answer:
     answers={200: Reported, 404: Problem, 409: Problem},
 )
 async def fail(api: Api, call: Call[FailIn, Nothing]) -> Answer:
-    """Report a failure. It is tried again as its policy says. Safe to repeat."""
+    """Report that a run failed.
+
+    Needs the fence of the claim. The run is retried by its policy, unless `retry` is false. Repeating the report is
+    safe. 409: the lease expired and the run is no longer yours.
+    """
     cause = _cause(call.body)
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
     settlement = None
@@ -398,7 +419,11 @@ async def fail(api: Api, call: Call[FailIn, Nothing]) -> Answer:
     answers={200: Reported, 404: Problem, 409: Problem},
 )
 async def cancelled(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
-    """Report that a run has stopped because it was asked to."""
+    """Report that a run stopped because of a cancel request.
+
+    Needs the fence of the claim. 409: the run is no longer yours, or no cancel was requested; report a failure or
+    release the run instead.
+    """
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
     if held is not None and not held.cancel_requested:
         raise Conflict("nobody asked this run to stop; report a failure, or give it back")
@@ -414,7 +439,11 @@ async def cancelled(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
     answers={200: Reported, 404: Problem, 409: Problem},
 )
 async def release(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
-    """Give a run back unharmed; the attempt is not charged."""
+    """Give a run back to its queue.
+
+    Needs the fence of the claim. Another worker can claim the run at once, and the attempt does not count. 409: the
+    run is no longer yours.
+    """
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
     settlement = None if held is None else settle_release(held, "given back")
     return await _settle(api, call, Outcome.RELEASED, held, settlement)
@@ -428,7 +457,10 @@ async def release(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
     answers={200: Reported, 404: Problem, 409: Problem},
 )
 async def progress(api: Api, call: Call[ProgressIn, Nothing]) -> Answer:
-    """Say how far a run is."""
+    """Report the progress of a run.
+
+    Needs the fence of the claim. The newest report replaces the one before it. 409: the run is no longer yours.
+    """
     body = call.body
     run = RunId(known_id(call.path["id"]))
     await _held(api, call.principal, run, body.fence)
@@ -444,7 +476,10 @@ async def progress(api: Api, call: Call[ProgressIn, Nothing]) -> Answer:
     answers={200: Reported, 404: Problem, 409: Problem},
 )
 async def log(api: Api, call: Call[LogIn, Nothing]) -> Answer:
-    """Add to what a run has printed."""
+    """Append to the log output of a run.
+
+    Needs the fence of the claim; up to 64 Ki characters for each request. 409: the run is no longer yours.
+    """
     run = RunId(known_id(call.path["id"]))
     await _held(api, call.principal, run, call.body.fence)
     text = call.body.text.replace("\x00", "�")

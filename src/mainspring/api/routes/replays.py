@@ -80,10 +80,10 @@ class ListReplays(Request):
     "POST", "/v1/dead-letters/replays", permission=Permission.OPERATE, body=StartReplay, answers={201: ReplayOut}
 )
 async def start_replay(api: Api, call: Call[StartReplay, Nothing]) -> Answer:
-    """Run dead letters again, as new runs that name the old ones: canaries first, then the rest at a pace.
+    """Run dead letters again in stages: canaries first, then the rest at a set pace.
 
-    The replay is stored and survives every process. Schedulers drive it: without one it waits. Nothing is replayed
-    twice.
+    The replay is stored and survives restarts of any process. It progresses while a scheduler is running. No dead
+    letter is replayed twice.
     """
     body, principal = call.body, call.principal
     chosen = (body.fingerprint, body.task, body.queue, body.failed_after, body.failed_before)
@@ -128,7 +128,10 @@ async def _matched(api: Api, principal: Principal, tenant: str | None, body: Sta
     "GET", "/v1/dead-letters/replays", permission=Permission.READ, query=ListReplays, answers={200: Replays}
 )
 async def list_replays(api: Api, call: Call[Nothing, ListReplays]) -> Answer:
-    """Newest first; those that ended are kept for 30 days."""
+    """List replays, newest first.
+
+    Replays that have ended are kept for 30 days.
+    """
     found = await api.store.replays(api.scope(call.principal, call.query.tenant), call.query.limit)
     return Answer(200, Replays(items=[_out(replay) for replay in found]))
 
@@ -137,7 +140,10 @@ async def list_replays(api: Api, call: Call[Nothing, ListReplays]) -> Answer:
     "GET", "/v1/dead-letters/replays/{id}", permission=Permission.READ, answers={200: ReplayOut, 404: Problem}
 )
 async def show_replay(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """How far a replay is."""
+    """Get the progress of a replay.
+
+    Returns its state, how many runs it has created, and why it stopped if it did.
+    """
     return Answer(200, _out(await _replay(api, call.principal, call)))
 
 
@@ -150,7 +156,11 @@ async def show_replay(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={200: ReplayOut, 404: Problem, 409: Problem},
 )
 async def stop_replay(api: Api, call: Call[StopReplay, Nothing]) -> Answer:
-    """Make no more of its runs. Those that were made go on."""
+    """Stop a replay.
+
+    It creates no more runs; the runs that it has created continue. 409: the replay has already ended, or a
+    scheduler changed it at the same moment.
+    """
     why = f"stopped by {call.principal.name}" + (f": {call.body.why}" if call.body.why else "")
     for _ in range(_STOPS):
         replay = await _replay(api, call.principal, call)

@@ -95,9 +95,10 @@ class Stopped(Wire):
 
 @runs.operation("GET", "/v1/runs", permission=Permission.READ, query=ListRuns, answers={200: Page[RunOut]})
 async def list_runs(api: Api, call: Call[Nothing, ListRuns]) -> Answer:
-    """List runs, newest first. Filters must all hold.
+    """List runs, newest first.
 
-    `searchedBackTo` is given if the search took too long to fill the page; `nextCursor` continues it.
+    A run must match every filter. `searchedBackTo` is set if the search took too long to fill the page; pass
+    `nextCursor` as `cursor` to continue it.
     """
     query = call.query
     page = await Search(api.clock).runs(
@@ -121,7 +122,10 @@ async def list_runs(api: Api, call: Call[Nothing, ListRuns]) -> Answer:
 
 @runs.operation("GET", "/v1/runs/{id}", permission=Permission.READ, answers={200: RunOut, 404: Problem})
 async def get_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Get a run, with its payload, its result and its attempts."""
+    """Get a run with its payload, its result and its attempts.
+
+    404: the run does not exist, was deleted by retention, or your key has no access to it.
+    """
     run = await find_run(api, call, payload=True)
     attempts = await api.seen_by(call.principal).attempts(run.id)
     parents = await parents_of(api, call.principal, run)
@@ -136,7 +140,11 @@ async def get_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={200: Stopped, 202: Stopped, 404: Problem, 409: Problem},
 )
 async def cancel_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Cancel a run. 202 while it is being stopped."""
+    """Cancel a run.
+
+    A run that waits is cancelled at once. 202: the run is active, and its worker was asked to stop it. 409: the run
+    has already ended.
+    """
     run = await find_run(api, call)
     state = (await api.jobs.cancel_runs([run.id], Author(call.principal.name, run.tenant))).get(run.id, run.state)
     if state in ENDED - {RunState.CANCELLED}:
@@ -153,9 +161,10 @@ async def cancel_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={201: RunMade, 404: Problem, 409: Problem},
 )
 async def retry_run(api: Api, call: Call[RetryIn, Nothing]) -> Answer:
-    """Run an ended run again, as a new run that names it; with another payload if one is given.
+    """Run an ended run again, as a new run linked to it.
 
-    The same `Idempotency-Key` makes no second run.
+    The payload of the old run is used unless you send another. A request with the same header `Idempotency-Key`
+    creates no second run. 409: the run has not ended.
     """
     run = await find_run(api, call, payload=True)
     if run.state not in ENDED:
@@ -175,7 +184,11 @@ async def retry_run(api: Api, call: Call[RetryIn, Nothing]) -> Answer:
 
 @runs.operation("GET", "/v1/runs/{id}/explain", permission=Permission.READ, answers={200: Explanation, 404: Problem})
 async def explain_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Why is it not running?"""
+    """Explain why a run is in its current state.
+
+    Returns the reasons as sentences and as data, what you can do about them, and for a queued run its position and
+    its estimated start.
+    """
     run = await find_run(api, call)
     facts = await facts_about(api, run)
     found = explain(run, facts)
@@ -197,9 +210,10 @@ async def explain_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     "GET", "/v1/runs/{id}/logs", permission=Permission.READ, query=LogPageQuery, answers={200: LogPage, 404: Problem}
 )
 async def run_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
-    """What a run has printed, from a position on, or with `last` from the end back.
+    """Get the log output of a run.
 
-    With `url` an address of the whole log, if it lies in a bucket; the lines otherwise.
+    Returns lines after the position `after`, or the last lines with `last`. With `url`, returns the address of the
+    whole log instead if it is in a bucket.
     """
     run = await find_run(api, call)
     return Answer(200, await _log_page(api, run, call.query))
@@ -209,7 +223,10 @@ async def run_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
     "GET", "/v1/jobs/{id}/logs", permission=Permission.READ, query=LogPageQuery, answers={200: LogPage, 404: Problem}
 )
 async def job_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
-    """What the newest run of a job has printed."""
+    """Get the log output of the newest run of a job.
+
+    Returns an empty page if no run has started. The parameters are those of the logs of a run.
+    """
     found = await find(api, call)
     if isinstance(found, Job):
         newest = await api.seen_by(call.principal).list_runs(RunFilter(tenant=found.tenant, job=found.id), None, 10)
@@ -230,9 +247,10 @@ async def job_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
     streams=True,
 )
 async def follow_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
-    """Follow what a run prints, as server-sent events, within a second or so; ends when the run has.
+    """Follow the log output of a run as server-sent events.
 
-    `Last-Event-ID` goes on where a broken connection stopped.
+    Lines arrive within about a second, and the stream ends with the run. Send `Last-Event-ID` to continue after a
+    broken connection.
     """
     run = await find_run(api, call)
     last = call.headers.get("last-event-id", "")

@@ -82,10 +82,11 @@ class ReconcileOut(Wire):
     within=None,
 )
 async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answer:
-    """Bring the schedules of an application or a file into the store.
+    """Make the stored schedules of an application or a file equal to its declarations.
 
-    With `dryRun` it only says what it would do. What others declare, or somebody made by hand, is never removed; a
-    schedule of the same name that nobody declares becomes this source's.
+    `dryRun` returns the steps without applying them. Schedules of other sources are left alone unless `takeOver` is
+    set, and schedules that were created by hand are never removed. A schedule of the same name without a source is
+    adopted. 409: another request changed one of the schedules meanwhile.
     """
     body = call.body
     tenant = await api.choose_owner(call.principal, body.tenant)

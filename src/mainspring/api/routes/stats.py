@@ -135,11 +135,11 @@ class MissedSlos(Wire):
 
 @stats.operation("GET", "/v1/stats", permission=Permission.READ, query=StatsQuery, answers={200: Stats})
 async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
-    """What ended when, how late it began and how long it took; and what waited and ran when, and does now.
+    """Get time series of completed, queued and running runs, with delays and durations.
 
-    The last hour unless `since` says otherwise. What ended within the last quarter of a minute may be missing. What
-    waited and ran is known of the last day: of all, and of the 200 largest queues of tenants each. Percentiles are
-    those of the last day at most, counted together for five minutes each.
+    Covers the last hour, unless you set `since`. Runs that ended within the last 15 seconds may be missing. Queued
+    and running counts are kept for a day, for the total and for the 200 largest queues of each tenant. Percentiles
+    cover the last day at most, in steps of five minutes.
     """
     query = call.query
     tenant = api.scope(call.principal, query.tenant)
@@ -180,7 +180,10 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
 
 @stats.operation("GET", "/v1/stats/runs", permission=Permission.READ, query=CountQuery, answers={200: RunCounts})
 async def count_runs(api: Api, call: Call[Nothing, CountQuery]) -> Answer:
-    """How many runs are in each state; it stops counting at `atMost`."""
+    """Count the runs in each state.
+
+    Counting a state stops at `atMost`, so a count of that size means at least as many.
+    """
     query = call.query
     reads = api.listed_by(call.principal)
     tenant = api.scope(call.principal, query.tenant)
@@ -194,7 +197,10 @@ async def count_runs(api: Api, call: Call[Nothing, CountQuery]) -> Answer:
 
 @stats.operation("GET", "/v1/stats/slos", permission=Permission.READ, query=MissedQuery, answers={200: MissedSlos})
 async def missed_slos(api: Api, call: Call[Nothing, MissedQuery]) -> Answer:
-    """Which recurring jobs miss an objective (`slo`) now."""
+    """List recurring jobs that miss an objective (`slo`).
+
+    Returns up to `limit` jobs, each with the objective that it misses and since when.
+    """
     tenant = api.scope(call.principal, call.query.tenant)
     missed = await api.store.slos_missed(tenant, call.query.limit)
     jobs = await api.store.jobs(list(missed)) if missed else []
@@ -208,7 +214,10 @@ async def missed_slos(api: Api, call: Call[Nothing, MissedQuery]) -> Answer:
 
 @stats.operation("GET", "/v1/stats/ticks", permission=Permission.READ, query=TicksQuery, answers={200: Histories})
 async def last_ticks(api: Api, call: Call[Nothing, TicksQuery]) -> Answer:
-    """What became of the last ticks of some recurring jobs, oldest first; for jobs that are not there, nothing."""
+    """Get the outcomes of the last ticks of several recurring jobs, oldest first.
+
+    `jobs` takes ids, separated by commas. Jobs that do not exist or that your key cannot read are left out.
+    """
     jobs = [JobId(known) for word in call.query.jobs.split(",") if is_id(known := word.strip())][:_MOST_JOBS]
     reads = api.listed_by(call.principal)
     ledgers = await reads.last_ticks(jobs, call.query.limit)

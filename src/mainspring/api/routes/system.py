@@ -52,7 +52,10 @@ class DoctorOut(Wire):
 
 @system.operation("GET", "/v1/system", permission=Permission.ADMINISTER_ALL, answers={200: SystemOut})
 async def show_system(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Versions and settings of the process that answers, without its secrets."""
+    """Get versions and settings of the process that answers.
+
+    Secrets are left out. Needs a key that is bound to no tenant.
+    """
     settings = [] if api.system is None else api.system.settings()
     return Answer(
         200,
@@ -69,7 +72,10 @@ async def show_system(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 @system.operation("GET", "/v1/doctor", permission=Permission.ADMINISTER_ALL, answers={200: DoctorOut})
 async def consult_doctor(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """What is wrong, or soon will be, and what to do about it: what `mainspring doctor` says. Nothing is changed."""
+    """List problems and what to do about them.
+
+    Returns the findings of `mainspring doctor`, and changes nothing.
+    """
     findings = await api.findings.get()
     levels = [finding.level for finding in findings]
     return Answer(

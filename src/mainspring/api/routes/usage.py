@@ -105,7 +105,10 @@ class Budgets(Wire):
 
 @usage.operation("GET", "/v1/usage", permission=Permission.READ, query=UsageQuery, answers={200: UsagePage})
 async def get_usage(api: Api, call: Call[Nothing, UsageQuery]) -> Answer:
-    """What work has cost, a line for each day and task, job or tenant; what took longest first."""
+    """Get what work has cost, by day and by task, job or tenant.
+
+    Largest total duration first. Covers the last 30 days, unless you set `since`.
+    """
     lines, more = await _lines(api, call)
     items = [
         UsageOut(day=_day(line.day), tenant=line.tenant, key=line.key, name=name, cost=_total([line]))
@@ -123,7 +126,10 @@ async def get_usage(api: Api, call: Call[Nothing, UsageQuery]) -> Answer:
     media_type="text/csv; charset=utf-8",
 )
 async def get_usage_csv(api: Api, call: Call[Nothing, UsageQuery]) -> Answer:
-    """The same as a table, a column for each unit."""
+    """Get what work has cost as a CSV file.
+
+    Has the lines of `/v1/usage`, with a column for each unit.
+    """
     lines, _ = await _lines(api, call)
     units = sorted({unit for line, _ in lines for unit in line.units})
     text = io.StringIO()
@@ -139,7 +145,10 @@ async def get_usage_csv(api: Api, call: Call[Nothing, UsageQuery]) -> Answer:
 
 @usage.operation("GET", "/v1/budgets", permission=Permission.READ, query=BudgetQuery, answers={200: Budgets})
 async def list_budgets(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
-    """Budgets, and how they stand."""
+    """List budgets with their current use.
+
+    Each budget has its limit, the use in the current period, and the action at the limit.
+    """
     found = await api.seen_by(call.principal).budgets(api.scope(call.principal, call.query.tenant))
     return Answer(200, Budgets(items=[_budget_out(status) for status in found]))
 
@@ -152,7 +161,11 @@ async def list_budgets(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
     answers={200: BudgetOut, 404: Problem},
 )
 async def put_budget(api: Api, call: Call[BudgetIn, Nothing]) -> Answer:
-    """Set a budget. It is soft: looked at every few seconds, and what runs goes on."""
+    """Create or change a budget.
+
+    A budget is soft: it is checked every few seconds, and active runs continue. 400: `target` is not the name of a
+    recurring job.
+    """
     body = call.body
     budget = Budget(
         tenant=await _choose_owner(api, call.principal, body.tenant),
@@ -180,7 +193,10 @@ async def put_budget(api: Api, call: Call[BudgetIn, Nothing]) -> Answer:
     answers={200: BudgetOut, 404: Problem},
 )
 async def delete_budget(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
-    """Forget a budget. What is paused because of it goes on."""
+    """Delete a budget.
+
+    Work that was paused because of it resumes. 404: there is no such budget.
+    """
     tenant = await _choose_owner(api, call.principal, call.query.tenant)
     found = [status for status in await api.store.budgets(tenant) if status.budget.name == call.path["name"]]
     if not found:

@@ -89,12 +89,11 @@ class _Whole:
     answers={200: WorkflowPart, 404: Problem},
 )
 async def get_workflow_part(api: Api, call: Call[Nothing, PartQuery]) -> Answer:
-    """Get a part of a workflow, where all of its nodes would be too many.
+    """Get a part of a workflow that has too many nodes to show.
 
-    What failed comes first, then what runs, what waits, what was cancelled or skipped, what succeeded; with nodes
-    before and behind the first four of them. With `around` it is the nodes before and behind that one, and beside
-    those. `total`, `counts` and `status` are of all nodes. A workflow that has no more than `limit` nodes is there as
-    a whole.
+    Failed nodes come first, then running, waiting, cancelled or skipped, and succeeded ones, with the neighbors of
+    the first four. `around` selects a node with its neighbors instead. `total`, `counts` and `status` cover all
+    nodes. A workflow of at most `limit` nodes is returned completely.
     """
     workflow = RunId(known_id(call.path["id"]))
     reads = api.seen_by(call.principal)

@@ -65,10 +65,10 @@ class ListWorkflows(Request):
     within=None,
 )
 async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
-    """Make a workflow of up to 10,000 jobs.
+    """Create a workflow of up to 10,000 jobs.
 
-    All of them are committed when the answer comes, or none. The same `idempotencyKey` with the same body makes no
-    second workflow.
+    The jobs are committed together or not at all. A request with the same `idempotencyKey` and the same body
+    creates no second workflow; with another body it is a 409.
     """
     asked, author = call.body, call.principal.name
     tenant = await api.choose_owner(call.principal, asked.tenant)
@@ -105,7 +105,7 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
 async def list_workflows(api: Api, call: Call[Nothing, ListWorkflows]) -> Answer:
     """List workflows, newest first.
 
-    Of each the newest 200 nodes are looked at.
+    The status of a workflow is derived from its newest 200 nodes.
     """
     reads, limit = api.listed_by(call.principal), call.query.limit
     tenant = api.scope(call.principal, call.query.tenant)
@@ -155,10 +155,10 @@ async def _summary(reads: Reads, first: RunView) -> WorkflowSummary:
     answers={200: WorkflowOut, 404: Problem},
 )
 async def get_workflow(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
-    """Get a workflow: its nodes, in the order in which they were given, what they wait for, and how they stand.
+    """Get a workflow with its nodes, their dependencies and their states.
 
-    Of a node that was retried the newest run is shown. `counts` and `status` are of all nodes, on every page. The pages
-    after the first show the workflow as it was for the first one, for half a minute.
+    The nodes are in the order of the request that created them, each with its newest run. `counts` and `status`
+    cover all nodes on every page. Later pages show the workflow as it was for the first page, for 30 seconds.
     """
     cursor = call.query.cursor or "0"
     if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 9:
@@ -196,7 +196,10 @@ def _whole(workflow: str, nodes: dict[str, RunView]) -> WorkflowOut:
     answers={200: WorkflowStopped, 202: WorkflowStopped, 404: Problem, 409: Problem},
 )
 async def cancel_workflow(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """Cancel whatever of a workflow has not ended. 202 while some of it is being stopped."""
+    """Cancel the unfinished nodes of a workflow.
+
+    202: some nodes are still being stopped. 409: every node has already ended.
+    """
     nodes = await _nodes(api, call)
     some = next(iter(nodes.values()))
     left = [run for run in nodes.values() if not run.state.ended]
@@ -227,10 +230,10 @@ async def cancel_workflow(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     within=None,
 )
 async def retry_workflow(api: Api, call: Call[WorkflowRetryIn, Nothing]) -> Answer:
-    """Run a workflow again from a node on, or from all that failed or were cancelled.
+    """Retry a workflow from a node, or from every node that failed or was cancelled.
 
-    The node, and everything behind it that has ended and did not succeed, gets a new run that names the old one. What
-    succeeded is not done again: its result is used.
+    The node, and its dependents that ended without success, get new runs linked to the old ones. Nodes that
+    succeeded are not repeated; their results are reused. 409: the node has not ended, or nothing failed.
     """
     nodes = await _nodes(api, call)
     some = next(iter(nodes.values()))
@@ -253,9 +256,10 @@ async def retry_workflow(api: Api, call: Call[WorkflowRetryIn, Nothing]) -> Answ
     "GET", "/v1/runs/{id}/parents", permission=Permission.READ, answers={200: Page[RunOut], 404: Problem}
 )
 async def run_parents(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """The runs that a run waits for, or waited for, with their results, in the order they were named.
+    """List the runs that a run depends on, with their results.
 
-    Those that are not kept any more are missing. There are 1,000 at most: it is one page.
+    In the order of the request that created the run, on one page of up to 1,000. Runs that retention has deleted
+    are missing.
     """
     run = await find_run(api, call)
     parents = await api.seen_by(call.principal).parents(run.id) if run.parents else []
@@ -270,7 +274,10 @@ async def run_parents(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={200: Page[RunOut], 404: Problem},
 )
 async def run_children(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
-    """The runs that wait for a run, or waited for it, by id."""
+    """List the runs that depend on a run, by id.
+
+    Pass `nextCursor` as `cursor` to get the next page.
+    """
     run = await find_run(api, call)
     after = cursor_of(call.query.cursor)
     limit = call.query.limit
