@@ -125,6 +125,19 @@ def test_every_operation_has_a_description_beside_its_summary(made: dict[str, An
             assert operation["description"] != operation["summary"]
 
 
+def test_the_server_accepts_every_example_of_a_body() -> None:
+    examples = [(operation, operation.example) for operation in OPERATIONS if operation.example is not None]
+    assert {"create_job", "register", "claim", "heartbeat", "complete"} <= {operation.name for operation, _ in examples}
+    for operation, example in examples:
+        operation.read_body(json.dumps(example).encode())
+
+
+def test_a_query_parameter_has_the_description_of_its_field(made: dict[str, Any]) -> None:
+    parameters = made["paths"]["/v1/autoscale"]["get"]["parameters"]
+    words = {parameter["name"]: parameter.get("description") for parameter in parameters}
+    assert words["slots"] == "How many runs of a queue one worker takes at once."
+
+
 @memory_only
 async def test_the_api_serves_its_document(client: httpx2.AsyncClient, made: dict[str, Any]) -> None:
     served = await client.get("/openapi.json")

@@ -1,4 +1,4 @@
-"""A running server, and a folder with its OpenAPI document and the programs that generate clients."""
+"""A running server, a folder with its OpenAPI document, and the programs that generate and compile clients."""
 
 import os
 import shutil
@@ -12,8 +12,10 @@ import pytest
 from tests.support.processes import START_SECONDS, Processes, api_client, free_port, until_ready
 from tests.support.servers import not_here
 from tests.support.waiting import DEADLINE_SECONDS
+from tools.services import all_services
+from tools.services.clients import OapiCodegen
 
-#: Commands of the page, as they stand there. Each runs in the folder of ``workshop``.
+#: Runs a command in the folder of ``workshop`` and returns its output.
 Shell = Callable[[str], str]
 
 
@@ -30,20 +32,44 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[int]
 
 
 @pytest.fixture(scope="package")
-def workshop(server: int, address_of: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``openapi.json`` of the server, ``node_modules``, and the generators in ``bin``."""
+def workshop(server: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the ``openapi.json`` of the server. Programs in its folder ``bin`` are found by ``shell``."""
     folder = tmp_path_factory.mktemp("workshop")
+    (folder / "bin").mkdir()
     served = httpx2.get(f"http://127.0.0.1:{server}/openapi.json", timeout=DEADLINE_SECONDS, trust_env=False)
     (folder / "openapi.json").write_bytes(served.content)
-    (folder / "node_modules").symlink_to(address_of("node-packages"))
-    [jar] = Path(address_of("openapi-generator")).glob("*.jar")
-    (folder / "bin").mkdir()
-    generator = folder / "bin" / "openapi-generator-cli"
-    # Half of a short run is compiling the generator itself well.
-    generator.write_text(f'#!/bin/sh\nexec java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -jar "{jar}" "$@"\n')
-    generator.chmod(0o755)
-    (folder / "bin" / "oapi-codegen").symlink_to(address_of("oapi-codegen"))
     return folder
+
+
+@pytest.fixture(scope="package")
+def openapi_generator(workshop: Path, address_of: Callable[[str], str]) -> None:
+    """Add ``openapi-generator-cli``, the name under which package managers install it."""
+    [jar] = Path(address_of("openapi-generator")).glob("*.jar")
+    program = workshop / "bin/openapi-generator-cli"
+    # It runs for seconds: optimizing its own code would cost more than it saves.
+    program.write_text(f'#!/bin/sh\nexec java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -jar "{jar}" "$@"\n')
+    program.chmod(0o755)
+
+
+@pytest.fixture(scope="package")
+def node(workshop: Path, address_of: Callable[[str], str]) -> None:
+    """Add the packages of Node.js."""
+    (workshop / "node_modules").symlink_to(address_of("node-packages"))
+
+
+@pytest.fixture(scope="package")
+def java_libraries(address_of: Callable[[str], str]) -> str:
+    """The folder with the jars that a generated Java client needs."""
+    return address_of("java-client")
+
+
+@pytest.fixture(scope="package")
+def oapi_codegen(workshop: Path, address_of: Callable[[str], str]) -> Path:
+    """Add ``oapi-codegen``; the folder with a Go module for its output."""
+    (workshop / "bin/oapi-codegen").symlink_to(address_of("oapi-codegen"))
+    generator = all_services()["oapi-codegen"]
+    assert isinstance(generator, OapiCodegen)
+    return Path(shutil.copytree(generator.module_folder, workshop / "oapi-codegen"))
 
 
 @pytest.fixture(scope="package")
@@ -76,5 +102,6 @@ def shell(workshop: Path) -> Shell:
 
 @pytest.fixture(scope="package")
 def go() -> None:
+    """Skip the test without Go; CI fails."""
     if shutil.which("go") is None:
         not_here("go is not installed")

@@ -16,6 +16,7 @@ from tests.support.processes import api_client
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("clients")]
 
 ROOT = Path(__file__).parents[2]
+Generate = Callable[[str], str]
 PROGRAMS = Path(__file__).parent / "programs"
 PAGE = (ROOT / "docs/how-to/applications.md").read_text()
 
@@ -26,8 +27,10 @@ def command_of(words: str) -> str:
     return line
 
 
-def generate(shell: Shell, language: str) -> None:
-    shell(command_of(f"generate -i openapi.json -g {language} "))
+@pytest.fixture
+def generate(openapi_generator: None, shell: Shell) -> Generate:
+    """Runs the command of the page that generates the client in a language."""
+    return lambda language: shell(command_of(f"generate -i openapi.json -g {language} "))
 
 
 async def check(server: int, language: str, printed: str) -> None:
@@ -49,8 +52,8 @@ async def check(server: int, language: str, printed: str) -> None:
     assert found | expected == found
 
 
-async def test_a_typescript_client(server: int, workshop: Path, shell: Shell) -> None:
-    generate(shell, "typescript-fetch")
+async def test_a_typescript_client(node: None, server: int, workshop: Path, shell: Shell, generate: Generate) -> None:
+    generate("typescript-fetch")
     program = workshop / "typescript"
     program.mkdir()
     (workshop / "clients/typescript").rename(program / "client")
@@ -61,8 +64,8 @@ async def test_a_typescript_client(server: int, workshop: Path, shell: Shell) ->
     await check(server, "typescript", shell(f"node typescript/main.js http://127.0.0.1:{server}"))
 
 
-async def test_a_go_client(go: None, server: int, workshop: Path, shell: Shell) -> None:
-    generate(shell, "go")
+async def test_a_go_client(go: None, server: int, workshop: Path, shell: Shell, generate: Generate) -> None:
+    generate("go")
     program = workshop / "clients/go/cmd/main.go"
     program.parent.mkdir()
     shutil.copy(PROGRAMS / "main.go", program)
@@ -70,18 +73,19 @@ async def test_a_go_client(go: None, server: int, workshop: Path, shell: Shell) 
     await check(server, "go", shell(f"clients/go/main http://127.0.0.1:{server}"))
 
 
-async def test_a_java_client(server: int, workshop: Path, shell: Shell, address_of: Callable[[str], str]) -> None:
-    libraries = address_of("java-client")
-    generate(shell, "java")
+async def test_a_java_client(
+    java_libraries: str, server: int, workshop: Path, shell: Shell, generate: Generate
+) -> None:
+    generate("java")
     shutil.copy(PROGRAMS / "Main.java", workshop / "clients/java/src/main/java")
     compiler = "javac -J-XX:TieredStopAtLevel=1 -proc:none -nowarn"
-    shell(f"cd clients/java && {compiler} -cp '{libraries}/*' -d built $(find src/main/java -name '*.java')")
-    java = f"java -XX:TieredStopAtLevel=1 -cp 'clients/java/built:{libraries}/*'"
+    shell(f"cd clients/java && {compiler} -cp '{java_libraries}/*' -d built $(find src/main/java -name '*.java')")
+    java = f"java -XX:TieredStopAtLevel=1 -cp 'clients/java/built:{java_libraries}/*'"
     await check(server, "java", shell(f"{java} Main http://127.0.0.1:{server}"))
 
 
-async def test_a_python_client(server: int, workshop: Path, shell: Shell) -> None:
-    generate(shell, "python")
+async def test_a_python_client(server: int, shell: Shell, generate: Generate) -> None:
+    generate("python")
     every = "import pkgutil, importlib, mainspring_client as m\n"
     every += "for found in pkgutil.walk_packages(m.__path__, 'mainspring_client.'): importlib.import_module(found.name)"
     python = f"PYTHONPATH=clients/python {sys.executable}"
@@ -89,24 +93,18 @@ async def test_a_python_client(server: int, workshop: Path, shell: Shell) -> Non
     await check(server, "python", shell(f"{python} {PROGRAMS / 'main.py'} http://127.0.0.1:{server}"))
 
 
-def test_types_of_openapi_typescript_compile(workshop: Path, shell: Shell) -> None:
+def test_types_of_openapi_typescript_compile(node: None, shell: Shell) -> None:
     shell(command_of("npx openapi-typescript"))
     shell("tsc --strict --noEmit --lib es2022 mainspring.d.ts")
 
 
-def test_a_client_of_oapi_codegen_compiles(go: None, workshop: Path, shell: Shell) -> None:
-    from tools.services import all_services
-    from tools.services.clients import OapiCodegen
-
-    generator = all_services()["oapi-codegen"]
-    assert isinstance(generator, OapiCodegen)
-    shutil.copytree(generator.module_folder, workshop / "oapi-codegen")
+def test_a_client_of_oapi_codegen_compiles(go: None, oapi_codegen: Path, workshop: Path, shell: Shell) -> None:
     shell(command_of("oapi-codegen -generate"))
-    (workshop / "mainspring.go").rename(workshop / "oapi-codegen/mainspring.go")
-    shell("cd oapi-codegen && go build .")
+    (workshop / "mainspring.go").rename(oapi_codegen / "mainspring.go")
+    shell(f"cd {oapi_codegen} && go build .")
 
 
-def test_spectral_finds_nothing(workshop: Path, shell: Shell) -> None:
+def test_spectral_finds_nothing(node: None, workshop: Path, shell: Shell) -> None:
     (workshop / "ruleset.yaml").write_text("extends: [spectral:oas]\n")
     shell("spectral lint --fail-severity hint --ruleset ruleset.yaml openapi.json")
 

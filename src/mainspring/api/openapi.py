@@ -20,18 +20,18 @@ from mainspring.domain.access import Permission
 
 _REF = "#/components/schemas/{name}"
 _PROBLEM_REF = "#/components/responses/{status}"
-_RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 0}}}
-_DONE = {200: "Done.", 201: "Made, and committed.", 202: "Accepted; it takes a moment."}
+_RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 0}}}
+_DONE = {200: "Success.", 201: "Created and committed.", 202: "Accepted and still in progress."}
 _PROBLEMS = {
-    400: "The request is wrong; `field` says where.",
-    401: "Who is asking? Missing, wrong, expired or revoked credentials.",
+    400: "The request is invalid; `field` names the field or parameter.",
+    401: "Credentials are missing, wrong, expired or revoked.",
     403: "The role does not allow it.",
-    404: "There is no such thing, or it is not yours.",
-    409: "What is stored does not allow it.",
+    404: "Not found, or you don't have access to it.",
+    409: "The current state does not allow it.",
     413: "The body is too large.",
     415: "The body is not plain JSON.",
-    429: "Too much; `Retry-After` says when to come again.",
-    503: "The store did not answer; `Retry-After` says when to come again.",
+    429: "Too many requests; retry after `Retry-After` seconds.",
+    503: "The store did not answer; retry after `Retry-After` seconds.",
 }
 #: What any operation that is not open to all may answer.
 _ALWAYS: tuple[int, ...] = (400, 401, 403, 429, 503)
@@ -162,6 +162,8 @@ def _operation(operation: Operation, schemas: dict[int, Any], others: Sequence[O
             "required": not operation.body_optional,
             "content": {"application/json": {"schema": schemas[id(operation.body)]}},
         }
+        if operation.example is not None:
+            found["requestBody"]["content"]["application/json"]["example"] = operation.example
     if operation.permission is None:
         found["security"] = []
     else:

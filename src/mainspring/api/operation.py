@@ -83,6 +83,7 @@ class Operation:
         streams: bool,
         within: float | None,
         traced: bool,
+        example: Mapping[str, Any] | None,
     ) -> None:
         self.method: Method = method
         self.path = path
@@ -101,6 +102,8 @@ class Operation:
         self.within = within
         #: A request makes a span.
         self.traced = traced and permission is not None and not streams
+        #: A body for the document.
+        self.example = example
         self.name = handler.__name__
         words = " ".join((handler.__doc__ or "").split())
         #: The first sentence says what it does, the others what to mind.
@@ -162,6 +165,7 @@ class Resource:
         streams: bool = False,
         within: float | None = LONGEST,
         traced: bool = True,
+        example: Mapping[str, Any] | None = None,
     ) -> "Callable[[Handler[Body, Query]], Handler[Body, Query]]":
         """Declare a handler. Without a permission anybody may call it; that must be said."""
 
@@ -182,6 +186,7 @@ class Resource:
                     streams=streams,
                     within=within,
                     traced=traced,
+                    example=example,
                 )
             )
             return handler

@@ -36,7 +36,7 @@ from mainspring.api.routes.workflows import workflows
 RESOURCES = (
     Resource(
         "Jobs",
-        "What to run, when, and by which policies. A one-off job is its run: both have the same id.",
+        "Define work: what to run, when, and with which policies. A one-off job and its run have the same id.",
         parts=(jobs, batches, previews, one_job, runs_of_jobs, versions),
     ),
     schedules,
@@ -44,7 +44,7 @@ RESOURCES = (
     broadcasts,
     Resource(
         "Workflows",
-        "Jobs that are submitted together, by name; some wait for others.",
+        "Submit jobs together as named nodes, some of which depend on others.",
         parts=(workflows, workflow_parts),
     ),
     runs,

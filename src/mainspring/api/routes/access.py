@@ -28,7 +28,7 @@ from mainspring.domain.instant import isoformat
 from mainspring.domain.retention import STANDARD
 from mainspring.ports.access import AuditEntry, AuditFilter, Author
 
-access = Resource("Access", "Who may do what, and who did.")
+access = Resource("Access", "Tenants, API keys and the audit log.")
 
 RoleName = Literal["viewer", "submitter", "operator", "admin", "worker"]
 Count = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
@@ -169,7 +169,14 @@ async def list_keys(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     return Answer(200, Keys(items=[_key_out(key) for key in await api.seen_by(call.principal).keys(None)]))
 
 
-@access.operation("POST", "/v1/keys", permission=Permission.ADMINISTER, body=KeyIn, answers={201: CreatedKey})
+@access.operation(
+    "POST",
+    "/v1/keys",
+    permission=Permission.ADMINISTER,
+    body=KeyIn,
+    answers={201: CreatedKey},
+    example={"name": "shop", "role": "submitter", "queues": ["mail"], "expiresIn": "90d"},
+)
 async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
     """Create an API key.
 

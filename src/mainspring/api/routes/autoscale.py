@@ -13,7 +13,7 @@ from mainspring.domain.autoscale import TARGET, QueueLoad, schedulers_for, worke
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
 
-autoscaling = Resource("Autoscaling", "How many workers and schedulers the load asks for.")
+autoscaling = Resource("Autoscaling", "Recommended numbers of workers and schedulers for the current load.")
 
 
 class AutoscaleQuery(Request):

@@ -11,7 +11,7 @@ from mainspring.domain.access import Permission
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import RunId
 
-broadcasts = Resource("Broadcasts", "A task once on every live worker that knows it.")
+broadcasts = Resource("Broadcasts", "Run a task once on every live worker that knows it.")
 
 
 class BroadcastRun(Wire):

@@ -17,7 +17,7 @@ from mainspring.domain.run import ENDED, RunState
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import JobFilter, RunFilter
 
-bulk = Resource("Bulk", "The same done to many jobs or runs, chosen by a filter.")
+bulk = Resource("Bulk", "Change many jobs or runs at once, selected by a filter.")
 
 _AT_ONCE = 10_000
 _READ_TOGETHER = 1_000
@@ -63,7 +63,15 @@ class BulkOut(Wire):
     """The first hundred ids."""
 
 
-@bulk.operation("POST", "/v1/bulk", permission=Permission.OPERATE, body=BulkIn, answers={200: BulkOut}, within=None)
+@bulk.operation(
+    "POST",
+    "/v1/bulk",
+    permission=Permission.OPERATE,
+    body=BulkIn,
+    answers={200: BulkOut},
+    within=None,
+    example={"action": "pause", "target": "jobs", "tag": "finance", "dryRun": True},
+)
 async def act_on_many(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     """Pause, resume, cancel, retag or retry all jobs or runs that match a filter.
 

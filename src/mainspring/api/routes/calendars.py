@@ -22,7 +22,7 @@ from mainspring.ports.wakeups import SCHEDULES
 
 calendars = Resource(
     "Calendars",
-    "Weekends, holidays, business hours and freezes, shared by the schedules of a tenant. Every change is kept.",
+    "Weekends, holidays, business hours and freezes that the schedules of a tenant share. Every version is kept.",
 )
 
 _LARGEST = 2 * 1024 * 1024
@@ -111,6 +111,11 @@ async def get_calendar(api: Api, call: Call[Nothing, OfTenant]) -> Answer:
     body=CalendarIn,
     answers={200: CalendarOut, 409: Problem},
     largest_body=_LARGEST,
+    example={
+        "timezone": "Europe/Paris",
+        "closedDays": ["sat", "sun"],
+        "holidays": [{"date": "2026-12-25", "label": "Christmas"}],
+    },
 )
 async def put_calendar(api: Api, call: Call[CalendarIn, Nothing]) -> Answer:
     """Create or change a calendar.

@@ -9,7 +9,9 @@ from mainspring.domain.access import Permission
 from mainspring.domain.instant import MILLISECOND, Instant
 from mainspring.ports.datacenters import Order, Place, PlaceLoad
 
-datacenters = Resource("Data centres", "Where processes are. A data centre is known for a day after its last one left.")
+datacenters = Resource(
+    "Data centers", "Where processes run. A data center is listed until a day after its last process left."
+)
 
 
 class DatacenterOut(Wire):

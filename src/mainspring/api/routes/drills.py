@@ -14,7 +14,7 @@ from mainspring.domain.drill import check_allowed
 from mainspring.domain.instant import SECOND
 from mainspring.ports.access import Author
 
-drills = Resource("Drills", "Take a scheduler's lease away on purpose, and see that the others go on.")
+drills = Resource("Drills", "Revoke a scheduler's lease on purpose, and check that the other schedulers take over.")
 
 
 class DrillIn(Request):

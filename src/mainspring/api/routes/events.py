@@ -9,7 +9,7 @@ from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.schemas.common import Name, Request
 from mainspring.domain.access import Permission
 
-events = Resource("Events", "Every change the caller may see, as server-sent events.")
+events = Resource("Events", "Every change that the caller has access to, as server-sent events.")
 
 
 class Follow(Request):

@@ -23,7 +23,7 @@ from mainspring.ports.catalog import JobVersion, Reads
 #: Versions have payloads: only a few are held at once.
 _AT_ONCE = 20
 
-explanations = Resource("Explanations", "Did a job run at a time, and if not, why?")
+explanations = Resource("Explanations", "Whether a job ran at a given time, and why not.")
 
 
 class ExplainQuery(Request):

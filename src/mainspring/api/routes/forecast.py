@@ -14,7 +14,7 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.forecast import Planned, Share, firing, forecast
 from mainspring.domain.instant import DAY, HOUR, MINUTE, isoformat, parse_instant
 
-forecasts = Resource("Forecast", "How many runs the coming hours hold, by the minute.")
+forecasts = Resource("Forecast", "How many runs start in the coming hours, by the minute.")
 
 #: Of more schedules the newest are counted.
 _MOST_SCHEDULES = 10_000

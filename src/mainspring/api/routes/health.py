@@ -12,7 +12,7 @@ from mainspring.domain.errors import MainspringError, StoreDamaged
 
 #: How long a liveness probe waits for the store, which may be away.
 _GLANCE_SECONDS = 0.25
-health = Resource("Health", "For probes and people.")
+health = Resource("Health", "Probes, metrics, and this document.")
 
 
 class Health(Wire):

@@ -77,6 +77,7 @@ class JobPreview(Wire):
     body=JobIn,
     query=PreviewQuery,
     answers={200: JobPreview, 409: Problem},
+    example={"name": "weekly report", "task": "report", "cronExpression": "30 9 * * MON", "timezone": "Europe/Paris"},
 )
 async def preview_job(api: Api, call: Call[JobIn, PreviewQuery]) -> Answer:
     """Preview a job without creating it.

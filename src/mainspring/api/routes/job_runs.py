@@ -202,6 +202,7 @@ async def resume_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     body=Backfill,
     within=None,
     answers={200: BackfillOut, 404: Problem, 409: Problem},
+    example={"since": "2026-11-16T00:00:00Z", "until": "2026-11-17T00:00:00Z", "dryRun": True},
 )
 async def backfill_job(api: Api, call: Call[Backfill, Nothing]) -> Answer:
     """Run past ticks that have no run.

@@ -66,6 +66,7 @@ class Submit(Request):
     body=JobIn,
     query=Submit,
     answers={201: JobOut, 202: JobOut, 409: Problem},
+    example={"task": "send_welcome", "queue": "mail", "payload": {"user": 42}, "idempotencyKey": "welcome-42"},
 )
 async def create_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
     """Create a job.

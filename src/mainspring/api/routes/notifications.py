@@ -20,7 +20,7 @@ from mainspring.domain.notifications import Problem as OpenProblem
 from mainspring.domain.notifications import open_problems, waiting_of
 from mainspring.domain.run import MAX_NAME
 
-notifications = Resource("Notifications", "Who is told of problems, by the settings; and what is wrong right now.")
+notifications = Resource("Notifications", "Channels and rules for alerts, and the problems that are open now.")
 
 #: More are counted.
 _SHOWN = 200

@@ -13,7 +13,10 @@ from mainspring.domain.run import check_queue
 from mainspring.ports.access import Author
 from mainspring.ports.wakeups import queue_topic
 
-policies = Resource("Queue policies", "How much of a queue runs at once, how fast its retries come, whose turn it is.")
+policies = Resource(
+    "Queue policies",
+    "How many runs of a queue are active at once, how fast its retries start, and the order of its runs.",
+)
 
 Rate: TypeAlias = Annotated[
     str,
@@ -61,7 +64,12 @@ async def get_queue_policy(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 @policies.operation(
-    "PUT", "/v1/queues/{name}", permission=Permission.ADMINISTER_ALL, body=PolicyIn, answers={200: PolicyOut}
+    "PUT",
+    "/v1/queues/{name}",
+    permission=Permission.ADMINISTER_ALL,
+    body=PolicyIn,
+    answers={200: PolicyOut},
+    example={"concurrency": 50, "retries": "10/s", "fair": True},
 )
 async def put_queue_policy(api: Api, call: Call[PolicyIn, Nothing]) -> Answer:
     """Set the policy of a queue.

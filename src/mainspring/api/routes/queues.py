@@ -14,7 +14,7 @@ from mainspring.ports.access import Author
 from mainspring.ports.catalog import Pause
 from mainspring.ports.wakeups import queue_topic
 
-queues = Resource("Queues", "Named lanes that workers subscribe to.")
+queues = Resource("Queues", "Named queues that workers subscribe to.")
 
 #: Over this a rate is taken.
 RATE_OVER: Micros = 5 * MINUTE

@@ -52,7 +52,9 @@ from mainspring.ports.catalog import LogReport, ProgressReport, SessionView
 from mainspring.ports.store import NewSession, Want
 from mainspring.ports.wakeups import queue_topic
 
-remote = Resource("Remote workers", "The protocol of a worker in any language. `curl` is enough.")
+remote = Resource(
+    "Remote workers", "The protocol of a worker in any language: register, claim, heartbeat, report. `curl` is enough."
+)
 
 _LONGEST_POLL = 30
 _SHORTEST_LEASE, _LONGEST_LEASE = 5, 300
@@ -201,7 +203,14 @@ class Reported(Wire):
 _jitter = Random()
 
 
-@remote.operation("POST", "/v1/workers/register", permission=Permission.WORK, body=Register, answers={201: Registered})
+@remote.operation(
+    "POST",
+    "/v1/workers/register",
+    permission=Permission.WORK,
+    body=Register,
+    answers={201: Registered},
+    example={"name": "mailer", "queues": ["mail"], "tasks": ["send_welcome"], "leaseSeconds": 30},
+)
 async def register(api: Api, call: Call[Register, Nothing]) -> Answer:
     """Register a worker.
 
@@ -246,6 +255,7 @@ async def register(api: Api, call: Call[Register, Nothing]) -> Answer:
     body_optional=True,
     within=_LONGEST_POLL + LONGEST,
     answers={200: ClaimedRuns, 404: Problem, 409: Problem},
+    example={"limit": 10, "waitSeconds": 0},
 )
 async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
     """Claim runs.
@@ -340,6 +350,7 @@ async def _give_back(api: Api, runs: list[HeldRun]) -> None:
     permission=Permission.WORK,
     body=HeartbeatIn,
     answers={200: HeartbeatOut, 404: Problem},
+    example={"held": ["019a8c4b6f2c70008042b1c2d3e4f506"], "claim": 17},
 )
 async def heartbeat(api: Api, call: Call[HeartbeatIn, Nothing]) -> Answer:
     """Renew the lease of a worker.
@@ -374,6 +385,7 @@ async def leave(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     permission=Permission.WORK,
     body=CompleteIn,
     answers={200: Reported, 404: Problem, 409: Problem},
+    example={"fence": 1099511627777, "result": {"sent": True}},
 )
 async def complete(api: Api, call: Call[CompleteIn, Nothing]) -> Answer:
     """Report that a run succeeded.
@@ -395,6 +407,7 @@ async def complete(api: Api, call: Call[CompleteIn, Nothing]) -> Answer:
     permission=Permission.WORK,
     body=FailIn,
     answers={200: Reported, 404: Problem, 409: Problem},
+    example={"fence": 1099511627777, "error": "connection refused", "retryAfter": "30s"},
 )
 async def fail(api: Api, call: Call[FailIn, Nothing]) -> Answer:
     """Report that a run failed.

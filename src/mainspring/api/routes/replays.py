@@ -16,7 +16,7 @@ from mainspring.domain.instant import isoformat
 from mainspring.domain.replay import MOST_CANARIES, Replay, stopped
 from mainspring.ports.catalog import RunFilter
 
-replays = Resource("Replays", "Dead letters that are run again: some first, and when they have succeeded the rest.")
+replays = Resource("Replays", "Run dead letters again: a few canaries first, and the rest when these have succeeded.")
 
 _STOPS = 10
 _MOST_GROUPS = 10_000
@@ -77,7 +77,12 @@ class ListReplays(Request):
 
 
 @replays.operation(
-    "POST", "/v1/dead-letters/replays", permission=Permission.OPERATE, body=StartReplay, answers={201: ReplayOut}
+    "POST",
+    "/v1/dead-letters/replays",
+    permission=Permission.OPERATE,
+    body=StartReplay,
+    answers={201: ReplayOut},
+    example={"task": "send_welcome", "canaries": 3, "perSecond": 10},
 )
 async def start_replay(api: Api, call: Call[StartReplay, Nothing]) -> Answer:
     """Run dead letters again in stages: canaries first, then the rest at a set pace.

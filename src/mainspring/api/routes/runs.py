@@ -46,7 +46,7 @@ from mainspring.domain.run import ENDED, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import LOG_END, RunFilter
 
-runs = Resource("Runs", "One execution each: of a one-off job, of a tick, of a `run now` or of a backfill.")
+runs = Resource("Runs", "Single executions: of a one-off job, of a tick, of a manual run or of a backfill.")
 
 
 class ListRuns(Request):

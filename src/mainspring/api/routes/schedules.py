@@ -24,7 +24,8 @@ from mainspring.ports.catalog import JobFilter, Reads
 from mainspring.ports.store import PutOutcome
 
 schedules = Resource(
-    "Schedules as code", "The schedules of one application or file, compared with those it had, and brought to them."
+    "Schedules as code",
+    "Compare the declared schedules of an application or a file with the stored ones, and apply the difference.",
 )
 
 _PAGE = 1_000

@@ -18,7 +18,7 @@ from mainspring.domain.run import ENDED, RunState, RunView
 from mainspring.domain.waits import reason_told
 from mainspring.ports.catalog import Load, Minute, RunFilter
 
-stats = Resource("Statistics", "Series for charts.")
+stats = Resource("Statistics", "Time series and counts for charts.")
 
 _AT_ONCE = 10_000
 #: Whose last ticks are asked for together.

@@ -13,7 +13,7 @@ from mainspring.domain.cron import find_zone_database
 from mainspring.domain.diagnosis import Level
 from mainspring.runtime.build import read_build
 
-system = Resource("System", "For administrators of all: settings, versions, and what the doctor finds.")
+system = Resource("System", "Settings, versions and findings, for administrators that are bound to no tenant.")
 
 
 class SettingOut(Wire):

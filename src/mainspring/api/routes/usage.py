@@ -19,7 +19,7 @@ from mainspring.domain.instant import DAY, SECOND, Instant, isoformat, parse_ins
 from mainspring.domain.usage import CPU, WALL, UsageLine, by_line, day_of
 from mainspring.ports.access import Author
 
-usage = Resource("Usage", "What work has cost, by the day, and budgets. As of a quarter of a minute ago.")
+usage = Resource("Usage", "What work has cost, by day, and budgets. Up to 15 seconds old.")
 
 #: Sums of one unit. An answer has as many, or says that there is more.
 _MOST = 20_000
@@ -159,6 +159,7 @@ async def list_budgets(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
     permission=Permission.ADMINISTER,
     body=BudgetIn,
     answers={200: BudgetOut, 404: Problem},
+    example={"unit": "cpu", "limit": 36000, "period": "month", "then": "warn"},
 )
 async def put_budget(api: Api, call: Call[BudgetIn, Nothing]) -> Answer:
     """Create or change a budget.

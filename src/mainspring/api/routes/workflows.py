@@ -63,6 +63,10 @@ class ListWorkflows(Request):
     answers={201: WorkflowMade, 409: Problem},
     largest_body=32 * 1024 * 1024,
     within=None,
+    example={
+        "name": "nightly import",
+        "nodes": {"download": {"task": "download"}, "load": {"task": "load", "after": ["download"]}},
+    },
 )
 async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
     """Create a workflow of up to 10,000 jobs.
