@@ -199,4 +199,6 @@ async def test_the_docs_page_has_every_operation_and_every_schema(
         assert f'<span class="method">{operation.method}</span>{operation.path}</h3>' in text
     for name in made["components"]["schemas"]:
         assert f"shape-{name}" in page.anchors
+    assert "string or null" in text
+    assert "[&#x27;" not in text, "a list of Python is in the page"
     assert {reference[1:] for reference in page.references if reference.startswith("#")} <= set(page.anchors)

@@ -73,10 +73,11 @@ def _section(path: str, method: str, operation: dict[str, Any], problems: dict[s
     ]
     if operation.get("parameters"):
         rows = "".join(
-            f"<tr><td>{escape(item['name'])}</td><td>{item['in']}</td><td>{_kind(item['schema'])}</td></tr>"
+            f"<tr><td>{escape(item['name'])}</td><td>{item['in']}</td><td>{_kind(item['schema'])}</td>"
+            f"<td>{_words(item.get('description', ''))}</td></tr>"
             for item in operation["parameters"]
         )
-        parts.append(f"<table><tr><th>Parameter</th><th>in</th><th></th></tr>{rows}</table>")
+        parts.append(f"<table><tr><th>Parameter</th><th>in</th><th></th><th></th></tr>{rows}</table>")
     body = operation.get("requestBody")
     if body is not None:
         parts.append(f"<p>Body: {_kind(body['content']['application/json']['schema'])}</p>")
@@ -109,7 +110,8 @@ def _kind(schema: dict[str, Any]) -> str:
         name = schema["$ref"].rsplit("/", 1)[-1]
         return f'<a href="#shape-{escape(name)}">{escape(name)}</a>'
     if "enum" in schema:
-        return " | ".join(f"<code>{escape(str(value))}</code>" for value in schema["enum"])
+        words = ("null" if value is None else str(value) for value in schema["enum"])
+        return " | ".join(f"<code>{escape(word)}</code>" for word in words)
     if "anyOf" in schema:
         return " or ".join(_kind(choice) for choice in schema["anyOf"])
     if schema.get("type") == "array":
@@ -119,7 +121,8 @@ def _kind(schema: dict[str, Any]) -> str:
         for key, words in (("minimum", "from"), ("maximum", "to"), ("maxLength", "at most"), ("default", "default"))
         if key in schema
     ]
-    return escape(str(schema.get("type", "any JSON"))) + (
+    kind = schema.get("type", "any JSON")
+    return escape(kind if isinstance(kind, str) else " or ".join(kind)) + (
         f" <small>({escape(', '.join(limits))})</small>" if limits else ""
     )
 

@@ -115,7 +115,7 @@ def _references(value: Any) -> Iterator[str]:
 def _drop_nulls(components: dict[str, Any]) -> None:
     """Remove null from the fields of answers that are left out where they have no value."""
     for kind in _structs():
-        if issubclass(kind, Wire) and kind.__name__ in components:
+        if issubclass(kind, Wire) and kind.__struct_config__.omit_defaults and kind.__name__ in components:
             properties = components[kind.__name__].get("properties", {})
             for field in msgspec.structs.fields(kind):
                 if field.default is None:
