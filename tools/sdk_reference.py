@@ -18,9 +18,14 @@ from mainspring.sdk.handle import SyncHandle
 from mainspring.sdk.task import SyncSubmitter, Task
 from mainspring.sdk.workflow import Step, Workflow
 
-_MODULES = ("mainspring", "mainspring.testing")
+MODULES = ("mainspring", "mainspring.testing")
 #: What one is given and need not import.
-_GIVEN = (Task, SyncSubmitter, SyncHandle, RunView, Workflow, Step, Parents)
+GIVEN = (Task, SyncSubmitter, SyncHandle, RunView, Workflow, Step, Parents)
+#: What calls return: applications import it for annotations only.
+_RETURNED = ("BlockingTestScheduler", "FanOut", "RunHandle", "Runs")
+_DURATION = """\
+A `Duration` is text such as `"30s"`, `"10m"` or `"1h30m"`, a timedelta, or a number of seconds. Units are lower case.
+"""
 _WIDTH = 118
 
 
@@ -28,14 +33,15 @@ def render() -> str:
     parts = [
         "# The Python SDK\n",
         "Generated from the code by `make reference`. For a start read [the tutorial](../tutorial.md).\n",
+        _DURATION,
     ]
-    for module_name in _MODULES:
+    for module_name in MODULES:
         module = importlib.import_module(module_name)
         parts.append(f"## `{module_name}`\n")
         for name in sorted(module.__all__, key=str.lower):
             parts += _thing(name, getattr(module, name))
     parts.append("## What is given to you\n")
-    for kind in _GIVEN:
+    for kind in GIVEN:
         parts += _thing(kind.__name__, kind)
     return "\n".join(parts)
 
@@ -47,7 +53,7 @@ def _thing(name: str, thing: Any) -> Iterator[str]:
         values = ", ".join(f"`{item.value}`" for item in thing)
         yield f"### {name}\n\n{_words(thing)} Values: {values}.\n"
     elif inspect.isclass(thing):
-        yield f"### {name}\n\n{_words(thing)}\n"
+        yield f"### {name}\n\n{_made(name, thing)}{_words(thing)}\n"
         init = thing.__init__.__doc__ or ""
         if init and "See help(type(self))" not in init:
             yield f"{_clean(init)}\n"
@@ -56,6 +62,14 @@ def _thing(name: str, thing: Any) -> Iterator[str]:
             yield _function(method_name, method)
     elif callable(thing):
         yield _function(name, thing, level="###")
+
+
+def _made(name: str, kind: type) -> str:
+    """How an application makes one. Structures list their fields instead."""
+    if kind in GIVEN or name in _RETURNED or "__init__" not in vars(kind) or hasattr(kind, "__struct_fields__"):
+        return ""
+    signature = _signature(name, vars(kind)["__init__"]).removesuffix(" -> None")
+    return f"```text\n{signature}\n```\n\n"
 
 
 def _fields(kind: type) -> Iterator[str]:
@@ -111,6 +125,7 @@ def _signature(name: str, function: Callable[..., object]) -> str:
     text = f"{name}{signature.replace(parameters=parameters)}"
     text = re.sub(r"\b(mainspring|collections\.abc|typing|datetime|contextlib)(\.\w+)*\.(?=[A-Z])", "", text)
     text = re.sub(r"'([\w\[\], .|]+)'(?=[,)\]]|$| =)", r"\1", text) if "'" in text and "-> '" in text else text
+    text = text.replace("int | float | str | datetime.timedelta", "Duration")
     text = re.sub(r"<(\w+)\.(\w+): '[^']*'>", r"\1.\2", text)
     if len(text) <= _WIDTH:
         return text

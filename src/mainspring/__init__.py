@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mainspring.domain.catch_up import CatchUp
     from mainspring.domain.errors import (
         Conflict,
         Denied,
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
         StoreUnavailable,
     )
     from mainspring.domain.job import Overlap
-    from mainspring.domain.retry import RetryPolicy
     from mainspring.domain.verdicts import GiveUp
     from mainspring.sdk.app import Mainspring
     from mainspring.sdk.context import Context
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.sdk.fan_out import FanOut
     from mainspring.sdk.handle import RunCancelled, RunFailed, RunHandle, RunSkipped
     from mainspring.sdk.limits import Breaker, Limit, Unique
+    from mainspring.sdk.policies import CatchUp, RetryPolicy
     from mainspring.sdk.resources import provided
     from mainspring.sdk.transactions import transaction
     from mainspring.sdk.verdicts import Retry
@@ -61,7 +60,7 @@ __all__ = [
 #: only what it needs.
 _MODULES = {
     "Breaker": "mainspring.sdk.limits",
-    "CatchUp": "mainspring.domain.catch_up",
+    "CatchUp": "mainspring.sdk.policies",
     "Conflict": "mainspring.domain.errors",
     "Context": "mainspring.sdk.context",
     "Denied": "mainspring.domain.errors",
@@ -75,7 +74,7 @@ _MODULES = {
     "NotFound": "mainspring.domain.errors",
     "Overlap": "mainspring.domain.job",
     "Retry": "mainspring.sdk.verdicts",
-    "RetryPolicy": "mainspring.domain.retry",
+    "RetryPolicy": "mainspring.sdk.policies",
     "RunCancelled": "mainspring.sdk.handle",
     "RunFailed": "mainspring.sdk.handle",
     "RunHandle": "mainspring.sdk.handle",

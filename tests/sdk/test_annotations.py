@@ -127,10 +127,10 @@ def test_retries_and_the_count_of_a_retry_policy_must_agree(app: Mainspring) -> 
     @app.task(retries=2, retry=RetryPolicy(backoff="fixed"))
     async def right() -> None: ...
 
-    assert right.default_options.policy.retry == RetryPolicy(max_retries=2, backoff="fixed")
+    assert right.default_options.policy.retry == RetryPolicy(max_retries=2, backoff="fixed").kept
     with pytest.raises(Invalid, match="contradicts"):
         right.options(retries=1, retry=RetryPolicy(max_retries=9))
-    assert right.options(retries=1)._options.policy.retry == RetryPolicy(max_retries=1, backoff="fixed")
+    assert right.options(retries=1)._options.policy.retry == RetryPolicy(max_retries=1, backoff="fixed").kept
 
 
 @pytest.mark.parametrize("key", ["x:{a}", "x:{payload.}", "x:{payload.a", "x:{payload..b}"])

@@ -1,12 +1,15 @@
 """Calendars, SLOs, presets and retry policies of schedules and tasks."""
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
-from mainspring import Mainspring, RetryPolicy
+from mainspring import CatchUp, Mainspring, RetryPolicy
+from mainspring.domain import catch_up, retry
 from mainspring.domain.calendar import WhenClosed
-from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import HOUR, MINUTE
+from mainspring.domain.instant import HOUR, MINUTE, Duration
 from mainspring.domain.slo import Slo
 from mainspring.sdk import schedule_file
 
@@ -17,7 +20,7 @@ def test_a_schedule_has_calendars_and_an_slo() -> None:
     @app.cron("0 9 * * *", calendars=["weekends"], when_closed="after", slo={"start_within": "5m"})
     async def report() -> None: ...
 
-    @app.every("1h", calendars=["office"], slo=Slo(succeed_every=2 * HOUR))
+    @app.every("1h", calendars=["office"], slo={"succeed_every": "2h"})
     async def poll() -> None: ...
 
     cron, every = (spec for spec, _ in app.schedules())
@@ -40,6 +43,7 @@ def test_a_schedule_has_calendars_and_an_slo() -> None:
         ({"calendars": ["a", "a"]}, "calendars"),
         ({"slo": {"start_by": "5m"}}, "slo"),
         ({"slo": {}}, "slo"),
+        ({"slo": 5}, "slo"),
         ({"slo": {"start_within": "10ms"}}, "slo.startWithin"),
         ({"mode": "fixed_delay", "when_closed": "before"}, "whenClosed"),
         ({"mode": "fixed_delay", "slo": {"start_within": "1m"}}, "slo.startWithin"),
@@ -54,37 +58,56 @@ def test_an_invalid_schedule_option_is_rejected_with_its_field(options: dict[str
 
 
 @pytest.mark.parametrize(
-    ("policy", "field"),
+    ("options", "field"),
     [
-        (RetryPolicy(backoff="zz"), "retry.backoff"),  # type: ignore[arg-type]
-        (RetryPolicy(first_delay=-1), "retry.firstDelay"),
-        (RetryPolicy(backoff="list"), "retry.delays"),
-        (RetryPolicy(backoff="fixed", delays=(1,)), "retry.delays"),
-        (RetryPolicy(first_delay=2 * HOUR), "retry.maxDelay"),
+        ({"backoff": "zz"}, "retry.backoff"),
+        ({"first_delay": -1}, "retry.first_delay"),
+        ({"first_delay": "5M"}, "retry.first_delay"),
+        ({"max_delay": "367d"}, "retry.max_delay"),
+        ({"max_retries": -1}, "max_retries"),
+        ({"backoff": "list"}, "retry.delays"),
+        ({"backoff": "list", "delays": "30s"}, "retry.delays"),
+        ({"backoff": "fixed", "delays": (1,)}, "retry.delays"),
+        ({"first_delay": "2h"}, "retry.max_delay"),
+        ({"retry_on": "ValueError"}, "retry.retry_on"),
+        ({"never_on": ["two words"]}, "retry.never_on"),
     ],
 )
-def test_an_invalid_retry_policy_is_rejected_when_it_is_declared(policy: RetryPolicy, field: str) -> None:
-    app = Mainspring("memory:")
-
-    @app.task
-    async def poll() -> None: ...
-
+def test_an_invalid_retry_policy_is_rejected_with_its_field(options: dict[str, Any], field: str) -> None:
     with pytest.raises(Invalid) as refused:
-        poll.options(retry=policy)
-    assert refused.value.field == field
-    with pytest.raises(Invalid) as refused:
-
-        @app.task(retry=policy)
-        async def other() -> None: ...
-
+        RetryPolicy(**options)
     assert refused.value.field == field
 
 
-def test_an_invalid_catch_up_policy_is_rejected_when_it_is_declared() -> None:
-    async def poll() -> None: ...
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"mode": "some"}, "catch_up.mode"),
+        ({"cap": 4}, "catch_up.cap"),
+        ({"mode": "all", "cap": -1}, "catch_up.cap"),
+        ({"mode": "all", "max_age": "soon"}, "catch_up.max_age"),
+        ({"grace": "367d"}, "catch_up.grace"),
+        ({"pace": "1s"}, "catch_up.pace"),
+    ],
+)
+def test_an_invalid_catch_up_policy_is_rejected_with_its_field(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        CatchUp(**options)
+    assert refused.value.field == field
 
-    with pytest.raises(Invalid, match=r"catchUp\.cap: does not go with mode latest"):
-        Mainspring("memory:").every("1h", catch_up=CatchUp(cap=4))(poll)
+
+@pytest.mark.parametrize("half_a_minute", [30, 30.0, "30s", "30", "0.5m", timedelta(seconds=30)])
+def test_policies_take_seconds_words_and_timedeltas(half_a_minute: Duration) -> None:
+    policy = RetryPolicy(backoff="fixed", first_delay=half_a_minute, max_delay=half_a_minute).kept
+    assert (policy.first_delay, policy.max_delay) == (MINUTE // 2, MINUTE // 2)
+    assert RetryPolicy(backoff="list", delays=[half_a_minute]).kept.delays == (MINUTE // 2,)
+    missed = CatchUp(mode="all", grace=half_a_minute, max_age=half_a_minute, pace=half_a_minute).kept
+    assert (missed.grace, missed.max_age, missed.pace) == (MINUTE // 2, MINUTE // 2, MINUTE // 2)
+
+
+def test_policies_have_the_defaults_of_the_engine() -> None:
+    assert RetryPolicy().kept == retry.RetryPolicy()
+    assert CatchUp().kept == catch_up.CatchUp()
 
 
 def test_a_preset_chooses_the_timeout_by_the_priority_of_the_call() -> None:

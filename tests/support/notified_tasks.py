@@ -8,7 +8,7 @@ from mainspring import Mainspring, RetryPolicy
 app = Mainspring()
 
 
-@app.task(retry=RetryPolicy(max_retries=1, backoff="list", delays=(3_000_000,)))
+@app.task(retry=RetryPolicy(max_retries=1, backoff="list", delays=("3s",)))
 def charge(order: int) -> None:
     if not Path(os.environ["FIXED"]).exists():
         raise ValueError(f"order {order} cannot be charged")

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 
 app = Mainspring("reports.db")
 #: Almost without a delay.
-ONCE_MORE = RetryPolicy(max_retries=1, first_delay=1, max_delay=1)
+ONCE_MORE = RetryPolicy(max_retries=1, first_delay="1us", max_delay="1us")
 #: A variable with the folder where each hook makes a file.
 NOTES = "MAINSPRING_BENCH_NOTES"
 

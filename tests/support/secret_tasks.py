@@ -35,7 +35,7 @@ async def on_loop(context: Context) -> dict[str, Any]:
     return leak(context)
 
 
-@app.task(retry=RetryPolicy(max_retries=3, first_delay=1, max_delay=1))
+@app.task(retry=RetryPolicy(max_retries=3, first_delay="1us", max_delay="1us"))
 def in_child(context: Context) -> dict[str, Any]:
     return leak(context)
 

@@ -4,7 +4,6 @@ import asyncio
 import random
 
 from mainspring import Context, Mainspring, RetryPolicy
-from mainspring.domain.instant import MILLISECOND, SECOND
 
 app = Mainspring()
 #: How long one page of an export takes: a run that is always in progress, but keeps no core busy.
@@ -19,7 +18,7 @@ NASTY = (
 
 
 def _quick(retries: int) -> RetryPolicy:
-    return RetryPolicy(max_retries=retries, first_delay=200 * MILLISECOND, max_delay=SECOND)
+    return RetryPolicy(max_retries=retries, first_delay="200ms", max_delay="1s")
 
 
 @app.task(queue="mail", retry=_quick(2))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mainspring import CatchUp, Invalid, Mainspring, NotFound, Overlap, RetryPolicy
-from mainspring.domain.instant import MINUTE, to_datetime
+from mainspring.domain.instant import to_datetime
 from mainspring.testing import TestScheduler
 
 
@@ -18,7 +18,7 @@ def app() -> Mainspring:
 async def test_a_failed_attempt_is_retried_after_its_delay(app: Mainspring) -> None:
     called: list[timedelta] = []
 
-    @app.task(retry=RetryPolicy(max_retries=3, backoff="list", delays=(MINUTE, 10 * MINUTE, 60 * MINUTE)))
+    @app.task(retry=RetryPolicy(max_retries=3, backoff="list", delays=("1m", "10m", "1h")))
     async def pay() -> str:
         called.append(s.now - start)
         return "paid"

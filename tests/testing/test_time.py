@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from mainspring import CatchUp, Conflict, Context, Invalid, Mainspring, RetryPolicy
-from mainspring.domain.instant import DAY, from_datetime
+from mainspring.domain.instant import from_datetime
 from mainspring.testing import TestScheduler
 
 
@@ -280,7 +280,9 @@ def test_every_attempt_starts_and_ends_to_the_microsecond(app: Mainspring, seed:
     ends: list[int] = []
     late: set[int] = set()
 
-    @app.task(timeout="30d", retry=RetryPolicy(max_retries=5, backoff="fixed", first_delay=random.choice(scales)))
+    first_delay = timedelta(microseconds=random.choice(scales))
+
+    @app.task(timeout="30d", retry=RetryPolicy(max_retries=5, backoff="fixed", first_delay=first_delay))
     async def work(context: Context, duration: int, failures: int) -> None:
         late.add(from_datetime(s.now) - context.due)
         await asyncio.sleep(duration / 1_000_000)
@@ -317,7 +319,7 @@ async def test_every_missed_night_is_caught_up_one_at_a_time_with_an_ordering_ke
         nights.append(context.scheduled_at)
         running -= 1
 
-    nightly = CatchUp(mode="all", max_age=7 * DAY)
+    nightly = CatchUp(mode="all", max_age="7d")
     app.cron("0 2 * * *", catch_up=nightly)(backup.options(ordering_key="backup").prepare())
     async with TestScheduler(app) as s:
         await s.advance("1d")

@@ -15,9 +15,11 @@ from mainspring.domain.instant import (
     LATEST,
     MILLISECOND,
     MINUTE,
+    PAST_TOLERANCE,
     SECOND,
     Duration,
     Instant,
+    explain_past,
     format_duration,
     from_datetime,
     isoformat,
@@ -101,7 +103,9 @@ def test_a_duration_survives_conversion_to_text(micros: int) -> None:
         (0.25, 250 * MILLISECOND),
         ("250ms", 250 * MILLISECOND),
         ("1h30m", 90 * MINUTE),
-        (" 1 h  30 MIN ", 90 * MINUTE),
+        (" 1 h  30 min ", 90 * MINUTE),
+        ("5", 5 * SECOND),
+        (" 0.25 ", 250 * MILLISECOND),
         ("2 days", 2 * DAY),
         ("1.5h", 90 * MINUTE),
         ("1w", 7 * DAY),
@@ -119,8 +123,10 @@ def test_durations_may_be_written_in_many_ways(value: Duration, micros: int) -> 
     [
         "",
         "  ",
-        "5",
+        "5 5",
+        "5 5s",
         "s",
+        "1M",
         "1x",
         "1h-30m",
         "-1s",
@@ -141,6 +147,22 @@ def test_an_invalid_duration_is_rejected_by_field(value: Duration) -> None:
     with pytest.raises(Invalid) as refused:
         parse_duration(value, "timeout")
     assert refused.value.field == "timeout"
+
+
+@pytest.mark.parametrize(("text", "meant"), [("1M", "1m"), ("1H30m", "1h30m"), ("2 Days", "2 days")])
+def test_an_upper_case_unit_is_refused_with_a_suggestion(text: str, meant: str) -> None:
+    with pytest.raises(Invalid, match=f'did you mean "{meant}"\\? Units are lower case'):
+        parse_duration(text, "every")
+
+
+def test_a_due_time_in_the_past_is_explained_beyond_the_tolerance() -> None:
+    now = 10 * DAY
+    assert explain_past(None, now, "at") is None
+    assert explain_past(now + 1, now, "at") is None
+    assert explain_past(now - PAST_TOLERANCE, now, "at") is None
+    late = explain_past(now - PAST_TOLERANCE - 1, now, "at")
+    assert late is not None
+    assert str(late).startswith("at: 1970-01-10T23:59:54.999999Z is 5s in the past")
 
 
 @given(st.text(max_size=200))

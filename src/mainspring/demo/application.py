@@ -5,15 +5,12 @@ import asyncio
 import random
 
 from mainspring import Context, Mainspring, Overlap, RetryPolicy
-from mainspring.domain.instant import MILLISECOND, SECOND
 
 app = Mainspring()
 _random = random.Random()
 
 
-@app.task(
-    queue="mail", retries=5, retry=RetryPolicy(max_retries=5, first_delay=500 * MILLISECOND, max_delay=5 * SECOND)
-)
+@app.task(queue="mail", retries=5, retry=RetryPolicy(max_retries=5, first_delay="500ms", max_delay="5s"))
 async def send_welcome(context: Context, user_id: int) -> str:
     """Fails now and then, as mail servers do."""
     if _random.random() < 0.2:

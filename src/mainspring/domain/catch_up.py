@@ -28,7 +28,7 @@ class CatchUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         check_word("catchUp.mode", self.mode, ("none", "latest", "all"))
         check_whole("catchUp.cap", self.cap, 0, 10_000, "0 to 10000")
         for field, duration in (("grace", self.grace), ("maxAge", self.max_age), ("pace", self.pace)):
-            check_whole(f"catchUp.{field}", duration, 0, LONGEST, "microseconds, 0 to 366 days")
+            check_whole(f"catchUp.{field}", duration, 0, LONGEST, "0s to 366 days")
 
     def check_meant(self) -> None:
         """Refuse what would be ignored. Only of what somebody says now: what is stored goes on as it always did."""

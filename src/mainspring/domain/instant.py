@@ -48,8 +48,14 @@ _UNITS: dict[str, Micros] = {
 }
 _PART = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([a-z]{1,7})\s*", re.ASCII)
 
+_SECONDS = re.compile(r"\s*\d{1,12}(?:\.\d{1,6})?\s*", re.ASCII)
+_DURATION_HINT = 'for example "30s", "10m" or "1h30m", or a number of seconds'
+
 #: What may stand for a duration at the edges: seconds as a number, ``"1h30m"``, or a timedelta.
 Duration: TypeAlias = int | float | str | timedelta
+
+#: A due time this far in the past is accepted: clocks differ, and requests take time.
+PAST_TOLERANCE: Micros = 5 * SECOND
 
 
 def from_datetime(moment: datetime, field: str = "time") -> Instant:
@@ -96,8 +102,20 @@ def check_ahead(instant: Instant, now: Instant, field: str) -> None:
         raise Invalid(field, f"{isoformat(instant)} is in the past", "a time to come, or leave it out")
 
 
+def explain_past(instant: Instant | None, now: Instant, field: str) -> Invalid | None:
+    """Return the error for a due time that has passed. ``now`` is the time of the store, or a good guess of it."""
+    if instant is None or instant >= now - PAST_TOLERANCE:
+        return None
+    ago = format_duration((now - instant) // SECOND * SECOND)
+    return Invalid(field, f"{isoformat(instant)} is {ago} in the past", "leave it out to run at once")
+
+
 def parse_duration(value: Duration, field: str = "duration") -> Micros:
-    """Read a duration: a number of seconds, ``"250ms"``, ``"1h30m"``, ``"2 days"`` or a timedelta; never negative."""
+    """Read a duration: a number of seconds, ``"250ms"``, ``"1h30m"``, ``"2 days"`` or a timedelta; never negative.
+
+    A number may also be text, since command lines and environments have nothing else. Units are lower case: in other
+    notations ``M`` is a month.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str | timedelta):
         raise Invalid(field, f"{value!r:.40} is not a duration", 'for example "30s"')
     if isinstance(value, timedelta):
@@ -114,19 +132,28 @@ def parse_duration(value: Duration, field: str = "duration") -> Micros:
 
 
 def _parse_words(text: str, field: str) -> Micros:
-    lowered = text.strip().lower()
-    if not lowered or len(lowered) > 100:
-        raise Invalid(field, f"{text[:100]!r} is not a duration", 'for example "30s", "10m" or "1h30m"')
-    micros = 0
-    at = 0
-    while at < len(lowered):
-        part = _PART.match(lowered, at)
+    if len(text) <= 100:
+        if _SECONDS.fullmatch(text):
+            return round(float(text) * SECOND)
+        if (micros := _sum_parts(text)) is not None:
+            return micros
+        lowered = text.strip().lower()
+        if _sum_parts(lowered) is not None:
+            raise Invalid(field, f"{text!r} is not a duration", f'did you mean "{lowered}"? Units are lower case')
+    raise Invalid(field, f"{text[:100]!r} is not a duration", _DURATION_HINT)
+
+
+def _sum_parts(text: str) -> Micros | None:
+    """The duration, or nothing if the text is not a series of numbers with units."""
+    micros = at = 0
+    while at < len(text):
+        part = _PART.match(text, at)
         unit = _UNITS.get(part.group(2)) if part else None
         if part is None or unit is None:
-            raise Invalid(field, f"{text!r} is not a duration", 'for example "30s", "10m" or "1h30m"')
+            return None
         micros += round(float(part.group(1)) * unit)
         at = part.end()
-    return micros
+    return micros if text else None
 
 
 def format_duration(micros: Micros) -> str:

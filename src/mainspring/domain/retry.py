@@ -16,7 +16,7 @@ LONGEST_DELAY: Micros = 366 * DAY
 MAX_PATTERNS = 50
 MAX_PATTERN = 200
 _BACKOFFS = ("exponential", "fixed", "list")
-_DELAY_HINT = "microseconds, 0 to 366 days"
+_DELAY_HINT = "0s to 366 days"
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,7 +52,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         if self.delays and self.backoff != "list":
             raise Invalid("retry.delays", f"does not go with backoff {self.backoff}", 'backoff "list", or leave it out')
         if self != self.effective():
-            reason = f"{format_duration(self.max_delay)} is shorter than firstDelay"
+            reason = f"{format_duration(self.max_delay)} is shorter than the first delay"
             raise Invalid("retry.maxDelay", reason, f"at least {format_duration(self.first_delay)}")
 
     def effective(self) -> "RetryPolicy":

@@ -28,7 +28,6 @@ import msgspec
 from mainspring import settings as configuration
 from mainspring.bootstrap.engine import Engine, system_clock
 from mainspring.domain.calendar import WhenClosed
-from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.checks import check_word
 from mainspring.domain.cron import DstFold, DstGap
 from mainspring.domain.errors import Conflict, Invalid
@@ -40,14 +39,13 @@ from mainspring.domain.labels import label_words
 from mainspring.domain.presets import preset_timeout
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.reserved import WORKFLOW, check_own_task
-from mainspring.domain.retry import RetryPolicy
 from mainspring.domain.run import RunPolicy, RunState, check_name, check_queue, check_tenant
 from mainspring.domain.schedule import CronSchedule, Interval
 from mainspring.domain.slo import Slo
 from mainspring.ports.catalog import JobFilter
 from mainspring.ports.store import Accepted
 from mainspring.ports.transactions import Request, Transactional
-from mainspring.sdk.backend import Backend, StoreBackend, new_ids
+from mainspring.sdk.backend import Backend, StoreBackend, check_times, new_ids
 from mainspring.sdk.blocking import BlockingLoop
 from mainspring.sdk.context import Context
 from mainspring.sdk.datacenters import targets
@@ -56,13 +54,13 @@ from mainspring.sdk.hooks import Hooks
 from mainspring.sdk.limits import Breaker, Limit, breaker_of, limits_of
 from mainspring.sdk.pausing import Pausing
 from mainspring.sdk.per_loop import PerLoop
+from mainspring.sdk.policies import CatchUp, RetryPolicy, catch_up_policy, combine_retries
 from mainspring.sdk.task import (
     NamedArguments,
     Options,
     Prepared,
     Submitter,
     Task,
-    combine_retries,
     new_run,
     new_runs,
     of_one_call,
@@ -271,7 +269,7 @@ class Mainspring(Hooks, Pausing):
                 if one in taken:
                     raise Conflict(f"task {one!r} is defined twice; give one of them a name of its own")
             policy = RunPolicy(
-                retry=combine_retries(retries, retry, RetryPolicy()),
+                retry=combine_retries(retries, retry, RunPolicy().retry),
                 timeout=_timeout(timeout, preset, check_priority(priority)),
                 guarantee=guarantee,
                 requires=label_words("requires", requires or {}),
@@ -281,7 +279,6 @@ class Mainspring(Hooks, Pausing):
                 retention=retention,
             )
             policy.check()
-            policy.retry.check_meant()
             check_word("executor", executor, ("child", "process", "thread"))
             beat = None if heartbeat is None else parse_duration(heartbeat, "heartbeat")
             if beat is not None and beat < SHORTEST_HEARTBEAT:
@@ -312,7 +309,7 @@ class Mainspring(Hooks, Pausing):
         catch_up: CatchUp | Literal["none", "latest", "all"] = "latest",
         calendars: Sequence[str] = (),
         when_closed: WhenClosed | Literal["skip", "before", "after"] = "skip",
-        slo: Slo | Mapping[str, Duration] | None = None,
+        slo: Mapping[str, Duration] | None = None,
         datacenters: Sequence[str] | Literal["all"] = (),
     ) -> MakeSchedule:
         """Run a task by a cron expression of 5 fields, or 6 with seconds first. Its parameters must have defaults.
@@ -355,7 +352,7 @@ class Mainspring(Hooks, Pausing):
         catch_up: CatchUp | Literal["none", "latest", "all"] = "latest",
         calendars: Sequence[str] = (),
         when_closed: WhenClosed | Literal["skip", "before", "after"] = "skip",
-        slo: Slo | Mapping[str, Duration] | None = None,
+        slo: Mapping[str, Duration] | None = None,
         datacenters: Sequence[str] | Literal["all"] = (),
     ) -> MakeSchedule:
         """Run a task at a fixed rate, or with a fixed delay from the end of one run to the start of the next."""
@@ -420,12 +417,11 @@ class Mainspring(Hooks, Pausing):
             start_within=options.start_within,
             deadline=options.deadline,
             overlap=_member("overlap", overlap, Overlap),
-            catch_up=catch_up if isinstance(catch_up, CatchUp) else CatchUp(mode=catch_up),
+            catch_up=catch_up_policy(catch_up),
             source=self.source,
             **other,
         )
         spec.check()
-        spec.catch_up.check_meant()
         if spec.name in self._jobs:
             raise Conflict(f"schedule {spec.name!r} is defined twice; give one of them a name of its own")
         self._jobs[spec.name] = (spec, call.payload)
@@ -548,6 +544,7 @@ class Mainspring(Hooks, Pausing):
         runs = new_runs(ids, wanted, self.tenant)
         for run in runs:
             run.check()
+        await check_times(engine, runs)
         if engine.tracing is not None and (submitting := engine.tracing.submitting(runs, engine.clock)) is not None:
             # Until it is written down. When it counts is for the caller to say.
             with submitting:
@@ -699,10 +696,12 @@ def _timeout(timeout: Duration | None, preset: str | None, priority: int) -> Mic
     return preset_timeout(preset, priority)
 
 
-def _slo(slo: Slo | Mapping[str, Duration] | None) -> Slo | None:
-    """Also as words: ``{"start_within": "5m", "succeed_every": "26h"}``."""
-    if slo is None or isinstance(slo, Slo):
-        return slo
+def _slo(slo: Mapping[str, Duration] | None) -> Slo | None:
+    """Read what a schedule owes, such as ``{"start_within": "5m", "succeed_every": "26h"}``."""
+    if slo is None:
+        return None
+    if not isinstance(slo, Mapping):
+        raise Invalid("slo", f"{slo!r:.40} is not a mapping", 'for example {"start_within": "5m"}')
     unknown = set(slo) - {"start_within", "succeed_every"}
     if unknown:
         raise Invalid("slo", f"has no {min(unknown)!r:.40}", "start_within, succeed_every")

@@ -7,7 +7,7 @@ from mainspring.bootstrap.engine import Engine
 from mainspring.control.broadcast import copies_of
 from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import Instant, check_ahead
+from mainspring.domain.instant import Instant, check_ahead, explain_past
 from mainspring.domain.job import JobState
 from mainspring.domain.run import NewRun, RunState, RunView
 from mainspring.domain.workflow import Node, wired
@@ -74,6 +74,21 @@ def new_ids(backend: Backend, calls: Sequence[Prepared[Any]], tenant: str) -> li
     return [ids[number] for number in range(len(calls))]
 
 
+async def check_times(engine: Engine, runs: Sequence[NewRun]) -> None:
+    """Refuse due times that have passed, as an API does.
+
+    A run under a key that was used before may be late: its time may have passed since it was first submitted.
+    """
+    now = engine.clock.now()
+    for run in runs:
+        past = explain_past(run.at, now, "at")
+        if past is None:
+            continue
+        key = run.idempotency
+        if key is None or not await engine.store.used_keys(run.tenant, [key.key]):
+            raise past
+
+
 class StoreBackend:
     """The store itself, through an open engine."""
 
@@ -85,17 +100,20 @@ class StoreBackend:
         return self._engine.jobs.new_run_ids(ordering_keys, tenant=tenant, placement=placement)
 
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        await check_times(self._engine, runs)
         if len(runs) == 1:
             # Those who submit one at a time, at the same time, share a commit.
             return [await self._engine.jobs.submit(runs[0])]
         return await self._engine.jobs.submit_many(runs)
 
     async def broadcast(self, run: NewRun) -> list[Accepted]:
+        await check_times(self._engine, [run])
         copies = copies_of(run, await self._engine.store.sessions("worker"))
         return await self._engine.jobs.submit_many(copies)
 
     async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
         jobs = self._engine.jobs
+        await check_times(self._engine, [node.run for node in nodes])
         workflow, *ids = jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)], tenant=tenant)
         return workflow, await jobs.submit_whole(wired(workflow, name, nodes, ids))
 

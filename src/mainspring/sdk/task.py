@@ -17,7 +17,6 @@ from mainspring.domain.labels import label_words
 from mainspring.domain.presets import preset_timeout
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.reserved import FAN_OUT
-from mainspring.domain.retry import RetryPolicy, check_retries
 from mainspring.domain.run import About, HeldRun, NewRun, RunPolicy, check_name, check_policy, check_queue, made_once
 from mainspring.domain.unique import Unique as UniqueKey
 from mainspring.sdk.arguments import Arguments
@@ -25,6 +24,7 @@ from mainspring.sdk.context import local_context
 from mainspring.sdk.families import Parent, When, checked_parents, checked_rule, family_of
 from mainspring.sdk.fan_out import FanOut, OnFailure, check_each, own_options, plan_of, read_fan_out
 from mainspring.sdk.limits import Breaker, Limit, Unique, breaker_of, limits_of
+from mainspring.sdk.policies import RetryPolicy, combine_retries
 from mainspring.sdk.transactions import check_connection, invoke_in_transaction, transaction_parameter
 from mainspring.sdk.values import encode_result
 from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
@@ -212,7 +212,8 @@ class Submitter(Generic[P, T]):
         depends_on: "Sequence[Parent] | None" = None,
         when: When | None = None,
     ) -> "Submitter[P, T]":
-        """The same task with other options. ``delay``: not before this long from now. ``at``: not before this moment.
+        """The same task with other options. ``delay``: not before this long from now. ``at``: not before this moment,
+        which may not have passed.
 
         ``priority``: 1 urgent to 10 idle. ``retry``: how often, when and after which errors it is tried again;
         ``retries``: only how often. ``ordering_key``: runs of one key happen one at a time, in order.
@@ -257,7 +258,6 @@ class Submitter(Generic[P, T]):
             policy = msgspec.structs.replace(policy, retention=retention)
         if policy is not options.policy:
             check_policy(policy)
-            policy.retry.check_meant()
         about = options.about
         if name is not None or owner is not None or tags is not None:
             said = about or About()
@@ -396,16 +396,6 @@ class NamedArguments:
 
     def read_result(self, result: bytes | None) -> Any:
         return None if result is None else msgspec.json.decode(result)
-
-
-def combine_retries(retries: int | None, retry: RetryPolicy | None, default: RetryPolicy) -> RetryPolicy:
-    """``retry``, or the default, with ``retries`` as the number of retries. Refuses two different numbers."""
-    if retries is None:
-        return default if retry is None else retry
-    check_retries("retries", retries)
-    if retry is not None and retry.max_retries not in (retries, RetryPolicy().max_retries):
-        raise Invalid("retries", f"{retries} contradicts max_retries={retry.max_retries} of retry", "give one of them")
-    return msgspec.structs.replace(retry or default, max_retries=retries)
 
 
 def _checked_unique(unique: str | Unique) -> str | UniqueKey:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.errors import Invalid
 from mainspring.domain.fan_out import AT_A_TIME
 from mainspring.domain.ids import RunId
@@ -18,6 +17,7 @@ from mainspring.domain.workflow import Node, check_nodes
 from mainspring.sdk.families import When, checked_rule
 from mainspring.sdk.fan_out import FanOut, OnFailure
 from mainspring.sdk.handle import RunHandle
+from mainspring.sdk.policies import CatchUp
 from mainspring.sdk.task import Options, Prepared, Submitter, new_run
 
 if TYPE_CHECKING:

@@ -60,9 +60,10 @@ Words: TypeAlias = Annotated[
     str,
     Meta(
         pattern=explained(
-            r"^ *([0-9]{1,12}(\.[0-9]{1,6})? *(us|ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?) *)+$",
+            r"^ *([0-9]{1,12}(\.[0-9]{1,6})?"
+            r"|([0-9]{1,12}(\.[0-9]{1,6})? *(us|ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?) *)+) *$",
             "is not a duration",
-            'for example "30s" or "1h30m", or a number of seconds',
+            'for example "30s" or "1h30m" in lower case, or a number of seconds',
         ),
         max_length=100,
         description="A duration, such as `30s` or `1h30m`. A number of seconds is accepted, too.",

@@ -39,7 +39,7 @@ from mainspring.domain.dependencies import MAX_PARENTS
 from mainspring.domain.errors import Invalid
 from mainspring.domain.fan_out import OWN_PRIORITY
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import SECOND, Instant, Micros, format_duration, isoformat, parse_instant
+from mainspring.domain.instant import Instant, Micros, explain_past, parse_instant
 from mainspring.domain.job import Job, JobSpec, Overlap
 from mainspring.domain.key_template import policy_with_keys, with_keys
 from mainspring.domain.labels import label_words
@@ -52,8 +52,6 @@ from mainspring.domain.schedule import CronSchedule, Interval
 from mainspring.domain.slo import Slo
 
 ScheduleType: TypeAlias = Literal["immediate", "future", "cron", "interval"]
-#: A clock that runs a little fast must not turn "now" into an error.
-PAST_IS_FINE: Micros = 5 * SECOND
 SHELL_TASK = "shell"
 
 
@@ -377,10 +375,7 @@ def spec_of(fields: JobFields) -> JobSpec:
 
 def past_of(run: NewRun, now: Instant) -> Invalid | None:
     """What is wrong with a time that has passed. ``now`` is the store's, or a good guess of it."""
-    if run.at is None or run.at >= now - PAST_IS_FINE:
-        return None
-    ago = format_duration((now - run.at) // SECOND * SECOND)
-    return Invalid("scheduleTime", f"{isoformat(run.at)} is {ago} in the past", "leave it out to run at once")
+    return explain_past(run.at, now, "scheduleTime")
 
 
 def check_key(key: str | None, header: str | None) -> str | None:
