@@ -118,7 +118,7 @@ def test_revoking_an_unknown_key_fails_without_printing_it(shell: Shell) -> None
 def test_a_memory_store_refuses_keys(tmp_path: Path) -> None:
     found = run_command(tmp_path, "keys", "create", "--role", "admin", "--store", "memory:")
     assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr.startswith("mainspring: store: memory: keeps nothing")
+    assert found.stderr.startswith("mainspring: --store: memory: keeps nothing")
     assert len(found.stderr.splitlines()) == 1
 
 

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from mainspring.bootstrap.node import Node, Role
-from mainspring.cli.main import main
+from mainspring.cli.main import _ACTING, main
 from mainspring.settings import load
 from tests.cli.conftest import Refuse
 from tests.support.command_line import run_command
@@ -43,10 +43,11 @@ def test_an_invalid_store_is_refused(tmp_path: Path, refuse: Refuse, store: str,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["sheduler"], "No such command 'sheduler'"),
         (["up", "--prot", "1"], "No such option: --prot"),
         (["up", "--port", "x"], "Invalid value for '--port'"),
-        (["up", "--port", "0"], "port: 0 is out of range"),
+        (["up", "--port", "0"], "mainspring: --port: 0 is out of range"),
+        (["up", "--log-level", "x"], "mainspring: --log-level: 'x' is no level"),
+        (["up", "-q", "mail:x"], "mainspring: -q: "),
         (
             ["worker", "mainspring.demo.application:app", "--priority", "1:0"],
             "--priority: 1:0 is not a priority with its slots (1 to 10 and at least 1 slot, for example 1:100,2:50)",
@@ -60,6 +61,70 @@ def test_an_invalid_store_is_refused(tmp_path: Path, refuse: Refuse, store: str,
 )
 def test_a_wrong_option_is_refused(refuse: Refuse, arguments: list[str], message: str) -> None:
     assert message in refuse(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "suggested"),
+    [
+        (["schedule", "list"], "schedules"),
+        (["sheduler"], "schedulers"),
+        (["wrkers"], "workers"),
+        (["workr"], "workers"),
+        (["job"], "jobs"),
+        (["workflow", "list"], "workflows"),
+        (["help", "queue"], "queues"),
+    ],
+)
+def test_a_misspelled_noun_is_answered_with_a_noun(refuse: Refuse, words: list[str], suggested: str) -> None:
+    assert refuse(*words).endswith(
+        f"No such command '{words[-1] if words[0] == 'help' else words[0]}'. Did you mean '{suggested}'?"
+    )
+
+
+@pytest.mark.parametrize("command", sorted(_ACTING))
+def test_a_command_that_starts_something_is_never_suggested(refuse: Refuse, command: str) -> None:
+    for misspelled in (command[:-1], f"{command}p", command[1:], f"{command[0]}{command}"):
+        line = refuse(misspelled)
+        assert f"No such command '{misspelled}'" in line
+        assert f"'{command}'" not in line
+
+
+def test_a_misspelled_verb_is_answered_with_a_verb(refuse: Refuse) -> None:
+    assert refuse("jobs", "lst").endswith("No such command 'lst'. Did you mean 'list'?")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--every", "x", "--name", "n"), "--every: is not a duration"),
+        (("--every", "1M", "--name", "n"), "--every: is not a duration"),
+        (("--every=x", "--name", "n"), "--every: is not a duration"),
+        (("--cron", "x", "--name", "n"), "--cron: has 1 fields"),
+        (("--cron", "@daily", "--name", "n", "--tz", "Mars/X"), "--tz: 'Mars/X' is not a known time zone"),
+        (("--at", "2020-01-01T00:00:00Z"), "--at: 2020-01-01T00:00:00Z is "),
+        (("--delay", "x"), "--delay: is not a duration"),
+        (("--timeout", "x"), "--timeout: is not a duration"),
+        (("--retries", "5000"), "--retries: must be at most 1000"),
+        (("--limit", "a=3/x"), "--limit: is not a duration"),
+        (("--tag", "x" * 300), "--tag: must have at most 200 characters"),
+        (("-q", "x" * 300), "-q: must have at most 200 characters"),
+        (("--unique", "x" * 300), "--unique: "),
+        (("--set", "jitter=x", "--cron", "@daily", "--name", "n"), "--set jitter: is not a duration"),
+        (("--set", "retry.firstDelay=1"), "--set retry.firstDelay: is no field of this"),
+        (("--set=startWithin=x",), "--set startWithin: is not a duration"),
+    ],
+)
+def test_an_error_names_the_option_that_was_typed(
+    tmp_path: Path, refuse: Refuse, options: tuple[str, ...], message: str
+) -> None:
+    store = str(tmp_path / "x.db")
+    run_command(tmp_path, "migrate", "--store", store)
+    assert refuse("jobs", "submit", "t", *options, "--store", store).startswith(f"mainspring: {message}")
+
+
+def test_an_error_of_a_setting_keeps_its_name(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAINSPRING_PORT", "none")
+    assert refuse("up").startswith("mainspring: MAINSPRING_PORT: ")
 
 
 def test_a_settings_file_that_is_not_text_is_refused(tmp_path: Path, refuse: Refuse) -> None:
@@ -173,7 +238,7 @@ def test_a_cron_expression_and_an_interval_are_refused_together(
     run_command(tmp_path, "migrate", "--store", str(tmp_path / "x.db"))
     monkeypatch.setenv("MAINSPRING_STORE", str(tmp_path / "x.db"))
     both = ("--name", "r", "--cron", "0 0 * * *", "--every", "10m")
-    assert "every: does not go with cronExpression" in refuse("jobs", "submit", "t", *both)
+    assert "--every: does not go with cronExpression" in refuse("jobs", "submit", "t", *both)
     (tmp_path / "both.yaml").write_text("schedules:\n- {name: a, task: t, cronExpression: '0 0 * * *', every: 10m}\n")
     assert "does not go with cronExpression" in refuse("plan", "-f", "both.yaml")
 

@@ -160,6 +160,42 @@ def test_submit_of_a_task_without_a_worker_prints_a_warning(here: Here) -> None:
     assert "no live worker knows task 'unknown'" in refused.err
 
 
+def test_schedules_list_has_recurring_jobs_only(here: Here) -> None:
+    name = f"listed-{here.where[0][2:]}"
+    # A number is seconds, as everywhere.
+    here.run("jobs", "submit", "send", "--arg", "user_id=9", "--name", name, "--every", "3600", "--tag", "listed")
+    here.run("jobs", "submit", "send", "--arg", "user_id=9", "--delay", "1h", "--tag", "listed")
+    found = here.json("schedules", "list", "--tag", "listed", "--text", name)["items"]
+    assert [(job["name"], job["every"]) for job in found] == [(name, "1h")]
+    shown = here.run("schedules", "list", "--text", name).out
+    assert re.search(rf"{name} +send +scheduled +in [1-5]?\d[ms].*every 1h", shown), shown
+    assert here.run("schedules", "list", "--text", name, "--quiet").out == f"{found[0]['jobId']}\n"
+    assert here.json("schedules", "list", "--status", "paused", "--tag", "listed")["items"] == []
+
+
+def test_schedulers_list_has_the_live_schedulers(here: Here) -> None:
+    [scheduler] = here.json("schedulers", "list")["items"]
+    shown = here.run("schedulers", "list").out
+    assert re.search(rf"{scheduler['schedulerId']} +{re.escape(scheduler['name'])} +{scheduler['shards']} ", shown)
+    assert here.run("schedulers", "list", "--quiet").out == f"{scheduler['schedulerId']}\n"
+
+
+def test_workflows_list_has_them_newest_first(here: Here) -> None:
+    text = f"list-{here.where[0][2:]}"
+    made = []
+    for number in range(3):
+        flow = {"name": f"{text}-{number}", "nodes": {"a": {"task": "send", "payload": {"user_id": 1}, "delay": "1h"}}}
+        made.append(here.run("workflows", "submit", "-f", "-", "--quiet", stdin=json.dumps(flow)).out.strip())
+    found = here.json("workflows", "list", "--text", text)["items"]
+    assert [one["workflowId"] for one in found] == made[::-1]
+    shown = here.run("workflows", "list", "--text", text, "--limit", "2")
+    assert [line.split()[:2] for line in shown.out.splitlines()[1:]] == [
+        [made[2], f"{text}-2"],
+        [made[1], f"{text}-1"],
+    ]
+    assert "there are more than these 2" in shown.err
+
+
 def test_a_recurring_job_is_paused_updated_run_listed_and_cancelled(here: Here) -> None:
     name = f"poll-{here.where[0][2:]}"
     made = here.run("jobs", "submit", "send", "--arg", "user_id=9", "--name", name, "--every", "1h", "--tag", "polls")
@@ -526,7 +562,7 @@ def test_an_invalid_address_is_refused(site: Site, words: list[str], message: st
         (["jobs", "show", "f" * 12], 4, "there is no job"),
         (["runs", "show", "0" * 12 + "7" + "0" * 19], 4, "there is no such thing, or it is not yours"),
         (["runs", "explain", "abc"], 4, "there is no run 'abc'"),
-        (["jobs", "submit", "send", "--cron", "soon", "--name", "x"], 2, "cronExpression: "),
+        (["jobs", "submit", "send", "--cron", "soon", "--name", "x"], 2, "--cron: "),
         (["jobs", "submit", "send", "--payload", "{"], 2, "--payload: is not JSON"),
         (["jobs", "submit", "send", "--payload", "@nowhere"], 2, "nowhere cannot be read"),
         (["jobs", "submit", "send", "--arg", "x"], 2, "--arg: 'x' has no name"),

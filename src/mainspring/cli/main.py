@@ -1,5 +1,6 @@
 """``mainspring``: errors are one line and an exit code of their own, never a traceback."""
 
+import difflib
 import os
 import sys
 from importlib import import_module
@@ -7,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import mainspring
 from mainspring.cli import exits
-from mainspring.domain.errors import MainspringError
+from mainspring.domain.errors import Invalid, MainspringError
 
 if TYPE_CHECKING:
     application: typer.Typer
@@ -20,12 +20,14 @@ _MODULES = {
     "jobs": ("jobs",),
     "explain": ("jobs",),
     "versions": ("jobs",),
+    "schedules": ("schedules",),
     "workflows": ("workflows",),
     "runs": ("runs",),
     "dead_letters": ("dead-letters",),
     "queues": ("queues",),
     "calendars": ("calendars",),
     "workers": ("workers",),
+    "schedulers": ("schedulers",),
     "datacenters": ("datacenters",),
     "events": ("events",),
     "notify": ("notify",),
@@ -47,7 +49,10 @@ _MODULES = {
     "capacity": ("capacity",),
     "convert": ("convert",),
     "bench": ("bench",),
+    "about": ("version", "completion", "help"),
 }
+#: Commands that start a process or change a whole installation. They are never suggested for a misspelled word.
+_ACTING = frozenset({*_MODULES["processes"], "apply", "bench", "drill", "migrate", "move", "promote", "restore"})
 
 
 def build_application(word: str = "") -> typer.Typer:
@@ -80,10 +85,9 @@ def __getattr__(name: str) -> Any:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        # The version first and alone: scripts read it.
-        from mainspring.bootstrap.versions import about
+        from mainspring.cli.about import show_version
 
-        typer.echo("\n".join([f"mainspring {mainspring.__version__}", *about()]))
+        show_version()
         raise typer.Exit
 
 
@@ -106,6 +110,10 @@ def main() -> None:
         # Alone, typer shows the help for no arguments, and a box around each of its own errors.
         status = application(standalone_mode=len(sys.argv) < 2)
         sys.stdout.flush()
+    except Invalid as error:
+        from mainspring.cli.typed import name_as_typed
+
+        status = _say(str(name_as_typed(error, sys.argv[1:])), exits.code_of(error))
     except MainspringError as error:
         status = _say(str(error), exits.code_of(error))
     except KeyboardInterrupt:
@@ -119,10 +127,21 @@ def main() -> None:
         # What typer, or click in its older versions, says about options.
         if not hasattr(error, "format_message"):
             raise
-        message = error.format_message()
+        message = _suggest(error.format_message())
         # Of a noun without a verb the help was shown, and there is nothing more to say.
         status = _say(message, exits.BAD_INPUT) if message else exits.BAD_INPUT
     sys.exit(status)
+
+
+def _suggest(message: str) -> str:
+    """The message. If the first word is unknown, it suggests only commands that are safe to try."""
+    words = sys.argv[2:] if sys.argv[1:2] == ["help"] else sys.argv[1:]
+    unknown = f"No such command '{words[0]}'." if words else ""
+    known = {command for commands in _MODULES.values() for command in commands}
+    if not unknown or words[0] in known or not message.startswith(unknown):
+        return message
+    close = difflib.get_close_matches(words[0], sorted(known - _ACTING), 1)
+    return f"{unknown} " + (f"Did you mean '{close[0]}'?" if close else "'mainspring help' lists the commands.")
 
 
 def _say(message: str, status: int) -> int:

@@ -128,12 +128,12 @@ class Client:
         """What the API answers, as it wrote it."""
         return await self._api.ask(method, path, Raw, body=body, query=query, repeatable=repeatable)
 
-    async def pages(self, path: str, query: Mapping[str, object], limit: int) -> "Found":
+    async def pages(self, path: str, query: Mapping[str, object], limit: int, *, largest: int = _PAGE) -> "Found":
         """The items of a list, over as many pages as they take."""
         items: list[Raw] = []
         cursor: str | None = None
         while True:
-            asked = {**query, "limit": min(limit - len(items), _PAGE), "cursor": cursor}
+            asked = {**query, "limit": min(limit - len(items), largest), "cursor": cursor}
             page = read(await self.ask("GET", path, query=asked), Found)
             items += page.items
             cursor = page.next_cursor

@@ -11,6 +11,7 @@ import msgspec
 import typer
 from rich.text import Text
 
+from mainspring.cli.fields import Contains, Limit
 from mainspring.cli.output import Output, cut, status
 from mainspring.cli.target import Client, Raw, command, read
 from mainspring.domain.errors import Invalid
@@ -34,6 +35,8 @@ _MARKS = {
 _LINES_A_LAYER = 4
 _MOST_TOLD = 10
 _PAGE = 1_000
+#: The most workflows on one page of the API.
+_LISTED = 100
 
 
 def register(application: typer.Typer) -> None:
@@ -64,6 +67,17 @@ class _Shown(msgspec.Struct, rename="camel"):
     next_cursor: str | None = None
 
 
+class _Listed(msgspec.Struct, rename="camel"):
+    workflow_id: str
+    name: str
+    created_at: str
+    nodes: int
+    counts: dict[str, int]
+    #: None if there are more nodes than were counted.
+    status: str | None = None
+    more: bool = False
+
+
 @command(group, "submit", makes_store=True)
 async def submit(
     api: Client,
@@ -88,6 +102,42 @@ async def submit(
         out.note(warning)
     words = f"workflow {made.workflow_id} has {len(made.nodes):,} nodes"
     out.tell(answer, [made.workflow_id], lambda: out.print(words))
+
+
+@command(group, "list")
+async def list_workflows(api: Client, out: Output, text: Contains = None, limit: Limit = 50) -> None:
+    """List workflows, newest first.
+
+    Examples:
+
+    mainspring workflows list
+
+    mainspring workflows list --text nightly --limit 10
+    """
+    found = await api.pages("/v1/workflows", {"text": text, "tenant": api.tenant}, limit, largest=_LISTED)
+    listed = [read(item, _Listed) for item in found.items]
+
+    def draw() -> None:
+        out.rows(
+            ("WORKFLOW", "NAME", "STATUS", "CREATED", "NODES", "COUNTS"),
+            [
+                (
+                    # In full: the other commands take it so.
+                    one.workflow_id,
+                    one.name,
+                    status(one.status or ""),
+                    out.time(one.created_at),
+                    f"{one.nodes:,}{'+' if one.more else ''}",
+                    ", ".join(f"{count:,} {word}" for word, count in sorted(one.counts.items())),
+                )
+                for one in listed
+            ],
+            right=("NODES",),
+        )
+        if found.next_cursor is not None:
+            out.say(f"there are more than these {len(listed)}: --limit")
+
+    out.tell(found, [one.workflow_id for one in listed], draw)
 
 
 @command(group, "show")
