@@ -18,21 +18,23 @@ AGAIN = $(BIN)/python -m tools.again
 # Moments at which code that depends on the time of day, of month or of year breaks.
 CLOCKS = 2026-11-18T23:59:50Z 2026-12-31T23:59:50Z 2028-02-29T23:59:50Z 2027-03-28T00:59:50Z 2026-10-25T00:59:50Z 2027-03-14T06:59:50Z
 CODE := $(wildcard src tests tools bench examples)
+INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python
 COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header
 
 # Tests start hundreds of processes: compiling every module again in each takes longer than what they do.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-clocks soak-simulation check format openapi reference manifests dist docs screenshots bench soak chaos mutants peers peers-bench services services-stop lock clean
+.PHONY: help setup run test test-all test-clocks soak-simulation check format openapi reference manifests dist docs screenshots quickstart bench soak chaos mutants peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## make .venv with all that developing needs
 
-run: setup ## run the demo application on an embedded store
-	$(BIN)/mainspring up mainspring.demo:app
+run: $(VENV)/.run ## install what running needs, and run the demo on an embedded store
+	@echo 'Starting the demo: $(BIN)/mainspring up mainspring.demo:app'
+	@$(BIN)/mainspring up mainspring.demo:app
 
 test: setup ## the tests that need PostgreSQL at most, in minutes (PYTEST_ARGS: other tests or options)
 	@$(START) postgres $(OR_SKIP)
@@ -87,6 +89,9 @@ dist: $(VENV)/.dist ## wheel, source distribution, SBOM and checksums, in dist/
 screenshots: setup ## the dashboard's pages as pictures, in .screenshots/ (needs chromium)
 	$(BIN)/python -m tools.screenshots
 
+quickstart: setup ## play the quickstart of the README from a wheel in an empty folder, and write its output into the pages
+	$(BIN)/python -m tools.first_minutes
+
 bench: setup ## measure (BENCH_ARGS)
 	$(BIN)/mainspring bench $(BENCH_ARGS)
 
@@ -113,6 +118,7 @@ services-stop: setup ## stop them
 
 lock: setup ## pin the newest allowed versions in requirements/
 	$(UV) $(COMPILE) --upgrade --all-extras --group dev pyproject.toml --output-file requirements/dev.txt
+	$(UV) $(COMPILE) --upgrade --constraint requirements/dev.txt pyproject.toml --output-file requirements/run.txt
 	$(UV) $(COMPILE) --upgrade --group peers --constraint requirements/dev.txt --output-file requirements/peers.txt
 	$(UV) $(COMPILE) --upgrade --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 	$(UV) $(COMPILE) --upgrade --group dist --constraint requirements/dev.txt --output-file requirements/dist.txt
@@ -125,14 +131,25 @@ clean: ## remove .venv, the local servers with their data, and caches
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Mainspring needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
 
 $(BIN)/uv: | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@echo 'Installing uv, which installs the rest'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+
+# The developer set has all of this, too. Without it the installer is not kept: it is a quarter of the whole.
+$(VENV)/.run: pyproject.toml requirements/run.txt | $(BIN)/python
+	@[ -x $(UV) ] || $(MAKE) --no-print-directory $(UV)
+	@echo 'Installing what running needs into $(VENV): requirements/run.txt, about 110 MB'
+	@$(INSTALL) --requirement requirements/run.txt --editable .
+	@[ $(UV) != $(BIN)/uv ] || [ -e $(VENV)/.installed ] || $(BIN)/python -m pip uninstall --quiet --yes uv
+	@touch $@
 
 $(VENV)/.installed: pyproject.toml requirements/dev.txt | $(BIN)/python $(UV)
-	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --requirement requirements/dev.txt --editable .
-	@touch $@
+	@echo 'Installing what developing needs into $(VENV): requirements/dev.txt, about 1 GB'
+	@$(INSTALL) --requirement requirements/dev.txt --editable .
+	@touch $@ $(VENV)/.run
 
 $(VENV)/.peers: requirements/peers.txt $(VENV)/.installed
 	$(UV) pip install --quiet --python $(BIN)/python --requirement requirements/peers.txt

@@ -39,7 +39,7 @@ def test_every_block_of_the_tutorial_works(tmp_path: Path) -> None:
                 with (tmp_path / "up.log").open("wb") as log:
                     up = subprocess.Popen(_UP.split(), cwd=tmp_path, env=environment, stdout=log, stderr=log)
                 log_file = tmp_path / "up.log"
-                wait_until(lambda: _is_ready(port), log_file.read_text, deadline=START_SECONDS)
+                wait_until(lambda: is_ready(port), log_file.read_text, deadline=START_SECONDS)
             else:
                 command = text.strip().replace("localhost:7070", f"127.0.0.1:{port}")
                 found = subprocess.run(
@@ -63,7 +63,7 @@ def test_every_block_of_the_tutorial_works(tmp_path: Path) -> None:
         assert expected in "\n".join(outputs)
 
 
-def _is_ready(port: str) -> bool:
+def is_ready(port: str) -> bool:
     with suppress(httpx2.TransportError):
         return httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=60, trust_env=False).status_code == 200
     return False
