@@ -437,3 +437,27 @@ async def test_doctor_finds_run_logs_of_another_postgresql_store(
     monkeypatch.setenv("MAINSPRING_RUN_LOGS_WHERE", str(tmp_path / "kept"))
     (tmp_path / "kept").mkdir()
     await check_foreign_logs(PostgresStore(postgres, shards=SHARDS), postgres, tmp_path / "kept")
+
+
+# Programs
+
+
+async def test_limits_of_programs_that_no_cgroup_enforces_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = str(tmp_path / "mainspring.db")
+    check = "limits of programs"
+    monkeypatch.setenv("MAINSPRING_TASKS_CGROUP", str(tmp_path))
+    monkeypatch.setenv("MAINSPRING_TASKS_CPUS", "0.5")
+    monkeypatch.setenv("MAINSPRING_TASKS_PROCESSES", "20")
+    assert check not in await examine(store), "no program runs here"
+    monkeypatch.setenv("MAINSPRING_TASKS_COMMANDS", "true")
+    found = (await examine(store))[check]
+    assert found["level"] == "warning"
+    assert "tasks.cpus: not enforced; tasks.processes: " in found["says"]
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "cgroup.controllers").write_text("cpu pids\n")
+    assert (await examine(store))[check]["level"] == "ok"
+    monkeypatch.setenv("MAINSPRING_TASKS_CPUS", "0")
+    monkeypatch.setenv("MAINSPRING_TASKS_PROCESSES", "0")
+    assert check not in await examine(store), "there are no limits"

@@ -18,6 +18,7 @@ from mainspring.sections import TasksSection
 from mainspring.worker.builtin.confinement import Confinement, Limits
 from mainspring.worker.builtin.tasks import BuiltinTasks
 from mainspring.worker.handler import AsyncHandler
+from mainspring.worker.marks import marked
 from tests.support.builders import a_held_run, a_policy, a_run
 from tests.support.builtin_worker import no_egress, working
 
@@ -119,7 +120,51 @@ def test_an_unknown_user_and_a_folder_that_is_no_cgroup_are_rejected(tmp_path: P
         Confinement(cgroup=str(tmp_path)).check()
 
 
-def test_limits_are_set_in_the_cgroup_where_it_has_the_controller_and_by_rlimit_otherwise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("escape", ["", "setsid --fork "])
+async def test_a_program_with_more_processes_than_allowed_is_killed(escape: str) -> None:
+    """Also where no cgroup counts them, and for root, whom RLIMIT_NPROC does not bind."""
+    text = f"for number in $(seq 20); do {escape}sleep 300 & done; sleep 300"
+    tasks = builtin(confinement=Confinement(Limits(processes=15), cgroup="/none"))
+    view = await ended(tasks, command("sh", "-c", text))
+    assert view.state is RunState.FAILED
+    assert view.error is not None
+    if os.geteuid() == 0:
+        assert view.error.endswith("sh had more than 15 processes at a time, and was killed")
+    assert marked([f"MAINSPRING_RUN_ID={view.id}\0".encode()]) == []
+
+
+async def test_a_program_with_as_many_processes_as_allowed_runs() -> None:
+    # For another user than root RLIMIT_NPROC counts everything that runs as this user.
+    limits = Limits(processes=3 if os.geteuid() == 0 else 30_000)
+    tasks = builtin(confinement=Confinement(limits, cgroup="/none"))
+    assert stdout(await ended(tasks, command("sh", "-c", "sleep 1 & sleep 1 & wait; echo done"))) == "done\n"
+
+
+def test_each_limit_that_no_cgroup_enforces_is_reported_with_what_holds_instead(tmp_path: Path) -> None:
+    limits = Limits(memory=1 << 30, cpus=0.5, processes=20)
+    weak = Confinement(limits, cgroup=str(tmp_path)).weak_limits()
+    assert list(weak) == ["tasks.cpus", "tasks.memory", "tasks.processes"]
+    assert weak["tasks.cpus"] == "not enforced"
+    assert "each process" in weak["tasks.memory"]
+    assert ("RLIMIT_NPROC" in weak["tasks.processes"]) == (os.geteuid() != 0)
+    assert "is killed" in weak["tasks.processes"]
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    assert Confinement(limits, cgroup=str(tmp_path)).weak_limits() == {}
+    assert Confinement(cgroup=str(tmp_path)).weak_limits() == {}
+    assert not (tmp_path / "cgroup.subtree_control").exists(), "looking changes nothing"
+
+
+def test_processes_of_root_are_not_enforced_where_the_kernel_shows_no_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    confinement = Confinement(Limits(processes=20), cgroup="/none")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert confinement.weak_limits() == {"tasks.processes": "not enforced: RLIMIT_NPROC does not bind root"}
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "RLIMIT_NPROC" in confinement.weak_limits()["tasks.processes"]
+
+
+def test_limits_are_set_in_the_cgroup_where_it_has_the_controller_and_otherwise_by_other_means(tmp_path: Path) -> None:
     """A folder stands for a cgroup: the kernel would read the files in it."""
     (tmp_path / "cgroup.procs").touch()
     (tmp_path / "cgroup.subtree_control").write_text("memory cpu\n")
@@ -129,7 +174,9 @@ def test_limits_are_set_in_the_cgroup_where_it_has_the_controller_and_by_rlimit_
     order = confinement.order("mainspring-1-2", ["true"], {}, Path("/"))
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+pids"
     assert order.cgroup == str(tmp_path / "mainspring-1-2")
-    assert order.limits == {"CPU": 2, "NOFILE": 100, "AS": 1 << 30, "NPROC": 20}
+    by_rlimit = {"CPU": 2, "NOFILE": 100, "AS": 1 << 30}
+    assert order.limits == (by_rlimit if os.geteuid() == 0 else {**by_rlimit, "NPROC": 20})
+    assert order.processes == 20
     (tmp_path / "cgroup.subtree_control").write_text("memory cpu pids\n")
     (tmp_path / "cgroup.subtree_control").chmod(0o400)
     if os.geteuid() != 0:

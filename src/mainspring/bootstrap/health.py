@@ -13,7 +13,7 @@ from mainspring.adapters.dispatch import make_dispatch
 from mainspring.bootstrap.archive import examine_archive
 from mainspring.bootstrap.blobs import make_run_logs
 from mainspring.bootstrap.stores import POSTGRES, make_store, missing, path_of, retention_of, stores_of
-from mainspring.bootstrap.tasks import make_vault
+from mainspring.bootstrap.tasks import examine_programs, make_vault
 from mainspring.control.dispatch_health import examine_engine
 from mainspring.control.log_keeper import examine_run_logs
 from mainspring.control.registry_health import examine_registry
@@ -89,13 +89,14 @@ def make_watched(settings: Settings, address: str) -> Watched | None:
 
 async def examine(settings: Settings) -> list[Finding]:
     """What is wrong, or soon will be: with the store, with what grants shards, with what brings hints, with where logs
-    are kept."""
+    are kept, with the limits of programs."""
     examination = await make_health(settings).examine()
     findings = list(examination.findings) + await _examine_coordination(settings)
     findings += await _examine_dispatch(settings, examination.signs)
     findings += await _examine_vault(settings)
     findings += await _examine_run_logs(settings, examination.signs)
     findings += await examine_archive(settings)
+    findings += examine_programs(settings.tasks)
     return findings if examination.signs is None else findings + diagnose(examination.signs)
 
 

@@ -16,6 +16,7 @@ from mainspring.adapters.tls import context_of
 from mainspring.bootstrap.engine import Engine, system_time
 from mainspring.control.jobs import Jobs
 from mainspring.domain.addresses import Tls
+from mainspring.domain.diagnosis import Finding, Level
 from mainspring.domain.errors import Invalid
 from mainspring.domain.notices import QUEUE as NOTIFICATIONS
 from mainspring.domain.reserved import FAN_IN, FAN_OUT, WORKFLOW
@@ -197,6 +198,25 @@ def _limits(tasks: TasksSection) -> Limits:
 
 def _confinement(tasks: TasksSection) -> Confinement:
     return Confinement(_limits(tasks), user=tasks.user, cgroup=tasks.cgroup)
+
+
+def examine_programs(tasks: TasksSection) -> list[Finding]:
+    """Whether this machine enforces the limits of programs; nothing where there are no programs or no limits."""
+    confinement = _confinement(tasks)
+    if not (tasks.scripts or tasks.commands) or not confinement.limits.by_cgroup:
+        return []
+    check = "limits of programs"
+    if not (weak := confinement.weak_limits()):
+        return [Finding(check=check, level=Level.OK, says="a cgroup enforces them on this machine")]
+    says = "no cgroup (v2) on this machine enforces these: "
+    return [
+        Finding(
+            check=check,
+            level=Level.WARNING,
+            says=says + "; ".join(f"{name}: {what}" for name, what in weak.items()),
+            advice="give workers a cgroup (v2) with these controllers: tasks.cgroup",
+        )
+    ]
 
 
 def check_surroundings(settings: Settings) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import pwd
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -79,6 +80,7 @@ class Confinement:
             folder=str(folder),
             identity=identity if os.geteuid() == 0 else (),
             limits=self._resource_limits(controllers),
+            processes=0 if "pids" in controllers else self.limits.processes,
             cgroup="" if home is None else str(home / name),
             cgroup_limits=held,
         )
@@ -88,32 +90,61 @@ class Confinement:
         found = {"CPU": -(-limits.cpu_time // SECOND), "NOFILE": limits.open_files}
         if "memory" not in controllers:
             found["AS"] = limits.memory
-        if "pids" not in controllers:
+        if "pids" not in controllers and not self._runs_as_root:
             found["NPROC"] = limits.processes
         return {name: value for name, value in found.items() if value}
+
+    @property
+    def _runs_as_root(self) -> bool:
+        """The kernel does not apply RLIMIT_NPROC to root."""
+        return os.geteuid() == 0 and (not self._user or _entry(self._user).pw_uid == 0)
+
+    def weak_limits(self) -> dict[str, str]:
+        """The settings whose limit no cgroup enforces, each with what holds instead. Changes nothing."""
+        wanted = self.limits.by_cgroup
+        home = self._cgroup_home(wanted)
+        return self._describe(wanted.keys() - (frozenset() if home is None else _offered(home)))
+
+    def _describe(self, missing: Collection[str]) -> dict[str, str]:
+        what = {
+            "cpu": ("tasks.cpus", "not enforced"),
+            "memory": ("tasks.memory", "applies to each process (RLIMIT_AS), not to their sum"),
+            "pids": ("tasks.processes", self._describe_processes()),
+        }
+        return dict(sorted(what[controller] for controller in missing))
+
+    def _describe_processes(self) -> str:
+        counted = "a program seen with more processes is killed"
+        by_user = f"all processes of user {self._user or os.geteuid()} count together (RLIMIT_NPROC)"
+        if self._runs_as_root:
+            return counted if sys.platform == "linux" else "not enforced: RLIMIT_NPROC does not bind root"
+        return f"{by_user}; {counted}" if sys.platform == "linux" else by_user
 
     @property
     def counts_memory(self) -> bool:
         """Whether there is a limit of memory that the kernel kills for."""
         return "memory" in self._find()[1]
 
+    def _cgroup_home(self, wanted: Mapping[str, str]) -> Path | None:
+        if not self._cgroup and not wanted:
+            return None
+        home = Path(self._cgroup) if self._cgroup else own_cgroup()
+        return home if home is not None and _writable(home) else None
+
     def _find(self) -> tuple[Path | None, frozenset[str]]:
         """Where cgroups are made, if anywhere, and what they hold."""
         if self._home is None:
             wanted = self.limits.by_cgroup
             self._home = (None, frozenset())
-            if self._cgroup or wanted:
-                home = Path(self._cgroup) if self._cgroup else own_cgroup()
-                if home is not None and _writable(home):
-                    held = _enable(home, wanted)
-                    if self._cgroup or held:
-                        self._home = (home, held)
-            if missing := sorted(wanted.keys() - self._home[1]):
+            if (home := self._cgroup_home(wanted)) is not None:
+                held = _enable(home, wanted)
+                if self._cgroup or held:
+                    self._home = (home, held)
+            if missing := wanted.keys() - self._home[1]:
                 _log.warning(
-                    "no cgroup (v2) here holds these limits of programs: memory and processes are limited one by one, "
-                    "by rlimits, and processor shares not at all",
-                    missing=", ".join(missing),
-                    cgroup=str(self._home[0] or ""),
+                    "no cgroup (v2) enforces these limits of programs",
+                    cgroup=str(self._home[0] or "none"),
+                    **self._describe(missing),
                 )
         return self._home
 
@@ -146,6 +177,21 @@ def _enable(folder: Path, wanted: Mapping[str, str]) -> frozenset[str]:
         return frozenset(control.read_text().split()) & wanted.keys()
     except OSError:
         return frozenset()
+
+
+def _offered(folder: Path) -> frozenset[str]:
+    """The controllers that cgroups in this folder have, or will have once a worker enables them."""
+    try:
+        enabled = (folder / "cgroup.subtree_control").read_text().split()
+    except OSError:
+        enabled = []
+    try:
+        # The kernel refuses to enable more while processes live in the folder itself.
+        occupied = bool((folder / "cgroup.procs").read_text().strip())
+        available = [] if occupied else (folder / "cgroup.controllers").read_text().split()
+    except OSError:
+        available = []
+    return frozenset([*enabled, *available])
 
 
 def _entry(user: str) -> pwd.struct_passwd:

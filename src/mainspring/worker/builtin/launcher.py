@@ -7,6 +7,7 @@ object goes out when all is over.
 
 - It is a *subreaper*: whoever loses its parent below it becomes its child, also after ``setsid`` and a double fork. It
   has ended them all when it has no child left. Where there are cgroups, the program has one, and that is killed first.
+- Where nothing else limits how many processes there are, it counts them, and kills them all when they are too many.
 - The program begins in a session of its own, with no way to more rights, as the user and with the limits of the order.
 """
 
@@ -19,6 +20,7 @@ import resource
 import select
 import signal
 import sys
+from time import monotonic  # noqa: TID251 - no part of the package is imported here
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -26,6 +28,9 @@ _PR_SET_NO_NEW_PRIVS = 38
 _LINUX = sys.platform == "linux"
 #: Between two rounds of killing, in milliseconds: who forks as fast as it dies is met again.
 _ROUND = 5
+#: Between two counts of the processes, in milliseconds: this long, or longer where counting takes long itself.
+_COUNT = 100
+_COUNT_SHARE = 20
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 
 
@@ -48,6 +53,7 @@ class Order:
         #: User, group and further groups.
         self.identity = [int(number) for number in all_of("identity")]
         self.limits = {name: int(value) for name, value in split("limit").items()}
+        self.processes = int(all_of("processes")[0])
         self.cgroup = all_of("cgroup")[0]
         self.cgroup_limits = split("cgroup limit")
         self.no_new_privileges = all_of("no new privileges") == ["yes"]
@@ -208,6 +214,8 @@ class Tree:
         #: How many had to be killed after the leader had ended.
         self.left = 0
         self.empty = False
+        #: It had more processes than it may have.
+        self.too_many = False
 
     def signal(self, number: int) -> None:
         """To everybody; where the kernel does not tell who they are, to the group of the leader."""
@@ -238,14 +246,16 @@ class Tree:
                 self.left += 1
 
 
-def attend(tree: Tree, line: int, bell: int) -> None:
-    """Until nothing is left."""
+def attend(tree: Tree, line: int, bell: int, most: int) -> None:
+    """Wait until nothing is left. ``most``: how many processes it may have; 0 for no limit."""
+    count_at = monotonic()
+    pause = _COUNT if most else None
     poll = select.poll()
     poll.register(line, select.POLLIN)
     poll.register(bell, select.POLLIN)
     killing = False
     while not tree.empty:
-        for descriptor, _ in poll.poll(_ROUND if killing else None):
+        for descriptor, _ in poll.poll(_ROUND if killing else pause):
             if descriptor == bell:
                 os.read(bell, 4096)
                 continue
@@ -256,6 +266,12 @@ def attend(tree: Tree, line: int, bell: int) -> None:
                 poll.unregister(line)
             killing = killing or not orders or b"K" in orders
         tree.reap()
+        if most and not killing and (now := monotonic()) >= count_at:
+            killing = tree.too_many = len(descendants()) > most
+            # Counting reads all of /proc: it may take a twentieth of one processor.
+            spent = monotonic() - now
+            pause = max(_COUNT, round(_COUNT_SHARE * spent * 1_000))
+            count_at = now + pause / 1_000
         # What a program leaves behind when it ends goes with it.
         killing = killing or tree.status is not None
         if killing and not tree.empty:
@@ -284,7 +300,7 @@ def serve(order: Order, line: int) -> str:
     for descriptor in range(3):
         os.dup2(null, descriptor)
     tree = Tree(leader, cgroup)
-    attend(tree, line, bell)
+    attend(tree, line, bell, order.processes)
     code = os.waitstatus_to_exitcode(tree.status or 0)
     killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
     no_memory = cgroup.ran_out_of_memory() or (killed and counted("/proc/vmstat", "oom_kill") > before)
@@ -292,7 +308,8 @@ def serve(order: Order, line: int) -> str:
     # Everybody was reaped here, so this is what all of them have used.
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = round((used.ru_utime + used.ru_stime) * 1_000_000)
-    return f'{{"code": {code}, "left": {tree.left}, "cpu": {cpu}, "out_of_memory": {str(no_memory).lower()}}}'
+    flags = f'"out_of_memory": {str(no_memory).lower()}, "too_many_processes": {str(tree.too_many).lower()}'
+    return f'{{"code": {code}, "left": {tree.left}, "cpu": {cpu}, {flags}}}'
 
 
 def main() -> None:

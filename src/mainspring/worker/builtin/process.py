@@ -35,6 +35,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     identity: Sequence[int] = ()
     #: By the last part of their names, as in ``RLIMIT_NOFILE``.
     limits: Mapping[str, int] = {}
+    #: The launcher kills a program that it sees with more processes; 0 for no limit.
+    processes: int = 0
     #: A folder of cgroup v2, to be made for this program, and what to write into it.
     cgroup: str = ""
     cgroup_limits: Mapping[str, str] = {}
@@ -50,6 +52,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
             ("folder", self.folder),
             *(("identity", str(number)) for number in self.identity),
             *(("limit", f"{name}={value}") for name, value in self.limits.items()),
+            ("processes", str(self.processes)),
             ("cgroup", self.cgroup),
             *(("cgroup limit", f"{name}={value}") for name, value in self.cgroup_limits.items()),
             ("no new privileges", "yes" if self.no_new_privileges else "no"),
@@ -67,6 +70,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     #: Time on a processor that all of it has used.
     cpu: Micros = 0
     out_of_memory: bool = False
+    #: It was killed for having more than ``Order.processes``.
+    too_many_processes: bool = False
     #: Why it could not be started.
     errno: int = 0
 

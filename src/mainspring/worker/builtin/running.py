@@ -133,7 +133,7 @@ async def run(task: Task, held: HeldRun) -> bytes:
             for output in (program.stdout, program.stderr)
         )
     ended = program.ended.result()
-    if in_time and not ended.errno and task.codes.get(ended.code) == "ok":
+    if in_time and not ended.errno and not ended.too_many_processes and task.codes.get(ended.code) == "ok":
         return _result(ended.code, stdout, stderr, cut=program.stdout.cut or program.stderr.cut)
     raise _failure(task, ended, stdout, stderr, in_time=in_time, pause=listener.pause)
 
@@ -151,6 +151,8 @@ def _failure(task: Task, ended: Ended, stdout: str, stderr: str, *, in_time: boo
         if ended.errno == errno.ENOEXEC:
             return for_good(task.kind, f"payload.script: {task.name} is executable but has no #! line")
         return task.kind(f"payload: {task.name} cannot be started: {os.strerror(ended.errno)}")
+    if ended.too_many_processes:
+        return task.kind(text(f"{task.name} had more than {task.order.processes} processes at a time, and was killed"))
     if task.limit is not None and not in_time:
         return task.kind(text(f"{task.name} may take {format_duration(task.limit)} and took longer"))
     words_for_it = task.memory > 0 and not task.memory_counted and _NO_MEMORY.search(stderr) is not None
